@@ -1,0 +1,29 @@
+# Every target does all that it needs on a fresh clone: virtual environment, install, run.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: conformance test check bench clean
+
+conformance: $(STAMP)
+	$(BIN)/pytest suites/ -n auto
+
+test: $(STAMP)
+	$(BIN)/pytest tests/ -n auto
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy -p everyrank
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+$(STAMP): pyproject.toml constraints.txt
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --config-settings editable_mode=strict --editable '.[dev]'
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) build *.egg-info

@@ -1,0 +1,43 @@
+"""everyrank: run one test on many ranks, and judge it honestly.
+
+Everything public is imported on first use, so that the pytest plugin costs next to nothing
+in a run that has no multi-rank test.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from everyrank.errors import LeakWarning, MisuseError, RankLost, WorldTimeout
+    from everyrank.rpc import RpcAgentTestFixture, dist_init
+    from everyrank.world import World, current_world
+
+_HOME = {
+    "LeakWarning": "everyrank.errors",
+    "MisuseError": "everyrank.errors",
+    "RankLost": "everyrank.errors",
+    "RpcAgentTestFixture": "everyrank.rpc",
+    "World": "everyrank.world",
+    "WorldTimeout": "everyrank.errors",
+    "current_world": "everyrank.world",
+    "dist_init": "everyrank.rpc",
+}
+
+__all__ = [
+    "LeakWarning",
+    "MisuseError",
+    "RankLost",
+    "RpcAgentTestFixture",
+    "World",
+    "WorldTimeout",
+    "current_world",
+    "dist_init",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)

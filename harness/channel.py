@@ -1,0 +1,112 @@
+"""Typed messages over a stream socket: a length, then MessagePack."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+_LENGTH = struct.Struct("!I")
+_LARGEST = 256 * 1024 * 1024
+
+In = TypeVar("In")
+
+
+class Closed(Exception):
+    """The other side is gone."""
+
+
+class Channel(Generic[In]):
+    """One end of a conversation. ``incoming`` is the union of the messages that may arrive here."""
+
+    def __init__(self, sock: socket.socket, incoming: Any) -> None:
+        self.sock = sock
+        self._decoder = msgspec.msgpack.Decoder(incoming)
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=str)
+        self._buffer = bytearray()
+        self._sending = threading.Lock()
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def send(self, message: msgspec.Struct, fds: list[int] | None = None) -> None:
+        body = self._encoder.encode(message)
+        data = _LENGTH.pack(len(body)) + body
+        with self._sending:
+            try:
+                if fds:
+                    sent = socket.send_fds(self.sock, [data], fds)
+                    data = data[sent:]
+                self.sock.sendall(data)
+            except OSError as error:
+                raise Closed(str(error)) from error
+
+    def receive(self) -> In:
+        """Wait for the next message."""
+        while (message := self._next()) is None:
+            self._read()
+        return message
+
+    def arrived(self) -> Iterator[In]:
+        """The messages that are here; never blocks. Raises Closed after the last one."""
+        closed: Closed | None = None
+        while closed is None:
+            try:
+                if not self._read(flags=socket.MSG_DONTWAIT):
+                    break
+            except Closed as error:
+                closed = error
+        while (message := self._next()) is not None:
+            yield message
+        if closed is not None:
+            raise closed
+
+    def receive_with_fds(self, count: int) -> tuple[In, list[int]]:
+        """The next message and the descriptors that came with it. One message at a time only."""
+        head, fds, _, _ = socket.recv_fds(self.sock, _LENGTH.size, count)
+        if not head:
+            raise Closed("end of stream")
+        self._buffer += head
+        while (message := self._next()) is None:
+            wanted = _LENGTH.size
+            if len(self._buffer) >= wanted:
+                wanted += _LENGTH.unpack_from(self._buffer)[0]
+            self._read(wanted - len(self._buffer))
+        return message, fds
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def _read(self, most: int = 1 << 18, flags: int = 0) -> bool:
+        """Read once. False: nothing is here now."""
+        try:
+            data = self.sock.recv(most, flags)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise Closed(str(error)) from error
+        if not data:
+            raise Closed("end of stream")
+        self._buffer += data
+        return True
+
+    def _next(self) -> In | None:
+        if len(self._buffer) < _LENGTH.size:
+            return None
+        (length,) = _LENGTH.unpack_from(self._buffer)
+        if length > _LARGEST:
+            raise Closed(f"a message of {length} bytes was announced")
+        end = _LENGTH.size + length
+        if len(self._buffer) < end:
+            return None
+        body = bytes(self._buffer[_LENGTH.size : end])
+        del self._buffer[:end]
+        try:
+            message: In = self._decoder.decode(body)
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            raise Closed(f"not a message of ours: {error}") from error
+        return message

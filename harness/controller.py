@@ -1,0 +1,380 @@
+"""The controller: the pytest process, which gives each multi-rank test a world and logs one verdict."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+import tempfile
+import time
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from everyrank import leases, skips
+from everyrank.declaration import SIZE_PARAMETER, Declaration
+from everyrank.launch import fork, spawn
+from everyrank.launch.local import LocalLauncher, pipes
+from everyrank.options import Options
+from everyrank.rank import become_rank
+from everyrank.record import Order
+from everyrank.report import Telling, leak_lines, pass_on_warnings, reports
+from everyrank.run import LiveWorld, Run
+from everyrank.stash import DECLARATION, FIXTURES, MISUSE, TIMEOUT
+from everyrank.verdict import Fate, Fates, Verdict, judge
+
+#: Idle warm worlds are kept up to this many ranks together.
+_IDLE_RANKS = 32
+
+_GOOD = ("passed", "skipped", "xfailed", "xpassed")
+
+
+class Controller:
+    """Gives orders and logs verdicts. A pytest plugin from the end of collection to the end of the run."""
+
+    def __init__(self, session: pytest.Session, options: Options) -> None:
+        self._session = session
+        self._config = session.config
+        self._options = options
+        self._launcher: LocalLauncher | None = None
+        self._why_spawn = ""
+        self._idle: OrderedDict[tuple[object, ...], LiveWorld] = OrderedDict()
+        self._leases = leases.Leases(leases.capacity(), leases.folder())
+        self._places = {item: index for index, item in enumerate(session.items)}
+        self._tests = 0
+        self._debugging = bool(self._config.getoption("usepdb", False) or self._config.getoption("trace", False))
+
+    # --- the run -----------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Start the launcher: right after collection, before any test has run."""
+        if self._options.launcher == "fork":
+            self._why_spawn = fork.unavailable()
+            if not self._why_spawn:
+                factory: Any = getattr(self._config, "_tmp_path_factory", None)
+                if factory is not None:
+                    factory.getbasetemp()  # one for all ranks
+                session = self._session
+                launcher, self._why_spawn = fork.launch(
+                    lambda *fds: become_rank(session, *fds), self._import_early, self._new_folder()
+                )
+                if not self._why_spawn:
+                    self._use(launcher)
+                    return
+                launcher.close()
+            self._warn(
+                f"--launcher=fork is not possible: {self._why_spawn}. Worlds are spawned instead, more slowly."
+            )
+        self._use(spawn.launch(self._new_folder()))
+
+    def _use(self, launcher: LocalLauncher) -> None:
+        self._launcher = launcher
+        if self._config.getoption("capture", "fd") != "fd":
+            launcher.make_output = pipes
+
+    def _new_folder(self) -> str:
+        return tempfile.mkdtemp(prefix="everyrank-")
+
+    def _import_early(self) -> None:
+        """In the zygote: what every rank would otherwise import by itself."""
+        wanted = {name for item in self._places for name in item.stash.get(FIXTURES, [])}
+        if wanted & {"process_group", "rpc_agent"}:
+            import torch.distributed
+        if "rpc_agent" in wanted:
+            import torch.distributed.rpc  # noqa: F401
+
+    def close(self) -> None:
+        """End every world, in order where that can be had, and leave nothing behind."""
+        for world in list(self._idle.values()):
+            self._see_off(world)
+        self._idle.clear()
+        if self._launcher is not None:
+            self._launcher.close()
+        self._leases.close()
+
+    def _see_off(self, world: LiveWorld) -> None:
+        run = self._watcher(world, [], None, "")
+        run.fates = Fates([Fate(rank) for rank in range(len(world.seats))])
+        run.dismiss()
+        for rank, text in run.fates.late.items():
+            self._warn(f"a wider fixture's teardown failed on rank {rank} when its world ended:\n{text}")
+
+    def _warn(self, text: str) -> None:
+        self._config.issue_config_time_warning(pytest.PytestWarning(f"everyrank: {text}"), stacklevel=2)
+
+    # --- one test ----------------------------------------------------------------------------------
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        if DECLARATION not in item.stash and MISUSE not in item.stash:
+            return None
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        told = self._without_world(item) or self._in_world(item, nextitem)
+        self._tear_down_here(told, nextitem)
+        for report in told:
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    @pytest.hookimpl(tryfirst=True, optionalhook=True)
+    def pytest_timeout_set_timer(self, item: pytest.Item, settings: Any) -> bool | None:
+        if DECLARATION not in item.stash:
+            return None
+        item.stash[TIMEOUT] = settings.timeout
+        return True
+
+    @pytest.hookimpl(tryfirst=True, optionalhook=True)
+    def pytest_timeout_cancel_timer(self, item: pytest.Item) -> bool | None:
+        return True if DECLARATION in item.stash else None
+
+    def _without_world(self, item: pytest.Item) -> list[pytest.TestReport]:
+        """Reports for a test that needs no world to be judged: misused, or skipped beforehand."""
+        if MISUSE in item.stash:
+            return self._plain(item, "failed", item.stash[MISUSE])
+        reason = self._skip_reason(item)
+        path, line, _ = item.location
+        return self._plain(item, "skipped", (path, (line or 0) + 1, f"Skipped: {reason}")) if reason else []
+
+    def _skip_reason(self, item: pytest.Item) -> str:
+        for mark in item.iter_markers("skip"):
+            return str(mark.kwargs.get("reason") or (mark.args[0] if mark.args else "unconditional skip"))
+        for mark in item.iter_markers("skipif"):
+            conditions = [*mark.args, mark.kwargs.get("condition", False)]
+            if all(isinstance(one, bool) for one in conditions) and any(conditions) and "reason" in mark.kwargs:
+                return str(mark.kwargs["reason"])
+        declared = item.stash[DECLARATION]
+        reason = skips.missing_gpus(declared.gpus or (1 if declared.device == "cuda" else 0))
+        if not reason and "process_group" in item.stash[FIXTURES]:
+            reason = skips.missing_backend(self._backend(declared))
+        return reason
+
+    def _plain(self, item: pytest.Item, outcome: Any, longrepr: Any) -> list[pytest.TestReport]:
+        keywords: Any = dict.fromkeys(item.keywords, 1)
+        return [
+            pytest.TestReport(item.nodeid, item.location, keywords, outcome, longrepr, "setup"),
+            pytest.TestReport(item.nodeid, item.location, keywords, "passed", None, "teardown"),
+        ]
+
+    def _tear_down_here(self, told: list[pytest.TestReport], nextitem: pytest.Item | None) -> None:
+        """Fixtures that single-process tests left up in this process, for as long as pytest would have."""
+        try:
+            self._session._setupstate.teardown_exact(nextitem)
+        except Exception as error:
+            told[-1].outcome = "failed"
+            told[-1].longrepr = f"a fixture of the controller failed in its teardown: {error!r}"
+
+    def _in_world(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+        started = time.time()
+        try:
+            verdict, fates, telling = self._judged(item, nextitem)
+        except OSError as error:
+            return self._plain(item, "failed", f"the world could not be started: {error}")
+        told = reports(verdict, fates, telling)
+        for report in told:
+            report.start, report.stop = started, time.time()
+        pass_on_warnings(self._config, fates, item)
+        self._obey_requests(fates)
+        return told
+
+    def _judged(self, item: pytest.Item, nextitem: pytest.Item | None) -> tuple[Verdict, Fates, Telling]:
+        fresh = item.stash[DECLARATION].fresh or self._options.fresh
+        warm = None if fresh else self._warm(self._key(item))
+        served = tuple(warm.served) if warm else ()
+        verdict, fates = self._attempt(item, nextitem, warm, keep=not fresh)
+        if warm is not None and not fates.began:
+            # The world was broken before the test began: that is its neighbours' affair.
+            warm, served = None, ()
+            verdict, fates = self._attempt(item, nextitem, None, keep=True)
+        alone = False
+        if served and verdict.outcome not in _GOOD and not self._debugging:
+            again, _ = self._attempt(item, nextitem, None, keep=False)
+            alone = again.outcome in _GOOD
+        telling = Telling(item, self._options.seed, served, alone, self._options.leaks)
+        return verdict, fates, telling
+
+    def _attempt(
+        self, item: pytest.Item, nextitem: pytest.Item | None, warm: LiveWorld | None, keep: bool
+    ) -> tuple[Verdict, Fates]:
+        size = self._size(item)
+        with self._leases.held(size):
+            world = warm or self._start_world(item, size)
+            folder = os.path.join(self._live_launcher().folder, f"test-{self._tests}")
+            self._tests += 1
+            orders = self._orders(item, nextitem, folder, keep)
+            limit, source = self._limit(item)
+            run = self._watcher(world, orders, limit, source)
+            try:
+                fates = run.watch()
+                verdict = judge(fates)
+                if keep and _reusable(verdict, fates) and not world.broken and run.close_up():
+                    world.served.append(item.nodeid)
+                    self._keep(world)
+                else:
+                    run.leave()
+            except BaseException:
+                world.end()
+                raise
+            finally:
+                _remove(folder)
+            return judge(fates), fates
+
+    def _watcher(self, world: LiveWorld, orders: list[Order], limit: float | None, source: str) -> Run:
+        return Run(
+            world,
+            orders,
+            limit,
+            source,
+            live=_print_live,
+            debugging=bool(self._config.getoption("usepdb", False)),
+            debug_rank=self._options.pdb_rank,
+            on_debugger=self._terminal_for_debugger,
+        )
+
+    def _limit(self, item: pytest.Item) -> tuple[float | None, str]:
+        """The deadline in seconds and where it comes from. A person at a debugger has none."""
+        if self._debugging:
+            return None, ""
+        declared = item.stash[DECLARATION].timeout
+        if declared is not None:
+            return declared, "the mark world"
+        if TIMEOUT in item.stash:
+            return item.stash[TIMEOUT], "pytest-timeout"
+        return self._options.timeout, "everyrank_timeout"
+
+    def _orders(self, item: pytest.Item, nextitem: pytest.Item | None, folder: str, keep: bool) -> list[Order]:
+        declared = item.stash[DECLARATION]
+        follows = None
+        if keep and nextitem is not None and DECLARATION in nextitem.stash and not nextitem.stash[DECLARATION].fresh:
+            follows = nextitem if self._key(nextitem) == self._key(item) else None
+        size = self._size(item)
+        base = int.from_bytes(hashlib.sha256(f"{item.nodeid} {self._options.seed}".encode()).digest()[:4], "big")
+        named = [one for one in self._places if one.nodeid == item.nodeid]
+        return [
+            Order(
+                nodeid=item.nodeid,
+                occurrence=named.index(item) if item in named else 0,
+                index=self._places.get(item, -1),
+                next_nodeid=follows.nodeid if follows is not None else None,
+                next_index=self._places.get(follows, -1) if follows is not None else -1,
+                rank=rank,
+                size=size,
+                backend=self._backend(declared),
+                device=self._device(declared, rank),
+                seed=(base + rank * 1_000_003) % 2**31,
+                folder=folder,
+                keep=keep,
+                group="process_group" in item.stash[FIXTURES],
+                leaks=self._options.leaks,
+                debug_rank=self._options.pdb_rank,
+                launcher=self._live_launcher().name,
+            )
+            for rank in range(size)
+        ]
+
+    def _size(self, item: pytest.Item) -> int:
+        callspec = getattr(item, "callspec", None)
+        chosen = callspec.params.get(SIZE_PARAMETER) if callspec is not None else None
+        declared = item.stash[DECLARATION].sizes
+        return int(chosen or (declared[0] if declared else self._options.size))
+
+    def _device(self, declared: Declaration, rank: int) -> str:
+        if declared.device == "cpu" or (declared.device is None and not declared.gpus):
+            return "cpu"
+        return f"cuda:{rank % (declared.gpus or skips.found_gpus())}"
+
+    def _backend(self, declared: Declaration) -> str:
+        if declared.backend is not None:
+            return declared.backend
+        return "nccl" if declared.gpus or declared.device == "cuda" else "gloo"
+
+    # --- worlds ------------------------------------------------------------------------------------
+
+    def _key(self, item: pytest.Item) -> tuple[object, ...]:
+        """Tests of one key may share a world."""
+        declared = item.stash[DECLARATION]
+        group = self._backend(declared) if "process_group" in item.stash[FIXTURES] else None
+        where = str(item.path) if self._live_launcher().name == "spawn" else ""
+        return (self._size(item), declared.device, declared.gpus, group, where)
+
+    def _live_launcher(self) -> LocalLauncher:
+        assert self._launcher is not None
+        if self._launcher.lost:
+            # A zygote cannot be forked again now that tests have run; clean interpreters can always be had.
+            self._warn(f"the {self._launcher.name} launcher {self._launcher.lost}: further worlds are spawned")
+            self._idle.clear()
+            self._use(spawn.launch(self._new_folder()))
+        return self._launcher
+
+    def _warm(self, key: tuple[object, ...]) -> LiveWorld | None:
+        """An idle world that is still whole."""
+        launcher = self._live_launcher()
+        world = self._idle.pop(key, None)
+        if world is None:
+            return None
+        launcher.catch_up()
+        if any(seat.gone for seat in world.seats):
+            world.end()
+            return None
+        return world
+
+    def _keep(self, world: LiveWorld) -> None:
+        self._idle[world.key] = world
+        while sum(len(one.seats) for one in self._idle.values()) > _IDLE_RANKS and len(self._idle) > 1:
+            _, oldest = self._idle.popitem(last=False)
+            self._see_off(oldest)
+
+    def _start_world(self, item: pytest.Item, size: int) -> LiveWorld:
+        launcher = self._live_launcher()
+        world = LiveWorld(launcher, launcher.start(size), self._key(item))
+        if launcher.name == "spawn":
+            for rank, seat in enumerate(world.seats):
+                seat.channel.send(spawn.collect(self._config, str(item.path), f"world-{self._tests}-rank-{rank}"))
+        return world
+
+    # --- what ranks ask of the whole run -----------------------------------------------------------
+
+    def _obey_requests(self, fates: Fates) -> None:
+        for fate in fates.ranks:
+            if fate.record is None:
+                continue
+            if fate.record.exit_request is not None:
+                pytest.exit(f"rank {fate.rank}: {fate.record.exit_request}")
+            if fate.record.stop_request:
+                self._session.shouldstop = fate.record.stop_request
+
+    @contextlib.contextmanager
+    def _terminal_for_debugger(self) -> Iterator[None]:
+        manager: Any = self._config.pluginmanager.getplugin("capturemanager")
+        if manager is not None:
+            manager.suspend(in_=True)
+        try:
+            yield
+        finally:
+            if manager is not None:
+                manager.resume()
+                manager.suspend(in_=False)
+
+
+def _reusable(verdict: Verdict, fates: Fates) -> bool:
+    """Only a world in which every rank did well, and came back as it was, is kept."""
+    records = [fate.record for fate in fates.ranks]
+    return (
+        verdict.outcome in ("passed", "skipped")
+        and all(record is not None and not record.unclean and not record.leaks for record in records)
+        and len({record.collectives for record in records if record is not None}) == 1
+        and not leak_lines(fates)
+    )
+
+
+def _remove(folder: str) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _print_live(rank: int, line: bytes) -> None:
+    """``-s``: a rank's line, as it comes, with its rank."""
+    sys.stdout.write(f"[rank {rank}] {line.decode('utf-8', 'replace')}\n")
+    sys.stdout.flush()

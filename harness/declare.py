@@ -1,0 +1,73 @@
+"""Which of the collected items are multi-rank, and what they declare."""
+
+from __future__ import annotations
+
+import unittest
+from typing import Any
+
+import pytest
+from everyrank.declaration import SIZE_PARAMETER, Declaration, from_mark, misplaced, rank_fixtures, sizes
+from everyrank.errors import MisuseError
+from everyrank.stash import DECLARATION, FIXTURES, MISUSE
+
+
+def parametrize(metafunc: pytest.Metafunc) -> None:
+    """A list of world sizes becomes a parameter, with ids such as ``ws4``."""
+    mark = metafunc.definition.get_closest_marker("world")
+    assert mark is not None
+    try:
+        declared = from_mark(mark)
+    except MisuseError as error:
+        pytest.fail(f"{metafunc.definition.nodeid}: the mark world: {error}", pytrace=False)
+    wanted = mark.args[0] if mark.args else mark.kwargs.get("size")
+    if declared.sizes is not None and not isinstance(wanted, int):
+        if SIZE_PARAMETER not in metafunc.fixturenames:
+            metafunc.fixturenames.append(SIZE_PARAMETER)
+        metafunc.parametrize(
+            SIZE_PARAMETER, declared.sizes, ids=[f"ws{size}" for size in declared.sizes], indirect=True
+        )
+
+
+def declare(items: list[pytest.Item]) -> None:
+    """Note on each multi-rank item what it declares, or why it cannot be run."""
+    for item in items:
+        definitions = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+        ours = rank_fixtures(definitions)
+        mark = item.get_closest_marker("world")
+        by_class = bool(getattr(getattr(item, "cls", None), "everyrank_world", False))
+        if not ours and mark is None and not by_class:
+            continue
+        try:
+            declared = _declaration(item, mark, by_class)
+            problem = misplaced(definitions, ours)
+            if problem:
+                raise MisuseError(problem)
+        except MisuseError as error:
+            item.stash[MISUSE] = str(error)
+        else:
+            item.stash[DECLARATION] = declared
+            item.stash[FIXTURES] = ours
+
+
+def is_declared(item: pytest.Item) -> bool:
+    return DECLARATION in item.stash or MISUSE in item.stash
+
+
+def _declaration(item: pytest.Item, mark: pytest.Mark | None, by_class: bool) -> Declaration:
+    if mark is not None:
+        if not isinstance(item, pytest.Function):
+            raise MisuseError(f"the mark world is for test functions and methods, not for a {type(item).__name__}")
+        declared = from_mark(mark)
+        callspec: Any = getattr(item, "callspec", None)
+        if declared.sizes and len(declared.sizes) > 1 and (callspec is None or SIZE_PARAMETER not in callspec.params):
+            raise MisuseError("a method of a unittest class takes one world size: unittest knows no parameters")
+        return declared
+    if by_class:
+        return Declaration(sizes=_size_of_class(item))
+    return Declaration()
+
+
+def _size_of_class(item: Any) -> tuple[int, ...]:
+    cls = item.cls
+    instance = cls(item.originalname) if issubclass(cls, unittest.TestCase) else cls()
+    return sizes(instance.world_size)

@@ -1,0 +1,88 @@
+"""The default process group of a rank, kept from test to test while the world stays warm."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from everyrank.leaks import Watch
+
+if TYPE_CHECKING:
+    from everyrank.world import World
+
+
+class Groups:
+    """One rank's default group. It is opened by the first test that asks and stays, if told to."""
+
+    def __init__(self) -> None:
+        self._kept: Any = None
+
+    @contextlib.contextmanager
+    def default(self, world: World, watch: Watch, leaving: bool, keep: bool) -> Iterator[Any]:
+        """The default group for one test, over a FileStore of its own."""
+        import torch.distributed as dist
+
+        with watch.allowing():
+            if self._kept is None:
+                self._open(world)
+        try:
+            yield dist.group.WORLD
+        finally:
+            # A process that is about to end does not wait for a destructor.
+            self._kept = dist.group.WORLD if dist.is_initialized() else None
+            if not keep and not leaving and self._kept is not None:
+                self._kept = None
+                dist.destroy_process_group()
+
+    def _open(self, world: World) -> None:
+        import torch
+        import torch.distributed as dist
+
+        if world.device.startswith("cuda"):
+            torch.cuda.set_device(world.device)
+        # A file of its own: FileStore deletes its file with its last user (pytorch#67566).
+        store: Any = dist.FileStore(  # type: ignore[attr-defined]
+            os.path.join(world.folder, "process_group"), world.size
+        )
+        dist.init_process_group(
+            world.backend,
+            store=store,
+            rank=world.rank,
+            world_size=world.size,
+            timeout=timedelta(minutes=30),
+        )
+
+    def collectives(self) -> int | None:
+        """How many collectives this rank has issued in the kept group; None without such a group."""
+        c10d = sys.modules.get("torch.distributed.distributed_c10d")
+        if self._kept is None or c10d is None or not c10d.is_initialized():
+            return None
+        try:
+            count: int = self._kept._get_sequence_number_for_group()
+        except (AttributeError, RuntimeError):
+            return None  # this torch or this backend does not count: such a group is not reused
+        return count
+
+    def lost(self) -> bool:
+        """Whether a test destroyed or replaced the group that was kept."""
+        if self._kept is None:
+            return False
+        import torch.distributed as dist
+
+        return not dist.is_initialized() or dist.group.WORLD is not self._kept
+
+    def barrier(self) -> str:
+        """Pass a barrier of the kept group; what went wrong, or nothing."""
+        if self._kept is None:
+            return ""
+        import torch.distributed as dist
+
+        try:
+            dist.barrier()
+        except Exception as error:
+            return f"the closing barrier failed: {error}"
+        return ""

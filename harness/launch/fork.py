@@ -1,0 +1,102 @@
+"""The fork launcher: a zygote, forked from the controller right after collection, forks the ranks.
+
+Each rank has the very items that were collected: nothing is pickled and nothing imported again.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import sys
+import warnings
+from collections.abc import Callable
+
+from everyrank.launch.keeper import Keeper, control_channel, die_with_parent, own_session
+from everyrank.launch.local import LocalLauncher
+
+#: Makes a rank of the calling process. Called with channel, stdout, stderr and stacks.
+BecomeRank = Callable[[int, int, int, int], None]
+
+
+def unavailable() -> str:
+    """Why forking is not possible or not safe in this process, as far as can be seen before a fork."""
+    if not hasattr(os, "fork"):
+        return f"{sys.platform} has no fork"
+    if sys.platform == "darwin":
+        return "system libraries on macOS are not safe after a fork"
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "CUDA was initialised during collection"
+    return ""
+
+
+def launch(become_rank: BecomeRank, prepare: Callable[[], None], folder: str) -> tuple[LocalLauncher, str]:
+    """Fork the zygote. Returns the launcher and why it had better not be used, or nothing."""
+    ours, theirs = socket.socketpair()
+    controller = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = _fork()
+    if pid == 0:
+        try:
+            ours.close()
+            _be_zygote(theirs.detach(), controller, become_rank, prepare, folder)
+        finally:
+            os._exit(0)
+    theirs.close()
+    launcher = LocalLauncher("fork", pid, ours, folder)
+    return launcher, launcher.handshake()
+
+
+def _be_zygote(fd: int, controller: int, become_rank: BecomeRank, prepare: Callable[[], None], folder: str) -> None:
+    own_session()
+    prepare()
+    keeper = Keeper(control_channel(fd), controller, folder)
+    unsafe = _trial()
+    # Everything so far is shared with the ranks; a collection in one must not copy these pages.
+    gc.collect()
+    gc.freeze()
+    zygote = os.getpid()
+
+    def start(fds: list[int]) -> int:
+        pid = _fork()
+        if pid == 0:
+            try:
+                die_with_parent(zygote)
+                os.setpgid(0, 0)
+                keeper.release()
+                become_rank(fds[0], fds[1], fds[2], fds[3])
+            finally:
+                os._exit(1)
+        return pid
+
+    keeper.serve(start, unsafe)
+
+
+def _trial() -> str:
+    """Let a throw-away child find out whether autograd works in it.
+
+    torch refuses backward in a forked child when its parent's engine has started device threads
+    (a backward at import time on a machine with an accelerator).
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return ""
+    pid = _fork()
+    if pid == 0:
+        try:
+            torch.set_num_threads(1)
+            torch.ones(1, requires_grad=True).sum().backward()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    return "" if status == 0 else "autograd ran during collection and does not work in forked processes"
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        # The threads that Python 3.12 warns about are not needed in the copy: it runs this loop only.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return os.fork()

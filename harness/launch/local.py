@@ -1,0 +1,155 @@
+"""The controller's side of a keeper: the part that the fork and the spawn launcher share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from everyrank.channel import Channel, Closed
+from everyrank.launch.protocol import Lost, Output, Seat, plain_files
+from everyrank.record import Close, Exited, FromKeeper, FromRank, Kill, Start, Started, Unsafe
+
+
+class LocalLauncher:
+    """Ranks on this machine, children of a keeper process."""
+
+    def __init__(self, name: str, keeper: int, control: socket.socket, folder: str) -> None:
+        self.name = name
+        self.keeper = keeper
+        self.folder = folder
+        self.lost = ""
+        self.make_output: Callable[[], tuple[Output, list[int]]] | None = None
+        self._control: Channel[FromKeeper] = Channel(control, FromKeeper)
+        self._seats: dict[int, Seat] = {}
+        self._next = 0
+
+    def handshake(self) -> str:
+        """Wait for the keeper's first word: why it had better not fork, or nothing."""
+        try:
+            message = self._control.receive()
+        except Closed:
+            return self._note_loss()
+        return message.reason if isinstance(message, Unsafe) else ""
+
+    def fileno(self) -> int:
+        return self._control.fileno()
+
+    def start(self, size: int) -> list[Seat]:
+        return [self._start_one() for _ in range(size)]
+
+    def _start_one(self) -> Seat:
+        ours, theirs = socket.socketpair()
+        try:
+            output, passed = self.make_output() if self.make_output else _files()
+            seat = Seat(self._next, Channel(ours, FromRank), output)
+            self._next += 1
+            self._seats[seat.number] = seat
+            self._control.send(Start(seat.number), [theirs.fileno(), *passed])
+        except Closed:
+            self._note_loss()
+            seat.gone = True
+        finally:
+            theirs.close()
+        for fd in passed:
+            if fd not in (output.out.fileno(), output.err.fileno(), output.stacks.fileno()):
+                os.close(fd)
+        return seat
+
+    def events(self) -> Iterator[Seat | Lost]:
+        try:
+            for message in self._control.arrived():
+                seat = self._seats.get(getattr(message, "number", -1))
+                if seat is None:
+                    continue
+                if isinstance(message, Started):
+                    seat.pid = message.pid
+                elif isinstance(message, Exited):
+                    seat.status = message.status
+                    seat.gone = True
+                    del self._seats[seat.number]
+                yield seat
+        except Closed:
+            yield Lost(self._note_loss())
+
+    def catch_up(self) -> None:
+        """Note what has happened to seats that nobody watched."""
+        for _ in self.events():
+            pass
+
+    def kill(self, seats: Iterable[Seat]) -> None:
+        numbers = [seat.number for seat in seats if not seat.gone]
+        if numbers:
+            with contextlib.suppress(Closed):
+                self._control.send(Kill(numbers))
+
+    def close(self) -> None:
+        if self.lost:
+            return
+        with contextlib.suppress(Closed):
+            self._control.send(Close())
+        # Its end of the socket closes when it has ended everything; a keeper never takes long.
+        self._control.sock.settimeout(10)
+        with contextlib.suppress(Closed):
+            while True:
+                self._control.receive()
+        self._wait()
+        self._tidy()
+
+    def _note_loss(self) -> str:
+        """The keeper died. Its ranks die with it; what they started is ended here."""
+        if not self.lost:
+            status = self._wait()
+            how = "is gone"
+            if status is not None and os.WIFSIGNALED(status):
+                how = f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+            self.lost = how
+            for seat in self._seats.values():
+                seat.gone = True
+                if seat.pid:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.killpg(seat.pid, signal.SIGKILL)
+            self._seats.clear()
+            self._tidy()
+        return self.lost
+
+    def _tidy(self) -> None:
+        self._control.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _wait(self) -> int | None:
+        """Reap the keeper; it is our child and already on its way out."""
+        until = time.monotonic() + 10
+        while time.monotonic() < until:
+            try:
+                pid, status = os.waitpid(self.keeper, os.WNOHANG)
+            except ChildProcessError:
+                return None
+            if pid:
+                return status
+            time.sleep(0.001)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.keeper, signal.SIGKILL)
+        return os.waitpid(self.keeper, 0)[1]
+
+
+def _files() -> tuple[Output, list[int]]:
+    output = plain_files()
+    return output, [output.out.fileno(), output.err.fileno(), output.stacks.fileno()]
+
+
+def pipes() -> tuple[Output, list[int]]:
+    """For ``-s``: what a rank prints is read as it comes."""
+    output = plain_files()
+    passed = []
+    for name in ("out", "err"):
+        getattr(output, name).close()
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        setattr(output, name, os.fdopen(reading, "rb", buffering=0))
+        passed.append(writing)
+    return output, [*passed, output.stacks.fileno()]

@@ -1,0 +1,93 @@
+"""What a launcher is: the one interface behind which worlds are started.
+
+A launcher gives each rank a seat and afterwards tells what became of its process. It knows nothing
+of tests. A launcher for several machines makes seats whose channel is a network connection.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import IO, Protocol
+
+from everyrank.channel import Channel
+from everyrank.record import FromRank
+
+#: A rank answers this signal with its stacks, whatever it is doing, the GIL held or not. A real-time
+#: signal, so that it is nobody else's.
+STACKS_SIGNAL: int = signal.SIGRTMIN + 8 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
+
+
+@dataclass
+class Output:
+    """Where a rank writes what is not a message, as the controller reads it."""
+
+    out: IO[bytes]
+    err: IO[bytes]
+    stacks: IO[bytes]  # faulthandler writes here, on demand or at a fatal signal
+
+    def close(self) -> None:
+        for file in (self.out, self.err, self.stacks):
+            file.close()
+
+
+def read_all(file: IO[bytes], most: int = 1 << 16) -> str:
+    """The end of what a rank wrote, without moving the offset that the rank writes at."""
+    try:
+        size = os.fstat(file.fileno()).st_size
+        return os.pread(file.fileno(), most, max(0, size - most)).decode("utf-8", "replace")
+    except OSError:
+        return ""  # a pipe, or closed
+
+
+@dataclass(eq=False)
+class Seat:
+    """The controller's side of one rank's process."""
+
+    number: int
+    channel: Channel[FromRank]
+    output: Output
+    pid: int | None = None
+    status: int | None = None  # the wait status, once the process ended
+    gone: bool = False
+    lines: dict[str, bytearray] = field(default_factory=lambda: {"out": bytearray(), "err": bytearray()})
+
+    def close(self) -> None:
+        self.channel.close()
+        self.output.close()
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The launcher itself is gone; its ranks died with it."""
+
+    how: str
+
+
+class Launcher(Protocol):
+    """Starts and ends ranks. Nothing that it started outlives it."""
+
+    name: str
+
+    def start(self, size: int) -> list[Seat]:
+        """Start ``size`` ranks; returns at once, the processes follow."""
+
+    def events(self) -> Iterator[Seat | Lost]:
+        """Seats whose process started or ended since the last call; blocks only for readable input."""
+
+    def kill(self, seats: Iterable[Seat]) -> None:
+        """End these ranks now, whatever they are doing, with all that they started."""
+
+    def fileno(self) -> int:
+        """Readable when ``events`` has something to tell."""
+
+    def close(self) -> None:
+        """End everything and leave nothing behind."""
+
+
+def plain_files() -> Output:
+    """Nameless files: nothing is left of them when the last process that holds them is gone."""
+    return Output(*(tempfile.TemporaryFile(buffering=0) for _ in range(3)))

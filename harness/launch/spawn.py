@@ -1,0 +1,107 @@
+"""The spawn launcher: ranks are clean interpreters, which collect the test's file again."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from everyrank.launch.keeper import Keeper, control_channel, own_session
+from everyrank.launch.local import LocalLauncher
+from everyrank.record import Collect
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def launch(folder: str) -> LocalLauncher:
+    """Start the keeper, which has imported neither torch nor the tests."""
+    ours, theirs = socket.socketpair()
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid()), folder],
+        pass_fds=[theirs.fileno()],
+        env=_environment(),
+    )
+    theirs.close()
+    launcher = LocalLauncher("spawn", keeper.pid, ours, folder)
+    launcher.handshake()
+    # Reaped by the launcher; Popen must not warn that it was not.
+    keeper.returncode = 0
+    return launcher
+
+
+#: Options that choose tests or processes; a spawned rank has one file and one process.
+_OWN = {
+    "basetemp",
+    "cacheclear",
+    "collectonly",
+    "dist",
+    "file_or_dir",
+    "junitxml",
+    "keyword",
+    "lf",
+    "failedfirst",
+    "looponfail",
+    "markexpr",
+    "maxfail",
+    "newfirst",
+    "numprocesses",
+    "override_ini",
+    "plugins",
+    "px",
+    "stepwise",
+    "tx",
+    "xmlpath",
+    "inifilename",
+    "rootdir",
+    "randomly_seed",
+}
+
+
+def _travels(name: str, value: object) -> bool:
+    if name in _OWN:
+        return False
+    if isinstance(value, list):
+        return all(isinstance(one, str) for one in value)
+    return value is None or isinstance(value, (str, int, float, bool))
+
+
+def collect(config: pytest.Config, file: str, name: str) -> Collect:
+    """The controller's options, narrowed to one file, for a rank in a clean interpreter."""
+    args = ["--rootdir", str(config.rootpath), file]
+    if config.inipath is not None:
+        args = ["-c", str(config.inipath), *args]
+    for plugin in config.option.plugins:
+        args += ["-p", plugin]
+    for pair in config.getoption("override_ini") or []:
+        args += ["-o", pair]
+    options = {name: value for name, value in vars(config.option).items() if _travels(name, value)}
+    factory: Any = getattr(config, "_tmp_path_factory", None)
+    if factory is not None:
+        options["basetemp"] = str(factory.getbasetemp() / name)
+    return Collect(args, options, str(config.invocation_params.dir), file, sys.path)
+
+
+def _environment() -> dict[str, str]:
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    # One seed for all ranks, so that a parametrization that iterates over a set is the same on each.
+    if environment.get("PYTHONHASHSEED", "random") == "random":
+        environment["PYTHONHASHSEED"] = "0"
+    return environment
+
+
+def _start(fds: list[int]) -> int:
+    rank = subprocess.Popen(
+        [sys.executable, "-m", "everyrank.launch.spawned", str(os.getpid()), *map(str, fds)],
+        pass_fds=fds,
+    )
+    rank.returncode = 0  # reaped by the keeper's loop
+    return rank.pid
+
+
+if __name__ == "__main__":
+    own_session()
+    Keeper(control_channel(int(sys.argv[1])), int(sys.argv[2]), sys.argv[3]).serve(_start)

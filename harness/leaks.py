@@ -1,0 +1,165 @@
+"""What a test leaves behind on a rank.
+
+A snapshot names everything that a process holds; a leak is what a later snapshot has in addition.
+What a fixture of a wider scope made during its own setup is that fixture's, and no leak of the test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from everyrank.launch.keeper import children
+from everyrank.record import Leak
+
+Snapshot = dict[tuple[str, str], str]
+
+#: A difference in one of these does not outlive the process: no leak, but reason enough to end a warm world.
+_STATE = {"env", "state", "signal"}
+
+_SETTLE = 0.1  # a thread or a child that is on its way out gets this long
+
+
+def snapshot() -> Snapshot:
+    """Everything that this process holds, by kind and key."""
+    now: Snapshot = {}
+    for pid in children():
+        if pid != _resource_tracker():
+            now["process", str(pid)] = _command(pid)
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            now["thread", str(thread.ident)] = thread.name
+    for fd in _names("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{fd}")
+            if not target.startswith(("/dev/nvidia", "/proc/")):
+                now["fd", fd] = target
+    for name in _names("/dev/shm"):
+        now["shm", name] = name
+    for name, value in os.environ.items():
+        now["env", name] = value
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGALRM,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGCHLD,
+    ):
+        now["signal", number.name] = str(signal.getsignal(number))
+    now["state", "working directory"] = _working_directory()
+    if "torch" in sys.modules:
+        _add_torch(now)
+    return now
+
+
+def _add_torch(now: Snapshot) -> None:
+    torch: Any = sys.modules["torch"]
+    now["state", "default dtype"] = str(torch.get_default_dtype())
+    now["state", "grad mode"] = str(torch.is_grad_enabled())
+    now["state", "intra-op threads"] = str(torch.get_num_threads())
+    now["state", "deterministic algorithms"] = str(torch.are_deterministic_algorithms_enabled())
+    if torch.cuda.is_initialized() and torch.cuda.memory_allocated():
+        now["gpu-memory", "allocated"] = f"{torch.cuda.memory_allocated()} bytes"
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    if c10d is not None:
+        for group, names in dict(c10d._world.pg_names).items():
+            now["process-group", str(names)] = f"{type(group).__name__} {names!r} of {group.size()} ranks"
+    api = sys.modules.get("torch.distributed.rpc.api")
+    if api is not None and api._is_current_rpc_agent_set():
+        now["rpc-agent", "agent"] = str(api._get_current_rpc_agent().get_worker_info())
+
+
+def difference(before: Snapshot, after: Snapshot) -> Snapshot:
+    """What is new or changed; and state that went away, such as an environment variable."""
+    new = {key: value for key, value in after.items() if before.get(key) != value}
+    for key, value in before.items():
+        if key[0] in _STATE and key not in after:
+            new[key] = f"(gone; was {value})"
+    return new
+
+
+class Watch:
+    """Watches one test on one rank."""
+
+    def __init__(self) -> None:
+        self._before = snapshot()
+
+    @contextlib.contextmanager
+    def allowing(self) -> Iterator[None]:
+        """What is made in here is not the test's: a wider fixture's setup, a group that is kept."""
+        before = snapshot()
+        try:
+            yield
+        finally:
+            made = difference(before, snapshot())
+            for key, value in made.items():
+                if value.startswith("(gone;"):
+                    self._before.pop(key, None)
+                else:
+                    self._before[key] = value
+
+    def leaks(self) -> tuple[list[Leak], list[str]]:
+        """The leaks, and in what other ways the process is no longer as it was."""
+        left = self._left()
+        if any(kind not in _STATE for kind, _ in left):
+            gc.collect()
+            until = time.monotonic() + _SETTLE
+            left = self._left()
+            while time.monotonic() < until and any(kind in ("thread", "process") for kind, _ in left):
+                time.sleep(0.005)
+                left = self._left()
+        leaks = [Leak(kind, text) for (kind, _), text in sorted(left.items()) if kind not in _STATE]
+        changed = [f"{kind} {key} changed" for kind, key in sorted(left) if kind in _STATE]
+        return leaks, changed
+
+    def _left(self) -> Snapshot:
+        left = difference(self._before, snapshot())
+        foreign = [key for key in left if key[0] == "shm" and not _maps_shared_memory(key[1])]
+        for key in foreign:
+            del left[key]
+        left.pop(("env", "PYTEST_CURRENT_TEST"), None)
+        return left
+
+
+def _maps_shared_memory(name: str) -> bool:
+    """Whether a file in /dev/shm is ours: named after this process, or mapped by it."""
+    if f"_{os.getpid()}_" in name:
+        return True
+    with contextlib.suppress(OSError), open("/proc/self/maps") as maps:
+        return f"/dev/shm/{name}\n" in maps.read()
+    return False
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return "(gone)"
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _resource_tracker() -> int | None:
+    """Python's own helper process, which lives as long as the interpreter."""
+    module = sys.modules.get("multiprocessing.resource_tracker")
+    return getattr(getattr(module, "_resource_tracker", None), "_pid", None)
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        words = file.read().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+        return f"pid {pid}: {words[:200]}"
+    return f"pid {pid}"

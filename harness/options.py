@@ -1,0 +1,83 @@
+"""The options and ini keys of the harness, in one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from everyrank.declaration import sizes
+from everyrank.errors import MisuseError
+
+LAUNCHERS = ("fork", "spawn")
+LEAKS = ("report", "fail", "off")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line and the ini file say, checked."""
+
+    launcher: str
+    size: int
+    timeout: float
+    fresh: bool
+    leaks: str
+    seed: int
+    pdb_rank: int | None
+
+
+def add(parser: pytest.Parser) -> None:
+    group = parser.getgroup("everyrank", "everyrank: one test on many ranks")
+    group.addoption("--launcher", choices=LAUNCHERS, default=None, help="how ranks are started (default: fork)")
+    group.addoption("--fresh-worlds", action="store_true", help="new processes for each multi-rank test")
+    group.addoption("--leaks", choices=LEAKS, default=None, help="what a leak on a rank comes to (default: report)")
+    group.addoption("--world-seed", type=int, default=0, metavar="N", help="vary the seeds of all ranks")
+    group.addoption(
+        "--pdb-rank", type=int, default=None, metavar="RANK", help="the rank that --pdb and breakpoint() stop"
+    )
+    parser.addini("everyrank_world_size", "ranks of a multi-rank test whose mark names no size", default="2")
+    parser.addini(
+        "everyrank_timeout",
+        "seconds for a multi-rank test that pytest-timeout does not govern",
+        default="300",
+    )
+    parser.addini("everyrank_launcher", "fork or spawn", default="fork")
+    parser.addini("everyrank_leaks", "report, fail or off", default="report")
+
+
+def read(config: pytest.Config) -> Options:
+    """The options of this run; a wrong value is a UsageError that says what would be right."""
+    try:
+        size = sizes(_number(config, "everyrank_world_size", int))[0]
+    except MisuseError as error:
+        raise pytest.UsageError(f"ini key everyrank_world_size: {error}") from None
+    timeout = _number(config, "everyrank_timeout", float)
+    if timeout <= 0:
+        raise pytest.UsageError(f"ini key everyrank_timeout: must be above 0, not {timeout:g}")
+    rank = config.getoption("pdb_rank")
+    if rank is not None and rank < 0:
+        raise pytest.UsageError(f"--pdb-rank must be a rank, 0 or more, not {rank}")
+    return Options(
+        launcher=_choice(config, "launcher", LAUNCHERS),
+        size=size,
+        timeout=timeout,
+        fresh=config.getoption("fresh_worlds"),
+        leaks=_choice(config, "leaks", LEAKS),
+        seed=config.getoption("world_seed"),
+        pdb_rank=rank,
+    )
+
+
+def _choice(config: pytest.Config, name: str, choices: tuple[str, ...]) -> str:
+    value = config.getoption(name) or config.getini(f"everyrank_{name}")
+    if value not in choices:
+        raise pytest.UsageError(f"ini key everyrank_{name}: must be one of {', '.join(choices)}, not {value!r}")
+    return str(value)
+
+
+def _number(config: pytest.Config, key: str, kind: type) -> float | int:
+    value = config.getini(key)
+    try:
+        number: float | int = kind(value)
+    except ValueError:
+        raise pytest.UsageError(f"ini key {key}: must be a number, not {value!r}") from None
+    return number

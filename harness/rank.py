@@ -1,0 +1,408 @@
+"""What a rank does: take orders, let pytest run the very item, file a record, leave in order."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import functools
+import os
+import random
+import re
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+from _pytest.runner import runtestprotocol
+from everyrank import capture
+from everyrank.bounds import bounded, one_line
+from everyrank.channel import Channel, Closed
+from everyrank.debug import RankDebugger, Terminal
+from everyrank.errors import MisuseError
+from everyrank.frames import Frame, is_users
+from everyrank.groups import Groups
+from everyrank.launch.protocol import STACKS_SIGNAL
+from everyrank.leaks import Watch
+from everyrank.record import (
+    Began,
+    ClosedUp,
+    CloseUp,
+    Collect,
+    Deadline,
+    DebuggerLeft,
+    Ended,
+    Granted,
+    Leak,
+    Leave,
+    Left,
+    Meet,
+    Met,
+    Order,
+    Phase,
+    Record,
+    ToRank,
+    WantsDebugger,
+    Warned,
+)
+from everyrank.world import World, enter
+
+RANK: pytest.StashKey[Rank] = pytest.StashKey()
+
+_rank: list[Rank] = []
+
+
+def current_rank() -> Rank:
+    """The rank that this process is."""
+    if not _rank:
+        raise MisuseError("this process is not a rank of a world")
+    return _rank[-1]
+
+
+class Rank:
+    """One process of a world, from its first order to its last. Also a pytest plugin, in that process."""
+
+    def __init__(self, channel: Channel[ToRank], session: pytest.Session, stacks: int) -> None:
+        self.channel = channel
+        self.session = session
+        self.config = session.config
+        self.groups = Groups()
+        self.watch: Watch
+        self.order: Order
+        self.world: World
+        self.leaks: list[Leak] = []
+        self._phases: list[Phase] = []
+        self._warnings: list[Warned] = []
+        self._stacks = stacks
+        self._serializer = self.config.hook.pytest_report_to_serializable
+        _rank[:] = [self]
+
+    # --- orders ------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Until told to leave; ends the process."""
+        self._settle_in()
+        try:
+            while True:
+                message = self.channel.receive()
+                if isinstance(message, Order):
+                    self.channel.send(self.run(message))
+                elif isinstance(message, CloseUp):
+                    self.channel.send(ClosedUp(self.groups.barrier()))
+                elif isinstance(message, Leave):
+                    self.channel.send(Left(self._tear_down()))
+                    os._exit(0)
+        except Closed:
+            os._exit(1)
+
+    def _settle_in(self) -> None:
+        faulthandler.enable(file=self._stacks)
+        faulthandler.register(STACKS_SIGNAL, file=self._stacks, all_threads=True, chain=False)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
+        if "torch" in sys.modules:
+            import torch
+
+            # As torchrun does. After a fork, OpenMP with more threads than one can hang.
+            torch.set_num_threads(1)
+        os.environ["OMP_NUM_THREADS"] = "1"
+        # A host name may not resolve in a sandbox; one machine needs nothing but its loopback.
+        loopback = "lo" if sys.platform == "linux" else "lo0"
+        for variable in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+            os.environ.setdefault(variable, loopback)
+        os.environ["MASTER_ADDR"] = "127.0.0.1"
+        self.config.stash[RANK] = self
+        manager = self.config.pluginmanager
+        controller = manager.get_plugin("everyrank-controller")
+        if controller is not None:
+            manager.unregister(controller)
+        if hasattr(self.config.option, "randomly_reset_seed"):
+            # It would give all ranks the same seed, which hides missing communication.
+            self.config.option.randomly_reset_seed = False
+        manager.register(self, "everyrank-rank")
+        captures = self.config.getoption("capture", "no") == "fd"
+        RankDebugger(self.config, self._ask_debugger, self._release_debugger, Terminal(captures))
+
+    def run(self, order: Order) -> Record:
+        """Run one test and tell all about it; nothing that it does escapes but death."""
+        self._phases, self._warnings, self.leaks = [], [], []
+        try:
+            item, trouble = self._find(order.nodeid, order.index, order.occurrence)
+            if item is None:
+                return self._record("", [], [], trouble)
+            self._enter(order)
+            self.watch = Watch()
+            nextitem = None
+            if order.next_nodeid is not None:
+                nextitem, _ = self._find(order.next_nodeid, order.next_index, 0)
+            exit_request = None
+            try:
+                item.ihook.pytest_runtest_protocol(item=item, nextitem=nextitem)
+            except pytest.exit.Exception as error:
+                exit_request = str(error)
+            except KeyboardInterrupt as error:
+                text = {"text": str(bounded("".join(traceback.format_exception(error))))}
+                self._phases.append(
+                    Phase("call", "failed", text, time.monotonic(), "KeyboardInterrupt", "", "KeyboardInterrupt")
+                )
+            leaks, unclean = self.watch.leaks() if order.leaks != "off" else ([], [])
+            if self.groups.lost():
+                unclean.append("the default group was destroyed or replaced")
+            return self._record(fingerprint(item), [*self.leaks, *leaks], unclean, "", exit_request)
+        except BaseException:
+            return self._record("", [], [], bounded(traceback.format_exc()))
+
+    def _record(
+        self,
+        print_: str,
+        leaks: list[Leak],
+        unclean: list[str],
+        trouble: str,
+        exit_request: str | None = None,
+    ) -> Record:
+        return Record(
+            fingerprint=print_,
+            phases=self._phases,
+            leaks=leaks,
+            warnings=self._warnings,
+            unclean=unclean,
+            collectives=self.groups.collectives(),
+            trouble=trouble,
+            exit_request=exit_request,
+            stop_request=str(self.session.shouldstop or ""),
+        )
+
+    def _find(self, nodeid: str, index: int, occurrence: int) -> tuple[pytest.Item | None, str]:
+        items = self.session.items
+        if index < len(items) and items[index].nodeid == nodeid:
+            return items[index], ""
+        named = [item for item in items if item.nodeid == nodeid]
+        if occurrence < len(named):
+            return named[occurrence], ""
+        close = [item.nodeid for item in items if item.nodeid.split("[")[0] == nodeid.split("[")[0]]
+        return None, f"this rank collected no such test; its tests of that name: {close or 'none'}"
+
+    def _enter(self, order: Order) -> None:
+        self.order = order
+        self.world = World(
+            rank=order.rank,
+            size=order.size,
+            local_rank=order.rank,
+            device=order.device,
+            backend=order.backend,
+            seed=order.seed,
+            _folder=order.folder,
+            _meet=self._meet,
+        )
+        enter(self.world)
+        here = {
+            "RANK": order.rank,
+            "LOCAL_RANK": order.rank,
+            "WORLD_SIZE": order.size,
+            "LOCAL_WORLD_SIZE": order.size,
+        }
+        os.environ.update({name: str(value) for name, value in here.items()})
+        os.environ["EVERYRANK_NODEID"] = order.nodeid
+        sow(order.seed)
+
+    def _tear_down(self) -> str:
+        """What fixtures of wider scopes still hold, when no next test will do it. Its failure, or nothing."""
+        try:
+            self.session._setupstate.teardown_exact(None)
+        except BaseException as error:
+            return str(bounded("".join(traceback.format_exception(error))))
+        return ""
+
+    def failed(self) -> bool:
+        """Whether this rank's test has gone wrong so far."""
+        return any(phase.outcome in ("failed", "xfailed", "skipped") for phase in self._phases)
+
+    # --- words with the controller -----------------------------------------------------------------
+
+    def _meet(self, point: str, brought: str, text: str) -> Met:
+        self.channel.send(Meet(point, brought, text))
+        met: Met = self._answer(Met)
+        return met
+
+    def _ask_debugger(self, reason: str) -> bool:
+        self.channel.send(WantsDebugger(reason))
+        granted: Granted = self._answer(Granted)
+        return granted.yes
+
+    def _release_debugger(self) -> None:
+        self.channel.send(DebuggerLeft())
+
+    def _answer(self, kind: type[Any]) -> Any:
+        message = self.channel.receive()
+        if not isinstance(message, kind):
+            raise RuntimeError(f"everyrank: expected {kind.__name__}, got {message!r}")
+        return message
+
+    # --- pytest's hooks, in this process -----------------------------------------------------------
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+        runtestprotocol(item, log=False, nextitem=nextitem)
+        return True
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self) -> Generator[None, Any, Any]:
+        self.channel.send(Began("setup"))
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self) -> Generator[None, Any, Any]:
+        self.channel.send(Began("call"))
+        sow(self.order.seed)  # whatever the fixtures drew
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self) -> Generator[None, Any, Any]:
+        self.channel.send(Began("teardown"))
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        at = time.monotonic()
+        report = yield
+        outcome: str = report.outcome
+        if hasattr(report, "wasxfail"):
+            outcome = "xfailed" if report.outcome == "skipped" else "xpassed"
+        strict = call.excinfo is None and report.outcome == "failed"
+        brief, where, signature = describe(call.excinfo)
+        if strict:
+            outcome, brief = "xpassed", str(report.longrepr)
+        if outcome in ("failed", "skipped", "xfailed"):
+            self.channel.send(Ended(str(report.when), outcome, at))
+        data = bounded(self._serializer(config=self.config, report=report))
+        phase = Phase(str(report.when), outcome, data, at, brief, where, signature, strict)
+        self._phases.append(phase)
+        return report
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, Any]:
+        with contextlib.ExitStack() as stack:
+            if fixturedef.scope != "function" and self.order.leaks != "off":
+                stack.enter_context(self.watch.allowing())
+            return (yield)
+
+    @pytest.hookimpl
+    def pytest_warning_recorded(self, warning_message: Any, when: str) -> None:
+        category = warning_message.category
+        self._warnings.append(
+            Warned(
+                category.__name__,
+                category.__module__,
+                bounded(str(warning_message.message)),
+                warning_message.filename,
+                warning_message.lineno,
+                when,
+            )
+        )
+
+    @pytest.hookimpl(tryfirst=True, optionalhook=True)
+    def pytest_timeout_set_timer(self, settings: Any) -> bool:
+        """The controller keeps the time; it only has to hear of a timer that starts with the call."""
+        if settings.func_only:
+            self.channel.send(Deadline(settings.timeout))
+        return True
+
+    @pytest.hookimpl(tryfirst=True, optionalhook=True)
+    def pytest_timeout_cancel_timer(self) -> bool:
+        return True
+
+
+def sow(seed: int) -> None:
+    """Seed every generator that a test may draw from."""
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        import numpy
+
+        numpy.random.seed(seed % 2**32)
+    if "torch" in sys.modules:
+        import torch
+
+        torch.manual_seed(seed)
+
+
+def fingerprint(item: pytest.Item) -> str:
+    """Equal on all ranks that run the same test with the same parameters."""
+    callspec = getattr(item, "callspec", None)
+    params = sorted(getattr(callspec, "params", {}).items())
+    return item.nodeid + re.sub(r" at 0x[0-9a-f]+", "", "".join(f" {name}={safe(value)}" for name, value in params))
+
+
+def safe(value: object) -> str:
+    """A repr that cannot fail."""
+    try:
+        return repr(value)[:1000]
+    except Exception as error:
+        return f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
+
+
+def describe(excinfo: pytest.ExceptionInfo[BaseException] | None) -> tuple[str, str, str]:
+    """A failure in one line, where it came from, and a text that is equal for equal failures."""
+    if excinfo is None:
+        return "", "", ""
+    try:
+        said = str(excinfo.value)
+    except Exception as error:
+        said = f"(its text cannot be had: {type(error).__name__})"
+    first = next((line for line in said.splitlines() if line.strip()), "")
+    brief = one_line(f"{excinfo.type.__name__}: {first}" if first else excinfo.type.__name__)
+    where = ""
+    for entry in reversed(excinfo.traceback):
+        if is_users(str(entry.path)):
+            where = str(Frame(str(entry.path), entry.lineno + 1, entry.name))
+            break
+    plain = re.sub(r"0x[0-9a-f]+", "0x", f"{excinfo.type.__module__}.{brief}")
+    return brief, where, f"{plain} at {where}"
+
+
+# --- how a process becomes a rank --------------------------------------------------------------------
+
+
+def become_rank(session: pytest.Session, channel: int, out: int, err: int, stacks: int) -> None:
+    """For a fork of the zygote."""
+    capture.take_over(session.config, out, err)
+    Rank(Channel(socket.socket(fileno=channel), ToRank), session, stacks).serve()
+
+
+def serve_spawned(channel: Channel[ToRank], collect: Collect, out: int, err: int, stacks: int) -> None:
+    """For a clean interpreter: pytest's main, with this plugin in place of its run loop."""
+    from _pytest.config import _prepareconfig
+
+    config = _prepareconfig(collect.args, ["everyrank.plugin"] if not _installed() else None)
+    for name, value in collect.options.items():
+        setattr(config.option, name, value)
+    config.args = [collect.file]
+    config.pluginmanager.register(_Spawned(channel, out, err, stacks), "everyrank-spawned")
+    config.hook.pytest_cmdline_main(config=config)
+    os._exit(1)
+
+
+@functools.cache
+def _installed() -> bool:
+    from importlib.metadata import entry_points
+
+    return any(entry.name == "everyrank" for entry in entry_points(group="pytest11"))
+
+
+class _Spawned:
+    """In place of pytest's run loop: the session is collected, now take orders."""
+
+    def __init__(self, channel: Channel[ToRank], out: int, err: int, stacks: int) -> None:
+        self._channel = channel
+        self._fds = (out, err, stacks)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        out, err, stacks = self._fds
+        capture.take_over(session.config, out, err)
+        Rank(self._channel, session, stacks).serve()
+        return True

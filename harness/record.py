@@ -1,0 +1,216 @@
+"""What travels between the controller and the ranks: typed messages, never pickles.
+
+A record is what one rank files about one test. Reports inside it are pytest's own serialised form.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class Message(msgspec.Struct, tag=True, frozen=True):
+    """The base of everything that travels."""
+
+
+# --- from the controller to a rank -----------------------------------------------------------------
+
+
+class Collect(Message, frozen=True):
+    """To a rank in a clean interpreter: be this pytest run, narrowed to one file."""
+
+    args: list[str]
+    options: dict[str, Any]
+    invocation_dir: str
+    file: str
+    sys_path: list[str]
+
+
+class Order(Message, frozen=True):
+    """Run this item as this rank."""
+
+    nodeid: str
+    occurrence: int  # which of the items of that name, since pytest allows several
+    index: int  # its place among the collected items, which a forked rank shares
+    next_nodeid: str | None  # what this world runs next: fixtures that it shares stay up
+    next_index: int
+    rank: int
+    size: int
+    backend: str
+    device: str
+    seed: int
+    folder: str
+    keep: bool  # whether the world may serve another test
+    group: bool  # whether the world keeps its default group from test to test
+    leaks: str
+    debug_rank: int | None
+    launcher: str
+
+
+class CloseUp(Message, frozen=True):
+    """All ranks passed and came back clean: pass a closing barrier, then wait for an order."""
+
+
+class Leave(Message, frozen=True):
+    """No more orders: tear down what is left and go."""
+
+
+class Granted(Message, frozen=True):
+    """The answer to a rank that asked for the debugger."""
+
+    yes: bool
+
+
+class Met(Message, frozen=True):
+    """All ranks came to a meeting point; what each of them brought, by rank."""
+
+    points: list[str]
+    digests: list[str]
+    texts: list[str]
+    missing: list[int]
+
+
+# --- from a rank to the controller -----------------------------------------------------------------
+
+
+class Began(Message, frozen=True):
+    """A phase began: setup, call or teardown."""
+
+    when: str
+
+
+class Ended(Message, frozen=True):
+    """A phase ended other than well; sent at once, before the teardown, so that order is known."""
+
+    when: str
+    outcome: str
+    at: float
+
+
+class Deadline(Message, frozen=True):
+    """From pytest-timeout with ``func_only``: the call has this long from now on."""
+
+    seconds: float
+
+
+class WantsDebugger(Message, frozen=True):
+    """A rank reached a breakpoint or failed under ``--pdb``."""
+
+    reason: str
+
+
+class DebuggerLeft(Message, frozen=True):
+    """The person at the debugger let the rank go on."""
+
+
+class Meet(Message, frozen=True):
+    """A rank came to ``world.barrier()`` or ``world.all_agree()``."""
+
+    point: str
+    digest: str
+    text: str
+
+
+class Leak(msgspec.Struct, frozen=True):
+    """Something that a test left behind on a rank."""
+
+    kind: str
+    what: str
+
+
+class Warned(msgspec.Struct, frozen=True):
+    """A warning raised on a rank."""
+
+    category: str
+    module: str
+    text: str
+    filename: str
+    lineno: int
+    when: str
+
+
+class Phase(msgspec.Struct, frozen=True):
+    """One phase of one rank."""
+
+    when: str
+    outcome: str  # passed, failed, skipped, xfailed, xpassed
+    report: dict[str, Any]
+    at: float = 0.0  # when it ended, on the machine's monotonic clock
+    brief: str = ""  # the failure in one line
+    where: str = ""  # the frame of the user's code that it came from
+    signature: str = ""  # equal for equal failures
+    strict_xpass: bool = False
+
+
+class Record(Message, frozen=True):
+    """All that one rank files about one test."""
+
+    fingerprint: str
+    phases: list[Phase]
+    leaks: list[Leak]
+    warnings: list[Warned]
+    unclean: list[str]  # why this rank's process cannot serve another test
+    collectives: int | None  # the default group's count, when a group is kept
+    trouble: str = ""  # the item could not be run at all: why
+    exit_request: str | None = None  # pytest.exit() was called: its text
+    stop_request: str = ""  # session.shouldstop was set: its text
+
+
+class ClosedUp(Message, frozen=True):
+    """The closing barrier was passed, or why not."""
+
+    problem: str
+
+
+class Left(Message, frozen=True):
+    """The rank has torn everything down and leaves; how that failed, or nothing."""
+
+    problem: str
+
+
+FromRank = Began | Ended | Deadline | WantsDebugger | DebuggerLeft | Meet | Record | ClosedUp | Left
+ToRank = Collect | Order | CloseUp | Leave | Granted | Met
+
+
+# --- between the controller and a keeper -----------------------------------------------------------
+
+
+class Start(Message, frozen=True):
+    """Start one rank; its file descriptors travel with this message."""
+
+    number: int
+
+
+class Kill(Message, frozen=True):
+    """Kill these ranks and all that they started."""
+
+    numbers: list[int]
+
+
+class Close(Message, frozen=True):
+    """Kill what is left, tidy up and go."""
+
+
+class Started(Message, frozen=True):
+    """A rank is a process now."""
+
+    number: int
+    pid: int
+
+
+class Exited(Message, frozen=True):
+    """A rank's process ended, with its wait status."""
+
+    number: int
+    status: int
+
+
+class Unsafe(Message, frozen=True):
+    """The zygote found, at its start, why forking ranks would be unsafe (empty: it is safe)."""
+
+    reason: str
+
+
+FromKeeper = Started | Exited | Unsafe
+ToKeeper = Start | Kill | Close

@@ -1,0 +1,297 @@
+"""A verdict as pytest tells it: one set of reports for the test, whatever its ranks said."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pytest
+from _pytest._code.code import ExceptionChainRepr, ReprEntryNative, ReprFileLocation, ReprTraceback
+from everyrank import rollcall
+from everyrank.errors import LeakWarning, RankLost, RankWarning, WorldTimeout
+from everyrank.record import Phase, Warned
+from everyrank.verdict import Fates, Verdict
+from everyrank.world import ranks_text
+
+When = Literal["setup", "call", "teardown"]
+
+
+@dataclass(frozen=True)
+class Telling:
+    """What a report needs to know beside the verdict."""
+
+    item: pytest.Item
+    seed: int
+    served: tuple[str, ...] = ()  # what a warm world ran before
+    passes_alone: bool = False
+    leaks: str = "report"
+
+
+def reports(verdict: Verdict, fates: Fates, telling: Telling) -> list[pytest.TestReport]:
+    """The reports to log for one test: setup, call where it came to that, teardown."""
+    verdict = _expected_loss(verdict, telling.item)
+    told = [_phase_report("setup", fates, telling)]
+    at_setup = verdict.when == "setup" and verdict.outcome != "passed"
+    if at_setup:
+        _apply(told[0], verdict, fates, telling)
+    else:
+        call = _phase_report("call", fates, telling)
+        if verdict.outcome != "passed" and verdict.when == "call":
+            _apply(call, verdict, fates, telling)
+        told.append(call)
+    teardown = _phase_report("teardown", fates, telling)
+    if verdict.when == "teardown":
+        _apply(teardown, verdict, fates, telling)
+    else:
+        _add_teardown_failures(teardown, verdict, fates, telling)
+    _add_leaks(told, teardown, verdict, fates, telling)
+    told.append(teardown)
+    _add_output(told, verdict, fates)
+    return told
+
+
+def _phase_report(when: When, fates: Fates, telling: Telling) -> pytest.TestReport:
+    """A passing report of one phase: what rank 0 said of it, as long as the slowest rank took."""
+    item = telling.item
+    said = [
+        phase
+        for fate in fates.ranks
+        if fate.record
+        for phase in fate.record.phases
+        if phase.when == when and phase.report
+    ]
+    if said and said[0].outcome == "passed" and "nodeid" in said[0].report:
+        report = _revive(item, said[0])
+        report.sections = []
+        report.longrepr = None
+        report.duration = max(phase.report.get("duration", 0.0) for phase in said)
+        return report
+    report = pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
+        outcome="passed",
+        longrepr=None,
+        when=when,
+        duration=max((phase.report.get("duration", 0.0) for phase in said), default=0.0),
+    )
+    if when == "call" and not said:
+        report.duration = fates.seconds
+    for phase in said[:1]:
+        report.user_properties = [(name, value) for name, value in phase.report.get("user_properties", [])]
+    return report
+
+
+def _revive(item: pytest.Item, phase: Phase) -> pytest.TestReport:
+    report = item.config.hook.pytest_report_from_serializable(config=item.config, data=dict(phase.report))
+    assert isinstance(report, pytest.TestReport)
+    # Tuples come back as lists, and pytest's terminal insists on tuples.
+    longrepr: Any = report.longrepr
+    report.longrepr = tuple(longrepr) if isinstance(longrepr, list) else longrepr
+    report.location = item.location
+    report.user_properties = [(name, value) for name, value in report.user_properties]
+    return report
+
+
+def _apply(report: pytest.TestReport, verdict: Verdict, fates: Fates, telling: Telling) -> None:
+    """Make a passing report say the verdict."""
+    root = _revive(telling.item, verdict.root) if verdict.root and "nodeid" in verdict.root.report else None
+    if verdict.outcome == "skipped":
+        first = fates.ranks[0].skipped
+        assert first is not None
+        skip = _revive(telling.item, first)
+        report.outcome, report.longrepr = "skipped", skip.longrepr
+        return
+    if verdict.outcome in ("xfailed", "xpassed"):
+        report.outcome = "skipped" if verdict.outcome == "xfailed" else "passed"
+        report.wasxfail = getattr(root, "wasxfail", verdict.headline)
+        if root is not None:
+            report.longrepr = root.longrepr
+        return
+    report.outcome = "failed"
+    longrepr = getattr(root, "longrepr", None)
+    if verdict.rule == "strict xpass":
+        report.longrepr = longrepr
+        return
+    text = verdict.root.report.get("text") if verdict.root and root is None else None
+    report.longrepr = _longrepr(longrepr if text is None else text, verdict, telling)
+    _add_sections(report.longrepr, verdict, fates, telling)
+
+
+def _longrepr(root: Any, verdict: Verdict, telling: Telling) -> ExceptionChainRepr:
+    """The headline, then the root's own traceback, in the one form that travels and that all reporters read."""
+    headline = verdict.headline
+    if telling.passes_alone:
+        headline += "\n" + _passes_alone(telling)
+    head = ReprTraceback([ReprEntryNative([headline + "\n"])], None, style="native") if headline else None
+    chain: list[Any]
+    if isinstance(root, ExceptionChainRepr):
+        chain = list(root.chain)
+        crash = chain[-1][1]
+    elif root is not None:
+        chain = [(ReprTraceback([ReprEntryNative([str(root) + "\n"])], None, style="native"), None, None)]
+        crash = None
+    else:
+        chain, crash = [], None
+    path, line, _ = telling.item.location
+    if crash is None:
+        crash = ReprFileLocation(path, (line or 0) + 1, _last_line(str(root)) if root else _first_line(headline))
+    size_known = headline.split(" of ")[0] if verdict.rule == "failed" and " of " in headline else ""
+    label = f"[{size_known}] " if size_known else ""
+    if telling.passes_alone:
+        label += "(passes alone) "
+    crash = ReprFileLocation(crash.path, crash.lineno, label + crash.message)
+    if head is not None:
+        chain.insert(0, (head, None, None))
+    last, _, descr = chain[-1]
+    chain[-1] = (last, crash, descr)
+    return ExceptionChainRepr(chain)
+
+
+def _first_line(text: str) -> str:
+    return text.split("\n", 1)[0]
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rsplit("\n", 1)[-1]
+
+
+def _passes_alone(telling: Telling) -> str:
+    before = telling.served[-3:]
+    more = f" and {len(telling.served) - len(before)} before" if len(telling.served) > len(before) else ""
+    return (
+        "This test passes alone: it was run again in a fresh world, and passed. Something that ran before it in "
+        f"its warm world changed what it sees: {', '.join(before)}{more}. Mark it @pytest.mark.world(fresh=True), "
+        "or find what they leave behind."
+    )
+
+
+def _add_sections(longrepr: ExceptionChainRepr, verdict: Verdict, fates: Fates, telling: Telling) -> None:
+    if verdict.others:
+        longrepr.addsection(
+            "the ranks" if verdict.rule == "some skipped" else "the other ranks", "\n".join(verdict.others)
+        )
+    stances = [fate.stance for fate in fates.ranks if fate.stance is not None]
+    if stances and verdict.rule in ("deadline", "lost", "cut"):
+        longrepr.addsection("roll call", rollcall.told(stances))
+    for fate in fates.ranks:
+        if fate.lost and fate.last_words:
+            longrepr.addsection(f"last words of rank {fate.rank}", fate.last_words)
+    option = f" --world-seed={telling.seed}" if telling.seed else ""
+    nodeid = shlex.quote(telling.item.nodeid)
+    longrepr.addsection("to repeat", f"pytest {nodeid}{option}")
+
+
+def _add_teardown_failures(report: pytest.TestReport, verdict: Verdict, fates: Fates, telling: Telling) -> None:
+    """A failure in teardown is told beside one in the call, as pytest does."""
+    failed = [
+        (phase.at, fate.rank, phase)
+        for fate in fates.ranks
+        for phase in fate.phases("failed")
+        if phase.when == "teardown"
+    ]
+    if failed and verdict.outcome != "error":
+        _, rank, phase = min(failed, key=lambda one: one[:2])
+        alike = [one for _, one, other in failed if other.signature == phase.signature]
+        headline = f"in teardown, on {ranks_text(alike)}"
+        late = replace(verdict, rule="failed", outcome="failed", headline=headline, root=phase, lead=rank, others=())
+        _apply(report, late, fates, telling)
+    elif fates.late:
+        rank, text = min(fates.late.items())
+        headline = f"in the teardown of wider fixtures, on {ranks_text(list(fates.late))}"
+        late = Verdict("failed", "failed", "teardown", headline, rank)
+        report.outcome = "failed"
+        report.longrepr = _longrepr(text, late, telling)
+        _add_sections(report.longrepr, late, fates, telling)
+
+
+def _add_leaks(
+    told: list[pytest.TestReport],
+    teardown: pytest.TestReport,
+    verdict: Verdict,
+    fates: Fates,
+    telling: Telling,
+) -> None:
+    lines = leak_lines(fates)
+    if not lines:
+        return
+    told[-1].user_properties.append(("leaks", "; ".join(lines)))
+    if telling.leaks == "fail" and verdict.outcome == "passed" and teardown.outcome == "passed":
+        late = Verdict("leaks", "failed", "teardown", "the test left something behind\n" + "\n".join(lines))
+        teardown.outcome = "failed"
+        teardown.longrepr = _longrepr(None, late, telling)
+        _add_sections(teardown.longrepr, late, fates, telling)
+    else:
+        told[-1].sections.append(("left behind", "\n".join(lines)))
+
+
+def leak_lines(fates: Fates) -> list[str]:
+    """``ranks 0-3 left a thread: Thread-1``: one line for each thing, however many ranks left it."""
+    left: dict[tuple[str, str], list[int]] = {}
+    for fate in fates.ranks:
+        for leak in fate.record.leaks if fate.record else ():
+            left.setdefault((leak.kind, leak.what), []).append(fate.rank)
+    return [f"{ranks_text(sorted(set(ranks)))} left a {kind}: {what}" for (kind, what), ranks in left.items()]
+
+
+def _add_output(told: list[pytest.TestReport], verdict: Verdict, fates: Fates) -> None:
+    """What the ranks printed and logged, each text once, with the ranks that it came from."""
+    for report in told:
+        texts: dict[tuple[str, str], list[int]] = {}
+        for fate in fates.ranks:
+            for phase in fate.record.phases if fate.record else ():
+                # A phase's report repeats what the phases before it captured.
+                sections = phase.report.get("sections", ()) if phase.when == report.when else ()
+                for name, content in sections:
+                    if content and name.endswith(f" {report.when}"):
+                        texts.setdefault((name, content), []).append(fate.rank)
+        every = len(fates.ranks)
+        for (name, content), ranks in texts.items():
+            who = f"all {every} ranks" if len(ranks) == every > 1 else ranks_text(ranks)
+            report.sections.append((f"{name}, {who}", content))
+
+
+def _expected_loss(verdict: Verdict, item: pytest.Item) -> Verdict:
+    """A crash or a timeout is an expected failure only where the mark names it."""
+    kinds = {"lost": RankLost, "launcher lost": RankLost, "silent": RankLost, "deadline": WorldTimeout}
+    kind = kinds.get(verdict.rule)
+    if kind is None:
+        return verdict
+    for mark in item.iter_markers("xfail"):
+        raises = mark.kwargs.get("raises")
+        named = raises if isinstance(raises, tuple) else (raises,)
+        if any(isinstance(one, type) and issubclass(kind, one) and one in (RankLost, WorldTimeout) for one in named):
+            reason = mark.kwargs.get("reason", "")
+            return replace(verdict, outcome="xfailed", headline=f"{reason}{': ' if reason else ''}{verdict.headline}")
+    return verdict
+
+
+def pass_on_warnings(config: pytest.Config, fates: Fates, item: pytest.Item) -> None:
+    """Warnings of the ranks, each once, as if they had been raised here."""
+    seen: dict[Warned, None] = {}
+    for fate in fates.ranks:
+        for warned in fate.record.warnings if fate.record else ():
+            seen.setdefault(warned)
+    path, line = str(item.path), (item.location[1] or 0) + 1
+    messages = [_message(warned) for warned in seen]
+    messages += [warnings.WarningMessage(LeakWarning(leak), LeakWarning, path, line) for leak in leak_lines(fates)]
+    for message in messages:
+        config.hook.pytest_warning_recorded.call_historic(
+            kwargs={"warning_message": message, "nodeid": item.nodeid, "when": "runtest", "location": None}
+        )
+
+
+def _message(warned: Warned) -> warnings.WarningMessage:
+    category = getattr(sys.modules.get(warned.module), warned.category, None)
+    text = warned.text
+    if not (isinstance(category, type) and issubclass(category, Warning)):
+        category, text = RankWarning, f"{warned.category}: {text}"
+    try:
+        message = category(text)
+    except Exception:  # a category whose constructor wants more than a text
+        category = RankWarning
+        message = RankWarning(f"{warned.category}: {text}")
+    return warnings.WarningMessage(message, category, warned.filename, warned.lineno)

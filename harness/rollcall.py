@@ -1,0 +1,174 @@
+"""The roll call: what each rank was doing when its world did not finish."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from everyrank.frames import Frame, is_users, standing
+from everyrank.launch.protocol import STACKS_SIGNAL, Seat, read_all
+from everyrank.world import ranks_text
+
+#: A rank that runs at all answers within this.
+_ANSWER = 0.25
+_NATIVE = 1.0
+
+_FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
+_THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+")
+
+
+@dataclass(frozen=True)
+class Stance:
+    """One rank in a roll call."""
+
+    rank: int
+    stack: tuple[Frame, ...]  # the main thread's, innermost first
+    state: str = ""  # what the kernel says, where that matters: stopped
+    native: str = ""
+
+    @property
+    def where(self) -> str:
+        told = standing(self.stack) if self.stack else "somewhere (it gave no stack)"
+        return f"{told}, {self.state}" if self.state else told
+
+
+def call(seats: dict[int, Seat], native_within: float = 0.0) -> list[Stance]:
+    """Ask every rank that is still there. With ``native_within``, also for C frames, for that long at most."""
+    before = {rank: os.fstat(seat.output.stacks.fileno()).st_size for rank, seat in seats.items()}
+    states = {rank: _state(seat.pid) for rank, seat in seats.items()}
+    for rank, seat in seats.items():
+        if seat.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(seat.pid, STACKS_SIGNAL)
+                if states[rank]:
+                    os.kill(seat.pid, signal.SIGCONT)
+    _await_answers(seats, before)
+    natives = _natives(seats, native_within) if native_within else {}
+    return [
+        Stance(rank, parse(read_all(seat.output.stacks)), states[rank], natives.get(rank, ""))
+        for rank, seat in sorted(seats.items())
+    ]
+
+
+def _await_answers(seats: dict[int, Seat], before: dict[int, int]) -> None:
+    until = time.monotonic() + _ANSWER
+    last: dict[int, int] = {}
+    while time.monotonic() < until:
+        sizes = {rank: os.fstat(seat.output.stacks.fileno()).st_size for rank, seat in seats.items()}
+        if sizes == last and all(sizes[rank] > before[rank] for rank in seats):
+            return
+        last = sizes
+        time.sleep(0.005)
+
+
+def parse(text: str) -> tuple[Frame, ...]:
+    """The main thread of the last dump in what faulthandler wrote."""
+    stacks: list[list[Frame]] = []
+    for line in text.splitlines():
+        if _THREAD.match(line):
+            stacks.append([])
+        elif (match := _FRAME.match(line)) and stacks:
+            number = int(match["line"]) if match["line"].isdigit() else 0
+            stacks[-1].append(Frame(match["file"], number, match["function"]))
+    return tuple(stacks[-1]) if stacks else ()
+
+
+def _state(pid: int | None) -> str:
+    """``stopped`` for a process that SIGSTOP holds."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
+        return "stopped" if file.read().rpartition(")")[2].split()[0] in "Tt" else ""
+    return ""
+
+
+def native_reader() -> str:
+    """The program that reads C frames, or nothing."""
+    beside = os.path.join(os.path.dirname(sys.executable), "pystack")
+    return beside if os.access(beside, os.X_OK) else shutil.which("pystack") or ""
+
+
+def _natives(seats: dict[int, Seat], within: float) -> dict[int, str]:
+    """C frames of a few ranks: reading them costs 0.3 s each, and the bound on a world's end holds."""
+    reader = native_reader()
+    if not reader:
+        return {}
+    until = time.monotonic() + within
+    running = {
+        rank: subprocess.Popen(
+            [reader, "remote", "--native-all", "--no-block", str(seat.pid)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            stdin=subprocess.DEVNULL,
+            text=True,
+        )
+        for rank, seat in sorted(seats.items())[:4]
+        if seat.pid
+    }
+    found = {}
+    for rank, process in running.items():
+        try:
+            found[rank], _ = process.communicate(timeout=max(0.01, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+    return found
+
+
+def groups(stances: Iterable[Stance]) -> list[tuple[str, list[Stance]]]:
+    """Who stands together, the odd ones out first."""
+    together: dict[str, list[Stance]] = {}
+    for stance in stances:
+        together.setdefault(stance.where, []).append(stance)
+    return sorted(together.items(), key=lambda one: (len(one[1]), one[1][0].rank))
+
+
+def folded(stances: Iterable[Stance]) -> list[str]:
+    """One line a group: ``ranks 0,2,3 wait in all_reduce at test_x.py:12``."""
+    lines = []
+    for where, group in groups(stances):
+        verb = "is" if len(group) == 1 else "are"
+        lines.append(f"{ranks_text([stance.rank for stance in group])} {verb} in {where}")
+    return lines
+
+
+def told(stances: list[Stance]) -> str:
+    """The whole roll call: who is where, then each group's stack."""
+    if not stances:
+        return "no rank is left to ask"
+    lines = folded(stances)
+    for _, group in groups(stances):
+        lines += ["", f"{ranks_text([stance.rank for stance in group])}, innermost frame first:"]
+        lines += [f"  {frame.function} at {frame.file}:{frame.line}" for frame in _until_pytest(group[0].stack)]
+        native = next((stance for stance in group if stance.native), None)
+        if native is not None:
+            lines += [f"  native frames of rank {native.rank}:"]
+            lines += ["    " + line for line in _native_frames(native.native)]
+    if not native_reader() and any(stance.native == "" for stance in stances):
+        lines += ["", "(native frames: install everyrank[native])"]
+    return "\n".join(lines)
+
+
+def _until_pytest(stack: tuple[Frame, ...]) -> list[Frame]:
+    """The stack down to where pytest called the user's code."""
+    users = [number for number, frame in enumerate(stack) if is_users(frame.file)]
+    return list(stack[: users[-1] + 1] if users else stack[:20])
+
+
+def _native_frames(text: str, most: int = 24) -> list[str]:
+    """The innermost frames of the thread that runs Python's main code, as pystack tells them."""
+    threads: list[list[str]] = []
+    for line in text.splitlines():
+        if line.startswith("Traceback for thread"):
+            threads.append([])
+        elif threads and (match := re.match(r'\s+\((C|Python)\) File "(.*)", line (\d+), in (.*)$', line)):
+            kind, file, number, function = match.groups()
+            threads[-1].append(f"({kind}) {function} at {os.path.basename(file)}:{number}")
+    deepest = max(threads, key=lambda frames: sum("(Python)" in frame for frame in frames), default=[])
+    return deepest[::-1][:most]

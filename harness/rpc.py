@@ -1,0 +1,269 @@
+"""RPC agents for tests: a rendezvous of their own, cheap transports, and a shutdown in every case."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from everyrank.errors import MisuseError
+from everyrank.record import Leak
+from everyrank.world import World, current_world
+
+if TYPE_CHECKING:
+    from everyrank.rank import Rank
+    from torch._C._distributed_rpc import RpcBackendOptions
+
+#: On one machine. TensorPipe's default transports map shared memory, at 15,000 page faults a rank.
+LOCAL_TRANSPORTS = ("uv",)
+
+Test = TypeVar("Test", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Messages that torch's faulty agent drops or delays, by the names of its message types."""
+
+    drop: tuple[str, ...] = ()
+    delay: dict[str, float] = field(default_factory=dict)
+    times: int = 1
+    """How often each message is dropped before it goes through."""
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """How an agent is started; what ``@pytest.mark.rpc(...)`` takes."""
+
+    name: str = "worker{rank}"
+    transports: tuple[str, ...] | str = LOCAL_TRANSPORTS
+    num_worker_threads: int = 8
+    rpc_timeout: float = 60.0
+    shutdown: str = "graceful"
+    drop: tuple[str, ...] | list[str] = ()
+    delay: dict[str, float] = field(default_factory=dict)
+    times: int = 1
+
+    def __post_init__(self) -> None:
+        if self.shutdown not in ("graceful", "abrupt"):
+            raise MisuseError(f"shutdown must be 'graceful' or 'abrupt', not {self.shutdown!r}")
+
+    @property
+    def faults(self) -> Faults | None:
+        if not self.drop and not self.delay:
+            return None
+        return Faults(tuple(self.drop), dict(self.delay), self.times)
+
+
+@dataclass(frozen=True)
+class Agent:
+    """This rank's RPC agent, as the fixture ``rpc_agent`` gives it."""
+
+    name: str
+    rank: int
+    names: tuple[str, ...]
+    """The names of all workers, by rank."""
+    options: RpcBackendOptions
+
+
+def faulty_agent_missing() -> str:
+    """Why messages cannot be dropped or delayed here, or nothing."""
+    try:
+        from torch.distributed.rpc import _testing
+    except ImportError:
+        return "this torch has no faulty RPC agent (torch.distributed.rpc._testing)"
+    if not _testing.is_available():
+        return "this torch was built without the faulty RPC agent"
+    return ""
+
+
+def backend_options(world: World, options: AgentOptions) -> tuple[Any, RpcBackendOptions]:
+    """The backend and the options that ``init_rpc`` takes, for one agent of this world."""
+    import torch.distributed.rpc as torch_rpc
+
+    rpc: Any = torch_rpc
+    rendezvous = f"file://{os.path.join(world.folder, 'rpc')}"
+    if options.faults is not None:
+        if missing := faulty_agent_missing():
+            raise MisuseError(missing)
+
+        return (
+            rpc.backend_registry.BackendType.FAULTY_TENSORPIPE,
+            rpc.backend_registry.construct_rpc_backend_options(
+                rpc.backend_registry.BackendType.FAULTY_TENSORPIPE,
+                init_method=rendezvous,
+                num_worker_threads=options.num_worker_threads,
+                rpc_timeout=options.rpc_timeout,
+                messages_to_fail=list(options.faults.drop),
+                messages_to_delay=options.faults.delay,
+                num_fail_sends=options.faults.times if options.faults.drop else 0,
+            ),
+        )
+    chosen: dict[str, Any] = {}
+    if options.transports != "all":
+        transports = [options.transports] if isinstance(options.transports, str) else list(options.transports)
+        chosen = {"_transports": transports}
+        if "shm" not in transports:
+            chosen["_channels"] = ["basic"]
+    return rpc.backend_registry.BackendType.TENSORPIPE, rpc.TensorPipeRpcBackendOptions(
+        init_method=rendezvous,
+        num_worker_threads=options.num_worker_threads,
+        rpc_timeout=options.rpc_timeout,
+        **chosen,
+    )
+
+
+@contextlib.contextmanager
+def agent(rank: Rank, options: AgentOptions) -> Iterator[Agent]:
+    """An agent for one test. It is shut down in every case: gracefully when this rank did well."""
+    world = rank.world
+    backend, chosen = backend_options(world, options)
+    names = tuple(options.name.format(rank=number) for number in range(world.size))
+    start(rank, names[world.rank], backend, chosen)
+    try:
+        yield Agent(names[world.rank], world.rank, names, chosen)
+    finally:
+        shut_down(graceful=options.shutdown == "graceful" and not rank.failed(), leaks=rank.leaks)
+
+
+def start(rank: Rank, name: str, backend: Any, options: RpcBackendOptions) -> None:
+    """Start this rank's agent."""
+    import torch.distributed.rpc as torch_rpc
+
+    rpc: Any = torch_rpc
+    # libuv opens a pipe with its first loop and keeps it as long as the process lives.
+    with rank.watch.allowing():
+        rpc.init_rpc(
+            name,
+            backend=backend,
+            rank=rank.world.rank,
+            world_size=rank.world.size,
+            rpc_backend_options=options,
+        )
+
+
+def shut_down(graceful: bool, leaks: list[Leak]) -> None:
+    """End this rank's agent, and file the RRefs that a graceful end found still in use."""
+    import torch.distributed.rpc as rpc
+    import torch.distributed.rpc.api
+
+    api: Any = torch.distributed.rpc.api
+    if not api._is_current_rpc_agent_set():
+        return  # the test shut it down itself
+    before = api._ignore_rref_leak
+    api._ignore_rref_leak = not graceful
+    try:
+        rpc.shutdown(graceful=graceful)
+    except RuntimeError as error:
+        # torch tells of leaked RRefs by raising, after it has ended the agent.
+        if "RRef" not in str(error) or api._is_current_rpc_agent_set():
+            raise
+        gc.collect()
+        leaks.append(Leak("rref", str(error).splitlines()[0]))
+    finally:
+        api._ignore_rref_leak = before
+
+
+class RpcAgentTestFixture:
+    """A mixin for test classes, plain or unittest: every method runs on ``world_size`` ranks.
+
+    The names are those of torch's fixture. Methods that need an agent carry ``@dist_init``.
+    """
+
+    everyrank_world = True
+
+    #: Overridden in a subclass, as an attribute or as a property.
+    world_size: int = 4
+
+    transports: tuple[str, ...] | str = LOCAL_TRANSPORTS
+    num_worker_threads: int = 8
+    rpc_timeout: float = 60.0
+    _drop: tuple[str, ...] = ()
+    _delay: dict[str, float] = {}
+
+    @property
+    def rank(self) -> int:
+        return current_world().rank
+
+    @property
+    def worker_id(self) -> int:
+        return self.rank
+
+    @property
+    def file_name(self) -> str:
+        """A path that no rank has used yet: give it to a store of your own."""
+        return os.path.join(current_world().folder, "file")
+
+    @property
+    def init_method(self) -> str:
+        return f"file://{self.file_name}"
+
+    @property
+    def rpc_backend(self) -> Any:
+        return self._backend_and_options()[0]
+
+    @property
+    def rpc_backend_options(self) -> RpcBackendOptions:
+        return self._backend_and_options()[1]
+
+    def _backend_and_options(self) -> tuple[Any, RpcBackendOptions]:
+        return backend_options(
+            current_world(),
+            AgentOptions(
+                transports=self.transports,
+                num_worker_threads=self.num_worker_threads,
+                rpc_timeout=self.rpc_timeout,
+                drop=self._drop,
+                delay=self._delay,
+            ),
+        )
+
+    def setup_fault_injection(
+        self, faulty_messages: list[str] | None, messages_to_delay: dict[str, float] | None
+    ) -> None:
+        """The messages that this test's agent drops or delays."""
+        self._drop = tuple(faulty_messages or ())
+        self._delay = dict(messages_to_delay or {})
+
+
+def dist_init(
+    test: Test | None = None,
+    setup_rpc: bool = True,
+    clean_shutdown: bool = True,
+    faulty_messages: list[str] | None = None,
+    messages_to_delay: dict[str, float] | None = None,
+) -> Any:
+    """Start an agent named ``worker<rank>`` before a method of RpcAgentTestFixture, and end it after.
+
+    Unlike torch's, it ends the agent also when the method raises.
+    """
+    if test is None:
+        return functools.partial(
+            dist_init,
+            setup_rpc=setup_rpc,
+            clean_shutdown=clean_shutdown,
+            faulty_messages=faulty_messages,
+            messages_to_delay=messages_to_delay,
+        )
+    method: Callable[..., Any] = test
+
+    @functools.wraps(method)
+    def with_agent(self: Any, *args: Any, **kwargs: Any) -> Any:
+        from everyrank.rank import current_rank
+
+        self.setup_fault_injection(faulty_messages, messages_to_delay)
+        if not setup_rpc:
+            return method(self, *args, **kwargs)
+        start(current_rank(), f"worker{self.rank}", *self._backend_and_options())
+        well = False
+        try:
+            result = method(self, *args, **kwargs)
+            well = True
+            return result
+        finally:
+            shut_down(graceful=well and clean_shutdown, leaks=current_rank().leaks)
+
+    return with_agent

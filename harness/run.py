@@ -1,0 +1,436 @@
+"""One test on one world: from the orders to the fates of all ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from everyrank import rollcall
+from everyrank.channel import Closed
+from everyrank.launch.protocol import Launcher, Lost, Seat, read_all
+from everyrank.record import (
+    Began,
+    ClosedUp,
+    CloseUp,
+    Deadline,
+    DebuggerLeft,
+    Ended,
+    FromRank,
+    Granted,
+    Leave,
+    Left,
+    Meet,
+    Met,
+    Order,
+    Record,
+    WantsDebugger,
+)
+from everyrank.verdict import Fate, Fates
+
+#: After a failure, ranks that are still in the test get this long to finish or to fail by themselves. Most of
+#: them wait for the one that failed, and would wait for ever.
+GRACE = 0.4
+#: A rank that skipped may be followed by others that come to the same end later, if they are busy.
+SKIP_GRACE = 5.0
+#: Ranks whose test is over, but whose teardown is not, get this long when the world has already failed.
+TEARDOWN_GRACE = 5.0
+#: The time within which a warm world must pass its closing barrier, and any world must leave.
+IN_ORDER = 5.0
+#: Ranks must begin the test within this; it takes milliseconds, or what imports take in clean interpreters.
+START = 120.0
+#: What a roll call may take of the 2 s after a deadline.
+NATIVE = 1.0
+
+
+@dataclass
+class LiveWorld:
+    """The processes of a world, as the controller holds them."""
+
+    launcher: Launcher
+    seats: list[Seat]
+    key: tuple[object, ...]
+    served: list[str] = field(default_factory=list)
+    broken: bool = False
+
+    def __post_init__(self) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self.launcher, selectors.EVENT_READ, None)
+        for rank, seat in enumerate(self.seats):
+            self.selector.register(seat.channel, selectors.EVENT_READ, rank)
+            for name, file in (("out", seat.output.out), ("err", seat.output.err)):
+                if not os.fstat(file.fileno()).st_mode & 0o100000:  # a pipe: live output
+                    self.selector.register(file, selectors.EVENT_READ, (rank, name))
+
+    def end(self) -> None:
+        """Throw the world away. What is left of it ends with it."""
+        self.broken = True
+        self.launcher.kill(self.seats)
+        self.selector.close()
+        for seat in self.seats:
+            seat.close()
+
+    def deaf(self, rank: int) -> None:
+        with contextlib.suppress(KeyError, ValueError):
+            self.selector.unregister(self.seats[rank].channel)
+
+
+class Run:
+    """Watches one test. Values go in by the constructor; ``fates`` comes out."""
+
+    def __init__(
+        self,
+        world: LiveWorld,
+        orders: list[Order],
+        deadline: float | None,
+        deadline_from: str,
+        live: Callable[[int, bytes], None],
+        debugging: bool,
+        debug_rank: int | None,
+        on_debugger: Callable[[], contextlib.AbstractContextManager[None]],
+    ) -> None:
+        self.world = world
+        self.orders = orders
+        self.fates = Fates([Fate(rank) for rank in range(len(orders))], launcher=world.launcher.name)
+        self._limit = deadline
+        self._deadline_from = deadline_from
+        self._live = live
+        self._debugging = debugging
+        self._debug_rank = debug_rank
+        self._on_debugger = on_debugger
+        self._debugged: int | None = None  # the rank that a person is at
+        self._at_debugger = contextlib.ExitStack()
+        self._debugger_since = 0.0
+        self._trouble_at: float | None = None
+        self._skip_at: float | None = None
+        self._meeting: dict[int, Meet] = {}
+        self._closed: dict[int, str] = {}
+        self._left: dict[int, str] = {}
+        self._busy: dict[int, int] = {}
+
+    # --- the test ----------------------------------------------------------------------------------
+
+    def watch(self) -> Fates:
+        """Give the orders and wait until every rank has filed its record, ended, or been cut off."""
+        started = time.monotonic()
+        # Clean interpreters import and collect first; the deadline is the test's, from its first phase on.
+        self._due = started + START if self._limit is not None else None
+        for seat, order in zip(self.world.seats, self.orders, strict=True):
+            with contextlib.suppress(Closed):
+                seat.channel.send(order)
+        while self._open():
+            self._listen(self._patience())
+            if self._debugged is not None:
+                continue
+            now = time.monotonic()
+            if self._due is not None and now >= self._due:
+                self._miss_deadline()
+            elif self._open() and (cut := self._to_cut(now)):
+                self._cut(cut)
+        self._finish_debugger()
+        self.fates.seconds = time.monotonic() - started
+        self.fates.began = any(fate.phase for fate in self.fates.ranks)
+        return self.fates
+
+    def _open(self) -> list[Fate]:
+        """The ranks that nothing final is known of yet."""
+        if self.fates.launcher_lost:
+            return []
+        return [fate for fate in self.fates.ranks if fate.record is None and fate.status is None and not fate.cut]
+
+    def _patience(self) -> float | None:
+        """How long nothing may happen before this loop has to look at the clock."""
+        if self._debugged is not None:
+            return None
+        times = [self._due] if self._due is not None else []
+        if self._trouble_at is not None:
+            times.append(self._trouble_at + GRACE)
+            if self._teardowns_only():
+                times.append(self._trouble_at + TEARDOWN_GRACE)
+        if self._skip_at is not None:
+            times.append(time.monotonic() + GRACE / 2)
+        now = time.monotonic()
+        future = [at for at in times if at > now]
+        if not future:
+            return None if not times else 0.05
+        return min(future) - now
+
+    def _teardowns_only(self) -> bool:
+        return all(fate.phase == "teardown" for fate in self._open())
+
+    def _to_cut(self, now: float) -> list[Fate]:
+        """Ranks that will not come to an end any more, because another rank has come to a bad one."""
+        inside = [fate for fate in self._open() if fate.phase != "teardown"]
+        if self._trouble_at is not None:
+            if now >= self._trouble_at + TEARDOWN_GRACE:
+                return self._open()
+            return inside if now >= self._trouble_at + GRACE else []
+        if self._skip_at is not None and inside and now >= self._skip_at + GRACE:
+            if now >= self._skip_at + SKIP_GRACE:
+                return inside
+            # Every one is asked, since each answer is about the time since the last one.
+            idle = [self._idle(fate) for fate in inside]
+            return inside if all(idle) else []
+        return []
+
+    def _idle(self, fate: Fate) -> bool:
+        """Whether the rank has used no processor time since this was last asked: it waits for somebody."""
+        used = _processor_time(self.world.seats[fate.rank].pid)
+        idle = self._busy.get(fate.rank) == used
+        self._busy[fate.rank] = used
+        return idle
+
+    def _miss_deadline(self) -> None:
+        begun = any(fate.phase for fate in self.fates.ranks)
+        self.fates.deadline = self._limit if begun else START
+        self.fates.deadline_from = self._deadline_from if begun else "for a world's start"
+        self._cut(self._open(), native=NATIVE)
+
+    def _cut(self, cut: list[Fate], native: float = 0.0) -> None:
+        """Ask these ranks where they are, then end them."""
+        seats = {fate.rank: self.world.seats[fate.rank] for fate in cut}
+        stances = {stance.rank: stance for stance in rollcall.call(seats, native)}
+        for fate in cut:
+            fate.cut = True
+            fate.stance = stances.get(fate.rank)
+            self._keep_last_words(fate)
+        self.world.broken = True
+        self.world.launcher.kill(list(seats.values()))
+        if self._trouble_at is None:
+            self._trouble_at = time.monotonic()
+
+    # --- after the test ----------------------------------------------------------------------------
+
+    def close_up(self) -> bool:
+        """The closing barrier of a world that is to be kept. False: something kept a rank from it."""
+        if not self._tell_all(CloseUp()):
+            return False
+        self._until(lambda: len(self._closed) == len(self.fates.ranks), IN_ORDER)
+        for fate in self.fates.ranks:
+            problem = self._closed.get(fate.rank, "did not come to the closing barrier")
+            if problem:
+                fate.out_of_order = problem
+        return not any(fate.out_of_order for fate in self.fates.ranks)
+
+    def leave(self) -> None:
+        """Let all ranks that filed a record go, and see them off."""
+        for fate in self.fates.ranks:
+            if fate.record is not None:
+                with contextlib.suppress(Closed):
+                    self.world.seats[fate.rank].channel.send(Leave())
+        self._see_off([fate for fate in self.fates.ranks if fate.record is not None])
+
+    def dismiss(self) -> None:
+        """End an idle warm world in order."""
+        for seat in self.world.seats:
+            with contextlib.suppress(Closed):
+                seat.channel.send(Leave())
+        self._see_off(self.fates.ranks)
+
+    def _see_off(self, filed: list[Fate]) -> None:
+        def gone() -> bool:
+            return all(fate.rank in self._left or self.world.seats[fate.rank].gone for fate in filed)
+
+        self._until(gone, IN_ORDER)
+        for fate in filed:
+            if fate.rank in self._left:
+                if self._left[fate.rank]:
+                    self.fates.late[fate.rank] = self._left[fate.rank]
+            elif self.world.seats[fate.rank].status is not None:
+                fate.out_of_order = f"ended after its record: {_plain_exit(self.world.seats[fate.rank].status)}"
+            elif not self.fates.launcher_lost:
+                fate.out_of_order = f"did not leave within {IN_ORDER:g} s of its record"
+        self.world.end()
+
+    def _tell_all(self, message: CloseUp) -> bool:
+        try:
+            for seat in self.world.seats:
+                seat.channel.send(message)
+        except Closed:
+            return False
+        return True
+
+    def _until(self, done: Callable[[], bool], within: float) -> None:
+        until = time.monotonic() + within
+        while not done() and not self.fates.launcher_lost and (left := until - time.monotonic()) > 0:
+            self._listen(left)
+
+    # --- what comes in -----------------------------------------------------------------------------
+
+    def _listen(self, timeout: float | None) -> None:
+        for key, _ in self.world.selector.select(timeout):
+            if key.data is None:
+                for event in self.world.launcher.events():
+                    self._hear_of(event)
+            elif isinstance(key.data, tuple):
+                self._pass_on(*key.data)
+            else:
+                self._hear(key.data)
+
+    def _hear_of(self, event: Seat | Lost) -> None:
+        if isinstance(event, Lost):
+            self.fates.launcher_lost = event.how
+            self.world.broken = True
+            return
+        if event not in self.world.seats or event.status is None:
+            return
+        rank = self.world.seats.index(event)
+        self._hear(rank)  # it may have filed its record before it ended
+        fate = self.fates.ranks[rank]
+        self.world.broken = True
+        if fate.record is None and not fate.cut:
+            fate.status = event.status
+            fate.ended_at = time.monotonic()
+            self._keep_last_words(fate)
+            if rank == self._debugged:
+                self._finish_debugger()
+            self._trouble_at = self._trouble_at or fate.ended_at
+            self._dissolve_meeting()
+
+    def _hear(self, rank: int) -> None:
+        channel = self.world.seats[rank].channel
+        try:
+            for message in channel.arrived():
+                self._take(rank, message)
+        except Closed:
+            self.world.deaf(rank)
+
+    def _take(self, rank: int, message: FromRank) -> None:
+        fate = self.fates.ranks[rank]
+        if isinstance(message, Began):
+            if self._limit is not None and not any(other.phase for other in self.fates.ranks):
+                self._due = time.monotonic() + self._limit
+            fate.phase = message.when
+        elif isinstance(message, Ended):
+            if message.outcome == "skipped":
+                self._skip_at = self._skip_at or time.monotonic()
+            elif message.when != "teardown":
+                self._trouble_at = self._trouble_at or time.monotonic()
+        elif isinstance(message, Record):
+            fate.record = message
+            if rank == self._debugged:
+                self._finish_debugger()
+            if message.trouble:
+                self._trouble_at = self._trouble_at or time.monotonic()
+            self._dissolve_meeting()
+        elif isinstance(message, Deadline):
+            self._due = time.monotonic() + message.seconds
+            self._limit = message.seconds
+        elif isinstance(message, Meet):
+            self._meeting[rank] = message
+            self._hold_meeting()
+        elif isinstance(message, WantsDebugger):
+            self._consider_debugger(rank, message)
+        elif isinstance(message, DebuggerLeft):
+            self._finish_debugger()
+        elif isinstance(message, ClosedUp):
+            self._closed[rank] = message.problem
+        elif isinstance(message, Left):
+            self._left[rank] = message.problem
+
+    def _hold_meeting(self) -> None:
+        ranks = range(len(self.fates.ranks))
+        if len(self._meeting) == len(ranks):
+            came = [self._meeting[rank] for rank in ranks]
+            self._dismiss(
+                Met([one.point for one in came], [one.digest for one in came], [one.text for one in came], [])
+            )
+        else:
+            self._dissolve_meeting()
+
+    def _dissolve_meeting(self) -> None:
+        """A rank that has ended its test will never come: tell those who wait."""
+        missing = [
+            fate.rank
+            for fate in self.fates.ranks
+            if fate.rank not in self._meeting and (fate.record is not None or fate.status is not None)
+        ]
+        if self._meeting and missing:
+            self._dismiss(Met([], [], [], missing))
+
+    def _dismiss(self, met: Met) -> None:
+        for rank in self._meeting:
+            with contextlib.suppress(Closed):
+                self.world.seats[rank].channel.send(met)
+        self._meeting.clear()
+
+    def _keep_last_words(self, fate: Fate) -> None:
+        output = self.world.seats[fate.rank].output
+        words = [read_all(output.out), read_all(output.err)]
+        if fate.stance is None:
+            words.append(read_all(output.stacks))
+        fate.last_words = "\n".join(word.strip("\n") for word in words if word.strip())
+
+    def _pass_on(self, rank: int, name: str) -> None:
+        """Live output (``-s``), whole lines."""
+        seat = self.world.seats[rank]
+        file = seat.output.out if name == "out" else seat.output.err
+        data = file.read(1 << 16)
+        if not data:
+            if data is not None:
+                self.world.selector.unregister(file)
+            return
+        *lines, seat.lines[name] = bytearray(seat.lines[name] + data).split(b"\n")
+        for line in lines:
+            self._live(rank, bytes(line))
+
+    # --- the debugger ------------------------------------------------------------------------------
+
+    def _consider_debugger(self, rank: int, message: WantsDebugger) -> None:
+        """One rank at a time. By default the first to fail, and at a breakpoint rank 0."""
+        chosen = self._debug_rank
+        if chosen is None and message.reason == "breakpoint":
+            chosen = 0
+        yes = self._debugged is None and chosen in (None, rank)
+        if yes and message.reason == "failure" and not self._debugging:
+            yes = False
+        if yes:
+            self._debugged = rank
+            self._at_debugger.enter_context(self._on_debugger())
+            self._at_debugger.enter_context(_interrupts_go_to(self.world.seats[rank].pid))
+            self._debugger_since = time.monotonic()
+        with contextlib.suppress(Closed):
+            self.world.seats[rank].channel.send(Granted(yes))
+
+    def _finish_debugger(self) -> None:
+        if self._debugged is None:
+            return
+        self._at_debugger.close()
+        self._debugged = None
+        spent = time.monotonic() - self._debugger_since
+        self._due = self._due + spent if self._due is not None else None
+        self._trouble_at = self._trouble_at + spent if self._trouble_at is not None else None
+
+
+@contextlib.contextmanager
+def _interrupts_go_to(pid: int | None) -> Iterator[None]:
+    """While a person debugs a rank, Ctrl-C is meant for that rank."""
+    if pid is None:
+        yield
+        return
+    before = signal.signal(signal.SIGINT, lambda *_: os.kill(pid, signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _plain_exit(status: int | None) -> str:
+    if status is None:
+        return "how is not known"
+    if os.WIFSIGNALED(status):
+        return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"exit code {os.WEXITSTATUS(status)}"
+
+
+def _processor_time(pid: int | None) -> int:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return -1
+    return int(fields[11]) + int(fields[12])

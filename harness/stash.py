@@ -1,0 +1,15 @@
+"""What the harness notes on pytest's items."""
+
+from __future__ import annotations
+
+import pytest
+from everyrank.declaration import Declaration
+
+#: What a test declared; on multi-rank items only.
+DECLARATION: pytest.StashKey[Declaration] = pytest.StashKey()
+#: The rank fixtures that it asks for.
+FIXTURES: pytest.StashKey[list[str]] = pytest.StashKey()
+#: Why it cannot be run as it stands.
+MISUSE: pytest.StashKey[str] = pytest.StashKey()
+#: The timeout that pytest-timeout set for it.
+TIMEOUT: pytest.StashKey[float] = pytest.StashKey()

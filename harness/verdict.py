@@ -1,0 +1,314 @@
+"""The verdict: the one outcome made of all ranks' records. The rules are the table ``RULES``.
+
+Green needs proof: silence is never a pass.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from everyrank.record import Phase, Record
+from everyrank.rollcall import Stance
+from everyrank.world import ranks_text
+
+#: What a rank says when it is only the echo of another rank's end.
+_ECHO = re.compile(
+    r"connection (was )?(closed|reset)|closed by peer|reset by peer|broken pipe|socket closed|eof|"
+    r"remote (process|side) (exited|closed)|communicator (was|is) aborted|pipe closed",
+    re.IGNORECASE,
+)
+
+#: Where in torch's C++ sources an error was raised; of no use in one line.
+_SOURCE = re.compile(r"\[/\S+?:\d+\] ?")
+
+
+@dataclass
+class Fate:
+    """What became of one rank in one test."""
+
+    rank: int
+    record: Record | None = None
+    status: int | None = None  # of a process that ended by itself, before or without a record
+    ended_at: float | None = None
+    phase: str = ""  # the phase that it was in last
+    stance: Stance | None = None  # where it stood when it was cut off
+    cut: bool = False  # ended by us, because the world could not finish
+    out_of_order: str = ""  # it filed its record, but did not leave in order
+    last_words: str = ""  # what a dying rank left in its streams
+
+    def phases(self, outcome: str) -> list[Phase]:
+        return [phase for phase in self.record.phases if phase.outcome == outcome] if self.record else []
+
+    @property
+    def lost(self) -> bool:
+        return self.record is None and not self.cut
+
+    @property
+    def skipped(self) -> Phase | None:
+        return next(iter(self.phases("skipped")), None)
+
+
+@dataclass
+class Fates:
+    """What became of all ranks in one test."""
+
+    ranks: list[Fate]
+    deadline: float | None = None  # the deadline, in seconds, if it was missed
+    deadline_from: str = ""
+    launcher_lost: str = ""  # how the launcher itself ended
+    launcher: str = "fork"
+    seconds: float = 0.0
+    began: bool = False  # whether any rank began the test at all
+    late: dict[int, str] = field(default_factory=dict)  # wider fixtures whose teardown failed, by rank
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One rank's failure, as it competes for being the root cause."""
+
+    rank: int
+    at: float
+    phase: Phase
+
+    @property
+    def order(self) -> tuple[bool, float]:
+        return (bool(_ECHO.search(self.phase.brief)), self.at)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome, and who it is told by."""
+
+    rule: str
+    outcome: str  # passed, failed, skipped, xfailed, xpassed, error
+    when: str  # the phase that it is reported in
+    headline: str = ""
+    lead: int = 0  # the rank whose report is the root
+    root: Phase | None = None
+    alike: tuple[int, ...] = ()  # the ranks that said the same
+    others: tuple[str, ...] = ()  # one line for the rest
+
+
+def exit_text(status: int) -> str:
+    """A wait status in words."""
+    import os
+
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        name = signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
+        return f"was killed by {name}"
+    return f"left without a record (exit code {os.WEXITSTATUS(status)})"
+
+
+def failures(fates: Fates) -> list[Failure]:
+    """All failing phases of all ranks, the root cause first."""
+    found = [Failure(fate.rank, phase.at, phase) for fate in fates.ranks for phase in fate.phases("failed")]
+    return sorted(found, key=lambda failure: (*failure.order, failure.rank))
+
+
+# --- the rules: each gives its verdict where it applies -----------------------------------------------
+
+
+def _launcher_lost(fates: Fates) -> Verdict | None:
+    if not fates.launcher_lost:
+        return None
+    keeper = "zygote" if fates.launcher == "fork" else "keeper of the ranks"
+    return Verdict("launcher lost", "failed", "call", f"the {keeper} {fates.launcher_lost}, and all ranks with it")
+
+
+def _not_run(fates: Fates) -> Verdict | None:
+    for fate in fates.ranks:
+        if fate.record is not None and fate.record.trouble:
+            headline = f"rank {fate.rank} could not run the test"
+            return Verdict("not run", "error", "setup", f"{headline}:\n{fate.record.trouble}", fate.rank)
+    return None
+
+
+def _different_items(fates: Fates) -> Verdict | None:
+    prints: dict[str, list[int]] = {}
+    for fate in fates.ranks:
+        if fate.record is not None:
+            prints.setdefault(fate.record.fingerprint, []).append(fate.rank)
+    if len(prints) < 2:
+        return None
+    lines = [f"  {ranks_text(ranks)}: {what}" for what, ranks in prints.items()]
+    return Verdict("different items", "error", "setup", "ranks ran different tests\n" + "\n".join(lines))
+
+
+def _lost(fates: Fates) -> Verdict | None:
+    lost = sorted((fate for fate in fates.ranks if fate.lost and fate.status is not None), key=_death)
+    if not lost:
+        return None
+    first = lost[0]
+    failed = failures(fates)
+    if failed and not failed[0].order[0] and failed[0].at < _death(first):
+        return None  # somebody raised before that: the death came of it
+    assert first.status is not None
+    alike = [fate.rank for fate in lost if fate.status == first.status]
+    phase = f" in {first.phase}" if first.phase else ""
+    headline = f"{ranks_text(alike)} of {len(fates.ranks)} {exit_text(first.status)}{phase}"
+    return Verdict("lost", "failed", "call", headline, first.rank, None, tuple(alike), _others(fates, set(alike)))
+
+
+def _death(fate: Fate) -> float:
+    return fate.ended_at if fate.ended_at is not None else float("inf")
+
+
+def _deadline(fates: Fates) -> Verdict | None:
+    if fates.deadline is None:
+        return None
+    late = [fate.rank for fate in fates.ranks if fate.cut]
+    headline = (
+        f"the world of {len(fates.ranks)} missed its deadline of {fates.deadline:g} s ({fates.deadline_from}): "
+        f"{ranks_text(late)} had not finished"
+    )
+    return Verdict("deadline", "failed", "call", headline, late[0], None, tuple(late), _others(fates, set(late)))
+
+
+def _failed(fates: Fates) -> Verdict | None:
+    found = failures(fates)
+    if not found:
+        return None
+    root = found[0]
+    alike = sorted({one.rank for one in found if one.phase.signature == root.phase.signature})
+    size = len(fates.ranks)
+    if len(alike) == size:
+        headline = f"on {ranks_text(alike)}" if size > 1 else ""
+    else:
+        headline = f"{ranks_text(alike)} of {size} failed first, in {root.phase.when}"
+    when = root.phase.when
+    return Verdict(
+        "failed", "failed", when, headline, root.rank, root.phase, tuple(alike), _others(fates, set(alike))
+    )
+
+
+def _some_skipped(fates: Fates) -> Verdict | None:
+    skipped = [fate for fate in fates.ranks if fate.skipped is not None]
+    if not skipped or len(skipped) == len(fates.ranks):
+        return None
+    reasons: dict[str, list[int]] = {}
+    for fate in skipped:
+        assert fate.skipped is not None
+        reasons.setdefault(_reason(fate.skipped), []).append(fate.rank)
+    lines = [f"{ranks_text(ranks)} skipped: {reason}" for reason, ranks in reasons.items()]
+    others = _others(fates, {fate.rank for fate in skipped})
+    headline = "ranks disagree: only some of them skipped"
+    return Verdict("some skipped", "failed", "call", headline, skipped[0].rank, None, (), (*lines, *others))
+
+
+def _reason(phase: Phase) -> str:
+    longrepr = phase.report.get("longrepr")
+    reason = longrepr[2] if isinstance(longrepr, (list, tuple)) and len(longrepr) == 3 else phase.brief
+    return str(reason).removeprefix("Skipped: ")
+
+
+def _cut(fates: Fates) -> Verdict | None:
+    """Nobody failed, and yet somebody had to be cut off: a rank left others waiting."""
+    cut = [fate.rank for fate in fates.ranks if fate.cut]
+    if not cut or any(fate.phases("xfailed") for fate in fates.ranks):
+        return None
+    headline = f"{ranks_text(cut)} of {len(fates.ranks)} never finished"
+    return Verdict("cut", "failed", "call", headline, cut[0], None, tuple(cut), _others(fates, set()))
+
+
+def _silent(fates: Fates) -> Verdict | None:
+    silent = [fate.rank for fate in fates.ranks if fate.lost]
+    if not silent:
+        return None
+    return Verdict("silent", "failed", "call", f"{ranks_text(silent)} filed no record", silent[0])
+
+
+def _all_skipped(fates: Fates) -> Verdict | None:
+    first = fates.ranks[0].skipped
+    return Verdict("all skipped", "skipped", first.when) if first is not None else None
+
+
+def _xfailed(fates: Fates) -> Verdict | None:
+    for fate in fates.ranks:
+        for phase in fate.phases("xfailed"):
+            return Verdict("xfailed", "xfailed", phase.when, "", fate.rank, phase)
+    return None
+
+
+def _xpassed(fates: Fates) -> Verdict | None:
+    passed = [phase for phase in fates.ranks[0].phases("xpassed") if phase.when == "call"]
+    if not passed:
+        return None
+    if passed[0].strict_xpass:
+        return Verdict("strict xpass", "failed", "call", "", 0, passed[0])
+    return Verdict("xpassed", "xpassed", "call", "", 0, passed[0])
+
+
+def _disorder(fates: Fates) -> Verdict | None:
+    bad = [fate for fate in fates.ranks if fate.out_of_order]
+    if not bad:
+        return None
+    lines = tuple(f"rank {fate.rank} {fate.out_of_order}" for fate in bad)
+    headline = f"{ranks_text([fate.rank for fate in bad])} passed, but did not leave in order"
+    return Verdict("disorder", "failed", "call", headline, bad[0].rank, None, (), lines)
+
+
+def _incomplete(fates: Fates) -> Verdict | None:
+    for fate in fates.ranks:
+        filed = [phase.when for phase in fate.record.phases] if fate.record else []
+        if filed != ["setup", "call", "teardown"]:
+            told = ", ".join(filed) or "nothing"
+            headline = f"rank {fate.rank} filed an incomplete record: only {told}"
+            return Verdict("incomplete", "failed", "call", headline, fate.rank)
+    return None
+
+
+def _passed(fates: Fates) -> Verdict | None:
+    return Verdict("passed", "passed", "call")
+
+
+#: The truth table, in the order in which a cause outranks another. The last row is reached only by worlds in
+#: which every rank filed a complete record and left in order.
+RULES: tuple[Callable[[Fates], Verdict | None], ...] = (
+    _launcher_lost,
+    _not_run,
+    _different_items,
+    _lost,
+    _deadline,
+    _failed,
+    _some_skipped,
+    _cut,
+    _silent,
+    _all_skipped,
+    _xfailed,
+    _xpassed,
+    _disorder,
+    _incomplete,
+    _passed,
+)
+
+
+def judge(fates: Fates) -> Verdict:
+    """The first rule that applies gives the verdict."""
+    return next(verdict for rule in RULES if (verdict := rule(fates)) is not None)
+
+
+def _others(fates: Fates, told: set[int]) -> tuple[str, ...]:
+    """The ranks that are not in the headline, one line for each thing that they were found doing."""
+    doing: dict[str, list[int]] = {}
+    for fate in fates.ranks:
+        if fate.rank not in told:
+            doing.setdefault(_doing(fate), []).append(fate.rank)
+    return tuple(f"{ranks_text(ranks)}: {what}" for what, ranks in sorted(doing.items(), key=lambda one: one[1]))
+
+
+def _doing(fate: Fate) -> str:
+    if fate.record is None:
+        if fate.cut:
+            where = fate.stance.where if fate.stance is not None else f"in {fate.phase or 'its start'}"
+            return f"waiting in {where}" if fate.stance is not None else where
+        return exit_text(fate.status) if fate.status is not None else "silent"
+    for outcome in ("failed", "xfailed", "skipped"):
+        for phase in fate.phases(outcome):
+            what = _reason(phase) if outcome == "skipped" else _SOURCE.sub("", phase.brief)
+            at = f" at {phase.where}" if phase.where and outcome != "skipped" else ""
+            return f"{'skipped: ' if outcome == 'skipped' else ''}{what}{at}"
+    return "passed"

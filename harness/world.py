@@ -1,0 +1,135 @@
+"""A world as one of its ranks sees it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from everyrank.errors import MisuseError
+from everyrank.frames import users_frame
+
+if TYPE_CHECKING:
+    from everyrank.record import Met
+
+Meeting = Callable[[str, str, str], "Met"]
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of one test, seen from one of them. Given to a test by the fixture ``world``."""
+
+    rank: int
+    size: int
+    local_rank: int
+    device: str
+    backend: str
+    seed: int
+    """This rank's own seed: distinct on every rank, the same whenever this test runs."""
+    _folder: str = field(repr=False)
+    _meet: Meeting = field(repr=False)
+
+    @property
+    def folder(self) -> str:
+        """A folder that all ranks of this test share, empty at its start and removed at its end."""
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        return self._folder
+
+    @property
+    def init_method(self) -> str:
+        """A ``file://`` rendezvous for this test's own ``init_process_group`` or ``init_rpc``."""
+        return f"file://{os.path.join(self.folder, 'rendezvous')}"
+
+    def barrier(self) -> None:
+        """Wait until every rank is here. Needs no process group."""
+        __tracebackhide__ = True
+        self._come("barrier()", "", "")
+
+    def all_agree(self, value: Any) -> None:
+        """Fail, on every rank, unless all ranks brought an equal value (tensors: bit for bit)."""
+        __tracebackhide__ = True
+        met = self._come("all_agree()", digest(value), _short(value))
+        if len(set(met.digests)) > 1:
+            groups: dict[str, list[int]] = {}
+            for rank, one in enumerate(met.digests):
+                groups.setdefault(one, []).append(rank)
+            told = sorted(groups.values(), key=lambda ranks: (len(ranks), ranks))
+            lines = [f"  {ranks_text(ranks)}: {met.texts[ranks[0]]}" for ranks in told]
+            raise AssertionError("ranks disagree\n" + "\n".join(lines))
+
+    def _come(self, what: str, brought: str, text: str) -> Met:
+        __tracebackhide__ = True
+        frame = users_frame(2)
+        met = self._meet(f"{what} at {frame}", brought, text)
+        if met.missing:
+            raise AssertionError(f"{ranks_text(met.missing)} ended without coming to {what} at {frame}")
+        kinds = {point.split(" at ")[0] for point in met.points}
+        if len(kinds) > 1:
+            lines = [f"  rank {rank}: {point}" for rank, point in enumerate(met.points)]
+            raise AssertionError("ranks met at different points\n" + "\n".join(lines))
+        return met
+
+
+_here: list[World] = []  # a rank is in one world at a time; empty in the controller
+
+
+def current_world() -> World:
+    """The world that this process is a rank of; for code that no fixture reaches."""
+    if not _here:
+        raise MisuseError(
+            "this process is not a rank of a world: mark the test with @pytest.mark.world(n), "
+            "or ask for the fixture `world`"
+        )
+    return _here[-1]
+
+
+def enter(world: World) -> None:
+    """For the rank's process: from now on this is its world."""
+    _here[:] = [world]
+
+
+def ranks_text(ranks: list[int]) -> str:
+    """``rank 1``, ``ranks 0-3``, ``ranks 0,2,3``."""
+    ranks = sorted(ranks)
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) > 2 and ranks == list(range(ranks[0], ranks[-1] + 1)):
+        return f"ranks {ranks[0]}-{ranks[-1]}"
+    return "ranks " + ",".join(map(str, ranks))
+
+
+def digest(value: Any) -> str:
+    """Equal for equal values on different ranks, whatever objects they are."""
+    state = hashlib.sha256()
+    _feed(state.update, value)
+    return state.hexdigest()
+
+
+def _feed(update: Callable[[bytes], None], value: Any) -> None:
+    if hasattr(value, "untyped_storage") and hasattr(value, "detach"):
+        import torch
+
+        plain = value.detach().cpu().contiguous()
+        update(f"tensor {plain.dtype} {tuple(plain.shape)} ".encode())
+        update(plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b"")
+    elif isinstance(value, dict):
+        update(f"dict {len(value)} ".encode())
+        for key in sorted(value, key=repr):
+            _feed(update, key)
+            _feed(update, value[key])
+    elif isinstance(value, (list, tuple)):
+        update(f"{type(value).__name__} {len(value)} ".encode())
+        for one in value:
+            _feed(update, one)
+    elif isinstance(value, (set, frozenset)):
+        _feed(update, sorted(map(repr, value)))
+    else:
+        update(re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode("utf-8", "backslashreplace"))
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 500 else text[:500] + " ..."

@@ -1,0 +1,1 @@
+"""What a run says: the run file, and what is made of it."""
