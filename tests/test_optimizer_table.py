@@ -1,0 +1,315 @@
+"""The optimizer table: complete for the installed torch, and true in every entry."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from everyrank.fixtures import optimizers
+from everyrank.fixtures.optimizers import TABLE, Invalid, Row, Variant
+
+Trajectory = list[list[torch.Tensor]]
+
+CASES = [pytest.param(row, variant, id=f"{row.name}-{variant.name}") for row, variant in optimizers.every()]
+INVALID = [pytest.param(row, one, id=f"{row.name}-{one.name}") for row in TABLE for one in row.invalid]
+SHAPES = ((3, 2), (2, 4))
+STEPS = 10
+
+
+def _parameters(dtype: torch.dtype, device: str) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(11)
+    return [torch.randn(shape, generator=generator, dtype=dtype).to(device).requires_grad_() for shape in SHAPES]
+
+
+def _loss(parameters: list[torch.Tensor], step: int) -> torch.Tensor:
+    """Not quadratic, so that LBFGS does not land on the minimum at once; new targets at every step."""
+    generator = torch.Generator().manual_seed(100 + step)
+    total = torch.zeros((), dtype=torch.float64, device=parameters[0].device)
+    for scale, parameter in enumerate(parameters, start=1):
+        target = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype).to(parameter.device)
+        away = (parameter - target).abs().double()
+        total = total + (scale * away**2 / (1 + 0.1 * away)).sum()
+    return total
+
+
+def _gradients(parameters: list[torch.Tensor], step: int, sparse: bool) -> torch.Tensor:
+    loss = _loss(parameters, step)
+    for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+        if sparse:
+            # Row 0 is touched by the even steps only.
+            gradient = gradient.clone()
+            gradient[: step % 2] = 0
+            gradient = gradient.to_sparse(1)
+        parameter.grad = gradient
+    return loss.detach()
+
+
+def run(
+    row: Row,
+    variant: Variant,
+    steps: int = STEPS,
+    dtype: torch.dtype = torch.float64,
+    sparse: bool | None = None,
+    device: str = "cpu",
+    leaves: bool | None = None,
+) -> tuple[Trajectory, list[dict[str, Any]]]:
+    """The parameters before and after each step, and the state after the last."""
+    parameters = _parameters(dtype, device)
+    if leaves is None:
+        leaves = "non-leaf" not in variant.needs
+    if not leaves:
+        parameters = [parameter.clone() for parameter in parameters]
+        for parameter in parameters:
+            parameter.retain_grad()
+    optimizer = row.optimizer(variant.split(parameters), **variant.make())
+    seen = [[parameter.detach().clone() for parameter in parameters]]
+    sparse = "sparse" in row.needs if sparse is None else sparse
+
+    for step in range(steps):
+
+        def closure(step: int = step) -> torch.Tensor:
+            return _gradients(parameters, step, sparse)
+
+        if "closure" in row.needs:
+            optimizer.step(closure)
+        else:
+            closure()
+            optimizer.step()
+        seen.append([parameter.detach().clone() for parameter in parameters])
+    state = [
+        {key: value.detach().clone() if isinstance(value, torch.Tensor) else value for key, value in of.items()}
+        for of in (optimizer.state[parameter] for parameter in parameters if parameter in optimizer.state)
+    ]
+    return seen, state
+
+
+def difference(one: Trajectory, other: Trajectory) -> float:
+    """The largest absolute difference at any step."""
+    pairs = [(a, b) for left, right in zip(one, other, strict=True) for a, b in zip(left, right, strict=True)]
+    return max(float((a - b).abs().max()) for a, b in pairs)
+
+
+@pytest.mark.parametrize(("row", "variant"), CASES)
+def test_every_variant_moves_every_parameter_in_three_steps(row: Row, variant: Variant) -> None:
+    if "cuda" in variant.needs:
+        # Declared, and true: where this fails, the need is stale.
+        with pytest.raises((AssertionError, RuntimeError), match="apturable"):
+            run(row, variant, steps=3)
+        return
+    seen, _ = run(row, variant, steps=3)
+    for before, after in zip(seen[0], seen[-1], strict=True):
+        assert after.isfinite().all()
+        assert (before - after).abs().max() > 1e-4
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="capturable is refused on CPU tensors")
+@pytest.mark.parametrize(("row", "variant"), [case for case in CASES if "cuda" in case.values[1].needs])  # type: ignore[union-attr]
+def test_what_needs_cuda_equals_the_variant_it_is_against_there(row: Row, variant: Variant) -> None:
+    ours, _ = run(row, variant, device="cuda")
+    theirs, _ = run(row, row.variant(variant.against), device="cuda")
+    assert difference(ours, theirs) < 1e-12
+
+
+@pytest.mark.parametrize(("row", "variant"), [case for case in CASES if "non-leaf" in case.values[1].needs])  # type: ignore[union-attr]
+def test_what_needs_non_leaf_parameters_refuses_leaves(row: Row, variant: Variant) -> None:
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+        run(row, variant, steps=1, leaves=True)
+
+
+@pytest.mark.parametrize(("row", "variant"), CASES)
+def test_a_variant_has_the_declared_effect_within_ten_steps(row: Row, variant: Variant) -> None:
+    if variant.name == "defaults" or "cuda" in variant.needs:
+        return
+    against = row.variant(variant.against)
+    ours, our_state = run(row, variant)
+    theirs, their_state = run(row, against)
+    apart = difference(ours, theirs)
+    if variant.effect == "parameters":
+        assert apart > 1e-5, f"no effect: {apart}"
+        return
+    assert variant.reason
+    # Muon rounds to bfloat16 on the way, but the same kernel does the same there.
+    assert apart < 1e-12, f"an effect: {apart}"
+    if variant.effect == "state":
+        assert any(
+            not torch.equal(torch.as_tensor(mine[key]), torch.as_tensor(other[key]))
+            for mine, other in zip(our_state, their_state, strict=True)
+            for key in mine
+        )
+
+
+@pytest.mark.parametrize(("row", "variant"), [case for case in CASES if case.values[1].group_arguments])  # type: ignore[union-attr]
+def test_each_group_has_its_own_values(row: Row, variant: Variant) -> None:
+    """One group's values for all parameters is something else than the groups: else the groups prove nothing."""
+    grouped, _ = run(row, variant)
+    for arguments in variant.make_groups():
+        alone, _ = run(row, Variant("alone", arguments))
+        assert difference(grouped, alone) > 1e-5
+
+
+@pytest.mark.parametrize(("row", "invalid"), INVALID)
+def test_invalid_arguments_raise_what_the_row_says(row: Row, invalid: Invalid) -> None:
+    with pytest.raises(invalid.error, match=invalid.match) as caught:
+        row.optimizer(_parameters(torch.float64, "cpu"), **invalid.make())
+    assert caught.type is invalid.error
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_no_groups_is_declared_where_groups_are_refused(row: Row) -> None:
+    groups = [{"params": [parameter]} for parameter in _parameters(torch.float64, "cpu")]
+    if "no-groups" in row.needs:
+        with pytest.raises(ValueError, match="doesn't support per-parameter options"):
+            row.optimizer(groups)
+    else:
+        assert len(row.optimizer(groups).param_groups) == 2
+        assert any(variant.group_arguments for variant in row.variants)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_two_dimensional_is_declared_where_other_shapes_are_refused(row: Row) -> None:
+    vector = [torch.zeros(3, requires_grad=True)]
+    if "2d" in row.needs:
+        with pytest.raises(ValueError, match="2D"):
+            row.optimizer(vector)
+    else:
+        row.optimizer(vector)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_whole_tensor_is_declared_where_a_shard_cannot_be_stepped_alone(row: Row) -> None:
+    """Step the rows of each matrix apart: the same as stepping the matrix, exactly for the element-wise ones."""
+    if "closure" in row.needs:
+        assert "whole-tensor" in row.needs
+        return
+    whole, halves = _parameters(torch.float64, "cpu"), _parameters(torch.float64, "cpu")
+    shards = [piece.detach().clone().requires_grad_() for parameter in halves for piece in parameter.split(1)]
+    one, other = row.optimizer(whole), row.optimizer(shards)
+    for step in range(3):
+        _gradients(whole, step, sparse=False)
+        pieces = [piece for parameter in whole for piece in parameter.grad.split(1)]  # type: ignore[union-attr]
+        for shard, piece in zip(shards, pieces, strict=True):
+            shard.grad = piece.clone().to_sparse(1) if "sparse" in row.needs else piece.clone()
+        if "sparse" in row.needs:
+            for parameter in whole:
+                parameter.grad = parameter.grad.to_sparse(1)  # type: ignore[union-attr]
+        one.step()
+        other.step()
+        # The next gradients must not differ for what this step did.
+        joined = torch.cat([shard.detach().reshape(-1) for shard in shards])
+        apart = (joined - torch.cat([parameter.detach().reshape(-1) for parameter in whole])).abs().max()
+        assert (apart > 1e-6) == ("whole-tensor" in row.needs)
+        if "whole-tensor" in row.needs:
+            return
+
+
+def _takes(what: str, attempt: Callable[[], Any]) -> bool:
+    try:
+        attempt()
+    except (RuntimeError, ValueError, TypeError, NotImplementedError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("row", "variant"), CASES)
+def test_complex_parameters_and_sparse_gradients_are_taken_as_declared(row: Row, variant: Variant) -> None:
+    if variant.needs:
+        return
+    for what, arguments in (("complex", {"dtype": torch.complex128}), ("sparse", {"sparse": True})):
+        declared = what in row.takes - variant.refuses
+
+        def attempt(arguments: dict[str, Any] = arguments) -> None:
+            run(row, variant, steps=2, **arguments)
+
+        assert _takes(what, attempt) == declared, f"{what}: declared {declared}"
+
+
+def _optimizer_classes() -> Iterator[type[torch.optim.Optimizer]]:
+    for value in vars(torch.optim).values():
+        if inspect.isclass(value) and issubclass(value, torch.optim.Optimizer) and value is not torch.optim.Optimizer:
+            yield value
+
+
+def test_every_optimizer_of_this_torch_has_a_row() -> None:
+    missing = {cls.__name__ for cls in _optimizer_classes()} - {row.name for row in TABLE}
+    assert not missing, f"torch {torch.__version__} has optimizers without a row: {sorted(missing)}"
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_every_constructor_argument_of_this_torch_is_used_by_a_variant(row: Row) -> None:
+    taken = list(inspect.signature(row.optimizer).parameters)
+    assert taken.pop(0) == "params"
+    used = frozenset[str]().union(*(variant.argument_names for variant in row.variants))
+    assert not set(taken) - used, f"{row.name}: no variant uses {sorted(set(taken) - used)}"
+
+
+def test_names_are_lower_case_and_hold_no_values() -> None:
+    names = [one.name for row in TABLE for one in (*row.variants, *row.invalid)]
+    assert [name for name in names if not re.fullmatch(r"[a-z]+\d?(-[a-z]+\d?)*", name)] == []
+
+
+def test_arguments_are_fresh_for_every_run() -> None:
+    variant = optimizers.row("Adam").variant("tensor-lr")
+    assert variant.make()["lr"] is not variant.make()["lr"]
+
+
+def test_groups_are_dealt_out_in_turn() -> None:
+    parameters = [torch.zeros(1, requires_grad=True) for _ in range(5)]
+    first, second = optimizers.row("SGD").variant("groups").split(parameters)
+    assert [id(one) for one in first["params"]] == [id(parameters[i]) for i in (0, 2, 4)]
+    assert [id(one) for one in second["params"]] == [id(parameters[i]) for i in (1, 3)]
+    assert len(optimizers.row("SGD").variant("groups").split(parameters[:1])) == 1
+
+
+class Still(torch.optim.SGD):
+    """An optimizer of somebody else's."""
+
+
+def test_a_registered_row_appears_everywhere_and_goes_again() -> None:
+    before = optimizers.counts()
+    row = optimizers.register(Row(Still, (Variant("defaults"),)))
+    try:
+        assert optimizers.row("Still") is row
+        assert row in [each for each, _ in optimizers.every()]
+        assert optimizers.counts()["optimizers"] == before["optimizers"] + 1
+        with pytest.raises(ValueError, match="has a row 'Still' already"):
+            optimizers.register(row)
+    finally:
+        optimizers.unregister("Still")
+    assert optimizers.counts() == before
+    with pytest.raises(KeyError, match="no row 'Still'"):
+        optimizers.row("Still")
+
+
+def test_excluding_a_need_leaves_out_every_case_with_it() -> None:
+    left = list(optimizers.every(needs_excluded={"closure", "cuda"}))
+    assert left
+    assert not any((row.needs | variant.needs) & {"closure", "cuda"} for row, variant in left)
+    with pytest.raises(ValueError, match="no such need"):
+        list(optimizers.every(needs_excluded={"closures"}))
+
+
+def test_a_row_that_contradicts_itself_is_refused() -> None:
+    with pytest.raises(ValueError, match="two entries named 'defaults'"):
+        Row(Still, (Variant("defaults"), Variant("defaults")))
+    with pytest.raises(ValueError, match=r"needs \['gpu'\], which nothing provides"):
+        Row(Still, (Variant("defaults", needs=frozenset({"gpu"})),))
+    with pytest.raises(ValueError, match="compared with 'momentum', which is not there"):
+        Row(Still, (Variant("defaults"), Variant("nesterov", against="momentum")))
+
+
+def test_the_counts_are_stated() -> None:
+    """Shown by -rP. The table may grow; it shrinks only on an older torch."""
+    counts = optimizers.counts()
+    print(f"\noptimizer table, torch {torch.__version__}: " + ", ".join(f"{n} {what}" for what, n in counts.items()))
+    for row in TABLE:
+        needs = ", ".join(sorted(row.needs)) or "-"
+        print(
+            f"  {row.name:<11} {len(row.variants):>3} variants {len(row.invalid):>3} invalid arguments, needs {needs}"
+        )
+    assert counts["optimizers"] == len(list(_optimizer_classes()))
+    if torch.__version__ >= "2.13":
+        assert (counts["variants"], counts["invalid arguments"]) == (0, 0)
