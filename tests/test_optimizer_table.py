@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ Trajectory = list[list[torch.Tensor]]
 
 CASES = [pytest.param(row, variant, id=f"{row.name}-{variant.name}") for row, variant in optimizers.every()]
 INVALID = [pytest.param(row, one, id=f"{row.name}-{one.name}") for row in TABLE for one in row.invalid]
+NAMES = [row.name for row in TABLE]
 SHAPES = ((3, 2), (2, 4))
 STEPS = 10
 
@@ -65,19 +67,18 @@ def run(
         parameters = [parameter.clone() for parameter in parameters]
         for parameter in parameters:
             parameter.retain_grad()
-    optimizer = row.optimizer(variant.split(parameters), **variant.make())
+    optimizer: Any = row.build(parameters, variant)
     seen = [[parameter.detach().clone() for parameter in parameters]]
     sparse = "sparse" in row.needs if sparse is None else sparse
 
+    def closure(step: int) -> torch.Tensor:
+        return _gradients(parameters, step, sparse)
+
     for step in range(steps):
-
-        def closure(step: int = step) -> torch.Tensor:
-            return _gradients(parameters, step, sparse)
-
         if "closure" in row.needs:
-            optimizer.step(closure)
+            optimizer.step(partial(closure, step))
         else:
-            closure()
+            closure(step)
             optimizer.step()
         seen.append([parameter.detach().clone() for parameter in parameters])
     state = [
@@ -85,6 +86,11 @@ def run(
         for of in (optimizer.state[parameter] for parameter in parameters if parameter in optimizer.state)
     ]
     return seen, state
+
+
+def _construct(row: Row, parameters: Any, **arguments: Any) -> Any:
+    optimizer: Any = row.optimizer
+    return optimizer(parameters, **arguments)
 
 
 def difference(one: Trajectory, other: Trajectory) -> float:
@@ -111,7 +117,7 @@ def test_every_variant_moves_every_parameter_in_three_steps(row: Row, variant: V
 def test_what_needs_cuda_equals_the_variant_it_is_against_there(row: Row, variant: Variant) -> None:
     ours, _ = run(row, variant, device="cuda")
     theirs, _ = run(row, row.variant(variant.against), device="cuda")
-    assert difference(ours, theirs) < 1e-12
+    assert difference(ours, theirs) < variant.within
 
 
 @pytest.mark.parametrize(("row", "variant"), [case for case in CASES if "non-leaf" in case.values[1].needs])  # type: ignore[union-attr]
@@ -132,8 +138,7 @@ def test_a_variant_has_the_declared_effect_within_ten_steps(row: Row, variant: V
         assert apart > 1e-5, f"no effect: {apart}"
         return
     assert variant.reason
-    # Muon rounds to bfloat16 on the way, but the same kernel does the same there.
-    assert apart < 1e-12, f"an effect: {apart}"
+    assert apart < variant.within, f"an effect: {apart}"
     if variant.effect == "state":
         assert any(
             not torch.equal(torch.as_tensor(mine[key]), torch.as_tensor(other[key]))
@@ -154,32 +159,32 @@ def test_each_group_has_its_own_values(row: Row, variant: Variant) -> None:
 @pytest.mark.parametrize(("row", "invalid"), INVALID)
 def test_invalid_arguments_raise_what_the_row_says(row: Row, invalid: Invalid) -> None:
     with pytest.raises(invalid.error, match=invalid.match) as caught:
-        row.optimizer(_parameters(torch.float64, "cpu"), **invalid.make())
+        _construct(row, _parameters(torch.float64, "cpu"), **invalid.make())
     assert caught.type is invalid.error
 
 
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", TABLE, ids=NAMES)
 def test_no_groups_is_declared_where_groups_are_refused(row: Row) -> None:
     groups = [{"params": [parameter]} for parameter in _parameters(torch.float64, "cpu")]
     if "no-groups" in row.needs:
         with pytest.raises(ValueError, match="doesn't support per-parameter options"):
-            row.optimizer(groups)
+            _construct(row, groups)
     else:
-        assert len(row.optimizer(groups).param_groups) == 2
+        assert len(_construct(row, groups).param_groups) == 2
         assert any(variant.group_arguments for variant in row.variants)
 
 
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", TABLE, ids=NAMES)
 def test_two_dimensional_is_declared_where_other_shapes_are_refused(row: Row) -> None:
     vector = [torch.zeros(3, requires_grad=True)]
     if "2d" in row.needs:
         with pytest.raises(ValueError, match="2D"):
-            row.optimizer(vector)
+            _construct(row, vector)
     else:
-        row.optimizer(vector)
+        _construct(row, vector)
 
 
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+@pytest.mark.parametrize("row", TABLE, ids=NAMES)
 def test_whole_tensor_is_declared_where_a_shard_cannot_be_stepped_alone(row: Row) -> None:
     """Step the rows of each matrix apart: the same as stepping the matrix, exactly for the element-wise ones."""
     if "closure" in row.needs:
@@ -187,7 +192,7 @@ def test_whole_tensor_is_declared_where_a_shard_cannot_be_stepped_alone(row: Row
         return
     whole, halves = _parameters(torch.float64, "cpu"), _parameters(torch.float64, "cpu")
     shards = [piece.detach().clone().requires_grad_() for parameter in halves for piece in parameter.split(1)]
-    one, other = row.optimizer(whole), row.optimizer(shards)
+    one, other = _construct(row, whole), _construct(row, shards)
     for step in range(3):
         _gradients(whole, step, sparse=False)
         pieces = [piece for parameter in whole for piece in parameter.grad.split(1)]  # type: ignore[union-attr]
@@ -206,7 +211,7 @@ def test_whole_tensor_is_declared_where_a_shard_cannot_be_stepped_alone(row: Row
             return
 
 
-def _takes(what: str, attempt: Callable[[], Any]) -> bool:
+def _takes(attempt: Callable[[], Any]) -> bool:
     try:
         attempt()
     except (RuntimeError, ValueError, TypeError, NotImplementedError):
@@ -222,9 +227,15 @@ def test_complex_parameters_and_sparse_gradients_are_taken_as_declared(row: Row,
         declared = what in row.takes - variant.refuses
 
         def attempt(arguments: dict[str, Any] = arguments) -> None:
-            run(row, variant, steps=2, **arguments)
+            # Opted in, since torch warns (once a process) about those who did not choose.
+            with torch.sparse.check_sparse_tensor_invariants():
+                run(row, variant, steps=2, **arguments)
 
-        assert _takes(what, attempt) == declared, f"{what}: declared {declared}"
+        assert _takes(attempt) == declared, f"{what}: declared {declared}"
+
+
+class Still(torch.optim.SGD):
+    """An optimizer of somebody else's."""
 
 
 def _optimizer_classes() -> Iterator[type[torch.optim.Optimizer]]:
@@ -234,11 +245,17 @@ def _optimizer_classes() -> Iterator[type[torch.optim.Optimizer]]:
 
 
 def test_every_optimizer_of_this_torch_has_a_row() -> None:
-    missing = {cls.__name__ for cls in _optimizer_classes()} - {row.name for row in TABLE}
+    missing = {cls.__name__ for cls in _optimizer_classes()} - set(NAMES)
     assert not missing, f"torch {torch.__version__} has optimizers without a row: {sorted(missing)}"
 
 
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_a_new_optimizer_in_torch_turns_the_table_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.optim, "Still", Still, raising=False)
+    with pytest.raises(AssertionError, match=r"optimizers without a row: \['Still'\]"):
+        test_every_optimizer_of_this_torch_has_a_row()
+
+
+@pytest.mark.parametrize("row", TABLE, ids=NAMES)
 def test_every_constructor_argument_of_this_torch_is_used_by_a_variant(row: Row) -> None:
     taken = list(inspect.signature(row.optimizer).parameters)
     assert taken.pop(0) == "params"
@@ -246,8 +263,17 @@ def test_every_constructor_argument_of_this_torch_is_used_by_a_variant(row: Row)
     assert not set(taken) - used, f"{row.name}: no variant uses {sorted(set(taken) - used)}"
 
 
+def test_a_new_argument_in_torch_turns_the_table_red() -> None:
+    class Grown(torch.optim.SGD):
+        def __init__(self, params: Any, cautious: bool = False, **arguments: Any) -> None: ...
+
+    with pytest.raises(AssertionError, match="Grown: no variant uses .*'cautious'"):
+        test_every_constructor_argument_of_this_torch_is_used_by_a_variant(Row(Grown, optimizers.row("SGD").variants))
+
+
 def test_names_are_lower_case_and_hold_no_values() -> None:
-    names = [one.name for row in TABLE for one in (*row.variants, *row.invalid)]
+    entries: list[Variant | Invalid] = [one for row in TABLE for one in (*row.variants, *row.invalid)]
+    names = [one.name for one in entries]
     assert [name for name in names if not re.fullmatch(r"[a-z]+\d?(-[a-z]+\d?)*", name)] == []
 
 
@@ -262,10 +288,6 @@ def test_groups_are_dealt_out_in_turn() -> None:
     assert [id(one) for one in first["params"]] == [id(parameters[i]) for i in (0, 2, 4)]
     assert [id(one) for one in second["params"]] == [id(parameters[i]) for i in (1, 3)]
     assert len(optimizers.row("SGD").variant("groups").split(parameters[:1])) == 1
-
-
-class Still(torch.optim.SGD):
-    """An optimizer of somebody else's."""
 
 
 def test_a_registered_row_appears_everywhere_and_goes_again() -> None:
@@ -312,4 +334,4 @@ def test_the_counts_are_stated() -> None:
         )
     assert counts["optimizers"] == len(list(_optimizer_classes()))
     if torch.__version__ >= "2.13":
-        assert (counts["variants"], counts["invalid arguments"]) == (0, 0)
+        assert (counts["variants"], counts["invalid arguments"]) == (263, 141)
