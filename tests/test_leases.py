@@ -46,7 +46,7 @@ class Holder:
 
     def __init__(self, where: Path, slots: int, ranks: int) -> None:
         self.pipe, theirs = SPAWN.Pipe()
-        self.process = SPAWN.Process(target=_hold, args=(where, slots, ranks, theirs))
+        self.process = SPAWN.Process(target=_hold, args=(where, slots, ranks, theirs), daemon=True)
         self.process.start()
         theirs.close()
         assert self.pipe.recv() == "held"
