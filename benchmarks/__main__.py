@@ -1,0 +1,70 @@
+"""``make bench``: run every benchmark and print one table. ``--write`` also keeps it in benchmarks/README.md."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib
+import os
+import platform
+import sys
+import time
+from importlib.metadata import version
+
+from benchmarks.measure import HERE, Row, table
+
+NAMES = ("fresh", "warm", "rpc", "large", "single")
+
+_BEGIN, _END = "<!-- the last table: begin -->", "<!-- the last table: end -->"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"only these: {', '.join(NAMES)}")
+    parser.add_argument("--write", action="store_true", help="keep the table in benchmarks/README.md")
+    options = parser.parse_args()
+    chosen = options.names or list(NAMES)
+    if unknown := set(chosen) - set(NAMES):
+        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    if options.write and options.names:
+        parser.error("--write keeps a whole table: name no benchmark")
+    started = time.monotonic()
+    rows: list[Row] = []
+    for name in chosen:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        rows += importlib.import_module(f"benchmarks.{name}").rows()
+    told = [*table(rows), "", f"{machine()} The run took {time.monotonic() - started:.0f} s."]
+    print("\n".join(told))
+    if options.write:
+        write(told)
+    return 0
+
+
+def machine() -> str:
+    """The machine in one line."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    today = datetime.date.today().isoformat()
+    return (
+        f"{today}: {_processor()}, {cores} cores, {platform.system()} {platform.release().split('-')[0]}, "
+        f"Python {platform.python_version()}, torch {version('torch')}, pytest {version('pytest')}."
+    )
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            names = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.machine()
+
+
+def write(told: list[str]) -> None:
+    readme = HERE / "README.md"
+    before, _, rest = readme.read_text().partition(_BEGIN)
+    after = rest.partition(_END)[2]
+    readme.write_text("\n".join([before + _BEGIN, "", *told, "", _END]) + after)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

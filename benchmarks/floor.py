@@ -1,0 +1,73 @@
+"""The floor: worlds made of nothing but ``os.fork``, without pytest and without a verdict.
+
+``python -m benchmarks.floor group 4 30`` prints the seconds that one such world takes, up and gone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+import torch.distributed.rpc as rpc
+
+
+def group(rank: int, size: int, folder: str) -> None:
+    """A gloo group over a FileStore, one all_reduce, destroyed."""
+    store = dist.FileStore(os.path.join(folder, "store"), size)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    tensor = torch.full((3,), float(rank))
+    dist.all_reduce(tensor)
+    assert tensor.eq(size * (size - 1) / 2).all()
+    dist.destroy_process_group()
+
+
+def agent(rank: int, size: int, folder: str) -> None:
+    """A TensorPipe agent with the cheap transport, one call to a neighbour, shut down."""
+    options = rpc.TensorPipeRpcBackendOptions(
+        init_method=f"file://{folder}/rpc", num_worker_threads=8, _transports=["uv"], _channels=["basic"]
+    )
+    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=size, rpc_backend_options=options)
+    one = torch.ones(2)
+    assert rpc.rpc_sync(f"worker{(rank + 1) % size}", torch.add, args=(one, one)).eq(2).all()
+    rpc.shutdown()
+
+
+def world(body: Callable[[int, int, str], None], size: int) -> None:
+    """Fork the ranks, wait for all, and see that all came through."""
+    with tempfile.TemporaryDirectory() as folder:
+        ranks = []
+        for rank in range(size):
+            pid = os.fork()
+            if pid == 0:
+                _be_rank(body, rank, size, folder)
+            ranks.append(pid)
+        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in ranks]
+        if any(codes):
+            raise RuntimeError(f"the floor itself failed, with exit codes {codes}")
+
+
+def _be_rank(body: Callable[[int, int, str], None], rank: int, size: int, folder: str) -> None:
+    signal.alarm(120)  # a stuck floor ends
+    try:
+        torch.set_num_threads(1)
+        body(rank, size, folder)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    os.environ["GLOO_SOCKET_IFNAME"] = os.environ["TP_SOCKET_IFNAME"] = "lo"
+    chosen = {"group": group, "agent": agent}[sys.argv[1]]
+    size, worlds = int(sys.argv[2]), int(sys.argv[3])
+    started = time.perf_counter()
+    for _ in range(worlds):
+        world(chosen, size)
+    print((time.perf_counter() - started) / worlds)

@@ -1,0 +1,32 @@
+"""4 ranks, gloo, one all_reduce, in processes of their own for every test."""
+
+from __future__ import annotations
+
+from benchmarks.measure import WITHOUT, Row, at_most, faster, floor, median, median_ratio, paired, pytest
+
+TESTS = 30
+WORK = "4 ranks, gloo, all_reduce, fresh processes"
+
+
+def rows() -> list[Row]:
+    near = paired(5, lambda: pytest("group", TESTS, "--fresh-worlds").loop / TESTS, lambda: floor("group", 4, TESTS))
+    far = paired(
+        3,
+        lambda: pytest("torch_group", 1, *WITHOUT).loop,
+        lambda: pytest("group", TESTS, "--fresh-worlds").loop / TESTS,
+    )
+    ours, bare, theirs = median(near, 0), median(near, 1), median(far, 0)
+    return [
+        at_most(
+            f"{WORK}, against plain os.fork",
+            1.25,
+            median_ratio(near, 0, 1),
+            f"{ours * 1e3:.0f} ms against {bare * 1e3:.0f} ms",
+        ),
+        faster(
+            f"{WORK}, against torch's MultiProcessTestCase",
+            50,
+            median_ratio(far, 0, 1),
+            f"{median(far, 1) * 1e3:.0f} ms against {theirs:.1f} s",
+        ),
+    ]

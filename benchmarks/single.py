@@ -1,0 +1,38 @@
+"""200 single-process tests, with the plugin and without."""
+
+from __future__ import annotations
+
+from benchmarks.measure import WITHOUT, Row, Times, median, median_ratio, paired, pytest
+
+TESTS = 200
+NOISE = 1.05  # the same file, run twice, differs by as much
+COLLECTION = 0.050
+
+
+def rows() -> list[Row]:
+    seen: list[Times] = []
+
+    def run(*options: str) -> float:
+        seen.append(pytest("plain", TESTS, *options))
+        return seen[-1].start + seen[-1].collection + seen[-1].loop
+
+    rounds = paired(9, run, lambda: run(*WITHOUT))
+    ratio = median_ratio(rounds, 0, 1)
+    slower = median(
+        [(one.collection - other.collection,) for one, other in zip(seen[::2], seen[1::2], strict=True)], 0
+    )
+    told = f"{median(rounds, 0) * 1e3:.0f} ms against {median(rounds, 1) * 1e3:.0f} ms"
+    return [
+        Row(
+            f"{TESTS} single-process tests, with the plugin against without",
+            f"no slower (at most {NOISE:g} times)",
+            f"{ratio:.2f} times ({told})",
+            ratio <= NOISE,
+        ),
+        Row(
+            f"{TESTS} single-process tests, what the plugin adds to collection",
+            f"at most {COLLECTION * 1e3:.0f} ms",
+            f"{slower * 1e3:.1f} ms",
+            slower <= COLLECTION,
+        ),
+    ]

@@ -1,0 +1,27 @@
+"""The same work in a world that serves one test after another."""
+
+from __future__ import annotations
+
+from benchmarks.measure import WITHOUT, Row, faster, median, median_ratio, paired, pytest
+
+FEW, MANY = 20, 220
+WORK = "4 ranks, gloo, all_reduce, warm world"
+
+
+def rows() -> list[Row]:
+    rounds = paired(
+        3,
+        lambda: pytest("torch_continuous", FEW, *WITHOUT).loop,
+        lambda: pytest("group", FEW).loop,
+        lambda: pytest("group", MANY).loop,
+    )
+    each = median([((many - few) / (MANY - FEW),) for _, few, many in rounds], 0)
+    return [
+        Row(f"{WORK}, one more test", "at most 5 ms", f"{each * 1e3:.1f} ms", each <= 0.005),
+        faster(
+            f"{WORK}, a class of {FEW} with start and end, against torch's MultiProcContinuousTest",
+            1,
+            median_ratio(rounds, 0, 1),
+            f"{median(rounds, 1) * 1e3:.0f} ms against {median(rounds, 0):.1f} s",
+        ),
+    ]
