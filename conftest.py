@@ -1,0 +1,5 @@
+"""For every test of this repository."""
+
+from __future__ import annotations
+
+pytest_plugins = ["pytester"]
