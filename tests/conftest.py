@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.inner import Project
@@ -17,3 +19,11 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
 def module_project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """One project for all tests of a module: write it once, run it once."""
     return Project(tmp_path_factory.mktemp("project"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Under a plain ``-n``, a module's tests go to one worker: they share the module's inner run."""
+    from xdist.scheduler import LoadFileScheduling
+
+    return LoadFileScheduling(config, log) if config.option.dist == "load" else None

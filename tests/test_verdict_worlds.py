@@ -1,0 +1,438 @@
+"""The verdict's truth table as worlds that really do it: exceptions, skips, xfails, fixtures, odd texts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.inner import Inner, Project
+
+SOURCE = """
+    import os, sys, unittest
+    import pytest, torch
+    import torch.distributed as dist
+
+    world_of_4 = pytest.mark.world(4)
+    world_of_2 = pytest.mark.world(2)
+
+
+    @world_of_4
+    def test_one_raises_while_others_reduce(process_group, world):
+        if world.rank == 1:
+            raise RuntimeError("out of luck")
+        dist.all_reduce(torch.ones(1))
+
+    @world_of_4
+    def test_all_raise_the_same(world):
+        raise RuntimeError("wrong everywhere")
+
+    @world_of_2
+    def test_each_asserts_something_else(world):
+        assert world.rank == 100 + world.rank
+
+    @world_of_2
+    def test_sys_exit_0(world):
+        if world.rank == 1:
+            sys.exit(0)
+
+    @world_of_2
+    def test_pytest_fail(world):
+        if world.rank == 1:
+            pytest.fail("by hand")
+
+    # --- skips
+
+    @world_of_2
+    def test_all_skip(world):
+        pytest.skip("not today")
+
+    @world_of_2
+    def test_all_skip_in_unittest_style(world):
+        raise unittest.SkipTest("not this way")
+
+    class TestUnittest(unittest.TestCase):
+        @world_of_2
+        def test_skips(self):
+            self.skipTest("not in this class")
+
+    @world_of_2
+    def test_one_skips(world):
+        if world.rank == 1:
+            pytest.skip("no room")
+
+    @world_of_2
+    def test_one_skips_while_the_other_waits(process_group, world):
+        if world.rank == 1:
+            pytest.skip("no room")
+        dist.barrier()
+
+    @world_of_2
+    def test_one_skips_in_unittest_style(world):
+        if world.rank == 0:
+            raise unittest.SkipTest("no room")
+
+    @pytest.fixture
+    def half_there(world):
+        if world.rank == 0:
+            pytest.skip("no data here")
+
+    @world_of_2
+    def test_a_fixture_skips_on_one_rank(half_there):
+        pass
+
+    # --- xfail
+
+    @world_of_2
+    @pytest.mark.xfail(reason="known")
+    def test_xfail_on_all(world):
+        assert False
+
+    @world_of_2
+    @pytest.mark.xfail(reason="known")
+    def test_xfail_on_one(process_group, world):
+        assert world.rank == 0
+        dist.barrier()
+
+    @world_of_2
+    @pytest.mark.xfail(reason="known")
+    def test_xpass(world):
+        pass
+
+    @world_of_2
+    @pytest.mark.xfail(reason="known", strict=True)
+    def test_strict_xpass(world):
+        pass
+
+    @world_of_2
+    @pytest.mark.xfail(reason="known", raises=ValueError)
+    def test_xfail_with_another_exception(world):
+        raise KeyError("not what was expected")
+
+    @world_of_2
+    def test_xfail_at_run_time(world):
+        pytest.xfail("found out late")
+
+    # --- fixtures
+
+    @pytest.fixture
+    def breaks_in_setup(world):
+        assert world.rank == 0, "no setup on this rank"
+
+    @pytest.fixture
+    def breaks_in_teardown(world):
+        yield
+        assert world.rank == 0, "no teardown on this rank"
+
+    @world_of_2
+    def test_setup_error(breaks_in_setup):
+        pass
+
+    @world_of_2
+    def test_teardown_error(breaks_in_teardown):
+        pass
+
+    @world_of_2
+    def test_call_and_teardown_fail(breaks_in_teardown, world):
+        assert world.rank == 1, "no call on this rank"
+
+    # --- exceptions and texts that are hard to carry
+
+    class NotPicklable(Exception):
+        def __init__(self, text):
+            super().__init__(text)
+            self.held = lambda: None
+
+        def __reduce__(self):
+            raise TypeError("not me")
+
+    class NoText(Exception):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+        __repr__ = __str__
+
+    @world_of_2
+    def test_not_picklable(world):
+        raise NotPicklable("cannot travel")
+
+    @world_of_2
+    def test_no_text(world):
+        raise NoText
+
+    @world_of_2
+    def test_lone_surrogates(world):
+        print("printed \\udc80")
+        assert "said \\udc80" == ""
+
+    @world_of_2
+    def test_long_text(world):
+        raise RuntimeError("a" * 1_000_000 + "the end")
+
+    @world_of_2
+    def test_exception_group(world):
+        raise ExceptionGroup("several", [ValueError("one"), KeyError("two")])
+
+    @world_of_2
+    def test_100_mb_of_output(world):
+        print("the first line")
+        for _ in range(100):
+            sys.stdout.write("x" * 1_000_000)
+        print("\\nthe last line")
+        assert world.rank == 0
+
+    @world_of_2
+    def test_100_mb_written_past_python(world):
+        os.write(1, b"the first line")
+        for _ in range(100):
+            os.write(1, b"y" * 1_000_000)
+        os.write(1, b"the last line")
+
+    # --- the other ways out
+
+    @world_of_2
+    def test_keyboard_interrupt(process_group, world):
+        if world.rank == 1:
+            raise KeyboardInterrupt
+        dist.barrier()
+
+    @world_of_2
+    def test_closes_its_standard_streams(world):
+        os.closerange(0, 3)
+
+    @world_of_4
+    def test_after_all_that_worlds_still_work(process_group):
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        assert total == 4
+"""
+
+#: A test parametrized from what differs between processes. Only clean interpreters can disagree on it.
+DISAGREEING = """
+    import os
+    import pytest
+
+    @pytest.mark.world(2)
+    @pytest.mark.parametrize("value", [os.getpid()])
+    def test_other_ids(value, world):
+        pass
+
+    @pytest.mark.world(2)
+    @pytest.mark.parametrize("value", [os.getpid()], ids=["same"])
+    def test_other_values(value, world):
+        pass
+"""
+
+
+@pytest.fixture(scope="module")
+def worlds(module_project: Project) -> Inner:
+    module_project.write("test_inner.py", SOURCE)
+    return module_project.run("--fresh-worlds")
+
+
+# --- exceptions ------------------------------------------------------------------------------------------
+
+
+def test_the_rank_that_raised_is_told_and_the_waiting_ones_folded(worlds: Inner) -> None:
+    told = worlds["test_one_raises_while_others_reduce"]
+    assert told.outcome == "failed"
+    assert told.text.startswith("rank 1 of 4 failed first, in call")
+    assert "RuntimeError: out of luck" in told.text
+    assert "ranks 0,2,3: waiting in all_reduce at test_inner.py:14" in told.text
+
+
+def test_the_same_exception_on_all_ranks_is_told_once(worlds: Inner) -> None:
+    told = worlds["test_all_raise_the_same"]
+    assert told.outcome == "failed"
+    assert told.text.startswith("on ranks 0-3\n")
+    assert told.text.count("RuntimeError: wrong everywhere") == 1
+    assert "the other ranks" not in told.text
+
+
+def test_different_assertions_are_told_as_root_and_others(worlds: Inner) -> None:
+    told = worlds["test_each_asserts_something_else"]
+    assert told.outcome == "failed"
+    assert "assert 0 == (100 + 0)" in told.text
+    assert "assert 1 == (100 + 1)" in told.text
+
+
+def test_sys_exit_is_a_failure_even_with_0(worlds: Inner) -> None:
+    told = worlds["test_sys_exit_0"]
+    assert told.outcome == "failed"
+    assert "SystemExit: 0" in told.text
+
+
+def test_pytest_fail_on_one_rank_fails_the_test(worlds: Inner) -> None:
+    told = worlds["test_pytest_fail"]
+    assert told.outcome == "failed"
+    assert "Failed: by hand" in told.text
+
+
+# --- skips -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("test", "reason"),
+    [
+        ("test_all_skip", "not today"),
+        ("test_all_skip_in_unittest_style", "not this way"),
+        ("TestUnittest::test_skips", "not in this class"),
+    ],
+)
+def test_a_skip_on_all_ranks_is_a_skip_with_its_reason(worlds: Inner, test: str, reason: str) -> None:
+    assert worlds[test].outcome == "skipped"
+    assert f"Skipped: {reason}" in worlds[test].text
+
+
+@pytest.mark.parametrize(
+    ("test", "line"),
+    [
+        ("test_one_skips", "rank 1 skipped: no room"),
+        ("test_one_skips_while_the_other_waits", "rank 1 skipped: no room"),
+        ("test_one_skips_in_unittest_style", "rank 0 skipped: no room"),
+        ("test_a_fixture_skips_on_one_rank", "rank 0 skipped: no data here"),
+    ],
+)
+def test_a_skip_on_some_ranks_is_a_failure(worlds: Inner, test: str, line: str) -> None:
+    told = worlds[test]
+    assert told.outcome == "failed"
+    assert "ranks disagree" in told.text
+    assert line in told.text
+
+
+# --- xfail -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("test", "outcome"),
+    [
+        ("test_xfail_on_all", "xfailed"),
+        ("test_xfail_on_one", "xfailed"),
+        ("test_xfail_at_run_time", "xfailed"),
+        ("test_xpass", "xpassed"),
+        ("test_strict_xpass", "failed"),
+        ("test_xfail_with_another_exception", "failed"),
+    ],
+)
+def test_xfail_is_as_pytest_has_it(worlds: Inner, test: str, outcome: str) -> None:
+    assert worlds[test].outcome == outcome
+
+
+def test_a_strict_xpass_says_so(worlds: Inner) -> None:
+    assert "[XPASS(strict)] known" in worlds["test_strict_xpass"].text
+
+
+# --- fixtures --------------------------------------------------------------------------------------------
+
+
+def test_a_fixture_that_fails_in_setup_on_one_rank_is_an_error(worlds: Inner) -> None:
+    told = worlds["test_setup_error"]
+    assert told.outcome == "error"
+    assert "rank 1 of 2 failed first, in setup" in told.text
+    assert "no setup on this rank" in told.text
+
+
+def test_a_fixture_that_fails_in_teardown_on_one_rank_is_an_error(worlds: Inner) -> None:
+    told = worlds["test_teardown_error"]
+    assert told.outcome == "error"
+    assert "rank 1 of 2 failed first, in teardown" in told.text
+    assert "no teardown on this rank" in told.text
+
+
+def test_a_failed_call_and_a_failed_teardown_are_both_told(worlds: Inner) -> None:
+    told = worlds["test_call_and_teardown_fail"]
+    assert [report["outcome"] for report in told.reports] == ["passed", "failed", "failed"]
+    assert "no call on this rank" in told.reports[1]["text"]
+    assert "no teardown on this rank" in told.reports[2]["text"]
+
+
+# --- texts that are hard to carry --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("test", "text"),
+    [
+        ("test_not_picklable", "NotPicklable: cannot travel"),
+        ("test_no_text", "NoText"),
+        ("test_lone_surrogates", "said \\udc80"),
+        ("test_long_text", "the end"),
+    ],
+)
+def test_an_exception_travels_as_text(worlds: Inner, test: str, text: str) -> None:
+    told = worlds[test]
+    assert told.outcome == "failed"
+    assert told.text.startswith("on ranks 0,1\n")
+    assert text in told.text
+
+
+@pytest.mark.skipif("sys.version_info < (3, 11)", reason="needs exception groups")
+def test_an_exception_group_is_told_whole(worlds: Inner) -> None:
+    text = worlds["test_exception_group"].text
+    assert "ValueError: one" in text
+    assert "KeyError: 'two'" in text
+
+
+def test_a_long_text_is_bounded(worlds: Inner) -> None:
+    text = worlds["test_long_text"].text
+    assert len(text) < 500_000
+    assert "everyrank left out" in text
+
+
+@pytest.mark.parametrize("test", ["test_100_mb_of_output", "test_100_mb_written_past_python"])
+def test_output_is_bounded_with_start_and_end_kept(worlds: Inner, test: str) -> None:
+    told = worlds[test]
+    (output,) = (content for name, content in told.sections.items() if name.startswith("Captured stdout call"))
+    assert output.startswith("the first line")
+    assert output.rstrip().endswith("the last line")
+    assert "everyrank left out" in output
+    assert len(output) < 200_000
+
+
+# --- other ways out --------------------------------------------------------------------------------------
+
+
+def test_a_keyboard_interrupt_in_a_rank_is_its_failure(worlds: Inner) -> None:
+    told = worlds["test_keyboard_interrupt"]
+    assert told.outcome == "failed"
+    assert "KeyboardInterrupt" in told.text
+    assert "rank 0: waiting in barrier at test_inner.py" in told.text
+
+
+def test_a_rank_may_close_its_standard_streams(worlds: Inner) -> None:
+    assert worlds["test_closes_its_standard_streams"].outcome == "passed"
+
+
+def test_worlds_still_work_after_all_that(worlds: Inner) -> None:
+    assert worlds["test_after_all_that_worlds_still_work"].outcome == "passed"
+
+
+# --- runs of their own -----------------------------------------------------------------------------------
+
+
+def test_ranks_that_are_parametrized_differently_are_an_error(project: Project) -> None:
+    project.write("test_inner.py", DISAGREEING)
+    inner = project.run("--launcher=spawn", "--fresh-worlds")
+    ids, values = inner.tests.values()
+    assert ids.outcome == "error"
+    assert "could not run the test" in ids.text
+    assert values.outcome == "error"
+    assert "ranks ran different tests" in values.text
+
+
+def test_pytest_exit_in_a_rank_ends_the_run(project: Project) -> None:
+    project.write(
+        "test_inner.py",
+        """
+        import pytest
+
+        @pytest.mark.world(2)
+        def test_leaves(world):
+            if world.rank == 1:
+                pytest.exit("enough", returncode=7)
+
+        def test_never_reached():
+            pass
+        """,
+    )
+    inner = project.run()
+    assert "rank 1: enough" in inner.out
+    assert "test_never_reached" not in inner.outcomes()
+    assert inner.code != 0
