@@ -9,17 +9,25 @@ from typing import Any
 import pytest
 
 
-def take_over(config: pytest.Config, out: int, err: int) -> None:
-    """Leave the controller's capture, whose files are shared after a fork, for one of this rank's own."""
+def take_over(config: pytest.Config, out: int, err: int, terminal: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """Leave the controller's capture, whose files are shared after a fork, for one of this rank's own.
+
+    Returns the streams of the person who started pytest, which a rank in a clean interpreter knows already.
+    """
     manager: Any = config.pluginmanager.getplugin("capturemanager")
     if manager is None:
+        terminal = terminal or streams()
         _redirect(out, err)
-        return
+        return terminal
     if manager._global_capturing is not None:
         # Not stop_global_capturing(): that reads, and so moves, what the controller captured.
         manager._global_capturing.stop_capturing()
         manager._global_capturing = None
+    terminal = terminal or streams()
     if manager._method == "fd":
+        # Between the phases, too, native threads write: into this rank's files, not onto the terminal.
+        os.dup2(out, 1)
+        os.dup2(err, 2)
         manager.start_global_capturing()
         capturing: Any = manager.__dict__["_global_capturing"]
         capturing.suspend_capturing(in_=False)
@@ -29,6 +37,12 @@ def take_over(config: pytest.Config, out: int, err: int) -> None:
         _redirect(out, err)
         manager.start_global_capturing()
         manager.suspend_global_capture(in_=False)
+    return terminal
+
+
+def streams() -> tuple[int, ...]:
+    """Descriptors of their own for this process's standard streams."""
+    return tuple(os.dup(fd) for fd in (0, 1, 2))
 
 
 def _redirect(out: int, err: int) -> None:

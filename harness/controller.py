@@ -67,12 +67,16 @@ class Controller:
             self._warn(
                 f"--launcher=fork is not possible: {self._why_spawn}. Worlds are spawned instead, more slowly."
             )
-        self._use(spawn.launch(self._new_folder()))
+        self._use(self._spawn())
 
     def _use(self, launcher: LocalLauncher) -> None:
         self._launcher = launcher
         if self._config.getoption("capture", "fd") != "fd":
             launcher.make_output = pipes
+
+    def _spawn(self) -> LocalLauncher:
+        with self._terminal_for_debugger():  # clean interpreters inherit the real streams, for a debugger
+            return spawn.launch(self._new_folder())
 
     def _new_folder(self) -> str:
         return tempfile.mkdtemp(prefix="everyrank-")
@@ -304,7 +308,7 @@ class Controller:
             # A zygote cannot be forked again now that tests have run; clean interpreters can always be had.
             self._warn(f"the {self._launcher.name} launcher {self._launcher.lost}: further worlds are spawned")
             self._idle.clear()
-            self._use(spawn.launch(self._new_folder()))
+            self._use(self._spawn())
         return self._launcher
 
     def _warm(self, key: tuple[object, ...]) -> LiveWorld | None:

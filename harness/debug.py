@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pdb
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -15,29 +14,46 @@ Ask = Callable[[str], bool]
 
 
 class Terminal:
-    """The real terminal's streams, as the rank inherited them, for the time of a debugger.
+    """The streams of the person who started pytest, as the rank inherited them; lent for the time of a debugger."""
 
-    Where pytest captures file descriptors, its own suspension gives the terminal back already.
-    """
+    def __init__(self, streams: tuple[int, ...]) -> None:
+        self._streams = streams
+        self._before: list[tuple[int, int]] = []  # a descriptor, and what it pointed at
 
-    def __init__(self, captures_fds: bool) -> None:
-        self._saved = [] if captures_fds else [os.dup(fd) for fd in (0, 1, 2)]
-
-    @contextlib.contextmanager
-    def given(self) -> Iterator[None]:
-        if not self._saved:
-            yield
+    def lend(self, config: pytest.Config) -> None:
+        """Point the standard streams at the terminal, also whenever pytest suspends its capture."""
+        if self._before:
             return
-        before = [os.dup(fd) for fd in (0, 1, 2)]
-        for fd, saved in enumerate(self._saved):
-            os.dup2(saved, fd)
-        try:
-            yield
-        finally:
-            sys.stdout.flush()
-            for fd, old in enumerate(before):
-                os.dup2(old, fd)
-                os.close(old)
+        capturing = _suspend_capture(config)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for fd, (stream, name) in enumerate(zip(self._streams, ("in_", "out", "err"), strict=True)):
+            suspended_to = getattr(getattr(capturing, name, None), "targetfd_save", fd)
+            for target in {fd, suspended_to}:
+                self._before.append((target, os.dup(target)))
+                os.dup2(stream, target)
+
+    def take_back(self, config: pytest.Config) -> None:
+        if not self._before:
+            return
+        _suspend_capture(config)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for fd, before in self._before:
+            os.dup2(before, fd)
+            os.close(before)
+        self._before = []
+        manager: Any = config.pluginmanager.getplugin("capturemanager")
+        if manager is not None:
+            manager.resume()
+
+
+def _suspend_capture(config: pytest.Config, in_: bool = True) -> Any:
+    manager: Any = config.pluginmanager.getplugin("capturemanager")
+    if manager is None:
+        return None
+    manager.suspend(in_=in_)
+    return manager._global_capturing
 
 
 class RankDebugger:
@@ -48,51 +64,70 @@ class RankDebugger:
         self._ask = ask
         self._release = release
         self._terminal = terminal
-        self._invoke: Any = config.pluginmanager.unregister(name="pdbinvoke") if self._has("pdbinvoke") else None
-        self._trace: Any = config.pluginmanager.unregister(name="pdbtrace") if self._has("pdbtrace") else None
+        self._open = False
+        self._invoke: Any = self._replace("pdbinvoke")
+        self._trace: Any = self._replace("pdbtrace")
         pdb.set_trace = self.set_trace
         config.pluginmanager.register(self, "everyrank-debugger")
 
-    def _has(self, name: str) -> bool:
-        return self._config.pluginmanager.has_plugin(name)
+    def _replace(self, name: str) -> Any:
+        manager = self._config.pluginmanager
+        return manager.unregister(name=name) if manager.has_plugin(name) else None
 
-    def set_trace(self, *args: Any, header: str | None = None, **kwargs: Any) -> None:
+    def _enter(self, reason: str) -> bool:
+        """Ask for the person; if they are ours, ours is the terminal too."""
+        if not self._open:
+            if not self._ask(reason):
+                return False
+            self._open = True
+        self._terminal.lend(self._config)
+        return True
+
+    def _leave(self) -> None:
+        if self._open:
+            self._open = False
+            self._terminal.take_back(self._config)
+            self._release()
+
+    def set_trace(self, *args: Any, **kwargs: Any) -> None:
         """What ``breakpoint()`` and ``pdb.set_trace()`` come to. On the other ranks: nothing."""
         from _pytest.debugging import pytestPDB
 
-        if not self._ask("breakpoint"):
+        if not self._enter("breakpoint"):
             return
-        frame = sys._getframe(1)
         make: Any = pytestPDB._init_pdb
         debugger: Any = make("set_trace", *args, **kwargs)
-        if header is not None:
-            debugger.message(header)
-        # The prompt comes at the next line of the test, after this has returned, so the terminal
-        # stays given until the debugger lets go: see pytest_leave_pdb.
-        self._stack = contextlib.ExitStack()
-        self._stack.enter_context(self._terminal.given())
-        debugger.set_trace(frame)
+        debugger.set_trace(sys._getframe(1))
 
     @pytest.hookimpl
-    def pytest_leave_pdb(self) -> None:
-        self._stack.close()
-        self._release()
+    def pytest_leave_pdb(self, pdb: Any) -> None:
+        """The person said ``continue``. With breakpoints of their own ahead, they stay at this rank."""
+        if not pdb.breaks:
+            self._leave()
 
     @pytest.hookimpl
     def pytest_exception_interact(self, node: Any, call: Any, report: Any) -> None:
-        if self._invoke is None or not self._ask("failure"):
+        if self._invoke is None or not self._enter("failure"):
             return
-        self._stack = contextlib.ExitStack()
-        with self._terminal.given():
+        try:
             self._invoke.pytest_exception_interact(node, call, report)
-        self._release()
+        finally:
+            self._leave()
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_pyfunc_call(self, pyfuncitem: Any) -> Iterator[None]:
-        if self._trace is not None and self._ask("breakpoint"):
+    def pytest_pyfunc_call(self, pyfuncitem: Any) -> Generator[None, Any, Any]:
+        if self._trace is not None and self._enter("breakpoint"):
             from _pytest.debugging import wrap_pytest_function_for_tracing
 
-            self._stack = contextlib.ExitStack()
-            self._stack.enter_context(self._terminal.given())
             wrap_pytest_function_for_tracing(pyfuncitem)
         return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self) -> Generator[None, Any, Any]:
+        """However the debugger was left, by ``quit`` or by the end of the test, it is left."""
+        try:
+            return (yield)
+        finally:
+            if self._open:
+                self._leave()
+                _suspend_capture(self._config, in_=False)  # as between any two tests

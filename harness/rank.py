@@ -65,7 +65,9 @@ def current_rank() -> Rank:
 class Rank:
     """One process of a world, from its first order to its last. Also a pytest plugin, in that process."""
 
-    def __init__(self, channel: Channel[ToRank], session: pytest.Session, stacks: int) -> None:
+    def __init__(
+        self, channel: Channel[ToRank], session: pytest.Session, stacks: int, terminal: tuple[int, ...]
+    ) -> None:
         self.channel = channel
         self.session = session
         self.config = session.config
@@ -73,10 +75,12 @@ class Rank:
         self.watch: Watch
         self.order: Order
         self.world: World
+        self.item: pytest.Item
         self.leaks: list[Leak] = []
         self._phases: list[Phase] = []
         self._warnings: list[Warned] = []
         self._stacks = stacks
+        self._terminal = Terminal(terminal)
         self._serializer = self.config.hook.pytest_report_to_serializable
         _rank[:] = [self]
 
@@ -123,8 +127,7 @@ class Rank:
             # It would give all ranks the same seed, which hides missing communication.
             self.config.option.randomly_reset_seed = False
         manager.register(self, "everyrank-rank")
-        captures = self.config.getoption("capture", "no") == "fd"
-        RankDebugger(self.config, self._ask_debugger, self._release_debugger, Terminal(captures))
+        RankDebugger(self.config, self._ask_debugger, self._release_debugger, self._terminal)
 
     def run(self, order: Order) -> Record:
         """Run one test and tell all about it; nothing that it does escapes but death."""
@@ -134,6 +137,7 @@ class Rank:
             if item is None:
                 return self._record("", [], [], trouble)
             self._enter(order)
+            self.item = item
             self.watch = Watch()
             nextitem = None
             if order.next_nodeid is not None:
@@ -148,7 +152,8 @@ class Rank:
                 self._phases.append(
                     Phase("call", "failed", text, time.monotonic(), "KeyboardInterrupt", "", "KeyboardInterrupt")
                 )
-            leaks, unclean = self.watch.leaks() if order.leaks != "off" else ([], [])
+            over = exit_request is None  # pytest.exit() leaves its test where it stands
+            leaks, unclean = self.watch.leaks() if over and order.leaks != "off" else ([], [])
             if self.groups.lost():
                 unclean.append("the default group was destroyed or replaced")
             return self._record(fingerprint(item), [*self.leaks, *leaks], unclean, "", exit_request)
@@ -227,6 +232,11 @@ class Rank:
         met: Met = self._answer(Met)
         return met
 
+    def gather(self, what: str, text: str) -> list[str] | None:
+        """Every rank's text, before something that only all ranks can do. None: one of them will never come."""
+        met = self._meet(what, "", text)
+        return met.texts if not met.missing and set(met.points) == {what} else None
+
     def _ask_debugger(self, reason: str) -> bool:
         self.channel.send(WantsDebugger(reason))
         granted: Granted = self._answer(Granted)
@@ -277,11 +287,11 @@ class Rank:
         brief, where, signature = describe(call.excinfo)
         if strict:
             outcome, brief = "xpassed", str(report.longrepr)
-        if outcome in ("failed", "skipped", "xfailed"):
-            self.channel.send(Ended(str(report.when), outcome, at))
         data = bounded(self._serializer(config=self.config, report=report))
         phase = Phase(str(report.when), outcome, data, at, brief, where, signature, strict)
         self._phases.append(phase)
+        if outcome in ("failed", "skipped", "xfailed"):
+            self.channel.send(Ended(phase))
         return report
 
     @pytest.hookimpl(wrapper=True)
@@ -369,11 +379,13 @@ def describe(excinfo: pytest.ExceptionInfo[BaseException] | None) -> tuple[str, 
 
 def become_rank(session: pytest.Session, channel: int, out: int, err: int, stacks: int) -> None:
     """For a fork of the zygote."""
-    capture.take_over(session.config, out, err)
-    Rank(Channel(socket.socket(fileno=channel), ToRank), session, stacks).serve()
+    terminal = capture.take_over(session.config, out, err)
+    Rank(Channel(socket.socket(fileno=channel), ToRank), session, stacks, terminal).serve()
 
 
-def serve_spawned(channel: Channel[ToRank], collect: Collect, out: int, err: int, stacks: int) -> None:
+def serve_spawned(
+    channel: Channel[ToRank], collect: Collect, out: int, err: int, stacks: int, terminal: tuple[int, ...]
+) -> None:
     """For a clean interpreter: pytest's main, with this plugin in place of its run loop."""
     from _pytest.config import _prepareconfig
 
@@ -381,7 +393,7 @@ def serve_spawned(channel: Channel[ToRank], collect: Collect, out: int, err: int
     for name, value in collect.options.items():
         setattr(config.option, name, value)
     config.args = [collect.file]
-    config.pluginmanager.register(_Spawned(channel, out, err, stacks), "everyrank-spawned")
+    config.pluginmanager.register(_Spawned(channel, out, err, stacks, terminal), "everyrank-spawned")
     config.hook.pytest_cmdline_main(config=config)
     os._exit(1)
 
@@ -396,13 +408,16 @@ def _installed() -> bool:
 class _Spawned:
     """In place of pytest's run loop: the session is collected, now take orders."""
 
-    def __init__(self, channel: Channel[ToRank], out: int, err: int, stacks: int) -> None:
+    def __init__(
+        self, channel: Channel[ToRank], out: int, err: int, stacks: int, terminal: tuple[int, ...]
+    ) -> None:
         self._channel = channel
+        self._terminal = terminal
         self._fds = (out, err, stacks)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         out, err, stacks = self._fds
-        capture.take_over(session.config, out, err)
-        Rank(self._channel, session, stacks).serve()
+        terminal = capture.take_over(session.config, out, err, self._terminal)
+        Rank(self._channel, session, stacks, terminal).serve()
         return True

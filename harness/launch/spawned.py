@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 
+from everyrank import capture
 from everyrank.channel import Channel
 from everyrank.launch.keeper import die_with_parent
 from everyrank.record import Collect, ToRank
@@ -19,13 +20,14 @@ def main(parent: int, fds: list[int]) -> None:
     assert isinstance(collect, Collect)
     sys.path[:] = collect.sys_path
     os.chdir(collect.invocation_dir)
+    terminal = capture.streams()
     # What pytest and its plugins print before the first order belongs to this rank's output.
     os.dup2(fds[1], 1)
     os.dup2(fds[2], 2)
 
     from everyrank.rank import serve_spawned
 
-    serve_spawned(channel, collect, fds[1], fds[2], fds[3])
+    serve_spawned(channel, collect, fds[1], fds[2], fds[3], terminal)
 
 
 if __name__ == "__main__":
