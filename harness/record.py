@@ -81,11 +81,9 @@ class Began(Message, frozen=True):
 
 
 class Ended(Message, frozen=True):
-    """A phase ended other than well; sent at once, before the teardown, so that order is known."""
+    """A phase ended other than well; sent at once, since the teardown may never come to its end."""
 
-    when: str
-    outcome: str
-    at: float
+    phase: Phase
 
 
 class Deadline(Message, frozen=True):
@@ -155,6 +153,12 @@ class Record(Message, frozen=True):
     trouble: str = ""  # the item could not be run at all: why
     exit_request: str | None = None  # pytest.exit() was called: its text
     stop_request: str = ""  # session.shouldstop was set: its text
+
+    @property
+    def ended_badly(self) -> bool:
+        """Whether the other ranks may wait for this one in vain."""
+        failed = any(phase.outcome == "failed" and phase.when != "teardown" for phase in self.phases)
+        return failed or bool(self.trouble) or self.exit_request is not None
 
 
 class ClosedUp(Message, frozen=True):

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from everyrank.frames import Frame, is_users, standing
 from everyrank.launch.protocol import STACKS_SIGNAL, Seat, read_all
@@ -19,7 +19,8 @@ from everyrank.world import ranks_text
 
 #: A rank that runs at all answers within this.
 _ANSWER = 0.25
-_NATIVE = 1.0
+#: So many readers of C frames run at a time.
+_NATIVE_READERS = 4
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+")
@@ -33,6 +34,12 @@ class Stance:
     stack: tuple[Frame, ...]  # the main thread's, innermost first
     state: str = ""  # what the kernel says, where that matters: stopped
     native: str = ""
+
+    @property
+    def doing(self) -> str:
+        """A rank in a library's function waits, as far as can be told; one in the user's own code may not."""
+        waits = self.stack and not is_users(self.stack[0].file)
+        return f"{'waiting ' if waits else ''}in {self.where}"
 
     @property
     def where(self) -> str:
@@ -51,11 +58,15 @@ def call(seats: dict[int, Seat], native_within: float = 0.0) -> list[Stance]:
                 if states[rank]:
                     os.kill(seat.pid, signal.SIGCONT)
     _await_answers(seats, before)
-    natives = _natives(seats, native_within) if native_within else {}
-    return [
-        Stance(rank, parse(read_all(seat.output.stacks)), states[rank], natives.get(rank, ""))
-        for rank, seat in sorted(seats.items())
+    stances = [
+        Stance(rank, parse(read_all(seat.output.stacks)), states[rank]) for rank, seat in sorted(seats.items())
     ]
+    if not native_within:
+        return stances
+    # One of each group tells for all: reading costs 0.3 s and more, and the bound on a world's end holds.
+    asked = [group[0].rank for _, group in groups(stances)][:_NATIVE_READERS]
+    natives = read_natives({rank: seats[rank].pid for rank in asked}, native_within)
+    return [replace(stance, native=natives.get(stance.rank, "")) for stance in stances]
 
 
 def _await_answers(seats: dict[int, Seat], before: dict[int, int]) -> None:
@@ -94,22 +105,23 @@ def native_reader() -> str:
     return beside if os.access(beside, os.X_OK) else shutil.which("pystack") or ""
 
 
-def _natives(seats: dict[int, Seat], within: float) -> dict[int, str]:
-    """C frames of a few ranks: reading them costs 0.3 s each, and the bound on a world's end holds."""
+def read_natives(pids: dict[int, int | None], within: float) -> dict[int, str]:
+    """What the reader of C frames says of these ranks, or why it says nothing."""
     reader = native_reader()
     if not reader:
         return {}
     until = time.monotonic() + within
     running = {
         rank: subprocess.Popen(
-            [reader, "remote", "--native-all", "--no-block", str(seat.pid)],
+            [reader, "remote", "--native-last", "--no-color", str(pid)],
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             text=True,
+            errors="replace",
         )
-        for rank, seat in sorted(seats.items())[:4]
-        if seat.pid
+        for rank, pid in pids.items()
+        if pid
     }
     found = {}
     for rank, process in running.items():
@@ -118,6 +130,7 @@ def _natives(seats: dict[int, Seat], within: float) -> dict[int, str]:
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
+            found[rank] = f"pystack took longer than {within:g} s"
     return found
 
 
@@ -125,16 +138,16 @@ def groups(stances: Iterable[Stance]) -> list[tuple[str, list[Stance]]]:
     """Who stands together, the odd ones out first."""
     together: dict[str, list[Stance]] = {}
     for stance in stances:
-        together.setdefault(stance.where, []).append(stance)
+        together.setdefault(stance.doing, []).append(stance)
     return sorted(together.items(), key=lambda one: (len(one[1]), one[1][0].rank))
 
 
 def folded(stances: Iterable[Stance]) -> list[str]:
-    """One line a group: ``ranks 0,2,3 wait in all_reduce at test_x.py:12``."""
+    """One line a group: ``ranks 0,2,3 are waiting in all_reduce at test_x.py:12``."""
     lines = []
-    for where, group in groups(stances):
+    for doing, group in groups(stances):
         verb = "is" if len(group) == 1 else "are"
-        lines.append(f"{ranks_text([stance.rank for stance in group])} {verb} in {where}")
+        lines.append(f"{ranks_text([stance.rank for stance in group])} {verb} {doing}")
     return lines
 
 

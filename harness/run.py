@@ -127,7 +127,7 @@ class Run:
             if self._debugged is not None:
                 continue
             now = time.monotonic()
-            if self._due is not None and now >= self._due:
+            if self._due is not None and now >= self._due and self._open():
                 self._miss_deadline()
             elif self._open() and (cut := self._to_cut(now)):
                 self._cut(cut)
@@ -306,20 +306,21 @@ class Run:
                 self._due = time.monotonic() + self._limit
             fate.phase = message.when
         elif isinstance(message, Ended):
-            if message.outcome == "skipped":
+            fate.early.append(message.phase)
+            if message.phase.outcome == "skipped":
                 self._skip_at = self._skip_at or time.monotonic()
-            elif message.when != "teardown":
+            elif message.phase.when != "teardown":
                 self._trouble_at = self._trouble_at or time.monotonic()
         elif isinstance(message, Record):
             fate.record = message
             if rank == self._debugged:
                 self._finish_debugger()
-            if message.trouble:
+            if message.ended_badly:
                 self._trouble_at = self._trouble_at or time.monotonic()
             self._dissolve_meeting()
         elif isinstance(message, Deadline):
             self._due = time.monotonic() + message.seconds
-            self._limit = message.seconds
+            self._limit, self._deadline_from = message.seconds, "pytest-timeout"
         elif isinstance(message, Meet):
             self._meeting[rank] = message
             self._hold_meeting()

@@ -5,6 +5,7 @@ Green needs proof: silence is never a pass.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from everyrank.world import ranks_text
 
 #: What a rank says when it is only the echo of another rank's end.
 _ECHO = re.compile(
-    r"connection (was )?(closed|reset)|closed by peer|reset by peer|broken pipe|socket closed|eof|"
+    r"connection (was )?(closed|reset|refused)|closed by peer|reset by peer|broken pipe|socket closed|\beof\b|"
     r"remote (process|side) (exited|closed)|communicator (was|is) aborted|pipe closed",
     re.IGNORECASE,
 )
@@ -31,6 +32,7 @@ class Fate:
 
     rank: int
     record: Record | None = None
+    early: list[Phase] = field(default_factory=list)  # what went wrong so far, while there is no record
     status: int | None = None  # of a process that ended by itself, before or without a record
     ended_at: float | None = None
     phase: str = ""  # the phase that it was in last
@@ -40,7 +42,8 @@ class Fate:
     last_words: str = ""  # what a dying rank left in its streams
 
     def phases(self, outcome: str) -> list[Phase]:
-        return [phase for phase in self.record.phases if phase.outcome == outcome] if self.record else []
+        filed = self.record.phases if self.record is not None else self.early
+        return [phase for phase in filed if phase.outcome == outcome]
 
     @property
     def lost(self) -> bool:
@@ -75,7 +78,12 @@ class Failure:
 
     @property
     def order(self) -> tuple[bool, float]:
-        return (bool(_ECHO.search(self.phase.brief)), self.at)
+        return (self.is_echo, self.at)
+
+    @property
+    def is_echo(self) -> bool:
+        """An assertion is never one: its words are the user's own."""
+        return not self.phase.brief.startswith("AssertionError") and bool(_ECHO.search(self.phase.brief))
 
 
 @dataclass(frozen=True)
@@ -92,14 +100,12 @@ class Verdict:
     others: tuple[str, ...] = ()  # one line for the rest
 
 
-def exit_text(status: int) -> str:
-    """A wait status in words."""
-    import os
-
+def exit_text(status: int, ranks: int = 1) -> str:
+    """A wait status in words, of so many ranks."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         name = signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
-        return f"was killed by {name}"
+        return f"{'was' if ranks == 1 else 'were'} killed by {name}"
     return f"left without a record (exit code {os.WEXITSTATUS(status)})"
 
 
@@ -144,12 +150,12 @@ def _lost(fates: Fates) -> Verdict | None:
         return None
     first = lost[0]
     failed = failures(fates)
-    if failed and not failed[0].order[0] and failed[0].at < _death(first):
+    if failed and not failed[0].is_echo and failed[0].at < _death(first):
         return None  # somebody raised before that: the death came of it
     assert first.status is not None
     alike = [fate.rank for fate in lost if fate.status == first.status]
     phase = f" in {first.phase}" if first.phase else ""
-    headline = f"{ranks_text(alike)} of {len(fates.ranks)} {exit_text(first.status)}{phase}"
+    headline = f"{ranks_text(alike)} of {len(fates.ranks)} {exit_text(first.status, len(alike))}{phase}"
     return Verdict("lost", "failed", "call", headline, first.rank, None, tuple(alike), _others(fates, set(alike)))
 
 
@@ -158,12 +164,15 @@ def _death(fate: Fate) -> float:
 
 
 def _deadline(fates: Fates) -> Verdict | None:
-    if fates.deadline is None:
-        return None
-    late = [fate.rank for fate in fates.ranks if fate.cut]
+    if fates.deadline is None or any(not failure.is_echo for failure in failures(fates)):
+        return None  # a failure before it is why the others did not finish
+    cut = [fate for fate in fates.ranks if fate.cut]
+    late = [fate.rank for fate in cut]
+    phases = {fate.phase for fate in cut}
+    what = f" its {phases.pop()}" if len(phases) == 1 and phases < {"setup", "teardown"} else ""
     headline = (
         f"the world of {len(fates.ranks)} missed its deadline of {fates.deadline:g} s ({fates.deadline_from}): "
-        f"{ranks_text(late)} had not finished"
+        f"{ranks_text(late)} had not finished{what}"
     )
     return Verdict("deadline", "failed", "call", headline, late[0], None, tuple(late), _others(fates, set(late)))
 
@@ -179,10 +188,9 @@ def _failed(fates: Fates) -> Verdict | None:
         headline = f"on {ranks_text(alike)}" if size > 1 else ""
     else:
         headline = f"{ranks_text(alike)} of {size} failed first, in {root.phase.when}"
-    when = root.phase.when
-    return Verdict(
-        "failed", "failed", when, headline, root.rank, root.phase, tuple(alike), _others(fates, set(alike))
-    )
+    # What became of a rank after its failure is told too, where that was no orderly end.
+    others = _others(fates, {rank for rank in alike if fates.ranks[rank].record is not None})
+    return Verdict("failed", "failed", root.phase.when, headline, root.rank, root.phase, tuple(alike), others)
 
 
 def _some_skipped(fates: Fates) -> Verdict | None:
@@ -234,12 +242,13 @@ def _xfailed(fates: Fates) -> Verdict | None:
 
 
 def _xpassed(fates: Fates) -> Verdict | None:
-    passed = [phase for phase in fates.ranks[0].phases("xpassed") if phase.when == "call"]
+    passed = [(fate.rank, phase) for fate in fates.ranks for phase in fate.phases("xpassed") if phase.when == "call"]
     if not passed:
         return None
-    if passed[0].strict_xpass:
-        return Verdict("strict xpass", "failed", "call", "", 0, passed[0])
-    return Verdict("xpassed", "xpassed", "call", "", 0, passed[0])
+    rank, phase = next((one for one in passed if one[1].strict_xpass), passed[0])
+    if phase.strict_xpass:
+        return Verdict("strict xpass", "failed", "call", "", rank, phase)
+    return Verdict("xpassed", "xpassed", "call", "", rank, phase)
 
 
 def _disorder(fates: Fates) -> Verdict | None:
@@ -247,7 +256,7 @@ def _disorder(fates: Fates) -> Verdict | None:
     if not bad:
         return None
     lines = tuple(f"rank {fate.rank} {fate.out_of_order}" for fate in bad)
-    headline = f"{ranks_text([fate.rank for fate in bad])} passed, but did not leave in order"
+    headline = f"{ranks_text([fate.rank for fate in bad])} of {len(fates.ranks)} did not leave in order"
     return Verdict("disorder", "failed", "call", headline, bad[0].rank, None, (), lines)
 
 
@@ -277,11 +286,11 @@ RULES: tuple[Callable[[Fates], Verdict | None], ...] = (
     _some_skipped,
     _cut,
     _silent,
-    _all_skipped,
     _xfailed,
-    _xpassed,
     _disorder,
+    _all_skipped,
     _incomplete,
+    _xpassed,
     _passed,
 )
 
@@ -301,14 +310,25 @@ def _others(fates: Fates, told: set[int]) -> tuple[str, ...]:
 
 
 def _doing(fate: Fate) -> str:
-    if fate.record is None:
-        if fate.cut:
-            where = fate.stance.where if fate.stance is not None else f"in {fate.phase or 'its start'}"
-            return f"waiting in {where}" if fate.stance is not None else where
-        return exit_text(fate.status) if fate.status is not None else "silent"
+    said = _said(fate)
+    if fate.record is not None:
+        return said or "passed"
+    return f"{said}; then {_end(fate)}" if said else _end(fate)
+
+
+def _end(fate: Fate) -> str:
+    """How a rank that filed no record ended."""
+    if fate.cut:
+        return fate.stance.doing if fate.stance is not None else f"in {fate.phase or 'its start'}"
+    return exit_text(fate.status) if fate.status is not None else "silent"
+
+
+def _said(fate: Fate) -> str:
     for outcome in ("failed", "xfailed", "skipped"):
         for phase in fate.phases(outcome):
-            what = _reason(phase) if outcome == "skipped" else _SOURCE.sub("", phase.brief)
-            at = f" at {phase.where}" if phase.where and outcome != "skipped" else ""
-            return f"{'skipped: ' if outcome == 'skipped' else ''}{what}{at}"
-    return "passed"
+            if outcome == "skipped":
+                return f"skipped: {_reason(phase)}"
+            echo = Failure(fate.rank, phase.at, phase).is_echo
+            what = "lost the connection to a peer" if echo else _SOURCE.sub("", phase.brief)
+            return f"{what} at {phase.where}" if phase.where else what
+    return ""
