@@ -33,7 +33,7 @@ def pytest_runtest_logreport(report):
         file.write(json.dumps(line) + "\\n")
 
 def pytest_warning_recorded(warning_message, nodeid):
-    if "PYTEST_XDIST_WORKER" in os.environ:
+    if "PYTEST_XDIST_WORKER" in os.environ or "EVERYRANK_NODEID" in os.environ:
         return
     line = {"warning": warning_message.category.__name__, "text": str(warning_message.message), "nodeid": nodeid}
     with open(os.environ["EVERYRANK_INNER_TOLD"], "a") as file:
