@@ -10,11 +10,12 @@ from typing import Any, Literal
 
 import pytest
 from _pytest._code.code import ExceptionChainRepr, ReprEntryNative, ReprFileLocation, ReprTraceback
+from _pytest.skipping import evaluate_xfail_marks
 from everyrank import rollcall
 from everyrank.errors import LeakWarning, RankLost, RankWarning, WorldTimeout
 from everyrank.record import Phase, Warned
 from everyrank.verdict import Fates, Verdict
-from everyrank.world import ranks_text
+from everyrank.world import rank_seed, ranks_text
 
 When = Literal["setup", "call", "teardown"]
 
@@ -163,17 +164,17 @@ def _passes_alone(telling: Telling) -> str:
     before = telling.served[-3:]
     more = f" and {len(telling.served) - len(before)} before" if len(telling.served) > len(before) else ""
     return (
-        "This test passes alone: it was run again in a fresh world, and passed. Something that ran before it in "
-        f"its warm world changed what it sees: {', '.join(before)}{more}. Mark it @pytest.mark.world(fresh=True), "
-        "or find what they leave behind."
+        "This test passes alone: run again in a fresh world, it passed.\n"
+        f"In its warm world it came after {', '.join(before)}{more}, and something there changed what it sees.\n"
+        "Find what was left behind, or mark this test @pytest.mark.world(fresh=True)."
     )
 
 
 def _add_sections(longrepr: ExceptionChainRepr, verdict: Verdict, fates: Fates, telling: Telling) -> None:
     if verdict.others:
-        longrepr.addsection(
-            "the ranks" if verdict.rule == "some skipped" else "the other ranks", "\n".join(verdict.others)
-        )
+        lead = fates.ranks[verdict.lead]
+        all_told = verdict.rule in ("some skipped", "cut") or (lead.record is None and lead.early)
+        longrepr.addsection("the ranks" if all_told else "the other ranks", "\n".join(verdict.others))
     stances = [fate.stance for fate in fates.ranks if fate.stance is not None]
     if stances and verdict.rule in ("deadline", "lost", "cut"):
         longrepr.addsection("roll call", rollcall.told(stances))
@@ -182,7 +183,8 @@ def _add_sections(longrepr: ExceptionChainRepr, verdict: Verdict, fates: Fates, 
             longrepr.addsection(f"last words of rank {fate.rank}", fate.last_words)
     option = f" --world-seed={telling.seed}" if telling.seed else ""
     nodeid = shlex.quote(telling.item.nodeid)
-    longrepr.addsection("to repeat", f"pytest {nodeid}{option}")
+    seed = rank_seed(telling.item.nodeid, telling.seed, verdict.lead)
+    longrepr.addsection("to repeat", f"pytest {nodeid}{option}  # rank {verdict.lead} had the seed {seed}")
 
 
 def _add_teardown_failures(report: pytest.TestReport, verdict: Verdict, fates: Fates, telling: Telling) -> None:
@@ -260,13 +262,14 @@ def _expected_loss(verdict: Verdict, item: pytest.Item) -> Verdict:
     kind = kinds.get(verdict.rule)
     if kind is None:
         return verdict
-    for mark in item.iter_markers("xfail"):
-        raises = mark.kwargs.get("raises")
-        named = raises if isinstance(raises, tuple) else (raises,)
-        if any(isinstance(one, type) and issubclass(kind, one) and one in (RankLost, WorldTimeout) for one in named):
-            reason = mark.kwargs.get("reason", "")
-            return replace(verdict, outcome="xfailed", headline=f"{reason}{': ' if reason else ''}{verdict.headline}")
-    return verdict
+    expected = None if item.config.getoption("runxfail", False) else evaluate_xfail_marks(item)
+    if expected is None:
+        return verdict
+    named = expected.raises if isinstance(expected.raises, tuple) else (expected.raises,)
+    if kind not in named:
+        return verdict
+    reason = f"{expected.reason}: " if expected.reason else ""
+    return replace(verdict, outcome="xfailed", headline=f"{reason}{verdict.headline}")
 
 
 def pass_on_warnings(config: pytest.Config, fates: Fates, item: pytest.Item) -> None:

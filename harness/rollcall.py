@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from everyrank.bounds import one_line
 from everyrank.frames import Frame, is_users, standing
 from everyrank.launch.protocol import STACKS_SIGNAL, Seat, read_all
 from everyrank.world import ranks_text
@@ -23,6 +24,11 @@ _ANSWER = 0.25
 _NATIVE_READERS = 4
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
+#: As pystack writes it.
+_NATIVE_FRAME = re.compile(
+    r'^\s+\(C\) File "(?P<file>.*)", line (?P<line>\d+), in '
+    r"(?P<function>.*?)(?: \(inlined\))? \((?P<library>[^()]*)\)$"
+)
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+")
 
 
@@ -33,7 +39,7 @@ class Stance:
     rank: int
     stack: tuple[Frame, ...]  # the main thread's, innermost first
     state: str = ""  # what the kernel says, where that matters: stopped
-    native: str = ""
+    native: tuple[str, ...] = ()  # the C frames that it is in, innermost first, or why they are not known
 
     @property
     def doing(self) -> str:
@@ -49,8 +55,12 @@ class Stance:
 
 def call(seats: dict[int, Seat], native_within: float = 0.0) -> list[Stance]:
     """Ask every rank that is still there. With ``native_within``, also for C frames, for that long at most."""
-    before = {rank: os.fstat(seat.output.stacks.fileno()).st_size for rank, seat in seats.items()}
     states = {rank: _state(seat.pid) for rank, seat in seats.items()}
+    natives: dict[int, tuple[str, ...]] = {}
+    if native_within and len(seats) <= _NATIVE_READERS:
+        # Before the signal for the stacks, which ends a sleep in C.
+        natives = read_natives({rank: seat.pid for rank, seat in seats.items()}, native_within)
+    before = {rank: os.fstat(seat.output.stacks.fileno()).st_size for rank, seat in seats.items()}
     for rank, seat in seats.items():
         if seat.pid:
             with contextlib.suppress(ProcessLookupError):
@@ -61,12 +71,11 @@ def call(seats: dict[int, Seat], native_within: float = 0.0) -> list[Stance]:
     stances = [
         Stance(rank, parse(read_all(seat.output.stacks)), states[rank]) for rank, seat in sorted(seats.items())
     ]
-    if not native_within:
-        return stances
-    # One of each group tells for all: reading costs 0.3 s and more, and the bound on a world's end holds.
-    asked = [group[0].rank for _, group in groups(stances)][:_NATIVE_READERS]
-    natives = read_natives({rank: seats[rank].pid for rank in asked}, native_within)
-    return [replace(stance, native=natives.get(stance.rank, "")) for stance in stances]
+    if native_within and len(seats) > _NATIVE_READERS:
+        # Reading costs 0.3 s and more of a core, and the bound on a world's end holds: a few tell for all.
+        asked = [group[0].rank for _, group in groups(stances)][:_NATIVE_READERS]
+        natives = read_natives({rank: seats[rank].pid for rank in asked}, native_within)
+    return [replace(stance, native=natives.get(stance.rank, ())) for stance in stances]
 
 
 def _await_answers(seats: dict[int, Seat], before: dict[int, int]) -> None:
@@ -105,8 +114,8 @@ def native_reader() -> str:
     return beside if os.access(beside, os.X_OK) else shutil.which("pystack") or ""
 
 
-def read_natives(pids: dict[int, int | None], within: float) -> dict[int, str]:
-    """What the reader of C frames says of these ranks, or why it says nothing."""
+def read_natives(pids: dict[int, int | None], within: float) -> dict[int, tuple[str, ...]]:
+    """The C frames that these ranks are in, or why they cannot be had."""
     reader = native_reader()
     if not reader:
         return {}
@@ -126,11 +135,12 @@ def read_natives(pids: dict[int, int | None], within: float) -> dict[int, str]:
     found = {}
     for rank, process in running.items():
         try:
-            found[rank], _ = process.communicate(timeout=max(0.01, until - time.monotonic()))
+            text, _ = process.communicate(timeout=max(0.01, until - time.monotonic()))
+            found[rank] = native_frames(text, pids[rank])
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            found[rank] = f"pystack took longer than {within:g} s"
+            found[rank] = (f"(not known: pystack took longer than {within:g} s)",)
     return found
 
 
@@ -161,9 +171,8 @@ def told(stances: list[Stance]) -> str:
         lines += [f"  {frame.function} at {frame.file}:{frame.line}" for frame in _until_pytest(group[0].stack)]
         native = next((stance for stance in group if stance.native), None)
         if native is not None:
-            lines += [f"  native frames of rank {native.rank}:"]
-            lines += ["    " + line for line in _native_frames(native.native)]
-    if not native_reader() and any(stance.native == "" for stance in stances):
+            lines += [f"  native frames of rank {native.rank}:", *(f"    {frame}" for frame in native.native)]
+    if not native_reader() and any(stance.doing.startswith("waiting") for stance in stances):
         lines += ["", "(native frames: install everyrank[native])"]
     return "\n".join(lines)
 
@@ -174,14 +183,33 @@ def _until_pytest(stack: tuple[Frame, ...]) -> list[Frame]:
     return list(stack[: users[-1] + 1] if users else stack[:20])
 
 
-def _native_frames(text: str, most: int = 24) -> list[str]:
-    """The innermost frames of the thread that runs Python's main code, as pystack tells them."""
-    threads: list[list[str]] = []
+def native_frames(text: str, pid: int | None, most: int = 24) -> tuple[str, ...]:
+    """The C frames of the main thread in what pystack says, innermost first."""
+    frames: list[str] = []
+    mains = False
     for line in text.splitlines():
         if line.startswith("Traceback for thread"):
-            threads.append([])
-        elif threads and (match := re.match(r'\s+\((C|Python)\) File "(.*)", line (\d+), in (.*)$', line)):
-            kind, file, number, function = match.groups()
-            threads[-1].append(f"({kind}) {function} at {os.path.basename(file)}:{number}")
-    deepest = max(threads, key=lambda frames: sum("(Python)" in frame for frame in frames), default=[])
-    return deepest[::-1][:most]
+            mains = line.split()[3] == str(pid)
+        elif mains and (match := _NATIVE_FRAME.match(line)):
+            known = f"at {os.path.basename(match['file'])}:{match['line']}" if match["line"] != "0" else ""
+            where = known or f"in {os.path.basename(match['library'])}"
+            frames.append(f"{one_line(match['function'], 100)} {where}")
+    if "Traceback for thread" not in text:
+        return (f"(not known: {one_line(text.strip().rsplit(chr(10), 1)[-1] or 'pystack said nothing')})",)
+    return tuple(frames[::-1][:most])
+
+
+def fatal(text: str) -> str:
+    """What faulthandler wrote at a fatal signal, without the frames of pytest and of this harness."""
+    kept: list[str] = []
+    stack: list[tuple[str, bool]] = []
+    for line in [*text.splitlines(), ""]:
+        if match := _FRAME.match(line):
+            stack.append((line, is_users(match["file"])))
+            continue
+        users = [number for number, (_, is_one) in enumerate(stack) if is_one]
+        kept += [frame for frame, _ in stack[: users[-1] + 1 if users else None]]
+        stack = []
+        if not line.startswith("Extension modules: "):
+            kept.append(line)
+    return "\n".join(kept).strip("\n")

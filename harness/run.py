@@ -363,7 +363,7 @@ class Run:
         output = self.world.seats[fate.rank].output
         words = [read_all(output.out), read_all(output.err)]
         if fate.stance is None:
-            words.append(read_all(output.stacks))
+            words.append(rollcall.fatal(read_all(output.stacks)))
         fate.last_words = "\n".join(word.strip("\n") for word in words if word.strip())
 
     def _pass_on(self, rank: int, name: str) -> None:

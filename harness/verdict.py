@@ -77,8 +77,9 @@ class Failure:
     phase: Phase
 
     @property
-    def order(self) -> tuple[bool, float]:
-        return (self.is_echo, self.at)
+    def order(self) -> tuple[bool, bool, float]:
+        """The earliest is the root; but an echo never, and a teardown only where no test itself failed."""
+        return (self.is_echo, self.phase.when == "teardown", self.at)
 
     @property
     def is_echo(self) -> bool:
@@ -181,8 +182,9 @@ def _failed(fates: Fates) -> Verdict | None:
     found = failures(fates)
     if not found:
         return None
-    root = found[0]
-    alike = sorted({one.rank for one in found if one.phase.signature == root.phase.signature})
+    same = [one for one in found if one.phase.signature == found[0].phase.signature]
+    root = min(same, key=lambda one: one.rank)  # who said it first among them is chance
+    alike = sorted({one.rank for one in same})
     size = len(fates.ranks)
     if len(alike) == size:
         headline = f"on {ranks_text(alike)}" if size > 1 else ""

@@ -60,6 +60,10 @@ class World:
             lines = [f"  {ranks_text(ranks)}: {met.texts[ranks[0]]}" for ranks in told]
             raise AssertionError("ranks disagree\n" + "\n".join(lines))
 
+    def somebody_left(self) -> bool:
+        """Wait until every rank is here or has ended its test, and say whether one has ended."""
+        return bool(self._meet("somebody_left()", "", "").missing)
+
     def _come(self, what: str, brought: str, text: str) -> Met:
         __tracebackhide__ = True
         frame = users_frame(2)
@@ -89,6 +93,12 @@ def current_world() -> World:
 def enter(world: World) -> None:
     """For the rank's process: from now on this is its world."""
     _here[:] = [world]
+
+
+def rank_seed(nodeid: str, run: int, rank: int) -> int:
+    """A rank's seed: of its own, and the same whenever this test runs with the same ``--world-seed``."""
+    base = int.from_bytes(hashlib.sha256(f"{nodeid} {run}".encode()).digest()[:4], "big")
+    return (base + rank * 1_000_003) % 2**31
 
 
 def ranks_text(ranks: list[int]) -> str:

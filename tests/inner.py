@@ -113,9 +113,12 @@ class Project:
         return path
 
     def environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_"))}
+        # What a terminal, a CI service or an outer run says would change what the inner run writes.
+        apart = ("PYTEST", "COV_", "CI", "BUILD_NUMBER", "FORCE_COLOR", "NO_COLOR", "PY_COLORS")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(apart)}
         return {
             **kept,
+            "COLUMNS": "80",
             MARKER: self.marker,
             "TMPDIR": str(self.temp),
             "EVERYRANK_LEASES": str(self.folder / "leases"),
