@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import sys
 import tempfile
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,12 +17,13 @@ from everyrank.declaration import SIZE_PARAMETER, Declaration
 from everyrank.launch import fork, spawn
 from everyrank.launch.local import LocalLauncher, pipes
 from everyrank.options import Options
-from everyrank.rank import become_rank
+from everyrank.rank import accelerated, become_rank
 from everyrank.record import Order
 from everyrank.report import Telling, leak_lines, pass_on_warnings, reports
 from everyrank.run import LiveWorld, Run
 from everyrank.stash import DECLARATION, FIXTURES, MISUSE, TIMEOUT
 from everyrank.verdict import Fate, Fates, Verdict, judge
+from everyrank.world import rank_seed
 
 #: Idle warm worlds are kept up to this many ranks together.
 _IDLE_RANKS = 32
@@ -41,8 +41,10 @@ class Controller:
         self._launcher: LocalLauncher | None = None
         self._why_spawn = ""
         self._idle: OrderedDict[tuple[object, ...], LiveWorld] = OrderedDict()
+        self._spare: LiveWorld | None = None  # for the next test, forked while this one runs
         self._leases = leases.Leases(leases.capacity(), leases.folder())
         self._places = {item: index for index, item in enumerate(session.items)}
+        self._occurrences = _occurrences(session.items)
         self._tests = 0
         self._debugging = bool(self._config.getoption("usepdb", False) or self._config.getoption("trace", False))
 
@@ -87,13 +89,21 @@ class Controller:
         if wanted & {"process_group", "rpc_agent"}:
             import torch.distributed
         if "rpc_agent" in wanted:
-            import torch.distributed.rpc  # noqa: F401
+            import everyrank.rpc  # noqa: F401
+            import torch.distributed.rpc
+            import torch.distributed.rpc.rref_proxy  # noqa: F401
+        if "torch" in sys.modules:
+            accelerated()
+        if "numpy" in sys.modules:
+            import numpy.random  # noqa: F401
 
     def close(self) -> None:
         """End every world, in order where that can be had, and leave nothing behind."""
         for world in list(self._idle.values()):
             self._see_off(world)
         self._idle.clear()
+        if self._spare is not None:
+            self._spare.end()
         if self._launcher is not None:
             self._launcher.close()
         self._leases.close()
@@ -183,7 +193,7 @@ class Controller:
         return told
 
     def _judged(self, item: pytest.Item, nextitem: pytest.Item | None) -> tuple[Verdict, Fates, Telling]:
-        fresh = item.stash[DECLARATION].fresh or self._options.fresh
+        fresh = self._is_fresh(item)
         warm = None if fresh else self._warm(self._key(item))
         served = tuple(warm.served) if warm else ()
         verdict, fates = self._attempt(item, nextitem, warm, keep=not fresh)
@@ -203,13 +213,14 @@ class Controller:
     ) -> tuple[Verdict, Fates]:
         size = self._size(item)
         with self._leases.held(size):
-            world = warm or self._start_world(item, size)
+            world = warm or self._take_spare(item) or self._start_world(item, size)
             folder = os.path.join(self._live_launcher().folder, f"test-{self._tests}")
             self._tests += 1
             orders = self._orders(item, nextitem, folder, keep)
             limit, source = self._limit(item)
             run = self._watcher(world, orders, limit, source)
             try:
+                self._start_spare(nextitem)
                 fates = run.watch()
                 verdict = judge(fates)
                 if keep and _reusable(verdict, fates) and not world.broken and run.close_up():
@@ -253,12 +264,10 @@ class Controller:
         if keep and nextitem is not None and DECLARATION in nextitem.stash and not nextitem.stash[DECLARATION].fresh:
             follows = nextitem if self._key(nextitem) == self._key(item) else None
         size = self._size(item)
-        base = int.from_bytes(hashlib.sha256(f"{item.nodeid} {self._options.seed}".encode()).digest()[:4], "big")
-        named = [one for one in self._places if one.nodeid == item.nodeid]
         return [
             Order(
                 nodeid=item.nodeid,
-                occurrence=named.index(item) if item in named else 0,
+                occurrence=self._occurrences.get(item, 0),
                 index=self._places.get(item, -1),
                 next_nodeid=follows.nodeid if follows is not None else None,
                 next_index=self._places.get(follows, -1) if follows is not None else -1,
@@ -266,7 +275,7 @@ class Controller:
                 size=size,
                 backend=self._backend(declared),
                 device=self._device(declared, rank),
-                seed=(base + rank * 1_000_003) % 2**31,
+                seed=rank_seed(item.nodeid, self._options.seed, rank),
                 folder=folder,
                 keep=keep,
                 group="process_group" in item.stash[FIXTURES],
@@ -323,6 +332,29 @@ class Controller:
             return None
         return world
 
+    def _is_fresh(self, item: pytest.Item) -> bool:
+        return item.stash[DECLARATION].fresh or self._options.fresh
+
+    def _start_spare(self, nextitem: pytest.Item | None) -> None:
+        """Fork the next test's ranks while this test waits for its own, if that test wants new processes."""
+        if self._spare is not None or nextitem is None or DECLARATION not in nextitem.stash or self._debugging:
+            return
+        size = self._size(nextitem)
+        if self._is_fresh(nextitem) and self._live_launcher().name == "fork" and size <= leases.capacity():
+            self._spare = self._start_world(nextitem, size)
+
+    def _take_spare(self, item: pytest.Item) -> LiveWorld | None:
+        """The world that was forked ahead, if it is for this test and still whole."""
+        launcher = self._live_launcher()
+        world, self._spare = self._spare, None
+        if world is None:
+            return None
+        launcher.catch_up()
+        if world.launcher is launcher and world.key == self._key(item) and not any(seat.gone for seat in world.seats):
+            return world
+        world.end()
+        return None
+
     def _keep(self, world: LiveWorld) -> None:
         self._idle[world.key] = world
         while sum(len(one.seats) for one in self._idle.values()) > _IDLE_RANKS and len(self._idle) > 1:
@@ -370,6 +402,16 @@ def _reusable(verdict: Verdict, fates: Fates) -> bool:
         and len({record.collectives for record in records if record is not None}) == 1
         and not leak_lines(fates)
     )
+
+
+def _occurrences(items: list[pytest.Item]) -> dict[pytest.Item, int]:
+    """Which of the items of its name each is; pytest allows several."""
+    seen: Counter[str] = Counter()
+    found = {}
+    for item in items:
+        found[item] = seen[item.nodeid]
+        seen[item.nodeid] += 1
+    return found
 
 
 def _remove(folder: str) -> None:

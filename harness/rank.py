@@ -337,7 +337,25 @@ def sow(seed: int) -> None:
     if "torch" in sys.modules:
         import torch
 
-        torch.manual_seed(seed)
+        if accelerated():
+            torch.manual_seed(seed)
+        else:
+            # Without the rest of manual_seed, which notes a whole stack for each kind of device, in case it is
+            # initialised later: milliseconds, on every rank, twice a test.
+            torch.default_generator.manual_seed(seed)
+
+
+@functools.cache
+def accelerated() -> bool:
+    """Whether torch may have generators beside the processor's. Asked before ranks are forked."""
+    import torch
+
+    return (
+        torch.cuda.is_available()
+        or torch.xpu.is_available()
+        or torch.backends.mps.is_available()
+        or torch._C._get_privateuse1_backend_name() != "privateuseone"
+    )
 
 
 def fingerprint(item: pytest.Item) -> str:
