@@ -1,0 +1,204 @@
+"""The verdict on worlds that miss their deadline: gone, whatever the ranks do, with a roll call."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.inner import Inner, Project
+
+SOURCE = """
+    import ctypes, os, signal, threading, time
+    import pytest, torch
+    import torch.distributed as dist
+    import everyrank
+
+    late = pytest.mark.world(3, timeout=1)
+
+
+    @late
+    def test_sleeps(process_group, world):
+        if world.rank == 1:
+            time.sleep(1000)
+        dist.all_reduce(torch.ones(1))
+
+    @late
+    def test_ignores_sigterm(process_group, world):
+        for number in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
+            try:
+                signal.signal(number, signal.SIG_IGN)
+            except (OSError, ValueError):
+                pass
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+        if world.rank == 1:
+            threading.Event().wait()
+        dist.barrier()
+
+    @late
+    def test_holds_the_gil(process_group, world):
+        if world.rank == 1:
+            ctypes.PyDLL(None).sleep(1000)
+        dist.all_reduce(torch.ones(1))
+
+    @late
+    def test_stops_itself(process_group, world):
+        if world.rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        dist.all_reduce(torch.ones(1))
+
+    @late
+    def test_loops_for_ever(process_group, world):
+        while world.rank == 1:
+            pass
+        dist.all_reduce(torch.ones(1))
+
+    @late
+    def test_swallows_every_exception(world):
+        while True:
+            try:
+                time.sleep(1000)
+            except BaseException:
+                continue
+
+    @late
+    def test_all_wait(world):
+        threading.Event().wait()
+
+    @late
+    def test_sets_an_alarm_of_its_own(world):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        threading.Event().wait()
+
+    @pytest.fixture
+    def hangs_in_setup(world):
+        if world.rank == 1:
+            threading.Event().wait()
+
+    @pytest.fixture
+    def hangs_in_teardown(world):
+        yield
+        if world.rank == 1:
+            threading.Event().wait()
+
+    @late
+    def test_hangs_in_setup(hangs_in_setup):
+        pass
+
+    @late
+    def test_hangs_in_teardown(hangs_in_teardown):
+        pass
+
+    @late
+    def test_one_is_behind(process_group, world):
+        if world.rank == 2:
+            dist.recv(torch.ones(1), src=0)
+        dist.all_reduce(torch.ones(1))
+
+    @pytest.mark.world(2)
+    @pytest.mark.timeout(1)
+    def test_under_pytest_timeout(world):
+        threading.Event().wait()
+
+    @pytest.mark.world(2)
+    @pytest.mark.timeout(1, func_only=True)
+    def test_under_pytest_timeout_for_the_call_only(world):
+        threading.Event().wait()
+
+    @late
+    @pytest.mark.xfail(reason="known")
+    def test_xfail_does_not_cover_a_timeout(world):
+        threading.Event().wait()
+
+    @late
+    @pytest.mark.xfail(reason="slow", raises=everyrank.WorldTimeout)
+    def test_xfail_that_names_it_covers_a_timeout(world):
+        threading.Event().wait()
+
+    @late
+    @pytest.mark.xfail(reason="dies", raises=everyrank.RankLost)
+    def test_a_timeout_is_no_death(world):
+        threading.Event().wait()
+"""
+
+
+@pytest.fixture(scope="module")
+def worlds(module_project: Project) -> Inner:
+    module_project.write("test_inner.py", SOURCE)
+    return module_project.run("--fresh-worlds")
+
+
+@pytest.mark.parametrize(
+    "test",
+    ["test_sleeps", "test_ignores_sigterm", "test_holds_the_gil", "test_stops_itself", "test_loops_for_ever"],
+)
+def test_a_missed_deadline_is_a_failure_that_shows_the_odd_one_first(worlds: Inner, test: str) -> None:
+    told = worlds[test]
+    assert told.outcome == "failed"
+    headline = "the world of 3 missed its deadline of 1 s (the mark world): ranks 0-2 had not finished"
+    assert told.text.startswith(headline)
+    roll_call = told.text.partition("roll call")[2].splitlines()[1:3]
+    assert roll_call[0].startswith("rank 1 is ")
+    assert roll_call[1].startswith("ranks 0,2 are ")
+
+
+@pytest.mark.parametrize("test", ["test_swallows_every_exception", "test_all_wait", "test_sets_an_alarm_of_its_own"])
+def test_ranks_that_all_hang_are_told_together(worlds: Inner, test: str) -> None:
+    told = worlds[test]
+    assert told.outcome == "failed"
+    roll_call = told.text.partition("roll call")[2].splitlines()[1]
+    assert roll_call.startswith("ranks 0-2 are ")
+
+
+@pytest.mark.parametrize(
+    ("test", "where"),
+    [
+        ("test_sleeps", "test_sleeps at test_inner.py:13"),
+        ("test_holds_the_gil", "test_holds_the_gil at test_inner.py:31"),
+        ("test_loops_for_ever", "test_loops_for_ever at test_inner.py"),
+        ("test_one_is_behind", "recv at test_inner.py"),
+        ("test_all_wait", "wait at test_inner.py"),
+    ],
+)
+def test_the_roll_call_says_what_the_odd_one_does(worlds: Inner, test: str, where: str) -> None:
+    assert where in worlds[test].text
+
+
+def test_a_rank_that_was_stopped_is_said_to_be(worlds: Inner) -> None:
+    assert re.search(
+        r"rank 1 is in test_stops_itself at test_inner.py:\d+, stopped", worlds["test_stops_itself"].text
+    )
+
+
+def test_the_ranks_in_a_collective_are_said_to_wait_in_it(worlds: Inner) -> None:
+    assert "ranks 0,2 are waiting in all_reduce at test_inner.py:14" in worlds["test_sleeps"].text
+
+
+@pytest.mark.parametrize("test", ["test_hangs_in_setup", "test_hangs_in_teardown"])
+def test_only_the_ranks_that_hang_are_late(worlds: Inner, test: str) -> None:
+    told = worlds[test]
+    assert told.outcome == "failed"
+    assert "missed its deadline" in told.text
+    phase = test.rpartition("_")[2]
+    assert f": rank 1 had not finished its {phase}\n" in told.text
+    assert "rank 1 is waiting in wait at test_inner.py" in told.text
+    assert f"hangs_in_{phase} at " in told.text
+
+
+@pytest.mark.parametrize("test", ["test_under_pytest_timeout", "test_under_pytest_timeout_for_the_call_only"])
+def test_pytest_timeout_governs_a_world(worlds: Inner, test: str) -> None:
+    told = worlds[test]
+    assert told.outcome == "failed"
+    assert "missed its deadline of 1 s (pytest-timeout)" in told.text
+
+
+@pytest.mark.parametrize(
+    ("test", "outcome"),
+    [
+        ("test_xfail_does_not_cover_a_timeout", "failed"),
+        ("test_xfail_that_names_it_covers_a_timeout", "xfailed"),
+        ("test_a_timeout_is_no_death", "failed"),
+    ],
+)
+def test_a_timeout_is_expected_only_where_the_mark_names_it(worlds: Inner, test: str, outcome: str) -> None:
+    assert worlds[test].outcome == outcome

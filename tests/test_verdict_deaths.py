@@ -1,0 +1,214 @@
+"""The verdict on ranks that die or leave: by name of rank and signal, and never green."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.inner import Inner, Project
+
+SOURCE = """
+    import ctypes, os, signal, sys, threading
+    import pytest, torch
+    import torch.distributed as dist
+    import everyrank
+
+    world_of_3 = pytest.mark.world(3)
+
+
+    def on_rank_1(world, act):
+        if world.rank == 1:
+            print("last words on stdout")
+            print("last words on stderr", file=sys.stderr)
+            act()
+        dist.all_reduce(torch.ones(1))
+
+    @world_of_3
+    def test_exit_0(process_group, world):
+        on_rank_1(world, lambda: os._exit(0))
+
+    @world_of_3
+    def test_exit_3(process_group, world):
+        on_rank_1(world, lambda: os._exit(3))
+
+    @world_of_3
+    def test_exit_0_on_all(world):
+        os._exit(0)
+
+    @world_of_3
+    def test_sigkill(process_group, world):
+        on_rank_1(world, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+    @world_of_3
+    def test_sigkill_on_all(world):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @world_of_3
+    def test_segfault(process_group, world):
+        def dereference_null():
+            ctypes.string_at(0)
+        on_rank_1(world, dereference_null)
+
+    @world_of_3
+    def test_abort(process_group, world):
+        on_rank_1(world, os.abort)
+
+    @world_of_3
+    def test_sigterm(process_group, world):
+        on_rank_1(world, lambda: os.kill(os.getpid(), signal.SIGTERM))
+
+    @world_of_3
+    def test_real_time_signal(world):
+        if world.rank == 2:
+            os.kill(os.getpid(), signal.SIGRTMIN + 3)
+
+    @world_of_3
+    def test_dies_while_others_pass(world):
+        if world.rank == 1:
+            os._exit(0)
+
+    @world_of_3
+    def test_dies_while_another_has_raised(world):
+        if world.rank == 0:
+            raise ValueError("the cause")
+        with pytest.raises(AssertionError, match="ended without coming"):
+            world.barrier()
+        if world.rank == 1:
+            os._exit(1)
+
+    @world_of_3
+    def test_exits_in_a_thread(process_group, world):
+        def act():
+            threading.Thread(target=lambda: os._exit(5)).start()
+        on_rank_1(world, act)
+
+    @pytest.fixture
+    def dies_in_setup(world):
+        if world.rank == 1:
+            os._exit(4)
+
+    @pytest.fixture
+    def dies_in_teardown(world):
+        yield
+        if world.rank == 1:
+            os._exit(4)
+
+    @world_of_3
+    def test_dies_in_setup(dies_in_setup):
+        pass
+
+    @world_of_3
+    def test_dies_in_teardown(dies_in_teardown):
+        pass
+
+    @world_of_3
+    def test_closes_all_descriptors(process_group, world):
+        if world.rank == 1:
+            os.closerange(0, 4096)
+        dist.barrier()
+
+    @world_of_3
+    def test_closes_all_but_the_standard_streams(world):
+        if world.rank == 1:
+            os.closerange(3, 4096)
+
+    @world_of_3
+    @pytest.mark.xfail(reason="known")
+    def test_xfail_does_not_cover_a_death(process_group, world):
+        on_rank_1(world, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+    @world_of_3
+    @pytest.mark.xfail(reason="known", raises=RuntimeError)
+    def test_xfail_with_raises_does_not_cover_a_death(process_group, world):
+        on_rank_1(world, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+    @world_of_3
+    @pytest.mark.xfail(reason="dies", raises=everyrank.RankLost)
+    def test_xfail_that_names_it_covers_a_death(process_group, world):
+        on_rank_1(world, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+    @world_of_3
+    @pytest.mark.xfail(reason="dies", raises=everyrank.RankLost)
+    def test_an_exception_is_no_death(world):
+        raise RuntimeError("alive")
+
+    @world_of_3
+    @pytest.mark.xfail(False, reason="not here", raises=everyrank.RankLost)
+    def test_a_false_condition_expects_nothing(world):
+        os._exit(1)
+
+    @world_of_3
+    @pytest.mark.xfail(True, reason="dies", raises=(ValueError, everyrank.RankLost))
+    def test_death_or_exception(world):
+        os._exit(1)
+"""
+
+
+@pytest.fixture(scope="module")
+def worlds(module_project: Project) -> Inner:
+    module_project.write("test_inner.py", SOURCE)
+    return module_project.run("--fresh-worlds")
+
+
+@pytest.mark.parametrize(
+    ("test", "headline"),
+    [
+        ("test_exit_0", "rank 1 of 3 left without a record (exit code 0) in call"),
+        ("test_exit_3", "rank 1 of 3 left without a record (exit code 3) in call"),
+        ("test_exit_0_on_all", "ranks 0-2 of 3 left without a record (exit code 0) in call"),
+        ("test_sigkill", "rank 1 of 3 was killed by SIGKILL in call"),
+        ("test_sigkill_on_all", "ranks 0-2 of 3 were killed by SIGKILL in call"),
+        ("test_segfault", "rank 1 of 3 was killed by SIGSEGV in call"),
+        ("test_abort", "rank 1 of 3 was killed by SIGABRT in call"),
+        ("test_sigterm", "rank 1 of 3 was killed by SIGTERM in call"),
+        ("test_real_time_signal", "rank 2 of 3 was killed by signal"),
+        ("test_dies_while_others_pass", "rank 1 of 3 left without a record (exit code 0) in call"),
+        ("test_exits_in_a_thread", "rank 1 of 3 left without a record (exit code 5) in call"),
+        ("test_dies_in_setup", "rank 1 of 3 left without a record (exit code 4) in setup"),
+        ("test_dies_in_teardown", "rank 1 of 3 left without a record (exit code 4) in teardown"),
+        ("test_closes_all_descriptors", "rank 1 of 3"),
+        ("test_closes_all_but_the_standard_streams", "rank 1 of 3"),
+    ],
+)
+def test_a_death_names_the_rank_and_how_it_ended(worlds: Inner, test: str, headline: str) -> None:
+    assert worlds[test].outcome == "failed"
+    assert worlds[test].text.startswith(headline)
+
+
+@pytest.mark.parametrize("test", ["test_segfault", "test_abort"])
+def test_a_fatal_signal_shows_the_frames_it_came_from(worlds: Inner, test: str) -> None:
+    assert "Fatal Python error" in worlds[test].text
+    assert "in on_rank_1" in worlds[test].text
+
+
+@pytest.mark.parametrize("test", ["test_exit_3", "test_sigkill", "test_segfault"])
+def test_a_dying_ranks_last_words_are_shown(worlds: Inner, test: str) -> None:
+    assert "last words of rank 1" in worlds[test].text
+    assert "last words on stdout" in worlds[test].text
+    assert "last words on stderr" in worlds[test].text
+
+
+@pytest.mark.parametrize("test", ["test_exit_0", "test_sigkill", "test_segfault"])
+def test_the_ranks_left_behind_are_folded(worlds: Inner, test: str) -> None:
+    assert "ranks 0,2: lost the connection to a peer at test_inner.py:15" in worlds[test].text
+
+
+def test_a_death_after_a_failure_does_not_hide_it(worlds: Inner) -> None:
+    told = worlds["test_dies_while_another_has_raised"]
+    assert told.outcome == "failed"
+    assert told.text.startswith("rank 0 of 3 failed first, in call")
+    assert "rank 1: left without a record (exit code 1)" in told.text
+
+
+@pytest.mark.parametrize(
+    ("test", "outcome"),
+    [
+        ("test_xfail_does_not_cover_a_death", "failed"),
+        ("test_xfail_with_raises_does_not_cover_a_death", "failed"),
+        ("test_xfail_that_names_it_covers_a_death", "xfailed"),
+        ("test_an_exception_is_no_death", "failed"),
+        ("test_a_false_condition_expects_nothing", "failed"),
+        ("test_death_or_exception", "xfailed"),
+    ],
+)
+def test_a_death_is_expected_only_where_the_mark_names_it(worlds: Inner, test: str, outcome: str) -> None:
+    assert worlds[test].outcome == outcome
