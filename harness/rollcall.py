@@ -44,12 +44,11 @@ class Stance:
     @property
     def doing(self) -> str:
         """A rank in a library's function waits, as far as can be told; one in the user's own code may not."""
-        waits = self.stack and not is_users(self.stack[0].file)
-        return f"{'waiting ' if waits else ''}in {self.where}"
-
-    @property
-    def where(self) -> str:
-        told = standing(self.stack) if self.stack else "somewhere (it gave no stack)"
+        if self.stack:
+            waits = not is_users(self.stack[0].file)
+            told = f"{'waiting ' if waits else ''}in {standing(self.stack)}"
+        else:
+            told = "not answering (no stack can be had)"
         return f"{told}, {self.state}" if self.state else told
 
 

@@ -1,0 +1,194 @@
+"""The roll call: reading stacks, grouping ranks, telling it; all on made-up stacks."""
+
+from __future__ import annotations
+
+import pytest
+from everyrank import rollcall
+from everyrank.frames import Frame
+from everyrank.rollcall import Stance
+
+HERE = "/home/me/test_x.py"
+TORCH = "/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py"
+WRAPPER = Frame("/venv/lib/python3.12/site-packages/torch/distributed/c10d_logger.py", 81, "wrapper")
+PYTEST = Frame("/venv/lib/python3.12/site-packages/_pytest/python.py", 166, "pytest_pyfunc_call")
+
+REDUCES = (Frame(TORCH, 3010, "all_reduce"), WRAPPER, Frame(HERE, 40, "test_loop"), PYTEST)
+RECEIVES = (Frame(TORCH, 2200, "recv"), WRAPPER, Frame(HERE, 38, "test_loop"), PYTEST)
+LOOPS = (Frame(HERE, 7, "step"), Frame(HERE, 38, "test_loop"), PYTEST)
+
+DUMP = """\
+Thread 0x00007f11 (most recent call first):
+  File "/usr/lib/python3.12/threading.py", line 359 in wait
+  File "/usr/lib/python3.12/threading.py", line 1032 in _bootstrap
+
+Current thread 0x00007f12 (most recent call first):
+  File "/home/me/a folder, odd/test_x.py", line 12 in <lambda>
+  File "/home/me/test_x.py", line ??? in test_loop
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_native_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollcall, "native_reader", lambda: "/usr/bin/pystack")
+
+
+# --- reading ---------------------------------------------------------------------------------------------
+
+
+def test_the_main_thread_comes_last_in_a_dump() -> None:
+    assert rollcall.parse(DUMP) == (
+        Frame("/home/me/a folder, odd/test_x.py", 12, "<lambda>"),
+        Frame("/home/me/test_x.py", 0, "test_loop"),
+    )
+
+
+def test_of_several_dumps_the_last_counts() -> None:
+    again = 'Current thread 0x00007f12 (most recent call first):\n  File "/home/me/test_x.py", line 9 in later\n'
+    assert rollcall.parse(DUMP + again) == (Frame("/home/me/test_x.py", 9, "later"),)
+
+
+@pytest.mark.parametrize("text", ["", "Fatal Python error: Aborted\n", '  File "/a.py", line 1 in f\n', "\ufffd\x00"])
+def test_no_thread_is_no_stack(text: str) -> None:
+    assert rollcall.parse(text) == ()
+
+
+def test_a_dump_cut_off_in_the_middle_is_read_as_far_as_it_goes() -> None:
+    assert rollcall.parse(DUMP[:-30]) == (Frame("/home/me/a folder, odd/test_x.py", 12, "<lambda>"),)
+
+
+# --- where a rank stands ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stance", "doing"),
+    [
+        (Stance(0, REDUCES), "waiting in all_reduce at test_x.py:40"),
+        (Stance(0, LOOPS), "in step at test_x.py:7"),
+        (Stance(0, LOOPS, "stopped"), "in step at test_x.py:7, stopped"),
+        (Stance(0, ()), "not answering (no stack can be had)"),
+        (Stance(0, (), "stopped"), "not answering (no stack can be had), stopped"),
+    ],
+)
+def test_a_rank_stands_where_the_users_code_called(stance: Stance, doing: str) -> None:
+    assert stance.doing == doing
+
+
+def test_a_stack_without_code_of_the_user_is_told_by_its_innermost_frame() -> None:
+    assert Stance(0, (PYTEST,)).doing == "waiting in pytest_pyfunc_call at python.py:166"
+
+
+# --- grouping --------------------------------------------------------------------------------------------
+
+
+def test_the_odd_one_out_comes_first() -> None:
+    stances = [Stance(0, REDUCES), Stance(1, REDUCES), Stance(2, RECEIVES), Stance(3, REDUCES)]
+    assert rollcall.folded(stances) == [
+        "rank 2 is waiting in recv at test_x.py:38",
+        "ranks 0,1,3 are waiting in all_reduce at test_x.py:40",
+    ]
+
+
+def test_groups_of_one_size_come_by_rank() -> None:
+    stances = [Stance(0, REDUCES), Stance(1, RECEIVES), Stance(2, LOOPS)]
+    assert [group[0].rank for _, group in rollcall.groups(stances)] == [0, 1, 2]
+
+
+def test_a_stopped_rank_is_not_of_the_group_that_stands_at_the_same_line() -> None:
+    stances = [Stance(0, LOOPS), Stance(1, LOOPS, "stopped"), Stance(2, LOOPS)]
+    assert rollcall.folded(stances)[0] == "rank 1 is in step at test_x.py:7, stopped"
+
+
+def test_ranks_that_called_from_different_lines_are_different_groups() -> None:
+    elsewhere = (REDUCES[0], WRAPPER, Frame(HERE, 41, "test_loop"), PYTEST)
+    assert len(rollcall.groups([Stance(0, REDUCES), Stance(1, elsewhere)])) == 2
+
+
+# --- telling ---------------------------------------------------------------------------------------------
+
+
+def test_each_group_shows_one_stack_down_to_the_test() -> None:
+    assert rollcall.told([Stance(0, REDUCES), Stance(1, LOOPS), Stance(2, REDUCES)]).splitlines() == [
+        "rank 1 is in step at test_x.py:7",
+        "ranks 0,2 are waiting in all_reduce at test_x.py:40",
+        "",
+        "rank 1, innermost frame first:",
+        f"  step at {HERE}:7",
+        f"  test_loop at {HERE}:38",
+        "",
+        "ranks 0,2, innermost frame first:",
+        f"  all_reduce at {TORCH}:3010",
+        f"  wrapper at {WRAPPER.file}:81",
+        f"  test_loop at {HERE}:40",
+    ]
+
+
+def test_c_frames_are_told_once_a_group() -> None:
+    stances = [Stance(0, REDUCES), Stance(1, REDUCES, native=("epoll_wait in libc.so.6", "wait at pair.cc:3"))]
+    assert rollcall.told(stances).splitlines()[-3:] == [
+        "  native frames of rank 1:",
+        "    epoll_wait in libc.so.6",
+        "    wait at pair.cc:3",
+    ]
+
+
+def test_without_a_reader_of_c_frames_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollcall, "native_reader", lambda: "")
+    assert rollcall.told([Stance(0, REDUCES)]).endswith("(native frames: install everyrank[native])")
+    assert "install" not in rollcall.told([Stance(0, LOOPS)])
+
+
+def test_an_empty_roll_call_says_so() -> None:
+    assert rollcall.told([]) == "no rank is left to ask"
+
+
+def test_a_deep_stack_without_code_of_the_user_is_bounded() -> None:
+    text = rollcall.told([Stance(0, (PYTEST,) * 500)])
+    assert len(text.splitlines()) < 30
+
+
+# --- frames in C -----------------------------------------------------------------------------------------
+
+PYSTACK = """\
+Traceback for thread 77 (worker) [] (most recent call last):
+    (C) File "???", line 0, in clone3 (libc.so.6)
+Traceback for thread 42 (python) [Has the GIL] (most recent call last):
+    (Python) File "/home/me/test_x.py", line 12, in test_loop
+    (C) File "/build/Modules/_ctypes/callproc.c", line 1262, in _call_function_pointer (inlined) (_ctypes.so)
+    (C) File "???", line 0, in clock_nanosleep (libc.so.6)
+"""
+
+
+def test_c_frames_are_the_main_threads_innermost_first() -> None:
+    assert rollcall.native_frames(PYSTACK, 42) == (
+        "clock_nanosleep in libc.so.6",
+        "_call_function_pointer at callproc.c:1262",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "(not known: pystack said nothing)"),
+        ("Traceback:\nOperation not permitted\n", "(not known: Operation not permitted)"),
+    ],
+)
+def test_where_c_frames_cannot_be_had_the_reason_is_told(text: str, why: str) -> None:
+    assert rollcall.native_frames(text, 42) == (why,)
+
+
+def test_a_fatal_error_is_told_without_the_frames_of_pytest() -> None:
+    text = f"""\
+Fatal Python error: Segmentation fault
+
+Current thread 0x00007f12 (most recent call first):
+  File "{HERE}", line 12 in test_loop
+  File "{PYTEST.file}", line 166 in pytest_pyfunc_call
+
+Extension modules: numpy, torch (total: 2)
+"""
+    assert rollcall.fatal(text).splitlines() == [
+        "Fatal Python error: Segmentation fault",
+        "",
+        "Current thread 0x00007f12 (most recent call first):",
+        f'  File "{HERE}", line 12 in test_loop',
+    ]
