@@ -28,26 +28,27 @@ class Groups:
 
         with watch.allowing():
             if self._kept is None:
-                self._open(world)
+                self._open(world, outlives=keep)
+                self._kept = dist.group.WORLD
         try:
             yield dist.group.WORLD
         finally:
             # A process that is about to end does not wait for a destructor.
-            self._kept = dist.group.WORLD if dist.is_initialized() else None
-            if not keep and not leaving and self._kept is not None:
+            if not keep and not leaving:
                 self._kept = None
-                dist.destroy_process_group()
+                if dist.is_initialized():
+                    dist.destroy_process_group()
 
-    def _open(self, world: World) -> None:
+    def _open(self, world: World, outlives: bool) -> None:
         import torch
         import torch.distributed as dist
 
         if world.device.startswith("cuda"):
             torch.cuda.set_device(world.device)
-        # A file of its own: FileStore deletes its file with its last user (pytorch#67566).
-        store: Any = dist.FileStore(  # type: ignore[attr-defined]
-            os.path.join(world.folder, "process_group"), world.size
-        )
+        # A file of its own: FileStore deletes its file with its last user (pytorch#67566). Beside the test's
+        # folder, where the group outlives the test: new_group() in a later test goes to this store again.
+        path = f"{world.folder}.process_group" if outlives else os.path.join(world.folder, "process_group")
+        store: Any = dist.FileStore(path, world.size)  # type: ignore[attr-defined]
         dist.init_process_group(
             world.backend,
             store=store,
