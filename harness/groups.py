@@ -26,8 +26,8 @@ class Groups:
         """The default group for one test, over a FileStore of its own."""
         import torch.distributed as dist
 
-        with watch.allowing():
-            if self._kept is None:
+        if self._kept is None:
+            with watch.allowing():
                 self._open(world, outlives=keep)
                 self._kept = dist.group.WORLD
         try:

@@ -7,6 +7,7 @@ What a fixture of a wider scope made during its own setup is that fixture's, and
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 import signal
@@ -43,7 +44,7 @@ def snapshot() -> Snapshot:
                 now["fd", fd] = target
     for name in _names("/dev/shm"):
         now["shm", name] = name
-    for name, value in os.environ.items():
+    for name, value in _environment():
         now["env", name] = value
     for number in (
         signal.SIGINT,
@@ -136,6 +137,15 @@ def _maps_shared_memory(name: str) -> bool:
     with contextlib.suppress(OSError), open("/proc/self/maps") as maps:
         return f"/dev/shm/{name}\n" in maps.read()
     return False
+
+
+def _environment() -> Iterator[tuple[str, str]]:
+    """``os.environ.items()``, which encodes and decodes every name, four times a test on every rank."""
+    raw: dict[Any, Any] = getattr(os.environ, "_data", os.environ)
+    return ((_text(name), _text(value)) for name, value in raw.items())
+
+
+_text = functools.lru_cache(maxsize=4096)(os.fsdecode)
 
 
 def _working_directory() -> str:
