@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import warnings
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -230,13 +232,34 @@ def _add_leaks(
         told[-1].sections.append(("left behind", "\n".join(lines)))
 
 
+#: The kinds of leaks, as they are told: one, and many.
+_LEAKS = {
+    "process": ("a child process", "child processes"),
+    "thread": ("a thread", "threads"),
+    "process-group": ("a process group", "process groups"),
+    "rpc-agent": ("an RPC agent", "RPC agents"),
+    "rref": ("an RRef", "RRefs"),
+    "fd": ("a file descriptor", "file descriptors"),
+    "shm": ("shared memory", "pieces of shared memory"),
+    "gpu-memory": ("GPU memory", "pieces of GPU memory"),
+}
+
+
 def leak_lines(fates: Fates) -> list[str]:
-    """``ranks 0-3 left a thread: Thread-1``: one line for each thing, however many ranks left it."""
-    left: dict[tuple[str, str], list[int]] = {}
+    """``ranks 0-3 left a thread: Thread-1``: one line for all that is alike, however many ranks left it."""
+    left: dict[tuple[str, str], Counter[int]] = {}
     for fate in fates.ranks:
         for leak in fate.record.leaks if fate.record else ():
-            left.setdefault((leak.kind, leak.what), []).append(fate.rank)
-    return [f"{ranks_text(sorted(set(ranks)))} left a {kind}: {what}" for (kind, what), ranks in left.items()]
+            what = re.sub(r"^(socket|pipe):\[\d+\]$", r"\1", leak.what)
+            left.setdefault((leak.kind, what), Counter())[fate.rank] += 1
+    lines = []
+    for (kind, what), counts in left.items():
+        for count in sorted(set(counts.values())):
+            one, many = _LEAKS[kind]
+            ranks = [rank for rank, counted in counts.items() if counted == count]
+            each = " each" if count > 1 and len(ranks) > 1 else ""
+            lines.append(f"{ranks_text(ranks)} left {one if count == 1 else f'{count} {many}'}{each}: {what}")
+    return lines
 
 
 def _add_output(told: list[pytest.TestReport], verdict: Verdict, fates: Fates) -> None:

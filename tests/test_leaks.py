@@ -1,0 +1,208 @@
+"""What a test leaves behind on a rank: reported by kind and rank, failed where asked, never a false alarm."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.inner import Inner, Project
+
+SOURCE = """
+    import multiprocessing.shared_memory, os, subprocess, sys, threading
+    import pytest, torch
+    import torch.distributed as dist
+    import torch.distributed.rpc as rpc
+
+    world_of_2 = pytest.mark.world(2)
+    kept = []
+
+
+    @world_of_2
+    def test_child(world):
+        if world.rank == 1:
+            subprocess.Popen(["sleep", "1000"])
+
+    @world_of_2
+    def test_child_in_its_own_session(world):
+        subprocess.Popen(["sleep", "1000"], start_new_session=True)
+
+    @world_of_2
+    def test_orphaned_grandchild(world):
+        if world.rank == 1:
+            subprocess.run(["sh", "-c", "sleep 1000 > /dev/null 2>&1 &"], start_new_session=True, check=True)
+
+    @world_of_2
+    def test_thread(world):
+        threading.Thread(target=threading.Event().wait, name="for ever", daemon=True).start()
+
+    @world_of_2
+    def test_subgroup(process_group):
+        dist.new_group([0, 1])
+
+    @world_of_2
+    def test_own_group(world):
+        dist.init_process_group("gloo", init_method=world.init_method, rank=world.rank, world_size=world.size)
+
+    @world_of_2
+    def test_own_rpc_agent(world):
+        options = rpc.TensorPipeRpcBackendOptions(init_method=world.init_method, _transports=["uv"])
+        rpc.init_rpc(f"w{world.rank}", rank=world.rank, world_size=world.size, rpc_backend_options=options)
+
+    @world_of_2
+    def test_rref(rpc_agent, world):
+        if world.rank == 0:
+            kept.append(rpc.remote("worker1", torch.add, args=(torch.ones(1), 1)))
+            kept[0].to_here()
+
+    @world_of_2
+    def test_descriptor(world, tmp_path):
+        if world.rank == 1:
+            os.open(os.fspath(tmp_path / "left open"), os.O_CREAT | os.O_RDWR)
+
+    @world_of_2
+    def test_shared_memory(world):
+        if world.rank == 1:
+            kept.append(multiprocessing.shared_memory.SharedMemory(create=True, size=64))
+            multiprocessing.resource_tracker.unregister(kept[0]._name, "shared_memory")
+
+    # --- what is none
+
+    @world_of_2
+    def test_clean(process_group, tmp_path):
+        total = torch.ones(4)
+        dist.all_reduce(total)
+        (tmp_path / "file").write_text("closed")
+        subprocess.run(["true"], check=True)
+        thread = threading.Thread(target=lambda: None)
+        thread.start()
+        thread.join()
+
+    @world_of_2
+    def test_clean_rpc(rpc_agent, world):
+        assert rpc.rpc_sync("worker0", torch.add, args=(torch.ones(1), 1)) == 2
+
+    @world_of_2
+    def test_clean_own_group(world):
+        dist.init_process_group("gloo", init_method=world.init_method, rank=world.rank, world_size=world.size)
+        subgroup = dist.new_group([0, 1])
+        dist.barrier(subgroup)
+        dist.destroy_process_group()
+
+    @pytest.fixture(scope="module")
+    def module_thread():
+        stop = threading.Event()
+        thread = threading.Thread(target=stop.wait, name="of the module")
+        thread.start()
+        yield
+        stop.set()
+        thread.join()
+
+    @world_of_2
+    def test_of_a_wider_fixture(module_thread, world):
+        pass
+
+    @world_of_2
+    def test_first_backward(world):
+        torch.ones(3, requires_grad=True).sum().backward()
+        torch.rand(300, 300) @ torch.rand(300, 300)
+
+    @world_of_2
+    def test_fails_and_leaks(world):
+        threading.Thread(target=threading.Event().wait, name="for ever", daemon=True).start()
+        assert world.rank == 0
+"""
+
+#: test -> how its leak is told.
+LEAKS = {
+    "test_child": "rank 1 left a child process: pid",
+    "test_child_in_its_own_session": "left a child process: pid",
+    "test_thread": "ranks 0,1 left a thread: for ever",
+    "test_subgroup": "ranks 0,1 left a process group: ProcessGroup '1' of 2 ranks",
+    "test_own_group": "ranks 0,1 left a process group: ProcessGroup '0' of 2 ranks",
+    "test_own_rpc_agent": "rank 1 left an RPC agent: WorkerInfo(id=1, name=w1)",
+    "test_rref": "rank 1 left an RRef: ",
+    "test_descriptor": "rank 1 left a file descriptor: ",
+    "test_shared_memory": "rank 1 left shared memory: ",
+}
+
+CLEAN = [
+    "test_clean",
+    "test_clean_rpc",
+    "test_clean_own_group",
+    "test_of_a_wider_fixture",
+    "test_first_backward",
+]
+
+
+@pytest.fixture(scope="module")
+def reporting(module_project: Project) -> Inner:
+    module_project.write("test_inner.py", SOURCE)
+    return module_project.run("--fresh-worlds", "--leaks=report")
+
+
+@pytest.fixture(scope="module")
+def failing(module_project: Project) -> Inner:
+    module_project.write("test_inner.py", SOURCE)
+    return module_project.run("--fresh-worlds", "--leaks=fail")
+
+
+def leak_warnings(inner: Inner, test: str) -> list[str]:
+    return [
+        one["text"]
+        for one in inner.warnings
+        if one["warning"] == "LeakWarning" and one["nodeid"].endswith("::" + test)
+    ]
+
+
+@pytest.mark.parametrize("test", LEAKS)
+def test_a_leak_is_reported_and_the_test_passes(reporting: Inner, test: str) -> None:
+    assert reporting[test].outcome == "passed"
+    assert any(LEAKS[test] in text for text in leak_warnings(reporting, test))
+    assert LEAKS[test] in reporting[test].sections["left behind"]
+    assert LEAKS[test] in reporting[test].properties["leaks"]
+
+
+@pytest.mark.parametrize("test", LEAKS)
+def test_a_leak_is_an_error_where_asked(failing: Inner, test: str) -> None:
+    assert failing[test].outcome == "error"
+    assert "the test left something behind" in failing[test].text
+    assert LEAKS[test] in failing[test].text
+
+
+@pytest.mark.parametrize("test", CLEAN)
+def test_what_was_there_before_or_is_gone_after_is_no_leak(reporting: Inner, failing: Inner, test: str) -> None:
+    assert leak_warnings(reporting, test) == []
+    assert failing[test].outcome == "passed"
+
+
+def test_descriptors_of_one_kind_are_counted(reporting: Inner) -> None:
+    """An agent that is left holds a hundred sockets and pipes."""
+    assert len(leak_warnings(reporting, "test_own_rpc_agent")) < 20
+
+
+def test_a_failure_is_not_hidden_by_a_leak(failing: Inner) -> None:
+    told = failing["test_fails_and_leaks"]
+    assert told.outcome == "failed"
+    assert "rank 1 of 2 failed first" in told.text
+    assert "ranks 0,1 left a thread: for ever" in told.sections["left behind"]
+
+
+def test_an_orphan_of_a_rank_is_ended_with_its_world(reporting: Inner) -> None:
+    """That it is gone is checked by every inner run."""
+    assert reporting["test_orphaned_grandchild"].outcome == "passed"
+
+
+def test_leaks_can_be_left_alone(project: Project) -> None:
+    project.write(
+        "test_inner.py",
+        """
+        import threading
+        import pytest
+
+        @pytest.mark.world(2)
+        def test_thread(world):
+            threading.Thread(target=threading.Event().wait, daemon=True).start()
+        """,
+    )
+    inner = project.run("--leaks=off")
+    assert inner["test_thread"].outcome == "passed"
+    assert inner.warnings == []
