@@ -38,10 +38,12 @@ def snapshot() -> Snapshot:
         if thread is not threading.main_thread():
             now["thread", str(thread.ident)] = thread.name
     for fd in _names("/proc/self/fd"):
-        with contextlib.suppress(OSError):
+        try:
             target = os.readlink(f"/proc/self/fd/{fd}")
-            if not target.startswith(("/dev/nvidia", "/proc/")):
-                now["fd", fd] = target
+        except OSError:
+            continue
+        if not target.startswith(("/dev/nvidia", "/proc/")):
+            now["fd", fd] = target
     for name in _names("/dev/shm"):
         now["shm", name] = name
     for name, value in _environment():
@@ -141,7 +143,7 @@ def _maps_shared_memory(name: str) -> bool:
 
 def _environment() -> Iterator[tuple[str, str]]:
     """``os.environ.items()``, which encodes and decodes every name, four times a test on every rank."""
-    raw: dict[Any, Any] = getattr(os.environ, "_data", os.environ)
+    raw: Any = getattr(os.environ, "_data", os.environ)
     return ((_text(name), _text(value)) for name, value in raw.items())
 
 
