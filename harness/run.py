@@ -35,10 +35,8 @@ from everyrank.verdict import Fate, Fates
 #: After a failure, ranks that are still in the test get this long to finish or to fail by themselves. Most of
 #: them wait for the one that failed, and would wait for ever.
 GRACE = 0.4
-#: A rank that skipped may be followed by others that come to the same end later, if they are busy.
-SKIP_GRACE = 5.0
-#: Ranks whose test is over, but whose teardown is not, get this long when the world has already failed.
-TEARDOWN_GRACE = 5.0
+#: Ranks that are still busy then, or in their teardown, get this long: they may come to the same end.
+BUSY_GRACE = 5.0
 #: The time within which a warm world must pass its closing barrier, and any world must leave.
 IN_ORDER = 5.0
 #: Ranks must begin the test within this; it takes milliseconds, or what imports take in clean interpreters.
@@ -110,7 +108,9 @@ class Run:
         self._meeting: dict[int, Meet] = {}
         self._closed: dict[int, str] = {}
         self._left: dict[int, str] = {}
-        self._busy: dict[int, int] = {}
+        self._used: dict[int, float] = {}
+        self._used_at_first: dict[int, float] = {}
+        self._looked_at = 0.0
 
     # --- the test ----------------------------------------------------------------------------------
 
@@ -147,12 +147,10 @@ class Run:
         if self._debugged is not None:
             return None
         times = [self._due] if self._due is not None else []
-        if self._trouble_at is not None:
-            times.append(self._trouble_at + GRACE)
-            if self._teardowns_only():
-                times.append(self._trouble_at + TEARDOWN_GRACE)
-        if self._skip_at is not None:
-            times.append(time.monotonic() + GRACE / 2)
+        if (since := self._bad_since()) is not None:
+            times.append(since + BUSY_GRACE)
+            if not self._teardowns_only():
+                times.append(max(self._looked_at, since) + GRACE / 2)
         now = time.monotonic()
         future = [at for at in times if at > now]
         if not future:
@@ -164,25 +162,32 @@ class Run:
 
     def _to_cut(self, now: float) -> list[Fate]:
         """Ranks that will not come to an end any more, because another rank has come to a bad one."""
+        since = self._bad_since()
+        if since is None:
+            return []
         inside = [fate for fate in self._open() if fate.phase != "teardown"]
-        if self._trouble_at is not None:
-            if now >= self._trouble_at + TEARDOWN_GRACE:
-                return self._open()
-            return inside if now >= self._trouble_at + GRACE else []
-        if self._skip_at is not None and inside and now >= self._skip_at + GRACE:
-            if now >= self._skip_at + SKIP_GRACE:
-                return inside
-            # Every one is asked, since each answer is about the time since the last one.
-            idle = [self._idle(fate) for fate in inside]
-            return inside if all(idle) else []
-        return []
+        if now >= since + BUSY_GRACE:
+            return self._open() if self._trouble_at is not None else inside
+        if now < max(self._looked_at, since) + GRACE / 2:
+            return []
+        self._looked_at = now
+        # Every one is asked, since each answer is about the time since the last one.
+        done = [self._had_its_chance(fate) for fate in inside]
+        return inside if all(done) and now >= since + GRACE else []
 
-    def _idle(self, fate: Fate) -> bool:
-        """Whether the rank has used no processor time since this was last asked: it waits for somebody."""
-        used = _processor_time(self.world.seats[fate.rank].pid)
-        idle = self._busy.get(fate.rank) == used
-        self._busy[fate.rank] = used
-        return idle
+    def _bad_since(self) -> float | None:
+        """Since when a rank has been at a bad end: a failure, or else a skip."""
+        return self._trouble_at if self._trouble_at is not None else self._skip_at
+
+    def _had_its_chance(self, fate: Fate) -> bool:
+        """Whether the rank has used no processor time since this was last asked, nor wants any: it waits for
+        somebody. Or, after a failure, has used its grace: it may spin. On a busy machine a rank that comes to the
+        same end late is not cut off for that."""
+        used, wants = _processor_time(self.world.seats[fate.rank].pid)
+        waits = self._used.get(fate.rank) == used and not wants
+        self._used[fate.rank] = used
+        first = self._used_at_first.setdefault(fate.rank, used)
+        return waits or (self._trouble_at is not None and used - first >= GRACE)
 
     def _miss_deadline(self) -> None:
         begun = any(fate.phase for fate in self.fates.ranks)
@@ -428,10 +433,13 @@ def _plain_exit(status: int | None) -> str:
     return f"exit code {os.WEXITSTATUS(status)}"
 
 
-def _processor_time(pid: int | None) -> int:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            fields = file.read().rpartition(")")[2].split()
-    except OSError:
-        return -1
-    return int(fields[11]) + int(fields[12])
+def _processor_time(pid: int | None) -> tuple[float, bool]:
+    """What the threads of a process have used, in seconds, and whether one of them wants more just now."""
+    used, wants = 0, False
+    with contextlib.suppress(OSError):  # gone, or not on this machine
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/stat") as file:
+                fields = file.read().rpartition(")")[2].split()
+            used += int(fields[11]) + int(fields[12])
+            wants = wants or fields[0] in "RD"
+    return used / os.sysconf("SC_CLK_TCK"), wants
