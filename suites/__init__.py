@@ -1,1 +1,40 @@
-"""Contracts, laws and the tests that run them on torch's own systems."""
+"""Contracts, laws, and how anybody's subject meets them.
+
+from everyrank.suites import Subject, conformance
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from everyrank.suites.contract import Contract, register
+
+if TYPE_CHECKING:
+    from everyrank.suites.items import conformance, run
+    from everyrank.suites.subject import Bound, Lack, Subject
+
+_HOME = {
+    "Bound": "everyrank.suites.subject",
+    "Lack": "everyrank.suites.subject",
+    "Subject": "everyrank.suites.subject",
+    "conformance": "everyrank.suites.items",
+    "run": "everyrank.suites.items",
+}
+
+__all__ = ["Bound", "Lack", "Subject", "conformance", "run"]
+
+
+def _rpc_optimizer() -> Contract:
+    from everyrank.suites.rpc_optimizer.contract import CONTRACT
+
+    return CONTRACT
+
+
+register("rpc-optimizer", _rpc_optimizer)
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOME[name]), name)

@@ -1,0 +1,194 @@
+"""A case: one law, at one point, on one subject. It ends in exactly one outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from everyrank.suites.contract import Contract, Law, Point, contract
+from everyrank.suites.errors import BrokenAdapter, DeclarationError, Deviation, NotApplicable
+from everyrank.suites.ledger import Entry, Ledger, matches, read
+from everyrank.suites.subject import Lack, Subject
+
+OUTCOMES = (
+    "pass", "approximate", "fail", "known", "stale", "unsupported", "not-applicable", "error", "timeout", "crash",
+    "not-run",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a case ended on this rank, before the ledger and the lacks are asked."""
+
+    kind: str  # pass, approximate, fail, error, not-applicable
+    text: str = ""
+    error: BaseException | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One law, at one point, on one subject."""
+
+    subject: Subject
+    contract: Contract
+    law: Law
+    point: Point
+    entry: Entry | None = None
+    lack: Lack | None = None
+
+    @property
+    def short_id(self) -> str:
+        label = f"{self.point.label}-" if self.point.label else ""
+        return f"{self.law.id}[{label}ws{self.point.size}]"
+
+    @property
+    def id(self) -> str:
+        return f"{self.contract.name}/{self.short_id}"
+
+    def __repr__(self) -> str:
+        return f"<{self.subject.name} {self.id}>"
+
+    def run(self) -> None:
+        """Run on this rank, and end as pytest understands it."""
+        import pytest
+        from everyrank.rank import current_rank
+
+        outcome = self.outcome()
+        verdict, text = self.judged(outcome)
+        item = current_rank().item
+        item.user_properties += [*properties(self), ("outcome", verdict)]
+        if verdict == "known":
+            pytest.xfail(text)
+        if verdict == "not-applicable":
+            pytest.skip(text)
+        if verdict not in ("pass", "approximate", "unsupported"):
+            __tracebackhide__ = True
+            raise _error(verdict, self, text) from outcome.error
+
+    def outcome(self) -> Outcome:
+        """What the law found on this rank."""
+        if self.point.not_applicable:
+            return Outcome("not-applicable", self.point.not_applicable)
+        try:
+            with self.contract.arena(self.subject, self.point) as arena:
+                if arena is not None:
+                    self.law.check(arena, self.point)
+            if getattr(arena, "approximate", False):
+                return Outcome("approximate", getattr(self.subject.bound, "reason", ""))
+        except NotApplicable as error:
+            return Outcome("not-applicable", str(error), error)
+        except Deviation as error:
+            return Outcome("fail", str(error), error)
+        except BrokenAdapter as error:
+            return Outcome("error", f"the adapter is at fault, not the implementation: {error}", error)
+        except Exception as error:
+            return Outcome("error", f"{type(error).__name__}: {error}", error)
+        return Outcome("pass")
+
+    def judged(self, outcome: Outcome) -> tuple[str, str]:
+        """The outcome in the light of what the subject declared."""
+        bad = outcome.kind in ("fail", "error")
+        if self.lack is not None:
+            return self._probed(outcome)
+        if self.entry is not None:
+            if bad and outcome.kind == self.entry.kind:
+                return "known", f"known: {self.entry.note} ({self.entry.issue}): {outcome.text.splitlines()[0]}"
+            if outcome.kind in ("pass", "approximate") and not self._others_failed():
+                return (
+                    "stale",
+                    f"the ledger expects {self.entry.kind!r} ({self.entry.case}), and it passes: remove the entry",
+                )
+            if bad:
+                return outcome.kind, f"{outcome.text}\n  the ledger expects {self.entry.kind!r}, not {outcome.kind!r}"
+        return outcome.kind, outcome.text
+
+    def _probed(self, outcome: Outcome) -> tuple[str, str]:
+        """A declared lack: the subject must refuse with the declared error."""
+        assert self.lack is not None
+        if _raised(outcome.error, self.lack.error):
+            return "unsupported", self.lack.reason
+        if outcome.kind in ("fail", "error"):
+            return (
+                outcome.kind,
+                f"declared as lacking ({self.lack.reason}), but not refused as declared: {outcome.text}",
+            )
+        if outcome.kind == "pass" and not self._others_failed():
+            return "stale", f"declared as lacking ({self.lack.reason}), and it works: remove the declaration"
+        return outcome.kind, outcome.text
+
+    def _others_failed(self) -> bool:
+        """Whether another rank of this case has come to another end."""
+        from everyrank.world import current_world
+
+        return current_world().somebody_left()
+
+
+def _raised(error: BaseException | None, wanted: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
+    """Whether the error, or one that it came of, is of the declared kind."""
+    kinds = wanted if isinstance(wanted, tuple) else (wanted,)
+    while error is not None:
+        if isinstance(error, kinds) and not isinstance(error, Deviation):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+class Failed(AssertionError):
+    """A case that is not as declared."""
+
+
+def _error(kind: str, case: Case, text: str) -> Failed:
+    law = case.law.text.splitlines()[0] if case.law.text else ""
+    return Failed(f"[{kind}] {case.subject.name} {case.id}\n  law: {law}\n  {text}")
+
+
+def cases(subject: Subject, beside: Path | None = None) -> list[Case]:
+    """All cases of a subject; raises where its declaration or its ledger cannot be believed."""
+    chosen = contract(subject.contract)
+    plain = [Case(subject, chosen, law, point) for law, point in chosen.points(subject.sizes)]
+    ids = [case.short_id for case in plain]
+    if len(set(ids)) < len(ids):
+        twice = next(one for one in ids if ids.count(one) > 1)
+        raise DeclarationError(f"{chosen.name}: the case {twice} exists twice")
+    ledger = _ledger(subject, beside)
+    ledger.check(ids)
+    for pattern in subject.lacks:
+        if not any(matches(pattern, one) for one in ids):
+            raise DeclarationError(f"{subject.name}: lacks[{pattern!r}] matches no case of {chosen.name}")
+    return [
+        Case(subject, chosen, case.law, case.point, ledger.entry(case.short_id), _lack(subject, case.short_id))
+        for case in plain
+    ]
+
+
+def _ledger(subject: Subject, beside: Path | None) -> Ledger:
+    if subject.known is None:
+        return Ledger()
+    path = Path(subject.known)
+    return read(path if path.is_absolute() or beside is None else beside / path)
+
+
+def _lack(subject: Subject, case: str) -> Lack | None:
+    return next((lack for pattern, lack in subject.lacks.items() if matches(pattern, case)), None)
+
+
+def chosen(cases: list[Case], law: str | None, optimizer: str | None) -> Iterator[Case]:
+    """Those of one law (or a pattern) and one optimizer."""
+    for case in cases:
+        if law is not None and not matches(law, case.law.id):
+            continue
+        if optimizer is not None and case.point.optimizer.lower() != optimizer.lower():
+            continue
+        yield case
+
+
+def properties(case: Case) -> list[tuple[str, object]]:
+    """What a report says about its case."""
+    return [
+        ("subject", case.subject.name),
+        ("contract", case.contract.name),
+        ("law", case.law.id),
+        ("case", case.id),
+        ("optimizer", case.point.optimizer),
+    ]

@@ -1,0 +1,125 @@
+"""Comparing with the reference, step by step: what differs first, where, and by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from everyrank.suites.errors import Deviation, Vacuous
+from everyrank.suites.subject import Bound
+
+Values = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What the comparison allows. Nothing is wider than what the exemplar needs."""
+
+    relative: float = 0.0
+    ulps: int = 0
+
+
+EXACT = Tolerance()
+#: Where the order of a sum differs.
+CLOSE_FP64 = Tolerance(relative=1e-12)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest difference in one parameter at one step."""
+
+    step: int
+    name: str
+    ulps: float
+    absolute: float
+    relative: float
+
+    def __str__(self) -> str:
+        off = f"off by {self.absolute:.3g}, {self.ulps:g} ULPs ({self.relative:.1e} relative)"
+        return f"step {self.step}, {self.name}: {off}"
+
+
+@dataclass
+class Comparison:
+    """One case's comparison; collects the differences of all steps, so that the first does not hide the next."""
+
+    tolerance: Tolerance = EXACT
+    bound: Bound | None = None
+    differences: list[Difference] = field(default_factory=list)
+    largest: float = 0.0
+    approximate: bool = False
+    _start: dict[str, torch.Tensor] = field(default_factory=dict)
+    _moved: float = 0.0
+
+    def start(self, reference: Values) -> None:
+        """Note where the reference starts, to see that it moves."""
+        self._start = {name: value.detach().clone() for name, value in reference.items()}
+
+    def step(self, number: int, ours: Values, reference: Values) -> None:
+        """Compare all parameters after this step."""
+        if set(ours) != set(reference):
+            raise Deviation(f"step {number}: parameters {sorted(ours)} instead of {sorted(reference)}")
+        for name, expected in reference.items():
+            self._one(number, name, ours[name].detach(), expected.detach())
+            if name in self._start and expected.numel():
+                moved = (expected.detach() - self._start[name]).abs().max()
+                self._moved = max(self._moved, float(moved))
+
+    def _one(self, step: int, name: str, ours: torch.Tensor, expected: torch.Tensor) -> None:
+        if ours.shape != expected.shape or ours.dtype != expected.dtype:
+            raise Deviation(
+                f"step {step}, {name}: {tuple(ours.shape)} of {ours.dtype} instead of "
+                f"{tuple(expected.shape)} of {expected.dtype}"
+            )
+        if torch.equal(ours, expected) or (
+            ours.numel()
+            and torch.equal(ours.isnan(), expected.isnan())
+            and torch.equal(ours.nan_to_num(), expected.nan_to_num())
+        ):
+            return
+        difference = _difference(step, name, ours, expected)
+        self.largest = max(self.largest, difference.relative)
+        if difference.relative <= self.tolerance.relative or difference.ulps <= self.tolerance.ulps:
+            return
+        if self.bound is not None and difference.relative <= self.bound.relative:
+            self.approximate = True
+            return
+        self.differences.append(difference)
+
+    def verdict(self) -> None:
+        """Raise with the first difference of all, or because the reference stood still."""
+        if self.differences:
+            first = self.differences[0]
+            steps = sorted({one.step for one in self.differences})
+            names = sorted({one.name for one in self.differences})
+            raise Deviation(f"{first}\n  differs at steps {steps} in {', '.join(names)}")
+        if self._start and self._moved <= max(self.tolerance.relative * 1000, 0.0):
+            raise Vacuous("the reference did not move, so there is nothing that could differ")
+
+
+def _difference(step: int, name: str, ours: torch.Tensor, expected: torch.Tensor) -> Difference:
+    wide = torch.complex128 if expected.is_complex() else torch.float64
+    mine, other = ours.to(wide), expected.to(wide)
+    off = (mine - other).abs().nan_to_num(nan=float("inf"))
+    largest = float(off.max())
+    scale = max(float(other.abs().nan_to_num().max()), torch.finfo(torch.float64).tiny)
+    if not (expected.is_floating_point() or expected.is_complex()):
+        return Difference(step, name, largest, largest, largest / scale)
+    limits = torch.finfo(expected.dtype)
+    spacing = (other.abs().nan_to_num() * limits.eps).clamp(min=limits.tiny)
+    return Difference(step, name, round(float((off / spacing).max()), 1), largest, largest / scale)
+
+
+def same(ours: torch.Tensor, expected: torch.Tensor, what: str) -> None:
+    """Bit for bit, or a Deviation that says what differs."""
+    comparison = Comparison()
+    comparison.step(0, {what: ours}, {what: expected})
+    if comparison.differences:
+        raise Deviation(str(comparison.differences[0]).removeprefix("step 0, "))
+
+
+def check(holds: bool, text: str) -> None:
+    """A law's own condition."""
+    if not holds:
+        raise Deviation(text)

@@ -1,0 +1,93 @@
+"""A contract: the laws for one kind of subject. A law is a function whose docstring is the law."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+from everyrank.suites.errors import DeclarationError
+from everyrank.suites.subject import Subject
+
+
+@dataclass(frozen=True)
+class Point:
+    """One place where a law is checked: a variant, a world size, and whatever values the law needs.
+
+    ``core`` points are few: enough for a rogue to be killed by each law that it breaks.
+    """
+
+    label: str
+    size: int
+    values: Mapping[str, Any] = field(default_factory=dict)
+    core: bool = False
+    not_applicable: str = ""
+    optimizer: str = ""
+
+
+@dataclass(frozen=True)
+class Law:
+    """One rule with a stable id."""
+
+    id: str
+    check: Callable[[Any, Point], None]
+    points: Callable[[], Iterable[Point]]
+
+    @property
+    def text(self) -> str:
+        return (self.check.__doc__ or "").strip()
+
+
+#: Opens the place where a law is checked, on every rank: agents or groups, and the subject within reach.
+Arena = Callable[[Subject, Point], AbstractContextManager[Any]]
+
+
+@dataclass
+class Contract:
+    """The laws for one kind of subject."""
+
+    name: str
+    arena: Arena
+    fixtures: tuple[str, ...] = ()
+    """Rank fixtures that every case of this contract needs."""
+    laws: dict[str, Law] = field(default_factory=dict)
+
+    def law(self, id: str, points: Callable[[], Iterable[Point]]) -> Callable[[Any], Any]:
+        """Register the decorated function as a law."""
+
+        def register(check: Callable[[Any, Point], None]) -> Callable[[Any, Point], None]:
+            if id in self.laws:
+                raise DeclarationError(f"{self.name}: the law {id} is registered twice")
+            if not check.__doc__:
+                raise DeclarationError(f"{self.name}: the law {id} has no docstring, which would be the law")
+            self.laws[id] = Law(id, check, points)
+            return check
+
+        return register
+
+    def points(self, sizes: tuple[int, ...] | None = None) -> Iterator[tuple[Law, Point]]:
+        """Every law at every point, for a subject that runs at these sizes."""
+        for law in self.laws.values():
+            for point in law.points():
+                if sizes is None or point.size in sizes:
+                    yield law, point
+
+
+_CONTRACTS: dict[str, Callable[[], Contract]] = {}
+
+
+def register(name: str, load: Callable[[], Contract]) -> None:
+    """Make a contract known by its name; it is loaded when a subject names it."""
+    _CONTRACTS[name] = load
+
+
+def contract(name: str) -> Contract:
+    """The contract of this name."""
+    if name not in _CONTRACTS:
+        raise DeclarationError(f"unknown contract {name!r}: there are {', '.join(sorted(_CONTRACTS))}")
+    return _CONTRACTS[name]()
+
+
+def contracts() -> list[str]:
+    return sorted(_CONTRACTS)

@@ -1,0 +1,27 @@
+"""How a case can end other than well, each with a class of its own."""
+
+from __future__ import annotations
+
+
+class Deviation(AssertionError):
+    """The subject broke a law."""
+
+
+class BrokenAdapter(Exception):
+    """The adapter, not the implementation, is at fault; the text says what to mend."""
+
+
+class NotApplicable(Exception):
+    """The law says nothing about this case; the text says why."""
+
+
+class Vacuous(NotApplicable):
+    """The reference did not move, so the case would prove nothing."""
+
+
+class LedgerError(Exception):
+    """A ledger that cannot be believed: a typo, an unknown kind, a duplicate, an entry for no case."""
+
+
+class DeclarationError(Exception):
+    """A subject that is declared wrongly; the text says what to write instead."""

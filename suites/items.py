@@ -1,0 +1,82 @@
+"""How a subject meets its contract: one pytest item a case, or a call."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from everyrank.errors import RankLost, WorldTimeout
+from everyrank.suites.case import Case, cases, chosen
+from everyrank.suites.errors import DeclarationError, LedgerError
+from everyrank.suites.subject import Subject
+
+Test = TypeVar("Test", bound=Callable[..., Any])
+
+#: No case waits; one that takes this long hangs.
+CASE_TIMEOUT = 30.0
+
+
+def conformance(subject: Subject) -> Callable[[Test], Test]:
+    """Make the decorated test, which takes ``case``, run once for each case of the subject."""
+
+    def decorate(test: Test) -> Test:
+        beside = Path(inspect.getfile(test)).parent
+        marked: Test = pytest.mark.conformance(subject, beside)(test)
+        return marked
+
+    return decorate
+
+
+def parametrize(metafunc: pytest.Metafunc) -> None:
+    """For the plugin: one parameter a case."""
+    mark = metafunc.definition.get_closest_marker("conformance")
+    assert mark is not None
+    subject, beside = mark.args
+    if "case" not in metafunc.fixturenames:
+        pytest.fail(f"{metafunc.definition.nodeid}: a conformance test takes the argument `case`", pytrace=False)
+    try:
+        found = cases(subject, beside)
+    except (DeclarationError, LedgerError) as error:
+        pytest.fail(str(error), pytrace=False)
+    law, optimizer = metafunc.config.getoption("law"), metafunc.config.getoption("optimizer")
+    metafunc.parametrize("case", [_parameter(case) for case in chosen(found, law, optimizer)])
+
+
+def _parameter(case: Case) -> Any:
+    marks = [pytest.mark.world(case.point.size, timeout=case.point.values.get("timeout", CASE_TIMEOUT))]
+    marks += [pytest.mark.usefixtures(name) for name in case.contract.fixtures]
+    if case.entry is not None and case.entry.kind in ("crash", "timeout"):
+        lost = RankLost if case.entry.kind == "crash" else WorldTimeout
+        reason = f"known: {case.entry.note} ({case.entry.issue})"
+        marks.append(pytest.mark.xfail(raises=lost, reason=reason, strict=True))
+    return pytest.param(case, id=case.id, marks=marks)
+
+
+class _Given:
+    """Gives ``everyrank.suites.anybody`` its subject."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.outcomes: dict[str, str] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for name, value in report.user_properties:
+            if name == "outcome":
+                case = dict(report.user_properties).get("case", report.nodeid)
+                self.outcomes[str(case)] = str(value)
+
+
+def run(subject: Subject, *arguments: str) -> dict[str, str]:
+    """Run all cases of a subject in this process; returns the outcome of each case."""
+    from everyrank.suites import anybody
+
+    given = _Given(subject)
+    anybody.SUBJECT = subject
+    try:
+        pytest.main(["-q", "-p", "no:cacheprovider", *arguments, str(anybody.__file__)], plugins=[given])
+    finally:
+        anybody.SUBJECT = None
+    return given.outcomes

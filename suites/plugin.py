@@ -1,0 +1,34 @@
+"""The kit's pytest plugin: hooks and options only."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("everyrank-suites", "everyrank: conformance")
+    group.addoption("--law", metavar="ID", default=None, help="only cases of this law, or of laws like `parity.*`")
+    group.addoption("--optimizer", metavar="NAME", default=None, help="only cases of this optimizer")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "conformance(subject, beside): one case a test; see everyrank.suites")
+    if config.getoption("law") or config.getoption("optimizer"):
+        from everyrank.suites.filters import check
+
+        check(config.getoption("law"), config.getoption("optimizer"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.definition.get_closest_marker("conformance") is not None:
+        from everyrank.suites.items import parametrize
+
+        parametrize(metafunc)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if any(item.get_closest_marker("conformance") is not None for item in items):
+        from everyrank.suites.preflight import Preflight
+
+        config.pluginmanager.register(Preflight(), "everyrank-preflight")

@@ -1,0 +1,1 @@
+"""The contract ``rpc-optimizer``: parameters owned by other workers."""

@@ -1,0 +1,207 @@
+"""The engine of the kit passes what keeps the laws, fails what breaks them, and says what is wrong with the rest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from everyrank.fixtures.rogues.rpc_optimizer import ROGUES
+from everyrank.suites import Lack, Subject
+from everyrank.suites.case import cases
+from everyrank.suites.errors import DeclarationError, LedgerError
+from everyrank.suites.ledger import matches, read
+
+from tests.inner import Inner, Project
+
+_SUBJECTS = """
+    from everyrank.fixtures.exemplars.rpc_optimizer import RpcOptimizer
+    from everyrank.suites import Lack, Subject, conformance
+
+    class Nothing:
+        def __init__(self, *args, **kwargs): pass
+        def step(self, context_id): pass
+
+    NOTHING = Subject("nothing", contract="rpc-optimizer", build=Nothing)
+    NO_STEP = Subject("no-step", contract="rpc-optimizer", build=lambda *args, **kwargs: 42)
+    LEDGER = Subject("ledger", contract="rpc-optimizer", build=Nothing, known="known.toml")
+    STALE = Subject("stale", contract="rpc-optimizer", build=RpcOptimizer, known="known.toml")
+
+    class Refuses(RpcOptimizer):
+        def __init__(self, optimizer, parameters, **kwargs):
+            if kwargs.get("momentum"):
+                raise NotImplementedError("no momentum")
+            super().__init__(optimizer, parameters, **kwargs)
+
+    LACKS = {"state.kept[ws2]": Lack(NotImplementedError, "momentum is not done yet")}
+    REFUSES = Subject("refuses", contract="rpc-optimizer", build=Refuses, lacks=LACKS)
+    WORKS = Subject("works", contract="rpc-optimizer", build=RpcOptimizer, lacks=LACKS)
+
+    @conformance(NOTHING)
+    def test_nothing(case): case.run()
+
+    @conformance(NO_STEP)
+    def test_no_step(case): case.run()
+
+    @conformance(LEDGER)
+    def test_ledger(case): case.run()
+
+    @conformance(STALE)
+    def test_stale(case): case.run()
+
+    @conformance(REFUSES)
+    def test_refuses(case): case.run()
+
+    @conformance(WORKS)
+    def test_works(case): case.run()
+"""
+
+_KNOWN = """
+    [[known]]
+    case = "state.kept[ws2]"
+    kind = "fail"
+    issue = "unreported"
+    note = "does not move"
+"""
+
+
+@pytest.fixture(scope="module")
+def inner(module_project: Project) -> Inner:
+    module_project.write("known.toml", _KNOWN)
+    module_project.write("test_inner.py", _SUBJECTS)
+    return module_project.run("--law=state.kept", "-W", "ignore")
+
+
+def _case(inner: Inner, test: str) -> str:
+    return inner[f"{test}[rpc-optimizer/state.kept[ws2]]"].outcome
+
+
+def test_a_subject_that_does_nothing_is_red(inner: Inner) -> None:
+    told = inner["test_nothing[rpc-optimizer/state.kept[ws2]]"]
+    assert told.outcome == "failed"
+    assert "[fail] nothing rpc-optimizer/state.kept[ws2]" in told.text
+    assert "step 1, parameter 0 on worker1: off by" in told.text
+    assert told.properties["outcome"] == "fail"
+
+
+def test_a_broken_adapter_is_told_as_such(inner: Inner) -> None:
+    text = inner["test_no_step[rpc-optimizer/state.kept[ws2]]"].text
+    assert "the adapter is at fault, not the implementation" in text
+    assert "build of no-step returned a int, which has no step(context_id)" in text
+
+
+def test_a_known_deviation_is_an_expected_failure(inner: Inner) -> None:
+    assert _case(inner, "test_ledger") == "xfailed"
+
+
+def test_a_ledger_entry_that_passes_is_stale_and_red(inner: Inner) -> None:
+    assert _case(inner, "test_stale") == "failed"
+    assert "remove the entry" in inner["test_stale[rpc-optimizer/state.kept[ws2]]"].text
+
+
+def test_a_declared_lack_must_be_refused_as_declared(inner: Inner) -> None:
+    told = inner["test_refuses[rpc-optimizer/state.kept[ws2]]"]
+    assert (told.outcome, told.properties["outcome"]) == ("passed", "unsupported")
+
+
+def test_a_declared_lack_that_works_is_stale_and_red(inner: Inner) -> None:
+    assert _case(inner, "test_works") == "failed"
+
+
+_ROGUES = """
+    import pytest
+    from everyrank.fixtures.rogues.rpc_optimizer import ROGUES
+    from everyrank.suites import Subject
+    from everyrank.suites.case import cases
+
+    def _cases():
+        for rogue in ROGUES:
+            subject = Subject(rogue.name, contract="rpc-optimizer", build=rogue.build)
+            for case in cases(subject):
+                if case.law.id in rogue.breaks and case.point.core:
+                    marks = pytest.mark.world(case.point.size, timeout=30)
+                    yield pytest.param(case, id=f"{rogue.name}/{case.law.id}/{case.point.label}", marks=marks)
+
+    @pytest.mark.parametrize("case", _cases())
+    def test_rogue(case): case.run()
+"""
+
+
+@pytest.fixture(scope="module")
+def rogues(tmp_path_factory: pytest.TempPathFactory) -> Inner:
+    project = Project(tmp_path_factory.mktemp("rogues"))
+    project.write("test_rogues.py", _ROGUES)
+    return project.run("-W", "ignore")
+
+
+@pytest.mark.parametrize(
+    ("rogue", "law"), [(rogue.name, law) for rogue in ROGUES for law in rogue.breaks], ids=lambda one: str(one)
+)
+def test_a_rogue_is_killed_by_each_law_that_it_breaks(rogues: Inner, rogue: str, law: str) -> None:
+    ended = {told.properties.get("outcome") for nodeid, told in rogues.tests.items() if f"[{rogue}/{law}/" in nodeid}
+    assert "fail" in ended, f"{rogue} was not killed by {law}: {ended}"
+    assert ended <= {"fail", "pass", "not-applicable"}, f"{rogue} ended {ended}: that is no kill"
+
+
+def test_case_ids_are_unique_and_name_contract_law_and_size() -> None:
+    found = cases(Subject("any", contract="rpc-optimizer", build=print))
+    ids = [case.id for case in found]
+    assert len(set(ids)) == len(ids) > 600
+    assert "rpc-optimizer/parity.one-step[AdamW-amsgrad-ws3]" in ids
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("known = 3 3", "not TOML"),
+        ("[[knwon]]", "unknown key 'knwon'"),
+        ('[[known]]\nkind = "fail"', "an entry without `case`"),
+        ('[[known]]\ncase = "a"\nkind = "sad"', "kind must be one of fail, error, timeout, crash, not 'sad'"),
+        ('[[known]]\ncase = "a"\nkind = "fail"\nissue = "soon"', 'issue must be a link or "unreported"'),
+        ('[[known]]\ncase = "a"\nkind = "fail"\nisue = "soon"', "unknown key 'isue'"),
+    ],
+)
+def test_a_ledger_that_cannot_be_believed_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "known.toml").write_text(text)
+    with pytest.raises(LedgerError) as refused:
+        read(tmp_path / "known.toml")
+    assert message in str(refused.value)
+
+
+def test_a_ledger_entry_for_no_case_or_claimed_twice_is_refused(tmp_path: Path) -> None:
+    entry = '[[known]]\ncase = "{}"\nkind = "fail"\nissue = "unreported"\n'
+    file = tmp_path / "known.toml"
+    subject = Subject("any", contract="rpc-optimizer", build=print, known=file)
+    file.write_text(entry.format("state.kpet[ws2]"))
+    with pytest.raises(LedgerError, match="matches no case"):
+        cases(subject)
+    file.write_text(entry.format("state.kept[ws2]") + entry.format("state.*"))
+    with pytest.raises(LedgerError, match="claimed twice"):
+        cases(subject)
+
+
+def test_brackets_in_patterns_are_brackets() -> None:
+    assert matches("none.position[*-first-ws2]", "none.position[Adam-first-ws2]")
+    assert not matches("none.position[Adam]", "none.positionA")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"contract": "rpc"}, "unknown contract 'rpc'"),
+        ({"contract": "rpc-optimizer", "lacks": {"nothing.*": Lack(ValueError, "")}}, "matches no case"),
+    ],
+)
+def test_a_wrong_declaration_is_refused(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(DeclarationError, match=message):
+        cases(Subject("any", build=print, **arguments))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("--law=nope", "no law is called 'nope'"), ("--optimizer=Adma", "no row is called 'Adma'")],
+)
+def test_an_unknown_filter_is_refused(project: Project, option: str, message: str) -> None:
+    project.write("test_inner.py", "def test_it(): pass")
+    inner = project.run(option)
+    assert inner.code == 4
+    assert message in inner.out
