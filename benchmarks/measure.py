@@ -16,8 +16,9 @@ from pathlib import Path
 HERE = Path(__file__).parent
 CASES = HERE / "cases"
 
-#: Keeps both plugins out of a run.
-WITHOUT = ("-p", "no:everyrank", "-p", "no:everyrank-fixtures")
+#: Keeps all that is installed with everyrank out of a run.
+PLUGINS = ("everyrank", "everyrank-fixtures", "everyrank-suites", "everyrank-reports")
+WITHOUT = tuple(word for plugin in PLUGINS for word in ("-p", f"no:{plugin}"))
 
 #: One run of anything here takes seconds; a stuck one must end.
 LIMIT = 120

@@ -1,0 +1,1 @@
+"""A small library with something to test on many ranks."""
