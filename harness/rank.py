@@ -168,6 +168,9 @@ class Rank:
         trouble: str,
         exit_request: str | None = None,
     ) -> Record:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # a test may have closed it
+                stream.flush()
         return Record(
             fingerprint=print_,
             phases=self._phases,

@@ -132,6 +132,7 @@ class Run:
             elif self._open() and (cut := self._to_cut(now)):
                 self._cut(cut)
         self._finish_debugger()
+        self._show_the_rest()
         self.fates.seconds = time.monotonic() - started
         self.fates.began = any(fate.phase for fate in self.fates.ranks)
         return self.fates
@@ -249,6 +250,7 @@ class Run:
                 fate.out_of_order = f"ended after its record: {_plain_exit(self.world.seats[fate.rank].status)}"
             elif not self.fates.launcher_lost:
                 fate.out_of_order = f"did not leave within {IN_ORDER:g} s of its record"
+        self._show_the_rest()
         self.world.end()
 
     def _tell_all(self, message: CloseUp) -> bool:
@@ -383,6 +385,17 @@ class Run:
         *lines, seat.lines[name] = bytearray(seat.lines[name] + data).split(b"\n")
         for line in lines:
             self._live(rank, bytes(line))
+
+    def _show_the_rest(self) -> None:
+        """What a rank printed in a test is shown before the verdict, also a last line that has no end."""
+        # Once is enough: what a rank wrote before its record fits into the pipe.
+        for piped in [key.data for key in self.world.selector.get_map().values() if isinstance(key.data, tuple)]:
+            self._pass_on(*piped)
+        for rank, seat in enumerate(self.world.seats):
+            for name, line in seat.lines.items():
+                if line:
+                    self._live(rank, bytes(line))
+                    seat.lines[name] = bytearray()
 
     # --- the debugger ------------------------------------------------------------------------------
 

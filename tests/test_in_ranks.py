@@ -200,14 +200,33 @@ CONFTEST = """
 
 RED = {"test_assertion_rewriting", "test_assertion_of_a_conftest_helper"}
 
-GREEN = (
-    "TestFixtures::test_first TestFixtures::test_second test_outside_of_the_class test_function_fixture "
-    "test_indirect[1] test_indirect[2] test_usefixtures test_monkeypatch_was_undone test_tmp_path "
-    "test_getfixturevalue test_lambda[lambda] test_lambda[method] test_local_class[Local] test_capsys test_capfd "
-    "test_caplog test_output TestPlain::test_setup_method TestUnittest::test_method "
-    "TestMarkedClass::test_class_mark_wins TestMarkedClass::test_own_mark_wins test_property test_warning "
-    "test_filterwarnings test_subtest_marks"
-).split()
+GREEN = [
+    "TestFixtures::test_first",
+    "TestFixtures::test_second",
+    "test_outside_of_the_class",
+    "test_function_fixture",
+    "test_indirect[1]",
+    "test_indirect[2]",
+    "test_usefixtures",
+    "test_monkeypatch_was_undone",
+    "test_tmp_path",
+    "test_getfixturevalue",
+    "test_lambda[lambda]",
+    "test_lambda[method]",
+    "test_local_class[Local]",
+    "test_capsys",
+    "test_capfd",
+    "test_caplog",
+    "test_output",
+    "TestPlain::test_setup_method",
+    "TestUnittest::test_method",
+    "TestMarkedClass::test_class_mark_wins",
+    "TestMarkedClass::test_own_mark_wins",
+    "test_property",
+    "test_warning",
+    "test_filterwarnings",
+    "test_subtest_marks",
+]
 
 
 @pytest.fixture(scope="module")

@@ -159,8 +159,18 @@ def noted(inner: Inner, name: str, fact: str) -> dict[int, Any]:
 
 @pytest.mark.parametrize(
     "name",
-    "test_size_by_keyword test_default_size test_bare_mark test_view test_folder test_next_folder_is_empty "
-    "test_own_group test_barrier test_agree test_different_lines_of_one_kind".split(),
+    [
+        "test_size_by_keyword",
+        "test_default_size",
+        "test_bare_mark",
+        "test_view",
+        "test_folder",
+        "test_next_folder_is_empty",
+        "test_own_group",
+        "test_barrier",
+        "test_agree",
+        "test_different_lines_of_one_kind",
+    ],
 )
 def test_it_works_in_ranks(inner: Inner, name: str) -> None:
     """The assertions are in the inner test, where a rank makes them."""
