@@ -7,19 +7,22 @@ import os
 import sys
 import tempfile
 import time
+import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from everyrank import leases, skips
+from everyrank.channel import Closed
 from everyrank.declaration import SIZE_PARAMETER, Declaration
+from everyrank.errors import MisuseError
 from everyrank.launch import fork, spawn
 from everyrank.launch.local import LocalLauncher, pipes
 from everyrank.options import Options
 from everyrank.rank import accelerated, become_rank
 from everyrank.record import Order
-from everyrank.report import Telling, leak_lines, pass_on_warnings, reports
+from everyrank.report import Telling, leak_lines, pass_on_warnings, refusal, reports
 from everyrank.run import LiveWorld, Run
 from everyrank.stash import DECLARATION, FIXTURES, MISUSE, TIMEOUT
 from everyrank.verdict import Fate, Fates, Verdict, judge
@@ -81,7 +84,13 @@ class Controller:
             return spawn.launch(self._new_folder())
 
     def _new_folder(self) -> str:
-        return tempfile.mkdtemp(prefix="everyrank-")
+        try:
+            return tempfile.mkdtemp(prefix="everyrank-")
+        except OSError as error:
+            raise pytest.UsageError(
+                f"everyrank: no folder for this run can be made in the temp folder {tempfile.gettempdir()}: "
+                f"{error.strerror}. Make room there, or set TMPDIR to a folder that can be written."
+            ) from None
 
     def _import_early(self) -> None:
         """In the zygote: what every rank would otherwise import by itself."""
@@ -99,24 +108,39 @@ class Controller:
 
     def close(self) -> None:
         """End every world, in order where that can be had, and leave nothing behind."""
-        for world in list(self._idle.values()):
-            self._see_off(world)
-        self._idle.clear()
-        if self._spare is not None:
-            self._spare.end()
-        if self._launcher is not None:
-            self._launcher.close()
-        self._leases.close()
+        try:
+            for world in list(self._idle.values()):
+                self._see_off(world)
+        finally:
+            self._idle.clear()
+            if self._spare is not None:
+                self._spare.end()
+            if self._launcher is not None:
+                self._launcher.close()
+            self._leases.close()
 
     def _see_off(self, world: LiveWorld) -> None:
+        if self._launcher is not None and not self._launcher.lost:
+            self._launcher.catch_up()
+        if any(seat.gone for seat in world.seats):
+            world.end()  # it lost a rank between two tests, and no test by that
+            return
         run = self._watcher(world, [], None, "")
         run.fates = Fates([Fate(rank) for rank in range(len(world.seats))])
         run.dismiss()
-        for rank, text in run.fates.late.items():
-            self._warn(f"a wider fixture's teardown failed on rank {rank} when its world ended:\n{text}")
+        for fate in run.fates.ranks:
+            if problem := run.fates.late.get(fate.rank) or fate.out_of_order:
+                # No test can be told of it any more, and yet the run must not be green.
+                self._session.testsfailed += 1
+                self._warn(f"a wider fixture's teardown failed on rank {fate.rank} when its world ended:\n{problem}")
 
     def _warn(self, text: str) -> None:
-        self._config.issue_config_time_warning(pytest.PytestWarning(f"everyrank: {text}"), stacklevel=2)
+        """For the warnings summary. Not by warnings.warn(): under ``-W error`` that would end the run."""
+        category = pytest.PytestWarning
+        message = warnings.WarningMessage(category(f"everyrank: {text}"), category, "everyrank", 0)
+        self._config.hook.pytest_warning_recorded.call_historic(
+            kwargs={"warning_message": message, "nodeid": "", "when": "config", "location": None}
+        )
 
     # --- one test ----------------------------------------------------------------------------------
 
@@ -146,8 +170,11 @@ class Controller:
     def _without_world(self, item: pytest.Item) -> list[pytest.TestReport]:
         """Reports for a test that needs no world to be judged: misused, or skipped beforehand."""
         if MISUSE in item.stash:
-            return self._plain(item, "failed", item.stash[MISUSE])
-        reason = self._skip_reason(item)
+            return self._plain(item, "failed", refusal(item, item.stash[MISUSE]))
+        try:
+            reason = self._skip_reason(item)
+        except MisuseError as error:
+            return self._plain(item, "failed", refusal(item, str(error)))
         path, line, _ = item.location
         return self._plain(item, "skipped", (path, (line or 0) + 1, f"Skipped: {reason}")) if reason else []
 
@@ -183,8 +210,8 @@ class Controller:
         started = time.time()
         try:
             verdict, fates, telling = self._judged(item, nextitem)
-        except OSError as error:
-            return self._plain(item, "failed", f"the world could not be started: {error}")
+        except (OSError, MisuseError) as error:
+            return self._plain(item, "failed", refusal(item, f"the world could not be started: {error}"))
         told = reports(verdict, fates, telling)
         for report in told:
             report.start, report.stop = started, time.time()
@@ -363,10 +390,15 @@ class Controller:
 
     def _start_world(self, item: pytest.Item, size: int) -> LiveWorld:
         launcher = self._live_launcher()
-        world = LiveWorld(launcher, launcher.start(size), self._key(item))
+        seats = launcher.start(size)
+        if launcher.lost:  # it died since it was last heard of, which is no fault of this test
+            launcher = self._live_launcher()
+            seats = launcher.start(size)
+        world = LiveWorld(launcher, seats, self._key(item))
         if launcher.name == "spawn":
             for rank, seat in enumerate(world.seats):
-                seat.channel.send(spawn.collect(self._config, str(item.path), f"world-{self._tests}-rank-{rank}"))
+                with contextlib.suppress(Closed):
+                    seat.channel.send(spawn.collect(self._config, str(item.path), f"world-{self._tests}-rank-{rank}"))
         return world
 
     # --- what ranks ask of the whole run -----------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -46,30 +47,31 @@ def _mark(
         raise MisuseError(f"gpus={gpus} asks for GPUs and device='cpu' for none: drop one of them")
     if backend is not None and not isinstance(backend, str):
         raise MisuseError(f"backend must be a name such as 'gloo', not {backend!r}")
-    if timeout is not None and not (is_number(timeout) and timeout > 0):
+    if timeout is not None and not is_seconds(timeout):
         raise MisuseError(f"timeout must be a number of seconds above 0, not {timeout!r}")
     if not isinstance(fresh, bool):
         raise MisuseError(f"fresh must be True or False, not {fresh!r}")
-    return Declaration(None if size is None else sizes(size), device, gpus, backend, timeout, fresh)
+    try:
+        wanted = None if size is None else sizes(size)
+    except MisuseError as error:
+        raise MisuseError(f"{error}; write world(4), or world([1, 2, 4]) to run the test once for each") from None
+    return Declaration(wanted, device, gpus, backend, timeout, fresh)
 
 
-def is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def is_seconds(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 and math.isfinite(value)
 
 
 def sizes(value: Any) -> tuple[int, ...]:
     """A world size or a list of them."""
     wanted = list(value) if isinstance(value, (list, tuple, set, frozenset, range)) else [value]
     if not wanted:
-        raise MisuseError("the list of world sizes is empty: name at least one, as in world([1, 2, 4])")
+        raise MisuseError("the list of world sizes is empty")
     for one in wanted:
         if isinstance(one, bool) or not isinstance(one, int) or one < 1:
-            raise MisuseError(
-                f"a world size must be a whole number of ranks, 1 or more, not {one!r}: "
-                "write @pytest.mark.world(4) or @pytest.mark.world([1, 2, 4])"
-            )
+            raise MisuseError(f"a world size must be a whole number of ranks, 1 or more, not {one!r}")
     if len(set(wanted)) < len(wanted):
-        raise MisuseError(f"world sizes are named twice: {wanted}")
+        raise MisuseError(f"a world size is named twice in {wanted}")
     return tuple(wanted)
 
 
@@ -78,9 +80,14 @@ def from_mark(mark: pytest.Mark) -> Declaration:
     try:
         bound = inspect.signature(_mark).bind(*mark.args, **mark.kwargs)
     except TypeError as error:
-        keywords = "device, gpus, backend, timeout and fresh"
-        raise MisuseError(f"{error}: the mark takes a size, or a list of sizes, and {keywords}") from None
-    return _mark(*bound.args, **bound.kwargs)
+        raise MisuseError(
+            f"the mark world: {error}; it takes a size, or a list of sizes, "
+            "and the keywords device, gpus, backend, timeout and fresh"
+        ) from None
+    try:
+        return _mark(*bound.args, **bound.kwargs)
+    except MisuseError as error:
+        raise MisuseError(f"the mark world: {error}") from None
 
 
 def _is_ours(definition: Any) -> bool:

@@ -17,8 +17,8 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     assert mark is not None
     try:
         declared = from_mark(mark)
-    except MisuseError as error:
-        pytest.fail(f"{metafunc.definition.nodeid}: the mark world: {error}", pytrace=False)
+    except MisuseError:
+        return  # told as this test's error; the others run
     wanted = mark.args[0] if mark.args else mark.kwargs.get("size")
     if declared.sizes is not None and not isinstance(wanted, int):
         if SIZE_PARAMETER not in metafunc.fixturenames:
@@ -56,18 +56,32 @@ def is_declared(item: pytest.Item) -> bool:
 def _declaration(item: pytest.Item, mark: pytest.Mark | None, by_class: bool) -> Declaration:
     if mark is not None:
         if not isinstance(item, pytest.Function):
-            raise MisuseError(f"the mark world is for test functions and methods, not for a {type(item).__name__}")
+            kind = type(item).__name__
+            raise MisuseError(f"the mark world is for test functions and methods, not for a {kind}: take it off")
         declared = from_mark(mark)
         callspec: Any = getattr(item, "callspec", None)
         if declared.sizes and len(declared.sizes) > 1 and (callspec is None or SIZE_PARAMETER not in callspec.params):
-            raise MisuseError("a method of a unittest class takes one world size: unittest knows no parameters")
+            raise MisuseError(_cannot_be_a_list(item))
         return declared
     if by_class:
         return Declaration(sizes=_size_of_class(item))
     return Declaration()
 
 
+def _cannot_be_a_list(item: pytest.Function) -> str:
+    if item.cls is not None and issubclass(item.cls, unittest.TestCase):
+        return (
+            "a method of a unittest class takes one world size, since unittest knows no parameters: "
+            "write a method for each size, or a plain class"
+        )
+    return "a mark world that is added after collection takes one size: write the list above the test"
+
+
 def _size_of_class(item: Any) -> tuple[int, ...]:
     cls = item.cls
-    instance = cls(item.originalname) if issubclass(cls, unittest.TestCase) else cls()
-    return sizes(instance.world_size)
+    try:
+        instance = cls(item.originalname) if issubclass(cls, unittest.TestCase) else cls()
+        return sizes(instance.world_size)
+    except Exception as error:
+        what = str(error) if isinstance(error, MisuseError) else f"{type(error).__name__}: {error}"
+        raise MisuseError(f"{cls.__name__}.world_size cannot be used: {what}") from None

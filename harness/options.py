@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from everyrank.declaration import sizes
+from everyrank.declaration import is_seconds, sizes
 from everyrank.errors import MisuseError
 
 LAUNCHERS = ("fork", "spawn")
@@ -51,8 +51,8 @@ def read(config: pytest.Config) -> Options:
     except MisuseError as error:
         raise pytest.UsageError(f"ini key everyrank_world_size: {error}") from None
     timeout = _number(config, "everyrank_timeout", float)
-    if timeout <= 0:
-        raise pytest.UsageError(f"ini key everyrank_timeout: must be above 0, not {timeout:g}")
+    if not is_seconds(timeout):
+        raise pytest.UsageError(f"ini key everyrank_timeout: must be a number of seconds above 0, not {timeout:g}")
     rank = config.getoption("pdb_rank")
     if rank is not None and rank < 0:
         raise pytest.UsageError(f"--pdb-rank must be a rank, 0 or more, not {rank}")

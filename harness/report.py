@@ -154,6 +154,11 @@ def _longrepr(root: Any, verdict: Verdict, telling: Telling) -> ExceptionChainRe
     return ExceptionChainRepr(chain)
 
 
+def refusal(item: pytest.Item, text: str) -> ExceptionChainRepr:
+    """For a test that got no world: why, without a traceback, and in the summary too."""
+    return _longrepr(None, Verdict("refused", "error", "setup", text), Telling(item, 0))
+
+
 def _first_line(text: str) -> str:
     return text.split("\n", 1)[0]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 
+from everyrank.errors import MisuseError
+
 
 def found_gpus() -> int:
     """How many GPUs this process may use, without initialising CUDA."""
@@ -27,11 +29,19 @@ def missing_gpus(needed: int) -> str:
 
 
 def missing_backend(backend: str) -> str:
-    """Why a backend cannot be used, or nothing."""
+    """Why a backend cannot be used, or nothing. One that nobody has heard of is a misuse, no reason to skip."""
     import torch.distributed as dist
 
     if not dist.is_available():
         return "torch was built without distributed"
-    if not dist.is_backend_available(backend):
-        return f"needs the backend {backend}, which this torch does not have"
+    for part in backend.split(","):
+        name = part.rpartition(":")[2].lower()  # "gloo", or "cpu:gloo,cuda:nccl"
+        if name not in dist.Backend.backend_list:
+            known = ", ".join(one for one in dist.Backend.backend_list if one != dist.Backend.UNDEFINED)
+            raise MisuseError(
+                f"the backend {name!r} is not known to this torch, which knows {known}: "
+                "register a backend of your own when the test file is imported"
+            )
+        if not dist.is_backend_available(name):
+            return f"needs the backend {name}, which this torch does not have"
     return ""

@@ -82,6 +82,7 @@ _here: list[World] = []  # a rank is in one world at a time; empty in the contro
 
 def current_world() -> World:
     """The world that this process is a rank of; for code that no fixture reaches."""
+    __tracebackhide__ = True
     if not _here:
         raise MisuseError(
             "this process is not a rank of a world: mark the test with @pytest.mark.world(n), "

@@ -1,0 +1,408 @@
+"""Bad use gets one clear message that says what to do, and no traceback of ours."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+
+import expecttest
+import pytest
+
+from tests.inner import Inner, Project
+
+SOURCE = """
+    import os, subprocess, sys, unittest
+    import pytest
+    import everyrank
+
+    @pytest.mark.world(0)
+    def test_zero(): pass
+
+    @pytest.mark.world("four")
+    def test_four(): pass
+
+    @pytest.mark.world([])
+    def test_no_size(): pass
+
+    @pytest.mark.world([2, 2])
+    def test_twice(): pass
+
+    @pytest.mark.world(2, gpu=1)
+    def test_unknown_keyword(): pass
+
+    @pytest.mark.world(2, 3)
+    def test_two_values(): pass
+
+    @pytest.mark.world(2, device="tpu")
+    def test_device(): pass
+
+    @pytest.mark.world(2, device="cpu", gpus=2)
+    def test_gpus_on_cpu(): pass
+
+    @pytest.mark.world(2, gpus="all")
+    def test_all_gpus(): pass
+
+    @pytest.mark.world(2, timeout=0)
+    def test_timeout(): pass
+
+    @pytest.mark.world(2, timeout=float("inf"))
+    def test_endless(): pass
+
+    @pytest.mark.world(2, fresh="yes")
+    def test_fresh(): pass
+
+    @pytest.mark.world(2, backend=3)
+    def test_backend_number(): pass
+
+    @pytest.mark.world(2, backend="carrier-pigeon")
+    def test_unknown_backend(process_group): pass
+
+    @pytest.mark.world(0)
+    class TestMarkedClass:
+        def test_zero_on_the_class(self): pass
+
+    class TestUnittest(unittest.TestCase):
+        @pytest.mark.world([1, 2])
+        def test_unittest_sizes(self): pass
+
+    class TestByClass:
+        everyrank_world = True
+        world_size = "many"
+        def test_size_of_class(self): pass
+
+    class TestBroken:
+        everyrank_world = True
+        def test_no_size_of_class(self): pass
+
+    def test_list_added_late(): pass
+
+    @pytest.fixture(scope="session")
+    def wide(world): pass
+
+    def test_session_fixture(wide): pass
+
+    @pytest.fixture(scope="module")
+    def middle(process_group): pass
+
+    @pytest.fixture(scope="session")
+    def outer(request):
+        return request.getfixturevalue("world")
+
+    @pytest.fixture
+    def inner(middle): pass
+
+    def test_module_fixture_behind_another(inner): pass
+
+    def test_session_fixture_at_run_time(outer): pass
+
+    def test_asked_late(request):
+        request.getfixturevalue("process_group")
+
+    def test_no_world_here():
+        everyrank.current_world()
+
+    @pytest.mark.world(2)
+    def test_nested():
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_nested.py"]
+        nested = subprocess.run(command, capture_output=True, text=True)
+        assert nested.returncode == 4, nested.stdout
+        pytest.fail(nested.stderr, pytrace=False)
+
+    @pytest.mark.world(2)
+    def test_single_process_tests_nest():
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_nested.py", "-k", "single"]
+        subprocess.run(command, check=True)
+
+    @pytest.mark.world(2)
+    def test_good(world): pass
+
+    def test_single(): pass
+"""
+
+CONFTEST = """
+    import pytest
+
+    class Line(pytest.Item):
+        def runtest(self): pass
+
+    class Lines(pytest.File):
+        def collect(self):
+            yield Line.from_parent(self, name="first line")
+
+    def pytest_collect_file(file_path, parent):
+        if file_path.suffix == ".lines":
+            return Lines.from_parent(parent, path=file_path)
+
+    def pytest_collection_modifyitems(items):
+        for item in items:
+            if isinstance(item, Line):
+                item.add_marker(pytest.mark.world(2))
+            if item.name == "test_list_added_late":
+                item.add_marker(pytest.mark.world([1, 2]))
+"""
+
+NESTED = """
+    def test_on_ranks(world): pass
+    def test_single(): pass
+"""
+
+FINE = {"test_good", "test_single", "test_single_process_tests_nest"}
+
+
+@pytest.fixture(scope="module")
+def inner(module_project: Project) -> Inner:
+    module_project.write("conftest.py", CONFTEST)
+    module_project.write("test_inner.py", SOURCE)
+    module_project.write("test_nested.py", NESTED)
+    module_project.write("some.lines", "first line\n")
+    return module_project.run("test_inner.py", "some.lines")
+
+
+def test_nobody_else_is_touched(inner: Inner) -> None:
+    """A misused test is one failure; the rest of its file runs."""
+    assert {name for name, outcome in inner.outcomes().items() if outcome == "passed"} == FINE
+    assert not {name for name, outcome in inner.outcomes().items() if outcome == "skipped"}
+
+
+def test_no_traceback_of_ours_is_shown(inner: Inner) -> None:
+    """But for the place of a fixture, which pytest itself names in a ScopeMismatch."""
+    assert "harness/" not in inner.out
+    assert "everyrank/" not in inner.out.replace("everyrank/fixtures/plugin.py", "")
+
+
+def test_the_summary_says_what_is_wrong(inner: Inner) -> None:
+    assert "ERROR test_inner.py::test_zero - the mark world: a world size must be" in inner.out
+
+
+class TestTexts(expecttest.TestCase):
+    """What a user reads."""
+
+    @pytest.fixture(autouse=True)
+    def _inner(self, inner: Inner) -> None:
+        self.inner = inner
+
+    def text(self, name: str) -> str:
+        text = re.split(r"\n-+ to repeat", self.inner[name].text)[0]
+        return "\n".join(textwrap.fill(line, 100) for line in text.strip().splitlines())
+
+    def test_zero(self) -> None:
+        self.assertExpectedInline(
+            self.text("test_zero"),
+            """\
+the mark world: a world size must be a whole number of ranks, 1 or more, not 0; write world(4), or
+world([1, 2, 4]) to run the test once for each""",
+        )
+
+    def test_four(self) -> None:
+        self.assertExpectedInline(
+            self.text("test_four"),
+            """\
+the mark world: a world size must be a whole number of ranks, 1 or more, not 'four'; write world(4),
+or world([1, 2, 4]) to run the test once for each""",
+        )
+
+    def test_no_size(self) -> None:
+        self.assertExpectedInline(
+            self.text("test_no_size"),
+            """\
+the mark world: the list of world sizes is empty; write world(4), or world([1, 2, 4]) to run the
+test once for each""",
+        )
+
+    def test_twice(self) -> None:
+        self.assertExpectedInline(
+            self.text("test_twice"),
+            """\
+the mark world: a world size is named twice in [2, 2]; write world(4), or world([1, 2, 4]) to run
+the test once for each""",
+        )
+
+    def test_unknown_keyword(self) -> None:
+        self.assertExpectedInline(
+            self.text("test_unknown_keyword"),
+            """\
+the mark world: got an unexpected keyword argument 'gpu'; it takes a size, or a list of sizes, and
+the keywords device, gpus, backend, timeout and fresh""",
+        )
+
+    def test_two_values(self) -> None:
+        self.assertExpectedInline(
+            self.text("test_two_values"),
+            """\
+the mark world: too many positional arguments; it takes a size, or a list of sizes, and the keywords
+device, gpus, backend, timeout and fresh""",
+        )
+
+    def test_device(self) -> None:
+        self.assertExpectedInline(
+            self.text("test_device"), """the mark world: device must be 'cpu' or 'cuda', not 'tpu'"""
+        )
+
+    def test_gpus_on_cpu(self) -> None:
+        self.assertExpectedInline(
+            self.text("test_gpus_on_cpu"),
+            """the mark world: gpus=2 asks for GPUs and device='cpu' for none: drop one of them""",
+        )
+
+    def test_all_gpus(self) -> None:
+        self.assertExpectedInline(
+            self.text("test_all_gpus"),
+            """the mark world: gpus must be how many GPUs the world needs, 0 or more, not 'all'""",
+        )
+
+    def test_timeout(self) -> None:
+        self.assertExpectedInline(
+            self.text("test_timeout"), """the mark world: timeout must be a number of seconds above 0, not 0"""
+        )
+
+    def test_endless(self) -> None:
+        self.assertExpectedInline(
+            self.text("test_endless"), """the mark world: timeout must be a number of seconds above 0, not inf"""
+        )
+
+    def test_fresh(self) -> None:
+        self.assertExpectedInline(
+            self.text("test_fresh"), """the mark world: fresh must be True or False, not 'yes'"""
+        )
+
+    def test_backend_number(self) -> None:
+        self.assertExpectedInline(
+            self.text("test_backend_number"), """the mark world: backend must be a name such as 'gloo', not 3"""
+        )
+
+    def test_unknown_backend(self) -> None:
+        text = self.text("test_unknown_backend")
+        self.assertExpectedInline(
+            re.sub(r"which\s+knows [^:]*:\s+", "which knows ...:\n", text),
+            """\
+the backend 'carrier-pigeon' is not known to this torch, which knows ...:
+register a backend of your own when the test file is imported""",
+        )
+
+    def test_zero_on_the_class(self) -> None:
+        self.assertExpectedInline(
+            self.text("test_zero_on_the_class"),
+            """\
+the mark world: a world size must be a whole number of ranks, 1 or more, not 0; write world(4), or
+world([1, 2, 4]) to run the test once for each""",
+        )
+
+    def test_unittest_sizes(self) -> None:
+        self.assertExpectedInline(
+            self.text("test_unittest_sizes"),
+            """\
+a method of a unittest class takes one world size, since unittest knows no parameters: write a
+method for each size, or a plain class""",
+        )
+
+    def test_size_of_class(self) -> None:
+        self.assertExpectedInline(
+            self.text("test_size_of_class"),
+            """\
+TestByClass.world_size cannot be used: a world size must be a whole number of ranks, 1 or more, not
+'many'""",
+        )
+
+    def test_no_size_of_class(self) -> None:
+        self.assertExpectedInline(
+            self.text("test_no_size_of_class"),
+            """\
+TestBroken.world_size cannot be used: AttributeError: 'TestBroken' object has no attribute
+'world_size'""",
+        )
+
+    def test_list_added_late(self) -> None:
+        self.assertExpectedInline(
+            self.text("test_list_added_late"),
+            """a mark world that is added after collection takes one size: write the list above the test""",
+        )
+
+    def test_mark_on_what_is_no_test_function(self) -> None:
+        self.assertExpectedInline(
+            self.text("first line"),
+            """the mark world is for test functions and methods, not for a Line: take it off""",
+        )
+
+    def test_session_fixture(self) -> None:
+        self.assertExpectedInline(
+            self.text("test_session_fixture"),
+            """\
+the session fixture 'wide' asks for the rank fixture 'world', which lives in a rank, for one test:
+make 'wide' a function fixture""",
+        )
+
+    def test_module_fixture_behind_another(self) -> None:
+        self.assertExpectedInline(
+            self.text("test_module_fixture_behind_another"),
+            """\
+the module fixture 'middle' asks for the rank fixture 'process_group', which lives in a rank, for
+one test: make 'middle' a function fixture""",
+        )
+
+    def test_session_fixture_at_run_time(self) -> None:
+        """pytest's own words for it will do."""
+        assert "ScopeMismatch: You tried to access the function scoped fixture world" in self.text(
+            "test_session_fixture_at_run_time"
+        )
+
+    def test_asked_late(self) -> None:
+        self.assertExpectedInline(
+            self.text("test_asked_late"),
+            """\
+a rank fixture was asked for by request.getfixturevalue(), in a test that does not run on ranks:
+name the fixture in the test's signature, or mark the test with @pytest.mark.world(n)""",
+        )
+
+    def test_no_world_here(self) -> None:
+        self.assertExpectedInline(
+            self.text("test_no_world_here"),
+            """\
+def test_no_world_here():
+>       everyrank.current_world()
+E       everyrank.errors.MisuseError: this process is not a rank of a world: mark the test with
+@pytest.mark.world(n), or ask for the fixture `world`
+
+test_inner.py:90: MisuseError""",
+        )
+
+    def test_nested(self) -> None:
+        self.assertExpectedInline(
+            self.text("test_nested"),
+            """\
+on ranks 0,1
+ERROR: worlds do not nest: this pytest runs inside a rank of 'test_inner.py::test_nested', and has
+multi-rank tests of its own. Start it from a single-process test.""",
+        )
+
+
+OPTIONS = {
+    "--launcher=ray": "argument --launcher: invalid choice: 'ray' (choose from",
+    "--leaks=loud": "argument --leaks: invalid choice: 'loud' (choose from",
+    "--world-seed=x": "argument --world-seed: invalid int value: 'x'",
+    "--pdb-rank=-1": "ERROR: --pdb-rank must be a rank, 0 or more, not -1",
+    "-oeveryrank_launcher=ray": "ERROR: ini key everyrank_launcher: must be one of fork, spawn, not 'ray'",
+    "-oeveryrank_leaks=loud": "ERROR: ini key everyrank_leaks: must be one of report, fail, off, not 'loud'",
+    "-oeveryrank_world_size=four": "ERROR: ini key everyrank_world_size: must be a number, not 'four'",
+    "-oeveryrank_world_size=0": (
+        "ERROR: ini key everyrank_world_size: a world size must be a whole number of ranks, 1 or more, not 0\n"
+    ),
+    "-oeveryrank_timeout=soon": "ERROR: ini key everyrank_timeout: must be a number, not 'soon'",
+    "-oeveryrank_timeout=-1": "ERROR: ini key everyrank_timeout: must be a number of seconds above 0, not -1",
+    "-oeveryrank_timeout=nan": "ERROR: ini key everyrank_timeout: must be a number of seconds above 0, not nan",
+}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_a_wrong_option_is_refused_before_anything_runs(project: Project, option: str) -> None:
+    project.write("test_inner.py", NESTED)
+    refused = project.run(option)
+    assert refused.code == pytest.ExitCode.USAGE_ERROR
+    assert OPTIONS[option] in refused.out
+    assert "Traceback" not in refused.out
+
+
+def test_a_mark_on_a_fixture_is_refused(project: Project) -> None:
+    """By pytest itself."""
+    fixture = "import pytest\n\n@pytest.mark.world(2)\n@pytest.fixture\ndef some(): pass\n\ndef test_it(some): pass\n"
+    project.write("test_inner.py", fixture)
+    assert "Marks cannot be applied to fixtures" in project.run().out
