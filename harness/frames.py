@@ -34,6 +34,11 @@ def is_users(file: str) -> bool:
     return not os.path.realpath(file).startswith((_STDLIB, _HARNESS))
 
 
+def is_ours(file: str) -> bool:
+    """Whether a file is everyrank's harness."""
+    return file.startswith(_HARNESS)
+
+
 def standing(stack: Iterable[Frame]) -> str:
     """``all_reduce at test_x.py:12`` for a stack, innermost frame first."""
     called = ""

@@ -14,12 +14,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from everyrank.bounds import one_line
-from everyrank.frames import Frame, is_users, standing
+from everyrank.frames import Frame, is_ours, is_users, standing
 from everyrank.launch.protocol import STACKS_SIGNAL, Seat, read_all
 from everyrank.world import ranks_text
 
-#: A rank that runs at all answers within this.
-_ANSWER = 0.25
+#: A rank that runs at all answers within this, also on a busy machine.
+_ANSWER = 0.5
 #: So many readers of C frames run at a time.
 _NATIVE_READERS = 4
 
@@ -59,14 +59,9 @@ def call(seats: dict[int, Seat], native_within: float = 0.0) -> list[Stance]:
     if native_within and len(seats) <= _NATIVE_READERS:
         # Before the signal for the stacks, which ends a sleep in C.
         natives = read_natives({rank: seat.pid for rank, seat in seats.items()}, native_within)
-    before = {rank: os.fstat(seat.output.stacks.fileno()).st_size for rank, seat in seats.items()}
-    for rank, seat in seats.items():
-        if seat.pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(seat.pid, STACKS_SIGNAL)
-                if states[rank]:
-                    os.kill(seat.pid, signal.SIGCONT)
-    _await_answers(seats, before)
+    # Those that run first: one that is let go on may let others go on too.
+    _ask({rank: seat for rank, seat in seats.items() if not states[rank]})
+    _ask({rank: seat for rank, seat in seats.items() if states[rank]})
     stances = [
         Stance(rank, parse(read_all(seat.output.stacks)), states[rank]) for rank, seat in sorted(seats.items())
     ]
@@ -77,15 +72,26 @@ def call(seats: dict[int, Seat], native_within: float = 0.0) -> list[Stance]:
     return [replace(stance, native=natives.get(stance.rank, ())) for stance in stances]
 
 
-def _await_answers(seats: dict[int, Seat], before: dict[int, int]) -> None:
+def _ask(seats: dict[int, Seat]) -> None:
+    """Have these ranks write their stacks, and wait until they have."""
+    before = {rank: _size(seat) for rank, seat in seats.items()}
+    for seat in seats.values():
+        if seat.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(seat.pid, STACKS_SIGNAL)
+                os.kill(seat.pid, signal.SIGCONT)
     until = time.monotonic() + _ANSWER
     last: dict[int, int] = {}
-    while time.monotonic() < until:
-        sizes = {rank: os.fstat(seat.output.stacks.fileno()).st_size for rank, seat in seats.items()}
+    while seats and time.monotonic() < until:
+        sizes = {rank: _size(seat) for rank, seat in seats.items()}
         if sizes == last and all(sizes[rank] > before[rank] for rank in seats):
             return
         last = sizes
         time.sleep(0.005)
+
+
+def _size(seat: Seat) -> int:
+    return os.fstat(seat.output.stacks.fileno()).st_size
 
 
 def parse(text: str) -> tuple[Frame, ...]:
@@ -179,7 +185,8 @@ def told(stances: list[Stance]) -> str:
 def _until_pytest(stack: tuple[Frame, ...]) -> list[Frame]:
     """The stack down to where pytest called the user's code."""
     users = [number for number, frame in enumerate(stack) if is_users(frame.file)]
-    return list(stack[: users[-1] + 1] if users else stack[:20])
+    ours = [number for number, frame in enumerate(stack) if is_ours(frame.file)]
+    return list(stack[: users[-1] + 1] if users else stack[: ours[0] + 1] if ours else stack[:20])
 
 
 def native_frames(text: str, pid: int | None, most: int = 24) -> tuple[str, ...]:

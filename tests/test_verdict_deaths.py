@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.inner import Inner, Project
@@ -189,7 +191,11 @@ def test_a_dying_ranks_last_words_are_shown(worlds: Inner, test: str) -> None:
 
 @pytest.mark.parametrize("test", ["test_exit_0", "test_sigkill", "test_segfault"])
 def test_the_ranks_left_behind_are_folded(worlds: Inner, test: str) -> None:
-    assert "ranks 0,2: lost the connection to a peer at test_inner.py:15" in worlds[test].text
+    """By the time that they are told to say so, they wait still or have noticed."""
+    section = re.search(r"-+ the other ranks -+\n(.*?)\n--", worlds[test].text, re.DOTALL)
+    assert section is not None
+    left_behind = r"ranks? [02,]+: (lost the connection to a peer|waiting in all_reduce) at test_inner.py:15"
+    assert all(re.fullmatch(left_behind, line) for line in section[1].splitlines())
 
 
 def test_a_death_after_a_failure_does_not_hide_it(worlds: Inner) -> None:
@@ -212,3 +218,35 @@ def test_a_death_after_a_failure_does_not_hide_it(worlds: Inner) -> None:
 )
 def test_a_death_is_expected_only_where_the_mark_names_it(worlds: Inner, test: str, outcome: str) -> None:
     assert worlds[test].outcome == outcome
+
+
+def test_a_death_after_the_last_test_of_a_warm_world_turns_the_run_red(project: Project) -> None:
+    """No test can be told of it any more: the world outlived its last test for one that was then skipped."""
+    project.write(
+        "test_inner.py",
+        """
+        import os
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def dies_at_the_end():
+            yield
+            if os.environ.get("RANK") == "1":
+                os._exit(3)
+
+        @pytest.mark.world(2)
+        def test_before(dies_at_the_end, world):
+            pass
+
+        @pytest.mark.world(2)
+        @pytest.mark.skip(reason="not today")
+        def test_skipped(dies_at_the_end, world):
+            pass
+        """,
+    )
+    inner = project.run()
+    assert inner.outcomes() == {"test_before": "passed", "test_skipped": "skipped"}
+    assert inner.code == 1
+    (warning,) = inner.warnings
+    assert "teardown failed on rank 1 when its world ended" in warning["text"]
+    assert "exit code 3" in warning["text"]
