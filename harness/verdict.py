@@ -315,7 +315,7 @@ def _doing(fate: Fate) -> str:
     said = _said(fate)
     if fate.record is not None:
         return said or "passed"
-    return f"{said}; then {_end(fate)}" if said else _end(fate)
+    return f"{said}; then, in {fate.phase}, {_end(fate)}" if said else _end(fate)
 
 
 def _end(fate: Fate) -> str:

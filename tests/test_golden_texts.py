@@ -69,6 +69,16 @@ SOURCE = """
     def test_fails_and_dies_in_teardown(closing, world):
         assert world.rank == 1
 
+    @pytest.fixture
+    def hanging(world):
+        yield
+        if world.rank == 0:
+            threading.Event().wait()
+
+    @pytest.mark.world(2)
+    def test_fails_and_hangs_in_teardown(hanging, world):
+        assert world.rank == 1
+
     class Differs:
         def __repr__(self):
             return f"Differs(on rank {os.environ.get('RANK')})"
@@ -203,10 +213,33 @@ E        +  where 0 = World(rank=0, size=2, local_rank=0, device='cpu', backend=
 
 test_inner.py:59: AssertionError
 --- the ranks ---
-rank 0: AssertionError: assert 0 == 1 at test_inner.py:59; then left without a record (exit code 3)
+rank 0: AssertionError: assert 0 == 1 at test_inner.py:59; then, in teardown, left without a record (exit code 3)
 rank 1: passed
 --- to repeat ---
 pytest test_inner.py::test_fails_and_dies_in_teardown  # rank 0 had the seed N""",
+        )
+
+    def test_a_rank_that_fails_and_then_hangs(self) -> None:
+        self.assertExpectedInline(
+            self.told("test_fails_and_hangs_in_teardown"),
+            """\
+rank 0 of 2 failed first, in call
+
+hanging = None
+world = World(rank=0, size=2, local_rank=0, device='cpu', backend='gloo', seed=N)
+
+    @pytest.mark.world(2)
+    def test_fails_and_hangs_in_teardown(hanging, world):
+>       assert world.rank == 1
+E       AssertionError: assert 0 == 1
+E        +  where 0 = World(rank=0, size=2, local_rank=0, device='cpu', backend='gloo', seed=N).rank
+
+test_inner.py:69: AssertionError
+--- the ranks ---
+rank 0: AssertionError: assert 0 == 1 at test_inner.py:69; then, in teardown, waiting in wait at test_inner.py:65
+rank 1: passed
+--- to repeat ---
+pytest test_inner.py::test_fails_and_hangs_in_teardown  # rank 0 had the seed N""",
         )
 
     def test_ranks_that_disagree_on_skipping(self) -> None:
@@ -288,9 +321,9 @@ world = World(rank=0, size=2, local_rank=0, device='cpu', backend='gloo', seed=N
         if world.rank == 1:
             return
 >       world.barrier()
-E       AssertionError: rank 1 ended without coming to barrier() at test_inner.py:74
+E       AssertionError: rank 1 ended without coming to barrier() at test_inner.py:84
 
-test_inner.py:74: AssertionError
+test_inner.py:84: AssertionError
 --- the other ranks ---
 rank 1: passed
 --- to repeat ---
@@ -311,7 +344,8 @@ FAILED test_inner.py::test_leaves - rank 1 of 3 left without a record (exit c...
 FAILED test_inner.py::test_one_skips - ranks disagree: only some of them skipped
 FAILED test_inner.py::test_hangs - the world of 4 missed its deadline of 1 s ...
 FAILED test_inner.py::test_fails_and_dies_in_teardown - [rank 0] AssertionErr...
+FAILED test_inner.py::test_fails_and_hangs_in_teardown - [rank 0] AssertionEr...
 FAILED test_inner.py::test_meets - [rank 0] AssertionError: rank 1 ended with...
 ERROR test_inner.py::test_differs[one] - ranks ran different tests
-9 failed, 1 passed, 1 error""",
+10 failed, 1 passed, 1 error""",
         )

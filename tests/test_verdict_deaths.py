@@ -142,6 +142,15 @@ SOURCE = """
     @pytest.mark.xfail(True, reason="dies", raises=(ValueError, everyrank.RankLost))
     def test_death_or_exception(world):
         os._exit(1)
+
+    @world_of_3
+    def test_says_much_and_dies(world):
+        if world.rank == 1:
+            print("the first line")
+            for _ in range(100):
+                sys.stdout.write("x" * 1_000_000)
+            print("\\nthe last line")
+            os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
@@ -187,6 +196,14 @@ def test_a_dying_ranks_last_words_are_shown(worlds: Inner, test: str) -> None:
     assert "last words of rank 1" in worlds[test].text
     assert "last words on stdout" in worlds[test].text
     assert "last words on stderr" in worlds[test].text
+
+
+def test_many_last_words_are_bounded_with_start_and_end_kept(worlds: Inner) -> None:
+    words = worlds["test_says_much_and_dies"].text.partition("last words of rank 1")[2]
+    assert "the first line" in words
+    assert "everyrank left out" in words
+    assert "the last line" in words
+    assert len(words) < 200_000
 
 
 @pytest.mark.parametrize("test", ["test_exit_0", "test_sigkill", "test_segfault"])

@@ -189,13 +189,16 @@ def test_a_failure_is_told_in_the_phase_that_it_came_in(when: str) -> None:
 def test_a_failure_is_the_root_though_its_rank_hung_in_the_teardown_afterwards() -> None:
     one = verdict(cut(0, when="teardown", early=[failed()]), cut(1))
     assert said(one) == ("failed", "failed", "call")
-    assert one.others == (f"rank 0: ValueError: bad at test_x.py:5; then {WAITING}", f"rank 1: {WAITING}")
+    assert one.others == (
+        f"rank 0: ValueError: bad at test_x.py:5; then, in teardown, {WAITING}",
+        f"rank 1: {WAITING}",
+    )
 
 
 def test_a_failure_is_the_root_though_its_rank_died_in_the_teardown_afterwards() -> None:
     one = verdict(lost(0, SIGSEGV, at=2.0, when="teardown", early=[failed(at=1.0)]), cut(1))
     assert said(one) == ("failed", "failed", "call")
-    assert one.others[0] == "rank 0: ValueError: bad at test_x.py:5; then was killed by SIGSEGV"
+    assert one.others[0] == "rank 0: ValueError: bad at test_x.py:5; then, in teardown, was killed by SIGSEGV"
 
 
 # --- deaths ----------------------------------------------------------------------------------------------
