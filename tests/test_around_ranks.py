@@ -403,7 +403,7 @@ class TestNeeds:
             @pytest.mark.world(2, device="cuda")
             def test_cuda(world): ...
 
-            @pytest.mark.world(2, backend="nonesuch")
+            @pytest.mark.world(2, backend="mpi")
             def test_backend(process_group): ...
 
             @pytest.mark.skipif("sys.platform != 'plan9'")
@@ -424,7 +424,7 @@ class TestNeeds:
         [
             ("test_gpus", "needs 4 GPUs, found 0"),
             ("test_cuda", "needs 1 GPU, found 0"),
-            ("test_backend", "needs the backend nonesuch, which this torch does not have"),
+            ("test_backend", "needs the backend mpi, which this torch does not have"),
             ("test_condition_in_a_string", "condition: sys.platform != 'plan9'"),
         ],
     )
