@@ -223,31 +223,32 @@ class Controller:
         fresh = self._is_fresh(item)
         warm = None if fresh else self._warm(self._key(item))
         served = tuple(warm.served) if warm else ()
-        verdict, fates = self._attempt(item, nextitem, warm, keep=not fresh)
-        if warm is not None and not fates.began:
-            # The world was broken before the test began: that is its neighbours' affair.
-            warm, served = None, ()
-            verdict, fates = self._attempt(item, nextitem, None, keep=True)
+        ready = warm or self._take_spare(item)
+        verdict, fates = self._attempt(item, nextitem, ready, keep=not fresh)
+        if ready is not None and _broken_before(fates):
+            # That is its neighbours' affair.
+            served = ()
+            verdict, fates = self._attempt(item, nextitem, None, keep=not fresh)
         alone = False
-        if served and verdict.outcome not in _GOOD and not self._debugging:
+        if served and verdict.outcome not in _GOOD and not fates.launcher_lost and not self._debugging:
             again, _ = self._attempt(item, nextitem, None, keep=False)
             alone = again.outcome in _GOOD
         telling = Telling(item, self._options.seed, served, alone, self._options.leaks)
         return verdict, fates, telling
 
     def _attempt(
-        self, item: pytest.Item, nextitem: pytest.Item | None, warm: LiveWorld | None, keep: bool
+        self, item: pytest.Item, nextitem: pytest.Item | None, ready: LiveWorld | None, keep: bool
     ) -> tuple[Verdict, Fates]:
         size = self._size(item)
         with self._leases.held(size):
-            world = warm or self._take_spare(item) or self._start_world(item, size)
+            world = ready or self._start_world(item, size)
             folder = os.path.join(self._live_launcher().folder, f"test-{self._tests}")
             self._tests += 1
             orders = self._orders(item, nextitem, folder, keep)
             limit, source = self._limit(item)
             run = self._watcher(world, orders, limit, source)
             try:
-                self._start_spare(nextitem)
+                self._start_spare(item, nextitem)
                 fates = run.watch()
                 verdict = judge(fates)
                 if keep and _reusable(verdict, fates) and not world.broken and run.close_up():
@@ -362,12 +363,14 @@ class Controller:
     def _is_fresh(self, item: pytest.Item) -> bool:
         return item.stash[DECLARATION].fresh or self._options.fresh
 
-    def _start_spare(self, nextitem: pytest.Item | None) -> None:
-        """Fork the next test's ranks while this test waits for its own, if that test wants new processes."""
+    def _start_spare(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        """Fork the next test's ranks while this test waits for its own, if that test will need new processes."""
         if self._spare is not None or nextitem is None or DECLARATION not in nextitem.stash or self._debugging:
             return
+        # A world in which an RPC agent has run is not kept.
+        spent = "rpc_agent" in item.stash[FIXTURES] and self._key(item) == self._key(nextitem)
         size = self._size(nextitem)
-        if self._is_fresh(nextitem) and self._live_launcher().name == "fork" and size <= leases.capacity():
+        if (spent or self._is_fresh(nextitem)) and self._live_launcher().name == "fork" and size <= leases.capacity():
             self._spare = self._start_world(nextitem, size)
 
     def _take_spare(self, item: pytest.Item) -> LiveWorld | None:
@@ -423,6 +426,11 @@ class Controller:
             if manager is not None:
                 manager.resume()
                 manager.suspend(in_=False)
+
+
+def _broken_before(fates: Fates) -> bool:
+    """Whether the world lost a rank before the test began there."""
+    return not fates.began or any(fate.lost and not fate.phase for fate in fates.ranks)
 
 
 def _reusable(verdict: Verdict, fates: Fates) -> bool:
