@@ -76,6 +76,9 @@ def _add_torch(now: Snapshot) -> None:
         for group, names in dict(c10d._world.pg_names).items():
             now["process-group", str(names)] = f"{type(group).__name__} {names!r} of {group.size()} ranks"
     api = sys.modules.get("torch.distributed.rpc.api")
+    # torch's RRef context is not usable again after a shutdown: a second agent of the same process never deletes
+    # its references, and a graceful end of it waits for ever. Where an agent has run, a world is not kept.
+    now["state", "whether an RPC agent has run"] = str(bool(getattr(api, "_ALL_WORKER_NAMES", ())))
     if api is not None and api._is_current_rpc_agent_set():
         now["rpc-agent", "agent"] = str(api._get_current_rpc_agent().get_worker_info())
 

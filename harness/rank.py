@@ -25,7 +25,7 @@ from everyrank.debug import RankDebugger, Terminal
 from everyrank.errors import MisuseError
 from everyrank.frames import Frame, is_users
 from everyrank.groups import Groups
-from everyrank.launch.protocol import STACKS_SIGNAL
+from everyrank.launch.protocol import RUN_VARIABLE, STACKS_SIGNAL
 from everyrank.leaks import Watch
 from everyrank.record import (
     Began,
@@ -77,6 +77,7 @@ class Rank:
         self.world: World
         self.item: pytest.Item
         self.leaks: list[Leak] = []
+        self.spent: list[str] = []  # why this process cannot serve another test, however well it did
         self._phases: list[Phase] = []
         self._warnings: list[Warned] = []
         self._stacks = stacks
@@ -148,12 +149,13 @@ class Rank:
             except pytest.exit.Exception as error:
                 exit_request = str(error)
             except KeyboardInterrupt as error:
-                text = {"text": str(bounded("".join(traceback.format_exception(error))))}
-                self._phases.append(
-                    Phase("call", "failed", text, time.monotonic(), "KeyboardInterrupt", "", "KeyboardInterrupt")
-                )
+                excinfo = pytest.ExceptionInfo.from_exception(error)
+                text = {"text": bounded(str(item.repr_failure(excinfo)))}
+                self._phases.append(Phase("call", "failed", text, time.monotonic(), *describe(excinfo)))
             over = exit_request is None  # pytest.exit() leaves its test where it stands
-            leaks, unclean = self.watch.leaks() if over and order.leaks != "off" else ([], [])
+            leaks, unclean = self.watch.leaks() if over else ([], [])
+            unclean += [*self.spent, *(f"left a {leak.kind}" for leak in leaks)]
+            leaks = leaks if order.leaks != "off" else []
             if self.groups.lost():
                 unclean.append("the default group was destroyed or replaced")
             return self._record(fingerprint(item), [*self.leaks, *leaks], unclean, "", exit_request)
@@ -214,6 +216,7 @@ class Rank:
         }
         os.environ.update({name: str(value) for name, value in here.items()})
         os.environ["EVERYRANK_NODEID"] = order.nodeid
+        os.environ[RUN_VARIABLE] = os.path.dirname(order.folder)
         sow(order.seed)
 
     def _tear_down(self) -> str:
@@ -300,7 +303,7 @@ class Rank:
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, Any]:
         with contextlib.ExitStack() as stack:
-            if fixturedef.scope != "function" and self.order.leaks != "off":
+            if fixturedef.scope != "function":
                 stack.enter_context(self.watch.allowing())
             return (yield)
 
@@ -429,9 +432,7 @@ def _installed() -> bool:
 class _Spawned:
     """In place of pytest's run loop: the session is collected, now take orders."""
 
-    def __init__(
-        self, channel: Channel[ToRank], out: int, err: int, stacks: int, terminal: tuple[int, ...]
-    ) -> None:
+    def __init__(self, channel: Channel[ToRank], out: int, err: int, stacks: int, terminal: tuple[int, ...]) -> None:
         self._channel = channel
         self._terminal = terminal
         self._fds = (out, err, stacks)

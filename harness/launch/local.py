@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 
 from everyrank.channel import Channel, Closed
-from everyrank.launch.protocol import Lost, Output, Seat, plain_files
+from everyrank.launch.protocol import RUN_VARIABLE, Lost, Output, Seat, plain_files
 from everyrank.record import Close, Exited, FromKeeper, FromRank, Kill, Start, Started, Unsafe
 
 
@@ -26,6 +26,7 @@ class LocalLauncher:
         self.make_output: Callable[[], tuple[Output, list[int]]] | None = None
         self._control: Channel[FromKeeper] = Channel(control, FromKeeper)
         self._seats: dict[int, Seat] = {}
+        self._sockets: dict[int, int] = {}  # by seat: the inode of the rank's end of its channel
         self._next = 0
 
     def handshake(self) -> str:
@@ -49,6 +50,7 @@ class LocalLauncher:
             seat = Seat(self._next, Channel(ours, FromRank), output)
             self._next += 1
             self._seats[seat.number] = seat
+            self._sockets[seat.number] = os.fstat(theirs.fileno()).st_ino
             self._control.send(Start(seat.number), [theirs.fileno(), *passed])
         except Closed:
             self._note_loss()
@@ -71,7 +73,7 @@ class LocalLauncher:
                 elif isinstance(message, Exited):
                     seat.status = message.status
                     seat.gone = True
-                    del self._seats[seat.number]
+                    del self._seats[seat.number], self._sockets[seat.number]
                 yield seat
         except Closed:
             yield Lost(self._note_loss())
@@ -114,6 +116,7 @@ class LocalLauncher:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.killpg(seat.pid, signal.SIGKILL)
             self._seats.clear()
+            _end_orphans(self.folder, set(self._sockets.values()))
             self._tidy()
         return self.lost
 
@@ -135,6 +138,33 @@ class LocalLauncher:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.keeper, signal.SIGKILL)
         return os.waitpid(self.keeper, 0)[1]
+
+
+def _end_orphans(folder: str, sockets: set[int]) -> None:
+    """End what the ranks of a lost keeper had started, in whatever session it is by now.
+
+    A program that a rank ran has the run in its environment; a mere fork of a rank has its channel.
+    """
+    until = time.monotonic() + 5
+    while (orphans := _orphans(f"{RUN_VARIABLE}={folder}".encode(), sockets)) and time.monotonic() < until:
+        for pid in orphans:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+
+
+def _orphans(variable: bytes, sockets: set[int]) -> list[int]:
+    links = {f"socket:[{inode}]" for inode in sockets}
+    found = []
+    for entry in os.scandir("/proc") if os.path.isdir("/proc/self") else ():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            with open(f"{entry.path}/environ", "rb") as file:
+                ours = variable in file.read().split(b"\0")
+            if ours or any(os.readlink(fd.path) in links for fd in os.scandir(f"{entry.path}/fd")):
+                found.append(int(entry.name))
+    return found
 
 
 def _files() -> tuple[Output, list[int]]:

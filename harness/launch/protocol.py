@@ -20,6 +20,9 @@ from everyrank.record import FromRank
 #: signal, so that it is nobody else's.
 STACKS_SIGNAL: int = signal.SIGRTMIN + 8 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 
+#: In the environment of every rank, and so of every program that it runs: the folder of the run.
+RUN_VARIABLE = "EVERYRANK_RUN"
+
 
 @dataclass
 class Output:
@@ -35,12 +38,16 @@ class Output:
 
 
 def read_all(file: IO[bytes], most: int = 1 << 16) -> str:
-    """The end of what a rank wrote, without moving the offset that the rank writes at."""
+    """The start and the end of what a rank wrote, without moving the offset that the rank writes at."""
     try:
-        size = os.fstat(file.fileno()).st_size
-        return os.pread(file.fileno(), most, max(0, size - most)).decode("utf-8", "replace")
+        fd, size = file.fileno(), os.fstat(file.fileno()).st_size
+        if size <= most:
+            return os.pread(fd, most, 0).decode("utf-8", "replace")
+        start, end = os.pread(fd, most // 2, 0), os.pread(fd, most // 2, size - most // 2)
     except OSError:
         return ""  # a pipe, or closed
+    left_out = f"\n... [everyrank left out {size - most} bytes here] ...\n"
+    return start.decode("utf-8", "replace") + left_out + end.decode("utf-8", "replace")
 
 
 @dataclass(eq=False)
