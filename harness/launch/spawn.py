@@ -60,6 +60,11 @@ _OWN = {
 }
 
 
+#: pytest's complaint that it cannot rewrite this package's asserts, which a rank has imported before pytest
+#: starts. Where an ini file makes errors of warnings, no rank would come up.
+_IMPORTED = "ignore:Module already imported so cannot be rewritten; everyrank:pytest.PytestAssertRewriteWarning"
+
+
 def _travels(name: str, value: object) -> bool:
     if name in _OWN:
         return False
@@ -70,7 +75,7 @@ def _travels(name: str, value: object) -> bool:
 
 def collect(config: pytest.Config, file: str, name: str) -> Collect:
     """The controller's options, narrowed to one file, for a rank in a clean interpreter."""
-    args = ["--rootdir", str(config.rootpath), file]
+    args = ["--rootdir", str(config.rootpath), "-W", _IMPORTED, file]
     if config.inipath is not None:
         args = ["-c", str(config.inipath), *args]
     for plugin in config.option.plugins:
