@@ -55,13 +55,15 @@ class Stance:
 def call(seats: dict[int, Seat], native_within: float = 0.0) -> list[Stance]:
     """Ask every rank that is still there. With ``native_within``, also for C frames, for that long at most."""
     states = {rank: _state(seat.pid) for rank, seat in seats.items()}
+    # The signal ends a sleep in C, and one rank that goes on lets others go on: nobody moves until all are asked.
+    _signal(seats, signal.SIGSTOP)
     natives: dict[int, tuple[str, ...]] = {}
     if native_within and len(seats) <= _NATIVE_READERS:
-        # Before the signal for the stacks, which ends a sleep in C.
         natives = read_natives({rank: seat.pid for rank, seat in seats.items()}, native_within)
-    # Those that run first: one that is let go on may let others go on too.
-    _ask({rank: seat for rank, seat in seats.items() if not states[rank]})
-    _ask({rank: seat for rank, seat in seats.items() if states[rank]})
+    before = {rank: _size(seat) for rank, seat in seats.items()}
+    _signal(seats, STACKS_SIGNAL)  # each answers as the first thing when it goes on
+    _signal(seats, signal.SIGCONT)
+    _await_answers(seats, before)
     stances = [
         Stance(rank, parse(read_all(seat.output.stacks)), states[rank]) for rank, seat in sorted(seats.items())
     ]
@@ -72,17 +74,17 @@ def call(seats: dict[int, Seat], native_within: float = 0.0) -> list[Stance]:
     return [replace(stance, native=natives.get(stance.rank, ())) for stance in stances]
 
 
-def _ask(seats: dict[int, Seat]) -> None:
-    """Have these ranks write their stacks, and wait until they have."""
-    before = {rank: _size(seat) for rank, seat in seats.items()}
+def _signal(seats: dict[int, Seat], number: int) -> None:
     for seat in seats.values():
         if seat.pid:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(seat.pid, STACKS_SIGNAL)
-                os.kill(seat.pid, signal.SIGCONT)
+                os.kill(seat.pid, number)
+
+
+def _await_answers(seats: dict[int, Seat], before: dict[int, int]) -> None:
     until = time.monotonic() + _ANSWER
     last: dict[int, int] = {}
-    while seats and time.monotonic() < until:
+    while time.monotonic() < until:
         sizes = {rank: _size(seat) for rank, seat in seats.items()}
         if sizes == last and all(sizes[rank] > before[rank] for rank in seats):
             return
