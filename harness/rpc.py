@@ -8,8 +8,8 @@ import gc
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from everyrank.errors import MisuseError
@@ -17,6 +17,7 @@ from everyrank.record import Leak
 from everyrank.world import World, current_world
 
 if TYPE_CHECKING:
+    import pytest
     from everyrank.rank import Rank
     from torch._C._distributed_rpc import RpcBackendOptions
 
@@ -61,6 +62,20 @@ class AgentOptions:
         if not self.drop and not self.delay:
             return None
         return Faults(tuple(self.drop), dict(self.delay), self.times)
+
+
+def options_from_marks(marks: Iterable[pytest.Mark]) -> AgentOptions:
+    """What the marks ``rpc`` of a test say, the nearest mark first."""
+    known = [one.name for one in fields(AgentOptions)]
+    chosen: dict[str, Any] = {}
+    for mark in marks:
+        if mark.args:
+            raise MisuseError(f"the mark rpc takes keywords only, not {mark.args[0]!r}: {', '.join(known)}")
+        for name, value in mark.kwargs.items():
+            if name not in known:
+                raise MisuseError(f"the mark rpc takes no {name!r}, but {', '.join(known)}")
+            chosen.setdefault(name, value)
+    return AgentOptions(**chosen)
 
 
 @dataclass(frozen=True)
