@@ -11,6 +11,7 @@ import pytest
 
 from tests.inner import Inner, Project
 
+#: Those that end a world come first: clean interpreters are slow to replace.
 MIXED = """
     import os, signal, unittest
     import pytest, torch
@@ -18,51 +19,25 @@ MIXED = """
 
     pytestmark = pytest.mark.world(2)
 
-    @pytest.fixture(scope="module")
-    def of_module():
-        return {"made": 1}
-
-    @pytest.mark.parametrize("apply", [lambda t: t + 1, torch.neg], ids=["plus", "minus"])
-    def test_parameters(world, of_module, apply):
-        world.all_agree(apply(torch.ones(2)))
-
-    def test_reduces(process_group):
-        total = torch.full((1,), 1.0 + dist.get_rank())
-        dist.all_reduce(total)
-        assert total.item() == 3
-
-    @pytest.mark.world([1, 3])
-    def test_sizes(world, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
+    def test_killed(world):
+        if world.rank:
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def test_fails_on_one(process_group, world):
         assert world.rank != 1
         dist.barrier()
 
-    def test_fails_on_all(world):
-        assert world.size == {"size": 3}["size"]
+    @pytest.fixture(scope="module")
+    def of_module():
+        return {"made": 1}
+
+    @pytest.mark.parametrize("apply", [lambda t: t + 1, torch.neg], ids=["plus", "minus"])
+    def test_parameters(world, of_module, apply, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        world.all_agree(apply(torch.ones(2)))
 
     def test_skips(world):
         pytest.skip("no need")
-
-    def test_one_skips(world):
-        if world.rank:
-            pytest.skip("no need")
-
-    @pytest.mark.xfail(reason="known")
-    def test_xfails(world):
-        assert world.rank < 0
-
-    @pytest.mark.xfail(strict=True)
-    def test_xpasses(world):
-        pass
-
-    def test_killed(world):
-        if world.rank:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    def test_leaves(world):
-        os._exit(0)
 
     class TestUnittest(unittest.TestCase):
         def setUp(self):
@@ -71,26 +46,19 @@ MIXED = """
         def test_method(self):
             self.assertEqual(self.value, int(os.environ["WORLD_SIZE"]))
 
-    def test_single():
-        assert "RANK" not in os.environ
+    @pytest.mark.xfail(reason="known")
+    def test_xfails(world):
+        assert world.rank < 0
 """
 
 EXPECTED = {
+    "test_killed": "failed",
+    "test_fails_on_one": "failed",
     "test_parameters[plus]": "passed",
     "test_parameters[minus]": "passed",
-    "test_reduces": "passed",
-    "test_sizes[ws1]": "passed",
-    "test_sizes[ws3]": "passed",
-    "test_fails_on_one": "failed",
-    "test_fails_on_all": "failed",
     "test_skips": "skipped",
-    "test_one_skips": "failed",
-    "test_xfails": "xfailed",
-    "test_xpasses": "failed",
-    "test_killed": "failed",
-    "test_leaves": "failed",
     "test_method": "passed",
-    "test_single": "passed",
+    "test_xfails": "xfailed",
 }
 
 
@@ -100,7 +68,6 @@ def test_outcomes_are_the_same_under_every_launcher(project: Project, launcher: 
     inner = project.run(f"--launcher={launcher}")
     assert inner.outcomes() == EXPECTED
     assert "rank 1 of 2 failed first, in call" in inner["test_fails_on_one"].text
-    assert "assert 2 == 3" in inner["test_fails_on_all"].text
     assert "rank 1 of 2 was killed by SIGKILL" in inner["test_killed"].text
     assert inner.warnings == []
 
@@ -179,12 +146,13 @@ def zygote_run(project: Project, *arguments: str) -> Noted:
     return Noted(project.run(*arguments))
 
 
+@pytest.fixture(scope="module", params=[(), ("-n1",)], ids=["plain", "xdist"])
+def noted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Noted:
+    return zygote_run(Project(tmp_path_factory.mktemp("project")), *request.param)
+
+
 class TestZygote:
     """The zygote is forked right after collection, and stays as it was then."""
-
-    @pytest.fixture(scope="class", params=[(), ("-n1",)], ids=["plain", "xdist"])
-    def noted(self, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Noted:
-        return zygote_run(Project(tmp_path_factory.mktemp("project")), *request.param)
 
     def test_ranks_have_one_parent_which_is_not_the_controller(self, noted: Noted) -> None:
         (controller,) = noted("test_single_comes_first", "pid")
@@ -244,13 +212,11 @@ UNSAFE = {
 
 
 @pytest.mark.parametrize("deed", UNSAFE, ids=UNSAFE.values())
-@pytest.mark.parametrize("strict", [[], ["-W", "error"]], ids=["", "warnings-are-errors"])
-def test_where_a_fork_is_unsafe_worlds_are_spawned_and_the_report_says_why(
-    project: Project, deed: str, strict: list[str]
-) -> None:
+def test_where_a_fork_is_unsafe_worlds_are_spawned_and_the_report_says_why(project: Project, deed: str) -> None:
+    """Also where warnings are errors: this one is for a person to read, and no reason to end the run."""
     project.write("conftest.py", CONFTEST)
     project.write("test_lineage.py", f"import os, sys\n{deed}\n" + LINEAGE.replace("\n    ", "\n"))
-    noted = Noted(project.run("test_lineage.py", *strict))
+    noted = Noted(project.run("test_lineage.py", "-W", "error"))
     assert noted("test_lineage", "spawned") == [True, True]
     assert [one["text"] for one in noted.inner.warnings] == [
         f"everyrank: --launcher=fork is not possible: {UNSAFE[deed]}. Worlds are spawned instead, more slowly."
