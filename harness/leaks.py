@@ -29,6 +29,9 @@ _STATE = {"env", "state", "signal"}
 #: test leaves behind is told of by itself.
 _NOBODYS_FILES = ("/dev/nvidia", "/proc/", "/memfd:tensorpipe")
 
+#: libuv, which RPC agents run on, opens these with its first loop and keeps them as long as the process lives.
+_OF_AN_AGENT = ("pipe:", "anon_inode:[event")
+
 _SETTLE = 0.1  # a thread or a child that is on its way out gets this long
 
 
@@ -79,10 +82,10 @@ def _add_torch(now: Snapshot) -> None:
     if c10d is not None:
         for group, names in dict(c10d._world.pg_names).items():
             now["process-group", str(names)] = f"{type(group).__name__} {names!r} of {group.size()} ranks"
-    api = sys.modules.get("torch.distributed.rpc.api")
     # torch's RRef context is not usable again after a shutdown: a second agent of the same process never deletes
     # its references, and a graceful end of it waits for ever. Where an agent has run, a world is not kept.
-    now["state", "whether an RPC agent has run"] = str(bool(getattr(api, "_ALL_WORKER_NAMES", ())))
+    now["state", "whether an RPC agent has run"] = str(_agent_has_run())
+    api = sys.modules.get("torch.distributed.rpc.api")
     if api is not None and api._is_current_rpc_agent_set():
         now["rpc-agent", "agent"] = str(api._get_current_rpc_agent().get_worker_info())
 
@@ -133,6 +136,8 @@ class Watch:
     def _left(self) -> Snapshot:
         left = difference(self._before, snapshot())
         foreign = [key for key in left if key[0] == "shm" and not _maps_shared_memory(key[1])]
+        if _agent_has_run():
+            foreign += [key for key, target in left.items() if key[0] == "fd" and target.startswith(_OF_AN_AGENT)]
         for key in foreign:
             del left[key]
         left.pop(("env", "PYTEST_CURRENT_TEST"), None)
@@ -155,6 +160,10 @@ def _environment() -> Iterator[tuple[str, str]]:
 
 
 _text = functools.lru_cache(maxsize=4096)(os.fsdecode)
+
+
+def _agent_has_run() -> bool:
+    return bool(getattr(sys.modules.get("torch.distributed.rpc.api"), "_ALL_WORKER_NAMES", ()))
 
 
 def _working_directory() -> str:

@@ -156,8 +156,7 @@ def start(rank: Rank, name: str, backend: Any, options: RpcBackendOptions) -> No
     rpc: Any = torch_rpc
     # A second agent of one process never deletes its RRefs: see docs/findings/rpc-second-agent.md.
     rank.spent.append("an RPC agent has run")
-    # libuv opens a pipe with its first loop and keeps it as long as the process lives.
-    with rank.watch.allowing(), warnings.catch_warnings():
+    with warnings.catch_warnings():
         # torch's own use of its own deprecated way; nobody who writes a test can do anything about it.
         warnings.filterwarnings("ignore", "You are using a Backend", UserWarning)
         rpc.init_rpc(

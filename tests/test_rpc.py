@@ -115,7 +115,7 @@ SOURCE = """
     @pytest.fixture
     def ends(monkeypatch):
         seen, shutdown = [], rpc.shutdown
-        monkeypatch.setattr(rpc, "shutdown", lambda graceful: (seen.append(graceful), shutdown(graceful=graceful)))
+        monkeypatch.setattr(rpc, "shutdown", lambda graceful: (seen.append(graceful), shutdown(graceful)))
         yield seen
         assert len(seen) == 1
 
