@@ -225,8 +225,8 @@ class Controller:
         served = tuple(warm.served) if warm else ()
         ready = warm or self._take_spare(item)
         verdict, fates = self._attempt(item, nextitem, ready, keep=not fresh)
-        if ready is not None and _broken_before(fates):
-            # That is its neighbours' affair.
+        if (ready is not None and _broken_before(fates)) or (fates.launcher_lost and not fates.began):
+            # That is its neighbours' affair. A keeper that was killed may take a moment to be gone.
             served = ()
             verdict, fates = self._attempt(item, nextitem, None, keep=not fresh)
         alone = False
