@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Generator
 from typing import Any
 
+import msgspec
 import pytest
 from _pytest.runner import runtestprotocol
 from everyrank import capture
@@ -80,6 +81,8 @@ class Rank:
         self.spent: list[str] = []  # why this process cannot serve another test, however well it did
         self._phases: list[Phase] = []
         self._warnings: list[Warned] = []
+        self._calling = False
+        self._subtest: Phase | None = None
         self._stacks = stacks
         self._terminal = Terminal(terminal)
         self._serializer = self.config.hook.pytest_report_to_serializable
@@ -128,11 +131,17 @@ class Rank:
             # It would give all ranks the same seed, which hides missing communication.
             self.config.option.randomly_reset_seed = False
         manager.register(self, "everyrank-rank")
+        # What others hear of this rank they hear in the controller. xdist's worker would write to its master
+        # from here, on a stream that it shares with the controller and all ranks.
+        for hook in (self.config.hook.pytest_runtest_logreport, self.config.hook.pytest_warning_recorded):
+            for heard in hook.get_hookimpls():
+                if heard.plugin is not self:
+                    hook._remove_plugin(heard.plugin)
         RankDebugger(self.config, self._ask_debugger, self._release_debugger, self._terminal)
 
     def run(self, order: Order) -> Record:
         """Run one test and tell all about it; nothing that it does escapes but death."""
-        self._phases, self._warnings, self.leaks = [], [], []
+        self._phases, self._warnings, self.leaks, self._subtest = [], [], [], None
         try:
             item, trouble = self._find(order.nodeid, order.index, order.occurrence)
             if item is None:
@@ -266,17 +275,24 @@ class Rank:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Generator[None, Any, Any]:
+        __tracebackhide__ = True
         self.channel.send(Began("setup"))
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self) -> Generator[None, Any, Any]:
+        __tracebackhide__ = True
         self.channel.send(Began("call"))
         sow(self.order.seed)  # whatever the fixtures drew
-        return (yield)
+        self._calling = True
+        try:
+            return (yield)
+        finally:
+            self._calling = False
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self) -> Generator[None, Any, Any]:
+        __tracebackhide__ = True
         self.channel.send(Began("teardown"))
         return (yield)
 
@@ -295,13 +311,33 @@ class Rank:
             outcome, brief = "xpassed", str(report.longrepr)
         data = bounded(self._serializer(config=self.config, report=report))
         phase = Phase(str(report.when), outcome, data, at, brief, where, signature, strict)
+        if self._calling:
+            self._subtest = phase  # its report follows
+            return report
         self._phases.append(phase)
         if outcome in ("failed", "skipped", "xfailed"):
             self.channel.send(Ended(phase))
         return report
 
+    @pytest.hookimpl
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """In a rank this is told of subtests only. One that failed fails the test, which goes on; others are
+        no news, as in any pytest."""
+        if self._subtest is None or not report.failed:
+            return
+        name = report.head_line.removeprefix(f"{report.location[2]} ")
+        data = bounded(self._serializer(config=self.config, report=report))
+        with contextlib.suppress(AttributeError, KeyError, TypeError):
+            data["longrepr"]["chain"][-1][1]["message"] = f"{name} {report.longrepr.reprcrash.message}"
+        sub = self._subtest
+        where = f"{sub.where} in subtest {name}"
+        self._phases.append(
+            msgspec.structs.replace(sub, report=data, where=where, signature=f"{sub.signature} {name}")
+        )
+
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, Any]:
+        __tracebackhide__ = True
         with contextlib.ExitStack() as stack:
             if fixturedef.scope != "function":
                 stack.enter_context(self.watch.allowing())
