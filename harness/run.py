@@ -105,6 +105,7 @@ class Run:
         self._debugger_since = 0.0
         self._trouble_at: float | None = None
         self._skip_at: float | None = None
+        self._began_at = 0.0  # when the last rank that has begun the test began it
         self._meeting: dict[int, Meet] = {}
         self._closed: dict[int, str] = {}
         self._left: dict[int, str] = {}
@@ -177,8 +178,11 @@ class Run:
         return inside if all(done) and now >= since + GRACE else []
 
     def _bad_since(self) -> float | None:
-        """Since when a rank has been at a bad end: a failure, or else a skip."""
-        return self._trouble_at if self._trouble_at is not None else self._skip_at
+        """Since when all ranks have been in the test and one at a bad end: a failure, or else a skip."""
+        since = self._trouble_at if self._trouble_at is not None else self._skip_at
+        if since is None or any(not fate.phase for fate in self._open()):
+            return None  # a rank that has yet to begin waits for nobody: a clean interpreter is still importing
+        return max(since, self._began_at)
 
     def _had_its_chance(self, fate: Fate) -> bool:
         """Whether the rank has used no processor time since this was last asked, nor wants any: it waits for
@@ -311,6 +315,8 @@ class Run:
         if isinstance(message, Began):
             if self._limit is not None and not any(other.phase for other in self.fates.ranks):
                 self._due = time.monotonic() + self._limit
+            if not fate.phase:
+                self._began_at = time.monotonic()
             fate.phase = message.when
         elif isinstance(message, Ended):
             fate.early.append(message.phase)
