@@ -245,6 +245,10 @@ class RpcAgentTestFixture:
         return f"file://{self.file_name}"
 
     @property
+    def file_init_method(self) -> str:
+        return self.init_method
+
+    @property
     def rpc_backend(self) -> Any:
         return self._backend_and_options()[0]
 
@@ -263,6 +267,14 @@ class RpcAgentTestFixture:
                 delay=self._delay,
             ),
         )
+
+    def get_timeout_error_regex(self) -> str:
+        """What the error of a call that outlasted its timeout says."""
+        return "RPC ran for more than"
+
+    def get_shutdown_error_regex(self) -> str:
+        """What the error of a call to an agent that has ended says: it depends on who notices first, and how."""
+        return ".*"
 
     def setup_fault_injection(
         self, faulty_messages: list[str] | None, messages_to_delay: dict[str, float] | None
