@@ -63,7 +63,7 @@ class Controller:
                     factory.getbasetemp()  # one for all ranks
                 session = self._session
                 launcher, self._why_spawn = fork.launch(
-                    lambda *fds: become_rank(session, *fds), self._import_early, self._new_folder()
+                    lambda *fds: become_rank(session, *fds), self._do_early, self._new_folder()
                 )
                 if not self._why_spawn:
                     self._use(launcher)
@@ -92,8 +92,9 @@ class Controller:
                 f"{error.strerror}. Make room there, or set TMPDIR to a folder that can be written."
             ) from None
 
-    def _import_early(self) -> None:
-        """In the zygote: what every rank would otherwise import by itself."""
+    def _do_early(self) -> None:
+        """In the zygote: what every rank would otherwise do by itself, and pay for with pages of its own."""
+        self._config.pluginmanager.unregister(self)
         wanted = {name for item in self._places for name in item.stash.get(FIXTURES, [])}
         if wanted & {"process_group", "rpc_agent"}:
             import torch.distributed
