@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LOCAL_TRANSPORTS = ("uv",)
 
 #: The message that drops a reference may be on its way, and is sent again when a fault drops it.
-_RREFS_SETTLE = 2.0
+_RREFS_SETTLE = 3.0
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 

@@ -168,7 +168,7 @@ SOURCE = """
 
     @needs_faults
     @pytest.mark.world(2)
-    @pytest.mark.rpc(drop=["RREF_USER_DELETE"], times=2)
+    @pytest.mark.rpc(drop=["RREF_USER_DELETE"])
     def test_dropped_and_sent_again(rpc_agent, world):
         if world.rank == 0:
             rpc.remote("worker1", torch.add, (torch.ones(1), 1)).to_here()
