@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from everyrank.suites.contract import Contract, register
+from everyrank.suites.contract import register
 
 if TYPE_CHECKING:
     from everyrank.suites.items import conformance, run
@@ -25,13 +25,7 @@ _HOME = {
 __all__ = ["Bound", "Lack", "Subject", "conformance", "run"]
 
 
-def _rpc_optimizer() -> Contract:
-    from everyrank.suites.rpc_optimizer.contract import CONTRACT
-
-    return CONTRACT
-
-
-register("rpc-optimizer", _rpc_optimizer)
+register("rpc-optimizer", "everyrank.suites.rpc_optimizer.contract")
 
 
 def __getattr__(name: str) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -74,19 +75,20 @@ class Contract:
                     yield law, point
 
 
-_CONTRACTS: dict[str, Callable[[], Contract]] = {}
+_CONTRACTS: dict[str, str] = {}
 
 
-def register(name: str, load: Callable[[], Contract]) -> None:
-    """Make a contract known by its name; it is loaded when a subject names it."""
-    _CONTRACTS[name] = load
+def register(name: str, module: str) -> None:
+    """Make a contract known by its name; the module that holds its CONTRACT is imported when a subject names it."""
+    _CONTRACTS[name] = module
 
 
 def contract(name: str) -> Contract:
     """The contract of this name."""
     if name not in _CONTRACTS:
         raise DeclarationError(f"unknown contract {name!r}: there are {', '.join(sorted(_CONTRACTS))}")
-    return _CONTRACTS[name]()
+    found: Contract = importlib.import_module(_CONTRACTS[name]).CONTRACT
+    return found
 
 
 def contracts() -> list[str]:
