@@ -115,6 +115,9 @@ def _apply(report: pytest.TestReport, verdict: Verdict, fates: Fates, telling: T
             report.longrepr = root.longrepr
         return
     report.outcome = "failed"
+    if root is not None:
+        report.user_properties = root.user_properties  # what the failed rank noted, not what rank 0 did
+    report.user_properties.append(("verdict", verdict.rule))
     longrepr = getattr(root, "longrepr", None)
     if verdict.rule == "strict xpass":
         report.longrepr = longrepr

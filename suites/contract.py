@@ -91,5 +91,11 @@ def contract(name: str) -> Contract:
     return found
 
 
+def home(name: str) -> str:
+    """The folder that a contract lives in: where its subjects and its rogues are found too."""
+    contract(name)  # says what there is, if it is not there
+    return _CONTRACTS[name].split(".")[-2]
+
+
 def contracts() -> list[str]:
     return sorted(_CONTRACTS)

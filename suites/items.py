@@ -42,41 +42,40 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     except (DeclarationError, LedgerError) as error:
         pytest.fail(str(error), pytrace=False)
     law, optimizer = metafunc.config.getoption("law"), metafunc.config.getoption("optimizer")
-    metafunc.parametrize("case", [_parameter(case) for case in chosen(found, law, optimizer)])
+    metafunc.parametrize("case", [parameter(case) for case in chosen(found, law, optimizer)])
 
 
-def _parameter(case: Case) -> Any:
+def parameter(case: Case, id: str = "") -> Any:
+    """What pytest runs a case by."""
     marks = [pytest.mark.world(case.point.size, timeout=case.point.values.get("timeout", CASE_TIMEOUT))]
     marks += [pytest.mark.usefixtures(name) for name in case.contract.fixtures]
     if case.entry is not None and case.entry.kind in ("crash", "timeout"):
         lost = RankLost if case.entry.kind == "crash" else WorldTimeout
         reason = f"known: {case.entry.note} ({case.entry.issue})"
         marks.append(pytest.mark.xfail(raises=lost, reason=reason, strict=True))
-    return pytest.param(case, id=case.id, marks=marks)
+    return pytest.param(case, id=id or case.id, marks=marks)
 
 
-class _Given:
-    """Gives ``everyrank.suites.anybody`` its subject."""
+class Outcomes:
+    """A pytest plugin that collects how each case of each subject ended."""
 
-    def __init__(self, subject: Subject) -> None:
-        self.subject = subject
-        self.outcomes: dict[str, str] = {}
+    def __init__(self) -> None:
+        self.cells: dict[tuple[str, str], str] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        for name, value in report.user_properties:
-            if name == "outcome":
-                case = dict(report.user_properties).get("case", report.nodeid)
-                self.outcomes[str(case)] = str(value)
+        said = {str(name): str(value) for name, value in report.user_properties}
+        if "outcome" in said:
+            self.cells[said.get("subject", ""), said.get("case", report.nodeid)] = said["outcome"]
 
 
 def run(subject: Subject, *arguments: str) -> dict[str, str]:
     """Run all cases of a subject in this process; returns the outcome of each case."""
     from everyrank.suites import anybody
 
-    given = _Given(subject)
+    outcomes = Outcomes()
     anybody.SUBJECT = subject
     try:
-        pytest.main(["-q", "-p", "no:cacheprovider", *arguments, str(anybody.__file__)], plugins=[given])
+        pytest.main(["-q", "-p", "no:cacheprovider", *arguments, str(anybody.__file__)], plugins=[outcomes])
     finally:
         anybody.SUBJECT = None
-    return given.outcomes
+    return {case: outcome for (_, case), outcome in outcomes.cells.items()}

@@ -31,4 +31,4 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if any(item.get_closest_marker("conformance") is not None for item in items):
         from everyrank.suites.preflight import Preflight
 
-        config.pluginmanager.register(Preflight(), "everyrank-preflight")
+        config.pluginmanager.register(Preflight(items), "everyrank-preflight")

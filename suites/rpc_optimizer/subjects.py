@@ -26,3 +26,16 @@ SCRIPTED = Subject(
     "torch.DistributedOptimizer.scripted", contract="rpc-optimizer", build=DistributedOptimizer, known="scripted.toml"
 )
 EAGER = Subject("torch.DistributedOptimizer.eager", contract="rpc-optimizer", build=_eager, known="eager.toml")
+
+
+class _Nothing:
+    """Takes everything and does nothing."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def step(self, context_id: int) -> None:
+        pass
+
+
+NOTHING = Subject("nothing", contract="rpc-optimizer", build=_Nothing)

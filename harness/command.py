@@ -1,0 +1,33 @@
+"""The ``everyrank`` command: a table of names, each imported when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+#: name: (what it does, the function that does it, as module:function)
+COMMANDS = {
+    "run": ("run a subject's conformance: everyrank run module:SUBJECT", "everyrank.suites.command:run"),
+    "kill-matrix": ("prove that the laws can fail: every rogue, by law", "everyrank.suites.command:kill_matrix"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Call what was named; 2 for what is not in the table."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0] in COMMANDS:
+        module, _, function = COMMANDS[given[0]][1].partition(":")
+        code: int = getattr(importlib.import_module(module), function)(given[1:])
+        return code
+    asked = given[:1] in ([], ["-h"], ["--help"])
+    if not asked:
+        print(f"everyrank: there is no command {given[0]!r}", file=sys.stderr)
+    print(_usage(), file=sys.stdout if asked else sys.stderr)
+    return 0 if asked else 2
+
+
+def _usage() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {says}" for name, (says, _) in COMMANDS.items()]
+    return "usage: everyrank COMMAND ...\n\n" + "\n".join(lines) + "\n\neveryrank COMMAND --help tells more."

@@ -1,0 +1,109 @@
+"""The kill matrix: rogue by law. It proves that each law can fail, and for its own reason only."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from everyrank.fixtures.rogues import Rogue
+from everyrank.suites.case import Case, cases
+from everyrank.suites.contract import contract, home
+from everyrank.suites.subject import Subject
+
+EXEMPLAR, NOTHING = "(exemplar)", "(nothing)"
+
+
+def rogues(name: str) -> tuple[Rogue, ...]:
+    """The rogues of a contract."""
+    found: tuple[Rogue, ...] = importlib.import_module(f"everyrank.fixtures.rogues.{home(name)}").ROGUES
+    return found
+
+
+def controls(name: str) -> dict[str, Subject]:
+    """What must be all green, and what must be all red."""
+    subjects = importlib.import_module(f"everyrank.suites.{home(name)}.subjects")
+    return {EXEMPLAR: subjects.EXEMPLAR, NOTHING: subjects.NOTHING}
+
+
+def tried(name: str) -> list[Case]:
+    """Every rogue of a contract, and the controls, on every core case."""
+    subjects = controls(name)
+    exemplar = subjects[EXEMPLAR]
+    subjects |= {rogue.name: replace(exemplar, build=rogue.build, sabotage=rogue.name) for rogue in rogues(name)}
+    return [
+        case
+        for row, subject in subjects.items()
+        for case in cases(replace(subject, name=row))
+        if case.point.core and not case.point.not_applicable
+    ]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What became of one contract's rogues. ``cells`` maps (subject, case id) to the outcome."""
+
+    contract: str
+    cells: Mapping[tuple[str, str], str]
+
+    @cached_property
+    def laws(self) -> list[str]:
+        return list(contract(self.contract).laws)
+
+    def ends(self, row: str, law: str) -> set[str]:
+        """How the core cases of a law ended for a rogue."""
+        start = f"{self.contract}/{law}["
+        return {end for (subject, case), end in self.cells.items() if subject == row and case.startswith(start)}
+
+    def killed(self, row: str) -> set[str]:
+        """The laws that a rogue failed: a crash or a hang is no kill."""
+        return {law for law in self.laws if "fail" in self.ends(row, law)}
+
+    def faults(self) -> list[str]:
+        """What keeps the matrix from being perfect, a sentence each."""
+        known = [*self._of_the_controls()]
+        killers: set[str] = set()
+        for rogue in rogues(self.contract):
+            killed = self.killed(rogue.name)
+            killers |= killed
+            unknown = set(rogue.breaks) - set(self.laws)
+            known += [f"{rogue.name} names the law {law}, which is not there" for law in sorted(unknown)]
+            known += [f"{rogue.name} survives {law}" for law in sorted(set(rogue.breaks) - killed - unknown)]
+            known += [f"{rogue.name} is killed by {law} too" for law in sorted(killed - set(rogue.breaks))]
+            known += self._not_kills(rogue.name)
+        known += [f"no rogue is killed by {law}" for law in self.laws if law not in killers]
+        return known
+
+    def _of_the_controls(self) -> list[str]:
+        red = [f"the exemplar fails {law}" for law in sorted(self.killed(EXEMPLAR))]
+        green = [f"doing nothing passes {law}" for law in self.laws if law not in self.killed(NOTHING)]
+        return [*red, *self._not_kills(EXEMPLAR), *green, *self._not_kills(NOTHING)]
+
+    def _not_kills(self, row: str) -> list[str]:
+        bad = {"error", "timeout", "crash", "not-run", "stale"}
+        return [
+            f"{row} ends {law} by {end}, which is no kill"
+            for law in self.laws
+            for end in sorted(self.ends(row, law) & bad)
+        ]
+
+    def text(self) -> str:
+        """Rogues down, laws across; ``x`` for a kill, ``.`` for none, ``!`` for an end that is neither."""
+        names = [EXEMPLAR, NOTHING, *(rogue.name for rogue in rogues(self.contract))]
+        width = max(map(len, names))
+        lines = [f"{self.contract}: {len(names) - 2} rogues, {len(self.laws)} laws"]
+        for number, law in enumerate(self.laws):
+            lines.append(f"{'':{width}} {'| ' * number}{law}")
+        lines += [f"{name:{width}} {' '.join(self._mark(name, law) for law in self.laws)}" for name in names]
+        faults = self.faults()
+        lines += [f"FAULT: {fault}" for fault in faults] or ["perfect: each rogue is killed by what it names alone"]
+        return "\n".join(lines)
+
+    def _mark(self, row: str, law: str) -> str:
+        ends = self.ends(row, law)
+        if not ends:
+            return " "
+        if ends & {"error", "timeout", "crash", "not-run", "stale"}:
+            return "!"
+        return "x" if "fail" in ends else "."

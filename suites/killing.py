@@ -1,0 +1,21 @@
+"""The tests of ``everyrank kill-matrix``: each rogue, and the controls, on the core cases of EVERYRANK_CONTRACTS."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from everyrank.suites.case import Case
+from everyrank.suites.items import parameter
+from everyrank.suites.kill import tried
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    names = os.environ.get("EVERYRANK_CONTRACTS", "").split(",")
+    found = [case for name in names for case in tried(name)]
+    metafunc.parametrize("case", [parameter(case, f"{case.subject.name}/{case.id}") for case in found])
+
+
+def test_kill(case: Case) -> None:
+    """Fails where the case does: the matrix says whether it should."""
+    case.run()
