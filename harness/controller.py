@@ -96,9 +96,9 @@ class Controller:
         """In the zygote: what every rank would otherwise do by itself, and pay for with pages of its own."""
         self._config.pluginmanager.unregister(self)
         wanted = {name for item in self._places for name in item.stash.get(FIXTURES, [])}
-        if wanted & {"process_group", "rpc_agent"}:
+        if wanted & {"process_group", "rpc_agent", "warm_rpc_agent"}:
             import torch.distributed
-        if "rpc_agent" in wanted:
+        if wanted & {"rpc_agent", "warm_rpc_agent"}:
             import everyrank.rpc  # noqa: F401
             import torch.distributed.rpc
             import torch.distributed.rpc.rref_proxy  # noqa: F401
@@ -338,7 +338,10 @@ class Controller:
         declared = item.stash[DECLARATION]
         group = self._backend(declared) if "process_group" in item.stash[FIXTURES] else None
         where = str(item.path) if self._live_launcher().name == "spawn" else ""
-        return (self._size(item), declared.device, declared.gpus, group, where)
+        agent = ""
+        if "warm_rpc_agent" in item.stash[FIXTURES]:
+            agent = "agent " + repr([mark.kwargs for mark in item.iter_markers("rpc")])
+        return (self._size(item), declared.device, declared.gpus, group, agent, where)
 
     def _live_launcher(self) -> LocalLauncher:
         assert self._launcher is not None

@@ -14,7 +14,7 @@ from everyrank.errors import MisuseError
 #: The hidden parameter that a list of world sizes becomes.
 SIZE_PARAMETER = "everyrank_world_size"
 
-RANK_FIXTURES = ("world", "process_group", "rpc_agent", "device")
+RANK_FIXTURES = ("world", "process_group", "rpc_agent", "warm_rpc_agent", "device")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,15 @@ import unittest
 from typing import Any
 
 import pytest
-from everyrank.declaration import SIZE_PARAMETER, Declaration, from_mark, misplaced, rank_fixtures, sizes
+from everyrank.declaration import (
+    RANK_FIXTURES,
+    SIZE_PARAMETER,
+    Declaration,
+    from_mark,
+    misplaced,
+    rank_fixtures,
+    sizes,
+)
 from everyrank.errors import MisuseError
 from everyrank.stash import DECLARATION, FIXTURES, MISUSE
 
@@ -33,6 +41,8 @@ def declare(items: list[pytest.Item]) -> None:
     for item in items:
         definitions = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
         ours = rank_fixtures(definitions)
+        asked = {name for mark in item.iter_markers("rank_fixtures") for name in mark.args}
+        ours += [name for name in RANK_FIXTURES if name in asked and name not in ours]
         mark = item.get_closest_marker("world")
         by_class = bool(getattr(getattr(item, "cls", None), "everyrank_world", False))
         if not ours and mark is None and not by_class:

@@ -24,6 +24,11 @@ def pytest_configure(config: pytest.Config) -> None:
         "many ranks, or once for each size in a list.",
     )
     config.addinivalue_line("markers", "rpc(**options): how the fixture rpc_agent starts the agents.")
+    config.addinivalue_line(
+        "markers",
+        "rank_fixtures(*names): rank fixtures that the test asks for by request.getfixturevalue() only, so that its "
+        "world is kept with what they hold.",
+    )
     options.read(config)
 
 
@@ -50,6 +55,7 @@ def _suspect(item: pytest.Item) -> bool:
         "world" in names
         or "process_group" in names
         or "rpc_agent" in names
+        or "warm_rpc_agent" in names
         or "device" in names
         or getattr(getattr(item, "cls", None), "everyrank_world", False)
         or item.get_closest_marker("world") is not None

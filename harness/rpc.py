@@ -149,13 +149,14 @@ def agent(rank: Rank, options: AgentOptions) -> Iterator[Agent]:
         shut_down(rank, graceful=options.shutdown == "graceful" and not rank.failed())
 
 
-def start(rank: Rank, name: str, backend: Any, options: RpcBackendOptions) -> None:
-    """Start this rank's agent."""
+def start(rank: Rank, name: str, backend: Any, options: RpcBackendOptions, kept: bool = False) -> None:
+    """Start this rank's agent, for one test or for all that this process will serve."""
     import torch.distributed.rpc as torch_rpc
 
     rpc: Any = torch_rpc
-    # A second agent of one process never deletes its RRefs: see docs/findings/rpc-second-agent.md.
-    rank.spent.append("an RPC agent has run")
+    if not kept:
+        # A second agent of one process never deletes its RRefs: see docs/findings/rpc-second-agent.md.
+        rank.spent.append("an RPC agent has run")
     with warnings.catch_warnings():
         # torch's own use of its own deprecated way; nobody who writes a test can do anything about it.
         warnings.filterwarnings("ignore", "You are using a Backend", UserWarning)

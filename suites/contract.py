@@ -52,6 +52,8 @@ class Contract:
     arena: Arena
     fixtures: tuple[str, ...] = ()
     """Rank fixtures that every case of this contract needs."""
+    marks: tuple[Any, ...] = ()
+    """Marks of every case, such as options of those fixtures."""
     laws: dict[str, Law] = field(default_factory=dict)
 
     def law(self, id: str, points: Callable[[], Iterable[Point]]) -> Callable[[Any], Any]:

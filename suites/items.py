@@ -42,13 +42,13 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     except (DeclarationError, LedgerError) as error:
         pytest.fail(str(error), pytrace=False)
     law, optimizer = metafunc.config.getoption("law"), metafunc.config.getoption("optimizer")
-    metafunc.parametrize("case", [parameter(case) for case in chosen(found, law, optimizer)])
+    metafunc.parametrize("case", [parameter(case) for case in chosen(found, law, optimizer)], indirect=True)
 
 
 def parameter(case: Case, id: str = "") -> Any:
     """What pytest runs a case by."""
     marks = [pytest.mark.world(case.point.size, timeout=case.point.values.get("timeout", CASE_TIMEOUT))]
-    marks += [pytest.mark.usefixtures(name) for name in case.contract.fixtures]
+    marks += [pytest.mark.rank_fixtures(*case.contract.fixtures), *case.contract.marks]
     if case.entry is not None and case.entry.kind in ("crash", "timeout"):
         lost = RankLost if case.entry.kind == "crash" else WorldTimeout
         reason = f"known: {case.entry.note} ({case.entry.issue})"

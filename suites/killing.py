@@ -13,7 +13,8 @@ from everyrank.suites.kill import tried
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     names = os.environ.get("EVERYRANK_CONTRACTS", "").split(",")
     found = [case for name in names for case in tried(name)]
-    metafunc.parametrize("case", [parameter(case, f"{case.subject.name}/{case.id}") for case in found])
+    given = [parameter(case, f"{case.subject.name}/{case.id}") for case in found]
+    metafunc.parametrize("case", given, indirect=True)
 
 
 def test_kill(case: Case) -> None:

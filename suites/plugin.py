@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
+
+if TYPE_CHECKING:
+    from everyrank.suites.case import Case
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -25,6 +30,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         from everyrank.suites.items import parametrize
 
         parametrize(metafunc)
+
+
+@pytest.fixture
+def case(request: pytest.FixtureRequest) -> Case:
+    """The case that a conformance test is to run, with the fixtures of its contract up."""
+    given: Case = request.param
+    for name in given.contract.fixtures:
+        request.getfixturevalue(name)
+    return given
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

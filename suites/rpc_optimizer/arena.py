@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,8 +12,6 @@ import torch._dynamo  # the first optimizer imports it; here once, instead of in
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from everyrank import current_world
-from everyrank.rank import current_rank
-from everyrank.rpc import AgentOptions, agent
 from everyrank.suites.compare import EXACT, Comparison
 from everyrank.suites.contract import Point
 from everyrank.suites.errors import BrokenAdapter, Deviation
@@ -161,24 +158,16 @@ def subject_acts() -> Iterator[None]:
 
 @contextlib.contextmanager
 def arena(subject: Subject, point: Point) -> Iterator[Arena | None]:
-    """Agents on all ranks; rank 0 drives, the others serve it until it is done."""
+    """Rank 0 drives; the agents of the others serve it until it is done."""
     world = current_world()
-    rank = current_rank()
-    trouble: BaseException | None = None
-    with agent(rank, AgentOptions(num_worker_threads=4, rpc_timeout=20)):
-        if world.rank != 0:
-            yield None
-            return
-        inside = Arena(subject, point, world.size, 7)
-        try:
-            yield inside
-        except BaseException as error:
-            # The others wait for the end of all agents: let them have it, and raise then.
-            trouble = error
+    if world.rank != 0:
+        yield None
+        return
+    inside = Arena(subject, point, world.size, 7)
+    try:
+        yield inside
+    finally:
         inside.parameters.clear()
-        gc.collect()
-    if trouble is not None:
-        raise trouble
 
 
 def _by_owner(things: list[Any], owner: Callable[[Any], int]) -> list[tuple[int, list[Any]]]:

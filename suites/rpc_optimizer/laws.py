@@ -6,6 +6,7 @@ import inspect
 import threading
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed.autograd as dist_autograd
 from everyrank.fixtures.optimizers import Row, Variant, rows
@@ -14,7 +15,12 @@ from everyrank.suites.contract import Contract, Point
 from everyrank.suites.rpc_optimizer import points
 from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, arena, loss, sparse_loss, subject_acts
 
-CONTRACT = Contract("rpc-optimizer", arena)
+CONTRACT = Contract(
+    "rpc-optimizer",
+    arena,
+    fixtures=("warm_rpc_agent",),
+    marks=(pytest.mark.rpc(num_worker_threads=4, rpc_timeout=20),),
+)
 law = CONTRACT.law
 
 SGD = torch.optim.SGD
