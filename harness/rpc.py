@@ -100,12 +100,15 @@ def faulty_agent_missing() -> str:
     return ""
 
 
-def backend_options(world: World, options: AgentOptions) -> tuple[Any, RpcBackendOptions]:
-    """The backend and the options that ``init_rpc`` takes, for one agent of this world."""
+def backend_options(world: World, options: AgentOptions, store: str = "") -> tuple[Any, RpcBackendOptions]:
+    """The backend and the options that ``init_rpc`` takes, for one agent of this world.
+
+    The agents find each other by the file ``store``, and go back to it when they end.
+    """
     import torch.distributed.rpc as torch_rpc
 
     rpc: Any = torch_rpc
-    rendezvous = f"file://{os.path.join(world.folder, 'rpc')}"
+    rendezvous = f"file://{store or os.path.join(world.folder, 'rpc')}"
     if options.faults is not None:
         if missing := faulty_agent_missing():
             raise MisuseError(missing)

@@ -45,7 +45,8 @@ def warm_agent(rank: Rank, options: AgentOptions) -> Iterator[Agent]:
 
 def _start(rank: Rank, options: AgentOptions) -> Agent:
     world = rank.world
-    backend, chosen = backend_options(world, options)
+    # Beside the folder of the test, which the agent outlives.
+    backend, chosen = backend_options(world, options, store=f"{world.folder}.rpc")
     names = tuple(options.name.format(rank=number) for number in range(world.size))
     start(rank, names[world.rank], backend, chosen, kept=True)
     import torch.distributed.rpc as rpc
@@ -63,8 +64,9 @@ def _greet() -> None:
 
 def _settle(rank: Rank) -> None:
     """Wait until nothing of this test is left in any agent. What stays is a leak, and ends this world."""
-    from torch.distributed import rpc
+    import torch.distributed.rpc as torch_rpc
 
+    rpc: Any = torch_rpc
     if not rpc.api._is_current_rpc_agent_set():
         rank.spent.append("the warm RPC agent was shut down")
         return

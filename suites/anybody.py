@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from everyrank.suites.case import Case
@@ -19,15 +20,21 @@ def _subject() -> tuple[Subject, Path]:
     named = os.environ.get("EVERYRANK_SUBJECT", "")
     module, _, name = named.partition(":")
     if not module or not name:
-        raise pytest.UsageError(f"name a subject as module:NAME, not {named!r}")
+        _refuse(f"name a subject as module:NAME, not {named!r}")
     try:
-        imported = importlib.import_module(module)
+        imported, problem = importlib.import_module(module), ""
     except ImportError as error:
-        raise pytest.UsageError(f"{named}: {error}") from None
+        imported, problem = None, str(error)
+    if imported is None:
+        _refuse(f"{named}: {problem}")
     found = getattr(imported, name, None)
     if not isinstance(found, Subject):
-        raise pytest.UsageError(f"{named} is not a Subject but {found!r}")
+        _refuse(f"{named} is not a Subject but {found!r}")
     return found, Path(imported.__file__ or ".").parent
+
+
+def _refuse(text: str) -> NoReturn:
+    pytest.fail(text, pytrace=False)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -46,6 +46,11 @@ class Case:
     def id(self) -> str:
         return f"{self.contract.name}/{self.short_id}"
 
+    @property
+    def fixtures(self) -> tuple[str, ...]:
+        """The rank fixtures that this case needs."""
+        return self.contract.fixtures if self.law.fixtures is None else self.law.fixtures
+
     def __repr__(self) -> str:
         return f"<{self.subject.name} {self.id}>"
 

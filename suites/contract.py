@@ -34,6 +34,10 @@ class Law:
     id: str
     check: Callable[[Any, Point], None]
     points: Callable[[], Iterable[Point]]
+    fixtures: tuple[str, ...] | None = None
+    """Rank fixtures that its cases need, where those are not the contract's."""
+    fresh: bool = False
+    """Whether its cases need new processes."""
 
     @property
     def text(self) -> str:
@@ -56,7 +60,13 @@ class Contract:
     """Marks of every case, such as options of those fixtures."""
     laws: dict[str, Law] = field(default_factory=dict)
 
-    def law(self, id: str, points: Callable[[], Iterable[Point]]) -> Callable[[Any], Any]:
+    def law(
+        self,
+        id: str,
+        points: Callable[[], Iterable[Point]],
+        fixtures: tuple[str, ...] | None = None,
+        fresh: bool = False,
+    ) -> Callable[[Any], Any]:
         """Register the decorated function as a law."""
 
         def register(check: Callable[[Any, Point], None]) -> Callable[[Any, Point], None]:
@@ -64,7 +74,7 @@ class Contract:
                 raise DeclarationError(f"{self.name}: the law {id} is registered twice")
             if not check.__doc__:
                 raise DeclarationError(f"{self.name}: the law {id} has no docstring, which would be the law")
-            self.laws[id] = Law(id, check, points)
+            self.laws[id] = Law(id, check, points, fixtures, fresh)
             return check
 
         return register

@@ -11,6 +11,7 @@ import pytest
 from everyrank.errors import RankLost, WorldTimeout
 from everyrank.suites.case import Case, cases, chosen
 from everyrank.suites.errors import DeclarationError, LedgerError
+from everyrank.suites.outcomes import Outcomes
 from everyrank.suites.subject import Subject
 
 Test = TypeVar("Test", bound=Callable[..., Any])
@@ -37,35 +38,27 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     subject, beside = mark.args
     if "case" not in metafunc.fixturenames:
         pytest.fail(f"{metafunc.definition.nodeid}: a conformance test takes the argument `case`", pytrace=False)
+    problem = ""
     try:
         found = cases(subject, beside)
     except (DeclarationError, LedgerError) as error:
-        pytest.fail(str(error), pytrace=False)
+        problem = str(error)
+    if problem:
+        pytest.fail(problem, pytrace=False)
     law, optimizer = metafunc.config.getoption("law"), metafunc.config.getoption("optimizer")
     metafunc.parametrize("case", [parameter(case) for case in chosen(found, law, optimizer)], indirect=True)
 
 
 def parameter(case: Case, id: str = "") -> Any:
     """What pytest runs a case by."""
-    marks = [pytest.mark.world(case.point.size, timeout=case.point.values.get("timeout", CASE_TIMEOUT))]
-    marks += [pytest.mark.rank_fixtures(*case.contract.fixtures), *case.contract.marks]
+    limit = case.point.values.get("timeout", CASE_TIMEOUT)
+    marks = [pytest.mark.world(case.point.size, timeout=limit, fresh=case.law.fresh)]
+    marks += [pytest.mark.rank_fixtures(*case.fixtures), *case.contract.marks]
     if case.entry is not None and case.entry.kind in ("crash", "timeout"):
         lost = RankLost if case.entry.kind == "crash" else WorldTimeout
         reason = f"known: {case.entry.note} ({case.entry.issue})"
         marks.append(pytest.mark.xfail(raises=lost, reason=reason, strict=True))
     return pytest.param(case, id=id or case.id, marks=marks)
-
-
-class Outcomes:
-    """A pytest plugin that collects how each case of each subject ended."""
-
-    def __init__(self) -> None:
-        self.cells: dict[tuple[str, str], str] = {}
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        said = {str(name): str(value) for name, value in report.user_properties}
-        if "outcome" in said:
-            self.cells[said.get("subject", ""), said.get("case", report.nodeid)] = said["outcome"]
 
 
 def run(subject: Subject, *arguments: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from everyrank.suites.outcomes import Outcomes
 
 if TYPE_CHECKING:
     from everyrank.suites.case import Case
@@ -18,6 +19,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "conformance(subject, beside): one case a test; see everyrank.suites")
+    if not any(isinstance(one, Outcomes) for one in config.pluginmanager.get_plugins()):
+        config.pluginmanager.register(Outcomes(), "everyrank-outcomes")
     if config.getoption("law") or config.getoption("optimizer"):
         from everyrank.suites.filters import check
 
@@ -34,9 +37,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def case(request: pytest.FixtureRequest) -> Case:
-    """The case that a conformance test is to run, with the fixtures of its contract up."""
+    """The case that a conformance test is to run, with the rank fixtures that it needs."""
     given: Case = request.param
-    for name in given.contract.fixtures:
+    for name in given.fixtures:
         request.getfixturevalue(name)
     return given
 

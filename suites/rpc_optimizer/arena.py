@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +20,31 @@ from everyrank.suites.errors import BrokenAdapter, Deviation
 from everyrank.suites.subject import Subject
 
 Spec = tuple[int, tuple[int, ...]]  # owner, shape
+
+
+def error_of(action: Callable[[], Any], what: str) -> Exception:
+    """The error that it raises, or a Deviation."""
+    try:
+        action()
+    except Exception as error:
+        one: BaseException | None = error
+        while one is not None:  # frames hold RRefs, which would seem to be left behind
+            traceback.clear_frames(one.__traceback__)
+            one = one.__cause__ or one.__context__
+        return error
+    raise Deviation(f"{what} did not raise")
+
+
+#: How long something that happens on another worker may take; only a failing case waits for it.
+PATIENCE = 5.0
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    """Whether it comes true; a worker that has to let go of something gets a moment."""
+    until = time.monotonic() + PATIENCE
+    while not (held := holds()) and time.monotonic() < until:
+        time.sleep(0.005)
+    return held
 
 
 @dataclass(eq=False)
@@ -105,6 +132,14 @@ class Arena:
             with subject_acts():
                 optimizer.step(context_id)
 
+    def step_that_moves(self, optimizer: Any, parameters: Sequence[Parameter]) -> None:
+        """A first step. A law about what must not happen says nothing of a subject that does nothing."""
+        before = [one.value() for one in parameters]
+        self.step(optimizer, parameters, 1)
+        for one, value in zip(parameters, before, strict=True):
+            if torch.equal(one.value(), value):
+                raise Deviation(f"a step with a gradient did not move {self._name(one)}")
+
     def reference_step(
         self, optimizer: Any, parameters: Sequence[Parameter], step: int, how: Callable[..., Any] | None = None
     ) -> None:
@@ -160,6 +195,8 @@ def subject_acts() -> Iterator[None]:
 def arena(subject: Subject, point: Point) -> Iterator[Arena | None]:
     """Rank 0 drives; the agents of the others serve it until it is done."""
     world = current_world()
+    acting[:] = [subject]
+    world.barrier()  # a law may look at any rank from here on
     if world.rank != 0:
         yield None
         return
@@ -175,6 +212,10 @@ def _by_owner(things: list[Any], owner: Callable[[Any], int]) -> list[tuple[int,
     for thing in things:
         groups.setdefault(owner(thing), []).append(thing)
     return list(groups.items())
+
+
+#: The subject of this rank's case, for what runs on an owner: a subject does not travel.
+acting: list[Subject] = []
 
 
 # --- what runs on the owners -------------------------------------------------------------------------

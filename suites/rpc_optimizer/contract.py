@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from everyrank.suites.rpc_optimizer import laws, laws_of_errors
+from everyrank.suites.rpc_optimizer import dead_owner, laws, laws_at_once, laws_of_errors
 
 CONTRACT = laws.CONTRACT
 
-assert laws_of_errors.CONTRACT is CONTRACT
+assert all(part.CONTRACT is CONTRACT for part in (laws_of_errors, laws_at_once, dead_owner))

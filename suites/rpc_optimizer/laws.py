@@ -240,7 +240,7 @@ def later_context(place: Arena, point: Point) -> None:
     parameters = place.own([(1, (3,)), (1, (3,))])
     with subject_acts():
         ours = place.build(SGD, parameters, lr=0.1)
-    place.step(ours, parameters, 1)
+    place.step_that_moves(ours, parameters)
     before = parameters[0].value()
     place.step(ours, parameters[1:], 2)
     same(parameters[0].value(), before, "the parameter that context 2 does not use")
@@ -252,7 +252,7 @@ def empty(place: Arena, point: Point) -> None:
     parameters = place.own([*SHARED[:1], (0, (2,))])
     with subject_acts():
         ours = place.build(SGD, parameters, lr=0.1, momentum=0.9)
-    place.step(ours, parameters, 1)
+    place.step_that_moves(ours, parameters)
     before = place.values()
     place.step(ours, [], 2)
     for name, value in place.values().items():
@@ -303,7 +303,7 @@ def invalid(place: Arena, point: Point) -> None:
     parameters = place.own([(1, (3,)), (0, (2,))])
     with subject_acts():
         ours = place.build(SGD, parameters, lr=0.1, momentum=0.9)
-    place.step(ours, parameters, 1)
+    place.step_that_moves(ours, parameters)
     before = place.values()
     with dist_autograd.context() as context_id:
         dist_autograd.backward(context_id, [place.remote_loss(parameters, place.inputs(parameters, 2), loss)])
@@ -334,8 +334,9 @@ def owned_only(place: Arena, point: Point) -> None:
     other = place.own([(1, (3,))])
     with subject_acts():
         ours = place.build(SGD, given, lr=0.1)
+    place.step_that_moves(ours, given)
     before = other[0].value()
-    place.step(ours, [*given, *other], 1)
+    place.step(ours, [*given, *other], 2)
     same(other[0].value(), before, "a parameter that the optimizer was not given")
     check(
         place.on(1, has_no_grad, other[0].rref), "the .grad of a parameter that the optimizer was not given was set"

@@ -1,12 +1,8 @@
-"""The laws of ``rpc-optimizer`` about what goes wrong, what runs at the same time, and what is left behind."""
+"""The laws of ``rpc-optimizer`` about what goes wrong."""
 
 from __future__ import annotations
 
 import gc
-import random
-import threading
-import time
-import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -18,14 +14,10 @@ from everyrank.fixtures.optimizers import rows
 from everyrank.suites.compare import check, same
 from everyrank.suites.contract import Point
 from everyrank.suites.rpc_optimizer import points
-from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, loss, subject_acts
+from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, error_of, eventually, loss, subject_acts
 from everyrank.suites.rpc_optimizer.laws import CONTRACT, SGD
-from torch.distributed.rpc import _rref_context_get_debug_info
 
 law = CONTRACT.law
-
-#: How long something that happens on another worker may take; only a failing case waits for it.
-PATIENCE = 5.0
 
 
 class OnePicky(Exception):
@@ -71,23 +63,6 @@ def alive() -> int:
     return len(Failing.alive)
 
 
-def eventually(holds: Callable[[], bool]) -> bool:
-    """Whether it comes true; a worker that has to let go of something gets a moment."""
-    until = time.monotonic() + PATIENCE
-    while not (held := holds()) and time.monotonic() < until:
-        time.sleep(0.005)
-    return held
-
-
-def _error(action: Callable[[], Any], what: str) -> Exception:
-    try:
-        action()
-    except Exception as error:
-        return error
-    check(False, f"{what} did not raise")
-    raise AssertionError  # not reached
-
-
 def _stepping(place: Arena, ours: Any, parameters: list[Parameter], step: int) -> Callable[[], None]:
     def action() -> None:
         with dist_autograd.context() as context_id:
@@ -103,7 +78,7 @@ def constructor(place: Arena, point: Point) -> None:
     """An error in a remote constructor reaches the caller: type, message, worker; nothing half-built stays."""
     parameters = place.own([(1, (3,)), (2, (4,)), (0, (2,))])
     before = place.values()
-    error = _error(
+    error = error_of(
         lambda: place.build(Failing, parameters, at_construction=("worker1",)), "a constructor that fails on worker1"
     )
     check(isinstance(error, ValueError), f"the error is a {type(error).__name__}, not a ValueError")
@@ -129,7 +104,7 @@ def in_step(place: Arena, point: Point) -> None:
     place.step(ours, parameters, 1)
     place.reference_step(healthy, parameters, 1)
     place.on(1, arm, "value")
-    error = _error(_stepping(place, ours, parameters, 2), "a step that fails on worker1")
+    error = error_of(_stepping(place, ours, parameters, 2), "a step that fails on worker1")
     check(isinstance(error, ValueError), f"the error is a {type(error).__name__}, not a ValueError")
     check("worker1" in str(error), f"the error's text does not name worker1: {error}")
     # worker1 did not step: its twin keeps its place and its momentum; the others are done.
@@ -154,7 +129,7 @@ def several(place: Arena, point: Point) -> None:
         ours = place.build(Failing, parameters)
     for owner in (1, 2):
         place.on(owner, arm, "value")
-    error = _error(_stepping(place, ours, parameters, 1), "a step that fails on two workers")
+    error = error_of(_stepping(place, ours, parameters, 1), "a step that fails on two workers")
     for name in ("worker1", "worker2"):
         check(f"sabotaged at {name}" in str(error), f"the error does not report {name}: {error}")
 
@@ -166,7 +141,7 @@ def unpicklable(place: Arena, point: Point) -> None:
     with subject_acts():
         ours = place.build(Failing, parameters)
     place.on(1, arm, "unpicklable")
-    error = _error(_stepping(place, ours, parameters, 1), "a step that fails with an error that cannot travel")
+    error = error_of(_stepping(place, ours, parameters, 1), "a step that fails with an error that cannot travel")
     check("step sabotaged" in str(error), f"the text of the error was lost: {type(error).__name__}: {error}")
 
 
@@ -185,18 +160,18 @@ def _invalid_arguments() -> Any:
 def arguments(place: Arena, point: Point) -> None:
     """Invalid hyper-parameters raise what torch.optim raises; so do an empty list and a non-leaf."""
     if point.values.get("special") == "empty-list":
-        error = _error(lambda: place.build(SGD, [], lr=0.1), "an empty list of parameters")
+        error = error_of(lambda: place.build(SGD, [], lr=0.1), "an empty list of parameters")
         check(isinstance(error, ValueError), f"an empty list raises {type(error).__name__}, not ValueError")
         return
     if point.values.get("special") == "non-leaf":
         parameters = place.own([(1, (3,))])
         parameters[0].rref = rpc.remote("worker1", non_leaf, args=(parameters[0].rref,))
-        error = _error(lambda: place.build(SGD, parameters, lr=0.1), "a parameter that is no leaf")
+        error = error_of(lambda: place.build(SGD, parameters, lr=0.1), "a parameter that is no leaf")
         check(isinstance(error, ValueError), f"a non-leaf raises {type(error).__name__}, not ValueError")
         return
     row, invalid = point.values["row"], point.values["invalid"]
     parameters = place.own(points.shapes(row, [1, 1]))
-    error = _error(lambda: place.build(row.optimizer, parameters, **invalid.make()), f"{invalid.name}")
+    error = error_of(lambda: place.build(row.optimizer, parameters, **invalid.make()), f"{invalid.name}")
     check(isinstance(error, invalid.error), f"raises {type(error).__name__}, not {invalid.error.__name__}: {error}")
 
 
@@ -204,96 +179,3 @@ def non_leaf(rref: Any) -> torch.Tensor:
     """On an owner."""
     result: torch.Tensor = rref.local_value() * 2
     return result
-
-
-@law("concurrent.same-client", lambda: points.plain(2))
-def same_client(place: Arena, point: Point) -> None:
-    """Steps that one client makes at the same time are serialized: none is lost."""
-    # Large enough that two steps which are not serialized do overlap, and write over each other's elements.
-    parameters = place.own([(1, (1 << 20,)), (1, (3,))])
-    with subject_acts():
-        ours = place.build(SGD, parameters, lr=1.0)
-    clients, rounds = 4, 10
-    together = threading.Barrier(clients)
-    failed: list[Exception] = []
-
-    def work() -> None:
-        try:
-            for _ in range(rounds):
-                with dist_autograd.context() as context_id:
-                    total = place.remote_loss(parameters, [torch.ones(()) for _ in parameters], linear)
-                    dist_autograd.backward(context_id, [total])
-                    together.wait()
-                    ours.step(context_id)
-        except threading.BrokenBarrierError:
-            pass  # another has failed
-        except Exception as error:
-            together.abort()
-            failed.append(error)
-
-    before = place.values()
-    workers = [threading.Thread(target=work) for _ in range(clients)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    check(not failed, f"a concurrent step raised: {failed[:1]}")
-    for name, value in place.values().items():
-        # Whole numbers from a whole start would be exact; differences of order one are exact enough to count.
-        taken = (before[name] - value).round()
-        lost = int((taken != clients * rounds).sum())
-        least, most = int(taken.min()), int(taken.max())
-        check(
-            lost == 0,
-            f"{name}: of {clients * rounds} steps, {least} to {most} were counted; wrong in {lost} elements",
-        )
-
-
-def linear(parameter: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
-    """A loss whose gradient is the data, whatever the parameter."""
-    return (parameter * data).sum().to(torch.float64)
-
-
-@law("clean.rrefs", lambda: points.plain(2))
-def clean_rrefs(place: Arena, point: Point) -> None:
-    """When the optimizer is dropped, no RRef of it is left on an owner."""
-    parameters = place.own([(1, (3,)), (1, (4,))])
-    before = place.on(1, owned_rrefs)
-    with subject_acts():
-        ours = place.build(SGD, parameters, lr=0.1)
-    place.step(ours, parameters, 1)
-    del ours
-    gc.collect()
-    gone = eventually(lambda: place.on(1, owned_rrefs) <= before)
-    check(gone, f"worker1 owned {before} RRefs before and {place.on(1, owned_rrefs)} after the optimizer was dropped")
-
-
-def owned_rrefs() -> int:
-    """On an owner."""
-    gc.collect()
-    return int(_rref_context_get_debug_info()["num_owner_rrefs"])
-
-
-@law("clean.globals", lambda: points.plain(2))
-def clean_globals(place: Arena, point: Point) -> None:
-    """RNG, default dtype, grad mode and warnings filters are untouched, at the caller and on the owner."""
-    parameters = place.own([(1, (3,)), (0, (2,))])
-    before = [place.on(owner, globals_now) for owner in (0, 1)]
-    with subject_acts():
-        ours = place.build(SGD, parameters, lr=0.1)
-    place.step(ours, parameters, 1)
-    for owner in (0, 1):
-        after = place.on(owner, globals_now)
-        changed = [name for name in after if after[name] != before[owner][name]]
-        check(not changed, f"on worker{owner}, the optimizer changed {', '.join(changed)}")
-
-
-def globals_now() -> dict[str, str]:
-    """On an owner, or at the caller."""
-    return {
-        "the RNG": str(hash(torch.get_rng_state().numpy().tobytes())),
-        "Python's RNG": str(hash(random.getstate())),
-        "the default dtype": str(torch.get_default_dtype()),
-        "the grad mode": str(torch.is_grad_enabled()),
-        "the warnings filters": str(len(warnings.filters)),
-    }

@@ -1,0 +1,152 @@
+"""The laws of ``rpc-optimizer`` about what runs at the same time, and what is left behind."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed.autograd as dist_autograd
+import torch.distributed.rpc as rpc
+from everyrank.suites.compare import check
+from everyrank.suites.contract import Point
+from everyrank.suites.rpc_optimizer import points
+from everyrank.suites.rpc_optimizer.arena import Arena, acting, eventually, subject_acts
+from everyrank.suites.rpc_optimizer.laws import CONTRACT, SGD
+from torch.distributed.rpc import _rref_context_get_debug_info
+
+law = CONTRACT.law
+
+#: Large enough that two steps which are not serialized do overlap, and write over each other's elements.
+LARGE = (1 << 21,)
+ROUNDS = 20
+
+
+def train(optimizer: Any, rrefs: Sequence[Any], meet: Callable[[], object]) -> None:
+    """One client: ROUNDS steps, each at the same time as the others', with gradients of one everywhere."""
+    for _ in range(ROUNDS):
+        with dist_autograd.context() as context_id:
+            total = rpc.rpc_sync(rrefs[0].owner(), sums, args=(rrefs,))
+            dist_autograd.backward(context_id, [total])
+            meet()
+            optimizer.step(context_id)
+
+
+def sums(rrefs: Sequence[Any]) -> torch.Tensor:
+    """On an owner: a loss whose gradients are ones, whatever the parameters are."""
+    return torch.stack([rref.local_value().sum() for rref in rrefs]).sum()
+
+
+def _count(place: Arena, before: dict[str, torch.Tensor], steps: int) -> None:
+    """At a learning rate of one, a parameter tells how many steps were taken."""
+    for name, value in place.values().items():
+        taken = (before[name] - value).round()
+        lost = int((taken != steps).sum())
+        least, most = int(taken.min()), int(taken.max())
+        check(lost == 0, f"{name}: of {steps} steps, {least} to {most} were counted; wrong in {lost} elements")
+
+
+@law("concurrent.same-client", lambda: points.plain(2))
+def same_client(place: Arena, point: Point) -> None:
+    """Steps that one client makes at the same time are serialized: none is lost."""
+    parameters = place.own([(1, LARGE), (1, (3,))])
+    with subject_acts():
+        ours = place.build(SGD, parameters, lr=1.0)
+    threads = 4
+    start = threading.Barrier(threads)
+    failed: list[Exception] = []
+
+    def work() -> None:
+        try:
+            train(ours, [one.rref for one in parameters], start.wait)
+        except threading.BrokenBarrierError:
+            pass  # another has failed
+        except Exception as error:
+            start.abort()
+            failed.append(error)
+
+    before = place.values()
+    workers = [threading.Thread(target=work) for _ in range(threads)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    check(not failed, f"a concurrent step raised: {failed[:1]}")
+    _count(place, before, threads * ROUNDS)
+
+
+@law("concurrent.many-clients", lambda: points.plain(3))
+def many_clients(place: Arena, point: Point) -> None:
+    """Steps of several clients, each with an optimizer of its own, are serialized on each owner: none is lost."""
+    parameters = place.own([(1, LARGE), (1, (3,))])
+    before = place.values()
+    rrefs = [one.rref for one in parameters]
+    together[:] = [threading.Barrier(2)]
+    with subject_acts():
+        clients = [rpc.rpc_async(f"worker{rank}", client, args=(rrefs,)) for rank in (0, 2)]
+        for future in clients:
+            future.wait()
+    _count(place, before, len(clients) * ROUNDS)
+
+
+def client(rrefs: Sequence[Any]) -> None:
+    """On a client: an optimizer of its own over the parameters of another worker."""
+    train(acting[0].build(SGD, rrefs, lr=1.0), rrefs, lambda: rpc.rpc_sync("worker0", meet))
+
+
+#: Where the clients wait for each other: on worker0.
+together: list[threading.Barrier] = []
+
+
+def meet() -> None:
+    """On worker0: let the clients go on at the same time."""
+    together[0].wait(20)
+
+
+@law("clean.rrefs", lambda: points.plain(2))
+def clean_rrefs(place: Arena, point: Point) -> None:
+    """When the optimizer is dropped, no RRef of it is left on an owner."""
+    parameters = place.own([(1, (3,)), (1, (4,))])
+    before = place.on(1, owned_rrefs)
+    with subject_acts():
+        ours = place.build(SGD, parameters, lr=0.1)
+    place.step_that_moves(ours, parameters)
+    del ours
+    gc.collect()
+    gone = eventually(lambda: place.on(1, owned_rrefs) <= before)
+    check(gone, f"worker1 owned {before} RRefs before and {place.on(1, owned_rrefs)} after the optimizer was dropped")
+
+
+def owned_rrefs() -> int:
+    """On an owner."""
+    gc.collect()
+    return int(_rref_context_get_debug_info()["num_owner_rrefs"])
+
+
+@law("clean.globals", lambda: points.plain(2))
+def clean_globals(place: Arena, point: Point) -> None:
+    """RNG, default dtype, grad mode and warnings filters are untouched, at the caller and on the owner."""
+    parameters = place.own([(1, (3,)), (0, (2,))])
+    before = [place.on(owner, globals_now) for owner in (0, 1)]
+    with subject_acts():
+        ours = place.build(SGD, parameters, lr=0.1)
+    place.step_that_moves(ours, parameters)
+    for owner in (0, 1):
+        after = place.on(owner, globals_now)
+        changed = [name for name in after if after[name] != before[owner][name]]
+        check(not changed, f"on worker{owner}, the optimizer changed {', '.join(changed)}")
+
+
+def globals_now() -> dict[str, str]:
+    """On an owner, or at the caller."""
+    return {
+        "the RNG": str(hash(torch.get_rng_state().numpy().tobytes())),
+        "Python's RNG": str(hash(random.getstate())),
+        "the default dtype": str(torch.get_default_dtype()),
+        "the grad mode": str(torch.is_grad_enabled()),
+        "the warnings filters": str(len(warnings.filters)),
+    }

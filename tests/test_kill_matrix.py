@@ -1,0 +1,83 @@
+"""The kill matrix is perfect only if every rogue is killed by the laws that it names, and by no other."""
+
+from __future__ import annotations
+
+import pytest
+from everyrank.fixtures.rogues import Rogue
+from everyrank.suites import kill
+from everyrank.suites.contract import contracts
+from everyrank.suites.kill import EXEMPLAR, NOTHING, Matrix
+
+LAWS = ("a", "b")
+PERFECT = {
+    (EXEMPLAR, "a"): "pass",
+    (EXEMPLAR, "b"): "pass",
+    (NOTHING, "a"): "fail",
+    (NOTHING, "b"): "fail",
+    ("one", "a"): "fail",
+    ("one", "b"): "pass",
+    ("two", "a"): "pass",
+    ("two", "b"): "fail",
+}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A contract of two laws, with a rogue for each."""
+    monkeypatch.setattr(kill, "rogues", lambda name: (Rogue("one", None, ("a",), ""), Rogue("two", None, ("b",), "")))
+    monkeypatch.setattr(Matrix, "laws", LAWS)
+
+
+def _faults(**changed: str) -> list[str]:
+    cells = {(row, f"small/{law}[ws2]"): end for (row, law), end in PERFECT.items()}
+    for cell, end in changed.items():
+        row, law = cell.split("_")
+        row = {"exemplar": EXEMPLAR, "nothing": NOTHING}.get(row, row)
+        cells[row, f"small/{law}[ws2]"] = end
+    return Matrix("small", cells).faults()
+
+
+def test_a_perfect_matrix_has_no_fault() -> None:
+    assert _faults() == []
+
+
+def test_a_rogue_that_survives_is_a_fault() -> None:
+    assert _faults(one_a="pass") == ["one survives a", "no rogue is killed by a"]
+
+
+def test_a_rogue_that_is_killed_by_more_than_it_names_is_a_fault() -> None:
+    assert _faults(one_b="fail") == ["one is killed by b too"]
+
+
+@pytest.mark.parametrize("end", ["error", "timeout", "crash", "not-run"])
+def test_another_end_is_no_kill(end: str) -> None:
+    assert _faults(one_a=end) == [
+        "one survives a",
+        f"one ends a by {end}, which is no kill",
+        "no rogue is killed by a",
+    ]
+
+
+def test_an_exemplar_that_fails_is_a_fault() -> None:
+    assert _faults(exemplar_b="fail") == ["the exemplar fails b"]
+
+
+def test_a_law_that_doing_nothing_passes_is_a_fault() -> None:
+    assert _faults(nothing_a="pass") == ["doing nothing passes a"]
+
+
+def test_a_case_that_never_ended_is_no_kill() -> None:
+    cells = {(row, f"small/{law}[ws2]"): end for (row, law), end in PERFECT.items() if (row, law) != ("one", "a")}
+    assert Matrix("small", cells).faults() == ["one survives a", "no rogue is killed by a"]
+
+
+@pytest.mark.parametrize("contract", contracts())
+def test_a_rogue_says_what_it_breaks_and_what_it_is_modelled_on(contract: str) -> None:
+    from importlib import import_module
+
+    from everyrank.suites.contract import home
+
+    found = import_module(f"everyrank.fixtures.rogues.{home(contract)}").ROGUES
+    assert len({rogue.name for rogue in found}) == len(found)
+    assert all(rogue.breaks and rogue.model for rogue in found)
+    assert len({rogue.build for rogue in found}) == len(found)
