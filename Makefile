@@ -4,10 +4,13 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: conformance test check bench clean
+.PHONY: conformance kill-matrix test check bench clean
 
 conformance: $(STAMP)
 	$(BIN)/pytest suites/ -n auto
+
+kill-matrix: $(STAMP)
+	$(BIN)/everyrank kill-matrix -n auto
 
 test: $(STAMP)
 	$(BIN)/pytest tests/ -n auto

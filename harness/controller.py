@@ -5,28 +5,25 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import tempfile
 import time
-import warnings
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from everyrank import leases, skips
-from everyrank.channel import Closed
 from everyrank.declaration import SIZE_PARAMETER, Declaration
+from everyrank.desk import DebugOptions
 from everyrank.errors import MisuseError
-from everyrank.launch import fork, spawn
-from everyrank.launch.local import LocalLauncher, pipes
+from everyrank.liveworld import LiveWorld
 from everyrank.options import Options
-from everyrank.rank import accelerated, become_rank
 from everyrank.record import Order
 from everyrank.report import Telling, leak_lines, pass_on_warnings, refusal, reports
-from everyrank.run import LiveWorld, Run
+from everyrank.run import Run
 from everyrank.stash import DECLARATION, FIXTURES, MISUSE, TIMEOUT
 from everyrank.verdict import Fate, Fates, Verdict, judge
 from everyrank.world import rank_seed
+from everyrank.worlds import Worlds, warn
 
 #: Idle warm worlds are kept up to this many ranks together.
 _IDLE_RANKS = 32
@@ -41,10 +38,13 @@ class Controller:
         self._session = session
         self._config = session.config
         self._options = options
-        self._launcher: LocalLauncher | None = None
-        self._why_spawn = ""
-        self._idle: OrderedDict[tuple[object, ...], LiveWorld] = OrderedDict()
-        self._spare: LiveWorld | None = None  # for the next test, forked while this one runs
+        self._worlds = Worlds(
+            session,
+            options,
+            leave_behind=lambda: self._config.pluginmanager.unregister(self),
+            see_off=self._see_off,
+            terminal=self._terminal_for_debugger,
+        )
         self._leases = leases.Leases(leases.capacity(), leases.folder())
         self._places = {item: index for index, item in enumerate(session.items)}
         self._occurrences = _occurrences(session.items)
@@ -54,78 +54,18 @@ class Controller:
     # --- the run -----------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Start the launcher: right after collection, before any test has run."""
-        if self._options.launcher == "fork":
-            self._why_spawn = fork.unavailable()
-            if not self._why_spawn:
-                factory: Any = getattr(self._config, "_tmp_path_factory", None)
-                if factory is not None:
-                    factory.getbasetemp()  # one for all ranks
-                session = self._session
-                launcher, self._why_spawn = fork.launch(
-                    lambda *fds: become_rank(session, *fds), self._do_early, self._new_folder()
-                )
-                if not self._why_spawn:
-                    self._use(launcher)
-                    return
-                launcher.close()
-            self._warn(
-                f"--launcher=fork is not possible: {self._why_spawn}. Worlds are spawned instead, more slowly."
-            )
-        self._use(self._spawn())
-
-    def _use(self, launcher: LocalLauncher) -> None:
-        self._launcher = launcher
-        if self._config.getoption("capture", "fd") != "fd":
-            launcher.make_output = pipes
-
-    def _spawn(self) -> LocalLauncher:
-        with self._terminal_for_debugger():  # clean interpreters inherit the real streams, for a debugger
-            return spawn.launch(self._new_folder())
-
-    def _new_folder(self) -> str:
-        try:
-            return tempfile.mkdtemp(prefix="everyrank-")
-        except OSError as error:
-            raise pytest.UsageError(
-                f"everyrank: no folder for this run can be made in the temp folder {tempfile.gettempdir()}: "
-                f"{error.strerror}. Make room there, or set TMPDIR to a folder that can be written."
-            ) from None
-
-    def _do_early(self) -> None:
-        """In the zygote: what every rank would otherwise do by itself, and pay for with pages of its own."""
-        self._config.pluginmanager.unregister(self)
-        wanted = {name for item in self._places for name in item.stash.get(FIXTURES, [])}
-        if wanted & {"process_group", "rpc_agent", "warm_rpc_agent"}:
-            import torch.distributed
-        if wanted & {"rpc_agent", "warm_rpc_agent"}:
-            import everyrank.rpc  # noqa: F401
-            import torch.distributed.rpc
-            import torch.distributed.rpc.rref_proxy  # noqa: F401
-        if "torch" in sys.modules:
-            accelerated()
-        if "numpy" in sys.modules:
-            import numpy.random  # noqa: F401
+        """Right after collection, before any test has run."""
+        self._worlds.open()
 
     def close(self) -> None:
-        """End every world, in order where that can be had, and leave nothing behind."""
+        """End every world, and leave nothing behind."""
         try:
-            for world in list(self._idle.values()):
-                self._see_off(world)
+            self._worlds.close()
         finally:
-            self._idle.clear()
-            if self._spare is not None:
-                self._spare.end()
-            if self._launcher is not None:
-                self._launcher.close()
             self._leases.close()
 
     def _see_off(self, world: LiveWorld) -> None:
-        if self._launcher is not None and not self._launcher.lost:
-            self._launcher.catch_up()
-        if any(seat.gone for seat in world.seats):
-            world.end()  # it lost a rank between two tests, and no test by that
-            return
+        """Let an idle world go. A fixture's teardown that fails then is nobody's failure, and yet one."""
         run = self._watcher(world, [], None, "")
         run.fates = Fates([Fate(rank) for rank in range(len(world.seats))])
         run.dismiss()
@@ -133,15 +73,10 @@ class Controller:
             if problem := run.fates.late.get(fate.rank) or fate.out_of_order:
                 # No test can be told of it any more, and yet the run must not be green.
                 self._session.testsfailed += 1
-                self._warn(f"a wider fixture's teardown failed on rank {fate.rank} when its world ended:\n{problem}")
-
-    def _warn(self, text: str) -> None:
-        """For the warnings summary. Not by warnings.warn(): under ``-W error`` that would end the run."""
-        category = pytest.PytestWarning
-        message = warnings.WarningMessage(category(f"everyrank: {text}"), category, "everyrank", 0)
-        self._config.hook.pytest_warning_recorded.call_historic(
-            kwargs={"warning_message": message, "nodeid": "", "when": "config", "location": None}
-        )
+                warn(
+                    self._config,
+                    f"a wider fixture's teardown failed on rank {fate.rank} when its world ended:\n{problem}",
+                )
 
     # --- one test ----------------------------------------------------------------------------------
 
@@ -222,9 +157,9 @@ class Controller:
 
     def _judged(self, item: pytest.Item, nextitem: pytest.Item | None) -> tuple[Verdict, Fates, Telling]:
         fresh = self._is_fresh(item)
-        warm = None if fresh else self._warm(self._key(item))
+        warm = None if fresh else self._worlds.warm(self._key(item))
         served = tuple(warm.served) if warm else ()
-        ready = warm or self._take_spare(item)
+        ready = warm or self._worlds.take_spare(self._key(item))
         verdict, fates = self._attempt(item, nextitem, ready, keep=not fresh)
         if (ready is not None and _broken_before(fates)) or (fates.launcher_lost and not fates.began):
             # That is its neighbours' affair. A keeper that was killed may take a moment to be gone.
@@ -242,8 +177,8 @@ class Controller:
     ) -> tuple[Verdict, Fates]:
         size = self._size(item)
         with self._leases.held(size):
-            world = ready or self._start_world(item, size)
-            folder = os.path.join(self._live_launcher().folder, f"test-{self._tests}")
+            world = ready or self._worlds.start(item, size, self._key(item))
+            folder = os.path.join(self._worlds.launcher.folder, f"test-{self._tests}")
             self._tests += 1
             orders = self._orders(item, nextitem, folder, keep)
             limit, source = self._limit(item)
@@ -254,7 +189,7 @@ class Controller:
                 verdict = judge(fates)
                 if keep and _reusable(verdict, fates) and not world.broken and run.close_up():
                     world.served.append(item.nodeid)
-                    self._keep(world)
+                    self._worlds.keep(world)
                 else:
                     run.leave()
             except BaseException:
@@ -271,9 +206,11 @@ class Controller:
             limit,
             source,
             live=_print_live,
-            debugging=bool(self._config.getoption("usepdb", False)),
-            debug_rank=self._options.pdb_rank,
-            on_debugger=self._terminal_for_debugger,
+            debug=DebugOptions(
+                on_failure=bool(self._config.getoption("usepdb", False)),
+                rank=self._options.pdb_rank,
+                terminal=self._terminal_for_debugger,
+            ),
         )
 
     def _limit(self, item: pytest.Item) -> tuple[float | None, str]:
@@ -310,7 +247,7 @@ class Controller:
                 group="process_group" in item.stash[FIXTURES],
                 leaks=self._options.leaks,
                 debug_rank=self._options.pdb_rank,
-                launcher=self._live_launcher().name,
+                launcher=self._worlds.launcher.name,
             )
             for rank in range(size)
         ]
@@ -337,76 +274,23 @@ class Controller:
         """Tests of one key may share a world."""
         declared = item.stash[DECLARATION]
         group = self._backend(declared) if "process_group" in item.stash[FIXTURES] else None
-        where = str(item.path) if self._live_launcher().name == "spawn" else ""
+        where = str(item.path) if self._worlds.launcher.name == "spawn" else ""
         agent = ""
         if "warm_rpc_agent" in item.stash[FIXTURES]:
             agent = "agent " + repr([mark.kwargs for mark in item.iter_markers("rpc")])
         return (self._size(item), declared.device, declared.gpus, group, agent, where)
-
-    def _live_launcher(self) -> LocalLauncher:
-        assert self._launcher is not None
-        if self._launcher.lost:
-            # A zygote cannot be forked again now that tests have run; clean interpreters can always be had.
-            self._warn(f"the {self._launcher.name} launcher {self._launcher.lost}: further worlds are spawned")
-            self._idle.clear()
-            self._use(self._spawn())
-        return self._launcher
-
-    def _warm(self, key: tuple[object, ...]) -> LiveWorld | None:
-        """An idle world that is still whole."""
-        launcher = self._live_launcher()
-        world = self._idle.pop(key, None)
-        if world is None:
-            return None
-        launcher.catch_up()
-        if any(seat.gone for seat in world.seats):
-            world.end()
-            return None
-        return world
 
     def _is_fresh(self, item: pytest.Item) -> bool:
         return item.stash[DECLARATION].fresh or self._options.fresh
 
     def _start_spare(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """Fork the next test's ranks while this test waits for its own, if that test will need new processes."""
-        if self._spare is not None or nextitem is None or DECLARATION not in nextitem.stash or self._debugging:
+        if nextitem is None or DECLARATION not in nextitem.stash or self._debugging:
             return
         # A world in which an RPC agent has run is not kept.
         spent = "rpc_agent" in item.stash[FIXTURES] and self._key(item) == self._key(nextitem)
-        size = self._size(nextitem)
-        if (spent or self._is_fresh(nextitem)) and self._live_launcher().name == "fork" and size <= leases.capacity():
-            self._spare = self._start_world(nextitem, size)
-
-    def _take_spare(self, item: pytest.Item) -> LiveWorld | None:
-        """The world that was forked ahead, if it is for this test and still whole."""
-        launcher = self._live_launcher()
-        world, self._spare = self._spare, None
-        if world is None:
-            return None
-        launcher.catch_up()
-        if world.launcher is launcher and world.key == self._key(item) and not any(seat.gone for seat in world.seats):
-            return world
-        world.end()
-        return None
-
-    def _keep(self, world: LiveWorld) -> None:
-        self._idle[world.key] = world
-        while sum(len(one.seats) for one in self._idle.values()) > _IDLE_RANKS and len(self._idle) > 1:
-            _, oldest = self._idle.popitem(last=False)
-            self._see_off(oldest)
-
-    def _start_world(self, item: pytest.Item, size: int) -> LiveWorld:
-        launcher = self._live_launcher()
-        seats = launcher.start(size)
-        if launcher.lost:  # it died since it was last heard of, which is no fault of this test
-            launcher = self._live_launcher()
-            seats = launcher.start(size)
-        world = LiveWorld(launcher, seats, self._key(item))
-        if launcher.name == "spawn":
-            for rank, seat in enumerate(world.seats):
-                with contextlib.suppress(Closed):
-                    seat.channel.send(spawn.collect(self._config, str(item.path), f"world-{self._tests}-rank-{rank}"))
-        return world
+        if spent or self._is_fresh(nextitem):
+            self._worlds.start_spare(nextitem, self._size(nextitem), self._key(nextitem))
 
     # --- what ranks ask of the whole run -----------------------------------------------------------
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import functools
 import os
-import random
-import re
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -19,12 +15,10 @@ from typing import Any
 import msgspec
 import pytest
 from _pytest.runner import runtestprotocol
-from everyrank import capture
-from everyrank.bounds import bounded, one_line
+from everyrank.bounds import bounded
 from everyrank.channel import Channel, Closed
 from everyrank.debug import RankDebugger, Terminal
 from everyrank.errors import MisuseError
-from everyrank.frames import Frame, is_users
 from everyrank.groups import Groups
 from everyrank.launch.protocol import RUN_VARIABLE, STACKS_SIGNAL
 from everyrank.leaks import Watch
@@ -32,7 +26,6 @@ from everyrank.record import (
     Began,
     ClosedUp,
     CloseUp,
-    Collect,
     Deadline,
     DebuggerLeft,
     Ended,
@@ -49,6 +42,8 @@ from everyrank.record import (
     WantsDebugger,
     Warned,
 )
+from everyrank.seeds import sow
+from everyrank.telling import describe, fingerprint
 from everyrank.world import World, enter
 
 RANK: pytest.StashKey[Rank] = pytest.StashKey()
@@ -366,116 +361,4 @@ class Rank:
 
     @pytest.hookimpl(tryfirst=True, optionalhook=True)
     def pytest_timeout_cancel_timer(self) -> bool:
-        return True
-
-
-def sow(seed: int) -> None:
-    """Seed every generator that a test may draw from."""
-    random.seed(seed)
-    if "numpy" in sys.modules:
-        import numpy
-
-        numpy.random.seed(seed % 2**32)
-    if "torch" in sys.modules:
-        import torch
-
-        if accelerated():
-            torch.manual_seed(seed)
-        else:
-            # Without the rest of manual_seed, which notes a whole stack for each kind of device, in case it is
-            # initialised later: milliseconds, on every rank, twice a test.
-            torch.default_generator.manual_seed(seed)
-
-
-@functools.cache
-def accelerated() -> bool:
-    """Whether torch may have generators beside the processor's. Asked before ranks are forked."""
-    import torch
-
-    return (
-        torch.cuda.is_available()
-        or torch.xpu.is_available()
-        or torch.backends.mps.is_available()
-        or torch._C._get_privateuse1_backend_name() != "privateuseone"
-    )
-
-
-def fingerprint(item: pytest.Item) -> str:
-    """Equal on all ranks that run the same test with the same parameters."""
-    callspec = getattr(item, "callspec", None)
-    params = sorted(getattr(callspec, "params", {}).items())
-    return item.nodeid + re.sub(r" at 0x[0-9a-f]+", "", "".join(f" {name}={safe(value)}" for name, value in params))
-
-
-def safe(value: object) -> str:
-    """A repr that cannot fail."""
-    try:
-        return repr(value)[:1000]
-    except Exception as error:
-        return f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
-
-
-def describe(excinfo: pytest.ExceptionInfo[BaseException] | None) -> tuple[str, str, str]:
-    """A failure in one line, where it came from, and a text that is equal for equal failures."""
-    if excinfo is None:
-        return "", "", ""
-    try:
-        said = str(excinfo.value)
-    except Exception as error:
-        said = f"(its text cannot be had: {type(error).__name__})"
-    first = next((line for line in said.splitlines() if line.strip()), "")
-    brief = one_line(f"{excinfo.type.__name__}: {first}" if first else excinfo.type.__name__)
-    where = ""
-    for entry in reversed(excinfo.traceback):
-        if is_users(str(entry.path)):
-            where = str(Frame(str(entry.path), entry.lineno + 1, entry.name))
-            break
-    plain = re.sub(r"0x[0-9a-f]+", "0x", f"{excinfo.type.__module__}.{brief}")
-    return brief, where, f"{plain} at {where}"
-
-
-# --- how a process becomes a rank --------------------------------------------------------------------
-
-
-def become_rank(session: pytest.Session, channel: int, out: int, err: int, stacks: int) -> None:
-    """For a fork of the zygote."""
-    terminal = capture.take_over(session.config, out, err)
-    Rank(Channel(socket.socket(fileno=channel), ToRank), session, stacks, terminal).serve()
-
-
-def serve_spawned(
-    channel: Channel[ToRank], collect: Collect, out: int, err: int, stacks: int, terminal: tuple[int, ...]
-) -> None:
-    """For a clean interpreter: pytest's main, with this plugin in place of its run loop."""
-    from _pytest.config import _prepareconfig
-
-    config = _prepareconfig(collect.args, ["everyrank.plugin"] if not _installed() else None)
-    for name, value in collect.options.items():
-        setattr(config.option, name, value)
-    config.args = [collect.file]
-    config.pluginmanager.register(_Spawned(channel, out, err, stacks, terminal), "everyrank-spawned")
-    config.hook.pytest_cmdline_main(config=config)
-    os._exit(1)
-
-
-@functools.cache
-def _installed() -> bool:
-    from importlib.metadata import entry_points
-
-    return any(entry.name == "everyrank" for entry in entry_points(group="pytest11"))
-
-
-class _Spawned:
-    """In place of pytest's run loop: the session is collected, now take orders."""
-
-    def __init__(self, channel: Channel[ToRank], out: int, err: int, stacks: int, terminal: tuple[int, ...]) -> None:
-        self._channel = channel
-        self._terminal = terminal
-        self._fds = (out, err, stacks)
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        out, err, stacks = self._fds
-        terminal = capture.take_over(session.config, out, err, self._terminal)
-        Rank(self._channel, session, stacks, terminal).serve()
         return True

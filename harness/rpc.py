@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LOCAL_TRANSPORTS = ("uv",)
 
 #: The message that drops a reference may be on its way, and is sent again when a fault drops it.
-_RREFS_SETTLE = 3.0
+SETTLE = 3.0
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 
@@ -183,10 +183,12 @@ def shut_down(rank: Rank, graceful: bool) -> None:
         # A graceful end waits for all ranks, and for ever for one that has failed.
         graceful = rank.gather("the end of the RPC agents", "") is not None
     if graceful:
-        # Counted now that no rank makes another.
-        owned = rank.gather("the RRefs still owned", str(_owned_rrefs()))
-        if owned is not None and set(owned) != {"0"}:
-            _file_leaks(rank.leaks)
+        all_sent()
+        # Counted now that no rank makes another, and none is on its way to its owner.
+        if rank.gather("the end of all calls", "") is not None:
+            owned = rank.gather("the RRefs still owned", str(owned_rrefs()))
+            if owned is not None and set(owned) != {"0"}:
+                _file_leaks(rank.leaks)
     # torch's own check comes after it has deleted the references whose owners it looks for.
     before, rpc.api._ignore_rref_leak = rpc.api._ignore_rref_leak, True
     try:
@@ -198,20 +200,51 @@ def shut_down(rank: Rank, graceful: bool) -> None:
 def _file_leaks(leaks: list[Leak]) -> None:
     """Wait for references that are on their way out; what is left, on this rank or another, is in use."""
     gc.collect()
-    until = time.monotonic() + _RREFS_SETTLE
-    while (owned := _owned_rrefs()) and time.monotonic() < until:
-        time.sleep(0.001)
-    if owned:
+    wait_until(lambda: not owned_rrefs(), SETTLE)
+    file_leak(leaks)
+
+
+def file_leak(leaks: list[Leak]) -> None:
+    """Tell of the RRefs that are still in use."""
+    if owned := owned_rrefs():
         many = "s" if owned > 1 else ""
         leaks.append(Leak("rref", f"{owned} RRef{many} that it owns, still in use here or on another rank"))
 
 
-def _owned_rrefs() -> int:
+def wait_until(holds: Callable[[], bool], seconds: float) -> None:
+    """Wait for what other ranks' messages will bring about."""
+    until = time.monotonic() + seconds
+    while not holds() and time.monotonic() < until:
+        time.sleep(0.0005)
+
+
+_PENDING = ("num_pending_users", "num_pending_futures", "agent.client_active_calls")
+
+
+def all_sent() -> None:
+    """Wait until every call of this rank has been answered, and every RRef that it made is known to its owner."""
+    import torch.distributed.rpc as torch_rpc
+
+    rpc: Any = torch_rpc
+    agent = rpc.api._get_current_rpc_agent()
+
+    def quiet() -> bool:
+        told = {**_told(), **agent.get_debug_info()}
+        return all(told.get(what, "0") == "0" for what in _PENDING)
+
+    wait_until(quiet, SETTLE)
+
+
+def owned_rrefs() -> int:
     """RRefs whose value lives here and that something, on whichever rank, still refers to."""
+    return int(_told().get("num_owner_rrefs", "0"))
+
+
+def _told() -> dict[str, str]:
     from torch._C import _distributed_rpc as core
 
     told: dict[str, str] = core._rref_context_get_debug_info()
-    return int(told.get("num_owner_rrefs", "0"))
+    return told
 
 
 class RpcAgentTestFixture:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
 import signal
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 from everyrank import rollcall
 from everyrank.channel import Closed
-from everyrank.launch.protocol import Launcher, Lost, Seat, read_all
+from everyrank.desk import DebugOptions, Desk
+from everyrank.launch.protocol import Lost, Seat, read_all
+from everyrank.liveworld import Live, LiveWorld
 from everyrank.record import (
     Began,
     ClosedUp,
@@ -45,38 +45,6 @@ START = 120.0
 NATIVE = 1.0
 
 
-@dataclass
-class LiveWorld:
-    """The processes of a world, as the controller holds them."""
-
-    launcher: Launcher
-    seats: list[Seat]
-    key: tuple[object, ...]
-    served: list[str] = field(default_factory=list)
-    broken: bool = False
-
-    def __post_init__(self) -> None:
-        self.selector = selectors.DefaultSelector()
-        self.selector.register(self.launcher, selectors.EVENT_READ, None)
-        for rank, seat in enumerate(self.seats):
-            self.selector.register(seat.channel, selectors.EVENT_READ, rank)
-            for name, file in (("out", seat.output.out), ("err", seat.output.err)):
-                if not os.fstat(file.fileno()).st_mode & 0o100000:  # a pipe: live output
-                    self.selector.register(file, selectors.EVENT_READ, (rank, name))
-
-    def end(self) -> None:
-        """Throw the world away. What is left of it ends with it."""
-        self.broken = True
-        self.launcher.kill(self.seats)
-        self.selector.close()
-        for seat in self.seats:
-            seat.close()
-
-    def deaf(self, rank: int) -> None:
-        with contextlib.suppress(KeyError, ValueError):
-            self.selector.unregister(self.seats[rank].channel)
-
-
 class Run:
     """Watches one test. Values go in by the constructor; ``fates`` comes out."""
 
@@ -86,10 +54,8 @@ class Run:
         orders: list[Order],
         deadline: float | None,
         deadline_from: str,
-        live: Callable[[int, bytes], None],
-        debugging: bool,
-        debug_rank: int | None,
-        on_debugger: Callable[[], contextlib.AbstractContextManager[None]],
+        live: Live,
+        debug: DebugOptions,
     ) -> None:
         self.world = world
         self.orders = orders
@@ -97,12 +63,7 @@ class Run:
         self._limit = deadline
         self._deadline_from = deadline_from
         self._live = live
-        self._debugging = debugging
-        self._debug_rank = debug_rank
-        self._on_debugger = on_debugger
-        self._debugged: int | None = None  # the rank that a person is at
-        self._at_debugger = contextlib.ExitStack()
-        self._debugger_since = 0.0
+        self._desk = Desk(debug)
         self._trouble_at: float | None = None
         self._skip_at: float | None = None
         self._began_at = 0.0  # when the last rank that has begun the test began it
@@ -125,15 +86,15 @@ class Run:
                 seat.channel.send(order)
         while self._open():
             self._listen(self._patience())
-            if self._debugged is not None:
+            if self._desk.taken_by is not None:
                 continue
             now = time.monotonic()
             if self._due is not None and now >= self._due and self._open():
                 self._miss_deadline()
             elif self._open() and (cut := self._to_cut(now)):
                 self._cut(cut)
-        self._finish_debugger()
-        self._show_the_rest()
+        self._leave_desk()
+        self.world.show_the_rest(self._live)
         self.fates.seconds = time.monotonic() - started
         self.fates.began = any(fate.phase for fate in self.fates.ranks)
         return self.fates
@@ -146,7 +107,7 @@ class Run:
 
     def _patience(self) -> float | None:
         """How long nothing may happen before this loop has to look at the clock."""
-        if self._debugged is not None:
+        if self._desk.taken_by is not None:
             return None
         times = [self._due] if self._due is not None else []
         if (since := self._bad_since()) is not None:
@@ -254,7 +215,7 @@ class Run:
                 fate.out_of_order = f"ended after its record: {_plain_exit(self.world.seats[fate.rank].status)}"
             elif not self.fates.launcher_lost:
                 fate.out_of_order = f"did not leave within {IN_ORDER:g} s of its record"
-        self._show_the_rest()
+        self.world.show_the_rest(self._live)
         self.world.end()
 
     def _tell_all(self, message: CloseUp) -> bool:
@@ -278,7 +239,8 @@ class Run:
                 for event in self.world.launcher.events():
                     self._hear_of(event)
             elif isinstance(key.data, tuple):
-                self._pass_on(*key.data)
+                rank, name = key.data
+                self.world.pass_on(rank, name, self._live)
             else:
                 self._hear(key.data)
 
@@ -297,8 +259,8 @@ class Run:
             fate.status = event.status
             fate.ended_at = time.monotonic()
             self._keep_last_words(fate)
-            if rank == self._debugged:
-                self._finish_debugger()
+            if rank == self._desk.taken_by:
+                self._leave_desk()
             self._trouble_at = self._trouble_at or fate.ended_at
             self._dissolve_meeting()
 
@@ -326,8 +288,8 @@ class Run:
                 self._trouble_at = self._trouble_at or time.monotonic()
         elif isinstance(message, Record):
             fate.record = message
-            if rank == self._debugged:
-                self._finish_debugger()
+            if rank == self._desk.taken_by:
+                self._leave_desk()
             if message.ended_badly:
                 self._trouble_at = self._trouble_at or time.monotonic()
             self._dissolve_meeting()
@@ -338,13 +300,20 @@ class Run:
             self._meeting[rank] = message
             self._hold_meeting()
         elif isinstance(message, WantsDebugger):
-            self._consider_debugger(rank, message)
+            seat = self.world.seats[rank]
+            with contextlib.suppress(Closed):
+                seat.channel.send(Granted(self._desk.ask(rank, message.reason, seat.pid)))
         elif isinstance(message, DebuggerLeft):
-            self._finish_debugger()
+            self._leave_desk()
         elif isinstance(message, ClosedUp):
             self._closed[rank] = message.problem
         elif isinstance(message, Left):
             self._left[rank] = message.problem
+
+    def _leave_desk(self) -> None:
+        spent = self._desk.leave()
+        self._due = self._due + spent if self._due is not None else None
+        self._trouble_at = self._trouble_at + spent if self._trouble_at is not None else None
 
     def _hold_meeting(self) -> None:
         ranks = range(len(self.fates.ranks))
@@ -378,70 +347,6 @@ class Run:
         if fate.stance is None:
             words.append(rollcall.fatal(read_all(output.stacks)))
         fate.last_words = "\n".join(word.strip("\n") for word in words if word.strip())
-
-    def _pass_on(self, rank: int, name: str) -> None:
-        """Live output (``-s``), whole lines."""
-        seat = self.world.seats[rank]
-        file = seat.output.out if name == "out" else seat.output.err
-        data = file.read(1 << 16)
-        if not data:
-            if data is not None:
-                self.world.selector.unregister(file)
-            return
-        *lines, seat.lines[name] = bytearray(seat.lines[name] + data).split(b"\n")
-        for line in lines:
-            self._live(rank, bytes(line))
-
-    def _show_the_rest(self) -> None:
-        """What a rank printed in a test is shown before the verdict, also a last line that has no end."""
-        # Once is enough: what a rank wrote before its record fits into the pipe.
-        for piped in [key.data for key in self.world.selector.get_map().values() if isinstance(key.data, tuple)]:
-            self._pass_on(*piped)
-        for rank, seat in enumerate(self.world.seats):
-            for name, line in seat.lines.items():
-                if line:
-                    self._live(rank, bytes(line))
-                    seat.lines[name] = bytearray()
-
-    # --- the debugger ------------------------------------------------------------------------------
-
-    def _consider_debugger(self, rank: int, message: WantsDebugger) -> None:
-        """One rank at a time. By default the first to fail, and at a breakpoint rank 0."""
-        chosen = self._debug_rank
-        if chosen is None and message.reason == "breakpoint":
-            chosen = 0
-        yes = self._debugged is None and chosen in (None, rank)
-        if yes and message.reason == "failure" and not self._debugging:
-            yes = False
-        if yes:
-            self._debugged = rank
-            self._at_debugger.enter_context(self._on_debugger())
-            self._at_debugger.enter_context(_interrupts_go_to(self.world.seats[rank].pid))
-            self._debugger_since = time.monotonic()
-        with contextlib.suppress(Closed):
-            self.world.seats[rank].channel.send(Granted(yes))
-
-    def _finish_debugger(self) -> None:
-        if self._debugged is None:
-            return
-        self._at_debugger.close()
-        self._debugged = None
-        spent = time.monotonic() - self._debugger_since
-        self._due = self._due + spent if self._due is not None else None
-        self._trouble_at = self._trouble_at + spent if self._trouble_at is not None else None
-
-
-@contextlib.contextmanager
-def _interrupts_go_to(pid: int | None) -> Iterator[None]:
-    """While a person debugs a rank, Ctrl-C is meant for that rank."""
-    if pid is None:
-        yield
-        return
-    before = signal.signal(signal.SIGINT, lambda *_: os.kill(pid, signal.SIGINT))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _plain_exit(status: int | None) -> str:

@@ -8,19 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from everyrank.errors import MisuseError
-from everyrank.record import Leak
-from everyrank.rpc import Agent, AgentOptions, backend_options, start
+from everyrank.rpc import (
+    SETTLE,
+    Agent,
+    AgentOptions,
+    all_sent,
+    backend_options,
+    file_leak,
+    owned_rrefs,
+    start,
+    wait_until,
+)
 
 if TYPE_CHECKING:
     from everyrank.rank import Rank
 
-#: What a test gave up may be on its way out: messages, which are sent again where one was lost, and garbage.
-_USUALLY, _AT_MOST = 0.05, 3.0
+#: What a test gave up is usually gone within this; what is not may be garbage, in a cycle.
+_USUALLY = 0.05
 
 _kept: list[tuple[Agent, AgentOptions]] = []  # of this process: torch has no second one
 
@@ -70,37 +78,29 @@ def _settle(rank: Rank) -> None:
     if not rpc.api._is_current_rpc_agent_set():
         rank.spent.append("the warm RPC agent was shut down")
         return
-    if rank.gather("the end of the test's RPC calls", "") is None:
+    if rank.gather("the end of the test's calls", "") is None:
         return  # another rank has failed, which ends this world
-    _wait_until_empty(_USUALLY)
-    left = rank.gather("what is left in the RPC agents", str(sum(_left().values())))
+    all_sent()
+    if rank.gather("the end of all calls", "") is None:
+        return
+    wait_until(lambda: not _left(), _USUALLY)
+    left = rank.gather("what is left in the RPC agents", str(_left()))
     if left is None or set(left) == {"0"}:
         return
     gc.collect()
     rank.gather("the end of the garbage", "")
-    _wait_until_empty(_AT_MOST)
-    for what, count in _left().items():
-        if count and what == "RRef":
-            many = "s" if count > 1 else ""
-            rank.leaks.append(Leak("rref", f"{count} RRef{many} that it owns, still in use here or on another rank"))
-        elif count:
-            rank.spent.append(f"{count} of {what} left in the warm RPC agent")
+    wait_until(lambda: not _left(), SETTLE)
+    file_leak(rank.leaks)
+    if contexts := _contexts():
+        rank.spent.append(f"{contexts} autograd contexts left")
 
 
-def _wait_until_empty(seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while any(_left().values()) and time.monotonic() < until:
-        time.sleep(0.0005)
-
-
-def _left() -> dict[str, int]:
+def _left() -> int:
     """What this rank's agent still holds."""
-    from torch._C import _distributed_autograd as autograd
-    from torch._C import _distributed_rpc as core
+    return owned_rrefs() + _contexts()
 
-    told: dict[str, Any] = core._rref_context_get_debug_info()
-    return {
-        "RRef": int(told.get("num_owner_rrefs", "0")),
-        "RRef in use elsewhere": int(told.get("num_pending_users", "0")),
-        "autograd context": int(autograd._get_debug_info().get("num_autograd_contexts", "0")),
-    }
+
+def _contexts() -> int:
+    from torch._C import _distributed_autograd as autograd
+
+    return int(autograd._get_debug_info().get("num_autograd_contexts", "0"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from everyrank.fixtures.rogues.rpc_optimizer import ROGUES
 from everyrank.suites import Lack, Subject
 from everyrank.suites.case import cases
 from everyrank.suites.errors import DeclarationError, LedgerError
@@ -105,41 +104,6 @@ def test_a_declared_lack_must_be_refused_as_declared(inner: Inner) -> None:
 
 def test_a_declared_lack_that_works_is_stale_and_red(inner: Inner) -> None:
     assert _case(inner, "test_works") == "failed"
-
-
-_ROGUES = """
-    import pytest
-    from everyrank.fixtures.rogues.rpc_optimizer import ROGUES
-    from everyrank.suites import Subject
-    from everyrank.suites.case import cases
-
-    def _cases():
-        for rogue in ROGUES:
-            subject = Subject(rogue.name, contract="rpc-optimizer", build=rogue.build)
-            for case in cases(subject):
-                if case.law.id in rogue.breaks and case.point.core:
-                    marks = pytest.mark.world(case.point.size, timeout=30)
-                    yield pytest.param(case, id=f"{rogue.name}/{case.law.id}/{case.point.label}", marks=marks)
-
-    @pytest.mark.parametrize("case", _cases())
-    def test_rogue(case): case.run()
-"""
-
-
-@pytest.fixture(scope="module")
-def rogues(tmp_path_factory: pytest.TempPathFactory) -> Inner:
-    project = Project(tmp_path_factory.mktemp("rogues"))
-    project.write("test_rogues.py", _ROGUES)
-    return project.run("-W", "ignore")
-
-
-@pytest.mark.parametrize(
-    ("rogue", "law"), [(rogue.name, law) for rogue in ROGUES for law in rogue.breaks], ids=lambda one: str(one)
-)
-def test_a_rogue_is_killed_by_each_law_that_it_breaks(rogues: Inner, rogue: str, law: str) -> None:
-    ended = {told.properties.get("outcome") for nodeid, told in rogues.tests.items() if f"[{rogue}/{law}/" in nodeid}
-    assert "fail" in ended, f"{rogue} was not killed by {law}: {ended}"
-    assert ended <= {"fail", "pass", "not-applicable"}, f"{rogue} ended {ended}: that is no kill"
 
 
 def test_case_ids_are_unique_and_name_contract_law_and_size() -> None:

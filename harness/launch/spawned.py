@@ -25,7 +25,7 @@ def main(parent: int, fds: list[int]) -> None:
     os.dup2(fds[1], 1)
     os.dup2(fds[2], 2)
 
-    from everyrank.rank import serve_spawned
+    from everyrank.begin import serve_spawned
 
     serve_spawned(channel, collect, fds[1], fds[2], fds[3], terminal)
 
