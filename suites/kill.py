@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,6 +14,11 @@ from everyrank.suites.contract import contract, home
 from everyrank.suites.subject import Subject
 
 EXEMPLAR, NOTHING = "(exemplar)", "(nothing)"
+
+
+def asked() -> list[str]:
+    """The contracts that this run is for: xdist's workers must know them too."""
+    return [name for name in os.environ.get("EVERYRANK_CONTRACTS", "").split(",") if name]
 
 
 def rogues(name: str) -> tuple[Rogue, ...]:

@@ -1,0 +1,66 @@
+"""How long after its deadline a world is gone, whatever its ranks do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.measure import CASES, LIMIT, Row
+
+DEADLINE = 1.0
+
+
+def rows() -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        taken = _watch(Path(folder))
+    told = ", ".join(f"{way} {seconds:.1f} s" for way, seconds in sorted(taken.items(), key=lambda one: -one[1]))
+    worst = max(taken.values())
+    return [Row("4 stuck ranks, all gone after their deadline", "at most 2 s", f"{worst:.1f} s ({told})", worst <= 2)]
+
+
+def _watch(folder: Path) -> dict[str, float]:
+    """Seconds from each world's deadline until the last of its processes was gone."""
+    environment = {
+        **os.environ,
+        "BENCHMARK_STUCK": str(folder),
+        "BENCHMARK_BEGAN": "0",
+        "EVERYRANK_LEASES": str(folder),
+    }
+    environment["BENCHMARK_STOPWATCH"] = os.devnull
+    command = [sys.executable, "-m", "pytest", "-q", "-c", CASES / "pytest.ini", CASES / "stuck.py"]
+    with open(folder / "out", "w") as out:
+        run = subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.STDOUT)
+        began: dict[str, float] = {}
+        ranks: dict[str, set[int]] = {}
+        gone: dict[str, float] = {}
+        until = time.monotonic() + LIMIT
+        while run.poll() is None and time.monotonic() < until:
+            for file in folder.glob("*-?"):
+                words = file.read_text().split()
+                if len(words) == 2:
+                    way = file.name.rpartition("-")[0]
+                    ranks.setdefault(way, set()).add(int(words[0]))
+                    began[way] = min(began.get(way, float("inf")), float(words[1]))
+            for way, pids in ranks.items():
+                if way not in gone and len(pids) == 4 and not any(map(_lives, pids)):
+                    gone[way] = time.time()
+            time.sleep(0.01)
+        run.kill()
+    if len(gone) < 2:
+        raise RuntimeError(f"the stuck worlds were not seen to end:\n{(folder / 'out').read_text()}")
+    return {way: at - began[way] - DEADLINE for way, at in gone.items()}
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+if __name__ == "__main__":
+    print(rows())
