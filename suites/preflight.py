@@ -22,6 +22,7 @@ class Preflight:
         self._cases = {nodeid: case for nodeid, case in found.items() if case is not None}
         self._well: set[str] = set()
         self._broken: dict[str, str] = {}
+        self._ended: dict[str, str] = {}
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
@@ -44,14 +45,18 @@ class Preflight:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport):  # type: ignore[no-untyped-def]
+        # With xdist its controller knows no cases, and hands on what a worker has told already.
         case = self._cases.get(report.nodeid)
         if case is not None:
-            said = dict(report.user_properties)
-            # Not where xdist's controller hands on what a worker has told already.
-            if "outcome" not in said and (report.failed or (report.when == "call" and hasattr(report, "wasxfail"))):
-                said["outcome"] = "known" if not report.failed else _ENDS.get(str(said.get("verdict")), "error")
-                report.user_properties += [*properties(case), ("outcome", said["outcome"])]
-            self._watch(case.subject.name, report, said.get("outcome", ""))
+            said = {str(name): str(value) for name, value in report.user_properties}
+            outcome = self._ended.get(report.nodeid) or _outcome(report, said)
+            if report.failed:
+                self._ended[report.nodeid] = outcome  # its teardown would tell of another rank's
+            if outcome != said.get("outcome", ""):
+                ours = [*properties(case), ("outcome", outcome)]
+                theirs = [one for one in report.user_properties if one[0] not in dict(ours)]
+                report.user_properties = [*theirs, *ours]
+            self._watch(case.subject.name, report, outcome)
         return (yield)
 
     def _watch(self, subject: str, report: pytest.TestReport, outcome: Any) -> None:
@@ -59,6 +64,17 @@ class Preflight:
             self._broken.setdefault(subject, report.nodeid)
         elif report.passed and report.when == "call":
             self._well.add(subject)
+
+
+def _outcome(report: pytest.TestReport, said: dict[str, str]) -> str:
+    """What a rank filed, unless the whole world came to another end."""
+    filed = said.get("outcome", "")
+    if report.failed:
+        verdict = said.get("verdict", "")
+        return _ENDS.get(verdict) or (filed if filed in ("fail", "stale") else "error")
+    if report.when == "call" and hasattr(report, "wasxfail"):
+        return filed or "known"
+    return filed
 
 
 def _case(item: pytest.Item) -> Case | None:

@@ -31,6 +31,12 @@ _SUBJECTS = """
                 raise NotImplementedError("no momentum")
             super().__init__(optimizer, parameters, **kwargs)
 
+    def leave(*args, **kwargs):
+        import os
+        os._exit(3)
+
+    CRASHES = Subject("crashes", contract="rpc-optimizer", build=leave)
+
     LACKS = {"state.kept[ws2]": Lack(NotImplementedError, "momentum is not done yet")}
     REFUSES = Subject("refuses", contract="rpc-optimizer", build=Refuses, lacks=LACKS)
     WORKS = Subject("works", contract="rpc-optimizer", build=RpcOptimizer, lacks=LACKS)
@@ -49,6 +55,9 @@ _SUBJECTS = """
 
     @conformance(REFUSES)
     def test_refuses(case): case.run()
+
+    @conformance(CRASHES)
+    def test_crashes(case): case.run()
 
     @conformance(WORKS)
     def test_works(case): case.run()
@@ -104,6 +113,19 @@ def test_a_declared_lack_must_be_refused_as_declared(inner: Inner) -> None:
 
 def test_a_declared_lack_that_works_is_stale_and_red(inner: Inner) -> None:
     assert _case(inner, "test_works") == "failed"
+
+
+def test_a_crash_has_an_outcome_too(inner: Inner) -> None:
+    told = inner["test_crashes[rpc-optimizer/state.kept[ws2]]"]
+    assert (told.outcome, told.properties["outcome"]) == ("failed", "crash")
+    assert told.properties["subject"] == "crashes"
+
+
+def test_the_last_line_counts_cases_and_outcomes(inner: Inner) -> None:
+    (line,) = [line for line in inner.out.splitlines() if line.startswith("conformance: ")]
+    assert line.startswith("conformance: 7 cases of 7 subjects in ")
+    told = line.rsplit(": ", 1)[1].split(", ")
+    assert sorted(told) == ["1 crash", "1 error", "1 fail", "1 known", "1 unsupported", "2 stale"]
 
 
 def test_case_ids_are_unique_and_name_contract_law_and_size() -> None:
