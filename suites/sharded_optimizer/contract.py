@@ -12,6 +12,8 @@ Two tools for modules stand beside it, as attributes of ``build``, which is most
 - ``named_parameters(module, prefix="", recurse=True)`` yields names and parameters, whole or sharded;
 - ``shard_parameter(module, name, spec)`` cuts the parameter of that (dotted) name in place.
 
+A subject without one of these, ``step`` apart, declares a lack with AttributeError for the laws that need it.
+
 All run on every rank of the default group. A closure returns the loss of the whole model, the same on all ranks.
 A subject that leaves the gradients of whole parameters to its caller declares ``caller-syncs-whole``.
 """

@@ -54,6 +54,7 @@ def shards() -> Iterator[Point]:
         for name, dtype in DTYPES.items():
             if name != "complex" or "complex" in each.takes:
                 yield point(f"{each.name}-{name}", each, "defaults", dim=0, dtype=dtype)
+        yield point(f"{each.name}-defaults-dim0", each, "defaults", 4, dim=0)
 
 
 _CORE_CUTS = {"uneven", "several-shards", "last-without-shard", "grid"}
@@ -129,7 +130,8 @@ def whole_tensors() -> Iterator[Point]:
                 yield point(f"{each.name}-{name}", each, "defaults", core=core, specs=specs)
             core = each.name == "Muon"
             yield point(f"{each.name}-dim1", each, "defaults", core=core, specs=matrices(chunked, 1))
-            yield point(f"{each.name}-ranks", each, "defaults", 2, specs=matrices(chunked, 0))
+            for size in (2, 4):
+                yield point(f"{each.name}-ranks", each, "defaults", size, specs=matrices(chunked, 0))
             yield point(f"{each.name}-subclass", each, "defaults", specs=matrices(chunked, 0), subclass="unchanged")
     yield point(
         "normalized-SGD", row("SGD"), "momentum", core=True, specs=matrices(chunked, 0), subclass="normalized"

@@ -45,6 +45,17 @@ TORCH = Subject(
     declares=frozenset({CALLER_SYNCS}),
 )
 
+#: The same on GPUs, where there are four: it talks to no other rank, so what it breaks, it breaks there as well.
+TORCH_CUDA = Subject(
+    "torch.ShardedOptimizer.cuda",
+    contract="sharded-optimizer",
+    build=_Torch,
+    sizes=(4,),
+    device="cuda",
+    known="torch_cuda.toml",
+    declares=frozenset({CALLER_SYNCS}),
+)
+
 
 class _Nothing:
     """Takes everything and does nothing."""

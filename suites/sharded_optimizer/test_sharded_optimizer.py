@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from everyrank.suites import conformance
 from everyrank.suites.case import Case
-from everyrank.suites.sharded_optimizer.subjects import EXEMPLAR, TORCH
+from everyrank.suites.sharded_optimizer.subjects import EXEMPLAR, TORCH, TORCH_CUDA
 
 
 @conformance(EXEMPLAR)
@@ -16,4 +16,10 @@ def test_exemplar(case: Case) -> None:
 @conformance(TORCH)
 def test_torch(case: Case) -> None:
     """torch's, on CPU and gloo."""
+    case.run()
+
+
+@conformance(TORCH_CUDA)
+def test_torch_cuda(case: Case) -> None:
+    """torch's, on four GPUs and NCCL; skipped where there are fewer."""
     case.run()
