@@ -26,6 +26,7 @@ __all__ = ["Bound", "Lack", "Subject", "conformance", "run"]
 
 
 register("rpc-optimizer", "everyrank.suites.rpc_optimizer.contract")
+register("sharded-optimizer", "everyrank.suites.sharded_optimizer.contract")
 
 
 def __getattr__(name: str) -> object:

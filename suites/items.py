@@ -52,7 +52,8 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 def parameter(case: Case, id: str = "") -> Any:
     """What pytest runs a case by."""
     limit = case.point.values.get("timeout", CASE_TIMEOUT)
-    marks = [pytest.mark.world(case.point.size, timeout=limit, fresh=case.law.fresh)]
+    gpus = case.point.size if case.subject.device == "cuda" else 0
+    marks = [pytest.mark.world(case.point.size, gpus=gpus, timeout=limit, fresh=case.law.fresh)]
     marks += [pytest.mark.rank_fixtures(*case.fixtures), *case.contract.marks]
     if case.entry is not None and case.entry.kind in ("crash", "timeout"):
         lost = RankLost if case.entry.kind == "crash" else WorldTimeout

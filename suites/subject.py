@@ -39,6 +39,8 @@ class Subject:
     build: Callable[..., Any]
     sizes: tuple[int, ...] | None = None
     """The world sizes that it runs at; None for those of the contract."""
+    device: str = "cpu"
+    """``cpu``; or ``cuda``: a GPU for each rank, and NCCL between them."""
     lacks: Mapping[str, Lack] = field(default_factory=dict)
     known: str | Path | None = None
     """The ledger's file; relative to the file of the test that names the subject."""
@@ -53,6 +55,8 @@ class Subject:
             raise DeclarationError(f"a subject needs a name, not {self.name!r}")
         if not callable(self.build):
             raise DeclarationError(f"{self.name}: build must be callable, not a {type(self.build).__name__}")
+        if self.device not in ("cpu", "cuda"):
+            raise DeclarationError(f"{self.name}: device must be 'cpu' or 'cuda', not {self.device!r}")
         for size in self.sizes or ():
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise DeclarationError(f"{self.name}: a world size must be a whole number of ranks, not {size!r}")

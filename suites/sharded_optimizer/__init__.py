@@ -1,0 +1,1 @@
+"""The contract ``sharded-optimizer``: parameters cut over ranks."""

@@ -1,0 +1,27 @@
+"""The whole contract ``sharded-optimizer``: importing this module registers every law.
+
+A subject is ``build(optimizer_class, named_parameters, *arguments, **keywords)``, where ``named_parameters`` maps
+names to tensors, some whole and some a ShardedTensor. What it returns has
+
+- ``step(closure=None)``, ``zero_grad(set_to_none=True)``, ``state_dict()`` and ``load_state_dict(state)``;
+- ``add_param_group(group)``, where ``group["params"]`` maps names to tensors as well;
+- ``clip_grad_norm_(max_norm, norm_type=2.0)``, which returns the norm.
+
+Two tools for modules stand beside it, as attributes of ``build``, which is most simply a class:
+
+- ``named_parameters(module, prefix="", recurse=True)`` yields names and parameters, whole or sharded;
+- ``shard_parameter(module, name, spec)`` cuts the parameter of that (dotted) name in place.
+
+A subject without one of these, ``step`` apart, declares a lack with AttributeError for the laws that need it.
+
+All run on every rank of the default group. A closure returns the loss of the whole model, the same on all ranks.
+A subject that leaves the gradients of whole parameters to its caller declares ``caller-syncs-whole``.
+"""
+
+from __future__ import annotations
+
+from everyrank.suites.sharded_optimizer import laws, laws_of_models
+
+CONTRACT = laws.CONTRACT
+
+assert laws_of_models.CONTRACT is CONTRACT

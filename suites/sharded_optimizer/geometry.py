@@ -1,0 +1,97 @@
+"""How a tensor is cut over ranks: who holds which block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Block:
+    """One shard: its rank, where it begins in the whole, and its size."""
+
+    rank: int
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def index(self) -> tuple[slice, ...]:
+        return tuple(slice(start, start + size) for start, size in zip(self.offsets, self.sizes, strict=True))
+
+
+Shape = tuple[int, ...]
+#: shape, dim, world size -> blocks
+Geometry = Callable[[Shape, int, int], list[Block]]
+
+
+def along(shape: Shape, dim: int, owners: Sequence[int], sizes: Sequence[int]) -> list[Block]:
+    """Blocks of these sizes along one dimension, in order."""
+    blocks, start = [], 0
+    for rank, size in zip(owners, sizes, strict=True):
+        offsets = tuple(start if d == dim else 0 for d in range(len(shape)))
+        blocks.append(Block(rank, offsets, tuple(size if d == dim else one for d, one in enumerate(shape))))
+        start += size
+    return blocks
+
+
+def chunks(length: int, parts: int) -> list[int]:
+    """As torch.chunk has it, with empty ones at the end: the last ranks may have nothing."""
+    each = -(-length // parts)
+    return [max(0, min(each, length - each * number)) for number in range(parts)]
+
+
+def chunked(shape: Shape, dim: int, size: int) -> list[Block]:
+    """Equal chunks in rank order; the last may be smaller, or empty."""
+    return along(shape, dim, range(size), chunks(shape[dim], size))
+
+
+def permuted(shape: Shape, dim: int, size: int) -> list[Block]:
+    """The first chunk on rank 1, the last on rank 0."""
+    return along(shape, dim, [(number + 1) % size for number in range(size)], chunks(shape[dim], size))
+
+
+def several(shape: Shape, dim: int, size: int) -> list[Block]:
+    """Twice as many chunks as ranks, dealt in turn: no rank's shards lie side by side."""
+    return along(shape, dim, [number % size for number in range(2 * size)], chunks(shape[dim], 2 * size))
+
+
+def lopsided(shape: Shape, dim: int, size: int) -> list[Block]:
+    """One row for each rank but the last, which has all the rest."""
+    return along(shape, dim, range(size), [*[1] * (size - 1), shape[dim] - size + 1])
+
+
+def last_without(shape: Shape, dim: int, size: int) -> list[Block]:
+    """No shard at all on the last rank."""
+    return along(shape, dim, range(size - 1), chunks(shape[dim], size - 1))
+
+
+def first_without(shape: Shape, dim: int, size: int) -> list[Block]:
+    """No shard at all on rank 0."""
+    return along(shape, dim, range(1, size), chunks(shape[dim], size - 1))
+
+
+def grid(shape: Shape, dim: int, size: int) -> list[Block]:
+    """Cut along both dimensions, two by two, and dealt in turn."""
+    tops, lefts = chunks(shape[0], 2), chunks(shape[1], 2)
+    corners = [(row, column) for row in range(2) for column in range(2)]
+    return [
+        Block(number % size, (row * tops[0], column * lefts[0]), (tops[row], lefts[column]))
+        for number, (row, column) in enumerate(corners)
+    ]
+
+
+#: name -> how, and the lengths of the cut dimension of three parameters, for a world of three.
+GEOMETRIES: dict[str, tuple[Geometry, tuple[int, int, int]]] = {
+    "even": (chunked, (6, 3, 9)),
+    "uneven": (chunked, (7, 8, 5)),
+    "one-more": (chunked, (4, 7, 10)),
+    "one-less": (chunked, (5, 8, 2)),
+    "fewer-rows-than-ranks": (chunked, (2, 1, 2)),
+    "rank-without-rows": (chunked, (4, 6, 4)),
+    "several-shards": (several, (6, 12, 7)),
+    "permuted": (permuted, (6, 5, 9)),
+    "lopsided": (lopsided, (6, 5, 4)),
+    "last-without-shard": (last_without, (4, 6, 5)),
+    "first-without-shard": (first_without, (4, 6, 5)),
+    "grid": (grid, (4, 5, 3)),
+}

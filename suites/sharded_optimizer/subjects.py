@@ -1,0 +1,93 @@
+"""The subjects of ``sharded-optimizer``: torch's ShardedOptimizer, and the exemplar."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from everyrank.fixtures.exemplars.sharded_optimizer import ShardedOptimizer
+from everyrank.suites.sharded_optimizer.arena import CALLER_SYNCS
+from everyrank.suites.subject import Lack, Subject
+from torch import nn
+from torch.distributed._shard import shard_parameter
+from torch.distributed._shard.sharded_optim import ShardedOptimizer as TorchShardedOptimizer
+from torch.distributed._shard.sharded_optim import named_params_with_sharded_tensor
+
+EXEMPLAR = Subject("everyrank.ShardedOptimizer", contract="sharded-optimizer", build=ShardedOptimizer)
+
+
+class _Torch(TorchShardedOptimizer):
+    """torch's, with what a user would call for the rest."""
+
+    named_parameters = staticmethod(named_params_with_sharded_tensor)
+
+    def __init__(self, optimizer_class: Any, named_parameters: Mapping[str, Any], *args: Any, **kwargs: Any) -> None:
+        super().__init__(named_parameters, optimizer_class, *args, **kwargs)
+
+    @staticmethod
+    def shard_parameter(module: nn.Module, name: str, spec: Any) -> None:
+        path, _, last = name.rpartition(".")
+        shard_parameter(module.get_submodule(path), last, spec)
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        return torch.nn.utils.clip_grad_norm_(self.named_params.values(), max_norm, norm_type)
+
+
+_STATE = Lack(NotImplementedError, "torch's ShardedOptimizer has no state dict and takes no further group")
+
+TORCH = Subject(
+    "torch.ShardedOptimizer",
+    contract="sharded-optimizer",
+    build=_Torch,
+    lacks={"state.*": _STATE},
+    known="torch.toml",
+    declares=frozenset({CALLER_SYNCS}),
+)
+
+#: The same on GPUs, where there are four: it talks to no other rank, so what it breaks, it breaks there as well.
+TORCH_CUDA = Subject(
+    "torch.ShardedOptimizer.cuda",
+    contract="sharded-optimizer",
+    build=_Torch,
+    sizes=(4,),
+    device="cuda",
+    known="torch_cuda.toml",
+    declares=frozenset({CALLER_SYNCS}),
+)
+
+
+class _Nothing:
+    """Takes everything and does nothing."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def step(self, closure: Any = None) -> None:
+        pass
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        pass
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: Any) -> None:
+        pass
+
+    def add_param_group(self, group: Any) -> None:
+        pass
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> float:
+        return 0.0
+
+    @staticmethod
+    def named_parameters(module: nn.Module, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Any]]:
+        return iter(())
+
+    @staticmethod
+    def shard_parameter(module: nn.Module, name: str, spec: Any) -> None:
+        pass
+
+
+NOTHING = Subject("nothing", contract="sharded-optimizer", build=_Nothing)
