@@ -24,12 +24,13 @@ import torch._dynamo  # the first optimizer imports it; here once, instead of in
 import torch.distributed.rpc as rpc
 from everyrank import current_world
 from everyrank.rank import current_rank
-from everyrank.rpc import AgentOptions, agent, shut_down
+from everyrank.rpc import AgentOptions, shut_down
 from everyrank.suites.compare import EXACT, Comparison
 from everyrank.suites.contract import Point
 from everyrank.suites.errors import BrokenAdapter, Deviation
 from everyrank.suites.parameter_server.reports import GRACE, PATIENCE, Report, relay, settle
 from everyrank.suites.subject import Subject
+from everyrank.warm_agent import warm_agent
 
 Gradient = torch.Tensor | None
 #: Divisible by whatever number of trainers there is: see ``exact``.
@@ -175,7 +176,7 @@ def arena(subject: Subject, point: Point) -> Iterator[Arena | None]:
         yield inside
         return
     trouble: BaseException | None = None
-    with agent(current_rank(), AgentOptions(num_worker_threads=4, rpc_timeout=20)):
+    with warm_agent(current_rank(), AgentOptions(num_worker_threads=4, rpc_timeout=20)):
         if current_world().rank != 0:
             yield None
             return
@@ -183,7 +184,7 @@ def arena(subject: Subject, point: Point) -> Iterator[Arena | None]:
             yield inside
         except BaseException as error:
             trouble = error
-            # A trainer that was never answered would keep a graceful end waiting.
+            # The end of the case would wait for trainers that were never answered.
             shut_down(current_rank(), graceful=False)
         gc.collect()  # the law's server, and the reference to it
     if trouble is not None:
