@@ -27,6 +27,7 @@ __all__ = ["Bound", "Lack", "Subject", "conformance", "run"]
 
 register("rpc-optimizer", "everyrank.suites.rpc_optimizer.contract")
 register("sharded-optimizer", "everyrank.suites.sharded_optimizer.contract")
+register("parameter-server", "everyrank.suites.parameter_server.contract")
 
 
 def __getattr__(name: str) -> object:

@@ -1,0 +1,1 @@
+"""The contract ``parameter-server``: batched updates."""

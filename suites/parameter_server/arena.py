@@ -1,0 +1,191 @@
+"""Where the laws of ``parameter-server`` are checked: a server on rank 0, and trainers near and far.
+
+A trainer is *far* where a point says ``rpc``: on a worker of its own, from where it reports over RPC. Else it is
+*near*: a thread of the server's process. What a server gets wrong it mostly gets wrong for both, and near is cheap.
+
+A subject's ``build(module, trainers, optimizer, *, timeout, non_finite)`` makes a server that trains ``module``.
+``optimizer(parameters)`` makes its optimizer, ``timeout`` is how many seconds a round may stay open, and
+``non_finite`` says that infinite and undefined gradients are taken; a subject has defaults for both. The server's
+``update_and_fetch(gradients, trainer)`` takes one gradient, or None, for each parameter of ``module``, and returns
+the new model (or its parameters in order), or a future of it. It is called as it stands, and over an RRef.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._dynamo  # the first optimizer imports it; here once, instead of in every rank
+import torch.distributed.rpc as rpc
+from everyrank import current_world
+from everyrank.rank import current_rank
+from everyrank.rpc import AgentOptions, shut_down
+from everyrank.suites.compare import EXACT, Comparison
+from everyrank.suites.contract import Point
+from everyrank.suites.errors import BrokenAdapter, Deviation
+from everyrank.suites.parameter_server.reports import GRACE, PATIENCE, Report, relay, settle
+from everyrank.suites.subject import Subject
+from everyrank.warm_agent import warm_agent
+
+Gradient = torch.Tensor | None
+#: Divisible by whatever number of trainers there is: see ``exact``.
+_DIVISIBLE = 420
+
+
+@dataclass
+class Arena:
+    """What the driver has in hand."""
+
+    subject: Subject
+    point: Point
+    approximate: bool = False
+
+    def serve(self, model: torch.nn.Module, trainers: int, optimizer: Callable[[Any], Any], **options: Any) -> Served:
+        """The subject, over a copy of this model, and the reference over another."""
+        with subject_acts():
+            server = self.subject.build(copy.deepcopy(model), trainers, optimizer, **options)
+        if not callable(getattr(server, "update_and_fetch", None)):
+            raise BrokenAdapter(
+                f"build of {self.subject.name} returned a {type(server).__name__}, which has no "
+                "update_and_fetch(gradients, trainer)"
+            )
+        far = rpc.RRef(server) if self.point.values.get("rpc") else None
+        return Served(self, server, far, trainers, copy.deepcopy(model), optimizer)
+
+
+class Served:
+    """One server with its trainers, beside the reference: one optimizer on the mean of the gradients."""
+
+    def __init__(
+        self,
+        place: Arena,
+        server: Any,
+        far: Any,
+        trainers: int,
+        twin: torch.nn.Module,
+        optimizer: Callable[[Any], Any],
+    ) -> None:
+        self.server, self.far, self.trainers, self.twin = server, far, trainers, twin
+        self.names = [name for name, _ in twin.named_parameters()]
+        self.twins = list(twin.parameters())
+        self.reference = optimizer(list(twin.parameters()))
+        self.comparison = Comparison(EXACT, place.subject.bound)
+        self.comparison.start(self.expected())
+        self.place = place
+        self.rounds = 0
+        self.blocks = False
+
+    def gradients(self, trainer: int, round: int | None = None, sparse: bool = False) -> list[Gradient]:
+        """What this trainer reports in this round (the coming one): new for each, and for each parameter."""
+        number = self.rounds + 1 if round is None else round
+        generator = torch.Generator().manual_seed(1 + trainer + 100 * number)
+        return [exact(one, generator, sparse) if one.requires_grad else None for one in self.twins]
+
+    def report(self, trainer: int, gradients: Sequence[Gradient], own: bool = False) -> Report:
+        """Report, and go on when the server has it. It gets copies, unless these shall be its ``own``."""
+        gradients = gradients if own else [None if one is None else one.clone() for one in gradients]
+        if self.far is None:
+            report = Report(trainer, lambda: self.server.update_and_fetch(gradients, trainer))
+        elif own:
+            report = Report(trainer, lambda: self.far.rpc_async().update_and_fetch(gradients, trainer))
+        else:
+            worker = f"worker{1 + trainer % (current_world().size - 1)}"
+            report = Report(trainer, lambda: rpc.rpc_async(worker, relay, args=(self.far, gradients, trainer)))
+        if not report.accepted.wait(GRACE if self.blocks else PATIENCE / 5):
+            self.blocks = True
+        return report
+
+    def round(self, parts: Sequence[Sequence[Gradient]], order: Sequence[int] | None = None) -> list[Report]:
+        """All trainers report their part, one after another, and are answered."""
+        reports = [self.report(trainer, parts[trainer]) for trainer in order or range(self.trainers)]
+        settle(reports)
+        for report in reports:
+            report.answer()
+        self.applied(parts)
+        return sorted(reports, key=lambda one: one.trainer)
+
+    def applied(self, parts: Sequence[Sequence[Gradient]]) -> None:
+        """The same round in the reference: the sum in the trainers' order, divided by their number."""
+        for twin, given in zip(self.twins, zip(*parts, strict=True), strict=True):
+            present = [gradient for gradient in given if gradient is not None]
+            twin.grad = sum(present[1:], start=present[0]) / self.trainers if present else None
+        self.reference.step()
+        self.rounds += 1
+
+    def expected(self) -> dict[str, torch.Tensor]:
+        """The reference's parameters."""
+        return dict(zip(self.names, self.twins, strict=True))
+
+    def compare(self, values: Sequence[torch.Tensor]) -> None:
+        """Compare one answer of the round that is just over."""
+        if len(values) != len(self.names):
+            raise Deviation(f"the new model has {len(values)} parameters, not {len(self.names)}")
+        self.comparison.step(self.rounds, dict(zip(self.names, values, strict=True)), self.expected())
+
+    def verdict(self) -> None:
+        self.comparison.verdict()
+        self.place.approximate = self.comparison.approximate
+
+    def train(self, rounds: int, sparse: bool = False) -> None:
+        """Rounds with new gradients, in the trainers' order; what trainer 0 is answered is compared."""
+        for _ in range(rounds):
+            parts = [self.gradients(trainer, sparse=sparse) for trainer in range(self.trainers)]
+            self.compare(self.round(parts)[0].values())
+        self.verdict()
+
+
+def exact(like: torch.Tensor, generator: torch.Generator, sparse: bool = False) -> torch.Tensor:
+    """A gradient whose sum over trainers is exact in any order, and whose mean is too, however it is taken.
+
+    Whole numbers, all divisible by 420, that use the digits of the dtype: arithmetic in a narrower one would show.
+    """
+    if like.is_complex():
+        real = torch.empty(like.shape, dtype=like.real.dtype)
+        return torch.complex(exact(real, generator), exact(real, generator)).to(like.dtype)
+    digits = {torch.float64: 38, torch.float32: 10}[like.dtype]
+    magnitude = torch.randint(2 ** (digits - 4), 2**digits, like.shape, generator=generator, dtype=torch.int64)
+    sign = torch.randint(0, 2, like.shape, generator=generator, dtype=torch.int64) * 2 - 1
+    dense = (magnitude * sign * _DIVISIBLE).to(like.dtype) * 2.0 ** -(digits + 9)
+    if not sparse:
+        return dense
+    rows = torch.randperm(like.shape[0], generator=generator)[: max(1, like.shape[0] // 2)]
+    return torch.sparse_coo_tensor(rows.unsqueeze(0), dense[rows], like.shape, check_invariants=True)
+
+
+@contextlib.contextmanager
+def subject_acts() -> Iterator[None]:
+    """Where a subject has no reason to raise."""
+    try:
+        yield
+    except BrokenAdapter:
+        raise
+    except Exception as error:
+        raise Deviation(f"raised {type(error).__name__}: {error}") from error
+
+
+@contextlib.contextmanager
+def arena(subject: Subject, point: Point) -> Iterator[Arena | None]:
+    """The server's rank drives. Where trainers are far the other ranks serve it until it is done."""
+    inside = Arena(subject, point)
+    if not point.values.get("rpc"):
+        yield inside
+        return
+    trouble: BaseException | None = None
+    with warm_agent(current_rank(), AgentOptions(num_worker_threads=4, rpc_timeout=20)):
+        if current_world().rank != 0:
+            yield None
+            return
+        try:
+            yield inside
+        except BaseException as error:
+            trouble = error
+            # The end of the case would wait for trainers that were never answered.
+            shut_down(current_rank(), graceful=False)
+        gc.collect()  # the law's server, and the reference to it
+    if trouble is not None:
+        raise trouble

@@ -1,0 +1,9 @@
+"""The whole contract: importing this module registers every law."""
+
+from __future__ import annotations
+
+from everyrank.suites.parameter_server import laws, laws_of_concurrency, laws_of_errors
+
+CONTRACT = laws.CONTRACT
+
+assert laws_of_errors.CONTRACT is laws_of_concurrency.CONTRACT is CONTRACT

@@ -1,0 +1,180 @@
+"""The laws of ``parameter-server`` about reports that are wrong, that never come, and that change under its hands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from everyrank.suites.compare import check
+from everyrank.suites.contract import Point
+from everyrank.suites.parameter_server import points
+from everyrank.suites.parameter_server.arena import Arena, Served
+from everyrank.suites.parameter_server.laws import CONTRACT, plain
+from everyrank.suites.parameter_server.reports import Report, parameters, told
+
+law = CONTRACT.law
+
+#: How long a round may stay open, where one does not become full; and how long the error may take, in seconds.
+SHORT, BOUND = 0.1, 3.0
+
+Gradients = list[Any]
+
+
+def _second(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Gradients], Gradients]:
+    """The last parameter's gradient is wrong, so that the others' could be applied before it is seen."""
+    return lambda gradients: [*gradients[:-2], change(gradients[-2]), gradients[-1]]
+
+
+def _with(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    def change(gradient: torch.Tensor) -> torch.Tensor:
+        wrong = gradient.clone()
+        wrong.view(-1)[-1] = value
+        return wrong
+
+    return change
+
+
+#: What is wrong, how, and a word of which the error's text must have one.
+_WRONG: dict[str, tuple[Callable[[Gradients], Gradients], Sequence[str]]] = {
+    "shape-more-rows": (_second(lambda one: torch.cat([one, one[:1]])), ("shape", "size")),
+    "shape-broadcasts": (_second(lambda one: one[:1]), ("shape", "size")),
+    "shape-zero-dim": (_second(lambda one: one[0, 0]), ("shape", "size")),
+    "shape-transposed": (_second(lambda one: one.t()), ("shape", "size")),
+    "shape-flat": (_second(lambda one: one.flatten()), ("shape", "size")),
+    "count-fewer": (lambda gradients: gradients[:-1], ("count", "number", "length", "argument", "gradients")),
+    "count-more": (
+        lambda gradients: [*gradients, gradients[0]],
+        ("count", "number", "length", "argument", "gradients"),
+    ),
+    "count-none": (lambda gradients: [], ("count", "number", "length", "argument", "gradients")),
+    "dtype-narrower": (_second(lambda one: one.float()), ("type",)),
+    "dtype-complex": (_second(lambda one: one.to(torch.complex128)), ("type",)),
+    "dtype-whole": (_second(lambda one: one.long()), ("type",)),
+    "nan": (_second(_with(float("nan"))), ("finite", "nan")),
+    "inf": (_second(_with(float("inf"))), ("finite", "inf")),
+    "minus-inf": (_second(_with(-float("inf"))), ("finite", "inf")),
+}
+_CORE = {"shape-more-rows", "shape-broadcasts", "count-fewer", "dtype-narrower", "nan", "inf"}
+
+
+def _wrongs() -> Iterator[Point]:
+    for name, (change, words) in _WRONG.items():
+        for when, order in {"": [0, 1], "when-last": [1, 0]}.items():
+            label = f"{name}-{when}" if when else name
+            yield points.point(label, core=name in _CORE and not when, change=change, words=words, order=order)
+        if name in ("shape-broadcasts", "count-fewer", "dtype-narrower", "nan"):
+            yield points.point(name, core=False, rpc=True, change=change, words=words, order=[0, 1])
+    for name in ("nan", "inf"):
+        yield points.point(f"{name}-taken", core=name == "nan", change=_WRONG[name][0], taken=True)
+
+
+@law("errors.gradient", _wrongs)
+def wrong_gradient(place: Arena, point: Point) -> None:
+    """A wrong gradient is an error to its trainer, and the round is as if it had not reported: it may report again.
+
+    Wrong are another shape (one that would broadcast, too), count or dtype, and values that are not finite, unless
+    the server was told to take them.
+    """
+    if point.values.get("taken"):
+        _taken(place, point)
+        return
+    served = plain(place, point)
+    _good_round(served)
+    parts = [served.gradients(trainer) for trainer in range(served.trainers)]
+    reports: dict[int, Report] = {}
+    for trainer in point.values["order"]:
+        report = point.values["change"](parts[trainer]) if trainer == 0 else parts[trainer]
+        reports[trainer] = served.report(trainer, report)
+    error = reports[0].refusal()
+    words = point.values["words"]
+    check(any(word in told(error).lower() for word in words), f"the error does not tell what is wrong: {told(error)}")
+    check(not reports[1].answered.is_set(), "trainer 1 was answered though trainer 0's report had been refused")
+    again = served.report(0, parts[0])
+    served.applied(parts)
+    for report in (again, reports[1]):
+        served.compare(report.values())
+    _good_round(served)
+    served.verdict()
+
+
+def _taken(place: Arena, point: Point) -> None:
+    served = plain(place, point, non_finite=True)
+    _good_round(served)
+    parts = [served.gradients(trainer) for trainer in range(served.trainers)]
+    parts[0] = point.values["change"](parts[0])
+    served.compare(served.round(parts)[0].values())
+    served.verdict()
+
+
+def _good_round(served: Served) -> None:
+    parts = [served.gradients(trainer) for trainer in range(served.trainers)]
+    served.compare(served.round(parts)[0].values())
+
+
+def _deaths() -> Iterator[Point]:
+    yield points.point("last", 2, there=[0])
+    for name, there in {"last": [0, 1], "first": [2, 1], "all-but-one": [1]}.items():
+        yield points.point(name, 3, core=False, there=there)
+    yield points.point("late", 3, core=False, there=[0, 1], late=2)
+    yield points.point("last", 3, core=False, rpc=True, there=[0, 1])
+
+
+@law("errors.dead-trainer", _deaths)
+def dead_trainer(place: Arena, point: Point) -> None:
+    """When a trainer never reports, the others get an error within the timeout; the expired round leaves nothing."""
+    served = plain(place, point, timeout=SHORT)
+    for there in (point.values["there"], point.values["there"][:1]):
+        lost = [served.gradients(trainer, round=50) for trainer in range(served.trainers)]
+        waiting = [served.report(trainer, lost[trainer]) for trainer in there]
+        for report in waiting:
+            report.refusal(BOUND)
+    # Who comes too late opens the next round.
+    parts = [served.gradients(trainer) for trainer in range(served.trainers)]
+    first = point.values.get("late", 0)
+    order = [first, *(trainer for trainer in range(served.trainers) if trainer != first)]
+    served.compare(served.round(parts, order)[0].values())
+    _good_round(served)
+    served.verdict()
+
+
+def _aliases() -> Iterator[Point]:
+    for name in ("answer", "gradients", "gradients-later"):
+        yield points.point(name, what=name)
+        yield points.point(name, 3, core=False, what=name)
+    for name in ("answer", "gradients-later"):
+        # Its trainer 0 calls over RPC from the server's own process. RPC itself reads gradients until they are sent,
+        # so they may change when the answer is there, and no earlier.
+        yield points.point(f"{name}-near", core=False, rpc=True, what=name)
+
+
+@law("alias", _aliases)
+def alias(place: Arena, point: Point) -> None:
+    """A trainer that changes its copy, or its gradients after reporting, changes nothing on the server or at others.
+
+    Nor does the server change a copy that it has given away; also when both live in one process.
+    """
+    served = plain(place, point)
+    for _ in range(3):
+        parts = [served.gradients(trainer) for trainer in range(served.trainers)]
+        mine = [None if one is None else one.clone() for one in parts[0]]
+        reports = [served.report(0, mine, own=True)]
+        if point.values["what"] == "gradients":
+            _spoil(mine)
+        reports += [served.report(trainer, parts[trainer]) for trainer in range(1, served.trainers)]
+        models = [report.answer() for report in reports]
+        served.applied(parts)
+        if point.values["what"] == "gradients-later":
+            _spoil(mine)
+        if point.values["what"] == "answer":
+            _spoil(parameters(models[0], 0))
+        for report in reports[1:] if point.values["what"] == "answer" else reports:
+            served.compare(report.values())
+    served.verdict()
+
+
+def _spoil(tensors: Sequence[torch.Tensor | None]) -> None:
+    with torch.no_grad():
+        for one in tensors:
+            if one is not None:
+                one.fill_(1000.0)

@@ -1,0 +1,129 @@
+"""What a trainer does in a case: it reports, and it is answered, refused, or kept waiting."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from everyrank.suites.errors import Deviation
+
+#: How long an answer may take that is due; only a failing case waits for it.
+PATIENCE = 5.0
+#: How long a server that blocks until it has the answer may take to accept a report, before the next trainer comes.
+GRACE = 0.05
+
+
+class Report:
+    """One report of one trainer, asked on a thread of its own: a server may block until it has the answer.
+
+    Not where the trainer has a thread of its own already.
+    """
+
+    def __init__(self, trainer: int, ask: Callable[[], Any], own: bool = True) -> None:
+        self.trainer = trainer
+        self.model: Any = None
+        self.error: Exception | None = None
+        self.accepted = threading.Event()
+        self.answered = threading.Event()
+        self._thread = threading.Thread(target=self._ask, args=(ask,), daemon=True)
+        if own:
+            self._thread.start()
+        else:
+            self._ask(ask)
+
+    def _ask(self, ask: Callable[[], Any]) -> None:
+        try:
+            got = ask()
+        except Exception as error:
+            self._ended(None, error)
+        else:
+            if isinstance(got, torch._C.Future):  # what then() of a torch.futures.Future returns
+                got.add_done_callback(self._done)
+            else:
+                self._ended(got, None)
+        self.accepted.set()
+
+    def _done(self, future: Any) -> None:
+        try:
+            model, error = future.value(), None
+        except Exception as raised:
+            model, error = None, raised
+        self._ended(model, error)
+
+    def _ended(self, model: Any, error: Exception | None) -> None:
+        self.model, self.error = model, error
+        self.answered.set()
+
+    def due(self, patience: float = PATIENCE) -> None:
+        """Wait for the end of a report that has no reason to take longer."""
+        if not self.answered.wait(patience):
+            raise Deviation(f"trainer {self.trainer} was not answered within {patience} s")
+        if self._thread.ident is not None:
+            self._thread.join(patience)
+
+    def answer(self) -> Any:
+        """The new model, which is due."""
+        self.due()
+        if self.error is not None:
+            raise Deviation(f"trainer {self.trainer} was refused: {told(self.error)}") from self.error
+        return self.model
+
+    def values(self) -> list[torch.Tensor]:
+        """The parameters of the new model, as they are now."""
+        return [value.detach().clone() for value in parameters(self.answer(), self.trainer)]
+
+    def refusal(self, patience: float = PATIENCE) -> Exception:
+        """The error that is due."""
+        self.due(patience)
+        if self.error is None:
+            got = type(self.model).__name__
+            raise Deviation(f"trainer {self.trainer} got no error but a {got} for an answer")
+        return self.error
+
+
+def settle(reports: Sequence[Report]) -> None:
+    """Wait until all are answered, or the first is refused, on whose account the others may wait in vain."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        for report in reports:
+            if report.error is not None:
+                report.answer()
+        waiting = [report for report in reports if not report.answered.is_set()]
+        if not waiting:
+            return
+        waiting[-1].answered.wait(GRACE)
+
+
+def parameters(answer: Any, trainer: int) -> list[torch.Tensor]:
+    """The parameters in an answer: a module, or the parameters themselves in its order."""
+    if isinstance(answer, torch.nn.Module):
+        return list(answer.parameters())
+    if isinstance(answer, (list, tuple)) and all(isinstance(one, torch.Tensor) for one in answer):
+        return list(answer)
+    raise Deviation(f"trainer {trainer} was answered with a {type(answer).__name__}, which is no model")
+
+
+def told(error: Exception) -> str:
+    """An error on one line. Over RPC its text is wrapped in those of other places, with their tracebacks."""
+    lines = str(error).strip().splitlines() or [""]
+    named = [line for line in lines if re.match(r"\w+(Error|Exception)\b", line)]
+    return f"{type(error).__name__}: {(named or lines)[-1 if named else 0]}"
+
+
+# --- what runs on the trainers' workers ---------------------------------------------------------------
+
+
+def relay(server: Any, gradients: Sequence[torch.Tensor | None], trainer: int) -> Any:
+    """Report to the server from here; what travels on to the driver is the answer."""
+    return plain(server.rpc_sync().update_and_fetch(gradients, trainer))
+
+
+def plain(answer: Any) -> Any:
+    """A model's parameters travel without their module."""
+    if isinstance(answer, torch.nn.Module):
+        return [one.detach().clone() for one in answer.parameters()]
+    return answer
