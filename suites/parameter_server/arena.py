@@ -7,7 +7,8 @@ A subject's ``build(module, trainers, optimizer, *, timeout, non_finite)`` makes
 ``optimizer(parameters)`` makes its optimizer, ``timeout`` is how many seconds a round may stay open, and
 ``non_finite`` says that infinite and undefined gradients are taken; a subject has defaults for both. The server's
 ``update_and_fetch(gradients, trainer)`` takes one gradient, or None, for each parameter of ``module``, and returns
-the new model (or its parameters in order), or a future of it. It is called as it stands, and over an RRef.
+a future of the new model (or of its parameters in order). It is called as it stands, and over an RRef. A subject
+whose server returns the new model itself, when it is there, declares that it ``blocks``.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Served:
         self.comparison.start(self.expected())
         self.place = place
         self.rounds = 0
-        self.blocks = False
+        self.blocks = "blocks" in place.subject.declares
 
     def gradients(self, trainer: int, round: int | None = None, sparse: bool = False) -> list[Gradient]:
         """What this trainer reports in this round (the coming one): new for each, and for each parameter."""
@@ -94,18 +95,20 @@ class Served:
         elif own:
             report = Report(trainer, lambda: self.far.rpc_async().update_and_fetch(gradients, trainer))
         else:
-            worker = f"worker{1 + trainer % (current_world().size - 1)}"
-            report = Report(trainer, lambda: rpc.rpc_async(worker, relay, args=(self.far, gradients, trainer)))
-        if not report.accepted.wait(GRACE if self.blocks else PATIENCE / 5):
-            self.blocks = True
+            report = Report(
+                trainer, lambda: rpc.rpc_async(f"worker{1 + trainer}", relay, args=(self.far, gradients, trainer))
+            )
+        if not report.accepted.wait(GRACE if self.blocks else PATIENCE) and not self.blocks:
+            raise BrokenAdapter(
+                f"update_and_fetch of {self.place.subject.name} did not return within {PATIENCE:g} s: it returns a "
+                "future before the round is full, or the subject declares that it `blocks`"
+            )
         return report
 
     def round(self, parts: Sequence[Sequence[Gradient]], order: Sequence[int] | None = None) -> list[Report]:
         """All trainers report their part, one after another, and are answered."""
         reports = [self.report(trainer, parts[trainer]) for trainer in order or range(self.trainers)]
         settle(reports)
-        for report in reports:
-            report.answer()
         self.applied(parts)
         return sorted(reports, key=lambda one: one.trainer)
 

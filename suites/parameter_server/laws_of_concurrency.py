@@ -62,6 +62,7 @@ def lost_update(place: Arena, point: Point) -> None:
         counted = _together(served, rounds)
     once = sum(16**trainer for trainer in range(trainers))
     for trainer, values in enumerate(counted):
+        check(len(values) == rounds, f"trainer {trainer} came through {len(values)} of {rounds} rounds")
         for number, value in enumerate(values, 1):
             check(
                 value == -once * number,
@@ -89,7 +90,7 @@ def _together(served: Served, rounds: int) -> list[list[float]]:
         gradient = share(trainer, served.trainers)
         try:
             for number in range(rounds):
-                start.wait(PATIENCE)
+                start.wait(4 * PATIENCE)
                 with by_lines() if number < _BY_LINES else _freely():
                     report = Report(trainer, lambda: served.server.update_and_fetch([gradient], trainer), own=False)
                 counted[trainer].append(parameters(report.answer(), trainer)[0].item())

@@ -58,12 +58,16 @@ class Report:
         self.model, self.error = model, error
         self.answered.set()
 
-    def due(self, patience: float = PATIENCE) -> None:
+    def due(self, patience: float | None = None) -> None:
         """Wait for the end of a report that has no reason to take longer."""
+        patience = PATIENCE if patience is None else patience
         if not self.answered.wait(patience):
-            raise Deviation(f"trainer {self.trainer} was not answered within {patience} s")
+            raise self.unanswered(patience)
         if self._thread.ident is not None:
             self._thread.join(patience)
+
+    def unanswered(self, patience: float) -> Deviation:
+        return Deviation(f"trainer {self.trainer} was not answered within {patience:g} s")
 
     def answer(self) -> Any:
         """The new model, which is due."""
@@ -76,7 +80,7 @@ class Report:
         """The parameters of the new model, as they are now."""
         return [value.detach().clone() for value in parameters(self.answer(), self.trainer)]
 
-    def refusal(self, patience: float = PATIENCE) -> Exception:
+    def refusal(self, patience: float | None = None) -> Exception:
         """The error that is due."""
         self.due(patience)
         if self.error is None:
@@ -86,16 +90,16 @@ class Report:
 
 
 def settle(reports: Sequence[Report]) -> None:
-    """Wait until all are answered, or the first is refused, on whose account the others may wait in vain."""
+    """Wait until all are answered. Raises for the first that is refused: others may wait in vain on its account."""
     until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
-        for report in reports:
-            if report.error is not None:
-                report.answer()
-        waiting = [report for report in reports if not report.answered.is_set()]
-        if not waiting:
-            return
-        waiting[-1].answered.wait(GRACE)
+    while waiting := [report for report in reports if not report.answered.is_set()]:
+        if any(report.error is not None for report in reports) or time.monotonic() > until:
+            break
+        waiting[0].answered.wait(GRACE)
+    for report in sorted(reports, key=lambda one: one.error is None):
+        if not report.answered.is_set():
+            raise report.unanswered(PATIENCE)
+        report.answer()
 
 
 def parameters(answer: Any, trainer: int) -> list[torch.Tensor]:
