@@ -80,6 +80,7 @@ class Served:
         self.place = place
         self.rounds = 0
         self.blocks = "blocks" in place.subject.declares
+        self.tried = False  # whether it returned when it was first called
 
     def gradients(self, trainer: int, round: int | None = None, sparse: bool = False) -> list[Gradient]:
         """What this trainer reports in this round (the coming one): new for each, and for each parameter."""
@@ -90,20 +91,21 @@ class Served:
     def report(self, trainer: int, gradients: Sequence[Gradient], own: bool = False) -> Report:
         """Report, and go on when the server has it. It gets copies, unless these shall be its ``own``."""
         gradients = gradients if own else [None if one is None else one.clone() for one in gradients]
-        if self.far is None:
-            report = Report(trainer, lambda: self.server.update_and_fetch(gradients, trainer))
-        elif own:
-            report = Report(trainer, lambda: self.far.rpc_async().update_and_fetch(gradients, trainer))
-        else:
-            report = Report(
-                trainer, lambda: rpc.rpc_async(f"worker{1 + trainer}", relay, args=(self.far, gradients, trainer))
-            )
+        aside, self.tried = self.blocks or not self.tried, True
+        report = Report(trainer, lambda: self.ask(trainer, gradients, own), aside)
         if not report.accepted.wait(GRACE if self.blocks else PATIENCE) and not self.blocks:
             raise BrokenAdapter(
                 f"update_and_fetch of {self.place.subject.name} did not return within {PATIENCE:g} s: it returns a "
                 "future before the round is full, or the subject declares that it `blocks`"
             )
         return report
+
+    def ask(self, trainer: int, gradients: Sequence[Gradient], own: bool) -> Any:
+        if self.far is None:
+            return self.server.update_and_fetch(gradients, trainer)
+        if own:
+            return self.far.rpc_async().update_and_fetch(gradients, trainer)
+        return rpc.rpc_async(f"worker{1 + trainer}", relay, args=(self.far, gradients, trainer))
 
     def round(self, parts: Sequence[Sequence[Gradient]], order: Sequence[int] | None = None) -> list[Report]:
         """All trainers report their part, one after another, and are answered."""

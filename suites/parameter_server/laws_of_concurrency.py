@@ -92,7 +92,7 @@ def _together(served: Served, rounds: int) -> list[list[float]]:
             for number in range(rounds):
                 start.wait(4 * PATIENCE)
                 with by_lines() if number < _BY_LINES else _freely():
-                    report = Report(trainer, lambda: served.server.update_and_fetch([gradient], trainer), own=False)
+                    report = Report(trainer, lambda: served.server.update_and_fetch([gradient], trainer))
                 counted[trainer].append(parameters(report.answer(), trainer)[0].item())
         except threading.BrokenBarrierError:
             pass  # another has failed

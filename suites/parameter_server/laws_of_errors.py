@@ -158,8 +158,8 @@ def _round_in_time(served: Served, order: Sequence[int], own: bool = False) -> N
         if any(report.error is None for report in reports):
             break
     served.applied(parts)
-    for report in reports:
-        served.compare(report.values())
+    models = {report.trainer: report.values() for report in reports}
+    served.compare(models[0])
 
 
 def _killed(place: Arena) -> None:

@@ -18,19 +18,16 @@ GRACE = 0.05
 
 
 class Report:
-    """One report of one trainer, asked on a thread of its own: a server may block until it has the answer.
+    """One report of one trainer, asked here, or ``aside`` on a thread of its own where the server may block."""
 
-    Not where the trainer has a thread of its own already.
-    """
-
-    def __init__(self, trainer: int, ask: Callable[[], Any], own: bool = True) -> None:
+    def __init__(self, trainer: int, ask: Callable[[], Any], aside: bool = False) -> None:
         self.trainer = trainer
         self.model: Any = None
         self.error: Exception | None = None
         self.accepted = threading.Event()
         self.answered = threading.Event()
         self._thread = threading.Thread(target=self._ask, args=(ask,), daemon=True)
-        if own:
+        if aside:
             self._thread.start()
         else:
             self._ask(ask)
