@@ -36,7 +36,8 @@ class Plan:
     parts: int = 1
     """How many microbatches make up a rank's part of a step's batch."""
     skips: frozenset[int] = frozenset()
-    """Ranks on which the model "optional" does not use its branch."""
+    """Ranks on which the model "optional" does not use its branch, from the step ``skips_from`` on."""
+    skips_from: int = 1
     batches: tuple[int, ...] = ()
     """How many steps each rank has batches for; all of them, if empty."""
     thaw: int = 0
@@ -76,7 +77,7 @@ class Plan:
     def prepare(self, module: nn.Module, rank: int, step: int) -> None:
         """What the training itself changes about the model before a step."""
         if "optional" in self.made.properties:
-            module.skip = rank in self.skips  # type: ignore[assignment]
+            module.skip = rank in self.skips and step >= self.skips_from  # type: ignore[assignment]
         if step == self.thaw:
             for parameter in module.parameters():
                 parameter.requires_grad_(True)

@@ -86,6 +86,9 @@ def _options() -> Iterator[Point]:
     for name, options in _OPTIONS.items():
         core = (3,) if name in ("small-buckets", "all") else ()
         yield from points.plain(1, 2, 3, 4, label=name, core=core, steps=4, more={"options": options})
+    # With two ranks, where fp32 is exact too.
+    mixed = {"options": _OPTIONS["small-buckets"]}
+    yield from points.plain(1, 2, label="mixed-dtypes", model="mixed-dtypes", core=(2,), more=mixed)
 
 
 @law("parity.options", _options)
@@ -96,7 +99,7 @@ def options(place: Arena, point: Point) -> None:
 
 def _means() -> Iterator[Point]:
     for model in ("plain", "equal-shapes", "scalars", "empty", "non-contiguous", "views", "few-rows", "complex"):
-        core = (3,) if model in ("plain", "complex", "non-contiguous") else ()
+        core = (3,) if model in ("plain", "equal-shapes", "complex", "non-contiguous") else ()
         yield from points.plain(1, 2, 3, 4, label=model, model=model, core=core)
 
 
@@ -155,6 +158,8 @@ def _unused() -> Iterator[Point]:
         for size in (2, 3, 4):
             skips = frozenset(rank % size for rank in ranks)
             yield from points.plain(size, label=label, model="optional", skips=skips, steps=3, core=core)
+    everybody = frozenset(range(4))
+    yield from points.plain(2, 3, label="later", model="optional", skips=everybody, skips_from=2, steps=3)
 
 
 @law("unused", _unused)
