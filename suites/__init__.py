@@ -25,6 +25,7 @@ _HOME = {
 __all__ = ["Bound", "Lack", "Subject", "conformance", "run"]
 
 
+register("replicate", "everyrank.suites.replicate.contract")
 register("rpc-optimizer", "everyrank.suites.rpc_optimizer.contract")
 register("sharded-optimizer", "everyrank.suites.sharded_optimizer.contract")
 register("parameter-server", "everyrank.suites.parameter_server.contract")

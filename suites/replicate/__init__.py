@@ -1,0 +1,1 @@
+"""The contract ``replicate``: the same module on every rank."""

@@ -1,0 +1,216 @@
+"""The laws of ``replicate`` about training: W ranks do what one process does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from everyrank.suites.compare import CLOSE_FP64
+from everyrank.suites.contract import Contract, Point
+from everyrank.suites.reference import Plan, order_matched, whole_batch
+from everyrank.suites.replicate import points
+from everyrank.suites.replicate.arena import Arena, arena, gradients, load, subject_acts, unsynced, values
+from torch import nn
+
+CONTRACT = Contract("replicate", arena, fixtures=("process_group",))
+law = CONTRACT.law
+
+
+@law("parity.train", points.training)
+def train(place: Arena, point: Point) -> None:
+    """After each step, W ranks on W parts of a batch have the gradients and parameters of one process."""
+    place.conforms(point.values["plan"])
+
+
+_MANNERS = ("several", "nested", "both")
+
+
+def _submodules() -> Iterator[Point]:
+    for manner in _MANNERS:
+        yield from points.plain(2, 3, label=manner, core=(3,), more={"manner": manner})
+
+
+@law("parity.submodules", _submodules)
+def submodules(place: Arena, point: Point) -> None:
+    """Applied to several submodules, all of them train as one; to a nested one, it and nothing else is averaged."""
+    plan: Plan = point.values["plan"]
+    module = plan.build()
+    first, last = module.get_submodule("first"), module.get_submodule("last")
+    with subject_acts():
+        if point.values["manner"] == "several":
+            place.build(first)
+            place.build(last)
+        elif point.values["manner"] == "both":
+            place.build(last)
+            module = place.build(module)
+    if point.values["manner"] != "nested":
+        place.follow(plan, module).verdict()
+        return
+    nest = nn.Sequential(nn.Sequential(nn.Sequential(first), nn.Tanh()), last)
+    with subject_acts():
+        place.build(first)
+    batch = plan.batch(place.rank, 1)
+    with subject_acts():
+        (nest(batch.inputs) - batch.targets).square().mean().backward()
+    _only(place, plan, gradients(module), averaged="first")
+
+
+def _only(place: Arena, plan: Plan, found: Any, averaged: str) -> None:
+    """The gradients of one module are the mean, all others are this rank's own."""
+    together = order_matched(plan).steps[0].gradients
+    alone = own_gradients(plan, place.rank)
+    comparison = place.comparison()
+    expected = {name: (together if name.startswith(f"{averaged}.") else alone)[name] for name in found}
+    place.compare_gradients(comparison, 1, found, expected)
+    comparison.verdict()
+
+
+def own_gradients(plan: Plan, rank: int) -> dict[str, Any]:
+    """The gradients that a rank has before any mean."""
+    module = plan.build()
+    batch = plan.batch(rank, 1)
+    (module(batch.inputs) - batch.targets).square().mean().backward()
+    return gradients(module)
+
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "small-buckets": {"bucket_cap_mb": 0.0001},
+    "large-bucket": {"bucket_cap_mb": 100},
+    "bucket-view": {"gradient_as_bucket_view": True},
+    "static-graph": {"static_graph": True},
+    "all": {"bucket_cap_mb": 0.0001, "gradient_as_bucket_view": True, "static_graph": True},
+}
+
+
+def _options() -> Iterator[Point]:
+    for name, options in _OPTIONS.items():
+        core = (3,) if name in ("small-buckets", "all") else ()
+        yield from points.plain(1, 2, 3, 4, label=name, core=core, steps=4, more={"options": options})
+    # With two ranks, where fp32 is exact too.
+    mixed = {"options": _OPTIONS["small-buckets"]}
+    yield from points.plain(1, 2, label="mixed-dtypes", model="mixed-dtypes", core=(2,), more=mixed)
+
+
+@law("parity.options", _options)
+def options(place: Arena, point: Point) -> None:
+    """Bucket size, gradients as views of buckets and a static graph make no difference to the result."""
+    place.conforms(point.values["plan"], **point.values["options"])
+
+
+def _means() -> Iterator[Point]:
+    for model in ("plain", "equal-shapes", "scalars", "empty", "non-contiguous", "views", "few-rows", "complex"):
+        core = (3,) if model in ("plain", "equal-shapes", "complex", "non-contiguous") else ()
+        yield from points.plain(1, 2, 3, 4, label=model, model=model, core=core)
+
+
+@law("mean", _means)
+def mean(place: Arena, point: Point) -> None:
+    """Gradients are averaged once, by the number of ranks: they are those of the whole batch, in each step."""
+    plan: Plan = point.values["plan"]
+    place.follow(plan, place.built(plan), whole_batch(plan), CLOSE_FP64).verdict()
+
+
+def _accumulations() -> Iterator[Point]:
+    for parts in (2, 3, 5):
+        core = (3,) if parts == 3 else ()
+        yield from points.plain(1, 2, 3, label=f"parts{parts}", core=core, parts=parts, more={"how": "unsynced"})
+    yield from points.plain(2, 3, label="synced", core=(3,), parts=3, more={"how": "synced"})
+    yield from points.plain(2, 3, label="local", core=(3,), parts=2, more={"how": "local"})
+
+
+@law("accumulate", _accumulations)
+def accumulate(place: Arena, point: Point) -> None:
+    """k microbatches without sync, then one with, equal one batch; so do k with sync. Without, none is averaged."""
+    plan: Plan = point.values["plan"]
+    module = place.built(plan)
+    if point.values["how"] == "local":
+        batch = plan.batch(place.rank, 1)
+        with unsynced(module), subject_acts():
+            (module(batch.inputs) - batch.targets).square().mean().backward()
+        comparison = place.comparison()
+        place.compare_gradients(comparison, 1, gradients(module), own_gradients(plan, place.rank))
+    else:
+        synced = point.values["how"] == "synced"
+        comparison = place.follow(plan, module, whole_batch(plan), CLOSE_FP64, synced)
+    comparison.verdict()
+
+
+@law("clip", lambda: points.plain(1, 2, 3, 4, core=(3,), clip=0.05))
+def clip(place: Arena, point: Point) -> None:
+    """Clipping to a norm has the effect that it has in one process."""
+    place.conforms(point.values["plan"])
+
+
+@law("schedule", lambda: points.plain(1, 2, 3, 4, core=(3,), steps=4, schedule=True))
+def schedule(place: Arena, point: Point) -> None:
+    """A schedule of the learning rate has the effect that it has in one process."""
+    place.conforms(point.values["plan"])
+
+
+#: Which ranks go without the branch; counted from the end where negative.
+_SKIPS = {"first-rank": {0}, "last-rank": {-1}, "all-but-one": {0, 2, 3}, "all-ranks": {0, 1, 2, 3}}
+
+
+def _unused() -> Iterator[Point]:
+    yield from points.plain(2, 3, 4, label="everywhere", model="unused", steps=3)
+    for label, ranks in _SKIPS.items():
+        core = (3,) if label in ("last-rank", "all-but-one") else ()
+        for size in (2, 3, 4):
+            skips = frozenset(rank % size for rank in ranks)
+            yield from points.plain(size, label=label, model="optional", skips=skips, steps=3, core=core)
+    everybody = frozenset(range(4))
+    yield from points.plain(2, 3, label="later", model="optional", skips=everybody, skips_from=2, steps=3)
+
+
+@law("unused", _unused)
+def unused(place: Arena, point: Point) -> None:
+    """Unused everywhere, its gradient stays None; unused on one rank, it counts as zero there, and gets the mean."""
+    place.conforms(point.values["plan"], find_unused_parameters=True)
+
+
+def _frozen() -> Iterator[Point]:
+    yield from points.plain(2, 3, label="stays", model="frozen", steps=3)
+    yield from points.plain(2, 3, label="thawed", model="frozen", steps=3, thaw=2)
+
+
+@law("frozen", _frozen)
+def frozen(place: Arena, point: Point) -> None:
+    """A frozen parameter has no gradient and stays; unfrozen later, it is averaged as the others are."""
+    place.conforms(point.values["plan"])
+
+
+@law("tied", lambda: points.plain(2, 3, model="tied", steps=3))
+def tied(place: Arena, point: Point) -> None:
+    """A parameter with two names is averaged once."""
+    place.conforms(point.values["plan"])
+
+
+def _rewraps() -> Iterator[Point]:
+    for when in (1, 2):
+        label = "before-training" if when == 1 else "while-training"
+        core = (3,) if when == 2 else ()
+        yield from points.plain(2, 3, label=label, steps=3, variant="lr", core=core, more={"when": when})
+
+
+@law("rewrap", _rewraps)
+def rewrap(place: Arena, point: Point) -> None:
+    """A parameter replaced after wrapping is averaged as the others are, or is refused with an error."""
+    plan: Plan = point.values["plan"]
+    module = place.built(plan)
+    reference = order_matched(plan)
+    comparison = place.comparison(reference)
+    for step, expected in enumerate(reference.steps, 1):
+        if step == point.values["when"]:
+            weight = module.get_parameter("last.weight").detach().clone()
+            module.get_submodule("last").register_parameter("weight", nn.Parameter(weight))
+        optimizer = plan.optimize(module)  # of the parameters that are there now; this variant keeps no state
+        try:
+            found = place.step(plan, module, optimizer, step)
+        except Exception:
+            if step < point.values["when"]:
+                raise
+            break  # refused; but not after a step that went wrong
+        place.compare_gradients(comparison, step, found, expected.gradients)
+        comparison.step(step, values(module), expected.values)
+        load(module, expected.values)
+    comparison.verdict()

@@ -1,0 +1,19 @@
+"""``replicate``, on torch's and on the exemplar."""
+
+from __future__ import annotations
+
+from everyrank.suites import conformance
+from everyrank.suites.case import Case
+from everyrank.suites.replicate.subjects import EXEMPLAR, TORCH
+
+
+@conformance(EXEMPLAR)
+def test_exemplar(case: Case) -> None:
+    """Our own keeps every law."""
+    case.run()
+
+
+@conformance(TORCH)
+def test_torch(case: Case) -> None:
+    """torch's composable replicate."""
+    case.run()
