@@ -113,6 +113,7 @@ def _apply(report: pytest.TestReport, verdict: Verdict, fates: Fates, telling: T
         report.wasxfail = getattr(root, "wasxfail", verdict.headline)
         if root is not None:
             report.longrepr = root.longrepr
+            report.user_properties = root.user_properties
         return
     report.outcome = "failed"
     if root is not None:

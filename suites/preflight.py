@@ -73,7 +73,7 @@ def _outcome(report: pytest.TestReport, said: dict[str, str]) -> str:
         verdict = said.get("verdict", "")
         return _ENDS.get(verdict) or (filed if filed in ("fail", "stale") else "error")
     if report.when == "call" and hasattr(report, "wasxfail"):
-        return filed or "known"
+        return "known"
     return filed
 
 
