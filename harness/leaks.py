@@ -42,7 +42,8 @@ def snapshot() -> Snapshot:
         if pid != _resource_tracker():
             now["process", str(pid)] = _command(pid)
     for thread in threading.enumerate():
-        if thread is not threading.main_thread():
+        # What threading calls a dummy is a thread of C++ that ran Python once, and stays listed when it has ended.
+        if thread is not threading.main_thread() and not isinstance(thread, threading._DummyThread):
             now["thread", str(thread.ident)] = thread.name
     for fd in _names("/proc/self/fd"):
         try:

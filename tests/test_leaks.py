@@ -80,6 +80,14 @@ SOURCE = """
     def test_clean_rpc(rpc_agent, world):
         assert rpc.rpc_sync("worker0", torch.add, args=(torch.ones(1), 1)) == 2
 
+    def name_of_this_thread():
+        return threading.current_thread().name
+
+    @world_of_2
+    def test_clean_foreign_thread(rpc_agent, world):
+        # A thread of the agent's, of which Python keeps a note for ever.
+        assert rpc.rpc_sync(f"worker{1 - world.rank}", name_of_this_thread).startswith("Dummy-")
+
     @world_of_2
     def test_clean_own_group(world):
         dist.init_process_group("gloo", init_method=world.init_method, rank=world.rank, world_size=world.size)
@@ -127,6 +135,7 @@ LEAKS = {
 CLEAN = [
     "test_clean",
     "test_clean_rpc",
+    "test_clean_foreign_thread",
     "test_clean_own_group",
     "test_of_a_wider_fixture",
     "test_first_backward",
