@@ -166,7 +166,8 @@ class Controller:
             served = ()
             verdict, fates = self._attempt(item, nextitem, None, keep=not fresh)
         alone = False
-        if served and verdict.outcome not in _GOOD and not fates.launcher_lost and not self._debugging:
+        unsure = served and verdict.outcome not in _GOOD and not fates.launcher_lost
+        if unsure and self._options.run_alone and not self._debugging:
             again, _ = self._attempt(item, nextitem, None, keep=False)
             alone = again.outcome in _GOOD
         telling = Telling(item, self._options.seed, served, alone, self._options.leaks)

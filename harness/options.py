@@ -20,6 +20,7 @@ class Options:
     size: int
     timeout: float
     fresh: bool
+    run_alone: bool
     leaks: str
     seed: int
     pdb_rank: int | None
@@ -29,6 +30,12 @@ def add(parser: pytest.Parser) -> None:
     group = parser.getgroup("everyrank", "everyrank: one test on many ranks")
     group.addoption("--launcher", choices=LAUNCHERS, default=None, help="how ranks are started (default: fork)")
     group.addoption("--fresh-worlds", action="store_true", help="new processes for each multi-rank test")
+    group.addoption(
+        "--no-run-alone",
+        dest="run_alone",
+        action="store_false",
+        help="do not run what failed in a warm world once more in a fresh one",
+    )
     group.addoption("--leaks", choices=LEAKS, default=None, help="what a leak on a rank comes to (default: report)")
     group.addoption("--world-seed", type=int, default=0, metavar="N", help="vary the seeds of all ranks")
     group.addoption(
@@ -61,6 +68,7 @@ def read(config: pytest.Config) -> Options:
         size=size,
         timeout=timeout,
         fresh=config.getoption("fresh_worlds"),
+        run_alone=config.getoption("run_alone"),
         leaks=_choice(config, "leaks", LEAKS),
         seed=config.getoption("world_seed"),
         pdb_rank=rank,

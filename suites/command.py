@@ -26,7 +26,17 @@ def kill_matrix(arguments: Sequence[str]) -> NoReturn:
     parser = argparse.ArgumentParser("everyrank kill-matrix", description=kill_matrix.__doc__, epilog=_PYTEST)
     parser.add_argument("--contract", choices=contracts(), action="append", help="only this one; may be repeated")
     given, rest = parser.parse_known_args(arguments)
-    quiet = ["-q", "--no-summary", "--tb=no", "-p", "no:warnings", "-p", "everyrank.suites.kill_plugin"]
+    # A rogue fails wherever it runs: once is enough.
+    quiet = [
+        "--no-run-alone",
+        "-q",
+        "--no-summary",
+        "--tb=no",
+        "-p",
+        "no:warnings",
+        "-p",
+        "everyrank.suites.kill_plugin",
+    ]
     names = ",".join(given.contract or contracts())
     _pytest(["--pyargs", "everyrank.suites.killing", *quiet, *rest], EVERYRANK_CONTRACTS=names)
 
