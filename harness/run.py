@@ -358,12 +358,18 @@ def _plain_exit(status: int | None) -> str:
 
 
 def _processor_time(pid: int | None) -> tuple[float, bool]:
-    """What the threads of a process have used, in seconds, and whether one of them wants more just now."""
+    """What the threads of a process and its children have used, in seconds, and whether one of them wants more
+    just now."""
     used, wants = 0, False
-    with contextlib.suppress(OSError):  # gone, or not on this machine
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/stat") as file:
-                fields = file.read().rpartition(")")[2].split()
-            used += int(fields[11]) + int(fields[12])
-            wants = wants or fields[0] in "RD"
+    families = [str(pid)]
+    while families:
+        one = families.pop()
+        with contextlib.suppress(OSError):  # gone, or not on this machine
+            for thread in os.listdir(f"/proc/{one}/task"):
+                with open(f"/proc/{one}/task/{thread}/stat") as file:
+                    fields = file.read().rpartition(")")[2].split()
+                used += int(fields[11]) + int(fields[12])
+                wants = wants or fields[0] in "RD"
+                with open(f"/proc/{one}/task/{thread}/children") as file:
+                    families += file.read().split()
     return used / os.sysconf("SC_CLK_TCK"), wants

@@ -152,6 +152,8 @@ class Project:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            # Started in the background by a shell, this run ignores Ctrl-C, and so would all that it starts.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             **keywords,
         )
 
