@@ -25,9 +25,6 @@ from everyrank.verdict import Fate, Fates, Verdict, judge
 from everyrank.world import rank_seed
 from everyrank.worlds import Worlds, warn
 
-#: Idle warm worlds are kept up to this many ranks together.
-_IDLE_RANKS = 32
-
 _GOOD = ("passed", "skipped", "xfailed", "xpassed")
 
 

@@ -23,7 +23,7 @@ from everyrank.seeds import accelerated
 from everyrank.stash import FIXTURES
 
 #: Idle warm worlds are kept up to this many ranks together.
-_IDLE_RANKS = 32
+_IDLE_RANKS = 48
 
 Key = tuple[object, ...]
 
