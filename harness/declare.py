@@ -59,10 +59,6 @@ def declare(items: list[pytest.Item]) -> None:
             item.stash[FIXTURES] = ours
 
 
-def is_declared(item: pytest.Item) -> bool:
-    return DECLARATION in item.stash or MISUSE in item.stash
-
-
 def _declaration(item: pytest.Item, mark: pytest.Mark | None, by_class: bool) -> Declaration:
     if mark is not None:
         if not isinstance(item, pytest.Function):

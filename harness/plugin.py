@@ -67,7 +67,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
     in_rank = session.config.pluginmanager.has_plugin("everyrank-spawned")
     if in_rank or session.config.option.collectonly or not getattr(session, "items", None):
         return (yield)
-    from everyrank.declare import is_declared
+    from everyrank.stash import is_declared
 
     if not any(is_declared(item) for item in session.items):
         return (yield)

@@ -13,3 +13,8 @@ FIXTURES: pytest.StashKey[list[str]] = pytest.StashKey()
 MISUSE: pytest.StashKey[str] = pytest.StashKey()
 #: The timeout that pytest-timeout set for it.
 TIMEOUT: pytest.StashKey[float] = pytest.StashKey()
+
+
+def is_declared(item: pytest.Item) -> bool:
+    """Whether it is multi-rank. Here, and not in ``declare``: every run asks, and that one imports unittest."""
+    return DECLARATION in item.stash or MISUSE in item.stash
