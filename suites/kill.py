@@ -15,6 +15,9 @@ from everyrank.suites.subject import Subject
 
 EXEMPLAR, NOTHING = "(exemplar)", "(nothing)"
 
+#: Ends that say nothing about the law.
+_NO_KILL = {"error", "timeout", "crash", "not-run", "stale"}
+
 
 def asked() -> list[str]:
     """The contracts that this run is for: xdist's workers must know them too."""
@@ -57,10 +60,19 @@ class Matrix:
     def laws(self) -> list[str]:
         return list(contract(self.contract).laws)
 
+    @cached_property
+    def _ends(self) -> dict[tuple[str, str], set[str]]:
+        """The cells of this contract, by row and law."""
+        found: dict[tuple[str, str], set[str]] = {}
+        for (row, case), end in self.cells.items():
+            name, _, rest = case.partition("/")
+            if name == self.contract:
+                found.setdefault((row, rest.partition("[")[0]), set()).add(end)
+        return found
+
     def ends(self, row: str, law: str) -> set[str]:
         """How the core cases of a law ended for a rogue."""
-        start = f"{self.contract}/{law}["
-        return {end for (subject, case), end in self.cells.items() if subject == row and case.startswith(start)}
+        return self._ends.get((row, law), set())
 
     def killed(self, row: str) -> set[str]:
         """The laws that a rogue failed: a crash or a hang is no kill."""
@@ -77,6 +89,7 @@ class Matrix:
             known += [f"{rogue.name} names the law {law}, which is not there" for law in sorted(unknown)]
             known += [f"{rogue.name} survives {law}" for law in sorted(set(rogue.breaks) - killed - unknown)]
             known += [f"{rogue.name} is killed by {law} too" for law in sorted(killed - set(rogue.breaks))]
+            known += self._untried(rogue.name, set(rogue.breaks))
             known += self._not_kills(rogue.name)
         known += [f"no rogue is killed by {law}" for law in self.laws if law not in killers]
         return known
@@ -84,14 +97,17 @@ class Matrix:
     def _of_the_controls(self) -> list[str]:
         red = [f"the exemplar fails {law}" for law in sorted(self.killed(EXEMPLAR))]
         green = [f"doing nothing passes {law}" for law in self.laws if law not in self.killed(NOTHING)]
-        return [*red, *self._not_kills(EXEMPLAR), *green, *self._not_kills(NOTHING)]
+        return [*red, *self._untried(EXEMPLAR, set()), *self._not_kills(EXEMPLAR), *green, *self._not_kills(NOTHING)]
+
+    def _untried(self, row: str, told: set[str]) -> list[str]:
+        """Silence is no pass; of the laws in ``told`` it is told already."""
+        return [f"{row} was not tried on {law}" for law in self.laws if law not in told and not self.ends(row, law)]
 
     def _not_kills(self, row: str) -> list[str]:
-        bad = {"error", "timeout", "crash", "not-run", "stale"}
         return [
             f"{row} ends {law} by {end}, which is no kill"
             for law in self.laws
-            for end in sorted(self.ends(row, law) & bad)
+            for end in sorted(self.ends(row, law) & _NO_KILL)
         ]
 
     def text(self) -> str:
@@ -110,6 +126,6 @@ class Matrix:
         ends = self.ends(row, law)
         if not ends:
             return " "
-        if ends & {"error", "timeout", "crash", "not-run", "stale"}:
+        if ends & _NO_KILL:
             return "!"
         return "x" if "fail" in ends else "."

@@ -71,6 +71,20 @@ def test_a_case_that_never_ended_is_no_kill() -> None:
     assert Matrix("small", cells).faults() == ["one survives a", "no rogue is killed by a"]
 
 
+@pytest.mark.parametrize(
+    ("row", "law", "fault"),
+    [
+        (EXEMPLAR, "a", "(exemplar) was not tried on a"),
+        (NOTHING, "a", "doing nothing passes a"),
+        ("one", "b", "one was not tried on b"),
+    ],
+)
+def test_silence_is_no_pass(row: str, law: str, fault: str) -> None:
+    cells = {(row, f"small/{law}[ws2]"): end for (row, law), end in PERFECT.items()}
+    del cells[row, f"small/{law}[ws2]"]
+    assert Matrix("small", cells).faults() == [fault]
+
+
 @pytest.mark.parametrize("contract", contracts())
 def test_a_rogue_says_what_it_breaks_and_what_it_is_modelled_on(contract: str) -> None:
     from importlib import import_module
