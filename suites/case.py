@@ -49,7 +49,8 @@ class Case:
     @property
     def fixtures(self) -> tuple[str, ...]:
         """The rank fixtures that this case needs."""
-        return self.contract.fixtures if self.law.fixtures is None else self.law.fixtures
+        declared = (self.point.fixtures, self.law.fixtures)
+        return next((one for one in declared if one is not None), self.contract.fixtures)
 
     def __repr__(self) -> str:
         return f"<{self.subject.name} {self.id}>"

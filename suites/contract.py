@@ -25,6 +25,8 @@ class Point:
     core: bool = False
     not_applicable: str = ""
     optimizer: str = ""
+    fixtures: tuple[str, ...] | None = None
+    """Rank fixtures that are needed here, where those are not the law's."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import copy
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,13 +26,13 @@ import torch._dynamo  # the first optimizer imports it; here once, instead of in
 import torch.distributed.rpc as rpc
 from everyrank import current_world
 from everyrank.rank import current_rank
-from everyrank.rpc import AgentOptions, shut_down
+from everyrank.rpc import shut_down
+from everyrank.suites import acts
 from everyrank.suites.compare import EXACT, Comparison
 from everyrank.suites.contract import Point
 from everyrank.suites.errors import BrokenAdapter, Deviation
 from everyrank.suites.parameter_server.reports import GRACE, PATIENCE, Report, relay, settle
 from everyrank.suites.subject import Subject
-from everyrank.warm_agent import warm_agent
 
 Gradient = torch.Tensor | None
 #: Divisible by whatever number of trainers there is: see ``exact``.
@@ -162,15 +163,7 @@ def exact(like: torch.Tensor, generator: torch.Generator, sparse: bool = False) 
     return torch.sparse_coo_tensor(rows.unsqueeze(0), dense[rows], like.shape, check_invariants=True)
 
 
-@contextlib.contextmanager
-def subject_acts() -> Iterator[None]:
-    """Where a subject has no reason to raise."""
-    try:
-        yield
-    except BrokenAdapter:
-        raise
-    except Exception as error:
-        raise Deviation(f"raised {type(error).__name__}: {error}") from error
+subject_acts = partial(acts.subject_acts, str)
 
 
 @contextlib.contextmanager
@@ -180,17 +173,13 @@ def arena(subject: Subject, point: Point) -> Iterator[Arena | None]:
     if not point.values.get("rpc"):
         yield inside
         return
-    trouble: BaseException | None = None
-    with warm_agent(current_rank(), AgentOptions(num_worker_threads=4, rpc_timeout=20)):
-        if current_world().rank != 0:
-            yield None
-            return
-        try:
-            yield inside
-        except BaseException as error:
-            trouble = error
-            # The end of the case would wait for trainers that were never answered.
-            shut_down(current_rank(), graceful=False)
-        gc.collect()  # the law's server, and the reference to it
-    if trouble is not None:
-        raise trouble
+    if current_world().rank != 0:
+        yield None
+        return
+    try:
+        yield inside
+    except BaseException:
+        # The end of the case would wait for trainers that were never answered.
+        shut_down(current_rank(), graceful=False)
+        raise
+    gc.collect()  # the law's server, and the reference to it

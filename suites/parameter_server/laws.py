@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed.rpc as rpc
 from everyrank.fixtures.data import batch, loss, whole_batch
@@ -17,7 +18,7 @@ from everyrank.suites.parameter_server.arena import Arena, Served, arena, subjec
 from everyrank.suites.parameter_server.points import sgd
 from everyrank.suites.parameter_server.reports import GRACE
 
-CONTRACT = Contract("parameter-server", arena)
+CONTRACT = Contract("parameter-server", arena, marks=(pytest.mark.rpc(num_worker_threads=4, rpc_timeout=20),))
 law = CONTRACT.law
 
 

@@ -14,6 +14,9 @@ from everyrank.suites.contract import Point
 #: A server steps once for each round: there is nothing that a closure could compute again.
 EXCLUDED = ("closure", "cuda", "non-leaf")
 
+#: What far trainers need.
+AGENT = ("warm_rpc_agent",)
+
 #: Rogues are tried on these: one that hides a wrong scale, some that do not, with decay, and with groups.
 _CORE = {("SGD", "momentum"), ("SGD", "groups"), ("Adam", "defaults"), ("AdamW", "weight-decay")}
 
@@ -39,7 +42,8 @@ def point(label: str, trainers: int = 2, core: bool = True, rpc: bool = False, *
     """A place without a matter of optimizers."""
     names = [label, "rpc" if rpc else "", f"n{trainers}"]
     size = trainers + 1 if rpc else 1
-    return Point("-".join(filter(None, names)), size, {"trainers": trainers, "rpc": rpc, **values}, core)
+    values = {"trainers": trainers, "rpc": rpc, **values}
+    return Point("-".join(filter(None, names)), size, values, core, fixtures=AGENT if rpc else None)
 
 
 def of(row: Row, variant: Variant, trainers: int, rpc: bool = False, core: bool = False, **more: Any) -> Point:
@@ -48,7 +52,8 @@ def of(row: Row, variant: Variant, trainers: int, rpc: bool = False, core: bool 
     values = {"model": model_for(row), "dtype": torch.float64} | more
     values |= {"row": row, "variant": variant, "trainers": trainers, "rpc": rpc}
     size = trainers + 1 if rpc else 1
-    return Point("-".join(filter(None, names)), size, values, core, optimizer=row.name)
+    fixtures = AGENT if rpc else None
+    return Point("-".join(filter(None, names)), size, values, core, optimizer=row.name, fixtures=fixtures)
 
 
 def variants() -> Iterator[Point]:

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch._dynamo  # the first optimizer imports it; here once, instead of in
 import torch.distributed as dist
 from everyrank import current_world
 from everyrank.fixtures.data import loss
+from everyrank.suites import acts
 from everyrank.suites.compare import CLOSE_FP64, EXACT, Comparison, Tolerance
 from everyrank.suites.contract import Point
 from everyrank.suites.errors import BrokenAdapter, Deviation
@@ -186,16 +188,7 @@ def _connections() -> dict[int, str]:
     return found
 
 
-@contextlib.contextmanager
-def subject_acts() -> Iterator[None]:
-    """Where a subject has no reason to raise."""
-    try:
-        yield
-    except (BrokenAdapter, Deviation):
-        raise
-    except Exception as error:
-        last = str(error).strip().splitlines()[:1] or [""]
-        raise Deviation(f"raised {type(error).__name__}: {last[0]}") from error
+subject_acts = partial(acts.subject_acts, acts.first_line)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import torch._dynamo  # the first optimizer imports it; here once, instead of in
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from everyrank import current_world
+from everyrank.suites.acts import noise, subject_acts
 from everyrank.suites.compare import EXACT, Comparison
 from everyrank.suites.contract import Point
 from everyrank.suites.errors import BrokenAdapter, Deviation
@@ -180,18 +181,6 @@ class Arena:
 
 
 @contextlib.contextmanager
-def subject_acts() -> Iterator[None]:
-    """Where a subject has no reason to raise."""
-    try:
-        yield
-    except BrokenAdapter:
-        raise
-    except Exception as error:
-        last = str(error).strip().splitlines()[-1:] or [""]
-        raise Deviation(f"raised {type(error).__name__}: {last[0]}") from error
-
-
-@contextlib.contextmanager
 def arena(subject: Subject, point: Point) -> Iterator[Arena | None]:
     """Rank 0 drives; the agents of the others serve it until it is done."""
     world = current_world()
@@ -250,12 +239,3 @@ def sparse_loss(parameter: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
     rows = torch.tensor([0, parameter.shape[0] - 1])
     picked = torch.nn.functional.embedding(rows, parameter, sparse=True)
     return (picked * data[rows]).sum().to(torch.float64)
-
-
-def noise(shape: Sequence[int], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """Values of order one, none of them zero."""
-    plain = torch.randn(tuple(shape), dtype=torch.float64, generator=generator)
-    plain = plain + plain.sign() * 0.1
-    if dtype.is_complex:
-        return torch.complex(plain, plain.flip(-1) if plain.dim() else plain).to(dtype)
-    return plain.to(dtype)

@@ -6,9 +6,10 @@ import os
 import signal
 
 import torch.distributed.autograd as dist_autograd
+from everyrank.suites.acts import subject_acts
 from everyrank.suites.contract import Point
 from everyrank.suites.rpc_optimizer import points
-from everyrank.suites.rpc_optimizer.arena import Arena, error_of, loss, subject_acts
+from everyrank.suites.rpc_optimizer.arena import Arena, error_of, loss
 from everyrank.suites.rpc_optimizer.laws import CONTRACT, SGD
 from everyrank.suites.workers import of_workers
 

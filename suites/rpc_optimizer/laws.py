@@ -10,10 +10,11 @@ import pytest
 import torch
 import torch.distributed.autograd as dist_autograd
 from everyrank.fixtures.optimizers import Row, Variant, rows
+from everyrank.suites.acts import subject_acts
 from everyrank.suites.compare import check, same
 from everyrank.suites.contract import Contract, Point
 from everyrank.suites.rpc_optimizer import points
-from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, arena, loss, sparse_loss, subject_acts
+from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, arena, loss, sparse_loss
 
 CONTRACT = Contract(
     "rpc-optimizer",

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
+from everyrank.suites.acts import subject_acts
 from everyrank.suites.compare import check
 from everyrank.suites.contract import Point
 from everyrank.suites.rpc_optimizer import points
-from everyrank.suites.rpc_optimizer.arena import Arena, acting, eventually, subject_acts
+from everyrank.suites.rpc_optimizer.arena import Arena, acting, eventually
 from everyrank.suites.rpc_optimizer.laws import CONTRACT, SGD
 from torch.distributed.rpc import _rref_context_get_debug_info
 

@@ -11,10 +11,11 @@ import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from everyrank.fixtures.optimizers import rows
+from everyrank.suites.acts import subject_acts
 from everyrank.suites.compare import check, same
 from everyrank.suites.contract import Point
 from everyrank.suites.rpc_optimizer import points
-from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, error_of, eventually, loss, subject_acts
+from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, error_of, eventually, loss
 from everyrank.suites.rpc_optimizer.laws import CONTRACT, SGD
 
 law = CONTRACT.law

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch._dynamo  # the first optimizer imports it; here once, instead of in every rank
 from everyrank import World, current_world
+from everyrank.suites.acts import noise
 from everyrank.suites.compare import EXACT, Comparison, Tolerance
 from everyrank.suites.contract import Point
 from everyrank.suites.errors import BrokenAdapter, Deviation
@@ -285,18 +286,6 @@ class Arena:
 
 
 @contextlib.contextmanager
-def subject_acts() -> Iterator[None]:
-    """Where a subject has no reason to raise."""
-    try:
-        yield
-    except (BrokenAdapter, Deviation):
-        raise
-    except Exception as error:
-        last = str(error).strip().splitlines()[-1:] or [""]
-        raise Deviation(f"raised {type(error).__name__}: {last[0]}") from error
-
-
-@contextlib.contextmanager
 def arena(subject: Subject, point: Point) -> Iterator[Arena]:
     """On every rank, in the default group; at the end all ranks come to one outcome."""
     inside = Arena(subject, point, current_world())
@@ -363,12 +352,3 @@ def sparse_rows(rows: list[int], start: int, values: torch.Tensor) -> torch.Tens
     local = torch.tensor([row - start for row in rows], dtype=torch.int64, device=values.device)
     made = torch.sparse_coo_tensor(local.unsqueeze(0), values[local], values.shape, check_invariants=False)
     return made.coalesce()
-
-
-def noise(shape: Sequence[int], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """Values of order one, none of them zero."""
-    plain = torch.randn(tuple(shape), dtype=torch.float64, generator=generator)
-    plain = plain + plain.sign() * 0.1
-    if dtype.is_complex:
-        return torch.complex(plain, plain.flip(-1) if plain.dim() else plain).to(dtype)
-    return plain.to(dtype)

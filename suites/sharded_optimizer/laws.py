@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from everyrank.fixtures.optimizers import Row, Variant
+from everyrank.suites.acts import subject_acts
 from everyrank.suites.compare import CLOSE_FP64, EXACT, Comparison, Tolerance, check
 from everyrank.suites.contract import Contract, Point
 from everyrank.suites.sharded_optimizer import points
-from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, Spec, arena, subject_acts
+from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, Spec, arena
 from everyrank.suites.sharded_optimizer.geometry import GEOMETRIES
 
 CONTRACT = Contract("sharded-optimizer", arena, fixtures=("process_group",))

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from everyrank.fixtures import failing
 from everyrank.fixtures.models import MODELS
+from everyrank.suites.acts import subject_acts
 from everyrank.suites.compare import check
 from everyrank.suites.contract import Point
 from everyrank.suites.errors import Deviation
 from everyrank.suites.sharded_optimizer import points
-from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, Spec, pieces_of, subject_acts
+from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, Spec, pieces_of
 from everyrank.suites.sharded_optimizer.geometry import chunked
 from everyrank.suites.sharded_optimizer.laws import CONTRACT, SGD, built, conclude, step
 from torch import nn
