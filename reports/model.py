@@ -1,0 +1,166 @@
+"""What a run file holds: one header, one line a test as it ends, one footer. Each is one line of JSON.
+
+The shapes are the schema: ``everyrank schema`` prints them as JSON Schema, and readers check each line against them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+#: The version of the schema. A reader refuses a newer one.
+SCHEMA = 1
+
+Ending = Literal[
+    "pass", "approximate", "fail", "known", "stale", "unsupported", "not-applicable", "skipped", "error", "timeout",
+    "crash", "not-run",
+]  # fmt: skip
+
+#: In this order they are counted and shown: what needs a person first.
+ENDINGS: tuple[Ending, ...] = (
+    "crash", "timeout", "error", "fail", "stale", "not-run", "known", "approximate", "unsupported", "skipped",
+    "not-applicable", "pass",
+)  # fmt: skip
+
+#: With these a run is not green.
+RED: frozenset[Ending] = frozenset(("crash", "timeout", "error", "fail", "stale", "not-run"))
+
+
+class Line(msgspec.Struct, tag_field="line", frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The base of everything in a run file."""
+
+
+class Part(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A part of a line."""
+
+
+class Header(Line, tag="header", frozen=True):
+    """What ran where, and the tests that will run; the first line."""
+
+    schema: int
+    kit: str
+    torch: str
+    python: str
+    platform: str
+    started: float  # seconds since the epoch
+    launcher: str = "fork"
+    seed: int = 0
+    devices: list[str] = []  # names of the GPUs, empty for none
+    backends: list[str] = []
+    command: list[str] = []  # what pytest was called with
+    workers: int = 1
+    cases: list[str] = []  # the ids of all multi-rank tests that were collected, in order
+
+
+class PhasePart(Part, frozen=True):
+    """One phase of the whole test: setup, call or teardown."""
+
+    when: str
+    outcome: str  # passed, failed, skipped
+    seconds: float
+
+
+class RankPart(Part, frozen=True):
+    """What became of one rank."""
+
+    rank: int
+    outcome: str  # passed, failed, skipped, lost (it died, or left without a record), cut (it was ended by us)
+    phase: str = ""  # the phase that it failed, or was lost, in
+    text: str = ""  # one line: the failure in brief, the exit status, the skip's reason
+    where: str = ""  # the frame of the user's code that it came from
+    seconds: float = 0.0
+
+
+class ErrorPart(Part, frozen=True):
+    """The largest error of a case against the reference."""
+
+    ulps: float
+    absolute: float
+    relative: float
+    step: int
+    name: str  # the parameter
+    rank: int
+
+
+class StepPart(Part, frozen=True):
+    """The error after one step of a case, the largest of all parameters and ranks."""
+
+    step: int
+    relative: float
+    ulps: float
+
+
+class LeakPart(Part, frozen=True):
+    """Something that a test left behind on some ranks."""
+
+    kind: str
+    what: str
+    ranks: list[int]
+
+
+class StancePart(Part, frozen=True):
+    """The roll call: ranks that were found in one place, innermost frame first; the odd one out is the first part."""
+
+    ranks: list[int]
+    doing: str  # one line, as the roll call tells it
+    frames: list[str] = []
+    native: list[str] = []
+
+
+class OutputPart(Part, frozen=True):
+    """Captured text, bounded."""
+
+    name: str
+    text: str
+
+
+class LedgerPart(Part, frozen=True):
+    """The entry of the subject's ledger that speaks of the case."""
+
+    kind: str
+    issue: str  # a link, or "unreported"
+    note: str
+    file: str = ""
+
+
+class CaseLine(Line, tag="case", frozen=True):
+    """One multi-rank test that ended: a case of a subject, or any other (then subject and law are empty)."""
+
+    id: str  # pytest's node id
+    outcome: Ending
+    rule: str = ""  # which row of the verdict's truth table
+    subject: str = ""
+    contract: str = ""
+    law: str = ""
+    case: str = ""  # contract/law[variant-wsN]
+    optimizer: str = ""
+    message: str = ""  # the failure, or the reason, in one line
+    text: str = ""  # the whole failure text
+    size: int = 0  # ranks of its world; 0 where it had none
+    world: str = ""  # which world it ran in: a warm one serves many tests
+    worker: str = ""  # of pytest-xdist
+    started: float = 0.0  # seconds since the epoch
+    seconds: float = 0.0
+    phases: list[PhasePart] = []
+    ranks: list[RankPart] = []
+    error: ErrorPart | None = None
+    steps: list[StepPart] = []
+    leaks: list[LeakPart] = []
+    rollcall: list[StancePart] = []
+    output: list[OutputPart] = []
+    ledger: LedgerPart | None = None
+    lack: str = ""  # the declared lack that it probed, with its reason
+    repeat: str = ""  # the command line that repeats it
+    passes_alone: bool = False
+
+
+class Footer(Line, tag="footer", frozen=True):
+    """The end of a whole run; without it a file is not read as one."""
+
+    counts: dict[str, int]  # by outcome, only those that occurred
+    seconds: float
+    exit: int  # pytest's exit status
+
+
+AnyLine = Header | CaseLine | Footer
