@@ -13,14 +13,20 @@ from everyrank.rank import Rank
 from everyrank.record import Collect, ToRank
 
 
-def become_rank(session: pytest.Session, channel: int, out: int, err: int, stacks: int) -> None:
+def become_rank(session: pytest.Session, channel: int, out: int, err: int, stacks: int, progress: int) -> None:
     """For a fork of the zygote."""
     terminal = capture.take_over(session.config, out, err)
-    Rank(Channel(socket.socket(fileno=channel), ToRank), session, stacks, terminal).serve()
+    Rank(Channel(socket.socket(fileno=channel), ToRank), session, stacks, progress, terminal).serve()
 
 
 def serve_spawned(
-    channel: Channel[ToRank], collect: Collect, out: int, err: int, stacks: int, terminal: tuple[int, ...]
+    channel: Channel[ToRank],
+    collect: Collect,
+    out: int,
+    err: int,
+    stacks: int,
+    progress: int,
+    terminal: tuple[int, ...],
 ) -> None:
     """For a clean interpreter: pytest's main, with this plugin in place of its run loop."""
     from _pytest.config import _prepareconfig
@@ -29,7 +35,7 @@ def serve_spawned(
     for name, value in collect.options.items():
         setattr(config.option, name, value)
     config.args = [collect.file]
-    config.pluginmanager.register(_Spawned(channel, out, err, stacks, terminal), "everyrank-spawned")
+    config.pluginmanager.register(_Spawned(channel, (out, err, stacks, progress), terminal), "everyrank-spawned")
     config.hook.pytest_cmdline_main(config=config)
     os._exit(1)
 
@@ -44,14 +50,14 @@ def _installed() -> bool:
 class _Spawned:
     """In place of pytest's run loop: the session is collected, now take orders."""
 
-    def __init__(self, channel: Channel[ToRank], out: int, err: int, stacks: int, terminal: tuple[int, ...]) -> None:
+    def __init__(self, channel: Channel[ToRank], fds: tuple[int, int, int, int], terminal: tuple[int, ...]) -> None:
         self._channel = channel
         self._terminal = terminal
-        self._fds = (out, err, stacks)
+        self._fds = fds
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        out, err, stacks = self._fds
+        out, err, stacks, progress = self._fds
         terminal = capture.take_over(session.config, out, err, self._terminal)
-        Rank(self._channel, session, stacks, terminal).serve()
+        Rank(self._channel, session, stacks, progress, terminal).serve()
         return True

@@ -230,6 +230,7 @@ class Controller:
         size = self._size(item)
         return [
             Order(
+                number=self._tests,
                 nodeid=item.nodeid,
                 occurrence=self._occurrences.get(item, 0),
                 index=self._places.get(item, -1),

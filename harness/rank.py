@@ -22,8 +22,8 @@ from everyrank.errors import MisuseError
 from everyrank.groups import Groups
 from everyrank.launch.protocol import RUN_VARIABLE, STACKS_SIGNAL
 from everyrank.leaks import Watch
+from everyrank.progress import Progress
 from everyrank.record import (
-    Began,
     ClosedUp,
     CloseUp,
     Deadline,
@@ -62,7 +62,12 @@ class Rank:
     """One process of a world, from its first order to its last. Also a pytest plugin, in that process."""
 
     def __init__(
-        self, channel: Channel[ToRank], session: pytest.Session, stacks: int, terminal: tuple[int, ...]
+        self,
+        channel: Channel[ToRank],
+        session: pytest.Session,
+        stacks: int,
+        progress: int,
+        terminal: tuple[int, ...],
     ) -> None:
         self.channel = channel
         self.session = session
@@ -79,6 +84,7 @@ class Rank:
         self._calling = False
         self._subtest: Phase | None = None
         self._stacks = stacks
+        self._progress = Progress(progress)
         self._terminal = Terminal(terminal)
         self._serializer = self.config.hook.pytest_report_to_serializable
         _rank[:] = [self]
@@ -271,13 +277,13 @@ class Rank:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self) -> Generator[None, Any, Any]:
         __tracebackhide__ = True
-        self.channel.send(Began("setup"))
+        self._progress.begin(self.order.number, "setup")
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self) -> Generator[None, Any, Any]:
         __tracebackhide__ = True
-        self.channel.send(Began("call"))
+        self._progress.enter("call")
         sow(self.order.seed)  # whatever the fixtures drew
         self._calling = True
         try:
@@ -288,7 +294,7 @@ class Rank:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self) -> Generator[None, Any, Any]:
         __tracebackhide__ = True
-        self.channel.send(Began("teardown"))
+        self._progress.enter("teardown")
         return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -30,6 +30,7 @@ class Collect(Message, frozen=True):
 class Order(Message, frozen=True):
     """Run this item as this rank."""
 
+    number: int  # of this attempt, among all of the run
     nodeid: str
     occurrence: int  # which of the items of that name, since pytest allows several
     index: int  # its place among the collected items, which a forked rank shares
@@ -72,12 +73,6 @@ class Met(Message, frozen=True):
 
 
 # --- from a rank to the controller -----------------------------------------------------------------
-
-
-class Began(Message, frozen=True):
-    """A phase began: setup, call or teardown."""
-
-    when: str
 
 
 class Ended(Message, frozen=True):
@@ -173,7 +168,7 @@ class Left(Message, frozen=True):
     problem: str
 
 
-FromRank = Began | Ended | Deadline | WantsDebugger | DebuggerLeft | Meet | Record | ClosedUp | Left
+FromRank = Ended | Deadline | WantsDebugger | DebuggerLeft | Meet | Record | ClosedUp | Left
 ToRank = Collect | Order | CloseUp | Leave | Granted | Met
 
 

@@ -14,7 +14,6 @@ from everyrank.desk import DebugOptions, Desk
 from everyrank.launch.protocol import Lost, Seat, read_all
 from everyrank.liveworld import Live, LiveWorld
 from everyrank.record import (
-    Began,
     ClosedUp,
     CloseUp,
     Deadline,
@@ -67,6 +66,7 @@ class Run:
         self._trouble_at: float | None = None
         self._skip_at: float | None = None
         self._began_at = 0.0  # when the last rank that has begun the test began it
+        self._timed = False  # whether the deadline counts from the test's first phase, or still from the order
         self._meeting: dict[int, Meet] = {}
         self._closed: dict[int, str] = {}
         self._left: dict[int, str] = {}
@@ -86,6 +86,7 @@ class Run:
                 seat.channel.send(order)
         while self._open():
             self._listen(self._patience())
+            self._look()
             if self._desk.taken_by is not None:
                 continue
             now = time.monotonic()
@@ -94,10 +95,25 @@ class Run:
             elif self._open() and (cut := self._to_cut(now)):
                 self._cut(cut)
         self._leave_desk()
+        self._look()
         self.world.show_the_rest(self._live)
         self.fates.seconds = time.monotonic() - started
         self.fates.began = any(fate.phase for fate in self.fates.ranks)
         return self.fates
+
+    def _look(self) -> None:
+        """Where the ranks are by now. They tell it without a message, so it is asked for whenever it matters."""
+        first = None
+        for fate, seat, order in zip(self.fates.ranks, self.world.seats, self.orders, strict=True):
+            when, began = seat.output.progress.of(order.number)
+            if when:
+                if not fate.phase:
+                    self._began_at = max(self._began_at, began)
+                fate.phase = when
+                first = began if first is None else min(first, began)
+        if first is not None and self._limit is not None and not self._timed:
+            self._timed = True
+            self._due = first + self._limit
 
     def _open(self) -> list[Fate]:
         """The ranks that nothing final is known of yet."""
@@ -109,12 +125,16 @@ class Run:
         """How long nothing may happen before this loop has to look at the clock."""
         if self._desk.taken_by is not None:
             return None
+        now = time.monotonic()
         times = [self._due] if self._due is not None else []
+        if self._limit is not None and not self._timed:
+            times.append(now + self._limit)  # a test that begins now must end by then
+        if (self._trouble_at or self._skip_at) and any(not fate.phase for fate in self._open()):
+            times.append(now + GRACE / 2)  # these begin without a word
         if (since := self._bad_since()) is not None:
             times.append(since + BUSY_GRACE)
             if not self._teardowns_only():
                 times.append(max(self._looked_at, since) + GRACE / 2)
-        now = time.monotonic()
         future = [at for at in times if at > now]
         if not future:
             return None if not times else 0.05
@@ -274,13 +294,7 @@ class Run:
 
     def _take(self, rank: int, message: FromRank) -> None:
         fate = self.fates.ranks[rank]
-        if isinstance(message, Began):
-            if self._limit is not None and not any(other.phase for other in self.fates.ranks):
-                self._due = time.monotonic() + self._limit
-            if not fate.phase:
-                self._began_at = time.monotonic()
-            fate.phase = message.when
-        elif isinstance(message, Ended):
+        if isinstance(message, Ended):
             fate.early.append(message.phase)
             if message.phase.outcome == "skipped":
                 self._skip_at = self._skip_at or time.monotonic()
@@ -294,6 +308,7 @@ class Run:
                 self._trouble_at = self._trouble_at or time.monotonic()
             self._dissolve_meeting()
         elif isinstance(message, Deadline):
+            self._timed = True
             self._due = time.monotonic() + message.seconds
             self._limit, self._deadline_from = message.seconds, "pytest-timeout"
         elif isinstance(message, Meet):

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from everyrank.launch.keeper import Keeper, control_channel, die_with_parent, own_session
 from everyrank.launch.local import LocalLauncher
 
-#: Makes a rank of the calling process. Called with channel, stdout, stderr and stacks.
-BecomeRank = Callable[[int, int, int, int], None]
+#: Makes a rank of the calling process. Called with channel, stdout, stderr, stacks and progress.
+BecomeRank = Callable[[int, int, int, int, int], None]
 
 
 def unavailable() -> str:
@@ -66,7 +66,7 @@ def _be_zygote(fd: int, controller: int, become_rank: BecomeRank, prepare: Calla
                 die_with_parent(zygote)
                 os.setpgid(0, 0)
                 keeper.release()
-                become_rank(fds[0], fds[1], fds[2], fds[3])
+                become_rank(fds[0], fds[1], fds[2], fds[3], fds[4])
             finally:
                 os._exit(1)
         return pid

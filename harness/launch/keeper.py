@@ -23,7 +23,7 @@ from collections.abc import Callable
 from everyrank.channel import Channel, Closed
 from everyrank.record import Close, Exited, Kill, Start, Started, ToKeeper, Unsafe
 
-FDS_PER_RANK = 4  # channel, stdout, stderr, stacks
+FDS_PER_RANK = 5  # channel, stdout, stderr, stacks, progress
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36

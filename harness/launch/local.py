@@ -168,13 +168,13 @@ def _orphans(variable: bytes, sockets: set[int]) -> list[int]:
 
 
 def _files() -> tuple[Output, list[int]]:
-    output = plain_files()
-    return output, [output.out.fileno(), output.err.fileno(), output.stacks.fileno()]
+    output, progress = plain_files()
+    return output, [output.out.fileno(), output.err.fileno(), output.stacks.fileno(), progress]
 
 
 def pipes() -> tuple[Output, list[int]]:
     """For ``-s``: what a rank prints is read as it comes."""
-    output = plain_files()
+    output, progress = plain_files()
     passed = []
     for name in ("out", "err"):
         getattr(output, name).close()
@@ -182,4 +182,4 @@ def pipes() -> tuple[Output, list[int]]:
         os.set_blocking(reading, False)
         setattr(output, name, os.fdopen(reading, "rb", buffering=0))
         passed.append(writing)
-    return output, [*passed, output.stacks.fileno()]
+    return output, [*passed, output.stacks.fileno(), progress]

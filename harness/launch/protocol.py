@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import IO, Protocol
 
 from everyrank.channel import Channel
+from everyrank.progress import Progress, shared_memory
 from everyrank.record import FromRank
 
 #: A rank answers this signal with its stacks, whatever it is doing, the GIL held or not. A real-time
@@ -31,9 +32,10 @@ class Output:
     out: IO[bytes]
     err: IO[bytes]
     stacks: IO[bytes]  # faulthandler writes here, on demand or at a fatal signal
+    progress: Progress
 
     def close(self) -> None:
-        for file in (self.out, self.err, self.stacks):
+        for file in (self.out, self.err, self.stacks, self.progress):
             file.close()
 
 
@@ -95,6 +97,11 @@ class Launcher(Protocol):
         """End everything and leave nothing behind."""
 
 
-def plain_files() -> Output:
-    """Nameless files: nothing is left of them when the last process that holds them is gone."""
-    return Output(*(tempfile.TemporaryFile(buffering=0) for _ in range(3)))
+def plain_files() -> tuple[Output, int]:
+    """Nameless files: nothing is left of them when the last process that holds them is gone.
+
+    With the descriptor of the rank's progress, for the rank.
+    """
+    progress = shared_memory()
+    out, err, stacks = (tempfile.TemporaryFile(buffering=0) for _ in range(3))
+    return Output(out, err, stacks, Progress(progress)), progress

@@ -27,7 +27,7 @@ def main(parent: int, fds: list[int]) -> None:
 
     from everyrank.begin import serve_spawned
 
-    serve_spawned(channel, collect, fds[1], fds[2], fds[3], terminal)
+    serve_spawned(channel, collect, fds[1], fds[2], fds[3], fds[4], terminal)
 
 
 if __name__ == "__main__":
