@@ -103,5 +103,5 @@ def plain_files() -> tuple[Output, int]:
     With the descriptor of the rank's progress, for the rank.
     """
     progress = shared_memory()
-    out, err, stacks = (tempfile.TemporaryFile(buffering=0) for _ in range(3))
+    out, err, stacks = (tempfile.TemporaryFile(buffering=0) for _ in range(3))  # noqa: SIM115 (the seat closes them)
     return Output(out, err, stacks, Progress(progress)), progress
