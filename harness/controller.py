@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from everyrank import leases, skips
-from everyrank.declaration import SIZE_PARAMETER, Declaration
+from everyrank import claims, leases, skips
+from everyrank.declaration import SIZE_PARAMETER
 from everyrank.desk import DebugOptions
 from everyrank.errors import MisuseError
+from everyrank.gpus import GpuLease
 from everyrank.liveworld import LiveWorld
 from everyrank.options import Options
 from everyrank.record import Order
@@ -43,6 +44,7 @@ class Controller:
             terminal=self._terminal_for_debugger,
         )
         self._leases = leases.Leases(leases.capacity(), leases.folder())
+        self._claims = claims.start(lambda text: warn(self._config, text))
         self._places = {item: index for index, item in enumerate(session.items)}
         self._occurrences = _occurrences(session.items)
         self._tests = 0
@@ -59,6 +61,7 @@ class Controller:
         try:
             self._worlds.close()
         finally:
+            self._claims.close()
             self._leases.close()
 
     def _see_off(self, world: LiveWorld) -> None:
@@ -106,10 +109,9 @@ class Controller:
             return self._plain(item, "failed", refusal(item, item.stash[MISUSE]))
         try:
             reason = self._skip_reason(item)
+            return self._skipped(item, reason) if reason else self._missing(item)
         except MisuseError as error:
             return self._plain(item, "failed", refusal(item, str(error)))
-        path, line, _ = item.location
-        return self._plain(item, "skipped", (path, (line or 0) + 1, f"Skipped: {reason}")) if reason else []
 
     def _skip_reason(self, item: pytest.Item) -> str:
         for mark in item.iter_markers("skip"):
@@ -118,11 +120,25 @@ class Controller:
             conditions = [*mark.args, mark.kwargs.get("condition", False)]
             if all(isinstance(one, bool) for one in conditions) and any(conditions) and "reason" in mark.kwargs:
                 return str(mark.kwargs["reason"])
+        return ""
+
+    def _missing(self, item: pytest.Item) -> list[pytest.TestReport]:
+        """Reports for a test that needs what this machine does not have."""
+        group = "process_group" in item.stash[FIXTURES]
         declared = item.stash[DECLARATION]
-        reason = skips.missing_gpus(declared.gpus or (1 if declared.device == "cuda" else 0))
-        if not reason and "process_group" in item.stash[FIXTURES]:
-            reason = skips.missing_backend(self._backend(declared))
-        return reason
+        reason, wants_gpus = self._claims.missing(declared, self._size(item), group)
+        if not reason:
+            return []
+        required = self._options.require_gpus
+        if wants_gpus and skips.needs(declared, self._size(item)).least <= required:
+            return self._plain(item, "failed", refusal(item, f"{reason}; --require-gpus={required}: this is no skip"))
+        told = self._skipped(item, reason)
+        told[0].user_properties.append((claims.SKIPPED_FOR, reason))
+        return told
+
+    def _skipped(self, item: pytest.Item, reason: str) -> list[pytest.TestReport]:
+        path, line, _ = item.location
+        return self._plain(item, "skipped", (path, (line or 0) + 1, f"Skipped: {reason}"))
 
     def _plain(self, item: pytest.Item, outcome: Any, longrepr: Any) -> list[pytest.TestReport]:
         keywords: Any = dict.fromkeys(item.keywords, 1)
@@ -174,11 +190,12 @@ class Controller:
         self, item: pytest.Item, nextitem: pytest.Item | None, ready: LiveWorld | None, keep: bool
     ) -> tuple[Verdict, Fates]:
         size = self._size(item)
-        with self._leases.held(size):
-            world = ready or self._worlds.start(item, size, self._key(item))
+        with self._gpus_for(item, ready) as lease, self._leases.held(size):
+            keep = keep and (lease is None or self._follows(item, nextitem))
+            world = ready or self._worlds.start(item, size, self._key(item), lease)
             folder = os.path.join(self._worlds.launcher.folder, f"test-{self._tests}")
             self._tests += 1
-            orders = self._orders(item, nextitem, folder, keep)
+            orders = self._orders(item, nextitem, folder, keep, lease)
             limit, source = self._limit(item)
             run = self._watcher(world, orders, limit, source)
             try:
@@ -196,6 +213,29 @@ class Controller:
             finally:
                 _remove(folder)
             return judge(fates), fates
+
+    @contextlib.contextmanager
+    def _gpus_for(self, item: pytest.Item, ready: LiveWorld | None) -> Iterator[GpuLease | None]:
+        """The world's, or new ones, which are waited for while this process holds none. They go with the world."""
+        lease = ready.lease if ready is not None else None
+        if ready is None and self._needs_gpus(item):
+            self._worlds.dismiss_with_gpus()
+            lease = self._claims.take(item.stash[DECLARATION], self._size(item))
+        try:
+            yield lease
+        except BaseException:
+            if lease is not None:
+                lease.close()
+            raise
+
+    def _needs_gpus(self, item: pytest.Item) -> bool:
+        return skips.needs(item.stash[DECLARATION], self._size(item)).most > 0
+
+    def _follows(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+        """Whether the next test may have this one's world."""
+        if nextitem is None or DECLARATION not in nextitem.stash or nextitem.stash[DECLARATION].fresh:
+            return False
+        return self._key(nextitem) == self._key(item)
 
     def _watcher(self, world: LiveWorld, orders: list[Order], limit: float | None, source: str) -> Run:
         return Run(
@@ -222,11 +262,12 @@ class Controller:
             return item.stash[TIMEOUT], "pytest-timeout"
         return self._options.timeout, "everyrank_timeout"
 
-    def _orders(self, item: pytest.Item, nextitem: pytest.Item | None, folder: str, keep: bool) -> list[Order]:
+    def _orders(
+        self, item: pytest.Item, nextitem: pytest.Item | None, folder: str, keep: bool, lease: GpuLease | None
+    ) -> list[Order]:
         declared = item.stash[DECLARATION]
-        follows = None
-        if keep and nextitem is not None and DECLARATION in nextitem.stash and not nextitem.stash[DECLARATION].fresh:
-            follows = nextitem if self._key(nextitem) == self._key(item) else None
+        follows = nextitem if keep and self._follows(item, nextitem) else None
+        forked = self._worlds.launcher.name == "fork"
         size = self._size(item)
         return [
             Order(
@@ -238,8 +279,9 @@ class Controller:
                 next_index=self._places.get(follows, -1) if follows is not None else -1,
                 rank=rank,
                 size=size,
-                backend=self._backend(declared),
-                device=self._device(declared, rank),
+                backend=self._claims.backend(declared, size),
+                device=claims.device(declared, lease, rank),
+                visible=claims.visible(lease, rank, forked),
                 seed=rank_seed(item.nodeid, self._options.seed, rank),
                 folder=folder,
                 keep=keep,
@@ -257,27 +299,17 @@ class Controller:
         declared = item.stash[DECLARATION].sizes
         return int(chosen or (declared[0] if declared else self._options.size))
 
-    def _device(self, declared: Declaration, rank: int) -> str:
-        if declared.device == "cpu" or (declared.device is None and not declared.gpus):
-            return "cpu"
-        return f"cuda:{rank % (declared.gpus or skips.found_gpus())}"
-
-    def _backend(self, declared: Declaration) -> str:
-        if declared.backend is not None:
-            return declared.backend
-        return "nccl" if declared.gpus or declared.device == "cuda" else "gloo"
-
     # --- worlds ------------------------------------------------------------------------------------
 
     def _key(self, item: pytest.Item) -> tuple[object, ...]:
         """Tests of one key may share a world."""
         declared = item.stash[DECLARATION]
-        group = self._backend(declared) if "process_group" in item.stash[FIXTURES] else None
+        group = self._claims.backend(declared, self._size(item)) if "process_group" in item.stash[FIXTURES] else None
         where = str(item.path) if self._worlds.launcher.name == "spawn" else ""
         agent = ""
         if "warm_rpc_agent" in item.stash[FIXTURES]:
             agent = "agent " + repr([mark.kwargs for mark in item.iter_markers("rpc")])
-        return (self._size(item), declared.device, declared.gpus, group, agent, where)
+        return (self._size(item), declared.device, skips.needs(declared, self._size(item)), group, agent, where)
 
     def _is_fresh(self, item: pytest.Item) -> bool:
         return item.stash[DECLARATION].fresh or self._options.fresh
@@ -286,6 +318,8 @@ class Controller:
         """Fork the next test's ranks while this test waits for its own, if that test will need new processes."""
         if nextitem is None or DECLARATION not in nextitem.stash or self._debugging:
             return
+        if MISUSE in nextitem.stash or self._needs_gpus(nextitem):
+            return  # what waits for GPUs is started when it has them
         # A world in which an RPC agent has run is not kept.
         spent = "rpc_agent" in item.stash[FIXTURES] and self._key(item) == self._key(nextitem)
         if spent or self._is_fresh(nextitem):

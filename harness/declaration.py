@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from everyrank.devices import bytes_of
 from everyrank.errors import MisuseError
 
 #: The hidden parameter that a list of world sizes becomes.
@@ -23,7 +24,11 @@ class Declaration:
 
     sizes: tuple[int, ...] | None = None
     device: str | None = None
-    gpus: int = 0
+    gpus: int | float | None = None  # a fraction: the world's part of one GPU, which it shares
+    gpu_memory: int = 0  # bytes that each GPU must have
+    capability: tuple[int, int] | None = None
+    p2p: bool = False
+    what_there_is: bool = False  # GPUs as far as there are any: for classes, which cannot say what they need
     backend: str | None = None
     timeout: float | None = None
     fresh: bool = False
@@ -33,7 +38,10 @@ def _mark(
     size: Any = None,
     *,
     device: Any = None,
-    gpus: Any = 0,
+    gpus: Any = None,
+    gpu_memory: Any = 0,
+    capability: Any = None,
+    p2p: Any = False,
     backend: Any = None,
     timeout: Any = None,
     fresh: Any = False,
@@ -41,10 +49,28 @@ def _mark(
     """The mark's signature."""
     if device is not None and device not in ("cpu", "cuda"):
         raise MisuseError(f"device must be 'cpu' or 'cuda', not {device!r}")
-    if isinstance(gpus, bool) or not isinstance(gpus, int) or gpus < 0:
-        raise MisuseError(f"gpus must be how many GPUs the world needs, 0 or more, not {gpus!r}")
-    if gpus and device == "cpu":
-        raise MisuseError(f"gpus={gpus} asks for GPUs and device='cpu' for none: drop one of them")
+    if gpus is not None and not _is_gpus(gpus):
+        raise MisuseError(
+            "gpus must be how many GPUs the world needs, 0 or more, or its part of one GPU that it shares, "
+            f"such as 0.5, not {gpus!r}"
+        )
+    try:
+        memory = bytes_of(gpu_memory)
+    except ValueError:
+        raise MisuseError(f"gpu_memory must be a text such as '20GB', or bytes, not {gpu_memory!r}") from None
+    if capability is not None and not _is_capability(capability):
+        raise MisuseError(f"capability must be a pair such as (8, 0), not {capability!r}")
+    if not isinstance(p2p, bool):
+        raise MisuseError(f"p2p must be True or False, not {p2p!r}")
+    asks = {"gpus": gpus, "gpu_memory": gpu_memory, "capability": capability, "p2p": p2p}
+    cuda = device if device == "cuda" else None
+    for name, value in asks.items():
+        if value and device == "cpu":
+            raise MisuseError(f"{name}={value!r} asks for GPUs and device='cpu' for none: drop one of them")
+    if gpus == 0 and (implied := [f"{name}={value!r}" for name, value in {"device": cuda, **asks}.items() if value]):
+        raise MisuseError(f"{implied[0]} asks for GPUs and gpus=0 for none: drop one of them")
+    if p2p and gpus is not None and gpus < 2:
+        raise MisuseError(f"p2p=True is about two GPUs or more, and gpus={gpus!r} asks for fewer")
     if backend is not None and not isinstance(backend, str):
         raise MisuseError(f"backend must be a name such as 'gloo', not {backend!r}")
     if timeout is not None and not is_seconds(timeout):
@@ -55,7 +81,29 @@ def _mark(
         wanted = None if size is None else sizes(size)
     except MisuseError as error:
         raise MisuseError(f"{error}; write world(4), or world([1, 2, 4]) to run the test once for each") from None
-    return Declaration(wanted, device, gpus, backend, timeout, fresh)
+    return Declaration(
+        wanted,
+        device,
+        gpus,
+        memory,
+        None if capability is None else (capability[0], capability[1]),
+        p2p,
+        backend=backend,
+        timeout=timeout,
+        fresh=fresh,
+    )
+
+
+def _is_gpus(value: object) -> bool:
+    if isinstance(value, bool):
+        return False
+    return (isinstance(value, int) and value >= 0) or (isinstance(value, float) and 0 < value < 1)
+
+
+def _is_capability(value: object) -> bool:
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        return False
+    return all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in value)
 
 
 def is_seconds(value: object) -> bool:
@@ -82,7 +130,7 @@ def from_mark(mark: pytest.Mark) -> Declaration:
     except TypeError as error:
         raise MisuseError(
             f"the mark world: {error}; it takes a size, or a list of sizes, "
-            "and the keywords device, gpus, backend, timeout and fresh"
+            "and the keywords device, gpus, gpu_memory, capability, p2p, backend, timeout and fresh"
         ) from None
     try:
         return _mark(*bound.args, **bound.kwargs)

@@ -70,7 +70,7 @@ def _declaration(item: pytest.Item, mark: pytest.Mark | None, by_class: bool) ->
             raise MisuseError(_cannot_be_a_list(item))
         return declared
     if by_class:
-        return Declaration(sizes=_size_of_class(item))
+        return Declaration(sizes=_size_of_class(item), what_there_is=True)
     return Declaration()
 
 

@@ -1,7 +1,8 @@
 """Leases: slots that pytest processes of one user share, so that many worlds do not drown one machine.
 
 One file a slot, locked with flock: the kernel frees it when its last holder dies. A world takes all of its
-slots at once, behind a turnstile, so that no two worlds each wait for what the other half holds.
+slots at once, behind a turnstile, so that no two worlds each wait for what the other half holds. ``gpus.py`` is the
+same for GPUs.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from everyrank.errors import MisuseError
@@ -46,67 +47,110 @@ def capacity() -> int:
     return cores * RANKS_PER_CORE
 
 
+class LockFile:
+    """A file whose lock is the lease. It may be removed by whoever holds its lock, and is then made again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fd = -1
+
+    def take(self, shared: bool = False) -> bool:
+        """Try to lock it, alone or with others that share."""
+        how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+        while True:
+            if self.fd < 0:
+                self.fd = _open(self.path)
+            if not _try(self.fd, how):
+                return False
+            if os.fstat(self.fd).st_nlink:
+                return True
+            # Somebody removed it between our opening and our locking: its lock means nothing to others.
+            self.close()
+
+    def let_go(self) -> None:
+        """Unlock. Not for a lease that other processes hold through the same open file: it ends with the last."""
+        fcntl.flock(self.fd, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
+
+    def remove(self) -> None:
+        """Leave no file behind, unless somebody holds it."""
+        with contextlib.suppress(OSError):
+            if self.take():
+                os.unlink(self.path)
+        self.close()
+
+
+def _open(path: Path) -> int:
+    while True:
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:  # another run has just removed the folder, since it was empty
+            prepare(path.parent)
+
+
+def _try(fd: int, how: int = fcntl.LOCK_EX) -> bool:
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def prepare(where: Path) -> None:
+    """Make the folder, or make sure that it is the user's own."""
+    where.mkdir(mode=0o700, parents=True, exist_ok=True)
+    owner = os.stat(where)
+    if owner.st_uid != os.getuid() or stat.S_IMODE(owner.st_mode) & 0o022:
+        raise MisuseError(f"{where} can be written by others: remove it, or name a folder in EVERYRANK_LEASES")
+
+
+def tidy(where: Path, files: Iterable[LockFile]) -> None:
+    """Remove these lock files, as far as nobody holds them, and the folder once it is empty."""
+    for file in files:
+        file.remove()
+    with contextlib.suppress(OSError):
+        where.rmdir()
+
+
 class Leases:
     """This process's hold on the slots. Files are opened once and kept."""
 
     def __init__(self, slots: int, where: Path) -> None:
-        self._slots = slots
         self._where = where
-        self._files: list[int] = []
-        self._turnstile = -1
-
-    def _open(self) -> None:
-        self._where.mkdir(mode=0o700, parents=True, exist_ok=True)
-        owner = os.stat(self._where)
-        if owner.st_uid != os.getuid() or stat.S_IMODE(owner.st_mode) & 0o022:
-            raise MisuseError(
-                f"{self._where} can be written by others: remove it, or name a folder in EVERYRANK_LEASES"
-            )
-        self._turnstile = self._lock_file("turnstile")
-        self._files = [self._lock_file(f"cpu-{number}") for number in range(self._slots)]
-
-    def _lock_file(self, name: str) -> int:
-        return os.open(self._where / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._turnstile = LockFile(where / "turnstile")
+        self._files = [LockFile(where / f"cpu-{number}") for number in range(slots)]
+        self._ready = False
 
     @contextlib.contextmanager
     def held(self, ranks: int) -> Iterator[None]:
         """Slots for this many ranks, or all there are. Waits for its turn."""
-        if self._turnstile < 0:
-            self._open()
-        wanted = min(ranks, self._slots)
-        taken: list[int] = []
+        if not self._ready:
+            prepare(self._where)
+            self._ready = True
+        wanted = min(ranks, len(self._files))
+        taken: list[LockFile] = []
         try:
-            while not _try(self._turnstile):
+            while not self._turnstile.take():
                 time.sleep(_POLL)
             try:
                 while len(taken) < wanted:
-                    free = [fd for fd in self._files if fd not in taken and len(taken) < wanted and _take(fd, taken)]
-                    if not free:
+                    before = len(taken)
+                    for file in self._files:
+                        if len(taken) < wanted and file not in taken and file.take():
+                            taken.append(file)
+                    if len(taken) == before:
                         time.sleep(_POLL)
             finally:
-                fcntl.flock(self._turnstile, fcntl.LOCK_UN)
+                self._turnstile.let_go()
             yield
         finally:
-            for fd in taken:
-                fcntl.flock(fd, fcntl.LOCK_UN)
+            for file in taken:
+                file.let_go()
 
     def close(self) -> None:
-        for fd in (*self._files, self._turnstile):
-            if fd >= 0:
-                os.close(fd)
-        self._files, self._turnstile = [], -1
-
-
-def _take(fd: int, taken: list[int]) -> bool:
-    if _try(fd):
-        taken.append(fd)
-        return True
-    return False
-
-
-def _try(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        if self._ready:
+            tidy(self._where, [*self._files, self._turnstile])

@@ -8,6 +8,7 @@ import selectors
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from everyrank.gpus import GpuLease
 from everyrank.launch.protocol import Launcher, Seat
 
 #: Shows a line of a rank.
@@ -23,6 +24,7 @@ class LiveWorld:
     key: tuple[object, ...]
     served: list[str] = field(default_factory=list)
     broken: bool = False
+    lease: GpuLease | None = None
 
     def __post_init__(self) -> None:
         self.selector = selectors.DefaultSelector()
@@ -37,6 +39,8 @@ class LiveWorld:
         """Throw the world away. What is left of it ends with it."""
         self.broken = True
         self.launcher.kill(self.seats)
+        if self.lease is not None:
+            self.lease.close()  # the ranks hold it until they are gone
         self.selector.close()
         for seat in self.seats:
             seat.close()

@@ -24,6 +24,7 @@ class Options:
     leaks: str
     seed: int
     pdb_rank: int | None
+    require_gpus: int
 
 
 def add(parser: pytest.Parser) -> None:
@@ -40,6 +41,13 @@ def add(parser: pytest.Parser) -> None:
     group.addoption("--world-seed", type=int, default=0, metavar="N", help="vary the seeds of all ranks")
     group.addoption(
         "--pdb-rank", type=int, default=None, metavar="RANK", help="the rank that --pdb and breakpoint() stop"
+    )
+    group.addoption(
+        "--require-gpus",
+        type=int,
+        default=0,
+        metavar="N",
+        help="this machine has N GPUs: what is skipped for want of them fails",
     )
     parser.addini("everyrank_world_size", "ranks of a multi-rank test whose mark names no size", default="2")
     parser.addini(
@@ -72,7 +80,14 @@ def read(config: pytest.Config) -> Options:
         leaks=_choice(config, "leaks", LEAKS),
         seed=config.getoption("world_seed"),
         pdb_rank=rank,
+        require_gpus=_not_negative(config.getoption("require_gpus"), "--require-gpus"),
     )
+
+
+def _not_negative(value: int, name: str) -> int:
+    if value < 0:
+        raise pytest.UsageError(f"{name} must be a number of GPUs, 0 or more, not {value}")
+    return value
 
 
 def _choice(config: pytest.Config, name: str, choices: tuple[str, ...]) -> str:

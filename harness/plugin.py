@@ -20,8 +20,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "world(size=None, *, device=None, gpus=0, backend=None, timeout=None, fresh=False): run the test on this "
-        "many ranks, or once for each size in a list.",
+        "world(size=None, *, device=None, gpus=None, gpu_memory=0, capability=None, p2p=False, backend=None, "
+        "timeout=None, fresh=False): run the test on this many ranks, or once for each size in a list.",
     )
     config.addinivalue_line("markers", "rpc(**options): how the fixture rpc_agent starts the agents.")
     config.addinivalue_line(
@@ -86,3 +86,25 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
     finally:
         controller.close()
         session.config.pluginmanager.unregister(controller)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    required = session.config.getoption("require_gpus")
+    if required and not session.config.option.collectonly and session.exitstatus in (0, 5):
+        from everyrank.claims import shortage
+
+        if shortage(required):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> Generator[None, None, None]:
+    yield  # at the end, where it is seen
+    required = 0 if config.option.collectonly else config.getoption("require_gpus")
+    if required or terminalreporter.stats.get("skipped"):
+        from everyrank.claims import tell
+
+        tell(terminalreporter, required)

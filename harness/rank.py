@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from _pytest.runner import runtestprotocol
+from everyrank import devices
 from everyrank.bounds import bounded
 from everyrank.channel import Channel, Closed
 from everyrank.debug import RankDebugger, Terminal
@@ -225,6 +226,8 @@ class Rank:
             "LOCAL_WORLD_SIZE": order.size,
         }
         os.environ.update({name: str(value) for name, value in here.items()})
+        if order.visible is not None:
+            os.environ[devices.variable()] = order.visible
         os.environ["EVERYRANK_NODEID"] = order.nodeid
         os.environ[RUN_VARIABLE] = os.path.dirname(order.folder)
         sow(order.seed)

@@ -25,6 +25,7 @@ class Collect(Message, frozen=True):
     invocation_dir: str
     file: str
     sys_path: list[str]
+    environment: dict[str, str]  # what must be there before the file is imported
 
 
 class Order(Message, frozen=True):
@@ -40,6 +41,7 @@ class Order(Message, frozen=True):
     size: int
     backend: str
     device: str
+    visible: str | None  # the GPUs that this rank may see, as the variable has them; None: what it sees anyway
     seed: int
     folder: str
     keep: bool  # whether the world may serve another test

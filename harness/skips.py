@@ -2,30 +2,107 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
+from everyrank import devices
+from everyrank.declaration import Declaration
+from everyrank.devices import Gpu
 from everyrank.errors import MisuseError
 
 
 def found_gpus() -> int:
     """How many GPUs this process may use, without initialising CUDA."""
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    import torch
-
-    with contextlib.suppress(Exception):
-        return torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return 0
+    return len(devices.found())
 
 
-def missing_gpus(needed: int) -> str:
+@dataclass(frozen=True)
+class Needs:
+    """The GPUs that a world must have, and how many more it would take."""
+
+    least: int = 0
+    most: int = 0
+    share: float = 1.0  # of each
+    memory: int = 0
+    capability: tuple[int, int] | None = None
+    p2p: bool = False
+    one_a_rank: bool = False  # for a communicator that takes no GPU twice
+
+    def suitable(self, gpus: Sequence[Gpu]) -> list[Gpu]:
+        return [gpu for gpu in gpus if gpu.memory >= self.memory and gpu.capability >= (self.capability or (0, 0))]
+
+    def choices(self, gpus: Sequence[Gpu]) -> Iterator[tuple[Gpu, ...]]:
+        """The sets of GPUs that would do, among these."""
+        suitable = self.suitable(gpus)
+        count = min(self.most, len(suitable))
+        if count < self.least or not count:
+            return
+        for chosen in itertools.combinations(suitable, count):
+            if not self.p2p or all(two.uuid in one.peers for one, two in itertools.permutations(chosen, 2)):
+                yield chosen
+
+
+def needs(declared: Declaration, size: int) -> Needs:
+    """What a world of this size needs, as its mark says or implies."""
+    nccl = declared.backend is not None and "nccl" in declared.backend.lower()
+    count, share = declared.gpus, 1.0
+    if isinstance(count, float):
+        count, share = 1, count
+    least = most = count or 0
+    if count is None and declared.p2p:
+        least = most = max(2, size)
+    elif count is None and nccl:
+        least = most = size
+    elif count is None and (declared.device == "cuda" or declared.gpu_memory or declared.capability):
+        least, most = 1, size
+    elif count is None and declared.what_there_is:
+        most = size
+    return Needs(least, most, share, declared.gpu_memory, declared.capability, declared.p2p, nccl)
+
+
+def check(declared: Declaration, size: int) -> None:
+    """Refuse what cannot work on any machine."""
+    wanted = needs(declared, size)
+    if wanted.one_a_rank and (wanted.most < size or wanted.share < 1):
+        raise MisuseError(
+            f"backend={declared.backend!r} needs a GPU for each of the {size} ranks, and gpus={declared.gpus!r} has "
+            f"fewer: write gpus={size}, or backend='gloo', which takes CUDA tensors too"
+        )
+
+
+def missing_gpus(wanted: Needs, gpus: Sequence[Gpu]) -> str:
     """``needs 4 GPUs, found 0``, or nothing."""
-    if not needed:
+    count = f"needs {wanted.least} GPU{'s' if wanted.least > 1 else ''}"
+    if len(gpus) < wanted.least:
+        return f"{count}, found {len(gpus)}{'' if gpus else _why_none()}"
+    suitable = len(wanted.suitable(gpus))
+    if suitable < wanted.least:
+        return f"{count} {_of_what_kind(wanted)}, found {suitable} among {len(gpus)}"
+    if next(wanted.choices(gpus), None) is None:
+        kind = f" {_of_what_kind(wanted)}" if wanted.memory or wanted.capability else ""
+        return f"{count}{kind} that reach each other (P2P), found no such set among {suitable}"
+    return ""
+
+
+def _of_what_kind(wanted: Needs) -> str:
+    kinds = []
+    if wanted.capability is not None:
+        kinds.append(f"of compute capability {'.'.join(map(str, wanted.capability))} or more")
+    if wanted.memory:
+        kinds.append(f"with {wanted.memory / 1e9:g} GB")
+    return " ".join(kinds)
+
+
+def _why_none() -> str:
+    """Where GPUs are there and cannot be used, which a bare 0 would not tell."""
+    there = devices.on_this_machine()
+    if not there:
         return ""
-    found = found_gpus()
-    if found >= needed:
-        return ""
-    return f"needs {needed} GPU{'s' if needed > 1 else ''}, found {found}"
+    if devices.variable() in os.environ:
+        return f" ({devices.variable()}={os.environ[devices.variable()]!r} hides {there})"
+    return f" (this torch is built without CUDA; the machine has {there})"
 
 
 def missing_backend(backend: str) -> str:

@@ -12,9 +12,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
-from everyrank import leases
+from everyrank import devices, leases
 from everyrank.begin import become_rank
 from everyrank.channel import Closed
+from everyrank.gpus import GpuLease
 from everyrank.launch import fork, spawn
 from everyrank.launch.local import LocalLauncher, pipes
 from everyrank.liveworld import LiveWorld
@@ -122,6 +123,8 @@ class Worlds:
             warn(
                 self._config, f"the {self._launcher.name} launcher {self._launcher.lost}: further worlds are spawned"
             )
+            for world in self._idle.values():
+                world.end()
             self._idle.clear()
             self._use(self._spawn())
         return self._launcher
@@ -133,8 +136,9 @@ class Worlds:
         if world is None:
             return None
         launcher.catch_up()
-        if any(seat.gone for seat in world.seats):
-            world.end()
+        overdue = world.lease is not None and world.lease.is_overdue()
+        if overdue or any(seat.gone for seat in world.seats):
+            self.dismiss(world)
             return None
         return world
 
@@ -156,26 +160,33 @@ class Worlds:
             _, oldest = self._idle.popitem(last=False)
             self.dismiss(oldest)
 
-    def start(self, item: pytest.Item, size: int, key: Key) -> LiveWorld:
+    def start(self, item: pytest.Item, size: int, key: Key, lease: GpuLease | None = None) -> LiveWorld:
         launcher = self.launcher
-        seats = launcher.start(size)
+        fds = lease.fds if lease is not None else []
+        seats = launcher.start(size, fds)
         if launcher.lost:  # it died since it was last heard of, which is no fault of this test
             launcher = self.launcher
-            seats = launcher.start(size)
+            seats = launcher.start(size, fds)
         self._started += 1
-        world = LiveWorld(launcher, seats, key)
+        world = LiveWorld(launcher, seats, key, lease=lease)
         if launcher.name == "spawn":
             for rank, seat in enumerate(world.seats):
                 with contextlib.suppress(Closed):
-                    seat.channel.send(
-                        spawn.collect(self._config, str(item.path), f"world-{self._started}-rank-{rank}")
-                    )
+                    name = f"world-{self._started}-rank-{rank}"
+                    # Before the import: a file may initialise CUDA when it is collected.
+                    seen = {devices.variable(): lease.visible_to(rank)} if lease is not None else {}
+                    seat.channel.send(spawn.collect(self._config, str(item.path), name, seen))
         return world
 
     def start_spare(self, item: pytest.Item, size: int, key: Key) -> None:
         """Fork the ranks of the next test while this one runs."""
         if self._spare is None and self.launcher.name == "fork" and size <= leases.capacity():
             self._spare = self.start(item, size, key)
+
+    def dismiss_with_gpus(self) -> None:
+        """Nobody waits for a GPU while an idle world of this run has one."""
+        for key in [key for key, world in self._idle.items() if world.lease is not None]:
+            self.dismiss(self._idle.pop(key))
 
     def dismiss(self, world: LiveWorld) -> None:
         """End an idle world, in order where that can be had."""

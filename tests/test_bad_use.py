@@ -222,7 +222,7 @@ the test once for each""",
             self.text("test_unknown_keyword"),
             """\
 the mark world: got an unexpected keyword argument 'gpu'; it takes a size, or a list of sizes, and
-the keywords device, gpus, backend, timeout and fresh""",
+the keywords device, gpus, gpu_memory, capability, p2p, backend, timeout and fresh""",
         )
 
     def test_two_values(self) -> None:
@@ -230,7 +230,7 @@ the keywords device, gpus, backend, timeout and fresh""",
             self.text("test_two_values"),
             """\
 the mark world: too many positional arguments; it takes a size, or a list of sizes, and the keywords
-device, gpus, backend, timeout and fresh""",
+device, gpus, gpu_memory, capability, p2p, backend, timeout and fresh""",
         )
 
     def test_device(self) -> None:
@@ -247,7 +247,9 @@ device, gpus, backend, timeout and fresh""",
     def test_all_gpus(self) -> None:
         self.assertExpectedInline(
             self.text("test_all_gpus"),
-            """the mark world: gpus must be how many GPUs the world needs, 0 or more, not 'all'""",
+            """\
+the mark world: gpus must be how many GPUs the world needs, 0 or more, or its part of one GPU that
+it shares, such as 0.5, not 'all'""",
         )
 
     def test_timeout(self) -> None:

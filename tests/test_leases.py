@@ -95,6 +95,22 @@ def test_slots_are_given_back_when_the_world_fails(tmp_path: Path) -> None:
     mine.close()
 
 
+def test_no_file_is_left_of_slots_that_nobody_holds(tmp_path: Path) -> None:
+    """Another run's files stay; what is removed under somebody's hands is made again."""
+    where = tmp_path / "leases"
+    mine, yours = Leases(3, where), Leases(3, where)
+    with mine.held(1), yours.held(1):
+        pass
+    with mine.held(1):
+        yours.close()
+        assert sorted(path.name for path in where.iterdir()) == ["cpu-0"]
+        with yours.held(2):
+            assert _free(where, 3) == 0
+    mine.close()
+    yours.close()
+    assert not where.exists()
+
+
 def test_slots_held_elsewhere_are_waited_for(tmp_path: Path) -> None:
     holder = Holder(tmp_path, 4, 3)
     taken = threading.Event()
@@ -169,10 +185,9 @@ def test_the_folder_and_its_files_are_the_owners_only(tmp_path: Path) -> None:
     where = tmp_path / "leases"
     mine = Leases(2, where)
     with mine.held(1):
-        pass
+        assert stat.S_IMODE(where.stat().st_mode) == 0o700
+        assert {stat.S_IMODE(one.stat().st_mode) for one in where.iterdir()} == {0o600}
     mine.close()
-    assert stat.S_IMODE(where.stat().st_mode) == 0o700
-    assert {stat.S_IMODE(one.stat().st_mode) for one in where.iterdir()} == {0o600}
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o722])

@@ -18,12 +18,17 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from everyrank.channel import Channel, Closed
 from everyrank.record import Close, Exited, Kill, Start, Started, ToKeeper, Unsafe
 
 FDS_PER_RANK = 5  # channel, stdout, stderr, stacks, progress
+#: And those of its world's leases on GPUs, which are only held. The kernel lets 253 travel at a time.
+MOST_FDS = 253
+
+#: How often a keeper looks whether the last process that may touch a GPU is gone, while it waits for that.
+_EXPIRY = 0.01
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -54,6 +59,8 @@ class Keeper:
         self.folder = folder
         self.pids: dict[int, int] = {}  # number -> pid, of ranks not yet reaped
         self.pidfds: dict[int, int] = {}
+        self.leases: dict[int, list[int]] = {}  # by number: the descriptors that hold its GPUs
+        self._expired: list[int] = []  # of ranks that have ended; what they started may still be there
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, "control")
         self._controller = controller
@@ -75,11 +82,12 @@ class Keeper:
 
     def _turn(self, start: Callable[[list[int]], int]) -> bool:
         # Without pidfds (macOS) the loop looks around for ended children every so often.
-        for key, _ in self._selector.select(None if self._controller_fd is not None else 0.02):
+        patience = None if self._controller_fd is not None else 0.02
+        for key, _ in self._selector.select(_EXPIRY if self._expired else patience):
             if key.data == "controller":
                 return False
             if key.data == "control":
-                message, fds = self.control.receive_with_fds(FDS_PER_RANK)
+                message, fds = self.control.receive_with_fds(MOST_FDS)
                 if isinstance(message, Start):
                     self._start(start, message.number, fds)
                 elif isinstance(message, Kill):
@@ -95,8 +103,9 @@ class Keeper:
         try:
             pid = start(fds)
         finally:
-            for fd in fds:
+            for fd in fds[:FDS_PER_RANK]:
                 os.close(fd)
+        self.leases[number] = fds[FDS_PER_RANK:]
         self.pids[number] = pid
         pidfd = _pidfd(pid)
         if pidfd is not None:
@@ -119,13 +128,14 @@ class Keeper:
                 continue  # an orphan that a rank left to us
             ended = True
             del self.pids[number]
+            self._expired += self.leases.pop(number)
             pidfd = self.pidfds.pop(number, None)
             if pidfd is not None:
                 self._selector.unregister(pidfd)
                 os.close(pidfd)
             _kill_group(pid)
             self.control.send(Exited(number, status))
-        if ended:
+        if ended or self._expired:
             self._kill_orphans()
 
     def kill(self, numbers: list[int]) -> None:
@@ -136,19 +146,23 @@ class Keeper:
                     os.kill(pid, signal.SIGKILL)
 
     def _kill_orphans(self) -> None:
-        """End what ended ranks left behind, also what moved to a session of its own."""
+        """End what ended ranks left behind, also what moved to a session of its own. Their GPUs are free after it."""
         ours = set(self.pids.values())
-        for pid in children():
-            if pid not in ours:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        orphans = [pid for pid in children() if pid not in ours]
+        for pid in orphans:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not orphans:
+            _close_all(self._expired)
+            self._expired.clear()
 
     def release(self) -> None:
         """For a forked rank: close what belongs to the keeper alone."""
         self._selector.close()
         self.control.close()
-        for pidfd in self.pidfds.values():
-            os.close(pidfd)
+        _close_all(self.pidfds.values())
+        _close_all(fd for held in self.leases.values() for fd in held)
+        _close_all(self._expired)
         if self._controller_fd is not None:
             os.close(self._controller_fd)
 
@@ -177,6 +191,11 @@ def children() -> list[int]:
         with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/children") as file:
             found += [int(pid) for pid in file.read().split()]
     return found
+
+
+def _close_all(fds: Iterable[int]) -> None:
+    for fd in fds:
+        os.close(fd)
 
 
 def _listdir(path: str) -> list[str]:

@@ -8,7 +8,7 @@ import shutil
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from everyrank.channel import Channel, Closed
 from everyrank.launch.protocol import RUN_VARIABLE, Lost, Output, Seat, plain_files
@@ -40,10 +40,10 @@ class LocalLauncher:
     def fileno(self) -> int:
         return self._control.fileno()
 
-    def start(self, size: int) -> list[Seat]:
-        return [self._start_one() for _ in range(size)]
+    def start(self, size: int, leases: Sequence[int] = ()) -> list[Seat]:
+        return [self._start_one(leases) for _ in range(size)]
 
-    def _start_one(self) -> Seat:
+    def _start_one(self, leases: Sequence[int]) -> Seat:
         ours, theirs = socket.socketpair()
         try:
             output, passed = self.make_output() if self.make_output else _files()
@@ -51,7 +51,7 @@ class LocalLauncher:
             self._next += 1
             self._seats[seat.number] = seat
             self._sockets[seat.number] = os.fstat(theirs.fileno()).st_ino
-            self._control.send(Start(seat.number), [theirs.fileno(), *passed])
+            self._control.send(Start(seat.number), [theirs.fileno(), *passed, *leases])
         except Closed:
             self._note_loss()
             seat.gone = True

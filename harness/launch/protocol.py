@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Protocol
 
@@ -81,8 +81,8 @@ class Launcher(Protocol):
 
     name: str
 
-    def start(self, size: int) -> list[Seat]:
-        """Start ``size`` ranks; returns at once, the processes follow."""
+    def start(self, size: int, leases: Sequence[int] = ()) -> list[Seat]:
+        """Start ``size`` ranks; returns at once, the processes follow. They hold the leases, too."""
 
     def events(self) -> Iterator[Seat | Lost]:
         """Seats whose process started or ended since the last call; blocks only for readable input."""

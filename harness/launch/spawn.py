@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from everyrank.launch.keeper import Keeper, control_channel, own_session
+from everyrank.launch.keeper import FDS_PER_RANK, Keeper, control_channel, own_session
 from everyrank.launch.local import LocalLauncher
 from everyrank.record import Collect
 
@@ -73,7 +73,7 @@ def _travels(name: str, value: object) -> bool:
     return value is None or isinstance(value, (str, int, float, bool))
 
 
-def collect(config: pytest.Config, file: str, name: str) -> Collect:
+def collect(config: pytest.Config, file: str, name: str, environment: dict[str, str]) -> Collect:
     """The controller's options, narrowed to one file, for a rank in a clean interpreter."""
     args = ["--rootdir", str(config.rootpath), "-W", _IMPORTED, file]
     if config.inipath is not None:
@@ -86,7 +86,7 @@ def collect(config: pytest.Config, file: str, name: str) -> Collect:
     factory: Any = getattr(config, "_tmp_path_factory", None)
     if factory is not None:
         options["basetemp"] = str(factory.getbasetemp() / name)
-    return Collect(args, options, str(config.invocation_params.dir), file, sys.path)
+    return Collect(args, options, str(config.invocation_params.dir), file, sys.path, environment)
 
 
 def _environment() -> dict[str, str]:
@@ -100,8 +100,8 @@ def _environment() -> dict[str, str]:
 
 def _start(fds: list[int]) -> int:
     rank = subprocess.Popen(
-        [sys.executable, "-m", "everyrank.launch.spawned", str(os.getpid()), *map(str, fds)],
-        pass_fds=fds,
+        [sys.executable, "-m", "everyrank.launch.spawned", str(os.getpid()), *map(str, fds[:FDS_PER_RANK])],
+        pass_fds=fds,  # with those of its leases, which it need not know of
     )
     rank.returncode = 0  # reaped by the keeper's loop
     return rank.pid

@@ -19,6 +19,7 @@ def main(parent: int, fds: list[int]) -> None:
     collect = channel.receive()
     assert isinstance(collect, Collect)
     sys.path[:] = collect.sys_path
+    os.environ.update(collect.environment)
     os.chdir(collect.invocation_dir)
     terminal = capture.streams()
     # What pytest and its plugins print before the first order belongs to this rank's output.
