@@ -66,6 +66,14 @@ class Preflight:
             self._well.add(subject)
 
 
+def identify(items: Iterable[pytest.Item]) -> None:
+    """Let every report of a case say which it is, also where no rank lives to say it."""
+    for item in items:
+        case = _case(item)
+        if case is not None:
+            item.user_properties += properties(case)
+
+
 def _outcome(report: pytest.TestReport, said: dict[str, str]) -> str:
     """What a rank filed, unless the whole world came to another end."""
     filed = said.get("outcome", "")
