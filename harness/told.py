@@ -60,12 +60,13 @@ def collected(items: list[pytest.Item], options: Options) -> dict[str, Any]:
 def _rank(fate: Fate) -> dict[str, Any]:
     filed = fate.record.phases if fate.record is not None else fate.early
     bad = next((one for kind in ("failed", "xfailed", "skipped") for one in fate.phases(kind)), None)
+    where = bad.where if bad is not None else ""
     return {
         "rank": fate.rank,
         "outcome": _outcome(fate, bad),
         "phase": bad.when if bad is not None else "" if fate.record is not None else fate.phase,
-        "text": _text(fate),
-        "where": bad.where if bad is not None else "",
+        "text": _text(fate).removesuffix(f" at {where}"),
+        "where": where,
         "seconds": sum(phase.report.get("duration", 0.0) for phase in filed),
         "notes": fate.record.notes if fate.record is not None else {},
     }
