@@ -37,10 +37,15 @@ class Summary:
         if trouble := self._trouble():
             terminalreporter.write_line(f"run file: {trouble}", red=True)
         else:
-            shown = os.path.relpath(self._path)
+            shown = _shown(self._path)
             terminalreporter.write_line(f"run file: {shown}")
             if not quiet:
                 terminalreporter.write_line(f"to look at it: everyrank page {shown} -o report.html")
+
+
+def _shown(path: Path) -> str:
+    """As a person would name it from here."""
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def title(tally: Tally) -> str:

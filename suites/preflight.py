@@ -49,8 +49,9 @@ class Preflight:
         case = self._cases.get(report.nodeid)
         if case is not None:
             said = {str(name): str(value) for name, value in report.user_properties}
-            outcome = self._ended.get(report.nodeid) or _outcome(report, said)
-            if report.failed:
+            ended = self._ended.get(report.nodeid, "")
+            outcome = _outcome(report, said) if not ended or (report.failed and ended == "known") else ended
+            if report.failed or outcome == "known":
                 self._ended[report.nodeid] = outcome  # its teardown would tell of another rank's
             if outcome != said.get("outcome", ""):
                 ours = [*properties(case), ("outcome", outcome)]
