@@ -116,6 +116,11 @@ class Worlds:
                 self._launcher.close()
 
     @property
+    def up(self) -> int:
+        """How many are kept or forked ahead, beside one that runs a test."""
+        return len(self._idle) + (self._spare is not None)
+
+    @property
     def launcher(self) -> LocalLauncher:
         assert self._launcher is not None
         if self._launcher.lost:
@@ -168,7 +173,7 @@ class Worlds:
             launcher = self.launcher
             seats = launcher.start(size, fds)
         self._started += 1
-        world = LiveWorld(launcher, seats, key, lease=lease)
+        world = LiveWorld(launcher, seats, key, self._started, lease=lease)
         if launcher.name == "spawn":
             for rank, seat in enumerate(world.seats):
                 with contextlib.suppress(Closed):
