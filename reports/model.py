@@ -51,6 +51,7 @@ class Header(Line, tag="header", frozen=True):
     command: list[str] = []  # what pytest was called with
     workers: int = 1
     cases: list[str] = []  # the ids of all multi-rank tests that were collected, in order
+    subjects: dict[str, str] = {}  # each subject, and the file of its ledger ("" where it names none)
 
 
 class PhasePart(Part, frozen=True):
