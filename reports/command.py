@@ -57,6 +57,34 @@ def diff(arguments: Sequence[str]) -> int:
     return _answer("diff", compare)
 
 
+def accept(arguments: Sequence[str]) -> int:
+    """Write the new deviations of a run into the ledgers of its subjects, and take the stale entries out.
+
+    Never accepts a crash, a timeout or an error. A new entry says `issue = "unreported"`: the link is yours to write.
+    Ends with 0 if the ledgers say it all now, with 1 if something is left that no ledger takes, with 2 for bad input.
+    """
+    parser = _parser("accept", accept)
+    parser.add_argument("run", type=Path, help="the run file")
+    parser.add_argument("--subject", action="append", metavar="NAME", help="only of this subject; may be repeated")
+    parser.add_argument("--ledger", type=Path, metavar="PATH", help="the ledger of the one subject that names none")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be changed, and write nothing")
+    parser.add_argument("--partial", action="store_true", help=_PARTIAL)
+    given = parser.parse_args(arguments)
+
+    def bring_up_to_date() -> int:
+        from everyrank.reports import accept, accept_told, keeping, reading
+
+        run = reading.read(given.run, given.partial)
+        edits, left = accept.accept(run, accept.chosen_ledgers(run, given.subject, given.ledger), given.subject)
+        if not given.dry_run:
+            for edit in edits:
+                keeping.keep(edit.ledger.path, edit.text, [given.run])
+        _hand_over(accept_told.told(edits, left, given.dry_run), None, [])
+        return 1 if left else 0
+
+    return _answer("accept", bring_up_to_date)
+
+
 def _parser(name: str, function: Callable[..., int]) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         f"everyrank {name}", description=function.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
