@@ -10,7 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -135,13 +135,10 @@ def _entries(path: Path, lines: list[str], heads: list[int], known: list[Any]) -
         end = following
         while end > first + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
             end -= 1  # what stands above the next entry is not of this one
-        try:
-            entry = Entry(**{key: str(value) for key, value in raw.items()})
-        except TypeError:
-            entry = Entry("", "")
-        if not entry.case or not entry.kind:
+        if not {"case", "kind"} <= raw.keys() <= {"case", "kind", "issue", "note"}:
             raise BadLedger(f"{path}:{first + 1}: not an entry: it holds case, kind, issue and note")
-        yield replace(entry, first=first, end=end)
+        case, kind, issue, note = (str(raw.get(key, "")) for key in ("case", "kind", "issue", "note"))
+        yield Entry(case, kind, issue, note, first, end)
 
 
 def _lines(text: str) -> list[str]:
@@ -152,9 +149,10 @@ def _lines(text: str) -> list[str]:
 
 def _loaded(path: Path, text: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
+        data: dict[str, Any] = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BadLedger(f"{path}: not TOML: {str(error).splitlines()[0]}") from None
+    return data
 
 
 def _cut(lines: list[str], entry: Entry) -> range:

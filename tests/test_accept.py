@@ -133,7 +133,8 @@ def test_a_stale_pattern_stays_while_one_of_its_cases_does_not_pass(
     "command",
     [
         ["pytest", "--law=clip"], ["pytest", "suites/", "--law", "clip"], ["pytest", "-k", "SGD"],
-        ["pytest", "-kSGD"], ["pytest", "--lf"], ["pytest", "test_mine.py::test_it"], ["/bin/python", "-m", "pytest", "-m", "slow"],
+        ["pytest", "-kSGD"], ["pytest", "--lf"], ["pytest", "test_mine.py::test_it"],
+        ["/bin/python", "-m", "pytest", "-m", "slow"],
     ],
 )  # fmt: skip
 def test_a_stale_pattern_stays_if_the_run_chose_its_cases(folder: Path, accept: Accept, command: list[str]) -> None:
