@@ -80,3 +80,7 @@ class TwoSubjects(RunFileError):
 
 class CannotWrite(ReportError):
     """The result cannot be kept where it was asked for; what was there before is as it was."""
+
+
+class BadAlias(ReportError):
+    """A table of aliases, or a line of it, that cannot be used."""
