@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 import msgspec
+from everyrank.reports.errors import CaseTwice, TwoSubjects
 from everyrank.reports.page.data import details, page_data
 from everyrank.reports.reading import Run
 
@@ -19,6 +20,8 @@ SCRIPTS = (
     "dom", "store", "address", "filters", "matrix", "cases", "plot", "lanes", "drawer", "timeline", "times",
     "findings", "history", "keys", "main",
 )  # fmt: skip
+#: By this a page is known as one of ours.
+GENERATOR = "everyrank page"
 STYLES = ("base", "views", "drawer", "media")
 
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
@@ -31,6 +34,7 @@ def page(runs: Sequence[Run], title: str = "", history: Any = None) -> str:
     style, script = _joined("css", STYLES), _joined("js", SCRIPTS)
     script = f'"use strict";\n(() => {{\n{script}\n}})();\n'
     slots = {
+        "generator": html.escape(f"{GENERATOR} {runs[0].header.kit}"),
         "title": html.escape(title or _title(runs)),
         "policy": f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'",
         "style": style,
@@ -41,6 +45,21 @@ def page(runs: Sequence[Run], title: str = "", history: Any = None) -> str:
     template = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     # In one pass: what is put into one slot is never searched for another.
     return _SLOT.sub(lambda slot: slots[slot[1]], template)
+
+
+def check_apart(runs: Sequence[Run]) -> None:
+    """Refuse files that tell of the same: what is on one page has one outcome."""
+    subjects: dict[str, Run] = {}
+    tests: dict[str, Run] = {}
+    for run in runs:
+        for name in sorted({case.subject for case in run.cases} - {""}):
+            first = subjects.setdefault(name, run)
+            if first is not run:
+                raise TwoSubjects(run.path, f"the subject {name!r} is also in {first.path}: a page tells of it once")
+        for case in run.cases:
+            first = tests.setdefault(case.id, run)
+            if first is not run:
+                raise CaseTwice(run.path, f"the case {case.id} is also in {first.path}: a page tells of it once")
 
 
 def embedded(data: Any) -> str:

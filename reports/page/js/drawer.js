@@ -7,7 +7,7 @@ function section(title, aside, ...inner) {
 
 let opener = null; // what had the focus when the drawer was opened
 
-/** Open a case; the scope says whose neighbours it is leafed through with: its law's, its cell's, or the list's. */
+/** Open a case; the scope says with which others it is leafed through: those of its cell in a matrix, or of the list. */
 function openCase(index, scope) {
   if (!state.case) opener = document.activeElement;
   go({ case: keyOf(index), scope: scope || "" });
@@ -24,7 +24,8 @@ function neighbours(of, index) {
   const alike = (other) =>
     column.law[other] === column.law[index] &&
     column.subject[other] === column.subject[index] &&
-    (of.scope === "law" || column.optimizer[other] === column.optimizer[index]);
+    (of.scope !== "cell" || column.optimizer[other] === column.optimizer[index]) &&
+    (of.scope !== "row" || column.size[other] === column.size[index]);
   return indices.filter(alike).sort(worstFirst);
 }
 
@@ -83,7 +84,7 @@ function drawerTools(of, index) {
   const at = among.indexOf(index);
   const button = (id, text, title, act, disabled) =>
     el("button", { type: "button", id, title, "aria-label": title, disabled, text, on: { click: act } });
-  const whose = { law: "of this law and subject", cell: "of this cell", "": "of those seen" }[of.scope] || "";
+  const whose = of.scope ? "of this cell" : "of those seen";
   return el(
     "div",
     { class: "bar" },
@@ -97,7 +98,7 @@ function drawerTools(of, index) {
 
 /** The neighbours as shapes, where there are few enough to be looked at. */
 function leaf(among, index, scope) {
-  if (scope === "" || among.length < 2 || among.length > 36) return el("span", { class: "leaf" });
+  if (scope === "" || among.length < 2 || among.length > 60) return el("span", { class: "leaf" });
   return el(
     "span",
     { class: "leaf" },

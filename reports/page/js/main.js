@@ -22,6 +22,7 @@ function drawFacts() {
     ["devices", data.runs.flatMap((one) => one.devices).join(", ") || "CPU"],
     ["backends", [...new Set(data.runs.flatMap((one) => one.backends))].join(", ")],
     ["seed", all("seed")],
+    ["command", data.runs[0].command.join(" ")],
   ];
   put(byId("facts"), facts.filter(([, value]) => value !== "").map(([name, value]) => el("div", null, el("dt", { text: name }), el("dd", { text: value, title: value }))));
 }

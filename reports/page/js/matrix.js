@@ -38,6 +38,14 @@ function lawName(law) {
   return [el("span", { class: "group", text: law.name.slice(0, cut) }), law.name.slice(cut)];
 }
 
+/** Whether a row stands apart from the one above: a group of laws begins there, or has ended. */
+function groupStarts(places) {
+  const group = (at) => (LAWS[places[at]].contract ? LAWS[places[at]].name.split(".")[0] : "");
+  const sizes = new Map();
+  places.forEach((_, at) => sizes.set(group(at), (sizes.get(group(at)) || 0) + 1));
+  return places.map((_, at) => at > 0 && group(at) !== group(at - 1) && (sizes.get(group(at)) > 1 || sizes.get(group(at - 1)) > 1));
+}
+
 function lawHead(law, total) {
   return el(
     "th",
@@ -59,14 +67,13 @@ function lawHead(law, total) {
 function table(label, laws, acrossOf, heads, scope) {
   const columns = [...heads.keys()];
   const head = el("tr", null, el("th", { class: "corner" }), columns.map((across) => heads.get(across)));
+  const apart = groupStarts([...laws.keys()]);
   const rows = [...laws].map(([place, indices], at) => {
     const law = LAWS[place];
     const cells = grouped(indices, acrossOf);
-    const group = law.name.split(".")[0];
-    const before = at > 0 && LAWS[[...laws.keys()][at - 1]].name.split(".")[0];
     return el(
       "tr",
-      { class: at > 0 && law.contract && group !== before ? "apart" : null },
+      { class: apart[at] ? "apart" : null },
       lawHead(law, indices.length),
       columns.map((across) =>
         el(
@@ -89,7 +96,7 @@ function columnHead(name, act, title) {
   return el(
     "th",
     { scope: "col", "data-name": name },
-    el(act ? "button" : "span", { type: act && "button", class: "across", title, on: act && { click: act } }, name),
+    el("button", { type: "button", class: "across", title, on: { click: act } }, name),
   );
 }
 
@@ -116,37 +123,41 @@ function card(title, indices, inner) {
   );
 }
 
+/** Heads for what a function says of these cases, in the order that is given. */
+function headsOf(places, name, act, title) {
+  return new Map(places.map((place) => [place, columnHead(name(place), act(place), title(place))]));
+}
+
+/** Tests without a subject stand by the ranks of their world. */
+function byRanks(cases) {
+  const sizes = [...new Set(cases.map((index) => column.size[index]))].sort((one, other) => one - other);
+  const name = (size) => (size ? plural(size, "rank") : "no world");
+  const heads = headsOf(sizes, name, (size) => () => go({ size: String(size), subject: NONE }), (size) => `tests of ${name(size)}`);
+  return card(words(""), cases, table(words(""), lawsOf(cases), (index) => column.size[index], heads, "row"));
+}
+
 /** A card a contract: its laws by the subjects that claim it. */
 function bySubject(indices) {
   const contracts = grouped(indices, (index) => lawOf(index).contract);
   return [...contracts].map(([contract, cases]) => {
+    if (contract === "") return byRanks(cases);
     const subjects = [...new Set(cases.map((index) => column.subject[index]))].sort((one, other) => one - other);
-    const heads = new Map(
-      subjects.map((place) => {
-        const name = words(SUBJECTS[place]);
-        const act = () => go({ subject: SUBJECTS[place] || NONE });
-        return [place, columnHead(name, act, `${name}: law by optimizer`)];
-      }),
-    );
-    const title = contract || "tests without a subject";
-    return card(title, cases, table(title, lawsOf(cases), (index) => column.subject[index], heads, "law"));
+    const name = (place) => words(SUBJECTS[place]);
+    const act = (place) => () => go({ subject: SUBJECTS[place] || NONE });
+    const heads = headsOf(subjects, name, act, (place) => `${name(place)}: law by optimizer`);
+    return card(contract, cases, table(contract, lawsOf(cases), (index) => column.subject[index], heads, "law"));
   });
 }
 
 /** One subject: its laws by optimizers; those that no optimizer has a part in stand in the first column. */
 function byOptimizer(indices, subject) {
+  if (subject === "") return indices.length ? byRanks(indices) : [];
   const places = [...new Set(indices.map((index) => column.optimizer[index]))];
   places.sort((one, other) => OPTIMIZERS[one].localeCompare(OPTIMIZERS[other], "en"));
-  const heads = new Map(
-    places.map((place) => {
-      const name = OPTIMIZERS[place];
-      const act = name && (() => go({ view: "cases", optimizer: name }));
-      return [place, columnHead(name || "no optimizer", act || null, name ? `the cases of ${name}` : null)];
-    }),
-  );
-  return [
-    card(words(subject), indices, table(words(subject), lawsOf(indices), (index) => column.optimizer[index], heads, "cell")),
-  ];
+  const name = (place) => OPTIMIZERS[place] || "no optimizer";
+  const act = (place) => () => go({ view: "cases", optimizer: OPTIMIZERS[place] || NONE });
+  const heads = headsOf(places, name, act, (place) => `the cases of ${name(place)}`);
+  return card(subject, indices, table(subject, lawsOf(indices), (index) => column.optimizer[index], heads, "cell"));
 }
 
 function drawMatrix(into, of, indices) {
@@ -158,7 +169,7 @@ function drawMatrix(into, of, indices) {
         el("button", { type: "button", id: "all-subjects", text: "all subjects", on: { click: () => go({ subject: "" }) } }),
         " › ",
         el("b", { text: words(subject) }),
-        el("span", { class: "faint", text: "  law by optimizer" }),
+        el("span", { class: "faint", text: of.subject === NONE ? "" : "  law by optimizer" }),
       )
     : el("p", { class: "crumbs faint" }, "Law by subject. A cell opens its worst case; a subject's name opens law by optimizer.");
   const cards = of.subject ? byOptimizer(indices, subject) : bySubject(indices);

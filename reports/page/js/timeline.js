@@ -72,7 +72,7 @@ function paint() {
 
 function paintAxis(pen, ink, x, width, height) {
   const step = tickStep(time.to - time.from, width - TIME.left);
-  pen.font = "11px system-ui, sans-serif";
+  pen.font = `11px ${getComputedStyle(document.body).fontFamily}`;
   pen.fillStyle = ink.faint;
   pen.strokeStyle = ink.line;
   pen.lineWidth = 1;
