@@ -40,6 +40,7 @@ function heading(of, by) {
       class: `c-${by.key}`,
       "aria-sort": now ? (turned ? "descending" : "ascending") : "none",
       title: by.key === "outcome" ? "what needs a person first" : `sort by ${by.name}`,
+      "aria-label": by.name || "outcome",
       on: { click: () => go({ sort: next }) },
     },
     by.name || "●",

@@ -1,12 +1,18 @@
 // Findings: red cases by their cause, what the ledgers know, what subjects declare, and what is odd though green.
 
+const signatures = new Map(); // by message: many cases have the same
+
 /** Messages that differ only in figures, addresses and names of parameters have one cause. */
 function signature(index) {
-  const text = messageOf(index)
-    .replace(/0x[0-9a-f]+/gi, "#")
-    .replace(/[-+]?\d+(\.\d+)?(e[-+]?\d+)?/gi, "#")
-    .replace(/'[^']*'|"[^"]*"/g, "'…'");
-  return `${outcomeOf(index)}\n${words(subjectOf(index))}\n${text || lawOf(index).key}`;
+  const message = column.message[index];
+  if (!signatures.has(message)) {
+    const text = messageOf(index)
+      .replace(/0x[0-9a-f]+/gi, "#")
+      .replace(/[-+]?\d+(\.\d+)?(e[-+]?\d+)?/gi, "#")
+      .replace(/'[^']*'|"[^"]*"/g, "'…'");
+    signatures.set(message, text);
+  }
+  return `${column.outcome[index]}\n${column.subject[index]}\n${signatures.get(message) || lawOf(index).key}`;
 }
 
 /** The names that these cases have, the commonest first; a few of many. */
@@ -16,22 +22,24 @@ function someOf(indices, name, most) {
   return told.join(", ") + (names.length > most ? ` and ${count(names.length - most)} more` : "");
 }
 
-/** Cases as a list that opens; of many only the first. */
+/** Cases as a list that is made when it is opened; of many only the first. */
 function caseList(indices) {
-  const order = [...indices].sort(worstFirst);
-  return el(
-    "details",
-    { class: "cases" },
-    el("summary", { text: plural(indices.length, "case") }),
-    el(
-      "ul",
-      null,
-      order.slice(0, 60).map((index) =>
-        el("li", null, el("button", { type: "button", on: { click: () => openCase(index, "") } }, glyph(outcomeOf(index), outcomeOf(index)), " ", nameOf(index), el("span", { class: "faint", text: ` ${words(subjectOf(index))}` }))),
-      ),
-      order.length > 60 && el("li", { class: "faint small", text: `and ${count(order.length - 60)} more: filter to see them all` }),
-    ),
-  );
+  const items = el("ul");
+  const list = el("details", { class: "cases" }, el("summary", { text: plural(indices.length, "case") }), items);
+  list.addEventListener("toggle", () => list.open && !items.firstChild && fillCases(items, [...indices].sort(worstFirst)));
+  return list;
+}
+
+function fillCases(items, order) {
+  const most = 60;
+  for (const index of order.slice(0, most)) {
+    const act = () => openCase(index, "");
+    const subject = el("span", { class: "faint", text: ` ${words(subjectOf(index))}` });
+    const shape = glyph(outcomeOf(index), outcomeOf(index));
+    items.append(el("li", null, el("button", { type: "button", on: { click: act } }, shape, " ", nameOf(index), subject)));
+  }
+  const rest = order.length - most;
+  if (rest > 0) items.append(el("li", { class: "faint small", text: `and ${count(rest)} more: filter to see them all` }));
 }
 
 function finding(outcome, indices, title, aside) {
