@@ -27,6 +27,9 @@ class Declaration:
     backend: str | None = None
     timeout: float | None = None
     fresh: bool = False
+    timeout_from: str = "the mark world"
+    company: str = ""
+    """Only tests of equal company may share a world."""
 
 
 def _mark(

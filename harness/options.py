@@ -24,6 +24,7 @@ class Options:
     leaks: str
     seed: int
     pdb_rank: int | None
+    adopt: bool
 
 
 def add(parser: pytest.Parser) -> None:
@@ -41,6 +42,12 @@ def add(parser: pytest.Parser) -> None:
     group.addoption(
         "--pdb-rank", type=int, default=None, metavar="RANK", help="the rank that --pdb and breakpoint() stop"
     )
+    group.addoption(
+        "--adopt",
+        action="store_true",
+        help="run test cases that are written on torch.testing._internal on everyrank's ranks",
+    )
+    parser.addini("everyrank_adopt", "as --adopt, for every run", type="bool", default=False)
     parser.addini("everyrank_world_size", "ranks of a multi-rank test whose mark names no size", default="2")
     parser.addini(
         "everyrank_timeout",
@@ -72,6 +79,7 @@ def read(config: pytest.Config) -> Options:
         leaks=_choice(config, "leaks", LEAKS),
         seed=config.getoption("world_seed"),
         pdb_rank=rank,
+        adopt=config.getoption("adopt") or bool(config.getini("everyrank_adopt")),
     )
 
 
