@@ -9,6 +9,7 @@ from collections.abc import Sequence
 #: name: (what it does, the function that does it, as module:function)
 COMMANDS = {
     "run": ("run a subject's conformance: everyrank run module:SUBJECT", "everyrank.suites.command:run"),
+    "adopt-report": ("which tests --adopt would run, which not and why", "everyrank.adopt.report:main"),
     "kill-matrix": ("prove that the laws can fail: every rogue, by law", "everyrank.suites.command:kill_matrix"),
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 from collections.abc import Generator
 from typing import Any
 
@@ -35,6 +37,11 @@ class Adopter:
         told = f"everyrank: adopted {adopted} test{'s' if adopted != 1 else ''} of torch's classes"
         return told + (f", left {left} as they are (everyrank adopt-report tells why)" if left else "")
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if RANK in item.config.stash:
+            _reopen_logs()
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
         __tracebackhide__ = True
@@ -54,6 +61,14 @@ class Adopter:
         with running:
             item.obj = getattr(case, name)
             return (yield)
+
+
+def _reopen_logs() -> None:
+    """torch's loggers write to the stderr of the time of their import: a capture that a rank has left."""
+    for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
+        for handler in getattr(logger, "handlers", ()):
+            if isinstance(handler, logging.StreamHandler) and getattr(handler.stream, "closed", False):
+                handler.stream = sys.stderr  # setStream() would flush the old one
 
 
 def adopt(item: pytest.Item) -> Finding:

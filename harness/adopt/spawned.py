@@ -21,26 +21,15 @@ if TYPE_CHECKING:
 def spawned(rank: Rank, case: Any, name: str, outside: dict[str, str | None]) -> Iterator[None]:
     """While the case runs in here, its processes are the ranks of this world."""
     home: Any = sys.modules[HOME]
-    done: list[str] = []
-
-    def run_test(self: Any, test_name: str, parent_pipe: Any) -> None:
-        __tracebackhide__ = True
-        _run_test(self, test_name)
-        done.append(test_name)
 
     def body(start: Start) -> None:
         __tracebackhide__ = True
         with skips_of(home):
-            try:
-                _run(type(case), rank.world.rank, name, start)
-            except SystemExit as end:
-                # Some classes leave this way when all is done. In the midst of a test it proves nothing.
-                if end.code not in (0, None) or not done:
-                    raise
+            _run(type(case), rank.world.rank, name, start)
 
     parts = Parts(rank, case, name, body, outside)
     case._start_processes = lambda proc: parts.started({"fake_pg": getattr(case, "fake_pg", False)})
-    with _in_place(home.MultiProcessTestCase, "run_test", run_test), parts.played():
+    with _in_place(home.MultiProcessTestCase, "run_test", _run_test), parts.played():
         yield
 
 
@@ -56,7 +45,7 @@ def _run(cls: Any, rank: int, name: str, start: Start) -> None:
         theirs.close()
 
 
-def _run_test(self: Any, test_name: str) -> None:
+def _run_test(self: Any, test_name: str, parent_pipe: Any) -> None:
     """As torch's, but an error is raised, for pytest, and not turned into an exit code."""
     __tracebackhide__ = True
     import torch.distributed as dist
