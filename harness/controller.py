@@ -273,7 +273,7 @@ class Controller:
             return None, ""
         declared = item.stash[DECLARATION].timeout
         if declared is not None:
-            return declared, "the mark world"
+            return declared, item.stash[DECLARATION].timeout_from
         if TIMEOUT in item.stash:
             return item.stash[TIMEOUT], "pytest-timeout"
         return self._options.timeout, "everyrank_timeout"
@@ -325,7 +325,8 @@ class Controller:
         agent = ""
         if "warm_rpc_agent" in item.stash[FIXTURES]:
             agent = "agent " + repr([mark.kwargs for mark in item.iter_markers("rpc")])
-        return (self._size(item), declared.device, skips.needs(declared, self._size(item)), group, agent, where)
+        needs = skips.needs(declared, self._size(item))
+        return (self._size(item), declared.device, needs, group, agent, where, declared.company)
 
     def _is_fresh(self, item: pytest.Item) -> bool:
         return item.stash[DECLARATION].fresh or self._options.fresh

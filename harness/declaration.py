@@ -32,6 +32,9 @@ class Declaration:
     backend: str | None = None
     timeout: float | None = None
     fresh: bool = False
+    timeout_from: str = "the mark world"
+    company: str = ""
+    """Only tests of equal company may share a world."""
 
     @property
     def chosen_backend(self) -> str:

@@ -33,7 +33,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "rank_fixtures(*names): rank fixtures that the test asks for by request.getfixturevalue() only, so that its "
         "world is kept with what they hold.",
     )
-    options.read(config)
+    if options.read(config).adopt:
+        from everyrank.adopt.plugin import Adopter
+
+        config.pluginmanager.register(Adopter(), "everyrank-adopter")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
