@@ -10,6 +10,8 @@ from collections.abc import Sequence
 COMMANDS = {
     "run": ("run a subject's conformance: everyrank run module:SUBJECT", "everyrank.suites.command:run"),
     "schema": ("print the JSON Schema of a run file's lines", "everyrank.reports.schema:command"),
+    "page": ("show run files as one HTML file", "everyrank.reports.command:page"),
+    "diff": ("compare two run files: what regressed since last night", "everyrank.reports.command:diff"),
     "kill-matrix": ("prove that the laws can fail: every rogue, by law", "everyrank.suites.command:kill_matrix"),
 }
 

