@@ -198,7 +198,7 @@ def test_at_a_terminal_the_last_row_tells_how_far_the_run_is(project: Project, m
     live = [row for row in rows if row.startswith("everyrank: ")]
     assert live, "\n".join(seen[-1])
     assert " of 40 (" in live[-1]
-    assert "up · " in live[-1]
+    assert " up, " in live[-1]
     assert live[-1].endswith("left")
     # What pytest prints is as it always is, and the row is given back.
     last = "\n".join(seen[-1])
