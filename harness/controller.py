@@ -17,7 +17,7 @@ from everyrank.desk import DebugOptions
 from everyrank.errors import MisuseError
 from everyrank.gpus import GpuLease
 from everyrank.liveworld import LiveWorld
-from everyrank.options import Options
+from everyrank.options import Options, leaks_of
 from everyrank.record import Order
 from everyrank.report import Telling, leak_lines, pass_on_warnings, refusal, reports
 from everyrank.run import Run
@@ -108,6 +108,7 @@ class Controller:
         if MISUSE in item.stash:
             return self._plain(item, "failed", refusal(item, item.stash[MISUSE]))
         try:
+            leaks_of(item, self._options)
             reason = self._skip_reason(item)
             return self._skipped(item, reason) if reason else self._missing(item)
         except MisuseError as error:
@@ -183,7 +184,7 @@ class Controller:
         if unsure and self._options.run_alone and not self._debugging:
             again, _ = self._attempt(item, nextitem, None, keep=False)
             alone = again.outcome in _GOOD
-        telling = Telling(item, self._options.seed, served, alone, self._options.leaks)
+        telling = Telling(item, self._options.seed, served, alone, leaks_of(item, self._options))
         return verdict, fates, telling
 
     def _attempt(
@@ -286,7 +287,7 @@ class Controller:
                 folder=folder,
                 keep=keep,
                 group="process_group" in item.stash[FIXTURES],
-                leaks=self._options.leaks,
+                leaks=leaks_of(item, self._options),
                 debug_rank=self._options.pdb_rank,
                 launcher=self._worlds.launcher.name,
             )

@@ -23,6 +23,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "world(size=None, *, device=None, gpus=None, gpu_memory=0, capability=None, p2p=False, backend=None, "
         "timeout=None, fresh=False): run the test on this many ranks, or once for each size in a list.",
     )
+    config.addinivalue_line(
+        "markers", "leaks(what): what a leak of this test comes to: report, fail or off; goes before --leaks."
+    )
     config.addinivalue_line("markers", "rpc(**options): how the fixture rpc_agent starts the agents.")
     config.addinivalue_line(
         "markers",

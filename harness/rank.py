@@ -150,7 +150,7 @@ class Rank:
                 return self._record("", [], [], trouble)
             self._enter(order)
             self.item = item
-            self.watch = Watch()
+            self.watch = Watch(self._swept())
             nextitem = None
             if order.next_nodeid is not None:
                 nextitem, _ = self._find(order.next_nodeid, order.next_index, 0)
@@ -231,6 +231,12 @@ class Rank:
         os.environ["EVERYRANK_NODEID"] = order.nodeid
         os.environ[RUN_VARIABLE] = os.path.dirname(order.folder)
         sow(order.seed)
+
+    def _swept(self) -> tuple[str, ...]:
+        """Folders that are removed after the test, whatever it leaves in them."""
+        factory: Any = getattr(self.config, "_tmp_path_factory", None)
+        run = os.path.dirname(self.order.folder)
+        return (run, str(factory.getbasetemp())) if factory is not None else (run,)
 
     def _tear_down(self) -> str:
         """What fixtures of wider scopes still hold, when no next test will do it. Its failure, or nothing."""
