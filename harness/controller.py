@@ -69,6 +69,7 @@ class Controller:
         run = self._watcher(world, [], None, "")
         run.fates = Fates([Fate(rank) for rank in range(len(world.seats))])
         run.dismiss()
+        self._worlds.collect_coverage(world)
         for fate in run.fates.ranks:
             if problem := run.fates.late.get(fate.rank) or fate.out_of_order:
                 # No test can be told of it any more, and yet the run must not be green.
@@ -208,6 +209,7 @@ class Controller:
                     self._worlds.keep(world)
                 else:
                     run.leave()
+                    self._worlds.collect_coverage(world)
             except BaseException:
                 world.end()
                 raise

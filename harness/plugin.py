@@ -65,8 +65,9 @@ def _suspect(item: pytest.Item) -> bool:
     )
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
+@pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
+    # The innermost: worlds have ended, and handed over what they measured, before pytest-cov adds it up.
     in_rank = session.config.pluginmanager.has_plugin("everyrank-spawned")
     if in_rank or session.config.option.collectonly or not getattr(session, "items", None):
         return (yield)

@@ -24,6 +24,7 @@ class LocalLauncher:
         self.folder = folder
         self.lost = ""
         self.make_output: Callable[[], tuple[Output, list[int]]] | None = None
+        self.before_tidying: Callable[[], object] = lambda: None  # while the run's folder is still there
         self._control: Channel[FromKeeper] = Channel(control, FromKeeper)
         self._seats: dict[int, Seat] = {}
         self._sockets: dict[int, int] = {}  # by seat: the inode of the rank's end of its channel
@@ -92,6 +93,7 @@ class LocalLauncher:
     def close(self) -> None:
         if self.lost:
             return
+        self.before_tidying()
         with contextlib.suppress(Closed):
             self._control.send(Close())
         # Its end of the socket closes when it has ended everything; a keeper never takes long.
@@ -117,6 +119,7 @@ class LocalLauncher:
                         os.killpg(seat.pid, signal.SIGKILL)
             self._seats.clear()
             _end_orphans(self.folder, set(self._sockets.values()))
+            self.before_tidying()
             self._tidy()
         return self.lost
 
