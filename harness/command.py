@@ -9,6 +9,7 @@ from collections.abc import Sequence
 #: name: (what it does, the function that does it, as module:function)
 COMMANDS = {
     "run": ("run a subject's conformance: everyrank run module:SUBJECT", "everyrank.suites.command:run"),
+    "stacks": ("what every rank of a running test is doing: everyrank stacks PID", "everyrank.stacks:main"),
     "kill-matrix": ("prove that the laws can fail: every rogue, by law", "everyrank.suites.command:kill_matrix"),
 }
 
