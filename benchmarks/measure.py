@@ -43,7 +43,7 @@ class Row:
     met: bool | None  # None: written down, without a target
 
 
-def pytest(case: str, tests: int, *options: str, **environment: str) -> Times:
+def pytest(case: str, tests: int, *options: str, limit: float = LIMIT, **environment: str) -> Times:
     """Run one file of ``cases/``, with this many tests, all of which must pass."""
     with tempfile.TemporaryDirectory() as folder:
         stopwatch = Path(folder, "stopwatch.json")
@@ -55,7 +55,7 @@ def pytest(case: str, tests: int, *options: str, **environment: str) -> Times:
             env={**os.environ, **more},
             capture_output=True,
             text=True,
-            timeout=LIMIT,
+            timeout=limit,
             check=False,
         )
         if done.returncode:

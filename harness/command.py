@@ -14,6 +14,7 @@ COMMANDS = {
     "diff": ("compare two run files: what regressed since last night", "everyrank.reports.command:diff"),
     "accept": ("bring the ledgers to what a run has shown", "everyrank.reports.command:accept"),
     "adopt-report": ("which tests --adopt would run, which not and why", "everyrank.adopt.report:main"),
+    "stacks": ("what every rank of a running test is doing: everyrank stacks PID", "everyrank.stacks:main"),
     "kill-matrix": ("prove that the laws can fail: every rogue, by law", "everyrank.suites.command:kill_matrix"),
 }
 

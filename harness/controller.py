@@ -17,7 +17,7 @@ from everyrank.desk import DebugOptions
 from everyrank.errors import MisuseError
 from everyrank.gpus import GpuLease
 from everyrank.liveworld import LiveWorld
-from everyrank.options import Options
+from everyrank.options import Options, leaks_of
 from everyrank.record import Order
 from everyrank.report import Telling, leak_lines, pass_on_warnings, refusal, reports
 from everyrank.run import Run
@@ -75,6 +75,7 @@ class Controller:
         run = self._watcher(world, [], None, "")
         run.fates = Fates([Fate(rank) for rank in range(len(world.seats))])
         run.dismiss()
+        self._worlds.collect_coverage(world)
         for fate in run.fates.ranks:
             if problem := run.fates.late.get(fate.rank) or fate.out_of_order:
                 # No test can be told of it any more, and yet the run must not be green.
@@ -117,6 +118,7 @@ class Controller:
         if MISUSE in item.stash:
             return self._refused(item, item.stash[MISUSE])
         try:
+            leaks_of(item, self._options)
             reason = self._skip_reason(item)
             return self._skipped(item, reason) if reason else self._missing(item)
         except MisuseError as error:
@@ -199,7 +201,7 @@ class Controller:
         if unsure and self._options.run_alone and not self._debugging:
             again, _ = self._attempt(item, nextitem, None, keep=False)
             alone = again.outcome in _GOOD
-        telling = Telling(item, self._options.seed, served, alone, self._options.leaks)
+        telling = Telling(item, self._options.seed, served, alone, leaks_of(item, self._options))
         return verdict, fates, telling
 
     def _attempt(
@@ -223,6 +225,7 @@ class Controller:
                     self._worlds.keep(world)
                 else:
                     run.leave()
+                    self._worlds.collect_coverage(world)
             except BaseException:
                 world.end()
                 raise
@@ -302,7 +305,7 @@ class Controller:
                 folder=folder,
                 keep=keep,
                 group="process_group" in item.stash[FIXTURES],
-                leaks=self._options.leaks,
+                leaks=leaks_of(item, self._options),
                 debug_rank=self._options.pdb_rank,
                 launcher=self._worlds.launcher.name,
             )

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import gc
 import os
+import random
 import signal
 import sys
 import threading
@@ -17,12 +18,14 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from everyrank import leaktexts
 from everyrank.launch.keeper import children
+from everyrank.origins import ORIGINS
 from everyrank.record import Leak
 
 Snapshot = dict[tuple[str, str], str]
 
-#: A difference in one of these does not outlive the process: no leak, but reason enough to end a warm world.
+#: What is not made but changed. Reason enough to end a warm world.
 _STATE = {"env", "state", "signal"}
 
 #: What drivers keep open; and what torch's faulty RPC agent keeps of its rings after its shutdown. An agent that a
@@ -31,6 +34,13 @@ _NOBODYS_FILES = ("/dev/nvidia", "/proc/", "/memfd:tensorpipe")
 
 #: libuv, which RPC agents run on, opens these with its first loop and keeps them as long as the process lives.
 _OF_AN_AGENT = ("pipe:", "anon_inode:[event")
+
+#: Changes that are nobody's fault: libraries make them once, when they are first used.
+_UNTOLD = {("state", "whether an RPC agent has run")}
+_LIBRARIES_VARIABLES = ("TORCHINDUCTOR_", "TRITON_", "KMP_")
+
+#: Of so many sockets each is told by itself.
+_FEW = 4
 
 _SETTLE = 0.1  # a thread or a child that is on its way out gets this long
 
@@ -67,6 +77,10 @@ def snapshot() -> Snapshot:
     ):
         now["signal", number.name] = str(signal.getsignal(number))
     now["state", "working directory"] = _working_directory()
+    now["state", "generator of random"] = str(id(getattr(random.random, "__self__", random.random)))
+    draws: Any = getattr(sys.modules.get("numpy.random"), "get_bit_generator", None)
+    if draws is not None:
+        now["state", "generator of numpy"] = str(id(draws()))
     if "torch" in sys.modules:
         _add_torch(now)
     return now
@@ -78,8 +92,12 @@ def _add_torch(now: Snapshot) -> None:
     now["state", "grad mode"] = str(torch.is_grad_enabled())
     now["state", "intra-op threads"] = str(torch.get_num_threads())
     now["state", "deterministic algorithms"] = str(torch.are_deterministic_algorithms_enabled())
-    if torch.cuda.is_initialized() and torch.cuda.memory_allocated():
-        now["gpu-memory", "allocated"] = f"{torch.cuda.memory_allocated()} bytes"
+    now["state", "default device"] = str(torch.get_default_device())
+    now["state", "precision of float32 products"] = torch.get_float32_matmul_precision()
+    now["state", "generator of torch"] = str(id(torch.default_generator))
+    if torch.cuda.is_initialized():
+        for number in range(torch.cuda.device_count()):
+            now["gpu-memory", f"cuda:{number}"] = str(torch.cuda.memory_allocated(number))
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is not None:
         for group, names in dict(c10d._world.pg_names).items():
@@ -94,26 +112,34 @@ def _add_torch(now: Snapshot) -> None:
 
 def difference(before: Snapshot, after: Snapshot) -> Snapshot:
     """What is new or changed; and state that went away, such as an environment variable."""
-    new = {key: value for key, value in after.items() if before.get(key) != value}
+    new = {key: value for key, value in after.items() if before.get(key) != value and not _shrank(key, before, value)}
     for key, value in before.items():
         if key[0] in _STATE and key not in after:
             new[key] = f"(gone; was {value})"
     return new
 
 
-class Watch:
-    """Watches one test on one rank."""
+def _shrank(key: tuple[str, str], before: Snapshot, value: str) -> bool:
+    return key[0] == "gpu-memory" and int(value) <= int(before.get(key, "0"))
 
-    def __init__(self) -> None:
+
+class Watch:
+    """Watches one test on one rank. What is left in one of the ``swept`` folders is removed by others."""
+
+    def __init__(self, swept: tuple[str, ...] = ()) -> None:
+        self._swept = tuple(folder.rstrip(os.sep) + os.sep for folder in swept)
+        self._allowed: set[str] = set()  # temporary files of wider fixtures
+        ORIGINS.listen()
         self._before = snapshot()
 
     @contextlib.contextmanager
     def allowing(self) -> Iterator[None]:
         """What is made in here is not the test's: a wider fixture's setup, a group that is kept."""
-        before = snapshot()
+        before, files = snapshot(), set(ORIGINS.temporary)
         try:
             yield
         finally:
+            self._allowed |= set(ORIGINS.temporary) - files
             made = difference(before, snapshot())
             for key, value in made.items():
                 if value.startswith("(gone;"):
@@ -124,16 +150,26 @@ class Watch:
     def leaks(self) -> tuple[list[Leak], list[str]]:
         """The leaks, and in what other ways the process is no longer as it was."""
         left = self._left()
-        if any(kind not in _STATE for kind, _ in left):
+        files = self._files()
+        if files or any(kind not in _STATE for kind, _ in left):
             gc.collect()
             until = time.monotonic() + _SETTLE
-            left = self._left()
+            left, files = self._left(), self._files()
             while time.monotonic() < until and any(kind in ("thread", "process") for kind, _ in left):
                 time.sleep(0.005)
                 left = self._left()
-        leaks = [Leak(kind, text) for (kind, _), text in sorted(left.items()) if kind not in _STATE]
+        ORIGINS.listening = False
+        told = {key: value for key, value in left.items() if not _is_librarys(key, value)}
+        brief = sum(value.startswith("socket:") for value in told.values()) > _FEW
+        leaks = [leaktexts.leak(key, value, self._before.get(key), brief) for key, value in sorted(told.items())]
+        leaks += [leaktexts.file_leak(path) for path in files if path not in left.values()]
         changed = [f"{kind} {key} changed" for kind, key in sorted(left) if kind in _STATE]
         return leaks, changed
+
+    def _files(self) -> list[str]:
+        """What tempfile made for the test and is still there."""
+        made = [path for path in ORIGINS.temporary if path not in self._allowed and not path.startswith(self._swept)]
+        return [path for path in made if os.path.lexists(path)]
 
     def _left(self) -> Snapshot:
         left = difference(self._before, snapshot())
@@ -144,6 +180,12 @@ class Watch:
             del left[key]
         left.pop(("env", "PYTEST_CURRENT_TEST"), None)
         return left
+
+
+def _is_librarys(key: tuple[str, str], value: str) -> bool:
+    if key == ("signal", "SIGINT") and "Pdb.sigint_handler" in value:
+        return True  # a person has debugged this rank
+    return key in _UNTOLD or (key[0] == "env" and key[1].startswith(_LIBRARIES_VARIABLES))
 
 
 @functools.lru_cache(maxsize=4096)

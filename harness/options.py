@@ -98,6 +98,17 @@ def _not_negative(value: int, name: str) -> int:
     return value
 
 
+def leaks_of(item: pytest.Item, options: Options) -> str:
+    """What a leak comes to in this test: the mark says, otherwise the run's options."""
+    mark = item.get_closest_marker("leaks")
+    if mark is None:
+        return options.leaks
+    if len(mark.args) != 1 or mark.kwargs or mark.args[0] not in LEAKS:
+        said = [*map(repr, mark.args), *(f"{name}={value!r}" for name, value in mark.kwargs.items())]
+        raise MisuseError(f"the mark leaks takes one of {', '.join(map(repr, LEAKS))}, not ({', '.join(said)})")
+    return str(mark.args[0])
+
+
 def _choice(config: pytest.Config, name: str, choices: tuple[str, ...]) -> str:
     value = config.getoption(name) or config.getini(f"everyrank_{name}")
     if value not in choices:

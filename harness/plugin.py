@@ -27,6 +27,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "world(size=None, *, device=None, gpus=None, gpu_memory=0, capability=None, p2p=False, backend=None, "
         "timeout=None, fresh=False): run the test on this many ranks, or once for each size in a list.",
     )
+    config.addinivalue_line(
+        "markers", "leaks(what): what a leak of this test comes to: report, fail or off; goes before --leaks."
+    )
     config.addinivalue_line("markers", "rpc(**options): how the fixture rpc_agent starts the agents.")
     config.addinivalue_line(
         "markers",
@@ -84,8 +87,9 @@ def _suspect(item: pytest.Item) -> bool:
     )
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
+@pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
+    # The innermost: worlds have ended, and handed over what they measured, before pytest-cov adds it up.
     in_rank = session.config.pluginmanager.has_plugin("everyrank-spawned")
     if in_rank or session.config.option.collectonly or not getattr(session, "items", None):
         return (yield)

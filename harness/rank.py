@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from _pytest.runner import runtestprotocol
-from everyrank import devices
+from everyrank import devices, measured
 from everyrank.bounds import bounded
 from everyrank.channel import Channel, Closed
 from everyrank.debug import RankDebugger, Terminal
@@ -84,6 +84,7 @@ class Rank:
         self.world: World
         self.item: pytest.Item
         self.leaks: list[Leak] = []
+        self.measured: measured.RankCoverage | None = None
         self.spent: list[str] = []  # why this process cannot serve another test, however well it did
         self.notes: dict[str, Any] = {}
         self._phases: list[Phase] = []
@@ -109,7 +110,9 @@ class Rank:
                 elif isinstance(message, CloseUp):
                     self.channel.send(ClosedUp(self.groups.barrier()))
                 elif isinstance(message, Leave):
-                    self.channel.send(Left(self._tear_down()))
+                    problem = self._tear_down()
+                    self._save_coverage()
+                    self.channel.send(Left(problem))
                     os._exit(0)
         except Closed:
             os._exit(1)
@@ -157,7 +160,8 @@ class Rank:
                 return self._record("", [], [], trouble)
             self._enter(order)
             self.item = item
-            self.watch = Watch()
+            self.measured = self.measured or measured.of_this_rank(self.config, os.path.dirname(order.folder))
+            self.watch = Watch(self._swept())
             nextitem = None
             if order.next_nodeid is not None:
                 nextitem, _ = self._find(order.next_nodeid, order.next_index, 0)
@@ -176,6 +180,7 @@ class Rank:
             leaks = leaks if order.leaks != "off" else []
             if self.groups.lost():
                 unclean.append("the default group was destroyed or replaced")
+            self._save_coverage()
             return self._record(fingerprint(item), [*self.leaks, *leaks], unclean, "", exit_request)
         except BaseException:
             return self._record("", [], [], bounded(traceback.format_exc()))
@@ -239,6 +244,21 @@ class Rank:
         os.environ["EVERYRANK_NODEID"] = order.nodeid
         os.environ[RUN_VARIABLE] = os.path.dirname(order.folder)
         sow(order.seed)
+
+    def _save_coverage(self) -> None:
+        if self.measured is None:
+            return
+        try:
+            self.measured.save()
+        except Exception as error:
+            text = f"the coverage of rank {self.order.rank} was not saved: {error}"
+            self._warnings.append(Warned("PytestWarning", "pytest", text, __file__, 0, "runtest"))
+
+    def _swept(self) -> tuple[str, ...]:
+        """Folders that are removed after the test, whatever it leaves in them."""
+        factory: Any = getattr(self.config, "_tmp_path_factory", None)
+        run = os.path.dirname(self.order.folder)
+        return (run, str(factory.getbasetemp())) if factory is not None else (run,)
 
     def _tear_down(self) -> str:
         """What fixtures of wider scopes still hold, when no next test will do it. Its failure, or nothing."""

@@ -26,6 +26,7 @@ class Collect(Message, frozen=True):
     file: str
     sys_path: list[str]
     environment: dict[str, str]  # what must be there before the file is imported
+    coverage: dict[str, Any]  # how it is to be measured, if it is
 
 
 class Order(Message, frozen=True):

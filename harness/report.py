@@ -255,6 +255,11 @@ _LEAKS = {
     "fd": ("a file descriptor", "file descriptors"),
     "shm": ("shared memory", "pieces of shared memory"),
     "gpu-memory": ("GPU memory", "pieces of GPU memory"),
+    "socket": ("a socket", "sockets"),
+    "temp-file": ("a temporary file", "temporary files"),
+    "env": ("a variable of the environment changed", "variables of the environment changed"),
+    "state": ("its process changed", "changes of its process"),
+    "signal": ("a signal's handler changed", "handlers of signals changed"),
 }
 
 

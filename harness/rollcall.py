@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import IO
 
 from everyrank.bounds import one_line
 from everyrank.frames import Frame, is_ours, is_users, standing
@@ -52,21 +53,34 @@ class Stance:
         return f"{told}, {self.state}" if self.state else told
 
 
+@dataclass(frozen=True)
+class Asked:
+    """Who is asked, and where the answer is written."""
+
+    pid: int | None
+    stacks: IO[bytes]
+
+
 def call(seats: dict[int, Seat], native_within: float = 0.0) -> list[Stance]:
     """Ask every rank that is still there. With ``native_within``, also for C frames, for that long at most."""
+    return ask({rank: Asked(seat.pid, seat.output.stacks) for rank, seat in seats.items()}, native_within)
+
+
+def ask(seats: dict[int, Asked], native_within: float = 0.0, stop: bool = True) -> list[Stance]:
+    """The same, of a world that may go on afterwards: without ``stop``, no rank is held up for the others."""
     states = {rank: _state(seat.pid) for rank, seat in seats.items()}
     # The signal ends a sleep in C, and one rank that goes on lets others go on: nobody moves until all are asked.
-    _signal(seats, signal.SIGSTOP)
+    if stop:
+        _signal(seats, signal.SIGSTOP)
     natives: dict[int, tuple[str, ...]] = {}
     if native_within and len(seats) <= _NATIVE_READERS:
         natives = read_natives({rank: seat.pid for rank, seat in seats.items()}, native_within)
     before = {rank: _size(seat) for rank, seat in seats.items()}
     _signal(seats, STACKS_SIGNAL)  # each answers as the first thing when it goes on
-    _signal(seats, signal.SIGCONT)
+    if stop:
+        _signal(seats, signal.SIGCONT)
     _await_answers(seats, before)
-    stances = [
-        Stance(rank, parse(read_all(seat.output.stacks)), states[rank]) for rank, seat in sorted(seats.items())
-    ]
+    stances = [Stance(rank, parse(read_all(seat.stacks)), states[rank]) for rank, seat in sorted(seats.items())]
     if native_within and len(seats) > _NATIVE_READERS:
         # Reading costs 0.3 s and more of a core, and the bound on a world's end holds: a few tell for all.
         asked = [group[0].rank for _, group in groups(stances)][:_NATIVE_READERS]
@@ -74,14 +88,14 @@ def call(seats: dict[int, Seat], native_within: float = 0.0) -> list[Stance]:
     return [replace(stance, native=natives.get(stance.rank, ())) for stance in stances]
 
 
-def _signal(seats: dict[int, Seat], number: int) -> None:
+def _signal(seats: dict[int, Asked], number: int) -> None:
     for seat in seats.values():
         if seat.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(seat.pid, number)
 
 
-def _await_answers(seats: dict[int, Seat], before: dict[int, int]) -> None:
+def _await_answers(seats: dict[int, Asked], before: dict[int, int]) -> None:
     until = time.monotonic() + _ANSWER
     last: dict[int, int] = {}
     while time.monotonic() < until:
@@ -92,8 +106,8 @@ def _await_answers(seats: dict[int, Seat], before: dict[int, int]) -> None:
         time.sleep(0.005)
 
 
-def _size(seat: Seat) -> int:
-    return os.fstat(seat.output.stacks.fileno()).st_size
+def _size(seat: Asked) -> int:
+    return os.fstat(seat.stacks.fileno()).st_size
 
 
 def parse(text: str) -> tuple[Frame, ...]:

@@ -6,6 +6,8 @@ import functools
 import random
 import sys
 
+from everyrank import devices
+
 
 def sow(seed: int) -> None:
     """Seed every generator that a test may draw from."""
@@ -31,7 +33,7 @@ def accelerated() -> bool:
     import torch
 
     return (
-        torch.cuda.is_available()
+        bool(devices.found())  # not torch.cuda.is_available(), which may touch CUDA where NVML does not tell
         or torch.xpu.is_available()
         or torch.backends.mps.is_available()
         or torch._C._get_privateuse1_backend_name() != "privateuseone"

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
-from everyrank import devices, leases
+from everyrank import devices, leases, measured
 from everyrank.begin import become_rank
 from everyrank.channel import Closed
 from everyrank.gpus import GpuLease
@@ -72,6 +72,7 @@ class Worlds:
 
     def _use(self, launcher: LocalLauncher) -> None:
         self._launcher = launcher
+        launcher.before_tidying = lambda: self.collect_coverage(None)
         if self._config.getoption("capture", "fd") != "fd":
             launcher.make_output = pipes
 
@@ -147,6 +148,12 @@ class Worlds:
             return None
         return world
 
+    def collect_coverage(self, world: LiveWorld | None) -> None:
+        """What the ranks of a world that has ended saved of their coverage; without one, all that is left."""
+        if self._launcher is not None:
+            pids = None if world is None else [seat.pid for seat in world.seats]
+            measured.collect(self._launcher.folder, lambda text: warn(self._config, text), pids)
+
     def take_spare(self, key: Key) -> LiveWorld | None:
         """The world that was forked ahead, if it is for this test and still whole."""
         launcher = self.launcher
@@ -175,12 +182,13 @@ class Worlds:
         self._started += 1
         world = LiveWorld(launcher, seats, key, self._started, lease=lease)
         if launcher.name == "spawn":
+            told = measured.settings(launcher.folder)
             for rank, seat in enumerate(world.seats):
                 with contextlib.suppress(Closed):
                     name = f"world-{self._started}-rank-{rank}"
                     # Before the import: a file may initialise CUDA when it is collected.
                     seen = {devices.variable(): lease.visible_to(rank)} if lease is not None else {}
-                    seat.channel.send(spawn.collect(self._config, str(item.path), name, seen))
+                    seat.channel.send(spawn.collect(self._config, str(item.path), name, seen, told))
         return world
 
     def start_spare(self, item: pytest.Item, size: int, key: Key) -> None:

@@ -210,6 +210,20 @@ def test_trace_stops_at_the_start_of_each_test(sessions: Any) -> None:
     assert "2 passed" in rest
 
 
+@pytest.mark.parametrize("how", [[], ["-s"], ["--launcher=spawn"]], ids=lambda how: "".join(how))
+def test_trace_stops_the_rank_that_was_chosen(sessions: Any, how: list[str]) -> None:
+    """And no other: the person is at the start of the test, on that rank, and steps on in it."""
+    session = sessions("test_never_stops test_stops_late", "--trace", "--pdb-rank=1", *how)
+    assert "-> first = world.rank" in session.ask("n")
+    session.ask("p 'rank', world.rank, first")
+    assert "('rank', 1, 1)" in session.ask("c")
+    session.ask("p 'next', world.rank")
+    assert "('next', 1)" in session.ask("c")
+    code, rest = session.end()
+    assert code == 0
+    assert "2 passed" in rest
+
+
 @pytest.mark.parametrize("how", [[], ["-s"], ["--capture=sys"]], ids=lambda how: "".join(how))
 def test_breakpoints_that_a_person_sets_are_reached(sessions: Any, how: list[str]) -> None:
     """After ``b`` and ``c`` the person stays at this rank until the test has ended."""

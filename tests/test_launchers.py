@@ -208,6 +208,9 @@ UNSAFE = {
     "import torch; torch.cuda.is_initialized = lambda: 'spawned' not in sys.orig_argv[2]": (
         "CUDA was initialised during collection"
     ),
+    "import torch; torch._C._cuda_isInBadFork = lambda: 'spawned' not in sys.orig_argv[2]": (
+        "CUDA was asked for its GPUs during collection"
+    ),
 }
 
 

@@ -40,3 +40,35 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_sessionfinish() -> None:
     Path(os.environ["BENCHMARK_STOPWATCH"]).write_text(json.dumps(_took))
+
+
+# --- samples of a long run -------------------------------------------------------------------------
+
+_samples: list[dict[str, float]] = []
+_finished = 0
+
+
+def pytest_runtest_logfinish() -> None:
+    """In the controller, after every so many tests: the time, and what it and its keeper and ranks hold."""
+    global _finished
+    _finished += 1
+    path, every = os.environ.get("BENCHMARK_SAMPLES"), int(os.environ.get("BENCHMARK_EVERY", "50"))
+    if path is None or _finished % every:
+        return
+    keepers = _children(os.getpid())
+    ranks = [rank for keeper in keepers for rank in _children(keeper)]
+    sample: dict[str, float] = {"tests": _finished, "at": time.perf_counter(), "used": time.process_time()}
+    for name, pids in (("controller", [os.getpid()]), ("keeper", keepers), ("rank", ranks)):
+        sample[f"{name} memory"] = max((_memory(pid) for pid in pids), default=0)
+        sample[f"{name} descriptors"] = max((len(os.listdir(f"/proc/{pid}/fd")) for pid in pids), default=0)
+    _samples.append(sample)
+    Path(path).write_text(json.dumps(_samples))
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _memory(pid: int) -> int:
+    """Bytes that are resident."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -15,6 +15,9 @@ from collections.abc import Callable
 from everyrank.launch.keeper import Keeper, control_channel, die_with_parent, own_session
 from everyrank.launch.local import LocalLauncher
 
+#: How the throw-away child ends where CUDA would not work in a fork.
+_TOUCHED = 2
+
 #: Makes a rank of the calling process. Called with channel, stdout, stderr, stacks and progress.
 BecomeRank = Callable[[int, int, int, int, int], None]
 
@@ -75,7 +78,7 @@ def _be_zygote(fd: int, controller: int, become_rank: BecomeRank, prepare: Calla
 
 
 def _trial() -> str:
-    """Let a throw-away child find out whether autograd works in it.
+    """Whether CUDA would work in a fork; and let a throw-away child find out whether autograd does.
 
     torch refuses backward in a forked child when its parent's engine has started device threads
     (a backward at import time on a machine with an accelerator).
@@ -85,6 +88,9 @@ def _trial() -> str:
         return ""
     pid = _fork()
     if pid == 0:
+        # Not initialised, and yet touched: torch counts GPUs by CUDA itself where NVML cannot (MIG, WSL).
+        if getattr(torch._C, "_cuda_isInBadFork", bool)():
+            os._exit(_TOUCHED)
         try:
             torch.set_num_threads(1)
             torch.ones(1, requires_grad=True).sum().backward()
@@ -92,6 +98,8 @@ def _trial() -> str:
             os._exit(1)
         os._exit(0)
     _, status = os.waitpid(pid, 0)
+    if os.waitstatus_to_exitcode(status) == _TOUCHED:
+        return "CUDA was asked for its GPUs during collection"
     return "" if status == 0 else "autograd ran during collection and does not work in forked processes"
 
 

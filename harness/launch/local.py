@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from everyrank.channel import Channel, Closed
-from everyrank.launch.protocol import RUN_VARIABLE, Lost, Output, Seat, plain_files
+from everyrank.launch.protocol import RUN_VARIABLE, Lost, Output, Seat, plain_files, stacks_name
 from everyrank.record import Close, Exited, FromKeeper, FromRank, Kill, Start, Started, Unsafe
 
 
@@ -23,11 +23,13 @@ class LocalLauncher:
         self.keeper = keeper
         self.folder = folder
         self.lost = ""
-        self.make_output: Callable[[], tuple[Output, list[int]]] | None = None
+        self.make_output: Callable[[str], tuple[Output, list[int]]] = files
+        self.before_tidying: Callable[[], object] = lambda: None  # while the run's folder is still there
         self._control: Channel[FromKeeper] = Channel(control, FromKeeper)
         self._seats: dict[int, Seat] = {}
         self._sockets: dict[int, int] = {}  # by seat: the inode of the rank's end of its channel
         self._next = 0
+        self._worlds = 0
 
     def handshake(self) -> str:
         """Wait for the keeper's first word: why it had better not fork, or nothing."""
@@ -41,12 +43,13 @@ class LocalLauncher:
         return self._control.fileno()
 
     def start(self, size: int, leases: Sequence[int] = ()) -> list[Seat]:
-        return [self._start_one(leases) for _ in range(size)]
+        self._worlds += 1
+        return [self._start_one(stacks_name(self._worlds, rank, size), leases) for rank in range(size)]
 
-    def _start_one(self, leases: Sequence[int]) -> Seat:
+    def _start_one(self, name: str, leases: Sequence[int]) -> Seat:
         ours, theirs = socket.socketpair()
         try:
-            output, passed = self.make_output() if self.make_output else _files()
+            output, passed = self.make_output(name)
             seat = Seat(self._next, Channel(ours, FromRank), output)
             self._next += 1
             self._seats[seat.number] = seat
@@ -92,6 +95,7 @@ class LocalLauncher:
     def close(self) -> None:
         if self.lost:
             return
+        self.before_tidying()
         with contextlib.suppress(Closed):
             self._control.send(Close())
         # Its end of the socket closes when it has ended everything; a keeper never takes long.
@@ -117,6 +121,7 @@ class LocalLauncher:
                         os.killpg(seat.pid, signal.SIGKILL)
             self._seats.clear()
             _end_orphans(self.folder, set(self._sockets.values()))
+            self.before_tidying()
             self._tidy()
         return self.lost
 
@@ -167,14 +172,14 @@ def _orphans(variable: bytes, sockets: set[int]) -> list[int]:
     return found
 
 
-def _files() -> tuple[Output, list[int]]:
-    output, progress = plain_files()
+def files(name: str) -> tuple[Output, list[int]]:
+    output, progress = plain_files(name)
     return output, [output.out.fileno(), output.err.fileno(), output.stacks.fileno(), progress]
 
 
-def pipes() -> tuple[Output, list[int]]:
+def pipes(name: str) -> tuple[Output, list[int]]:
     """For ``-s``: what a rank prints is read as it comes."""
-    output, progress = plain_files()
+    output, progress = plain_files(name)
     passed = []
     for name in ("out", "err"):
         getattr(output, name).close()

@@ -97,11 +97,20 @@ class Launcher(Protocol):
         """End everything and leave nothing behind."""
 
 
-def plain_files() -> tuple[Output, int]:
-    """Nameless files: nothing is left of them when the last process that holds them is gone.
+def stacks_name(world: object, rank: object, size: object) -> str:
+    """What a rank's stacks are called where the kernel keeps a name: ``everyrank stacks`` finds ranks by it."""
+    return f"everyrank-stacks-world-{world}-rank-{rank}-of-{size}"
+
+
+def plain_files(name: str) -> tuple[Output, int]:
+    """Files in no folder: nothing is left of them when the last process that holds them is gone.
 
     With the descriptor of the rank's progress, for the rank.
     """
     progress = shared_memory()
-    out, err, stacks = (tempfile.TemporaryFile(buffering=0) for _ in range(3))  # noqa: SIM115 (the seat closes them)
+    out, err = (tempfile.TemporaryFile(buffering=0) for _ in range(2))  # noqa: SIM115 (the seat closes them)
+    if hasattr(os, "memfd_create"):
+        stacks: IO[bytes] = os.fdopen(os.memfd_create(name), "w+b", buffering=0)
+    else:
+        stacks = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
     return Output(out, err, stacks, Progress(progress)), progress

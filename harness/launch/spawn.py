@@ -73,7 +73,9 @@ def _travels(name: str, value: object) -> bool:
     return value is None or isinstance(value, (str, int, float, bool))
 
 
-def collect(config: pytest.Config, file: str, name: str, environment: dict[str, str]) -> Collect:
+def collect(
+    config: pytest.Config, file: str, name: str, environment: dict[str, str], coverage: dict[str, Any]
+) -> Collect:
     """The controller's options, narrowed to one file, for a rank in a clean interpreter."""
     args = ["--rootdir", str(config.rootpath), "-W", _IMPORTED, file]
     if config.inipath is not None:
@@ -86,7 +88,7 @@ def collect(config: pytest.Config, file: str, name: str, environment: dict[str, 
     factory: Any = getattr(config, "_tmp_path_factory", None)
     if factory is not None:
         options["basetemp"] = str(factory.getbasetemp() / name)
-    return Collect(args, options, str(config.invocation_params.dir), file, sys.path, environment)
+    return Collect(args, options, str(config.invocation_params.dir), file, sys.path, environment, coverage)
 
 
 def _environment() -> dict[str, str]:

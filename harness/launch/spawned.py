@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 
-from everyrank import capture
+from everyrank import capture, measured
 from everyrank.channel import Channel
 from everyrank.launch.keeper import die_with_parent
 from everyrank.record import Collect, ToRank
@@ -21,6 +21,7 @@ def main(parent: int, fds: list[int]) -> None:
     sys.path[:] = collect.sys_path
     os.environ.update(collect.environment)
     os.chdir(collect.invocation_dir)
+    measured.start(collect.coverage)
     terminal = capture.streams()
     # What pytest and its plugins print before the first order belongs to this rank's output.
     os.dup2(fds[1], 1)

@@ -1,0 +1,89 @@
+"""Leaks in words: what was left, what it was before, and where in the user's code it came from."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import struct
+import threading
+
+from everyrank.origins import ORIGINS
+from everyrank.record import Leak
+
+_TCP_LISTEN = "0A"
+
+
+def leak(key: tuple[str, str], value: str, before: str | None, brief: bool) -> Leak:
+    """One difference between two snapshots; ``brief`` where there are many of its kind, which are told as one."""
+    kind, name = key
+    if kind == "thread":
+        thread = next((one for one in threading.enumerate() if str(one.ident) == name), None)
+        return Leak(kind, value + _from("started", ORIGINS.of_thread(thread) if thread is not None else ""))
+    if kind == "process":
+        return Leak(kind, value + _from("started", ORIGINS.of_process(value)))
+    if kind == "fd" and value.startswith("socket:"):
+        where = ORIGINS.of_socket(int(name))
+        if brief and not where:
+            return Leak("socket", "opened by a library")
+        return Leak("socket", _socket(value) + _from("opened", where))
+    if kind == "fd":
+        return Leak(kind, value + _from("opened", ORIGINS.of_file(value)))
+    if kind == "gpu-memory":
+        return Leak(kind, f"{int(value) - int(before or 0)} bytes on {name}")
+    if kind == "env":
+        return Leak(kind, _changed(f"{name}=", value, before) + _from("set", ORIGINS.of_variable(name)))
+    if kind in ("state", "signal"):
+        if name.startswith("generator of "):
+            return Leak(kind, f"{name} was replaced")
+        return Leak(kind, _changed(f"{name}: ", _plain(value), None if before is None else _plain(before)))
+    return Leak(kind, value)
+
+
+def file_leak(path: str) -> Leak:
+    return Leak("temp-file", path + _from("made", ORIGINS.temporary.get(path, "")))
+
+
+def _from(verb: str, where: str) -> str:
+    return f", {verb} at {where}" if where else ""
+
+
+def _changed(name: str, value: str, before: str | None) -> str:
+    if value.startswith("(gone;"):
+        return f"{name.rstrip('=: ')} is gone, was {before!r}"
+    return f"{name}{value!r}, was {repr(before) if before is not None else 'not set'}"
+
+
+def _plain(text: str) -> str:
+    """Without addresses, so that ranks tell the same."""
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
+
+
+def _socket(target: str) -> str:
+    """What /proc knows of a socket: ``TCP, listening on 127.0.0.1:29500``."""
+    inode = target.removeprefix("socket:[").removesuffix("]")
+    for protocol, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6), ("udp", socket.AF_INET)):
+        for fields in _table(protocol):
+            if len(fields) > 9 and fields[9] == inode:
+                here, there = _address(fields[1], family), _address(fields[2], family)
+                if protocol == "udp":
+                    return f"UDP, at {here}"
+                return f"TCP, listening on {here}" if fields[3] == _TCP_LISTEN else f"TCP, {here} to {there}"
+    for fields in _table("unix"):
+        if len(fields) > 6 and fields[6] == inode:
+            return f"UNIX, {fields[7]}" if len(fields) > 7 else "UNIX"
+    return target
+
+
+def _table(name: str) -> list[list[str]]:
+    with contextlib.suppress(OSError), open(f"/proc/self/net/{name}") as file:
+        return [line.split() for line in file.readlines()[1:]]
+    return []
+
+
+def _address(text: str, family: int) -> str:
+    """The kernel writes 32-bit words in the machine's order."""
+    words, _, port = text.partition(":")
+    parts = [int(words[at : at + 8], 16) for at in range(0, len(words), 8)]
+    host = socket.inet_ntop(family, struct.pack(f"={len(parts)}I", *parts))
+    return f"[{host}]:{int(port, 16)}" if family == socket.AF_INET6 else f"{host}:{int(port, 16)}"

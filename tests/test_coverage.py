@@ -1,0 +1,181 @@
+"""Coverage of what ranks run: under pytest-cov and under plain coverage, with the totals that are right."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.inner import Project
+
+WORK = """\
+import os
+
+
+def at_rank(rank, ask):
+    if rank == 0:
+        return "zero"
+    if rank == 1:
+        return "one"
+    if ask == "never":
+        return "nobody comes here"
+    return "some other"
+
+
+def late():
+    return "in a wider fixture's teardown"
+
+
+def in_a_fresh_world():
+    return "new processes"
+
+
+def before_death():
+    return "in the test before"
+
+
+def dies():
+    os.kill(os.getpid(), 9)
+
+
+def alone():
+    return "in the controller"
+"""
+
+TESTS = """\
+import pytest
+import work
+
+
+@pytest.fixture(scope="module")
+def wide():
+    yield
+    work.late()
+
+
+@pytest.mark.world(2)
+def test_two(world):
+    assert work.at_rank(world.rank, "")
+
+
+@pytest.mark.world(3)
+def test_three(world, wide):
+    assert work.at_rank(world.rank, "")
+
+
+@pytest.mark.world(2, fresh=True)
+def test_fresh(world):
+    work.in_a_fresh_world()
+
+
+@pytest.mark.world(1)
+def test_before(world):
+    work.before_death()
+
+
+@pytest.mark.world(1)
+@pytest.mark.xfail(raises=__import__("everyrank").RankLost)
+def test_dies(world):
+    work.dies()
+
+
+def test_single():
+    assert work.alone()
+"""
+
+
+def lines(*texts: str) -> set[int]:
+    return {number for number, line in enumerate(WORK.splitlines(), 1) if any(text in line for text in texts)}
+
+
+#: What nobody runs; and a line that its process does not survive.
+MISSED = lines("nobody comes here", "os.kill")
+
+
+@pytest.fixture
+def covered(project: Project) -> Project:
+    project.write("work.py", WORK)
+    project.write("test_inner.py", TESTS)
+    project.write(".coveragerc", "[run]\nsource = .\nomit = everyrank_*\n")
+    return project
+
+
+def told(project: Project) -> dict[str, Any]:
+    """What ``coverage json`` says of work.py."""
+    subprocess.run(
+        [sys.executable, "-m", "coverage", "json", "-q", "-o", "told.json"], cwd=project.folder, check=True
+    )
+    found: dict[str, Any] = json.loads((project.folder / "told.json").read_text())["files"]["work.py"]
+    return found
+
+
+def data_files(folder: Path) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if name.startswith(".coverage") and name != ".coveragerc")
+
+
+HOW = [[], ["--launcher=spawn"], ["--fresh-worlds"], ["-n", "2"]]
+
+
+@pytest.mark.parametrize("how", HOW, ids=" ".join)
+def test_pytest_cov_has_the_lines_of_all_ranks(covered: Project, how: list[str]) -> None:
+    inner = covered.run("--cov", "--cov-report=", *how)
+    assert inner.code == 0, inner.out
+    assert not inner.warnings
+    assert set(told(covered)["missing_lines"]) == MISSED
+    assert data_files(covered.folder) == [".coverage"]
+
+
+@pytest.mark.parametrize("how", [[], ["--launcher=spawn"]], ids=" ".join)
+def test_plain_coverage_has_them_without_combining(covered: Project, how: list[str]) -> None:
+    python, *rest = covered.command(*how)
+    done = subprocess.run(
+        [python, "-m", "coverage", "run", *rest],
+        cwd=covered.folder,
+        env=covered.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "Warning" not in done.stdout + done.stderr
+    assert set(told(covered)["missing_lines"]) == MISSED
+    assert data_files(covered.folder) == [".coverage"]
+    covered.assert_nothing_left()
+
+
+def test_branches_are_measured_where_the_command_line_asks(covered: Project) -> None:
+    inner = covered.run("--cov", "--cov-branch", "--cov-report=", "-k", "two or three")
+    assert inner.code == 0, inner.out
+    before, after = min(lines('"never"')), min(lines("nobody comes here"))
+    assert [before, after] in told(covered)["missing_branches"]
+    assert len(told(covered)["missing_branches"]) == 1
+
+
+@pytest.mark.parametrize("how", [[], ["--launcher=spawn"]], ids=" ".join)
+def test_contexts_name_the_test_that_ran_a_line_on_a_rank(covered: Project, how: list[str]) -> None:
+    inner = covered.run("--cov", "--cov-context=test", "--cov-report=", "-k", "two or three or fresh", *how)
+    assert inner.code == 0, inner.out
+    subprocess.run(
+        [sys.executable, "-m", "coverage", "json", "-q", "--show-contexts", "-o", "told.json"],
+        cwd=covered.folder,
+        check=True,
+    )
+    contexts = json.loads((covered.folder / "told.json").read_text())["files"]["work.py"]["contexts"]
+    assert contexts[str(min(lines('"some other"')))] == ["test_inner.py::test_three|run"]
+    assert set(contexts[str(min(lines('"one"')))]) == {"test_inner.py::test_three|run", "test_inner.py::test_two|run"}
+
+
+def test_what_is_marked_not_to_be_measured_is_not(covered: Project) -> None:
+    covered.write("test_inner.py", TESTS.replace("def test_fresh", "@pytest.mark.no_cover\ndef test_fresh"))
+    assert covered.run("--cov", "--cov-report=").code == 0
+    assert set(told(covered)["missing_lines"]) == MISSED | lines("new processes")
+
+
+def test_without_coverage_no_rank_knows_of_it(project: Project) -> None:
+    project.write("test_inner.py", "import sys\ndef test_ranks(world):\n    assert 'coverage' not in sys.modules\n")
+    assert project.run("-p", "no:pytest_cov")["test_ranks"].outcome == "passed"

@@ -1,0 +1,160 @@
+"""``everyrank stacks PID``: what the ranks of a running test are doing, asked from outside."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.inner import Project
+
+TESTS = """\
+import os
+import pytest
+import torch
+import torch.distributed as dist
+
+
+def tell(name):
+    with open(os.environ["EVERYRANK_TEST_FIFO"], "w") as fifo:
+        fifo.write(f"{name} {os.getpid()}\\n")
+
+
+@pytest.mark.world(3)
+def test_waits(process_group, world):
+    world.barrier()
+    if world.rank == 1:
+        tell("rank-1")
+        open(os.environ["EVERYRANK_TEST_GO"]).read()  # alone
+    dist.all_reduce(torch.ones(1))  # together
+
+
+@pytest.mark.world(2)
+def test_is_kept(world):
+    pass
+
+
+def test_single():
+    tell("controller")
+    open(os.environ["EVERYRANK_TEST_GO"]).read()
+"""
+
+
+def line(comment: str) -> int:
+    return next(number for number, text in enumerate(TESTS.splitlines(), 1) if text.endswith(f"# {comment}"))
+
+
+def stacks(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "everyrank", "stacks", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@dataclass
+class Running:
+    """A run that stands still until it is told to go on."""
+
+    project: Project
+    process: Any
+    told: tuple[str, int]  # who said so, and its pid
+
+    def end(self) -> Any:
+        with open(self.project.folder / "go", "w"):
+            pass
+        return self.project.finish(self.process)
+
+
+@pytest.fixture
+def standing(project: Project) -> Iterator[Any]:
+    project.write("test_inner.py", TESTS)
+    os.mkfifo(project.folder / "told")
+    os.mkfifo(project.folder / "go")
+    runs = []
+
+    def start(*arguments: str) -> Running:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("EVERYRANK_TEST_FIFO", str(project.folder / "told"))
+            patch.setenv("EVERYRANK_TEST_GO", str(project.folder / "go"))
+            process = project.start(*arguments)
+        runs.append(process)
+        with open(project.folder / "told") as fifo:
+            who, pid = fifo.readline().split()
+        return Running(project, process, (who, int(pid)))
+
+    yield start
+    for process in runs:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+@pytest.mark.parametrize("how", [[], ["--launcher=spawn"], ["-n", "1"]], ids=" ".join)
+def test_a_pytest_process_tells_where_its_ranks_are(standing: Any, how: list[str]) -> None:
+    run = standing("-k", "waits", *how)
+    done = stacks(run.process.pid)
+    assert done.returncode == 0, done.stderr
+    head, *rest = done.stdout.splitlines()
+    assert head.startswith("world of 3 ranks, pytest process ")
+    assert head.endswith(", in test_waits (test_inner.py)")
+    if not how:
+        assert f"process {run.process.pid}," in head
+    assert rest[0].startswith("rank 1 is in test_waits at test_inner.py:" + str(line("alone")))
+    assert rest[1].startswith("ranks 0,2 are waiting in all_reduce at test_inner.py:" + str(line("together")))
+    assert "ranks 0,2, innermost frame first:" in done.stdout
+    assert run.end()["test_waits"].outcome == "passed"
+
+
+def test_a_rank_tells_of_its_own_world(standing: Any) -> None:
+    """And the test goes on as if nobody had asked, however often."""
+    run = standing("-k", "kept or waits", "-p", "no:randomly")
+    for _ in range(3):
+        done = stacks(run.told[1])
+        assert done.stdout.count("world of") == 1
+        assert "rank 1 is in test_waits" in done.stdout
+    inner = run.end()
+    assert inner["test_waits"].outcome == "passed"
+    assert inner.warnings == []
+
+
+def test_worlds_that_are_kept_for_a_further_test_are_told_in_one_line(standing: Any) -> None:
+    run = standing("-k", "kept or single")
+    assert stacks(run.process.pid).stdout == (
+        f"world of 2 ranks, pytest process {run.process.pid}: idle, kept for a further test\n"
+    )
+    assert run.end()["test_single"].outcome == "passed"
+
+
+def test_c_frames_where_they_are_asked_for(standing: Any) -> None:
+    pytest.importorskip("pystack")
+    run = standing("-k", "waits")
+    done = stacks(run.process.pid, "--native")
+    assert "native frames of rank 0:" in done.stdout
+    assert run.end()["test_waits"].outcome == "passed"
+
+
+def test_a_process_without_ranks_is_told_of_in_one_line() -> None:
+    done = stacks(os.getpid())
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (f"everyrank: process {os.getpid()} is no rank, and no rank of everyrank's runs below it\n")
+
+
+def test_a_process_that_is_gone_is_told_of_in_one_line() -> None:
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    done = stacks(gone.pid)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"everyrank: there is no process {gone.pid}\n"
+
+
+def test_what_is_no_number_is_refused() -> None:
+    done = stacks("pytest")
+    assert done.returncode == 2
+    assert "invalid int value: 'pytest'" in done.stderr
