@@ -92,3 +92,7 @@ class BadLedger(ReportError):
 
 class NoSubject(ReportError):
     """A subject was meant that the run does not have, or it is not clear which one."""
+
+
+class NoNights(ReportError):
+    """A folder that holds no run file which can be read."""
