@@ -44,13 +44,17 @@ def as_text(history: History, every: bool = False) -> str:
 
 
 def as_json(history: History) -> str:
-    """All laws over all nights. Nights are told by their place in the list."""
-    data = {
+    """For programs: all laws over all nights."""
+    return msgspec.json.format(msgspec.json.encode(as_data(history)), indent=2).decode() + "\n"
+
+
+def as_data(history: History) -> dict[str, Any]:
+    """As plain data, which the page takes too. A law tells of nights by their place in the list."""
+    return {
         "nights": [{**msgspec.to_builtins(night), "date": night.date} for night in history.nights],
-        "left_out": history.left_out,
+        "left_out": list(history.left_out),
         "laws": [_law_data(law) for law in history.laws],
     }
-    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n"
 
 
 def _slow(law: LawHistory) -> bool:
