@@ -15,6 +15,38 @@ from everyrank.reports.words import plain
 _PARTIAL = "read also files of runs that were killed: what was never told counts as not-run"
 
 
+def page(arguments: Sequence[str]) -> int:
+    """Make one HTML file of one or several run files: it needs no network and no other file.
+
+    Several files are parts of one run, of other subjects each.
+    """
+    parser = _parser("page", page)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run file")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", default=Path("report.html"),
+        help="where to write it; report.html if nothing is said",
+    )  # fmt: skip
+    parser.add_argument(
+        "--title", default="", help="what the page is called; the names of the files if nothing is said"
+    )
+    parser.add_argument("--partial", action="store_true", help=_PARTIAL)
+    given = parser.parse_args(arguments)
+
+    def make() -> int:
+        from everyrank.reports import reading
+        from everyrank.reports.keeping import keep
+        from everyrank.reports.page import build, output
+
+        runs = [reading.read(path, given.partial) for path in given.runs]
+        build.check_apart(runs)
+        output.check(given.output)
+        keep(given.output, build.page(runs, given.title), given.runs)
+        print(f"{given.output}: {output.told(runs)}")
+        return 0
+
+    return _answer("page", make)
+
+
 def diff(arguments: Sequence[str]) -> int:
     """Compare two run files: what regressed, what was fixed, what is new, slower or less exact.
 
