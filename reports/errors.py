@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from everyrank.reports.words import plain
+
 
 class ReportError(Exception):
     """A command cannot go on; its text is one line that says why."""
@@ -13,7 +15,8 @@ class RunFileError(ReportError):
     """A run file that is not to be believed."""
 
     def __init__(self, path: Path, text: str, line: int = 0) -> None:
-        super().__init__(f"{path}:{line}: {text}" if line else f"{path}: {text}")
+        # Both may hold what somebody else wrote: line ends, controls, a megabyte.
+        super().__init__(plain(f"{path}:{line}: {text}" if line else f"{path}: {text}", 1000))
         self.path = path
         self.line = line
 
@@ -84,3 +87,15 @@ class CannotWrite(ReportError):
 
 class BadAlias(ReportError):
     """A table of aliases, or a line of it, that cannot be used."""
+
+
+class BadLedger(ReportError):
+    """A ledger that cannot be read, or not be changed without losing what a person wrote into it."""
+
+
+class NoSubject(ReportError):
+    """A subject was meant that the run does not have, or it is not clear which one."""
+
+
+class NoNights(ReportError):
+    """A folder that holds no run file which can be read."""
