@@ -124,7 +124,13 @@ def browser() -> Iterator[Browser]:
     options = webdriver.ChromeOptions()
     options.binary_location = here[0]
     # Tests may run as root, where the sandbox cannot; the pages are ours, and come from the disk.
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--no-proxy-server"):
+    for argument in (
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-dev-shm-usage",
+        "--disable-gpu",
+        "--no-proxy-server",
+    ):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(here[1]))

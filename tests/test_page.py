@@ -170,7 +170,9 @@ def _everyrank(*arguments: Any) -> int:
     return command.main(["page", *map(str, arguments)])
 
 
-def test_the_command_writes_the_page_and_says_what_it_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_the_page_and_says_what_it_holds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = of(header(), [case(label="Adam"), case(label="SGD", outcome="fail")])
     target = tmp_path / "report.html"
     assert _everyrank(run.write(tmp_path / "run.jsonl"), "-o", target) == 0

@@ -1,4 +1,4 @@
-"""The page in a real browser: clicks, filters, the address, the keyboard. What it looks like is in test_page_looks.py."""
+"""The page in a real browser: clicks, filters, the address, the keyboard. How it looks is in test_page_looks.py."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ SCRIPTS = (
 )  # fmt: skip
 #: By this a page is known as one of ours.
 GENERATOR = "everyrank page"
-STYLES = ("base", "views", "drawer", "media")
+STYLES = ("tokens", "base", "head", "matrix", "list", "time", "findings", "drawer", "lanes", "plot", "media")
 
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 
@@ -37,14 +37,14 @@ def page(runs: Sequence[Run], title: str = "", history: Any = None) -> str:
         "generator": html.escape(f"{GENERATOR} {runs[0].header.kit}"),
         "title": html.escape(title or _title(runs)),
         "policy": f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'",
+        "shapes": _text("shapes.svg"),
         "style": style,
         "script": script,
         "data": embedded(data),
         "details": embedded(chunks),
     }
-    template = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     # In one pass: what is put into one slot is never searched for another.
-    return _SLOT.sub(lambda slot: slots[slot[1]], template)
+    return _SLOT.sub(lambda slot: slots[slot[1]], _text("page.html"))
 
 
 def check_apart(runs: Sequence[Run]) -> None:
@@ -71,8 +71,11 @@ def embedded(data: Any) -> str:
 
 
 def _joined(kind: str, names: Sequence[str]) -> str:
-    folder = files(__package__).joinpath(kind)
-    return "\n".join(folder.joinpath(f"{name}.{kind}").read_text(encoding="utf-8") for name in names)
+    return "\n".join(_text(kind, f"{name}.{kind}") for name in names)
+
+
+def _text(*place: str) -> str:
+    return files(__package__).joinpath(*place).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

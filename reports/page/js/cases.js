@@ -64,7 +64,11 @@ function row(at) {
       on: { click: () => openFromList(at) },
     },
     part("outcome", glyph(outcomeOf(index), outcomeOf(index))),
-    part("case", el("span", { class: "group", text: lawOf(index).contract ? lawOf(index).contract + "/" : "" }), nameOf(index)),
+    part(
+      "case",
+      el("span", { class: "group", text: lawOf(index).contract ? lawOf(index).contract + "/" : "" }),
+      nameOf(index),
+    ),
     part("subject", words(subjectOf(index))),
     part("size", column.size[index] ? String(column.size[index]) : "–"),
     part("error", error === null ? "" : error === 0 ? "exact" : `${figure(error)} ulp`),
@@ -80,7 +84,10 @@ function drawRows(anew) {
   if (!list.body) return;
   const height = rowHeight();
   const first = Math.max(0, Math.floor(list.body.scrollTop / height) - 8);
-  const last = Math.min(list.indices.length, Math.ceil((list.body.scrollTop + list.body.clientHeight) / height) + 8);
+  const last = Math.min(
+    list.indices.length,
+    Math.ceil((list.body.scrollTop + list.body.clientHeight) / height) + 8,
+  );
   const drawn = `${first}-${last}-${list.at}`;
   if (!anew && drawn === list.drawn) return;
   list.drawn = drawn;
@@ -101,7 +108,8 @@ function reveal(at) {
   const height = rowHeight();
   const body = list.body;
   if (at * height < body.scrollTop) body.scrollTop = at * height;
-  else if ((at + 1) * height > body.scrollTop + body.clientHeight) body.scrollTop = (at + 1) * height - body.clientHeight;
+  else if ((at + 1) * height > body.scrollTop + body.clientHeight)
+    body.scrollTop = (at + 1) * height - body.clientHeight;
 }
 
 function moveInList(event) {
@@ -140,7 +148,16 @@ function drawCases(into, of, indices) {
   list.body.append(list.space);
   put(
     into,
-    el("div", { class: "list" }, el("div", { class: "heads", role: "row" }, COLUMNS.map((by) => heading(of, by))), list.body),
+    el(
+      "div",
+      { class: "list" },
+      el(
+        "div",
+        { class: "heads", role: "row" },
+        COLUMNS.map((by) => heading(of, by)),
+      ),
+      list.body,
+    ),
     order.length ? null : nothing(),
   );
   list.body.scrollTop = kept.top;
@@ -154,7 +171,10 @@ addEventListener("resize", () => drawRows());
 /** On paper there is no scrolling: as many rows as anybody would read are put into the document. */
 function drawForPaper() {
   if (state.view !== "cases" || !list.body) return;
-  put(list.space, list.indices.slice(0, 1000).map((_, at) => row(at)));
+  put(
+    list.space,
+    list.indices.slice(0, 1000).map((_, at) => row(at)),
+  );
 }
 addEventListener("beforeprint", drawForPaper);
 addEventListener("afterprint", () => drawRows(true));
