@@ -21,9 +21,14 @@ from everyrank.record import Order
 from everyrank.report import Telling, leak_lines, pass_on_warnings, refusal, reports
 from everyrank.run import Run
 from everyrank.stash import DECLARATION, FIXTURES, MISUSE, TIMEOUT
+from everyrank.told import told as told_of
+from everyrank.told import untold
 from everyrank.verdict import Fate, Fates, Verdict, judge
 from everyrank.world import rank_seed
 from everyrank.worlds import Worlds, warn
+
+#: A test that has ended: what other plugins are told (nothing, where none listens), and the reports to log.
+_Ended = tuple[dict[str, Any], list[pytest.TestReport]]
 
 _GOOD = ("passed", "skipped", "xfailed", "xpassed")
 
@@ -46,6 +51,7 @@ class Controller:
         self._places = {item: index for index, item in enumerate(session.items)}
         self._occurrences = _occurrences(session.items)
         self._tests = 0
+        self._heard = bool(self._config.hook.pytest_everyrank_told.get_hookimpls())
         self._debugging = bool(self._config.getoption("usepdb", False) or self._config.getoption("trace", False))
 
     # --- the run -----------------------------------------------------------------------------------
@@ -82,9 +88,12 @@ class Controller:
         if DECLARATION not in item.stash and MISUSE not in item.stash:
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        told = self._without_world(item) or self._in_world(item, nextitem)
-        self._tear_down_here(told, nextitem)
-        for report in told:
+        told, logged = self._without_world(item) or self._in_world(item, nextitem)
+        self._tear_down_here(logged, nextitem)
+        if told:
+            told["worlds_up"] = self._worlds.up
+            item.ihook.pytest_everyrank_told(item=item, told=told, reports=logged)
+        for report in logged:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
@@ -100,16 +109,16 @@ class Controller:
     def pytest_timeout_cancel_timer(self, item: pytest.Item) -> bool | None:
         return True if DECLARATION in item.stash else None
 
-    def _without_world(self, item: pytest.Item) -> list[pytest.TestReport]:
-        """Reports for a test that needs no world to be judged: misused, or skipped beforehand."""
+    def _without_world(self, item: pytest.Item) -> _Ended | None:
+        """For a test that needs no world to be judged: misused, or skipped beforehand."""
         if MISUSE in item.stash:
-            return self._plain(item, "failed", refusal(item, item.stash[MISUSE]))
+            return self._refused(item, item.stash[MISUSE])
         try:
             reason = self._skip_reason(item)
         except MisuseError as error:
-            return self._plain(item, "failed", refusal(item, str(error)))
+            return self._refused(item, str(error))
         path, line, _ = item.location
-        return self._plain(item, "skipped", (path, (line or 0) + 1, f"Skipped: {reason}")) if reason else []
+        return self._plain(item, "skipped", (path, (line or 0) + 1, f"Skipped: {reason}")) if reason else None
 
     def _skip_reason(self, item: pytest.Item) -> str:
         for mark in item.iter_markers("skip"):
@@ -121,36 +130,43 @@ class Controller:
         declared = item.stash[DECLARATION]
         reason = skips.missing_gpus(declared.gpus or (1 if declared.device == "cuda" else 0))
         if not reason and "process_group" in item.stash[FIXTURES]:
-            reason = skips.missing_backend(self._backend(declared))
+            reason = skips.missing_backend(declared.chosen_backend)
         return reason
 
-    def _plain(self, item: pytest.Item, outcome: Any, longrepr: Any) -> list[pytest.TestReport]:
-        keywords: Any = dict.fromkeys(item.keywords, 1)
-        return [
-            pytest.TestReport(item.nodeid, item.location, keywords, outcome, longrepr, "setup"),
-            pytest.TestReport(item.nodeid, item.location, keywords, "passed", None, "teardown"),
-        ]
+    def _refused(self, item: pytest.Item, text: str) -> _Ended:
+        return self._plain(item, "failed", refusal(item, text))
 
-    def _tear_down_here(self, told: list[pytest.TestReport], nextitem: pytest.Item | None) -> None:
+    def _plain(self, item: pytest.Item, outcome: Any, longrepr: Any) -> _Ended:
+        keywords: Any = dict.fromkeys(item.keywords, 1)
+        at = time.time()
+        more: Any = {"start": at, "stop": at, "user_properties": item.user_properties}
+        logged = [
+            pytest.TestReport(item.nodeid, item.location, keywords, outcome, longrepr, "setup", **more),
+            pytest.TestReport(item.nodeid, item.location, keywords, "passed", None, "teardown", **more),
+        ]
+        rule = "skipped" if outcome == "skipped" else "refused"
+        return (untold(rule, item, self._options.seed) if self._heard else {}), logged
+
+    def _tear_down_here(self, logged: list[pytest.TestReport], nextitem: pytest.Item | None) -> None:
         """Fixtures that single-process tests left up in this process, for as long as pytest would have."""
         try:
             self._session._setupstate.teardown_exact(nextitem)
         except Exception as error:
-            told[-1].outcome = "failed"
-            told[-1].longrepr = f"a fixture of the controller failed in its teardown: {error!r}"
+            logged[-1].outcome = "failed"
+            logged[-1].longrepr = f"a fixture of the controller failed in its teardown: {error!r}"
 
-    def _in_world(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+    def _in_world(self, item: pytest.Item, nextitem: pytest.Item | None) -> _Ended:
         started = time.time()
         try:
             verdict, fates, telling = self._judged(item, nextitem)
         except (OSError, MisuseError) as error:
-            return self._plain(item, "failed", refusal(item, f"the world could not be started: {error}"))
-        told = reports(verdict, fates, telling)
-        for report in told:
+            return self._refused(item, f"the world could not be started: {error}")
+        logged = reports(verdict, fates, telling)
+        for report in logged:
             report.start, report.stop = started, time.time()
         pass_on_warnings(self._config, fates, item)
         self._obey_requests(fates)
-        return told
+        return (told_of(verdict, fates, telling) if self._heard else {}), logged
 
     def _judged(self, item: pytest.Item, nextitem: pytest.Item | None) -> tuple[Verdict, Fates, Telling]:
         fresh = self._is_fresh(item)
@@ -237,7 +253,7 @@ class Controller:
                 next_index=self._places.get(follows, -1) if follows is not None else -1,
                 rank=rank,
                 size=size,
-                backend=self._backend(declared),
+                backend=declared.chosen_backend,
                 device=self._device(declared, rank),
                 seed=rank_seed(item.nodeid, self._options.seed, rank),
                 folder=folder,
@@ -261,17 +277,12 @@ class Controller:
             return "cpu"
         return f"cuda:{rank % (declared.gpus or skips.found_gpus())}"
 
-    def _backend(self, declared: Declaration) -> str:
-        if declared.backend is not None:
-            return declared.backend
-        return "nccl" if declared.gpus or declared.device == "cuda" else "gloo"
-
     # --- worlds ------------------------------------------------------------------------------------
 
     def _key(self, item: pytest.Item) -> tuple[object, ...]:
         """Tests of one key may share a world."""
         declared = item.stash[DECLARATION]
-        group = self._backend(declared) if "process_group" in item.stash[FIXTURES] else None
+        group = declared.chosen_backend if "process_group" in item.stash[FIXTURES] else None
         where = str(item.path) if self._worlds.launcher.name == "spawn" else ""
         agent = ""
         if "warm_rpc_agent" in item.stash[FIXTURES]:

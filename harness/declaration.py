@@ -28,6 +28,11 @@ class Declaration:
     timeout: float | None = None
     fresh: bool = False
 
+    @property
+    def chosen_backend(self) -> str:
+        """Of the default group."""
+        return self.backend or ("nccl" if self.gpus or self.device == "cuda" else "gloo")
+
 
 def _mark(
     size: Any = None,

@@ -58,6 +58,11 @@ def current_rank() -> Rank:
     return _rank[-1]
 
 
+def notes() -> dict[str, Any]:
+    """What this rank's test notes about itself, for reports; outside of a world, nobody reads it."""
+    return _rank[-1].notes if _rank else {}
+
+
 class Rank:
     """One process of a world, from its first order to its last. Also a pytest plugin, in that process."""
 
@@ -74,6 +79,7 @@ class Rank:
         self.item: pytest.Item
         self.leaks: list[Leak] = []
         self.spent: list[str] = []  # why this process cannot serve another test, however well it did
+        self.notes: dict[str, Any] = {}
         self._phases: list[Phase] = []
         self._warnings: list[Warned] = []
         self._calling = False
@@ -137,6 +143,7 @@ class Rank:
     def run(self, order: Order) -> Record:
         """Run one test and tell all about it; nothing that it does escapes but death."""
         self._phases, self._warnings, self.leaks, self._subtest = [], [], [], None
+        self.notes = {}
         try:
             item, trouble = self._find(order.nodeid, order.index, order.occurrence)
             if item is None:
@@ -187,6 +194,7 @@ class Rank:
             trouble=trouble,
             exit_request=exit_request,
             stop_request=str(self.session.shouldstop or ""),
+            notes=bounded(self.notes),
         )
 
     def _find(self, nodeid: str, index: int, occurrence: int) -> tuple[pytest.Item | None, str]:

@@ -115,6 +115,11 @@ class Worlds:
                 self._launcher.close()
 
     @property
+    def up(self) -> int:
+        """How many are kept or forked ahead, beside one that runs a test."""
+        return len(self._idle) + (self._spare is not None)
+
+    @property
     def launcher(self) -> LocalLauncher:
         assert self._launcher is not None
         if self._launcher.lost:
@@ -163,7 +168,7 @@ class Worlds:
             launcher = self.launcher
             seats = launcher.start(size)
         self._started += 1
-        world = LiveWorld(launcher, seats, key)
+        world = LiveWorld(launcher, seats, key, self._started)
         if launcher.name == "spawn":
             for rank, seat in enumerate(world.seats):
                 with contextlib.suppress(Closed):

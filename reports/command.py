@@ -89,6 +89,86 @@ def diff(arguments: Sequence[str]) -> int:
     return _answer("diff", compare)
 
 
+def accept(arguments: Sequence[str]) -> int:
+    """Write the new deviations of a run into the ledgers of its subjects, and take the stale entries out.
+
+    Never accepts a crash, a timeout or an error. A new entry says `issue = "unreported"`: the link is yours to write.
+    Ends with 0 if the ledgers say it all now, with 1 if something is left that no ledger takes, with 2 for bad input.
+    """
+    parser = _parser("accept", accept)
+    parser.add_argument("run", type=Path, help="the run file")
+    parser.add_argument("--subject", action="append", metavar="NAME", help="only of this subject; may be repeated")
+    parser.add_argument("--ledger", type=Path, metavar="PATH", help="the ledger of the one subject that names none")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be changed, and write nothing")
+    parser.add_argument("--partial", action="store_true", help=_PARTIAL)
+    given = parser.parse_args(arguments)
+
+    def bring_up_to_date() -> int:
+        from everyrank.reports import accept, accept_told, keeping, reading
+
+        run = reading.read(given.run, given.partial)
+        edits, left = accept.accept(run, accept.chosen_ledgers(run, given.subject, given.ledger), given.subject)
+        if not given.dry_run:
+            for edit in edits:
+                keeping.keep(edit.ledger.path, edit.text, [given.run])
+        _hand_over(accept_told.told(edits, left, given.dry_run), None, [])
+        return 1 if left else 0
+
+    return _answer("accept", bring_up_to_date)
+
+
+def history(arguments: Sequence[str]) -> int:
+    """Show each law over the nights: first bad night, flips, flake rate, time and error.
+
+    A folder of run files is a history. An index is kept in it, which follows the files.
+    """
+    parser = _parser("history", history)
+    parser.add_argument("folder", type=Path, help="the folder; run files (*.jsonl) may lie in folders of it")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="text if nothing is said")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="where to write it; stdout if nothing is said"
+    )
+    parser.add_argument("--all", action="store_true", help="in text, also the laws of which there is nothing to tell")
+    parser.add_argument("--rebuild", action="store_true", help="make the index anew in any case")
+    parser.add_argument("--partial", action="store_true", help="count also nights whose run was killed")
+    given = parser.parse_args(arguments)
+
+    def look_back() -> int:
+        from everyrank.reports import history, history_told
+
+        found = history.of_folder(given.folder, given.partial, given.rebuild)
+        told = history_told.as_json(found) if given.format == "json" else history_told.as_text(found, given.all)
+        _hand_over(told, given.output, [given.folder / night.path for night in found.nights])
+        return 0
+
+    return _answer("history", look_back)
+
+
+def badge(arguments: Sequence[str]) -> int:
+    """Make a subject's badge: a shields.io endpoint (JSON), or a picture (SVG) that needs no server."""
+    parser = _parser("badge", badge)
+    parser.add_argument("run", type=Path, help="the run file")
+    parser.add_argument("--subject", required=True, metavar="NAME", help="whose badge it is")
+    parser.add_argument("--label", default="everyrank", help="what stands on its left (everyrank)")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="a .json or .svg; JSON to stdout without it"
+    )
+    parser.add_argument("--partial", action="store_true", help=_PARTIAL)
+    given = parser.parse_args(arguments)
+
+    def make() -> int:
+        from everyrank.reports import badge, reading
+
+        kind = given.output.suffix if given.output else ".json"
+        if kind not in (".json", ".svg"):
+            raise ReportError(f"{given.output}: a badge is a .json or an .svg")
+        made = badge.badge(reading.read(given.run, given.partial), given.subject, given.label)
+        _hand_over(badge.as_svg(made) if kind == ".svg" else badge.as_json(made), given.output, [given.run])
+        return 0
+
+    return _answer("badge", make)
+
+
 def _parser(name: str, function: Callable[..., int]) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         f"everyrank {name}", description=function.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

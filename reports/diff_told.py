@@ -154,7 +154,9 @@ def _run(run: Run, quote: Callable[[str], str] = plain) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(head.started))
     counts = ", ".join(f"{number:,} {ending}" for ending, number in run.counts.items())
     whole = "" if run.complete else f" NOT WHOLE, {run.came}:"
-    return f"{quote(str(run.path))} ({when} UTC, torch {plain(head.torch)}):{whole} {counts or 'no cases'}"
+    troubles = count(len(run.footer.troubles), "trouble") if run.footer and run.footer.troubles else ""
+    beside = f"; {troubles} beside the cases" if troubles else ""
+    return f"{quote(str(run.path))} ({when} UTC, torch {plain(head.torch)}):{whole} {counts or 'no cases'}{beside}"
 
 
 def _apart(diff: Diff, quote: Callable[[str], str] = plain) -> Iterator[str]:
@@ -164,6 +166,10 @@ def _apart(diff: Diff, quote: Callable[[str], str] = plain) -> Iterator[str]:
         before, now = getattr(old, name), getattr(new, name)
         if before != now:
             yield f"{name}: {quote(_value(before))} -> {quote(_value(now))}"
+    known = set(diff.old.footer.troubles) if diff.old.footer else set()
+    for trouble in diff.new.footer.troubles if diff.new.footer else ():
+        if trouble not in known:
+            yield f"new trouble: {quote(trouble)}"
 
 
 def _value(value: object) -> str:

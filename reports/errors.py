@@ -84,3 +84,15 @@ class CannotWrite(ReportError):
 
 class BadAlias(ReportError):
     """A table of aliases, or a line of it, that cannot be used."""
+
+
+class BadLedger(ReportError):
+    """A ledger that cannot be read, or not be changed without losing what a person wrote into it."""
+
+
+class NoSubject(ReportError):
+    """A subject was meant that the run does not have, or it is not clear which one."""
+
+
+class NoNights(ReportError):
+    """A folder that holds no run file which can be read."""

@@ -51,8 +51,8 @@ class Header(Line, tag="header", frozen=True):
     backends: list[str] = []
     command: list[str] = []  # what pytest was called with
     workers: int = 1
-    cases: list[str] = []  # the ids of all multi-rank tests that were collected, in order
-    subjects: dict[str, str] = {}  # each subject, and the file of its ledger ("" where it names none)
+    subjects: dict[str, str] = {}  # the file of each subject's ledger; empty where it has none
+    cases: list[str] = []  # the ids of all multi-rank tests that were collected, in order; one may be there twice
 
 
 class PhasePart(Part, frozen=True):
@@ -163,6 +163,7 @@ class Footer(Line, tag="footer", frozen=True):
     counts: dict[str, int]  # by outcome, only those that occurred
     seconds: float
     exit: int  # pytest's exit status
+    troubles: list[str] = []  # what went wrong beside the cases, such as a file that could not be collected
 
 
 AnyLine = Header | CaseLine | Footer

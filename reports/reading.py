@@ -71,8 +71,8 @@ class Run:
 
     @property
     def green(self) -> bool:
-        """Whether the run is whole and nothing in it needs a person."""
-        return self.complete and not RED & self.counts.keys()
+        """Whether the run is whole and nothing in it, or beside it, needs a person."""
+        return self.footer is not None and not self.footer.troubles and not RED & self.counts.keys()
 
     @property
     def came(self) -> str:
