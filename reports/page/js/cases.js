@@ -103,13 +103,13 @@ function openFromList(at) {
   openCase(list.indices[at], "");
 }
 
-/** Bring a row into sight. */
+/** Bring a row into sight; the heads stay at the top, over what is scrolled. */
 function reveal(at) {
   const height = rowHeight();
-  const body = list.body;
+  const { body, space } = list;
+  const foot = (at + 1) * height + space.offsetTop;
   if (at * height < body.scrollTop) body.scrollTop = at * height;
-  else if ((at + 1) * height > body.scrollTop + body.clientHeight)
-    body.scrollTop = (at + 1) * height - body.clientHeight;
+  else if (foot > body.scrollTop + body.clientHeight) body.scrollTop = foot - body.clientHeight;
 }
 
 function moveInList(event) {
@@ -135,31 +135,23 @@ function drawCases(into, of, indices) {
   const opened = of.case ? order.indexOf(indexOf(of.case)) : -1;
   if (opened >= 0) list.at = opened;
   list.space = el("div", { class: "space", role: "rowgroup" });
-  list.body = el("div", {
-    class: "rows",
-    id: "rows",
-    tabindex: "0",
-    role: "grid",
-    "aria-label": "Cases",
-    "aria-rowcount": order.length + 1,
-    on: { scroll: () => drawRows() },
-  });
   list.space.style.height = `${order.length * rowHeight()}px`;
-  list.body.append(list.space);
-  put(
-    into,
-    el(
-      "div",
-      { class: "list" },
-      el(
-        "div",
-        { class: "heads", role: "row" },
-        COLUMNS.map((by) => heading(of, by)),
-      ),
-      list.body,
-    ),
-    order.length ? null : nothing(),
+  const heads = COLUMNS.map((by) => heading(of, by));
+  list.body = el(
+    "div",
+    {
+      class: "rows",
+      id: "rows",
+      tabindex: "0",
+      role: "grid",
+      "aria-label": "Cases",
+      "aria-rowcount": order.length + 1,
+      on: { scroll: () => drawRows() },
+    },
+    el("div", { class: "heads", role: "row", "aria-rowindex": 1 }, heads),
+    list.space,
   );
+  put(into, el("div", { class: "list" }, list.body), order.length ? null : nothing());
   list.body.scrollTop = kept.top;
   if (opened >= 0) reveal(opened);
   drawRows(true);

@@ -83,6 +83,7 @@ function paint() {
   const ink = inks();
   const x = (at) => TIME.left + ((width - TIME.left) * (at - time.from)) / (time.to - time.from);
   paintAxis(pen, ink, x, width, height);
+  [canvas.dataset.from, canvas.dataset.to] = [time.from.toFixed(1), time.to.toFixed(1)];
   time.hits = [];
   time.lanes.forEach((lane, at) => paintLane(pen, ink, x, width, lane, TIME.head + at * (TIME.lane + TIME.gap)));
 }
