@@ -16,7 +16,7 @@ function errorRank(index) {
   return ulps === null ? -1 : typeof ulps === "number" ? ulps : Infinity; // inf and nan come as text
 }
 
-const narrow = matchMedia("(max-width: 760px)");
+const narrow = matchMedia("screen and (max-width: 760px)");
 const rowHeight = () => (narrow.matches ? 58 : 28);
 
 const list = { indices: [], at: 0, body: null, space: null, drawn: "" };

@@ -62,11 +62,20 @@ function inks() {
   return ink;
 }
 
-/** A round number of milliseconds between the marks of an axis. */
+const MINUTE = 60_000;
+const MARKS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 30_000].concat(
+  [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200].map((minutes) => minutes * MINUTE),
+);
+
+/** A round number of milliseconds between the marks of an axis, so that their names have room. */
 function tickStep(span, width) {
   const rough = (span * 90) / Math.max(90, width);
-  const power = 10 ** Math.floor(Math.log10(rough));
-  return [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
+  return MARKS.find((one) => one >= rough) || rough;
+}
+
+function tickName(at, step) {
+  if (at === 0) return "0";
+  return step >= MINUTE ? `${Math.round(at / MINUTE)} min` : duration(at / 1000);
 }
 
 function paint() {
@@ -101,7 +110,7 @@ function paintAxis(pen, ink, x, width, height) {
     pen.moveTo(place, 14);
     pen.lineTo(place, height);
     pen.stroke();
-    const told = at === 0 ? "0" : duration(at / 1000);
+    const told = tickName(at, step);
     if (place + 3 + pen.measureText(told).width < width) pen.fillText(told, place + 3, 11);
   }
 }

@@ -236,3 +236,5 @@ function slowest(indices) {
 }
 
 addEventListener("resize", () => state.view === "time" && paint());
+// Paper is narrower than the screen: painted anew, letters keep their shape.
+matchMedia("print").addEventListener("change", () => state.view === "time" && paint());
