@@ -1,4 +1,4 @@
-"""Every command that reads run files, on every file that is not to be believed: one clear line, and nothing changed."""
+"""Every command that reads run files, on every file that is not to be believed: one line, and nothing changed."""
 
 from __future__ import annotations
 

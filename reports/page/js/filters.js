@@ -157,7 +157,9 @@ function drawOutcomes(of) {
     );
   });
   put(byId("outcomes"), ...chips);
-  const seen = counts.map((number, place) => (of.outcome.length && !of.outcome.includes(OUTCOMES[place]) ? 0 : number));
+  const seen = counts.map((number, place) =>
+    of.outcome.length && !of.outcome.includes(OUTCOMES[place]) ? 0 : number,
+  );
   put(byId("spread"), ...bars(seen));
 }
 

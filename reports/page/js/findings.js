@@ -26,7 +26,10 @@ function someOf(indices, name, most) {
 function caseList(indices) {
   const items = el("ul");
   const list = el("details", { class: "cases" }, el("summary", { text: plural(indices.length, "case") }), items);
-  list.addEventListener("toggle", () => list.open && !items.firstChild && fillCases(items, [...indices].sort(worstFirst)));
+  list.addEventListener(
+    "toggle",
+    () => list.open && !items.firstChild && fillCases(items, [...indices].sort(worstFirst)),
+  );
   return list;
 }
 
@@ -36,10 +39,13 @@ function fillCases(items, order) {
     const act = () => openCase(index, "");
     const subject = el("span", { class: "faint", text: ` ${words(subjectOf(index))}` });
     const shape = glyph(outcomeOf(index), outcomeOf(index));
-    items.append(el("li", null, el("button", { type: "button", on: { click: act } }, shape, " ", nameOf(index), subject)));
+    items.append(
+      el("li", null, el("button", { type: "button", on: { click: act } }, shape, " ", nameOf(index), subject)),
+    );
   }
   const rest = order.length - most;
-  if (rest > 0) items.append(el("li", { class: "faint small", text: `and ${count(rest)} more: filter to see them all` }));
+  if (rest > 0)
+    items.append(el("li", { class: "faint small", text: `and ${count(rest)} more: filter to see them all` }));
 }
 
 function finding(outcome, indices, title, aside) {
@@ -105,14 +111,29 @@ function lacks(indices) {
 
 /** What no outcome tells: something was left behind, or a failure that neighbours had a part in. */
 function oddities(indices) {
-  const left = grouped(indices.filter((index) => column.leak[index] > 0), (index) => column.leak[index]);
+  const left = grouped(
+    indices.filter((index) => column.leak[index] > 0),
+    (index) => column.leak[index],
+  );
   const rows = [...left].map(([place, of]) =>
-    finding(outcomeOf(worstOf(of)), of, el("p", { class: "title", text: `left behind: ${data.strings[place]}` }), words(subjectOf(of[0]))),
+    finding(
+      outcomeOf(worstOf(of)),
+      of,
+      el("p", { class: "title", text: `left behind: ${data.strings[place]}` }),
+      words(subjectOf(of[0])),
+    ),
   );
   const alone = indices.filter((index) => column.alone[index]);
   if (alone.length) {
     const title = el("p", { class: "title", text: "failed in a world that had served before, and pass alone" });
-    rows.push(finding("fail", alone, title, someOf(alone, (index) => words(subjectOf(index)), 3)));
+    rows.push(
+      finding(
+        "fail",
+        alone,
+        title,
+        someOf(alone, (index) => words(subjectOf(index)), 3),
+      ),
+    );
   }
   return rows;
 }
@@ -134,9 +155,21 @@ function drawFindings(into, of, indices) {
   const odd = oddities(indices);
   put(
     into,
-    findingSection("Needs a person", `${plural(red, "case")}, ${plural(whys.length, "cause")}`, whys, "Nothing: all is as declared."),
-    findingSection("Known to the ledgers", plural(known.length, "entry", "entries"), known, "No case met an entry of a ledger."),
+    findingSection(
+      "Needs a person",
+      `${plural(red, "case")}, ${plural(whys.length, "cause")}`,
+      whys,
+      "Nothing: all is as declared.",
+    ),
+    findingSection(
+      "Known to the ledgers",
+      plural(known.length, "entry", "entries"),
+      known,
+      "No case met an entry of a ledger.",
+    ),
     findingSection("Declared lacks", plural(declared.length, "lack"), declared, "No case probed a declared lack."),
-    odd.length ? findingSection("Odd, whatever the outcome", plural(odd.length, "oddity", "oddities"), odd, "") : null,
+    odd.length
+      ? findingSection("Odd, whatever the outcome", plural(odd.length, "oddity", "oddities"), odd, "")
+      : null,
   );
 }
