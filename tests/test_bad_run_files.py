@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from everyrank.command import main
-from everyrank.reports.history_index import NAME
 
 from tests.made_up_runs import case, header, made_up, of
 
@@ -62,7 +61,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _everything(folder: Path) -> dict[str, bytes]:
-    files = [path for path in folder.rglob("*") if path.is_file() and path.name != NAME]
+    files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path): path.read_bytes() for path in files if path.stat().st_size < 10**6}
 
 
