@@ -9,13 +9,13 @@ from collections.abc import Sequence
 #: name: (what it does, the function that does it, as module:function)
 COMMANDS = {
     "run": ("run a subject's conformance: everyrank run module:SUBJECT", "everyrank.suites.command:run"),
+    "kill-matrix": ("prove that the laws can fail: every rogue, by law", "everyrank.suites.command:kill_matrix"),
     "page": ("show run files as one HTML file", "everyrank.reports.command:page"),
-    "schema": ("print the JSON Schema of a run file's lines", "everyrank.reports.schema:command"),
     "diff": ("compare two run files: what regressed since last night", "everyrank.reports.command:diff"),
+    "accept": ("bring the ledgers to what a run has shown", "everyrank.reports.command:accept"),
     "history": ("show each law over the nights, from a folder of run files", "everyrank.reports.command:history"),
     "badge": ("make a subject's badge from a run file", "everyrank.reports.command:badge"),
-    "accept": ("bring the ledgers to what a run has shown", "everyrank.reports.command:accept"),
-    "kill-matrix": ("prove that the laws can fail: every rogue, by law", "everyrank.suites.command:kill_matrix"),
+    "schema": ("print the JSON Schema of a run file's lines", "everyrank.reports.schema:command"),
 }
 
 

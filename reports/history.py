@@ -5,16 +5,23 @@ from __future__ import annotations
 import itertools
 import sqlite3
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Literal
 
 import msgspec
+from everyrank.reports.diff import GREW
 from everyrank.reports.errors import CannotRead, NoNights
 from everyrank.reports.history_index import LawKey, index, index_of
 from everyrank.reports.model import RED, Ending
+from everyrank.reports.pace import LAW_CASES, LAW_RATIO, LAW_SECONDS
+
+#: So many nights must have gone before, to say that one is slower.
+NIGHTS = 3
+#: So many laws must have run in a night, to say how slow it was as a whole.
+LAWS = 6
 
 State = Literal["green", "red", "unknown"]
 
@@ -33,6 +40,7 @@ class Night:
     came: str
     seconds: float | None
     counts: dict[Ending, int]
+    tempo: float = 1.0  # how slow all laws were together, against the nights in the middle
 
     @property
     def date(self) -> str:
@@ -47,6 +55,7 @@ class Point:
     seconds: float | None  # of the median case
     relative: float | None  # the largest error
     ulps: float | None
+    even: float | None = None  # seconds of the median case, had the night been as slow as others
 
     @property
     def state(self) -> State:
@@ -110,8 +119,23 @@ class LawHistory:
 
     @property
     def pace(self) -> float | None:
-        """The time of its median case in its last night, by the median of the nights before."""
-        return _against([point.seconds for point in self.points if point])
+        """The time of its median case in its last night, by the median of those before, all nights evened out."""
+        return _against([point.even for point in self.points if point])
+
+    @property
+    def slower(self) -> bool:
+        """Whether its last night stands out from all before."""
+        tried = [point for point in self.points if point and point.even is not None]
+        if self.pace is None or len(tried) <= NIGHTS or sum(tried[-1].counts.values()) < LAW_CASES:
+            return False
+        times = [point.even or 0.0 for point in tried]
+        usual = median(times[:-1])
+        return times[-1] > max(times[:-1]) and self.pace >= LAW_RATIO and times[-1] - usual >= LAW_SECONDS
+
+    @property
+    def less_exact(self) -> bool:
+        """Whether its largest error grew in its last night."""
+        return self.drift is not None and self.drift > GREW
 
     @property
     def drift(self) -> float | None:
@@ -176,8 +200,29 @@ def _history(base: sqlite3.Connection, partial: bool) -> History:
         if night in place:
             of_law = points.setdefault((subject, contract, law), [None] * len(nights))
             of_law[place[night]] = Point(_COUNTS.decode(counts), seconds, relative, ulps)
-    laws = tuple(LawHistory(*key, tuple(points[key]), *flips.get(key, (0, 0, 0))) for key in sorted(points))
-    return History(tuple(nights.values()), laws, tuple(left_out))
+    tempos = _tempos(len(nights), points.values())
+    laws = tuple(LawHistory(*key, _evened(points[key], tempos), *flips.get(key, (0, 0, 0))) for key in sorted(points))
+    told = tuple(replace(one, tempo=tempo) for one, tempo in zip(nights.values(), tempos, strict=True))
+    return History(told, laws, tuple(left_out))
+
+
+def _tempos(nights: int, laws: Iterable[Sequence[Point | None]]) -> list[float]:
+    """How slow each night was: the median, over its laws, of the time that they took by what they take usually."""
+    ratios: list[list[float]] = [[] for _ in range(nights)]
+    for points in laws:
+        times = [point.seconds for point in points if point and point.seconds]
+        for night, point in enumerate(points):
+            if point and point.seconds:
+                ratios[night].append(point.seconds / median(times))
+    # Of a few laws, one that got slower would be taken for the night.
+    return [median(of_night) if len(of_night) >= LAWS else 1.0 for of_night in ratios]
+
+
+def _evened(points: Sequence[Point | None], tempos: Sequence[float]) -> tuple[Point | None, ...]:
+    return tuple(
+        replace(point, even=point.seconds / tempo) if point and point.seconds else point
+        for point, tempo in zip(points, tempos, strict=True)
+    )
 
 
 def _flips(base: sqlite3.Connection, nights: dict[int, Night]) -> dict[LawKey, tuple[int, int, int]]:

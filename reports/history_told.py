@@ -8,15 +8,12 @@ from typing import Any
 
 import msgspec
 from everyrank.reports.history import History, LawHistory, State
+from everyrank.reports.model import RED
 from everyrank.reports.words import count, duration, plain
 
 #: One letter a night.
 MARKS: dict[State, str] = {"green": ".", "red": "F", "unknown": " "}
 
-#: A law's last night is told of from these ratios on.
-SLOWER, DRIFTED = 1.5, 4.0
-#: Seconds of the median case, below which its time is noise.
-FLOOR = 0.02
 #: Nights that are drawn.
 _DRAWN = 60
 
@@ -44,26 +41,25 @@ def as_text(history: History, every: bool = False) -> str:
 
 
 def as_json(history: History) -> str:
-    """All laws over all nights. Nights are told by their place in the list."""
-    data = {
+    """For programs: all laws over all nights."""
+    return msgspec.json.format(msgspec.json.encode(as_data(history)), indent=2).decode() + "\n"
+
+
+def as_data(history: History) -> dict[str, Any]:
+    """As plain data, which the page takes too. A law tells of nights by their place in the list."""
+    return {
         "nights": [{**msgspec.to_builtins(night), "date": night.date} for night in history.nights],
-        "left_out": history.left_out,
+        "left_out": list(history.left_out),
         "laws": [_law_data(law) for law in history.laws],
     }
-    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n"
-
-
-def _slow(law: LawHistory) -> bool:
-    last = next((point.seconds for point in reversed(law.points) if point and point.seconds), 0.0)
-    return law.pace is not None and law.pace >= SLOWER and last >= FLOOR
 
 
 _SECTIONS: Sequence[tuple[str, Callable[[LawHistory], bool]]] = (
     ("red", lambda law: law.red),
     ("flaky: cases flip, and no new kit or torch explains it", lambda law: law.flaked > 1),
     ("was red", lambda law: law.first_bad is not None),
-    ("slower than before", _slow),
-    ("less exact than before", lambda law: law.drift is not None and law.drift > DRIFTED),
+    ("slower than before", lambda law: law.slower),
+    ("less exact than before", lambda law: law.less_exact),
 )
 
 
@@ -87,7 +83,9 @@ def name(law: LawHistory) -> str:
 def _facts(law: LawHistory, history: History) -> Iterator[str]:
     if law.since is not None:
         night = history.nights[law.since]
-        yield f"red since {night.date} ({plain(night.path)}, night {law.since + 1} of {len(history.nights)})"
+        yield f"red since {night.date} ({plain(night.path)})"
+        counts = next((point.counts for point in reversed(law.points) if point and point.state == "red"), {})
+        yield "last " + ", ".join(f"{number} {ending}" for ending, number in counts.items() if ending in RED)
     if law.first_bad is not None and law.first_bad != law.since:
         yield f"first bad night {history.nights[law.first_bad].date}"
     if law.flips:
@@ -121,6 +119,8 @@ def _law_data(law: LawHistory) -> dict[str, Any]:
         "flipped_cases": law.flipped,
         "flake_rate": law.flake_rate,
         "pace": law.pace,
+        "slower": law.slower,
+        "less_exact": law.less_exact,
         "drift": law.drift,
         "nights": points,
     }

@@ -12,6 +12,7 @@ import pytest
 from everyrank.reports import machine
 from everyrank.reports.gathering import Collected, Gathering
 from everyrank.reports.model import SCHEMA, CaseLine, Footer, Header
+from everyrank.reports.progress import Progress, terminal
 from everyrank.reports.summary import Summary
 from everyrank.reports.tally import Tally
 from everyrank.reports.writing import NotWritable, RunFile
@@ -36,6 +37,7 @@ class Run:
         self._file = _open(path) if path is not None else None
         self._started = time.time()
         self._headed = False
+        self._progress: Progress | None = None
         config.pluginmanager.register(self.gathering, "everyrank-gathering")
         config.pluginmanager.register(Summary(config, self.tally, path, self._trouble), "everyrank-summary")
 
@@ -43,6 +45,8 @@ class Run:
         """These are the multi-rank tests; before the first of them."""
         self.gathering.expect(found, times)
         self._head()
+        found_terminal = terminal(self._config)
+        self._progress = Progress(found_terminal) if found_terminal is not None else None
 
     def _head(self) -> None:
         if self._file is None or self._headed:
@@ -72,6 +76,9 @@ class Run:
         self.tally.add(case)
         if self._file is not None:
             self._file.write(case)
+        if self._progress is not None:
+            worlds = sum(self.gathering.worlds_up.values())
+            self._progress.update(self.tally, len(self.gathering.ids), worlds)
 
     def _trouble(self) -> str:
         return self._file.trouble if self._file is not None else ""
@@ -92,6 +99,9 @@ class Run:
 
     def _finish(self, session: pytest.Session) -> None:
         self._head()
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
         self.gathering.close()
         if self._file is None:
             return

@@ -92,6 +92,33 @@ def test_time_and_error_are_told_against_the_nights_before(tmp_path: Path) -> No
     assert found.drift == pytest.approx(8)
 
 
+def _times(folder: Path, *nights: dict[str, float]) -> dict[str, LawHistory]:
+    """Nights in which the cases of each law took so long."""
+    for number, times in enumerate(nights):
+        cases = [case(name, f"SGD-{n}", seconds=seconds) for name, seconds in times.items() for n in range(5)]
+        night(number, cases).write(folder / f"{number}.jsonl")
+    return {one.law: one for one in of_folder(folder).laws}
+
+
+def test_a_law_is_slower_if_its_last_night_stands_out_from_all_before(tmp_path: Path) -> None:
+    found = _times(tmp_path, *[{"clip": 0.1, "tied": 0.1}] * 4, {"clip": 0.3, "tied": 0.1})
+    assert [found[name].slower for name in ("clip", "tied")] == [True, False]
+
+
+@pytest.mark.parametrize("before", [[0.1, 0.1], [0.1, 0.4, 0.1, 0.1]])
+def test_of_few_nights_or_restless_ones_nothing_is_said(tmp_path: Path, before: list[float]) -> None:
+    found = _times(tmp_path, *({"clip": seconds} for seconds in [*before, 0.3]))
+    assert not found["clip"].slower
+
+
+def test_a_slow_night_is_no_slow_law(tmp_path: Path) -> None:
+    laws = ("clip", "tied", "names", "frozen", "grad.zero", "grad.none")
+    found = _times(tmp_path, *[dict.fromkeys(laws, 0.1)] * 4, {**dict.fromkeys(laws, 0.3), "clip": 0.9})
+    assert [name for name, one in found.items() if one.slower] == ["clip"]
+    assert found["clip"].pace == pytest.approx(3)
+    assert [round(one.tempo, 1) for one in of_folder(tmp_path).nights] == [1, 1, 1, 1, 3]
+
+
 def test_a_test_of_no_subject_is_told_by_its_function(tmp_path: Path) -> None:
     cases = [CaseLine(f"test_a.py::test_b[ws{n}]", "pass", size=n) for n in (2, 3)]
     night(0, cases).write(tmp_path / "0.jsonl")
@@ -232,7 +259,7 @@ def _command(folder: Path) -> None:
         cases = [
             case("clip", outcome="fail" if number > 2 else "pass"),
             case("tied", outcome="fail" if number in (1, 3) else "pass"),
-            case("names", seconds=0.4 if number == 4 else 0.1),
+            *(case("names", label=f"SGD-{n}", seconds=0.4 if number == 4 else 0.1) for n in range(5)),
             case("frozen", error=error),
             case("grad.zero"),
         ]
@@ -285,7 +312,7 @@ left out: x.jsonl: empty: the run that was to write it never began
 
 red
   mine.Optimizer rpc-optimizer/clip
-    [...FF] red since 2026-05-31 20:26 (3.jsonl, night 4 of 5); 1 flip; flake rate 25.00%; 0.1 s a case (1.0x)
+    [...FF] red since 2026-05-31 20:26 (3.jsonl); last 1 fail; 1 flip; flake rate 25.00%; 0.1 s a case (1.0x)
 
 flaky: cases flip, and no new kit or torch explains it
   mine.Optimizer rpc-optimizer/tied
