@@ -5,14 +5,7 @@ const hasHistory = () => past !== null;
 
 /** A law of which there is something to tell: red, flipped, slower or less exact. */
 function stirred(law) {
-  return (
-    law.red ||
-    law.first_bad !== null ||
-    law.flips > 0 ||
-    law.flaked > 0 ||
-    law.pace >= 1.5 ||
-    number(law.drift) >= 4
-  );
+  return law.red || law.first_bad !== null || law.flips > 0 || law.flaked > 0 || law.slower || law.less_exact;
 }
 
 /** What needs a person first: red now, the newest first; then what flips, then what drifts. */
@@ -22,8 +15,9 @@ function nightOrder(one, other) {
     (other.since ?? -2) - (one.since ?? -2) ||
     other.flaked - one.flaked ||
     other.flips - one.flips ||
-    (number(other.drift) || 0) - (number(one.drift) || 0) ||
-    (other.pace || 0) - (one.pace || 0)
+    Number(other.less_exact) - Number(one.less_exact) ||
+    Number(other.slower) - Number(one.slower) ||
+    (number(other.drift) || 0) - (number(one.drift) || 0)
   );
 }
 
@@ -132,13 +126,13 @@ function nightRow(law) {
       "td",
       { class: "told" },
       spark(last(3), false),
-      el("span", { class: law.pace >= 1.5 ? "bad" : "", text: times(law.pace) }),
+      el("span", { class: law.slower ? "bad" : "", text: times(law.pace) }),
     ),
     el(
       "td",
       { class: "told" },
       spark(last(4), true),
-      el("span", { class: number(law.drift) >= 4 ? "bad" : "", text: times(law.drift) }),
+      el("span", { class: law.less_exact ? "bad" : "", text: times(law.drift) }),
     ),
   );
 }
