@@ -124,9 +124,11 @@ def test_where_the_time_went_is_summed_and_leads_on(browser: Browser, report: Pa
 
 
 def test_a_green_run_says_so_and_a_cut_one_never(browser: Browser, tmp_path: Path) -> None:
-    green = of(header(), [case(), case(label="Adam", outcome="known")])
+    green = of(header(workers=1, seed=0), [case(), case(label="Adam", outcome="known")])
     browser.open(write(green, tmp_path))
     assert browser.text("#sentence") == "All 2 cases ended as declared."
+    assert "NaN" not in browser.text("#facts")
+    assert "undefined" not in browser.text("#facts")
     browser.open(write(green.cut_after(1), tmp_path, partial=True))
     told = browser.text("#sentence")
     assert told == "The run did not come to its end: 1 of 2 cases told. 1 of 2 cases needs a person."

@@ -29,7 +29,7 @@ function seenAtNight(of) {
   return past.laws.filter(
     (law) =>
       (of.subject === "" || law.subject === (of.subject === NONE ? "" : of.subject)) &&
-      (of.law === "" || nightLaw(law) === of.law) &&
+      (of.law === "" || nightLaw(law) === of.law || nightLaw(law).startsWith(`${of.law}::`)) &&
       asked.every((word) => `${law.subject} ${nightLaw(law)}`.toLowerCase().includes(word)),
   );
 }
@@ -102,7 +102,9 @@ function times(value) {
 const nightName = (place) => (place === null ? "" : place < 0 ? "earlier" : past.nights[place].date.slice(0, 10));
 
 function nightRow(law) {
-  const open = () => go({ view: "cases", subject: law.subject || NONE, law: law.contract ? nightLaw(law) : "" });
+  // A test without a subject has no law but its file; its name is looked for.
+  const tonight = law.contract ? { law: nightLaw(law) } : { q: law.law };
+  const open = () => go({ view: "cases", subject: law.subject || NONE, ...tonight });
   const last = (at) => law.points.map((point) => (point === null ? null : point[at]));
   return el(
     "tr",
