@@ -49,7 +49,7 @@ def law_of(case: CaseLine) -> LawKey:
 @contextlib.contextmanager
 def index(folder: Path, rebuild: bool = False) -> Iterator[sqlite3.Connection]:
     """The index of all run files below the folder, up to date; in memory where the folder cannot be written."""
-    files = sorted(folder.rglob("*.jsonl"))
+    files = sorted(file for file in folder.rglob("*.jsonl") if not file.is_dir())
     place = str(folder / NAME)
     if rebuild:
         with contextlib.suppress(OSError):
