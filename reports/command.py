@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -175,7 +176,9 @@ def badge(arguments: Sequence[str]) -> int:
 
 def _parser(name: str, function: Callable[..., int]) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
-        f"everyrank {name}", description=function.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        f"everyrank {name}",
+        description=inspect.getdoc(function),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
 

@@ -48,6 +48,7 @@ def test_each_law_is_told_night_by_night(nights: Path) -> None:
     assert worst["breaks"] == ["pass"] * 3 + ["fail"] * 2
     assert (laws["breaks"]["red"], laws["breaks"]["since"], laws["breaks"]["first_bad"]) == (True, 3, 3)
     assert (laws["flips"]["red"], laws["flips"]["since"], laws["flips"]["flips"]) == (False, None, 4)
+    assert laws["still"]["less_exact"]
     assert laws["still"]["drift"] == pytest.approx(16e-12 / 3e-12, rel=0.01)
 
 

@@ -40,6 +40,17 @@ def test_red_cases_of_one_cause_are_told_once_and_lead_to_it(browser: Browser, t
     assert "was killed by SIGKILL" in browser.case_opened()
 
 
+def test_of_very_many_causes_the_first_are_drawn_and_the_rest_on_demand(browser: Browser, tmp_path: Path) -> None:
+    causes = ["".join(chr(97 + int(digit)) for digit in str(at)) for at in range(130)]
+    lines = [case(label=f"SGD-{cause}", outcome="fail", message=f"no {cause}") for cause in causes]
+    browser.open(write(of(header(), lines), tmp_path), view="findings")
+    assert "130 cases, 130 causes" in browser.text("#main")
+    assert len(browser.all(".finding")) == 100
+    browser.js("document.querySelector('.more').click()")
+    assert len(browser.all(".finding")) == 130
+    assert browser.all(".more") == []
+
+
 def test_the_timeline_has_a_band_a_worker_and_a_bar_leads_to_its_case(browser: Browser, report: Path) -> None:
     browser.open(report, view="time")
     worlds = {line.world for line in RUN.cases if line.world}
@@ -124,9 +135,11 @@ def test_where_the_time_went_is_summed_and_leads_on(browser: Browser, report: Pa
 
 
 def test_a_green_run_says_so_and_a_cut_one_never(browser: Browser, tmp_path: Path) -> None:
-    green = of(header(), [case(), case(label="Adam", outcome="known")])
+    green = of(header(workers=1, seed=0), [case(), case(label="Adam", outcome="known")])
     browser.open(write(green, tmp_path))
     assert browser.text("#sentence") == "All 2 cases ended as declared."
+    assert "NaN" not in browser.text("#facts")
+    assert "undefined" not in browser.text("#facts")
     browser.open(write(green.cut_after(1), tmp_path, partial=True))
     told = browser.text("#sentence")
     assert told == "The run did not come to its end: 1 of 2 cases told. 1 of 2 cases needs a person."

@@ -125,8 +125,7 @@ def _id_parts(case: CaseLine) -> tuple[str, str, str | None]:
 
 
 def _run_facts(run: Run) -> dict[str, Any]:
-    facts: dict[str, Any] = msgspec.to_builtins(run.header)
-    facts.pop("line")
+    facts = msgspec.structs.asdict(run.header)  # with what is as by default, which a line leaves out
     facts["cases"] = len(run.header.cases)
     return {
         **facts,

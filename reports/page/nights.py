@@ -49,6 +49,8 @@ def _law(law: LawHistory, first: int) -> dict[str, Any]:
         "flake_rate": round(law.flake_rate, 6),
         "pace": _figure(law.pace),
         "drift": _figure(law.drift),
+        "slower": law.slower,
+        "less_exact": law.less_exact,
     }
 
 

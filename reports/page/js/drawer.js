@@ -140,7 +140,7 @@ function caseHead(index) {
       { class: "outcome", "data-outcome": outcome },
       glyph(outcome),
       el("b", { text: outcome }),
-      el("span", { class: "faint", text: SAYS[outcome] }),
+      el("span", { class: "faint", text: saysOf(index) }),
       column.alone[index] ? el("span", { class: "tag", text: "passes alone" }) : null,
     ),
     el(

@@ -63,7 +63,7 @@ function causes(indices) {
   const red = indices.filter(isRed);
   const groups = [...grouped(red, signature).values()];
   groups.sort((one, other) => column.outcome[one[0]] - column.outcome[other[0]] || other.length - one.length);
-  return groups.map((of) => {
+  return groups.map((of) => () => {
     const first = of[0];
     const title = el(
       "button",
@@ -83,7 +83,7 @@ function causes(indices) {
 function entries(indices) {
   const declared = indices.filter((index) => column.ledger[index] >= 0);
   const groups = [...grouped(declared, (index) => `${column.ledger[index]}\n${column.subject[index]}`).values()];
-  return groups.map((of) => {
+  return groups.map((of) => () => {
     const entry = data.ledger[column.ledger[of[0]]];
     const worst = worstOf(of);
     const stale = of.filter((index) => outcomeOf(index) === "stale").length;
@@ -100,12 +100,13 @@ function entries(indices) {
 function lacks(indices) {
   const declared = indices.filter((index) => column.lack[index] > 0);
   const groups = [...grouped(declared, (index) => `${column.lack[index]}\n${column.subject[index]}`).values()];
-  return groups.map((of) =>
-    finding(outcomeOf(worstOf(of)), of, el("p", { class: "title", text: data.strings[column.lack[of[0]]] }), [
-      words(subjectOf(of[0])),
-      " · ",
-      someOf(of, (index) => lawOf(index).key, 4),
-    ]),
+  return groups.map(
+    (of) => () =>
+      finding(outcomeOf(worstOf(of)), of, el("p", { class: "title", text: data.strings[column.lack[of[0]]] }), [
+        words(subjectOf(of[0])),
+        " · ",
+        someOf(of, (index) => lawOf(index).key, 4),
+      ]),
   );
 }
 
@@ -115,18 +116,20 @@ function oddities(indices) {
     indices.filter((index) => column.leak[index] > 0),
     (index) => column.leak[index],
   );
-  const rows = [...left].map(([place, of]) =>
-    finding(
-      outcomeOf(worstOf(of)),
-      of,
-      el("p", { class: "title", text: `left behind: ${data.strings[place]}` }),
-      words(subjectOf(of[0])),
-    ),
+  const rows = [...left].map(
+    ([place, of]) =>
+      () =>
+        finding(
+          outcomeOf(worstOf(of)),
+          of,
+          el("p", { class: "title", text: `left behind: ${data.strings[place]}` }),
+          words(subjectOf(of[0])),
+        ),
   );
   const alone = indices.filter((index) => column.alone[index]);
   if (alone.length) {
     const title = el("p", { class: "title", text: "failed in a world that had served before, and pass alone" });
-    rows.push(
+    rows.push(() =>
       finding(
         "fail",
         alone,
@@ -138,12 +141,27 @@ function oddities(indices) {
   return rows;
 }
 
+const FIRST = 100; // findings that are drawn at once; nobody reads more before filtering
+
+/** Findings under a heading: each is drawn by a function, the first at once and the rest on demand. */
 function findingSection(title, says, rows, empty) {
+  const list = el(
+    "ol",
+    null,
+    rows.slice(0, FIRST).map((row) => row()),
+  );
+  const rest = rows.length - FIRST;
+  const more = el("button", { type: "button", class: "more", text: `the other ${count(rest)}` });
+  more.addEventListener("click", () => {
+    list.append(...rows.slice(FIRST).map((row) => row()));
+    more.remove();
+  });
   return el(
     "section",
     { class: "card wide findings" },
     el("header", null, el("h2", { text: title }), el("span", { class: "sum", text: rows.length ? says : "" })),
-    rows.length ? el("ol", null, rows) : el("p", { class: "faint", text: empty }),
+    rows.length ? list : el("p", { class: "faint", text: empty }),
+    rest > 0 && more,
   );
 }
 

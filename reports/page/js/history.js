@@ -5,14 +5,7 @@ const hasHistory = () => past !== null;
 
 /** A law of which there is something to tell: red, flipped, slower or less exact. */
 function stirred(law) {
-  return (
-    law.red ||
-    law.first_bad !== null ||
-    law.flips > 0 ||
-    law.flaked > 0 ||
-    law.pace >= 1.5 ||
-    number(law.drift) >= 4
-  );
+  return law.red || law.first_bad !== null || law.flips > 0 || law.flaked > 0 || law.slower || law.less_exact;
 }
 
 /** What needs a person first: red now, the newest first; then what flips, then what drifts. */
@@ -22,8 +15,9 @@ function nightOrder(one, other) {
     (other.since ?? -2) - (one.since ?? -2) ||
     other.flaked - one.flaked ||
     other.flips - one.flips ||
-    (number(other.drift) || 0) - (number(one.drift) || 0) ||
-    (other.pace || 0) - (one.pace || 0)
+    Number(other.less_exact) - Number(one.less_exact) ||
+    Number(other.slower) - Number(one.slower) ||
+    (number(other.drift) || 0) - (number(one.drift) || 0)
   );
 }
 
@@ -35,7 +29,7 @@ function seenAtNight(of) {
   return past.laws.filter(
     (law) =>
       (of.subject === "" || law.subject === (of.subject === NONE ? "" : of.subject)) &&
-      (of.law === "" || nightLaw(law) === of.law) &&
+      (of.law === "" || nightLaw(law) === of.law || nightLaw(law).startsWith(`${of.law}::`)) &&
       asked.every((word) => `${law.subject} ${nightLaw(law)}`.toLowerCase().includes(word)),
   );
 }
@@ -108,7 +102,9 @@ function times(value) {
 const nightName = (place) => (place === null ? "" : place < 0 ? "earlier" : past.nights[place].date.slice(0, 10));
 
 function nightRow(law) {
-  const open = () => go({ view: "cases", subject: law.subject || NONE, law: law.contract ? nightLaw(law) : "" });
+  // A test without a subject has no law but its file; its name is looked for.
+  const tonight = law.contract ? { law: nightLaw(law) } : { q: law.law };
+  const open = () => go({ view: "cases", subject: law.subject || NONE, ...tonight });
   const last = (at) => law.points.map((point) => (point === null ? null : point[at]));
   return el(
     "tr",
@@ -132,13 +128,13 @@ function nightRow(law) {
       "td",
       { class: "told" },
       spark(last(3), false),
-      el("span", { class: law.pace >= 1.5 ? "bad" : "", text: times(law.pace) }),
+      el("span", { class: law.slower ? "bad" : "", text: times(law.pace) }),
     ),
     el(
       "td",
       { class: "told" },
       spark(last(4), true),
-      el("span", { class: number(law.drift) >= 4 ? "bad" : "", text: times(law.drift) }),
+      el("span", { class: law.less_exact ? "bad" : "", text: times(law.drift) }),
     ),
   );
 }
