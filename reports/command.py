@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ _PARTIAL = "read also files of runs that were killed: what was never told counts
 def page(arguments: Sequence[str]) -> int:
     """Make one HTML file of one or several run files: it needs no network and no other file.
 
-    Several files are parts of one run, of other subjects each.
+    Several files are parts of one run, of other subjects each. A history adds the nights before.
     """
     parser = _parser("page", page)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run file")
@@ -27,20 +28,24 @@ def page(arguments: Sequence[str]) -> int:
         help="where to write it; report.html if nothing is said",
     )  # fmt: skip
     parser.add_argument(
+        "--history", type=Path, metavar="FOLDER", help="a folder of run files: each law over the nights"
+    )
+    parser.add_argument(
         "--title", default="", help="what the page is called; the names of the files if nothing is said"
     )
     parser.add_argument("--partial", action="store_true", help=_PARTIAL)
     given = parser.parse_args(arguments)
 
     def make() -> int:
-        from everyrank.reports import reading
+        from everyrank.reports import history, reading
         from everyrank.reports.keeping import keep
         from everyrank.reports.page import build, output
 
         runs = [reading.read(path, given.partial) for path in given.runs]
         build.check_apart(runs)
         output.check(given.output)
-        keep(given.output, build.page(runs, given.title), given.runs)
+        nights = history.of_folder(given.history, given.partial) if given.history else None
+        keep(given.output, build.page(runs, given.title, nights), given.runs)
         print(f"{given.output}: {output.told(runs)}")
         return 0
 
@@ -171,7 +176,9 @@ def badge(arguments: Sequence[str]) -> int:
 
 def _parser(name: str, function: Callable[..., int]) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
-        f"everyrank {name}", description=function.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        f"everyrank {name}",
+        description=inspect.getdoc(function),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 from everyrank.reports.diff import GREW
 from everyrank.reports.errors import CannotRead, NoNights
-from everyrank.reports.history_index import LawKey, index, index_of
+from everyrank.reports.history_index import LawKey, forget, index, index_of
 from everyrank.reports.model import RED, Ending
 from everyrank.reports.pace import LAW_CASES, LAW_RATIO, LAW_SECONDS
 
@@ -165,6 +165,7 @@ def of_folder(folder: Path, partial: bool = False, rebuild: bool = False) -> His
         with index(folder, rebuild=True) as base:
             found = _history(base, partial)
     if not found.nights:
+        forget(folder)
         why = f": {found.left_out[0]}" if found.left_out else ""
         raise NoNights(f"{folder}: no run file that can be read{why}")
     return found

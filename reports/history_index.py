@@ -49,14 +49,19 @@ def law_of(case: CaseLine) -> LawKey:
 @contextlib.contextmanager
 def index(folder: Path, rebuild: bool = False) -> Iterator[sqlite3.Connection]:
     """The index of all run files below the folder, up to date; in memory where the folder cannot be written."""
-    files = sorted(folder.rglob("*.jsonl"))
+    files = sorted(file for file in folder.rglob("*.jsonl") if not file.is_dir())
     place = str(folder / NAME)
     if rebuild:
-        with contextlib.suppress(OSError):
-            os.unlink(place)
+        forget(folder)
     base = _kept(place, folder, files) or _in_memory(folder, files)
     with contextlib.closing(base):
         yield base
+
+
+def forget(folder: Path) -> None:
+    """Remove the index: it can be made again, and a folder without nights needs none."""
+    with contextlib.suppress(OSError):
+        os.unlink(folder / NAME)
 
 
 @contextlib.contextmanager

@@ -169,6 +169,7 @@ def test_a_folder_without_nights_is_refused(tmp_path: Path) -> None:
         of_folder(tmp_path)
     with pytest.raises(errors.CannotRead, match="No such file"):
         of_folder(tmp_path / "missing")
+    assert os.listdir(tmp_path) == ["empty.jsonl"]
 
 
 # --- the index ---------------------------------------------------------------------------------------

@@ -7,20 +7,12 @@ from pathlib import Path
 
 import pytest
 from everyrank.reports.model import RED, CaseLine
-from everyrank.reports.page.build import page
-from everyrank.reports.reading import read
 
 from tests.chromium import Browser
 from tests.made_up_runs import MadeUp, case, header, made_up, of
+from tests.pages import write
 
 RUN = made_up(seed=2, cases=400)
-
-
-def write(run: MadeUp, folder: Path, partial: bool = False) -> Path:
-    """The page of a run."""
-    file = folder / "report.html"
-    file.write_text(page([read(run.write(folder / "run.jsonl"), partial)]), encoding="utf-8")
-    return file
 
 
 @pytest.fixture(scope="module")
