@@ -254,6 +254,7 @@ def test_slash_filters_digits_turn_views_and_escape_clears(browser: Browser, rep
     assert browser.state() == {"view": "cases"}
     browser.keys("3")
     assert browser.state() == {"view": "time"}
+    assert browser.text("#views [aria-current]") == "Time"
     browser.keys("5")  # no history here
     assert browser.state() == {"view": "time"}
 

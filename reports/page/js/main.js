@@ -70,11 +70,9 @@ function drawViews(of, indices) {
         "button",
         {
           type: "button",
-          role: "tab",
           id: `view-${view}`,
           hidden: view === "history" && !hasHistory(),
-          "aria-selected": String(view === of.view),
-          "aria-controls": "main",
+          "aria-current": view === of.view ? "page" : null,
           title: `${NAMES[view]} (${at + 1})`,
           on: { click: () => go({ view }) },
         },
