@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 from collections.abc import Generator
@@ -12,6 +13,7 @@ from everyrank.adopt.recognise import CONTINUOUS, Adopted, Finding, Left, Skippe
 from everyrank.declaration import Declaration
 from everyrank.parts import outside
 from everyrank.rank import RANK
+from everyrank.seeds import accelerated
 from everyrank.stash import DECLARATION, FIXTURES, MISUSE
 
 FINDING: pytest.StashKey[Finding] = pytest.StashKey()
@@ -30,6 +32,8 @@ class Adopter:
         adopted = sum(isinstance(one, Adopted) for one in findings)
         left = sum(isinstance(one, Left) and one.theirs for one in findings)
         self._counted = (adopted, left)
+        if adopted:
+            _import_early()
 
     @pytest.hookimpl
     def pytest_report_collectionfinish(self) -> str:
@@ -61,6 +65,17 @@ class Adopter:
         with running:
             item.obj = getattr(case, name)
             return (yield)
+
+
+def _import_early() -> None:
+    """What every rank would otherwise import in its first test."""
+    names = ["everyrank.adopt.spawned", "everyrank.adopt.continuous"]
+    if not accelerated():  # it might touch one
+        names.append("torch.testing._internal.common_device_type")
+    if "torch.distributed.rpc" in sys.modules:
+        names.append("torch.distributed.rpc.rref_proxy")
+    for name in names:
+        importlib.import_module(name)
 
 
 def _reopen_logs() -> None:
