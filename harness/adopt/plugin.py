@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from everyrank.adopt.recognise import CONTINUOUS, Adopted, Finding, Left, Skipped, recognise
 from everyrank.declaration import Declaration
-from everyrank.parts import outside
 from everyrank.rank import RANK
 from everyrank.seeds import accelerated
 from everyrank.stash import DECLARATION, FIXTURES, MISUSE
@@ -23,7 +22,6 @@ class Adopter:
     """Recognises torch's test classes after collection, and lets ranks run them."""
 
     def __init__(self) -> None:
-        self._outside = outside()
         self._counted: tuple[int, int] | None = None
 
     @pytest.hookimpl(trylast=True)
@@ -61,7 +59,7 @@ class Adopter:
         else:
             from everyrank.adopt.spawned import spawned
 
-            running = spawned(rank, case, name, self._outside)
+            running = spawned(rank, case, name)
         with running:
             item.obj = getattr(case, name)
             return (yield)

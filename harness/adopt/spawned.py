@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def spawned(rank: Rank, case: Any, name: str, outside: dict[str, str | None]) -> Iterator[None]:
+def spawned(rank: Rank, case: Any, name: str) -> Iterator[None]:
     """While the case runs in here, its processes are the ranks of this world."""
     home: Any = sys.modules[HOME]
 
@@ -28,7 +28,7 @@ def spawned(rank: Rank, case: Any, name: str, outside: dict[str, str | None]) ->
         with skips_of(home):
             _run(type(case), rank.world.rank, name, start)
 
-    parts = Parts(rank, case, name, body, outside)
+    parts = Parts(rank, case, name, body)
     case._start_processes = lambda proc: parts.started({"fake_pg": getattr(case, "fake_pg", False)})
     with _in_place(home.MultiProcessTestCase, "run_test", _run_test), parts.played():
         yield
