@@ -30,7 +30,7 @@ OUTCOMES = {
     "FailsInSetUp::test_not_reached": "failed",
     "TearsDownLast::test_all_end": "passed",
     "TearsDownLast::test_all_skip": "skipped",
-    "WaitsForWhoSkips::test_waits_for_ever": "failed",  # after 300 s
+    "WaitsForWhoSkips::test_waits_for_ever": "failed",
     "LeavesInRun::test_has_a_group": "passed",
     "LeavesInRun::test_fails": "failed",
     "Base::test_gathers_size_1_float32": "passed",

@@ -71,7 +71,7 @@ class ShardedTensorTestBase(MultiProcessTestCase):
                 options.set_device_map(f"worker{rank}", {self.rank: rank})
         rpc.init_rpc(
             f"worker{self.rank}",
-            # Named: torch's default is none of its backends any more, once the faulty agent has been imported.
+            # Named: once the faulty agent has been imported, torch's default is no backend of it (pytorch#104620).
             backend=rpc.backend_registry.BackendType.TENSORPIPE,
             rank=self.rank,
             world_size=self.world_size,
