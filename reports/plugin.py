@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,13 +58,19 @@ def pytest_everyrank_told(item: pytest.Item, told: dict[str, Any], reports: list
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     factory = getattr(node.config, "_tmp_path_factory", None)
-    folder = factory.getbasetemp() if factory is not None else tempfile.gettempdir()
-    node.workerinput["everyrank_collected"] = os.path.join(folder, f"everyrank-{uuid.uuid4().hex}.json")
+    if factory is not None:
+        name = f"everyrank-{uuid.uuid4().hex}.json"
+        node.workerinput["everyrank_collected"] = os.path.join(factory.getbasetemp(), name)
+    elif node.config.getoption("run_file") or _ini(node.config):
+        raise pytest.UsageError("--run-file: with pytest-xdist it needs pytest's temp folder: leave out -p no:tmpdir")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
-    path = Path(node.workerinput["everyrank_collected"])
+    given = node.workerinput.get("everyrank_collected")
+    if given is None:
+        return
+    path = Path(given)
     if path.exists() and path.read_bytes() == _NOTHING:
         path.unlink()
         return

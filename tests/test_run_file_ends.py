@@ -232,6 +232,14 @@ def test_a_file_that_is_not_ours_stops_the_run_before_any_test(project: Project)
     assert mine.read_text() == "years of work"
 
 
+def test_workers_that_have_no_place_to_leave_their_list_are_refused(project: Project) -> None:
+    project.write("test_inner.py", _TWO)
+    inner = project.run("-p", "no:tmpdir", "-n", "1", "--run-file", "run.jsonl")
+    assert inner.code == pytest.ExitCode.USAGE_ERROR
+    assert "ERROR: --run-file: with pytest-xdist it needs pytest's temp folder" in inner.out
+    assert not inner.tests
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_without_rights_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
