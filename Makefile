@@ -4,10 +4,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: conformance kill-matrix test check bench clean
+.PHONY: install conformance kill-matrix test check bench clean
+
+install: $(STAMP)
 
 conformance: $(STAMP)
-	$(BIN)/pytest suites/ -n auto
+	BIN=$(BIN)/ ci/conformance.sh build/conformance suites/ -n auto
 
 kill-matrix: $(STAMP)
 	$(BIN)/everyrank kill-matrix -n auto

@@ -10,6 +10,11 @@ from collections.abc import Sequence
 COMMANDS = {
     "run": ("run a subject's conformance: everyrank run module:SUBJECT", "everyrank.suites.command:run"),
     "stacks": ("what every rank of a running test is doing: everyrank stacks PID", "everyrank.stacks:main"),
+    "schema": ("print the JSON Schema of a run file's lines", "everyrank.reports.schema:command"),
+    "page": ("show run files as one HTML file", "everyrank.reports.command:page"),
+    "diff": ("compare two run files: what regressed since last night", "everyrank.reports.command:diff"),
+    "accept": ("bring the ledgers to what a run has shown", "everyrank.reports.command:accept"),
+    "adopt-report": ("which tests --adopt would run, which not and why", "everyrank.adopt.report:main"),
     "kill-matrix": ("prove that the laws can fail: every rogue, by law", "everyrank.suites.command:kill_matrix"),
 }
 

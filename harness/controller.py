@@ -19,12 +19,17 @@ from everyrank.gpus import GpuLease
 from everyrank.liveworld import LiveWorld
 from everyrank.options import Options, leaks_of
 from everyrank.record import Order
-from everyrank.report import Telling, leak_lines, pass_on_warnings, refusal, reports
+from everyrank.report import Telling, pass_on_warnings, refusal, reports
 from everyrank.run import Run
 from everyrank.stash import DECLARATION, FIXTURES, MISUSE, TIMEOUT
+from everyrank.told import told as told_of
+from everyrank.told import untold
 from everyrank.verdict import Fate, Fates, Verdict, judge
 from everyrank.world import rank_seed
-from everyrank.worlds import Worlds, warn
+from everyrank.worlds import Worlds, broken_before, reusable, warn
+
+#: A test that has ended: what other plugins are told (nothing, where none listens), and the reports to log.
+_Ended = tuple[dict[str, Any], list[pytest.TestReport]]
 
 _GOOD = ("passed", "skipped", "xfailed", "xpassed")
 
@@ -48,6 +53,7 @@ class Controller:
         self._places = {item: index for index, item in enumerate(session.items)}
         self._occurrences = _occurrences(session.items)
         self._tests = 0
+        self._heard = bool(self._config.hook.pytest_everyrank_told.get_hookimpls())
         self._debugging = bool(self._config.getoption("usepdb", False) or self._config.getoption("trace", False))
 
     # --- the run -----------------------------------------------------------------------------------
@@ -86,9 +92,12 @@ class Controller:
         if DECLARATION not in item.stash and MISUSE not in item.stash:
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        told = self._without_world(item) or self._in_world(item, nextitem)
-        self._tear_down_here(told, nextitem)
-        for report in told:
+        told, logged = self._without_world(item) or self._in_world(item, nextitem)
+        self._tear_down_here(logged, nextitem)
+        if told:
+            told["worlds_up"] = self._worlds.up
+            item.ihook.pytest_everyrank_told(item=item, told=told, reports=logged)
+        for report in logged:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
@@ -104,16 +113,16 @@ class Controller:
     def pytest_timeout_cancel_timer(self, item: pytest.Item) -> bool | None:
         return True if DECLARATION in item.stash else None
 
-    def _without_world(self, item: pytest.Item) -> list[pytest.TestReport]:
-        """Reports for a test that needs no world to be judged: misused, or skipped beforehand."""
+    def _without_world(self, item: pytest.Item) -> _Ended | None:
+        """For a test that needs no world to be judged: misused, or skipped beforehand."""
         if MISUSE in item.stash:
-            return self._plain(item, "failed", refusal(item, item.stash[MISUSE]))
+            return self._refused(item, item.stash[MISUSE])
         try:
             leaks_of(item, self._options)
             reason = self._skip_reason(item)
             return self._skipped(item, reason) if reason else self._missing(item)
         except MisuseError as error:
-            return self._plain(item, "failed", refusal(item, str(error)))
+            return self._refused(item, str(error))
 
     def _skip_reason(self, item: pytest.Item) -> str:
         for mark in item.iter_markers("skip"):
@@ -124,51 +133,58 @@ class Controller:
                 return str(mark.kwargs["reason"])
         return ""
 
-    def _missing(self, item: pytest.Item) -> list[pytest.TestReport]:
-        """Reports for a test that needs what this machine does not have."""
+    def _missing(self, item: pytest.Item) -> _Ended | None:
+        """For a test that needs what this machine does not have."""
         group = "process_group" in item.stash[FIXTURES]
         declared = item.stash[DECLARATION]
         reason, wants_gpus = self._claims.missing(declared, self._size(item), group)
         if not reason:
-            return []
+            return None
         required = self._options.require_gpus
         if wants_gpus and skips.needs(declared, self._size(item)).least <= required:
-            return self._plain(item, "failed", refusal(item, f"{reason}; --require-gpus={required}: this is no skip"))
-        told = self._skipped(item, reason)
-        told[0].user_properties.append((claims.SKIPPED_FOR, reason))
-        return told
+            return self._refused(item, f"{reason}; --require-gpus={required}: this is no skip")
+        ended = self._skipped(item, reason)
+        ended[1][0].user_properties.append((claims.SKIPPED_FOR, reason))
+        return ended
 
-    def _skipped(self, item: pytest.Item, reason: str) -> list[pytest.TestReport]:
+    def _skipped(self, item: pytest.Item, reason: str) -> _Ended:
         path, line, _ = item.location
         return self._plain(item, "skipped", (path, (line or 0) + 1, f"Skipped: {reason}"))
 
-    def _plain(self, item: pytest.Item, outcome: Any, longrepr: Any) -> list[pytest.TestReport]:
-        keywords: Any = dict.fromkeys(item.keywords, 1)
-        return [
-            pytest.TestReport(item.nodeid, item.location, keywords, outcome, longrepr, "setup"),
-            pytest.TestReport(item.nodeid, item.location, keywords, "passed", None, "teardown"),
-        ]
+    def _refused(self, item: pytest.Item, text: str) -> _Ended:
+        return self._plain(item, "failed", refusal(item, text))
 
-    def _tear_down_here(self, told: list[pytest.TestReport], nextitem: pytest.Item | None) -> None:
+    def _plain(self, item: pytest.Item, outcome: Any, longrepr: Any) -> _Ended:
+        keywords: Any = dict.fromkeys(item.keywords, 1)
+        at = time.time()
+        more: Any = {"start": at, "stop": at, "user_properties": item.user_properties}
+        logged = [
+            pytest.TestReport(item.nodeid, item.location, keywords, outcome, longrepr, "setup", **more),
+            pytest.TestReport(item.nodeid, item.location, keywords, "passed", None, "teardown", **more),
+        ]
+        rule = "skipped" if outcome == "skipped" else "refused"
+        return (untold(rule, item, self._options.seed) if self._heard else {}), logged
+
+    def _tear_down_here(self, logged: list[pytest.TestReport], nextitem: pytest.Item | None) -> None:
         """Fixtures that single-process tests left up in this process, for as long as pytest would have."""
         try:
             self._session._setupstate.teardown_exact(nextitem)
         except Exception as error:
-            told[-1].outcome = "failed"
-            told[-1].longrepr = f"a fixture of the controller failed in its teardown: {error!r}"
+            logged[-1].outcome = "failed"
+            logged[-1].longrepr = f"a fixture of the controller failed in its teardown: {error!r}"
 
-    def _in_world(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+    def _in_world(self, item: pytest.Item, nextitem: pytest.Item | None) -> _Ended:
         started = time.time()
         try:
             verdict, fates, telling = self._judged(item, nextitem)
         except (OSError, MisuseError) as error:
-            return self._plain(item, "failed", refusal(item, f"the world could not be started: {error}"))
-        told = reports(verdict, fates, telling)
-        for report in told:
+            return self._refused(item, f"the world could not be started: {error}")
+        logged = reports(verdict, fates, telling)
+        for report in logged:
             report.start, report.stop = started, time.time()
         pass_on_warnings(self._config, fates, item)
         self._obey_requests(fates)
-        return told
+        return (told_of(verdict, fates, telling) if self._heard else {}), logged
 
     def _judged(self, item: pytest.Item, nextitem: pytest.Item | None) -> tuple[Verdict, Fates, Telling]:
         fresh = self._is_fresh(item)
@@ -176,7 +192,7 @@ class Controller:
         served = tuple(warm.served) if warm else ()
         ready = warm or self._worlds.take_spare(self._key(item))
         verdict, fates = self._attempt(item, nextitem, ready, keep=not fresh)
-        if (ready is not None and _broken_before(fates)) or (fates.launcher_lost and not fates.began):
+        if (ready is not None and broken_before(fates)) or (fates.launcher_lost and not fates.began):
             # That is its neighbours' affair. A keeper that was killed may take a moment to be gone.
             served = ()
             verdict, fates = self._attempt(item, nextitem, None, keep=not fresh)
@@ -204,7 +220,7 @@ class Controller:
                 self._start_spare(item, nextitem)
                 fates = run.watch()
                 verdict = judge(fates)
-                if keep and _reusable(verdict, fates) and not world.broken and run.close_up():
+                if keep and reusable(verdict, fates) and not world.broken and run.close_up():
                     world.served.append(item.nodeid)
                     self._worlds.keep(world)
                 else:
@@ -232,7 +248,8 @@ class Controller:
             raise
 
     def _needs_gpus(self, item: pytest.Item) -> bool:
-        return skips.needs(item.stash[DECLARATION], self._size(item)).most > 0
+        wanted = skips.needs(item.stash[DECLARATION], self._size(item)).most
+        return wanted > 0 and bool(self._claims.gpus)
 
     def _follows(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
         """Whether the next test may have this one's world."""
@@ -260,7 +277,7 @@ class Controller:
             return None, ""
         declared = item.stash[DECLARATION].timeout
         if declared is not None:
-            return declared, "the mark world"
+            return declared, item.stash[DECLARATION].timeout_from
         if TIMEOUT in item.stash:
             return item.stash[TIMEOUT], "pytest-timeout"
         return self._options.timeout, "everyrank_timeout"
@@ -312,7 +329,8 @@ class Controller:
         agent = ""
         if "warm_rpc_agent" in item.stash[FIXTURES]:
             agent = "agent " + repr([mark.kwargs for mark in item.iter_markers("rpc")])
-        return (self._size(item), declared.device, skips.needs(declared, self._size(item)), group, agent, where)
+        needs = skips.needs(declared, self._size(item))
+        return (self._size(item), declared.device, needs, group, agent, where, declared.company)
 
     def _is_fresh(self, item: pytest.Item) -> bool:
         return item.stash[DECLARATION].fresh or self._options.fresh
@@ -350,22 +368,6 @@ class Controller:
             if manager is not None:
                 manager.resume()
                 manager.suspend(in_=False)
-
-
-def _broken_before(fates: Fates) -> bool:
-    """Whether the world lost a rank before the test began there."""
-    return not fates.began or any(fate.lost and not fate.phase for fate in fates.ranks)
-
-
-def _reusable(verdict: Verdict, fates: Fates) -> bool:
-    """Only a world in which every rank did well, and came back as it was, is kept."""
-    records = [fate.record for fate in fates.ranks]
-    return (
-        verdict.outcome in ("passed", "skipped")
-        and all(record is not None and not record.unclean and not record.leaks for record in records)
-        and len({record.collectives for record in records if record is not None}) == 1
-        and not leak_lines(fates)
-    )
 
 
 def _occurrences(items: list[pytest.Item]) -> dict[pytest.Item, int]:

@@ -32,6 +32,14 @@ class Declaration:
     backend: str | None = None
     timeout: float | None = None
     fresh: bool = False
+    timeout_from: str = "the mark world"
+    company: str = ""
+    """Only tests of equal company may share a world."""
+
+    @property
+    def chosen_backend(self) -> str:
+        """Of the default group."""
+        return self.backend or ("nccl" if self.gpus or self.device == "cuda" else "gloo")
 
 
 def _mark(

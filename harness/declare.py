@@ -70,7 +70,10 @@ def _declaration(item: pytest.Item, mark: pytest.Mark | None, by_class: bool) ->
             raise MisuseError(_cannot_be_a_list(item))
         return declared
     if by_class:
-        return Declaration(sizes=_size_of_class(item), what_there_is=True)
+        # Classes in torch's way, of everyrank.testcase, say more than a size.
+        cls: Any = getattr(item, "cls", None)
+        more: dict[str, Any] = getattr(cls, "everyrank_declares", lambda name: {})(item.name)
+        return Declaration(sizes=_size_of_class(item), what_there_is=True, **more)
     return Declaration()
 
 
@@ -87,7 +90,8 @@ def _size_of_class(item: Any) -> tuple[int, ...]:
     cls = item.cls
     try:
         instance = cls(item.originalname) if issubclass(cls, unittest.TestCase) else cls()
-        return sizes(instance.world_size)
+        size = instance.world_size
+        return sizes(int(size) if isinstance(size, str) and size.isdecimal() else size)
     except Exception as error:
         what = str(error) if isinstance(error, MisuseError) else f"{type(error).__name__}: {error}"
         raise MisuseError(f"{cls.__name__}.world_size cannot be used: {what}") from None

@@ -57,6 +57,10 @@ class Groups:
             timeout=timedelta(minutes=30),
         )
 
+    def keep(self, group: Any) -> None:
+        """A group that a test has opened for those that follow it in this world."""
+        self._kept = group
+
     def collectives(self) -> int | None:
         """How many collectives this rank has issued in the kept group; None without such a group."""
         c10d = sys.modules.get("torch.distributed.distributed_c10d")

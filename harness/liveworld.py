@@ -22,6 +22,7 @@ class LiveWorld:
     launcher: Launcher
     seats: list[Seat]
     key: tuple[object, ...]
+    number: int = 0  # among the worlds of this pytest process
     served: list[str] = field(default_factory=list)
     broken: bool = False
     lease: GpuLease | None = None

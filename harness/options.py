@@ -25,6 +25,7 @@ class Options:
     seed: int
     pdb_rank: int | None
     require_gpus: int
+    adopt: bool
 
 
 def add(parser: pytest.Parser) -> None:
@@ -49,6 +50,12 @@ def add(parser: pytest.Parser) -> None:
         metavar="N",
         help="this machine has N GPUs: what is skipped for want of them fails",
     )
+    group.addoption(
+        "--adopt",
+        action="store_true",
+        help="run test cases that are written on torch.testing._internal on everyrank's ranks",
+    )
+    parser.addini("everyrank_adopt", "as --adopt, for every run", type="bool", default=False)
     parser.addini("everyrank_world_size", "ranks of a multi-rank test whose mark names no size", default="2")
     parser.addini(
         "everyrank_timeout",
@@ -81,6 +88,7 @@ def read(config: pytest.Config) -> Options:
         seed=config.getoption("world_seed"),
         pdb_rank=rank,
         require_gpus=_not_negative(config.getoption("require_gpus"), "--require-gpus"),
+        adopt=config.getoption("adopt") or bool(config.getini("everyrank_adopt")),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-from everyrank import options
+from everyrank import hookspec, options
 
 # A skipif that asks torch.cuda.is_available() must not initialise CUDA in what will be forked.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
@@ -15,6 +15,10 @@ os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     options.add(parser)
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    pluginmanager.add_hookspecs(hookspec)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -32,7 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "rank_fixtures(*names): rank fixtures that the test asks for by request.getfixturevalue() only, so that its "
         "world is kept with what they hold.",
     )
-    options.read(config)
+    if options.read(config).adopt:
+        from everyrank.adopt.plugin import Adopter
+
+        config.pluginmanager.register(Adopter(), "everyrank-adopter")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -49,6 +56,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         from everyrank.declare import declare
 
         declare(suspects)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # First, since pytest-xdist's worker tells its controller here that it has collected.
+    in_rank = session.config.pluginmanager.has_plugin("everyrank-spawned")
+    if not in_rank and session.config.hook.pytest_everyrank_collected.get_hookimpls():
+        from everyrank.stash import is_declared
+
+        items = [item for item in session.items if is_declared(item)]
+        if items:
+            from everyrank.told import collected
+
+            run = collected(items, options.read(session.config))
+            session.config.hook.pytest_everyrank_collected(config=session.config, items=items, run=run)
 
 
 def _suspect(item: pytest.Item) -> bool:

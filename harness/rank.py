@@ -22,7 +22,7 @@ from everyrank.debug import RankDebugger, Terminal
 from everyrank.errors import MisuseError
 from everyrank.groups import Groups
 from everyrank.launch.protocol import RUN_VARIABLE, STACKS_SIGNAL
-from everyrank.leaks import Watch
+from everyrank.leaks import Watch, swept
 from everyrank.progress import Progress
 from everyrank.record import (
     ClosedUp,
@@ -59,6 +59,11 @@ def current_rank() -> Rank:
     return _rank[-1]
 
 
+def notes() -> dict[str, Any]:
+    """What this rank's test notes about itself, for reports; outside of a world, nobody reads it."""
+    return _rank[-1].notes if _rank else {}
+
+
 class Rank:
     """One process of a world, from its first order to its last. Also a pytest plugin, in that process."""
 
@@ -81,6 +86,7 @@ class Rank:
         self.leaks: list[Leak] = []
         self.measured: measured.RankCoverage | None = None
         self.spent: list[str] = []  # why this process cannot serve another test, however well it did
+        self.notes: dict[str, Any] = {}
         self._phases: list[Phase] = []
         self._warnings: list[Warned] = []
         self._calling = False
@@ -147,6 +153,7 @@ class Rank:
     def run(self, order: Order) -> Record:
         """Run one test and tell all about it; nothing that it does escapes but death."""
         self._phases, self._warnings, self.leaks, self._subtest = [], [], [], None
+        self.notes = {}
         try:
             item, trouble = self._find(order.nodeid, order.index, order.occurrence)
             if item is None:
@@ -154,7 +161,7 @@ class Rank:
             self._enter(order)
             self.item = item
             self.measured = self.measured or measured.of_this_rank(self.config, os.path.dirname(order.folder))
-            self.watch = Watch(self._swept())
+            self.watch = Watch(swept(self.config, os.path.dirname(order.folder)))
             nextitem = None
             if order.next_nodeid is not None:
                 nextitem, _ = self._find(order.next_nodeid, order.next_index, 0)
@@ -199,6 +206,7 @@ class Rank:
             trouble=trouble,
             exit_request=exit_request,
             stop_request=str(self.session.shouldstop or ""),
+            notes=bounded(self.notes),
         )
 
     def _find(self, nodeid: str, index: int, occurrence: int) -> tuple[pytest.Item | None, str]:
@@ -245,12 +253,6 @@ class Rank:
         except Exception as error:
             text = f"the coverage of rank {self.order.rank} was not saved: {error}"
             self._warnings.append(Warned("PytestWarning", "pytest", text, __file__, 0, "runtest"))
-
-    def _swept(self) -> tuple[str, ...]:
-        """Folders that are removed after the test, whatever it leaves in them."""
-        factory: Any = getattr(self.config, "_tmp_path_factory", None)
-        run = os.path.dirname(self.order.folder)
-        return (run, str(factory.getbasetemp())) if factory is not None else (run,)
 
     def _tear_down(self) -> str:
         """What fixtures of wider scopes still hold, when no next test will do it. Its failure, or nothing."""

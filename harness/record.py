@@ -151,6 +151,7 @@ class Record(Message, frozen=True):
     trouble: str = ""  # the item could not be run at all: why
     exit_request: str | None = None  # pytest.exit() was called: its text
     stop_request: str = ""  # session.shouldstop was set: its text
+    notes: dict[str, Any] = {}  # what the test noted about itself, for reports: plain data
 
     @property
     def ended_badly(self) -> bool:

@@ -83,8 +83,8 @@ def _phase_report(when: When, fates: Fates, telling: Telling) -> pytest.TestRepo
     )
     if when == "call" and not said:
         report.duration = fates.seconds
-    for phase in said[:1]:
-        report.user_properties = [(name, value) for name, value in phase.report.get("user_properties", [])]
+    noted = said[0].report.get("user_properties", []) if said else item.user_properties
+    report.user_properties = [(name, value) for name, value in noted]
     return report
 
 
@@ -192,10 +192,14 @@ def _add_sections(longrepr: ExceptionChainRepr, verdict: Verdict, fates: Fates, 
     for fate in fates.ranks:
         if fate.lost and fate.last_words:
             longrepr.addsection(f"last words of rank {fate.rank}", fate.last_words)
-    option = f" --world-seed={telling.seed}" if telling.seed else ""
-    nodeid = shlex.quote(telling.item.nodeid)
     seed = rank_seed(telling.item.nodeid, telling.seed, verdict.lead)
-    longrepr.addsection("to repeat", f"pytest {nodeid}{option}  # rank {verdict.lead} had the seed {seed}")
+    line = repeat_line(telling.item.nodeid, telling.seed)
+    longrepr.addsection("to repeat", f"{line}  # rank {verdict.lead} had the seed {seed}")
+
+
+def repeat_line(nodeid: str, seed: int) -> str:
+    """The command line that runs a test again, with the same seeds."""
+    return f"pytest {shlex.quote(nodeid)}" + (f" --world-seed={seed}" if seed else "")
 
 
 def _add_teardown_failures(report: pytest.TestReport, verdict: Verdict, fates: Fates, telling: Telling) -> None:
@@ -259,15 +263,20 @@ _LEAKS = {
 }
 
 
-def leak_lines(fates: Fates) -> list[str]:
-    """``ranks 0-3 left a thread: Thread-1``: one line for all that is alike, however many ranks left it."""
+def left_behind(fates: Fates) -> dict[tuple[str, str], Counter[int]]:
+    """How many of each thing each rank left, by kind and name."""
     left: dict[tuple[str, str], Counter[int]] = {}
     for fate in fates.ranks:
         for leak in fate.record.leaks if fate.record else ():
             what = re.sub(r"^(socket|pipe):\[\d+\]$", r"\1", leak.what)
             left.setdefault((leak.kind, what), Counter())[fate.rank] += 1
+    return left
+
+
+def leak_lines(fates: Fates) -> list[str]:
+    """``ranks 0-3 left a thread: Thread-1``: one line for all that is alike, however many ranks left it."""
     lines = []
-    for (kind, what), counts in left.items():
+    for (kind, what), counts in left_behind(fates).items():
         for count in sorted(set(counts.values())):
             one, many = _LEAKS[kind]
             ranks = [rank for rank, counted in counts.items() if counted == count]

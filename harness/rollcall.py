@@ -189,7 +189,7 @@ def told(stances: list[Stance]) -> str:
     lines = folded(stances)
     for _, group in groups(stances):
         lines += ["", f"{ranks_text([stance.rank for stance in group])}, innermost frame first:"]
-        lines += [f"  {frame.function} at {frame.file}:{frame.line}" for frame in _until_pytest(group[0].stack)]
+        lines += [f"  {frame.function} at {frame.file}:{frame.line}" for frame in until_pytest(group[0].stack)]
         native = next((stance for stance in group if stance.native), None)
         if native is not None:
             lines += [f"  native frames of rank {native.rank}:", *(f"    {frame}" for frame in native.native)]
@@ -198,7 +198,7 @@ def told(stances: list[Stance]) -> str:
     return "\n".join(lines)
 
 
-def _until_pytest(stack: tuple[Frame, ...]) -> list[Frame]:
+def until_pytest(stack: tuple[Frame, ...]) -> list[Frame]:
     """The stack down to where pytest called the user's code."""
     users = [number for number, frame in enumerate(stack) if is_users(frame.file)]
     ours = [number for number, frame in enumerate(stack) if is_ours(frame.file)]

@@ -264,9 +264,17 @@ class RpcAgentTestFixture:
     _drop: tuple[str, ...] = ()
     _delay: dict[str, float] = {}
 
+    #: How often a message that is dropped is dropped before it goes through.
+    fail_times: int = 1
+
     @property
     def rank(self) -> int:
-        return current_world().rank
+        """Of this rank; a test case that starts its processes by itself sets it."""
+        return int(vars(self)["rank"]) if "rank" in vars(self) else current_world().rank
+
+    @rank.setter
+    def rank(self, rank: int) -> None:
+        vars(self)["rank"] = rank
 
     @property
     def worker_id(self) -> int:
@@ -275,7 +283,11 @@ class RpcAgentTestFixture:
     @property
     def file_name(self) -> str:
         """A path that no rank has used yet: give it to a store of your own."""
-        return os.path.join(current_world().folder, "file")
+        return str(vars(self).get("file_name") or os.path.join(current_world().folder, "file"))
+
+    @file_name.setter
+    def file_name(self, name: str) -> None:
+        vars(self)["file_name"] = name
 
     @property
     def init_method(self) -> str:
@@ -302,6 +314,7 @@ class RpcAgentTestFixture:
                 rpc_timeout=self.rpc_timeout,
                 drop=self._drop,
                 delay=self._delay,
+                times=self.fail_times,
             ),
         )
 

@@ -58,7 +58,8 @@ class Run:
     ) -> None:
         self.world = world
         self.orders = orders
-        self.fates = Fates([Fate(rank) for rank in range(len(orders))], launcher=world.launcher.name)
+        ranks = [Fate(rank) for rank in range(len(orders))]
+        self.fates = Fates(ranks, launcher=world.launcher.name, world=world.number)
         self._limit = deadline
         self._deadline_from = deadline_from
         self._live = live

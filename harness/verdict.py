@@ -63,6 +63,7 @@ class Fates:
     deadline_from: str = ""
     launcher_lost: str = ""  # how the launcher itself ended
     launcher: str = "fork"
+    world: int = 0  # its number among the worlds of this pytest process
     seconds: float = 0.0
     began: bool = False  # whether any rank began the test at all
     late: dict[int, str] = field(default_factory=dict)  # wider fixtures whose teardown failed, by rank
@@ -312,20 +313,20 @@ def _others(fates: Fates, told: set[int]) -> tuple[str, ...]:
 
 
 def _doing(fate: Fate) -> str:
-    said = _said(fate)
+    said = said_by(fate)
     if fate.record is not None:
         return said or "passed"
-    return f"{said}; then, in {fate.phase}, {_end(fate)}" if said else _end(fate)
+    return f"{said}; then, in {fate.phase}, {end_of(fate)}" if said else end_of(fate)
 
 
-def _end(fate: Fate) -> str:
+def end_of(fate: Fate) -> str:
     """How a rank that filed no record ended."""
     if fate.cut:
         return fate.stance.doing if fate.stance is not None else f"in {fate.phase or 'its start'}"
     return exit_text(fate.status) if fate.status is not None else "silent"
 
 
-def _said(fate: Fate) -> str:
+def said_by(fate: Fate) -> str:
     for outcome in ("failed", "xfailed", "skipped"):
         for phase in fate.phases(outcome):
             if outcome == "skipped":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from everyrank.suites.contract import Contract, Law, Point, contract
@@ -36,6 +37,7 @@ class Case:
     point: Point
     entry: Entry | None = None
     lack: Lack | None = None
+    ledger: Path | None = None  # the subject's file, whether or not it speaks of this case
 
     @property
     def short_id(self) -> str:
@@ -62,8 +64,12 @@ class Case:
 
         outcome = self.outcome()
         verdict, text = self.judged(outcome)
-        item = current_rank().item
-        item.user_properties += [*properties(self), ("outcome", verdict)]
+        rank = current_rank()
+        said = dict(rank.item.user_properties)
+        rank.item.user_properties += [one for one in properties(self) if one[0] not in said]
+        rank.item.user_properties.append(("outcome", verdict))
+        if text:
+            rank.notes["message"] = text.splitlines()[0]
         if verdict == "known":
             pytest.xfail(text)
         if verdict == "not-applicable":
@@ -157,22 +163,23 @@ def cases(subject: Subject, beside: Path | None = None) -> list[Case]:
     if len(set(ids)) < len(ids):
         twice = next(one for one in ids if ids.count(one) > 1)
         raise DeclarationError(f"{chosen.name}: the case {twice} exists twice")
-    ledger = _ledger(subject, beside)
+    file = _file(subject, beside)
+    ledger = Ledger() if file is None else read(file)
     ledger.check(ids)
     for pattern in subject.lacks:
         if not any(matches(pattern, one) for one in ids):
             raise DeclarationError(f"{subject.name}: lacks[{pattern!r}] matches no case of {chosen.name}")
     return [
-        Case(subject, chosen, case.law, case.point, ledger.entry(case.short_id), _lack(subject, case.short_id))
+        replace(case, entry=ledger.entry(case.short_id), lack=_lack(subject, case.short_id), ledger=file)
         for case in plain
     ]
 
 
-def _ledger(subject: Subject, beside: Path | None) -> Ledger:
+def _file(subject: Subject, beside: Path | None) -> Path | None:
     if subject.known is None:
-        return Ledger()
+        return None
     path = Path(subject.known)
-    return read(path if path.is_absolute() or beside is None else beside / path)
+    return path if path.is_absolute() or beside is None else beside / path
 
 
 def _lack(subject: Subject, case: str) -> Lack | None:
@@ -190,11 +197,18 @@ def chosen(cases: list[Case], law: str | None, optimizer: str | None) -> Iterato
 
 
 def properties(case: Case) -> list[tuple[str, object]]:
-    """What a report says about its case."""
-    return [
+    """What a report says about its case, whatever becomes of it."""
+    said: list[tuple[str, object]] = [
         ("subject", case.subject.name),
         ("contract", case.contract.name),
         ("law", case.law.id),
         ("case", case.id),
         ("optimizer", case.point.optimizer),
     ]
+    if case.ledger is not None:
+        said.append(("ledger-file", os.path.relpath(case.ledger)))
+    if case.entry is not None:
+        said += [(f"ledger-{name}", getattr(case.entry, name)) for name in ("kind", "issue", "note")]
+    if case.lack is not None:
+        said.append(("lack", case.lack.reason))
+    return said

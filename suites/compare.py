@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from everyrank.rank import notes
 from everyrank.suites.errors import Deviation, Vacuous
 from everyrank.suites.subject import Bound
 
@@ -60,13 +63,17 @@ class Comparison:
         """Compare all parameters after this step."""
         if set(ours) != set(reference):
             raise Deviation(f"step {number}: parameters {sorted(ours)} instead of {sorted(reference)}")
+        worst: Difference | None = None
         for name, expected in reference.items():
-            self._one(number, name, ours[name].detach(), expected.detach())
+            found = self._one(number, name, ours[name].detach(), expected.detach())
+            worst = max((one for one in (worst, found) if one is not None), key=_size, default=None)
             if name in self._start and expected.numel():
                 moved = (expected.detach() - self._start[name]).abs().max()
                 self._moved = max(self._moved, float(moved))
+        note(number, worst)
 
-    def _one(self, step: int, name: str, ours: torch.Tensor, expected: torch.Tensor) -> None:
+    def _one(self, step: int, name: str, ours: torch.Tensor, expected: torch.Tensor) -> Difference | None:
+        """Compare one parameter; returns how they differ, whether or not that is allowed."""
         if ours.shape != expected.shape or ours.dtype != expected.dtype:
             raise Deviation(
                 f"step {step}, {name}: {tuple(ours.shape)} of {ours.dtype} instead of "
@@ -77,15 +84,16 @@ class Comparison:
             and torch.equal(ours.isnan(), expected.isnan())
             and torch.equal(ours.nan_to_num(), expected.nan_to_num())
         ):
-            return
+            return None
         difference = _difference(step, name, ours, expected)
         self.largest = max(self.largest, difference.relative)
         if difference.relative <= self.tolerance.relative or difference.ulps <= self.tolerance.ulps:
-            return
+            return difference
         if self.bound is not None and difference.relative <= self.bound.relative:
             self.approximate = True
-            return
+            return difference
         self.differences.append(difference)
+        return difference
 
     def verdict(self) -> None:
         """Raise with the first difference of all, or because the reference stood still."""
@@ -96,6 +104,29 @@ class Comparison:
             raise Deviation(f"{first}\n  differs at steps {steps} in {', '.join(names)}")
         if self._start and self._moved <= max(self.tolerance.relative * 1000, 0.0):
             raise Vacuous("the reference did not move, so there is nothing that could differ")
+
+
+def note(step: int, difference: Difference | None) -> None:
+    """Note the largest error, and that of each step, for reports: of all that this rank compares in its test."""
+    noted = notes()
+    steps = noted.setdefault("steps", {})
+    relative, ulps = steps.get(str(step), (0.0, 0.0))
+    if difference is None:
+        steps[str(step)] = (relative, ulps)
+        noted.setdefault("error", {"ulps": 0.0, "absolute": 0.0, "relative": 0.0, "step": step, "name": ""})
+        return
+    steps[str(step)] = (max(relative, _finite(difference.relative)), max(ulps, _finite(difference.ulps)))
+    if _size(difference) >= (noted.get("error", {}).get("relative", 0.0), 0.0):
+        noted["error"] = {name: _finite(value) for name, value in vars(difference).items()}
+
+
+def _size(difference: Difference) -> tuple[float, float]:
+    return difference.relative, difference.ulps
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity."""
+    return min(value, sys.float_info.max) if isinstance(value, float) else value
 
 
 def _difference(step: int, name: str, ours: torch.Tensor, expected: torch.Tensor) -> Difference:

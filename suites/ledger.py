@@ -5,6 +5,7 @@ An entry that matches no case is an error at collection; a case that passes in s
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Iterable
@@ -57,8 +58,12 @@ class Ledger:
 
 def matches(pattern: str, case: str) -> bool:
     """Stars and question marks as in file names; brackets are brackets."""
-    expression = "".join({"*": ".*", "?": "."}.get(one, re.escape(one)) for one in pattern)
-    return re.fullmatch(expression, case) is not None
+    return _expression(pattern).fullmatch(case) is not None
+
+
+@functools.cache
+def _expression(pattern: str) -> re.Pattern[str]:
+    return re.compile("".join({"*": ".*", "?": "."}.get(one, re.escape(one)) for one in pattern))
 
 
 def read(path: Path) -> Ledger:

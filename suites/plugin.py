@@ -46,6 +46,7 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if any(item.get_closest_marker("conformance") is not None for item in items):
-        from everyrank.suites.preflight import Preflight
+        from everyrank.suites.preflight import Preflight, identify
 
+        identify(items)
         config.pluginmanager.register(Preflight(items), "everyrank-preflight")

@@ -49,8 +49,9 @@ class Preflight:
         case = self._cases.get(report.nodeid)
         if case is not None:
             said = {str(name): str(value) for name, value in report.user_properties}
-            outcome = self._ended.get(report.nodeid) or _outcome(report, said)
-            if report.failed:
+            ended = self._ended.get(report.nodeid, "")
+            outcome = _outcome(report, said) if not ended or (report.failed and ended == "known") else ended
+            if report.failed or outcome == "known":
                 self._ended[report.nodeid] = outcome  # its teardown would tell of another rank's
             if outcome != said.get("outcome", ""):
                 ours = [*properties(case), ("outcome", outcome)]
@@ -64,6 +65,14 @@ class Preflight:
             self._broken.setdefault(subject, report.nodeid)
         elif report.passed and report.when == "call":
             self._well.add(subject)
+
+
+def identify(items: Iterable[pytest.Item]) -> None:
+    """Let every report of a case say which it is, also where no rank lives to say it."""
+    for item in items:
+        case = _case(item)
+        if case is not None:
+            item.user_properties += properties(case)
 
 
 def _outcome(report: pytest.TestReport, said: dict[str, str]) -> str:

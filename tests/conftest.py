@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.chromium import browser as browser
 from tests.inner import Project
 
 

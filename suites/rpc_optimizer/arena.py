@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -76,16 +77,13 @@ class Arena:
     approximate: bool = False
     parameters: list[Parameter] = field(default_factory=list)
 
-    def generator(self, *more: int) -> torch.Generator:
-        return torch.Generator().manual_seed(hash((self.seed, *more)) % 2**31)
-
     def own(
         self, specs: Sequence[Spec], dtype: torch.dtype = torch.float64, requires_grad: bool = True
     ) -> list[Parameter]:
         """Parameters on their owners, distinct in value, with their twins here."""
         made = []
         for owner, shape in specs:
-            value = noise(shape, dtype, self.generator(len(self.parameters), 1))
+            value = noise(shape, dtype, _generator(self.seed, len(self.parameters), 1))
             twin = value.clone().requires_grad_(requires_grad)
             rref = rpc.remote(f"worker{owner}", make, args=(value, requires_grad))
             made.append(Parameter(owner, twin, rref))
@@ -106,8 +104,7 @@ class Arena:
     def inputs(self, parameters: Sequence[Parameter], step: int) -> list[torch.Tensor]:
         """New data for each parameter at each step."""
         return [
-            noise(one.twin.shape, one.twin.dtype, self.generator(step, number, 2))
-            for number, one in enumerate(parameters)
+            _input(one.twin.shape, one.twin.dtype, self.seed, step, number) for number, one in enumerate(parameters)
         ]
 
     def remote_loss(
@@ -194,6 +191,16 @@ def arena(subject: Subject, point: Point) -> Iterator[Arena | None]:
         yield inside
     finally:
         inside.parameters.clear()
+
+
+@functools.cache
+def _input(shape: torch.Size, dtype: torch.dtype, seed: int, step: int, number: int) -> torch.Tensor:
+    """Not to be written to: the subject's owners, the reference and other cases are given the same."""
+    return noise(shape, dtype, _generator(seed, step, number, 2))
+
+
+def _generator(*seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(hash(seed) % 2**31)
 
 
 def _by_owner(things: list[Any], owner: Callable[[Any], int]) -> list[tuple[int, list[Any]]]:

@@ -1,0 +1,94 @@
+"""The hooks of ``--adopt``; registered only where it is asked for."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+from everyrank.adopt.recognise import CONTINUOUS, Adopted, Finding, Left, Skipped, recognise
+from everyrank.declaration import Declaration
+from everyrank.parts import outside
+from everyrank.rank import RANK
+from everyrank.stash import DECLARATION, FIXTURES, MISUSE
+
+FINDING: pytest.StashKey[Finding] = pytest.StashKey()
+
+
+class Adopter:
+    """Recognises torch's test classes after collection, and lets ranks run them."""
+
+    def __init__(self) -> None:
+        self._outside = outside()
+        self._counted: tuple[int, int] | None = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        findings = [adopt(item) for item in items]
+        adopted = sum(isinstance(one, Adopted) for one in findings)
+        left = sum(isinstance(one, Left) and one.theirs for one in findings)
+        self._counted = (adopted, left)
+
+    @pytest.hookimpl
+    def pytest_report_collectionfinish(self) -> str:
+        adopted, left = self._counted or (0, 0)
+        told = f"everyrank: adopted {adopted} test{'s' if adopted != 1 else ''} of torch's classes"
+        return told + (f", left {left} as they are (everyrank adopt-report tells why)" if left else "")
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if RANK in item.config.stash:
+            _reopen_logs()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        __tracebackhide__ = True
+        found = item.stash.get(FINDING, None)
+        if not isinstance(found, Adopted) or RANK not in item.config.stash:
+            return (yield)
+        assert isinstance(item, pytest.Function)
+        rank, case, name = item.config.stash[RANK], item.instance, item.name
+        if found.kind == CONTINUOUS:
+            from everyrank.adopt.continuous import continuous
+
+            running = continuous(rank, case, name)
+        else:
+            from everyrank.adopt.spawned import spawned
+
+            running = spawned(rank, case, name, self._outside)
+        with running:
+            item.obj = getattr(case, name)
+            return (yield)
+
+
+def _reopen_logs() -> None:
+    """torch's loggers write to the stderr of the time of their import: a capture that a rank has left."""
+    for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
+        for handler in getattr(logger, "handlers", ()):
+            if isinstance(handler, logging.StreamHandler) and getattr(handler.stream, "closed", False):
+                handler.stream = sys.stderr  # setStream() would flush the old one
+
+
+def adopt(item: pytest.Item) -> Finding:
+    """Note on an item how it is to be run, if that is to be on our ranks."""
+    found = recognise(getattr(item, "cls", None), item.name)
+    if DECLARATION in item.stash or MISUSE in item.stash:
+        found = Left("it says itself which world it wants", theirs=False)
+    item.stash[FINDING] = found
+    if isinstance(found, Adopted):
+        stays = found.kind == CONTINUOUS
+        cls: Any = getattr(item, "cls", None)
+        item.stash[DECLARATION] = Declaration(
+            sizes=(found.size,),
+            timeout=found.timeout,
+            timeout_from="torch's get_timeout()",
+            fresh=not stays,
+            company=f"{cls.__module__}.{cls.__qualname__}" if stays else "",
+            what_there_is=True,
+        )
+        item.stash[FIXTURES] = []
+    elif isinstance(found, Skipped):
+        item.add_marker(pytest.mark.skip(reason=found.why))
+    return found

@@ -1,0 +1,29 @@
+"""The hooks that other plugins may implement: what the harness tells of multi-rank tests, as plain data.
+
+Plain means: dicts with text keys, lists, text, numbers, booleans and None, fit for JSON. Neither hook is called, and
+nothing is made for it, where no plugin implements it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.hookspec
+def pytest_everyrank_collected(config: pytest.Config, items: list[pytest.Item], run: dict[str, Any]) -> None:
+    """The multi-rank tests that will run, in order, before the first of them; with pytest-xdist, in each worker.
+
+    ``run`` holds ``launcher``, ``seed`` (of ``--world-seed``) and ``backends``. Not called where there are none.
+    """
+
+
+@pytest.hookspec
+def pytest_everyrank_told(item: pytest.Item, told: dict[str, Any], reports: list[pytest.TestReport]) -> None:
+    """A multi-rank test has ended; its reports are about to be logged.
+
+    ``told`` always holds ``rule`` (the row of the verdict's truth table; ``skipped`` or ``refused`` for a test that
+    got no world), ``size``, ``repeat`` and ``worlds_up``. A test that had a world also has ``world``,
+    ``passes_alone``, ``ranks``, ``leaks`` and ``rollcall``: see ``everyrank.told``.
+    """

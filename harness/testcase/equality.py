@@ -1,0 +1,179 @@
+"""When two values are equal for ``assertEqual``: tensors and numbers within a tolerance, containers by element."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+#: What torch.testing.assert_close documents: relative and absolute tolerance by dtype.
+_TOLERANCES = {
+    torch.float16: (1e-3, 1e-5),
+    torch.bfloat16: (1.6e-2, 1e-5),
+    torch.float32: (1.3e-6, 1e-5),
+    torch.float64: (1e-7, 1e-7),
+    torch.complex32: (1e-3, 1e-5),
+    torch.complex64: (1.3e-6, 1e-5),
+    torch.complex128: (1e-7, 1e-7),
+}
+_EXACT = (0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Strictness:
+    """How equal is equal. ``None``: as the dtypes have it, but no narrower than the floors."""
+
+    rtol: float | None = None
+    atol: float | None = None
+    rtol_floor: float = 0.0
+    atol_floor: float = 0.0
+    equal_nan: bool = True
+    dtype: bool = True
+    device: bool = False
+    layout: bool = False
+    stride: bool = False
+    coalesced: bool = False
+
+    def tolerances(self, *dtypes: torch.dtype) -> tuple[float, float]:
+        if self.rtol is not None and self.atol is not None:
+            return self.rtol, self.atol
+        if (self.rtol is None) != (self.atol is None):
+            raise ValueError("give both rtol and atol, or none of them")
+        each = [_TOLERANCES.get(dtype, _EXACT) for dtype in dtypes]
+        return max(self.rtol_floor, *(one[0] for one in each)), max(self.atol_floor, *(one[1] for one in each))
+
+
+def difference(x: Any, y: Any, how: Strictness) -> str:
+    """What keeps the two from being equal, or nothing."""
+    return next(_differences(x, y, how, ""), "")
+
+
+def _differences(x: Any, y: Any, how: Strictness, at: str) -> Iterator[str]:
+    x, y = _alike(x, y)
+    if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor):
+        yield from _of_tensors(x, y, how, at)
+    elif _is_scalar(x) and _is_scalar(y):
+        yield from _of_numbers(x, y, how, at)
+    elif isinstance(x, (str, bytes)) or isinstance(y, (str, bytes)):
+        yield from _unequal(x, y, at)
+    elif _is_mapping(x) and _is_mapping(y):
+        if set(x) != set(y):
+            yield _at(at, f"the keys differ: {sorted(map(repr, set(x) ^ set(y)))} are in one of them only")
+        else:
+            for key in x:
+                yield from _differences(x[key], y[key], how, f"{at}[{key!r}]")
+    elif _is_sequence(x) and _is_sequence(y):
+        if len(x) != len(y):
+            yield _at(at, f"the lengths differ: {len(x)} and {len(y)}")
+        else:
+            for index in range(len(x)):
+                yield from _differences(x[index], y[index], how, f"{at}[{index}]")
+    else:
+        yield from _unequal(x, y, at)
+
+
+def _unequal(x: Any, y: Any, at: str) -> Iterator[str]:
+    if x is not y and x != y:
+        yield _at(at, f"{_short(x)} != {_short(y)}")
+
+
+def _of_numbers(x: Any, y: Any, how: Strictness, at: str) -> Iterator[str]:
+    """Whatever kinds of number they are; one may be a tensor of one element."""
+    x, y = _plain(x), _plain(y)
+    if isinstance(x, bool) or isinstance(y, bool):
+        return (yield from _unequal(bool(x), bool(y), at))
+    rtol, atol = how.tolerances(_dtype_of(x), _dtype_of(y))
+    if x == y or (how.equal_nan and x != x and y != y):
+        return None
+    if not (atol or rtol):
+        yield from _unequal(x, y, at)
+    elif not abs(x - y) <= atol + rtol * abs(y):
+        yield _at(at, f"{x!r} and {y!r} are not close (allowed: {atol:g} absolute, {rtol:g} relative)")
+
+
+def _of_tensors(x: torch.Tensor, y: torch.Tensor, how: Strictness, at: str) -> Iterator[str]:
+    if not how.coalesced and torch.sparse_coo in (x.layout, y.layout):
+        x, y = (one.coalesce() if one.layout == torch.sparse_coo else one for one in (x, y))
+    rtol, atol = how.tolerances(x.dtype, y.dtype)
+    try:
+        torch.testing.assert_close(
+            x,
+            y,
+            rtol=rtol,
+            atol=atol,
+            equal_nan=how.equal_nan,
+            check_device=how.device,
+            check_dtype=how.dtype,
+            check_layout=how.layout,
+            check_stride=how.stride,
+        )
+    except AssertionError as error:
+        yield _at(at, str(error))
+
+
+def _alike(x: Any, y: Any) -> tuple[Any, Any]:
+    """Arrays become tensors, and so does a list beside a tensor."""
+    x, y = _array(x), _array(y)
+    if isinstance(x, torch.Tensor) and _is_list(y):
+        y = torch.as_tensor(y, dtype=x.dtype, device=x.device)
+    elif isinstance(y, torch.Tensor) and _is_list(x):
+        x = torch.as_tensor(x, dtype=y.dtype, device=y.device)
+    return _unnested(x), _unnested(y)
+
+
+def _array(value: Any) -> Any:
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
+        if not hasattr(value, "shape") or value.shape == ():
+            return value.item()
+        try:
+            return torch.as_tensor(value)
+        except TypeError:
+            return value.tolist()  # a dtype that torch has not
+    return value
+
+
+def _unnested(value: Any) -> Any:
+    if isinstance(value, torch.Tensor) and value.is_nested and value.layout == torch.strided:
+        return value.unbind()
+    return value
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
+def _is_sequence(value: Any) -> bool:
+    containers = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ParameterList)
+    return _is_list(value) or isinstance(value, containers)
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, (Mapping, torch.nn.ModuleDict, torch.nn.ParameterDict))
+
+
+def _is_scalar(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.numel() == 1 and not value.is_sparse
+    return isinstance(value, numbers.Number)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, torch.Tensor) else value
+
+
+def _dtype_of(value: Any) -> torch.dtype:
+    if isinstance(value, complex):
+        return torch.complex64
+    return torch.float32 if isinstance(value, float) else torch.int64
+
+
+def _at(at: str, what: str) -> str:
+    return f"at {at}: {what}" if at else what
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 500 else text[:500] + " ..."

@@ -1,0 +1,156 @@
+"""The commands that read run files: each reads, makes, and writes only when all has gone well."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from everyrank.reports.errors import ReportError
+from everyrank.reports.words import plain
+
+_PARTIAL = "read also files of runs that were killed: what was never told counts as not-run"
+
+
+def page(arguments: Sequence[str]) -> int:
+    """Make one HTML file of one or several run files: it needs no network and no other file.
+
+    Several files are parts of one run, of other subjects each.
+    """
+    parser = _parser("page", page)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run file")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", default=Path("report.html"),
+        help="where to write it; report.html if nothing is said",
+    )  # fmt: skip
+    parser.add_argument(
+        "--title", default="", help="what the page is called; the names of the files if nothing is said"
+    )
+    parser.add_argument("--partial", action="store_true", help=_PARTIAL)
+    given = parser.parse_args(arguments)
+
+    def make() -> int:
+        from everyrank.reports import reading
+        from everyrank.reports.keeping import keep
+        from everyrank.reports.page import build, output
+
+        runs = [reading.read(path, given.partial) for path in given.runs]
+        build.check_apart(runs)
+        output.check(given.output)
+        keep(given.output, build.page(runs, given.title), given.runs)
+        print(f"{given.output}: {output.told(runs)}")
+        return 0
+
+    return _answer("page", make)
+
+
+def diff(arguments: Sequence[str]) -> int:
+    """Compare two run files: what regressed, what was fixed, what is new, slower or less exact.
+
+    Ends with 1 if anything regressed, with 2 if a file cannot be believed.
+    """
+    parser = _parser("diff", diff)
+    parser.add_argument("old", type=Path, help="the run file of last night")
+    parser.add_argument("new", type=Path, help="the run file of tonight")
+    parser.add_argument(
+        "--format", choices=("text", "markdown", "json"), default="text", help="text if nothing is said"
+    )
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="where to write it; stdout if nothing is said"
+    )
+    parser.add_argument(
+        "--alias", action="append", default=[], metavar="OLD=NEW",
+        help="a law that was renamed; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--aliases", type=Path, metavar="FILE",
+        help="a TOML file of what was renamed: tables [laws] and [subjects] with lines such as \"old\" = \"new\"",
+    )  # fmt: skip
+    parser.add_argument("--most", type=_number, default=5, metavar="N", help="cases to name for each law (5; 0: all)")
+    parser.add_argument("--partial", action="store_true", help=_PARTIAL)
+    given = parser.parse_args(arguments)
+
+    def compare() -> int:
+        from everyrank.reports import diff, diff_told, pairing, reading
+
+        old, new = (reading.read(path, given.partial) for path in (given.old, given.new))
+        aliases = pairing.read_aliases(given.aliases, given.alias, [old])
+        found = diff.diff(old, new, aliases)
+        if given.format == "json":
+            told = diff_told.as_json(found)
+        else:
+            told = (diff_told.as_text if given.format == "text" else diff_told.as_markdown)(found, given.most)
+        _hand_over(told, given.output, [given.old, given.new])
+        return 1 if found.regressed else 0
+
+    return _answer("diff", compare)
+
+
+def accept(arguments: Sequence[str]) -> int:
+    """Write the new deviations of a run into the ledgers of its subjects, and take the stale entries out.
+
+    Never accepts a crash, a timeout or an error. A new entry says `issue = "unreported"`: the link is yours to write.
+    Ends with 0 if the ledgers say it all now, with 1 if something is left that no ledger takes, with 2 for bad input.
+    """
+    parser = _parser("accept", accept)
+    parser.add_argument("run", type=Path, help="the run file")
+    parser.add_argument("--subject", action="append", metavar="NAME", help="only of this subject; may be repeated")
+    parser.add_argument("--ledger", type=Path, metavar="PATH", help="the ledger of the one subject that names none")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be changed, and write nothing")
+    parser.add_argument("--partial", action="store_true", help=_PARTIAL)
+    given = parser.parse_args(arguments)
+
+    def bring_up_to_date() -> int:
+        from everyrank.reports import accept, accept_told, keeping, reading
+
+        run = reading.read(given.run, given.partial)
+        edits, left = accept.accept(run, accept.chosen_ledgers(run, given.subject, given.ledger), given.subject)
+        if not given.dry_run:
+            for edit in edits:
+                keeping.keep(edit.ledger.path, edit.text, [given.run])
+        _hand_over(accept_told.told(edits, left, given.dry_run), None, [])
+        return 1 if left else 0
+
+    return _answer("accept", bring_up_to_date)
+
+
+def _parser(name: str, function: Callable[..., int]) -> argparse.ArgumentParser:
+    return argparse.ArgumentParser(
+        f"everyrank {name}", description=function.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError(text)
+    return number
+
+
+def _hand_over(told: str, output: Path | None, made_of: Sequence[Path]) -> None:
+    """To the file that was asked for, or to stdout."""
+    if output is not None:
+        from everyrank.reports.keeping import keep
+
+        return keep(output, told, made_of)
+    # Ids hold what tests put into them; a terminal may not know the letters.
+    with contextlib.suppress(AttributeError, ValueError):
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        sys.stdout.write(told)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Its reader has seen enough (head, less); Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _answer(name: str, work: Callable[[], int]) -> int:
+    """Do it; where it cannot be done, say why on one line and end with 2."""
+    try:
+        return work()
+    except ReportError as error:
+        print(f"everyrank {name}: {plain(str(error))}", file=sys.stderr)
+        return 2

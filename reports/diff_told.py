@@ -1,0 +1,310 @@
+"""A diff in words: as text for a terminal, as Markdown for a pull request or a CI summary, as JSON for programs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from everyrank.reports.diff import KINDS, Change, Diff, Kind, LessExact
+from everyrank.reports.model import ENDINGS, CaseLine, Ending
+from everyrank.reports.reading import Run
+from everyrank.reports.words import code, count, duration, plain
+
+#: What one change of a kind is called, and several.
+_NOUNS: dict[Kind, tuple[str, str]] = {
+    "regression": ("regression", "regressions"),
+    "fix": ("fix", "fixes"),
+    "changed": ("case of another kind", "cases of another kind"),
+    "new": ("new case", "new cases"),
+    "gone": ("case gone", "cases gone"),
+}
+
+#: Characters of a failure's first line.
+_MESSAGE = 160
+#: For each case that is named of a law, so many laws are.
+_LAWS = 4
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cases of one law that made the same step."""
+
+    name: str
+    step: tuple[Ending | None, Ending | None]
+    changes: list[Change]
+
+    @property
+    def said(self) -> str:
+        before, now = self.step
+        return f"{before} -> {now}" if before and now else f"new: {now}" if now else f"was {before}"
+
+
+def groups(changes: Iterable[Change]) -> list[Group]:
+    """The changes by law and step, in the order in which they come."""
+    found: dict[tuple[str, tuple[Ending | None, Ending | None]], Group] = {}
+    for change in changes:
+        key = (_name(change.case), change.step)
+        found.setdefault(key, Group(*key, [])).changes.append(change)
+    return list(found.values())
+
+
+def as_text(diff: Diff, most: int = 5) -> str:
+    """For a terminal; ``most`` cases and laws are told by name, 0 for all."""
+    lines = [f"old: {_run(diff.old)}", f"new: {_run(diff.new)}", *_apart(diff), ""]
+    for kind in KINDS:
+        changes = diff.of(kind)
+        if changes:
+            lines += [
+                heading(kind, len(changes)),
+                *_text_groups(changes, most, kind in ("regression", "changed")),
+                "",
+            ]
+    lines += _text_pace(diff, most)
+    if diff.less_exact:
+        lines.append(f"{count(len(diff.less_exact), 'case')} less exact")
+        lines += [f"  {told}" for told in _some([_less(one, plain) for one in diff.less_exact], most)]
+        lines.append("")
+    lines.append(verdict(diff))
+    return "\n".join(lines) + "\n"
+
+
+def as_markdown(diff: Diff, most: int = 5) -> str:
+    """For a pull request or a CI summary: what matters first, the rest folded away."""
+    sign = ":x:" if diff.regressed else ":white_check_mark:"
+    lines = [f"### {sign} everyrank: {verdict(diff)}", "", *_counts_table(diff), ""]
+    lines += [
+        line for part in (f"Old: {_run(diff.old, code)}", f"New: {_run(diff.new, code)}") for line in (part, "")
+    ]
+    lines += [line for part in _apart(diff, code) for line in (part, "")]
+    if diff.pace.slower:
+        lines += [_slower_run(diff), ""]
+    for kind in KINDS:
+        changes = diff.of(kind)
+        if changes:
+            told = list(_markdown_groups(changes, most, kind in ("regression", "changed")))
+            lines += _folded(heading(kind, len(changes)), told, kind == "regression")
+    slower = [f"- {one}" for one in _some([*_slow_laws(diff, code), *_slow_cases(diff, code)], most)]
+    if slower:
+        lines += _folded(", ".join(_slower(diff)), slower)
+    if diff.less_exact:
+        less = [f"- {one}" for one in _some([_less(one, code) for one in diff.less_exact], most)]
+        lines += _folded(f"{count(len(diff.less_exact), 'case')} less exact", less)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def as_json(diff: Diff) -> str:
+    """For programs: everything, with the cases by their ids."""
+    data = {
+        "regressed": diff.regressed,
+        "old": _run_data(diff.old),
+        "new": _run_data(diff.new),
+        "counts": {kind: len(diff.of(kind)) for kind in KINDS},
+        "changes": [_change_data(change) for change in diff.changes],
+        "pace": {
+            "old": diff.pace.old,
+            "new": diff.pace.new,
+            "ratio": diff.pace.ratio,
+            "laws": [msgspec.to_builtins(law) for law in diff.pace.laws],
+            "cases": [
+                {**_case_data(one.new), "old": one.old.seconds, "new": one.new.seconds, "ratio": one.ratio}
+                for one in diff.pace.cases
+            ],
+        },
+        "less_exact": [
+            {**_case_data(one.case), "old": msgspec.to_builtins(one.old), "new": msgspec.to_builtins(one.new)}
+            for one in diff.less_exact
+        ],
+    }
+    return msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n"
+
+
+def heading(kind: Kind, number: int) -> str:
+    """``3 regressions``."""
+    return f"{number:,} {_NOUNS[kind][number != 1]}"
+
+
+def verdict(diff: Diff) -> str:
+    """One line: how many of each kind, and nothing that there is none of."""
+    said = [heading(kind, len(diff.of(kind))) for kind in KINDS if diff.of(kind)]
+    said += _slower(diff)
+    if diff.less_exact:
+        said.append(f"{count(len(diff.less_exact), 'case')} less exact")
+    return ", ".join(said) or "no change"
+
+
+# --- the parts that the forms share ------------------------------------------------------------------
+
+
+def _name(case: CaseLine) -> str:
+    """The subject and the law; of a test of no subject, its function."""
+    return f"{case.subject} {case.contract}/{case.law}" if case.subject or case.law else case.id.partition("[")[0]
+
+
+def _short(case: CaseLine) -> str:
+    """What tells a case from the others of its group."""
+    full = case.case or case.id
+    return full[full.find("[") :] if "[" in full else full
+
+
+def _run(run: Run, quote: Callable[[str], str] = plain) -> str:
+    head = run.header
+    when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(head.started))
+    counts = ", ".join(f"{number:,} {ending}" for ending, number in run.counts.items())
+    whole = "" if run.complete else f" NOT WHOLE, {run.came}:"
+    return f"{quote(str(run.path))} ({when} UTC, torch {plain(head.torch)}):{whole} {counts or 'no cases'}"
+
+
+def _apart(diff: Diff, quote: Callable[[str], str] = plain) -> Iterator[str]:
+    """In what the two runs were not the same, since that may be the cause."""
+    old, new = diff.old.header, diff.new.header
+    for name in ("kit", "torch", "python", "platform", "launcher", "seed", "devices", "backends", "workers"):
+        before, now = getattr(old, name), getattr(new, name)
+        if before != now:
+            yield f"{name}: {quote(_value(before))} -> {quote(_value(now))}"
+
+
+def _value(value: object) -> str:
+    return (", ".join(map(str, value)) or "none") if isinstance(value, list) else str(value)
+
+
+def _some(items: list[str], most: int) -> list[str]:
+    if not most or len(items) <= most:
+        return items
+    return [*items[:most], f"... and {len(items) - most:,} more"]
+
+
+def _slower(diff: Diff) -> list[str]:
+    parts = (("law", len(diff.pace.laws)), ("case", len(diff.pace.cases)))
+    return [f"{count(number, noun)} slower" for noun, number in parts if number]
+
+
+def _slower_run(diff: Diff) -> str:
+    both = f"{duration(diff.pace.old)} -> {duration(diff.pace.new)}"
+    return f"the whole run is slower: {both}, the median case {diff.pace.ratio:.1f}x"
+
+
+def _text_groups(changes: list[Change], most: int, with_why: bool) -> Iterator[str]:
+    found = groups(changes)
+    for group in found[: most * _LAWS or None]:
+        shown = _some([_short(change.case) for change in group.changes], most)
+        yield f"  {plain(group.name)}: {count(len(group.changes), 'case')} {group.said}"
+        yield f"    {plain(', '.join(shown))}"
+        case = group.changes[0].case
+        if with_why and case.message:
+            yield f"    {plain(case.message, _MESSAGE)}"
+        if with_why and case.repeat:
+            yield f"    to repeat: {plain(case.repeat)}"
+    if most and (left := found[most * _LAWS :]):
+        yield f"  {_and_more(left)}"
+
+
+def _and_more(left: list[Group]) -> str:
+    return f"... and {count(sum(len(group.changes) for group in left), 'case')} in {count(len(left), 'more group')}"
+
+
+def _markdown_groups(changes: list[Change], most: int, with_why: bool) -> Iterator[str]:
+    found = groups(changes)
+    for group in found[: most * _LAWS or None]:
+        cases = group.changes[: most or None]
+        more = f" and {len(group.changes) - len(cases):,} more" if len(cases) < len(group.changes) else ""
+        shown = ", ".join(code(_short(change.case), 200) for change in cases)
+        yield f"- {code(group.name)}: {count(len(group.changes), 'case')} **{group.said}**: {shown}{more}"
+        case = group.changes[0].case
+        if with_why and case.message:
+            yield f"  - {code(case.message, _MESSAGE)}"
+        if with_why and case.repeat:
+            yield f"  - to repeat: {code(case.repeat, 400)}"
+    if most and (left := found[most * _LAWS :]):
+        yield f"- {_and_more(left)}"
+
+
+def _text_pace(diff: Diff, most: int) -> Iterator[str]:
+    speed = diff.pace
+    if speed.slower:
+        yield _slower_run(diff)
+    if speed.laws:
+        yield f"{count(len(speed.laws), 'law')} slower" + (" than that" if speed.slower else "")
+        yield from (f"  {one}" for one in _some(list(_slow_laws(diff, plain)), most))
+    if speed.cases:
+        yield f"{count(len(speed.cases), 'case')} slower" + (" than that" if speed.slower else "")
+        yield from (f"  {one}" for one in _some(list(_slow_cases(diff, plain)), most))
+    if speed.slower or speed.laws or speed.cases:
+        yield ""
+
+
+def _slow_laws(diff: Diff, quote: Callable[[str], str]) -> Iterator[str]:
+    for law in diff.pace.laws:
+        name = quote(f"{law.subject} {law.contract}/{law.law}")
+        yield (
+            f"{name}: the median of {law.cases:,} cases {duration(law.old)} -> {duration(law.new)} ({law.ratio:.1f}x)"
+        )
+
+
+def _slow_cases(diff: Diff, quote: Callable[[str], str]) -> Iterator[str]:
+    for one in diff.pace.cases:
+        name = quote(_full(one.new))
+        yield f"{name}: {duration(one.old.seconds)} -> {duration(one.new.seconds)} ({one.ratio:.1f}x)"
+
+
+def _full(case: CaseLine) -> str:
+    return f"{case.subject} {case.case}" if case.subject else case.id
+
+
+def _less(one: LessExact, quote: Callable[[str], str]) -> str:
+    old, new = one.old, one.new
+    place = quote(f"{new.name}, step {new.step}, rank {new.rank}")
+    was = "exact" if old.relative == 0 else f"{old.relative:.2g} ({old.ulps:.3g} ULPs)"
+    return f"{quote(_full(one.case))}: {was} -> {new.relative:.2g} ({new.ulps:.3g} ULPs) at {place}"
+
+
+def _counts_table(diff: Diff) -> Iterator[str]:
+    yield "| outcome | old | new | |"
+    yield "|---|--:|--:|--:|"
+    for ending in ENDINGS:
+        before, now = diff.old.counts.get(ending, 0), diff.new.counts.get(ending, 0)
+        if before or now:
+            yield f"| {ending} | {before:,} | {now:,} | {f'{now - before:+,}' if now != before else ''} |"
+
+
+def _folded(title: str, lines: list[str], opened: bool = False) -> list[str]:
+    return [f"<details{' open' if opened else ''}><summary>{title}</summary>", "", *lines, "", "</details>", ""]
+
+
+def _run_data(run: Run) -> dict[str, Any]:
+    return {
+        "file": str(run.path),
+        "complete": run.complete,
+        "started": run.header.started,
+        "kit": run.header.kit,
+        "torch": run.header.torch,
+        "counts": run.counts,
+    }
+
+
+def _case_data(case: CaseLine) -> dict[str, Any]:
+    return {
+        "id": case.id,
+        "subject": case.subject,
+        "contract": case.contract,
+        "law": case.law,
+        "case": case.case,
+        "optimizer": case.optimizer,
+    }
+
+
+def _change_data(change: Change) -> dict[str, Any]:
+    before, now = change.step
+    case = change.case
+    more = {"was": change.old.id} if change.old and change.old.id != case.id else {}
+    return {
+        "kind": change.kind,
+        **_case_data(case),
+        **more,
+        "from": before,
+        "to": now,
+        "message": case.message,
+        "repeat": case.repeat,
+    }

@@ -1,0 +1,50 @@
+"""Keep a result in a file: all of it or nothing, and never over what it was made of."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from everyrank.reports.errors import CannotWrite
+
+
+def keep(path: Path | str, data: str | bytes, made_of: Iterable[Path | str] = ()) -> None:
+    """Write to a file beside, then rename; a failure leaves what was there. Raises `CannotWrite`."""
+    path = Path(path)
+    raw = data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data
+    try:
+        # A link stays a link: what it leads to is written.
+        target = path.resolve()
+        for source in made_of:
+            if target.exists() and os.path.exists(source) and target.samefile(source):
+                raise CannotWrite(f"{path}: is what the result is made of: choose another name")
+        if target.exists() and not target.is_file() and not target.is_dir():
+            target.write_bytes(raw)  # a pipe or a device cannot be renamed over
+        else:
+            _replace(target, raw)
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise CannotWrite(f"{path}: cannot be written: {reason}") from None
+
+
+def _replace(target: Path, raw: bytes) -> None:
+    beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    if target.is_dir():
+        raise IsADirectoryError(21, "is a folder")
+    # What we may not write in place we do not replace either, though the folder would let us.
+    if target.exists() and not os.access(target, os.W_OK):
+        raise PermissionError(13, "it is read-only")
+    with contextlib.suppress(FileNotFoundError):
+        beside.unlink()
+    try:
+        with beside.open("xb") as file:
+            file.write(raw)
+        if target.exists():
+            beside.chmod(target.stat().st_mode & 0o7777)
+        beside.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise

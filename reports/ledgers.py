@@ -1,0 +1,175 @@
+"""A ledger as lines of text: entries come and go, and every other line stays as a person wrote it.
+
+A TOML library would do, but for one thing: to it, a comment above an entry belongs to the entry before, and goes with
+it (tomlkit 0.15). So the lines are cut here, and the result is read again, and must say what it was meant to say.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from everyrank.reports.errors import BadLedger
+from everyrank.reports.words import plain
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_HEADER = re.compile(r"[ \t]*\[\[[ \t]*known[ \t]*\]\][ \t]*(#.*)?")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One known deviation, and the lines that it takes: from its ``[[known]]`` to its last key."""
+
+    case: str
+    kind: str
+    issue: str = "unreported"
+    note: str = ""
+    first: int = -1
+    end: int = -1
+
+    @property
+    def law(self) -> str:
+        return self.case.partition("[")[0]
+
+    @property
+    def is_pattern(self) -> bool:
+        return "*" in self.case or "?" in self.case
+
+    def matches(self, case: str) -> bool:
+        """Stars and question marks as in file names; brackets are brackets."""
+        if not self.is_pattern:
+            return self.case == case
+        expression = "".join({"*": ".*", "?": "."}.get(one, re.escape(one)) for one in self.case)
+        return re.fullmatch(expression, case) is not None
+
+    @property
+    def lines(self) -> list[str]:
+        pairs = [("case", self.case), ("kind", self.kind), ("issue", self.issue), ("note", self.note)]
+        return ["[[known]]", *(f"{key} = {_quoted(value)}" for key, value in pairs if value)]
+
+    @property
+    def data(self) -> dict[str, str]:
+        return {key: value for key in ("case", "kind", "issue", "note") if (value := getattr(self, key))}
+
+
+@dataclass(frozen=True)
+class LedgerFile:
+    """What is in the file; nothing, where there is none yet."""
+
+    path: Path
+    text: str
+    entries: tuple[Entry, ...]
+
+    def entry(self, case: str) -> Entry | None:
+        """The entry that speaks of this case (without its contract)."""
+        return next((entry for entry in self.entries if entry.matches(case)), None)
+
+    def changed(self, removed: Collection[Entry], added: Sequence[Entry]) -> str:
+        """The text without some entries and with others, each after the last one of its law."""
+        newline = "\r\n" if "\r\n" in self.text else "\n"
+        lines = _lines(self.text)
+        gone = {number for entry in removed for number in _cut(lines, entry)}
+        after: dict[int, list[str]] = {}
+        for entry in added:
+            kin = [old.end for old in self.entries if old.law == entry.law and old not in removed]
+            place = max(kin, default=len(lines))
+            after.setdefault(place, []).extend(["", *entry.lines])
+        kept: list[str] = []
+        for number in range(len(lines) + 1):
+            if number == len(lines):
+                _trim(kept)
+            kept += after.get(number, [])
+            if number < len(lines) and number not in gone:
+                kept.append(lines[number])
+        text = newline.join([*kept, ""])
+        self._check(text, removed, added)
+        return text
+
+    def _check(self, text: str, removed: Collection[Entry], added: Sequence[Entry]) -> None:
+        """Read the new text: it must hold the old entries without those removed, and the new ones."""
+        before, now = _loaded(self.path, self.text), _loaded(self.path, text)
+        gone = [self.entries.index(entry) for entry in removed]
+        left = [raw for number, raw in enumerate(before.pop("known", [])) if number not in gone]
+        expected = [*left, *(entry.data for entry in added)]
+        found = now.pop("known", [])
+        if before != now or sorted(map(str, found)) != sorted(map(str, expected)):
+            raise BadLedger(
+                f"{self.path}: cannot be changed line by line: write its entries as plain [[known]] tables"
+            )
+
+
+def new_ledger(path: Path, subject: str, torch: str) -> LedgerFile:
+    """A ledger that is to be."""
+    head = f"# Known deviations of {plain(subject)}, torch {plain(torch)}.\nsubject = {_quoted(subject)}\n"
+    return LedgerFile(path, head, ())
+
+
+def read_ledger(path: Path) -> LedgerFile:
+    """Read a ledger, and find the lines of each entry. Raises `BadLedger`."""
+    try:
+        text = path.read_bytes().decode("utf-8")
+    except OSError as error:
+        raise BadLedger(f"{path}: cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise BadLedger(f"{path}: not TOML: it is no UTF-8 text") from None
+    known = _loaded(path, text).get("known", [])
+    lines = _lines(text)
+    heads = [number for number, line in enumerate(lines) if _HEADER.fullmatch(line)]
+    if not isinstance(known, list) or len(heads) != len(known):
+        raise BadLedger(f"{path}: cannot be changed line by line: write its entries as plain [[known]] tables")
+    return LedgerFile(path, text, tuple(_entries(path, lines, heads, known)))
+
+
+def _entries(path: Path, lines: list[str], heads: list[int], known: list[Any]) -> Iterable[Entry]:
+    ends = [*heads, len(lines)][1:]
+    for first, following, raw in zip(heads, ends, known, strict=True):
+        end = following
+        while end > first + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
+            end -= 1  # what stands above the next entry is not of this one
+        if not {"case", "kind"} <= raw.keys() <= {"case", "kind", "issue", "note"}:
+            raise BadLedger(f"{path}:{first + 1}: not an entry: it holds case, kind, issue and note")
+        case, kind, issue, note = (str(raw.get(key, "")) for key in ("case", "kind", "issue", "note"))
+        yield Entry(case, kind, issue, note, first, end)
+
+
+def _lines(text: str) -> list[str]:
+    """As TOML has them: other separators may stand in strings."""
+    lines = text.replace("\r\n", "\n").split("\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+def _loaded(path: Path, text: str) -> dict[str, Any]:
+    try:
+        data: dict[str, Any] = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise BadLedger(f"{path}: not TOML: {str(error).splitlines()[0]}") from None
+    return data
+
+
+def _cut(lines: list[str], entry: Entry) -> range:
+    """The lines to take out: with the blank ones below, where those above stay."""
+    end = entry.end
+    if entry.first == 0 or not lines[entry.first - 1].strip():
+        while end < len(lines) and not lines[end].strip():
+            end += 1
+    return range(entry.first, end)
+
+
+def _trim(lines: list[str]) -> None:
+    """No blank lines at the end."""
+    while lines and not lines[-1].strip():
+        lines.pop()
+
+
+def _quoted(text: str) -> str:
+    """As a basic string of TOML, which takes the escapes of JSON."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

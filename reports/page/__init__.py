@@ -1,0 +1,1 @@
+"""The page: run files as one self-contained HTML file."""

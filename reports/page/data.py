@@ -1,0 +1,187 @@
+"""What the page is told: columns with one entry a case, texts once each, and the details in deflated chunks.
+
+20,000 cases are to open in a moment. So what a list, a matrix or a filter needs is in plain columns, and all the rest
+(failure texts, ranks, stacks, output) is inflated when somebody opens the case.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Any
+
+import msgspec
+from everyrank.reports.model import ENDINGS, RED, CaseLine, OutputPart
+from everyrank.reports.reading import Run
+
+#: Cases whose details are inflated together: few enough to be quick, many enough to be small.
+CHUNK = 128
+#: Bytes of deflated details on one page, as base64; with more, texts are shortened further.
+BUDGET = 6_500_000
+#: The longest failure text and the longest captured output of one case, from generous to harsh.
+BOUNDS = ((16_000, 8_000), (4_000, 1_500), (1_200, 300), (300, 0))
+#: The longest message in a column.
+MESSAGE = 300
+#: What is known of each case without inflating anything.
+COLUMNS = (
+    "outcome", "run", "subject", "law", "optimizer", "head", "point", "tail", "message", "size", "world", "worker",
+    "started", "seconds", "ulps", "ledger", "lack", "leak", "alone",
+)  # fmt: skip
+
+
+@dataclass
+class Names:
+    """Texts, once each, by the order in which they came."""
+
+    all: list[Any] = field(default_factory=list)
+    places: dict[Any, int] = field(default_factory=dict)
+
+    def __call__(self, name: Any) -> int:
+        place = self.places.setdefault(name, len(self.all))
+        if place == len(self.all):
+            self.all.append(name)
+        return place
+
+
+def page_data(runs: Sequence[Run], history: Any = None) -> dict[str, Any]:
+    """The columns, the tables that they point into, and what the runs say of themselves."""
+    cases = [(case, number) for number, run in enumerate(runs) for case in _as_listed(run)]
+    strings, subjects, laws, optimizers, entries = Names(), Names(), Names(), Names(), Names()
+    strings("")
+    first = min((case.started for case, _ in cases if case.started), default=0.0)
+    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
+    for case, number in cases:
+        head, point, tail = _id_parts(case)
+        row = (
+            ENDINGS.index(case.outcome),
+            number,
+            subjects(case.subject),
+            laws((case.contract, case.law) if case.law else ("", case.id.partition("::")[0])),
+            optimizers(case.optimizer),
+            strings(head),
+            strings(point),
+            -1 if tail is None else strings(tail),
+            strings(_shortened(case.message, MESSAGE)),
+            case.size,
+            strings(case.world),
+            strings(case.worker),
+            _ms(case.started - first) if case.started else -1,
+            _ms(case.seconds),
+            _number(case.error.ulps) if case.error else None,
+            entries(case.ledger) if case.ledger else -1,
+            strings(_shortened(case.lack, MESSAGE)),
+            strings(_shortened("; ".join(f"{leak.kind}: {leak.what}" for leak in case.leaks), MESSAGE)),
+            int(case.passes_alone),
+        )
+        for name, value in zip(COLUMNS, row, strict=True):
+            columns[name].append(value)
+    return {
+        "outcomes": ENDINGS,
+        "red": sorted(RED),
+        "chunk": CHUNK,
+        "count": len(cases),
+        "runs": [_run_facts(run) for run in runs],
+        "first": first,
+        "subjects": subjects.all,
+        "laws": laws.all,
+        "optimizers": optimizers.all,
+        "ledger": [msgspec.to_builtins(entry) for entry in entries.all],
+        "strings": strings.all,
+        "columns": columns,
+        "history": history,
+    }
+
+
+def details(runs: Sequence[Run], budget: int = BUDGET) -> tuple[list[str], bool]:
+    """The details of all cases in chunks, and whether texts were shortened so that they fit."""
+    cases = [case for run in runs for case in _as_listed(run)]
+    for text, output in BOUNDS:
+        chunks = [_chunk(cases[at : at + CHUNK], text, output) for at in range(0, len(cases), CHUNK)]
+        if sum(map(len, chunks)) <= budget:
+            break
+    return chunks, (text, output) != BOUNDS[0]
+
+
+def _as_listed(run: Run) -> list[CaseLine]:
+    """Cases in the order in which they were collected, which is that of laws; not in which they happened to end."""
+    places = {case: place for place, case in enumerate(run.header.cases)}
+    return sorted(run.cases, key=lambda case: places[case.id])
+
+
+def _id_parts(case: CaseLine) -> tuple[str, str, str | None]:
+    """What goes before the case in its node id, what it is called among its law's, and what comes after.
+
+    Together they are far shorter than the ids: heads, tails and points are shared by many cases.
+    """
+    law = f"{case.contract}/{case.law}"
+    if case.law and case.case in case.id and case.case.startswith(f"{law}[") and case.case.endswith("]"):
+        before, _, after = case.id.partition(case.case)
+        return before, case.case[len(law) + 1 : -1], after
+    file, separator, test = case.id.partition("::")
+    return f"{file}{separator}", test, None
+
+
+def _run_facts(run: Run) -> dict[str, Any]:
+    facts: dict[str, Any] = msgspec.to_builtins(run.header)
+    facts.pop("line")
+    facts["cases"] = len(run.header.cases)
+    return {
+        **facts,
+        "file": PurePath(run.path).name,
+        "seconds": run.footer.seconds if run.footer else None,
+        "exit": run.footer.exit if run.footer else None,
+        "came": run.came,
+        "complete": run.complete,
+    }
+
+
+def _chunk(cases: Iterable[CaseLine], text: int, output: int) -> str:
+    packed = zlib.compress(msgspec.json.encode([_detail(case, text, output) for case in cases]), 6)
+    return base64.b64encode(packed).decode()
+
+
+#: In the columns already.
+_TOLD = ("line", "id", "outcome", "subject", "contract", "law", "case", "optimizer", "size", "world", "worker")
+
+
+def _detail(case: CaseLine, text: int, output: int) -> dict[str, Any]:
+    kept = msgspec.structs.replace(
+        case,
+        text=_shortened(case.text, text),
+        output=[OutputPart(part.name, _shortened(part.text, output)) for part in case.output if output],
+    )
+    told: dict[str, Any] = msgspec.to_builtins(kept)
+    for name in (*_TOLD, "started", "seconds"):
+        told.pop(name, None)
+    return _finite(told)  # type: ignore[no-any-return]
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no inf and no nan; an error may well be one: then it travels as text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_finite(one) for one in value]
+    return value
+
+
+def _shortened(text: str, most: int) -> str:
+    """Start and end of a text that is too long, and how much is missing in between."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return f"{text[:half]} [… {len(text) - 2 * half:,} characters left out …] {text[-half:] if half else ''}"
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 1)
+
+
+def _number(value: float) -> float | str:
+    return float(f"{value:.3g}") if math.isfinite(value) else str(value)

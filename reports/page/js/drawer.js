@@ -1,0 +1,281 @@
+// The drawer: all that is known of one case, its cause first.
+
+/** A part of the drawer, under its name. */
+function section(title, aside, ...inner) {
+  return el("section", { class: "part" }, el("h3", null, title, aside && [" ", aside]), inner);
+}
+
+let opener = null; // what had the focus when the drawer was opened
+
+/** Open a case; the scope says with which others it is leafed through: those of its cell in a matrix, or of the list. */
+function openCase(index, scope) {
+  if (!state.case) opener = document.activeElement;
+  go({ case: keyOf(index), scope: scope || "" });
+}
+
+function closeCase() {
+  go({ case: "", scope: "" });
+}
+
+/** The cases that previous and next lead to, in the order of what needs a person. */
+function neighbours(of, index) {
+  const indices = matched(of);
+  if (of.scope === "") return sorted(indices, of.sort);
+  const alike = (other) =>
+    column.law[other] === column.law[index] &&
+    column.subject[other] === column.subject[index] &&
+    (of.scope !== "cell" || column.optimizer[other] === column.optimizer[index]) &&
+    (of.scope !== "row" || column.size[other] === column.size[index]);
+  return indices.filter(alike).sort(worstFirst);
+}
+
+function turn(by) {
+  const index = indexOf(state.case);
+  const among = neighbours(state, index);
+  const to = among[among.indexOf(index) + by];
+  if (to !== undefined) go({ case: keyOf(to) }, false);
+}
+
+let shown = -1;
+
+/** Draw the drawer as the address has it; details follow as soon as they are inflated. */
+function drawDrawer(of, before) {
+  const drawer = byId("drawer");
+  const index = of.case ? indexOf(of.case) : -1;
+  document.body.classList.toggle("drawn", of.case !== "");
+  if (of.case === "") {
+    if (!drawer.hidden) {
+      drawer.hidden = true;
+      shown = -1;
+      giveBack();
+    }
+    return;
+  }
+  drawer.hidden = false;
+  if (index < 0) {
+    put(drawer, drawerTools(of, -1), el("p", { class: "nothing", text: `This page has no case ${of.case}.` }));
+    return;
+  }
+  if (shown === index && before && before.scope === of.scope && matched(before) === matched(of)) return;
+  shown = index;
+  const rest = el("div", { class: "rest", "aria-live": "polite" }, el("p", { class: "faint", text: "…" }));
+  put(drawer, drawerTools(of, index), caseHead(index), rest);
+  drawer.scrollTop = 0;
+  if (!before || !before.case || !drawer.contains(document.activeElement)) byId("close").focus({ preventScroll: true });
+  detailOf(index).then(
+    (detail) => shown === index && put(rest, caseParts(index, detail)),
+    (error) => shown === index && put(rest, el("p", { class: "nothing", text: String(error.message || error) })),
+  );
+}
+
+/** The focus goes back to where the case was opened from, or to the same cell drawn anew. */
+function giveBack() {
+  const again =
+    opener && opener.dataset && opener.dataset.cell
+      ? [...document.querySelectorAll(".cell")].find((one) => one.dataset.cell === opener.dataset.cell)
+      : opener;
+  if (again && again.isConnected && again !== document.body) again.focus({ preventScroll: true });
+  else byId("main").focus({ preventScroll: true });
+  opener = null;
+}
+
+function drawerTools(of, index) {
+  const among = index < 0 ? [] : neighbours(of, index);
+  const at = among.indexOf(index);
+  const button = (id, text, title, act, disabled) =>
+    el("button", { type: "button", id, title, "aria-label": title, disabled, text, on: { click: act } });
+  const whose = of.scope ? "of this cell" : "of those seen";
+  return el(
+    "div",
+    { class: "bar" },
+    button("previous", "‹", "previous case (k)", () => turn(-1), at <= 0),
+    button("next", "›", "next case (j)", () => turn(1), at < 0 || at >= among.length - 1),
+    el("span", { class: "faint", text: at >= 0 ? `${count(at + 1)} of ${count(among.length)} ${whose}` : "" }),
+    leaf(among, index, of.scope),
+    button("close", "×", "close (Escape)", closeCase, false),
+  );
+}
+
+/** The neighbours as shapes, where there are few enough to be looked at. */
+function leaf(among, index, scope) {
+  if (scope === "" || among.length < 2 || among.length > 60) return el("span", { class: "leaf" });
+  return el(
+    "span",
+    { class: "leaf" },
+    among.map((one) =>
+      el(
+        "button",
+        {
+          type: "button",
+          tabindex: "-1",
+          "aria-label": `${outcomeOf(one)}: ${nameOf(one)}`,
+          "aria-current": one === index ? "true" : null,
+          title: `${outcomeOf(one)}: ${nameOf(one)}`,
+          on: { click: () => go({ case: keyOf(one) }, false) },
+        },
+        glyph(outcomeOf(one)),
+      ),
+    ),
+  );
+}
+
+function caseHead(index) {
+  const outcome = outcomeOf(index);
+  const law = lawOf(index);
+  const facts = [
+    words(subjectOf(index)),
+    optimizerOf(index),
+    column.size[index] ? plural(column.size[index], "rank") : "no world",
+    duration(secondsOf(index)),
+    worldOf(index) && `world ${worldOf(index)}`,
+    workerOf(index) && `worker ${workerOf(index)}`,
+    data.runs.length > 1 && data.runs[column.run[index]].file,
+  ];
+  return el(
+    "header",
+    { class: "head", "data-red": isRed(index) },
+    el(
+      "p",
+      { class: "outcome", "data-outcome": outcome },
+      glyph(outcome),
+      el("b", { text: outcome }),
+      el("span", { class: "faint", text: SAYS[outcome] }),
+      column.alone[index] ? el("span", { class: "tag", text: "passes alone" }) : null,
+    ),
+    el("h2", { id: "drawer-title" }, law.contract && el("span", { class: "group", text: `${law.contract}/` }), nameOf(index)),
+    el("ul", { class: "facts" }, facts.filter(Boolean).map((fact) => el("li", { text: fact }))),
+    messageOf(index) && el("p", { class: "cause", text: messageOf(index) }),
+  );
+}
+
+function caseParts(index, detail) {
+  return [
+    repeatPart(detail),
+    textPart(detail),
+    lanesSection(detail.rollcall),
+    ranksPart(detail),
+    errorSection(detail),
+    ledgerPart(detail),
+    leaksPart(detail),
+    outputPart(detail),
+    phasesPart(index, detail),
+  ].filter(Boolean);
+}
+
+function repeatPart(detail) {
+  if (!detail.repeat) return null;
+  const button = el("button", { type: "button", class: "copy", text: "copy", on: { click: () => copy(detail.repeat, button) } });
+  return el("div", { class: "repeat" }, el("code", { text: detail.repeat }), button);
+}
+
+async function copy(text, button) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // From a file, some browsers have no clipboard but for what is selected.
+    const area = el("textarea", { "aria-hidden": "true" });
+    area.value = text;
+    document.body.append(area);
+    area.select();
+    document.execCommand("copy");
+    area.remove();
+  }
+  button.textContent = "copied";
+  setTimeout(() => (button.textContent = "copy"), 1500);
+}
+
+/** The failure text; of a long one the start, and the rest on demand. */
+function textPart(detail) {
+  if (!detail.text) return null;
+  const lines = detail.text.split("\n");
+  const pre = el("pre", { class: "failure", tabindex: "0", text: detail.text });
+  if (lines.length <= 40) return section("Failure", null, pre);
+  pre.textContent = lines.slice(0, 30).join("\n");
+  const more = el("button", {
+    type: "button",
+    class: "more",
+    text: `the other ${count(lines.length - 30)} lines`,
+    on: { click: () => ((pre.textContent = detail.text), more.remove()) },
+  });
+  return section("Failure", null, pre, more);
+}
+
+const FATES = {
+  passed: ["pass", "passed"],
+  failed: ["fail", "failed"],
+  skipped: ["skipped", "skipped"],
+  lost: ["crash", "lost: it died, or left without a record"],
+  cut: ["not-run", "cut: ended because the world could not finish"],
+};
+
+function ranksPart(detail) {
+  if (!detail.ranks || !detail.ranks.length) return null;
+  const longest = Math.max(...detail.ranks.map((rank) => rank.seconds || 0));
+  const cards = detail.ranks.map((rank) => {
+    const [shape, says] = FATES[rank.outcome] || ["error", rank.outcome];
+    const bar = el("i", { class: "took", title: duration(rank.seconds || 0) });
+    bar.style.width = longest ? `${(100 * (rank.seconds || 0)) / longest}%` : "0";
+    return el(
+      "li",
+      { class: "rank", "data-fate": rank.outcome },
+      el("p", { class: "who" }, glyph(shape, says), el("b", { text: `rank ${rank.rank}` }), el("span", { class: "faint", text: rank.outcome + (rank.phase ? ` in ${rank.phase}` : "") })),
+      el("span", { class: "track" }, bar),
+      el("span", { class: "faint small", text: rank.seconds ? duration(rank.seconds) : "" }),
+      rank.text && el("p", { class: "said", text: rank.text }),
+      rank.where && el("p", { class: "where" }, el("code", { text: rank.where })),
+    );
+  });
+  return section("Ranks", el("span", { class: "faint", text: ruleText(detail.rule) }), el("ol", { class: "ranks" }, cards));
+}
+
+const ruleText = (rule) => (rule ? `decided by the rule “${rule}”` : "");
+
+function ledgerPart(detail) {
+  const parts = [];
+  const entry = detail.ledger;
+  if (entry) {
+    parts.push(
+      el("p", null, "The ledger expects ", el("b", { text: entry.kind }), ": ", entry.note || "no note", "."),
+      el("p", null, link(entry.issue), entry.file && [" in ", el("code", { text: entry.file })]),
+    );
+  }
+  if (detail.lack) parts.push(el("p", null, "Declared as lacking: ", detail.lack));
+  return parts.length ? section("What was declared", null, parts) : null;
+}
+
+function leaksPart(detail) {
+  if (!detail.leaks || !detail.leaks.length) return null;
+  const rows = detail.leaks.map((leak) => el("li", null, el("b", { text: leak.kind }), ` ${leak.what} `, el("span", { class: "faint", text: ranges(leak.ranks) })));
+  return section("Left behind", null, el("ul", { class: "plain" }, rows));
+}
+
+function outputPart(detail) {
+  if (!detail.output || !detail.output.length) return null;
+  const outputs = detail.output.map((part, at) =>
+    el(
+      "details",
+      { open: at === 0 && detail.output.length < 3 },
+      el("summary", null, part.name, el("span", { class: "faint", text: ` ${plural(part.text.split("\n").length, "line")}` })),
+      el("pre", { tabindex: "0", text: part.text }),
+    ),
+  );
+  return section("Captured output", null, outputs);
+}
+
+function phasesPart(index, detail) {
+  if (!detail.phases || !detail.phases.length) return null;
+  const whole = Math.max(1e-9, ...[detail.phases.reduce((sum, phase) => sum + phase.seconds, 0), secondsOf(index)]);
+  const strip = detail.phases.map((phase) => {
+    const bar = el("i", { class: `phase ${phase.when}`, title: `${phase.when}: ${duration(phase.seconds)}, ${phase.outcome}` });
+    bar.style.width = `${(100 * phase.seconds) / whole}%`;
+    return bar;
+  });
+  const told = detail.phases.map((phase) => `${phase.when} ${duration(phase.seconds)}${phase.outcome === "passed" ? "" : ` (${phase.outcome})`}`);
+  return section(
+    "Time",
+    el("span", { class: "faint", text: `${duration(secondsOf(index))} in all` }),
+    el("div", { class: "phases" }, strip),
+    el("p", { class: "faint small", text: told.join(" · ") }),
+    el("p", { class: "faint small id" }, el("code", { text: idOf(index) })),
+  );
+}

@@ -1,0 +1,172 @@
+// Which cases are seen: by text, outcome, subject, law, optimizer, size and worker.
+
+/** A place in a table of names for a field of the address: -1 for any, -2 for one that is not there. */
+function placed(names, wanted) {
+  if (!wanted) return -1;
+  const at = names.indexOf(wanted === NONE ? "" : wanted);
+  return at < 0 ? -2 : at;
+}
+
+const LAW_KEYS = LAWS.map((law) => law.key);
+const SIZES = [...new Set(column.size)].sort((one, other) => one - other);
+const WORKERS = [...new Set(column.worker)].map((place) => data.strings[place]).sort();
+
+const kept = new Map(); // the last few answers: leafing through cases asks for the same one again
+
+/** The cases that pass all filters, as collected. */
+function matched(of) {
+  const key = JSON.stringify(FILTERS.map((field) => of[field]));
+  if (kept.has(key)) return kept.get(key);
+  const outcomes = of.outcome.length ? OUTCOMES.map((outcome) => of.outcome.includes(outcome)) : null;
+  const subject = placed(SUBJECTS, of.subject);
+  const law = placed(LAW_KEYS, of.law);
+  const optimizer = placed(OPTIMIZERS, of.optimizer);
+  const size = of.size === "" ? -1 : Number(of.size);
+  const worker = of.worker === "" ? -1 : data.strings.indexOf(of.worker === NONE ? "" : of.worker);
+  const asked = of.q.toLowerCase().split(/\s+/).filter(Boolean);
+  const texts = asked.length ? haystack() : null;
+  const indices = [];
+  for (let index = 0; index < COUNT; index++) {
+    if (outcomes !== null && !outcomes[column.outcome[index]]) continue;
+    if (subject !== -1 && column.subject[index] !== subject) continue;
+    if (law !== -1 && column.law[index] !== law) continue;
+    if (optimizer !== -1 && column.optimizer[index] !== optimizer) continue;
+    if (size !== -1 && column.size[index] !== size) continue;
+    if (worker !== -1 && column.worker[index] !== worker) continue;
+    if (texts !== null && !asked.every((word) => texts[index].includes(word))) continue;
+    indices.push(index);
+  }
+  if (kept.size > 8) kept.clear();
+  kept.set(key, indices);
+  return indices;
+}
+
+// --- the bar -----------------------------------------------------------------------------------------
+
+const option = (value, text) => el("option", { value, text });
+
+/** A choice among names; the first stands for all. */
+function choice(field, label, groups) {
+  const select = el("select", {
+    id: `filter-${field}`,
+    "aria-label": label,
+    on: { change: () => go({ [field]: select.value, case: "", scope: "" }) },
+  });
+  select.append(option("", label));
+  for (const [name, options] of groups) {
+    const into = name === null ? select : select.appendChild(el("optgroup", { label: name }));
+    for (const [value, text] of options) into.append(option(value, text));
+  }
+  return select;
+}
+
+function lawChoices() {
+  const contracts = grouped(LAWS.keys(), (place) => LAWS[place].contract);
+  return [...contracts].map(([contract, places]) => [
+    contract || "files of tests",
+    places.map((place) => [LAWS[place].key, LAWS[place].name]),
+  ]);
+}
+
+function makeFilters() {
+  const text = el("input", {
+    id: "filter-q",
+    type: "search",
+    placeholder: "filter by words   /",
+    "aria-label": "Filter by words in ids, messages and subjects",
+    autocomplete: "off",
+    spellcheck: "false",
+    on: { input: () => go({ q: text.value }, false) },
+  });
+  const some = (names, said) => [[null, names.map((name) => [name || NONE, name || said])]];
+  const selects = [
+    choice("subject", "all subjects", some(SUBJECTS, words(""))),
+    choice("law", "all laws", lawChoices()),
+    choice("optimizer", "all optimizers", some([...OPTIMIZERS].sort(), "no optimizer")),
+    choice("size", "all sizes", [[null, SIZES.map((size) => [String(size), plural(size, "rank")])]]),
+    choice("worker", "all workers", some(WORKERS, "no worker")),
+  ];
+  const clear = el("button", {
+    id: "clear",
+    type: "button",
+    text: "clear",
+    on: { click: () => go({ ...unfiltered(), case: "", scope: "" }) },
+  });
+  const told = el("output", { id: "told", "aria-live": "polite" });
+  put(byId("filters"), text, ...selects, clear, told);
+  byId("filters").addEventListener("submit", (event) => event.preventDefault());
+}
+
+function drawFilters(of, indices) {
+  const text = byId("filter-q");
+  if (text.value !== of.q) text.value = of.q;
+  for (const field of ["subject", "law", "optimizer", "size", "worker"]) {
+    const select = byId(`filter-${field}`);
+    select.value = of[field];
+    // A name that this run does not have still filters: it is shown, so that an empty page can be understood.
+    if (select.value !== of[field]) select.append(option(of[field], of[field]));
+    select.value = of[field];
+    select.classList.toggle("set", of[field] !== "");
+  }
+  byId("clear").hidden = !isFiltered(of);
+  byId("told").textContent = isFiltered(of) ? `${count(indices.length)} of ${count(COUNT)}` : "";
+}
+
+// --- the outcomes: legend, counts and filter in one ------------------------------------------------------
+
+const SAYS = {
+  crash: "a rank died",
+  timeout: "the world missed its deadline",
+  error: "the test itself went wrong",
+  fail: "the law is broken",
+  stale: "the ledger expects a deviation, and it passes",
+  "not-run": "listed, and never told",
+  known: "a deviation that the ledger knows",
+  approximate: "within the bound that the subject declares",
+  unsupported: "a declared lack, refused as declared",
+  skipped: "skipped, with a reason",
+  "not-applicable": "says nothing here, worked out by the kit",
+  pass: "proven on every rank",
+};
+
+function toggleOutcome(outcome) {
+  const set = state.outcome.includes(outcome);
+  const outcomes = set ? state.outcome.filter((one) => one !== outcome) : [...state.outcome, outcome];
+  go({ outcome: OUTCOMES.filter((one) => outcomes.includes(one)), case: "", scope: "" });
+}
+
+/** One chip an outcome, with its shape; the counts are of the cases that pass the other filters. */
+function drawOutcomes(of) {
+  const counts = tally(matched({ ...of, outcome: [] }));
+  const everywhere = tally(Array.from({ length: COUNT }, (_, index) => index));
+  const chips = OUTCOMES.map((outcome, place) => {
+    if (everywhere[place] === 0 && !of.outcome.includes(outcome)) return null;
+    return el(
+      "button",
+      {
+        type: "button",
+        class: "chip",
+        "data-outcome": outcome,
+        "aria-pressed": String(of.outcome.includes(outcome)),
+        title: SAYS[outcome],
+        on: { click: () => toggleOutcome(outcome) },
+      },
+      glyph(outcome),
+      el("b", { text: count(counts[place]) }),
+      el("span", { text: outcome }),
+    );
+  });
+  put(byId("outcomes"), ...chips);
+  const seen = counts.map((number, place) => (of.outcome.length && !of.outcome.includes(OUTCOMES[place]) ? 0 : number));
+  put(byId("spread"), ...bars(seen));
+}
+
+/** Outcomes in proportion, each wide enough to be seen. */
+function bars(counts) {
+  return counts.map((number, place) => {
+    if (number === 0) return null;
+    const bar = el("i", { "data-outcome": OUTCOMES[place] });
+    bar.style.flexGrow = String(number);
+    return bar;
+  });
+}

@@ -1,0 +1,142 @@
+// Findings: red cases by their cause, what the ledgers know, what subjects declare, and what is odd though green.
+
+const signatures = new Map(); // by message: many cases have the same
+
+/** Messages that differ only in figures, addresses and names of parameters have one cause. */
+function signature(index) {
+  const message = column.message[index];
+  if (!signatures.has(message)) {
+    const text = messageOf(index)
+      .replace(/0x[0-9a-f]+/gi, "#")
+      .replace(/[-+]?\d+(\.\d+)?(e[-+]?\d+)?/gi, "#")
+      .replace(/'[^']*'|"[^"]*"/g, "'…'");
+    signatures.set(message, text);
+  }
+  return `${column.outcome[index]}\n${column.subject[index]}\n${signatures.get(message) || lawOf(index).key}`;
+}
+
+/** The names that these cases have, the commonest first; a few of many. */
+function someOf(indices, name, most) {
+  const names = [...grouped(indices, name)].sort((one, other) => other[1].length - one[1].length);
+  const told = names.slice(0, most).map(([one]) => one);
+  return told.join(", ") + (names.length > most ? ` and ${count(names.length - most)} more` : "");
+}
+
+/** Cases as a list that is made when it is opened; of many only the first. */
+function caseList(indices) {
+  const items = el("ul");
+  const list = el("details", { class: "cases" }, el("summary", { text: plural(indices.length, "case") }), items);
+  list.addEventListener("toggle", () => list.open && !items.firstChild && fillCases(items, [...indices].sort(worstFirst)));
+  return list;
+}
+
+function fillCases(items, order) {
+  const most = 60;
+  for (const index of order.slice(0, most)) {
+    const act = () => openCase(index, "");
+    const subject = el("span", { class: "faint", text: ` ${words(subjectOf(index))}` });
+    const shape = glyph(outcomeOf(index), outcomeOf(index));
+    items.append(el("li", null, el("button", { type: "button", on: { click: act } }, shape, " ", nameOf(index), subject)));
+  }
+  const rest = order.length - most;
+  if (rest > 0) items.append(el("li", { class: "faint small", text: `and ${count(rest)} more: filter to see them all` }));
+}
+
+function finding(outcome, indices, title, aside) {
+  return el(
+    "li",
+    { class: "finding", "data-outcome": outcome },
+    glyph(outcome, outcome),
+    el("b", { class: "number", text: count(indices.length) }),
+    el("div", null, title, aside && el("p", { class: "faint small" }, aside), caseList(indices)),
+  );
+}
+
+/** Red cases, those with one cause together; the largest groups of what is worst come first. */
+function causes(indices) {
+  const red = indices.filter(isRed);
+  const groups = [...grouped(red, signature).values()];
+  groups.sort((one, other) => column.outcome[one[0]] - column.outcome[other[0]] || other.length - one.length);
+  return groups.map((of) => {
+    const first = of[0];
+    const title = el(
+      "button",
+      { type: "button", class: "title", on: { click: () => openCase(first, "") } },
+      messageOf(first) || lawOf(first).key,
+    );
+    return finding(outcomeOf(first), of, title, [
+      words(subjectOf(first)),
+      " · ",
+      someOf(of, (index) => lawOf(index).key, 3),
+      optimizerOf(first) && ` · ${someOf(of, optimizerOf, 4)}`,
+    ]);
+  });
+}
+
+/** The ledger's entries that cases met, with what became of them. */
+function entries(indices) {
+  const declared = indices.filter((index) => column.ledger[index] >= 0);
+  const groups = [...grouped(declared, (index) => `${column.ledger[index]}\n${column.subject[index]}`).values()];
+  return groups.map((of) => {
+    const entry = data.ledger[column.ledger[of[0]]];
+    const worst = worstOf(of);
+    const stale = of.filter((index) => outcomeOf(index) === "stale").length;
+    return finding(outcomeOf(worst), of, el("p", { class: "title", text: entry.note || "no note" }), [
+      words(subjectOf(of[0])),
+      ` · expects ${entry.kind} · `,
+      link(entry.issue),
+      entry.file && [" · ", el("code", { text: entry.file })],
+      stale > 0 && el("b", { text: ` · ${count(stale)} stale: remove or narrow the entry` }),
+    ]);
+  });
+}
+
+function lacks(indices) {
+  const declared = indices.filter((index) => column.lack[index] > 0);
+  const groups = [...grouped(declared, (index) => `${column.lack[index]}\n${column.subject[index]}`).values()];
+  return groups.map((of) =>
+    finding(outcomeOf(worstOf(of)), of, el("p", { class: "title", text: data.strings[column.lack[of[0]]] }), [
+      words(subjectOf(of[0])),
+      " · ",
+      someOf(of, (index) => lawOf(index).key, 4),
+    ]),
+  );
+}
+
+/** What no outcome tells: something was left behind, or a failure that neighbours had a part in. */
+function oddities(indices) {
+  const left = grouped(indices.filter((index) => column.leak[index] > 0), (index) => column.leak[index]);
+  const rows = [...left].map(([place, of]) =>
+    finding(outcomeOf(worstOf(of)), of, el("p", { class: "title", text: `left behind: ${data.strings[place]}` }), words(subjectOf(of[0]))),
+  );
+  const alone = indices.filter((index) => column.alone[index]);
+  if (alone.length) {
+    const title = el("p", { class: "title", text: "failed in a world that had served before, and pass alone" });
+    rows.push(finding("fail", alone, title, someOf(alone, (index) => words(subjectOf(index)), 3)));
+  }
+  return rows;
+}
+
+function findingSection(title, says, rows, empty) {
+  return el(
+    "section",
+    { class: "card wide findings" },
+    el("header", null, el("h2", { text: title }), el("span", { class: "sum", text: rows.length ? says : "" })),
+    rows.length ? el("ol", null, rows) : el("p", { class: "faint", text: empty }),
+  );
+}
+
+function drawFindings(into, of, indices) {
+  const whys = causes(indices);
+  const red = indices.filter(isRed).length;
+  const known = entries(indices);
+  const declared = lacks(indices);
+  const odd = oddities(indices);
+  put(
+    into,
+    findingSection("Needs a person", `${plural(red, "case")}, ${plural(whys.length, "cause")}`, whys, "Nothing: all is as declared."),
+    findingSection("Known to the ledgers", plural(known.length, "entry", "entries"), known, "No case met an entry of a ledger."),
+    findingSection("Declared lacks", plural(declared.length, "lack"), declared, "No case probed a declared lack."),
+    odd.length ? findingSection("Odd, whatever the outcome", plural(odd.length, "oddity", "oddities"), odd, "") : null,
+  );
+}

@@ -1,0 +1,141 @@
+// The page as a whole: what the run was, how it came out, and the view that the address names.
+
+const NAMES = { matrix: "Matrix", cases: "Cases", time: "Time", findings: "Findings", history: "History" };
+const DRAW = { matrix: drawMatrix, cases: drawCases, time: drawTime, findings: drawFindings, history: drawHistory };
+
+const day = (seconds) => new Date(seconds * 1000).toISOString().replace("T", " ").slice(0, 16) + " UTC";
+
+/** What ran where. */
+function drawFacts() {
+  const run = data.runs[0];
+  const all = (field) => [...new Set(data.runs.map((one) => one[field]))].join(", ");
+  const facts = [
+    ["run", data.runs.map((one) => one.file).join(", ")],
+    ["started", day(run.started)],
+    ["took", data.runs.every((one) => one.seconds !== null) ? duration(data.runs.reduce((sum, one) => sum + one.seconds, 0)) : "not to its end"],
+    ["torch", all("torch")],
+    ["python", all("python")],
+    ["everyrank", all("kit")],
+    ["launcher", all("launcher")],
+    ["workers", String(data.runs.reduce((sum, one) => sum + one.workers, 0))],
+    ["on", all("platform")],
+    ["devices", data.runs.flatMap((one) => one.devices).join(", ") || "CPU"],
+    ["backends", [...new Set(data.runs.flatMap((one) => one.backends))].join(", ")],
+    ["seed", all("seed")],
+    ["command", data.runs[0].command.join(" ")],
+  ];
+  put(byId("facts"), facts.filter(([, value]) => value !== "").map(([name, value]) => el("div", null, el("dt", { text: name }), el("dd", { text: value, title: value }))));
+}
+
+/** The sentence at the top: it never rounds a bad run up. */
+function drawVerdict() {
+  const counts = tally(Array.from({ length: COUNT }, (_, index) => index));
+  const red = OUTCOMES.reduce((sum, _, place) => sum + (REDNESS[place] ? counts[place] : 0), 0);
+  const cut = data.runs.filter((run) => !run.complete);
+  const says = cut.length
+    ? [el("b", { text: "The run did not come to its end" }), `: ${cut.map((run) => run.came).join("; ")}.`]
+    : [];
+  const green = [el("b", { text: COUNT ? "All as declared" : "Nothing ran" }), ` in ${plural(COUNT, "case")}.`];
+  const bad = [el("b", { text: `${count(red)} of ${plural(COUNT, "case")}` }), ` ${red === 1 ? "needs" : "need"} a person.`];
+  put(byId("sentence"), says, says.length ? " " : "", red ? bad : cut.length ? null : green);
+  byId("verdict").dataset.red = String(red > 0 || cut.length > 0);
+  if (data.shortened) byId("sentence").append(el("small", { text: " Long texts are shortened on this page; the run file has them whole." }));
+}
+
+function drawViews(of, indices) {
+  const red = indices.reduce((sum, index) => sum + (isRed(index) ? 1 : 0), 0);
+  const says = { cases: count(indices.length), findings: red ? count(red) : "" };
+  put(
+    byId("views"),
+    VIEWS.map((view, at) =>
+      el(
+        "button",
+        {
+          type: "button",
+          role: "tab",
+          id: `view-${view}`,
+          hidden: view === "history" && !hasHistory(),
+          "aria-selected": String(view === of.view),
+          "aria-controls": "main",
+          title: `${NAMES[view]} (${at + 1})`,
+          on: { click: () => go({ view }) },
+        },
+        NAMES[view],
+        says[view] && el("span", { class: "faint", text: ` ${says[view]}` }),
+      ),
+    ),
+  );
+}
+
+const differs = (of, before, fields) => !before || fields.some((field) => String(of[field]) !== String(before[field]));
+
+/** Draw what the change of state touched: opening a case leaves the view below as it is. */
+function draw(of = state, before = null) {
+  const indices = matched(of);
+  if (differs(of, before, ["view", "sort", "paint", ...FILTERS])) {
+    const focused = document.activeElement;
+    const cell = focused && focused.dataset ? focused.dataset.cell : null;
+    const inMain = byId("main").contains(focused);
+    drawFilters(of, indices);
+    drawOutcomes(of);
+    drawViews(of, indices);
+    byId("main").dataset.view = of.view;
+    if (of.view !== "cases") list.body = null;
+    DRAW[of.view](byId("main"), of, indices);
+    if (inMain && !of.case) {
+      const again = cell && [...document.querySelectorAll(".cell")].find((one) => one.dataset.cell === cell);
+      if (again) again.focus();
+      else if (before && before.view === of.view) focusMain();
+    }
+  } else if (of.view === "cases" && of.case) {
+    const at = list.indices.indexOf(indexOf(of.case));
+    if (at >= 0) {
+      list.at = at;
+      reveal(at);
+      drawRows();
+    }
+  }
+  drawDrawer(of, before);
+}
+
+// --- light and dark --------------------------------------------------------------------------------------
+
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+function themeNow() {
+  return document.documentElement.dataset.theme || (dark.matches ? "dark" : "light");
+}
+
+/** A choice is kept where the browser lets a file keep anything. */
+function turnTheme() {
+  const theme = themeNow() === "dark" ? "light" : "dark";
+  document.documentElement.dataset.theme = theme;
+  try {
+    localStorage.setItem("everyrank-theme", theme);
+  } catch {
+    // The choice then lasts as long as the page.
+  }
+  byId("theme").setAttribute("aria-pressed", String(theme === "dark"));
+  paint();
+}
+
+try {
+  const theme = localStorage.getItem("everyrank-theme");
+  if (theme === "dark" || theme === "light") document.documentElement.dataset.theme = theme;
+} catch {
+  // Nothing was kept.
+}
+dark.addEventListener("change", () => paint());
+
+// --- begin -------------------------------------------------------------------------------------------------
+
+byId("theme").addEventListener("click", turnTheme);
+byId("theme").setAttribute("aria-pressed", String(themeNow() === "dark"));
+byId("help-open").addEventListener("click", () => byId("help").showModal());
+byId("help-close").addEventListener("click", () => byId("help").close());
+makeFilters();
+drawFacts();
+drawVerdict();
+onState(draw);
+draw();
+document.documentElement.dataset.ready = "true";

@@ -1,0 +1,215 @@
+// The timeline: a band a worker, a bar a case, a bracket a world. What is filtered out stays, faintly.
+
+const TIME = { left: 64, head: 22, lane: 34, gap: 8, bar: 20 };
+
+const time = { canvas: null, from: 0, to: 1, whole: [0, 1], lanes: [], indices: new Set(), hover: -1, drag: null, hits: [] };
+
+/** Cases by worker, each band in the order of time; those that did not run have no place in it. */
+function bands() {
+  const ran = [];
+  for (let index = 0; index < COUNT; index++) if (column.started[index] >= 0 && column.seconds[index] > 0) ran.push(index);
+  ran.sort((one, other) => column.started[one] - column.started[other]);
+  const byWorker = grouped(ran, (index) => `${column.run[index]}\n${workerOf(index)}`);
+  const names = [...byWorker.keys()].sort((one, other) => one.localeCompare(other, "en", { numeric: true }));
+  return names.map((name) => ({ name: name.split("\n")[1] || "main", indices: byWorker.get(name) }));
+}
+
+const endOf = (index) => column.started[index] + column.seconds[index];
+
+/** The span of time that these cases take. */
+function spanOf(indices) {
+  let from = Infinity;
+  let to = -Infinity;
+  for (const index of indices) {
+    if (column.started[index] < 0 || !(column.seconds[index] > 0)) continue;
+    from = Math.min(from, column.started[index]);
+    to = Math.max(to, endOf(index));
+  }
+  return from < to ? [from, to] : null;
+}
+
+const paints = {
+  outcome: (index, ink) => ink[outcomeOf(index)],
+  length: (index, ink) => ink.scale[Math.min(5, Math.max(0, Math.floor(Math.log10(secondsOf(index) / 0.003))))],
+  law: (index, ink) => ink.many[column.law[index] % ink.many.length],
+};
+
+/** The colours of the theme, read once a drawing. */
+function inks() {
+  const style = getComputedStyle(document.documentElement);
+  const of = (name) => style.getPropertyValue(name).trim();
+  const ink = { text: of("--ink"), faint: of("--faint"), line: of("--line"), panel: of("--panel"), accent: of("--accent") };
+  for (const outcome of OUTCOMES) ink[outcome] = of(`--o-${outcome}`);
+  ink.scale = [0, 1, 2, 3, 4, 5].map((step) => of(`--scale-${step}`));
+  ink.many = [0, 1, 2, 3, 4, 5, 6, 7].map((step) => of(`--many-${step}`));
+  return ink;
+}
+
+/** A round number of milliseconds between the marks of an axis. */
+function tickStep(span, width) {
+  const rough = (span * 90) / Math.max(90, width);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  return [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
+}
+
+function paint() {
+  const { canvas } = time;
+  if (!canvas || !canvas.isConnected) return;
+  const width = canvas.clientWidth;
+  const height = TIME.head + time.lanes.length * (TIME.lane + TIME.gap);
+  const dense = devicePixelRatio || 1;
+  canvas.width = Math.round(width * dense);
+  canvas.height = Math.round(height * dense);
+  canvas.style.height = `${height}px`;
+  const pen = canvas.getContext("2d");
+  pen.scale(dense, dense);
+  const ink = inks();
+  const x = (at) => TIME.left + ((width - TIME.left) * (at - time.from)) / (time.to - time.from);
+  paintAxis(pen, ink, x, width, height);
+  time.hits = [];
+  time.lanes.forEach((lane, at) => paintLane(pen, ink, x, width, lane, TIME.head + at * (TIME.lane + TIME.gap)));
+}
+
+function paintAxis(pen, ink, x, width, height) {
+  const step = tickStep(time.to - time.from, width - TIME.left);
+  pen.font = `11px ${getComputedStyle(document.body).fontFamily}`;
+  pen.fillStyle = ink.faint;
+  pen.strokeStyle = ink.line;
+  pen.lineWidth = 1;
+  pen.textAlign = "left";
+  for (let at = Math.ceil(time.from / step) * step; at <= time.to; at += step) {
+    const place = Math.round(x(at)) + 0.5;
+    pen.beginPath();
+    pen.moveTo(place, 14);
+    pen.lineTo(place, height);
+    pen.stroke();
+    pen.fillText(at === 0 ? "0" : duration(at / 1000), place + 3, 11);
+  }
+}
+
+function paintLane(pen, ink, x, width, lane, top) {
+  const paintOf = paints[state.paint] || paints.outcome;
+  pen.globalAlpha = 1;
+  pen.fillStyle = ink.text;
+  pen.textAlign = "right";
+  pen.fillText(brief(lane.name, 9), TIME.left - 8, top + 14);
+  pen.textAlign = "left";
+  let world = null;
+  let edge = 0;
+  for (const index of lane.indices) {
+    if (endOf(index) < time.from) continue;
+    if (column.started[index] > time.to) break;
+    const from = Math.max(TIME.left, x(column.started[index]));
+    const to = Math.min(width, x(endOf(index)));
+    const wide = Math.max(1, to - from - (to - from > 3 ? 0.75 : 0));
+    pen.globalAlpha = time.indices.has(index) ? 1 : 0.13;
+    pen.fillStyle = paintOf(index, ink);
+    pen.fillRect(from, top, wide, TIME.bar);
+    if (index === time.hover) {
+      pen.globalAlpha = 1;
+      pen.strokeStyle = ink.text;
+      pen.lineWidth = 1.5;
+      pen.strokeRect(from - 1, top - 1, wide + 2, TIME.bar + 2);
+    }
+    time.hits.push([from, to, top, index]);
+    // A bracket for each world: tests that share one stand over one.
+    if (worldOf(index) !== "") {
+      const starts = world !== worldOf(index);
+      pen.globalAlpha = 0.75;
+      pen.fillStyle = ink.faint;
+      const left = starts ? from + (from > TIME.left ? 0.5 : 0) : Math.min(edge, from);
+      pen.fillRect(left, top + TIME.bar + 4, Math.max(0.5, to - left - 0.5), 1.5);
+      if (starts) pen.fillRect(left, top + TIME.bar + 2, 1, 6);
+      world = worldOf(index);
+    }
+    edge = to;
+  }
+  pen.globalAlpha = 1;
+}
+
+/** The case under the pointer; the last drawn lies on top. */
+function hit(event) {
+  const box = time.canvas.getBoundingClientRect();
+  const px = event.clientX - box.left;
+  const py = event.clientY - box.top;
+  for (let at = time.hits.length - 1; at >= 0; at--) {
+    const [from, to, top, index] = time.hits[at];
+    if (px >= from - 0.5 && px <= Math.max(to, from + 1) + 0.5 && py >= top - 2 && py <= top + TIME.lane) return index;
+  }
+  return -1;
+}
+
+function zoom(factor, around) {
+  const [least, most] = time.whole;
+  const span = Math.min(most - least, Math.max(1, (time.to - time.from) * factor));
+  const share = (around - time.from) / (time.to - time.from);
+  time.from = Math.max(least, Math.min(most - span, around - share * span));
+  time.to = time.from + span;
+  paint();
+}
+
+function slide(by) {
+  const [least, most] = time.whole;
+  const moved = Math.max(least - time.from, Math.min(most - time.to, by));
+  time.from += moved;
+  time.to += moved;
+  paint();
+}
+
+const wholeRun = () => (([time.from, time.to] = time.whole), paint());
+
+function canvasEvents(canvas, note) {
+  const at = (event) => {
+    const box = canvas.getBoundingClientRect();
+    return time.from + ((time.to - time.from) * (event.clientX - box.left - TIME.left)) / (box.width - TIME.left);
+  };
+  canvas.addEventListener("wheel", (event) => {
+    // Without a key the page scrolls, as anywhere.
+    if (!event.ctrlKey && !event.metaKey && !event.shiftKey) return;
+    event.preventDefault();
+    zoom(Math.exp(Math.sign(event.deltaY || event.deltaX) * 0.25), at(event));
+  }, { passive: false });
+  canvas.addEventListener("pointerdown", (event) => {
+    time.drag = { x: event.clientX, moved: false };
+    canvas.setPointerCapture(event.pointerId);
+  });
+  canvas.addEventListener("pointermove", (event) => {
+    if (time.drag) {
+      const by = time.drag.x - event.clientX;
+      if (time.drag.moved || Math.abs(by) > 3) {
+        slide((by * (time.to - time.from)) / (canvas.clientWidth - TIME.left));
+        time.drag = { x: event.clientX, moved: true };
+      }
+      return;
+    }
+    const index = hit(event);
+    canvas.classList.toggle("on", index >= 0);
+    if (index === time.hover) return;
+    time.hover = index;
+    note.textContent = index < 0 ? "" : `${nameOf(index)} · ${outcomeOf(index)} · ${duration(secondsOf(index))} · world ${worldOf(index) || "none"}`;
+    paint();
+  });
+  canvas.addEventListener("pointerup", (event) => {
+    const moved = time.drag && time.drag.moved;
+    time.drag = null;
+    const index = moved ? -1 : hit(event);
+    if (index >= 0) openCase(index, "");
+  });
+  canvas.addEventListener("dblclick", wholeRun);
+}
+
+function moveInTime(event) {
+  if (document.activeElement !== time.canvas) return false;
+  const span = time.to - time.from;
+  const acts = {
+    ArrowLeft: () => slide(-span / 6),
+    ArrowRight: () => slide(span / 6),
+    "+": () => zoom(0.7, (time.from + time.to) / 2),
+    "=": () => zoom(0.7, (time.from + time.to) / 2),
+    "-": () => zoom(1 / 0.7, (time.from + time.to) / 2),
+    0: wholeRun,
+  };
+  if (!(event.key in acts)) return false;
+  acts[event.key]();
+  return true;
+}

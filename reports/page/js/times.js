@@ -1,0 +1,194 @@
+// Where the time went: the timeline, and below it sums by law, subject, optimizer and size.
+
+const median = (values) => {
+  const ordered = [...values].sort((one, other) => one - other);
+  return ordered.length ? ordered[Math.floor(ordered.length / 2)] : 0;
+};
+
+/** What worlds cost: the first test of each against those that found it up. */
+function worldFacts(indices) {
+  const ran = indices.filter((index) => worldOf(index) !== "" && column.started[index] >= 0);
+  const worlds = grouped(ran, (index) => `${column.run[index]}\n${workerOf(index)}\n${worldOf(index)}`);
+  const firsts = [];
+  const later = [];
+  for (const of of worlds.values()) {
+    of.sort((one, other) => column.started[one] - column.started[other]);
+    firsts.push(secondsOf(of[0]));
+    for (const index of of.slice(1)) later.push(secondsOf(index));
+  }
+  return { worlds: worlds.size, tests: ran.length, first: median(firsts), later: median(later), warm: later.length };
+}
+
+/** How much of the workers' time cases took; the rest is collection, worlds coming up, and waiting. */
+function busyShare(lanes) {
+  let busy = 0;
+  let whole = 0;
+  for (const lane of lanes) {
+    const span = spanOf(lane.indices);
+    if (!span) continue;
+    whole += span[1] - span[0];
+    let free = span[0]; // cases may overlap where the next world is brought up ahead
+    for (const index of lane.indices) {
+      busy += Math.max(0, endOf(index) - Math.max(free, column.started[index]));
+      free = Math.max(free, endOf(index));
+    }
+  }
+  return [busy, whole];
+}
+
+const tile = (figureText, says) => el("li", { class: "tile" }, el("b", { text: figureText }), el("span", { text: says }));
+
+function tiles(indices) {
+  const sum = indices.reduce((all, index) => all + secondsOf(index), 0);
+  const facts = worldFacts(indices);
+  const span = spanOf(indices);
+  const [busy, whole] = busyShare(time.lanes);
+  return el(
+    "ul",
+    { class: "tiles" },
+    tile(duration(sum), `in ${plural(indices.length, "case")}`),
+    span && tile(duration((span[1] - span[0]) / 1000), `from first to last, over ${plural(time.lanes.length, "worker")}`),
+    tile(count(facts.worlds), facts.worlds ? `worlds, ${(facts.tests / facts.worlds).toFixed(1)} tests each` : "worlds"),
+    facts.worlds && tile(duration(facts.first), "median of a world's first test"),
+    facts.warm && tile(duration(facts.later), "median in a world that was up"),
+    whole && tile(percent(busy, whole), "of the workers' time was spent in cases"),
+  );
+}
+
+/** Sums by what a function says of a case, the most first. */
+function ranking(title, indices, key, act) {
+  const groups = [...grouped(indices, key)].map(([name, of]) => ({
+    name,
+    of: of.length,
+    sum: of.reduce((all, index) => all + secondsOf(index), 0),
+  }));
+  if (groups.length < 2) return null;
+  groups.sort((one, other) => other.sum - one.sum);
+  const all = groups.reduce((sum, group) => sum + group.sum, 0);
+  const rows = groups.slice(0, 12).map((group) => {
+    const bar = el("i");
+    bar.style.width = `${(100 * group.sum) / groups[0].sum}%`;
+    return el(
+      "li",
+      null,
+      el(
+        "button",
+        { type: "button", on: { click: () => act(group.name) }, title: `only ${group.name}` },
+        el("span", { class: "name", text: group.name }),
+        el("span", { class: "faint", text: `${count(group.of)} × ${duration(group.sum / group.of)}` }),
+        el("b", { text: duration(group.sum) }),
+        el("span", { class: "share", text: percent(group.sum, all) }),
+        el("span", { class: "track" }, bar),
+      ),
+    );
+  });
+  const rest = groups.length > 12 && el("li", { class: "faint small", text: `and ${count(groups.length - 12)} more` });
+  return el("section", { class: "ranking" }, el("h3", { text: title }), el("ol", null, rows, rest));
+}
+
+function legend() {
+  if (state.paint === "law") return el("span", { class: "faint small", text: "neighbouring laws differ in colour" });
+  if (state.paint === "length") {
+    const said = ["3 ms", "", "0.3 s", "", "30 s", ""];
+    return el(
+      "span",
+      { class: "scale" },
+      [0, 1, 2, 3, 4, 5].map((step) => el("i", { class: `s${step}`, title: said[step] })),
+      el("span", { class: "faint small", text: "from milliseconds to minutes" }),
+    );
+  }
+  return el("span", { class: "faint small", text: "coloured as the outcomes above" });
+}
+
+function paintChoice() {
+  const now = state.paint || "outcome";
+  return el(
+    "span",
+    { class: "choice", role: "group", "aria-label": "colour by" },
+    Object.keys(paints).map((name) =>
+      el("button", {
+        type: "button",
+        text: name,
+        "aria-pressed": String(name === now),
+        on: { click: () => go({ paint: name === "outcome" ? "" : name }) },
+      }),
+    ),
+  );
+}
+
+let laid = ""; // the filters that the span in sight was made for
+
+function drawTime(into, of, indices) {
+  if (!time.lanes.length) time.lanes = bands();
+  time.indices = new Set(indices);
+  const all = spanOf(time.lanes.flatMap((lane) => lane.indices));
+  if (!all) {
+    put(into, el("p", { class: "nothing", text: "No case has a time: nothing ran." }));
+    return;
+  }
+  time.whole = all;
+  const key = JSON.stringify(FILTERS.map((field) => of[field]));
+  if (laid !== key) {
+    // Filtering zooms: what is seen is the span of what is left, with a little air.
+    const [from, to] = spanOf(indices) || all;
+    const air = isFiltered(of) ? (to - from) * 0.02 : 0;
+    [time.from, time.to] = [Math.max(all[0], from - air), Math.min(all[1], to + air)];
+    laid = key;
+  }
+  const note = el("p", { class: "caption faint" });
+  time.canvas = el("canvas", {
+    id: "timeline",
+    tabindex: "0",
+    role: "img",
+    "aria-label": `Timeline: ${plural(indices.length, "case")} over ${plural(time.lanes.length, "worker")}; the sums follow as lists.`,
+  });
+  canvasEvents(time.canvas, note);
+  put(
+    into,
+    tiles(indices),
+    el(
+      "section",
+      { class: "card wide" },
+      el(
+        "header",
+        null,
+        el("h2", { text: "Worlds over workers" }),
+        el("span", { class: "tools" }, legend(), paintChoice(), el("button", { type: "button", text: "whole run", on: { click: wholeRun } })),
+      ),
+      time.canvas,
+      note,
+      el("p", { class: "faint small", text: "A bar is a case, a bracket below it the world that it ran in. Drag to move; Ctrl or Shift and the wheel, or + and −, to zoom." }),
+    ),
+    el(
+      "div",
+      { class: "rankings" },
+      ranking("By law", indices, (index) => lawOf(index).key, (law) => go({ law })),
+      ranking("By subject", indices, (index) => words(subjectOf(index)), (subject) => go({ subject: subject === words("") ? NONE : subject })),
+      ranking("By optimizer", indices, (index) => optimizerOf(index) || "no optimizer", (name) => go({ optimizer: name === "no optimizer" ? NONE : name })),
+      ranking("By ranks", indices, (index) => String(column.size[index] || "no world"), (size) => go({ size: size === "no world" ? "0" : size })),
+      slowest(indices),
+    ),
+  );
+  paint();
+}
+
+function slowest(indices) {
+  const most = [...indices].sort((one, other) => column.seconds[other] - column.seconds[one]).slice(0, 12);
+  if (!most.length) return null;
+  const rows = most.map((index) =>
+    el(
+      "li",
+      null,
+      el(
+        "button",
+        { type: "button", on: { click: () => openCase(index, "") } },
+        el("span", { class: "name" }, glyph(outcomeOf(index), outcomeOf(index)), " ", nameOf(index)),
+        el("span", { class: "faint", text: words(subjectOf(index)) }),
+        el("b", { text: duration(secondsOf(index)) }),
+      ),
+    ),
+  );
+  return el("section", { class: "ranking" }, el("h3", { text: "Slowest" }), el("ol", null, rows));
+}
+
+addEventListener("resize", () => state.view === "time" && paint());

@@ -1,0 +1,107 @@
+"""The reports' pytest plugin: hooks and options only. What costs time is imported by the first multi-rank test."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from everyrank.reports.run import Run
+
+_NAME = "everyrank-run"
+#: What a worker leaves that has collected no multi-rank test.
+_NOTHING = b"none"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("everyrank-reports", "everyrank: what a run says")
+    group.addoption(
+        "--run-file", metavar="PATH", default=None, help="write what becomes of each multi-rank test to this file"
+    )
+    parser.addini("everyrank_run_file", "where to write the run file, from pytest's root folder", default="")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = _left_at(config)
+    if path is not None:
+        path.write_bytes(_NOTHING)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    config = session.config
+    if _prints(config) and not _only_shows(config) and (config.getoption("run_file") or _ini(config)):
+        _run(config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_everyrank_collected(config: pytest.Config, items: list[pytest.Item], run: dict[str, Any]) -> None:
+    from everyrank.reports.gathering import collected, leave
+
+    if (path := _left_at(config)) is not None:
+        leave(collected(items, run), path)
+    elif _prints(config) and not _only_shows(config):
+        _run(config).expect(collected(items, run))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_everyrank_told(item: pytest.Item, told: dict[str, Any], reports: list[pytest.TestReport]) -> None:
+    from everyrank.reports.gathering import attach
+
+    attach(told, reports)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    factory = getattr(node.config, "_tmp_path_factory", None)
+    folder = factory.getbasetemp() if factory is not None else tempfile.gettempdir()
+    node.workerinput["everyrank_collected"] = os.path.join(folder, f"everyrank-{uuid.uuid4().hex}.json")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
+    path = Path(node.workerinput["everyrank_collected"])
+    if path.exists() and path.read_bytes() == _NOTHING:
+        path.unlink()
+        return
+    from everyrank.reports.gathering import fetch
+
+    _run(node.config).expect_of_worker(fetch(path, ids))
+
+
+def _run(config: pytest.Config) -> Run:
+    """The one of this session."""
+    known: Run | None = config.pluginmanager.get_plugin(_NAME)
+    if known is not None:
+        return known
+    from everyrank.reports import run
+
+    made = run.Run(config, run.wanted(config))
+    config.pluginmanager.register(made, _NAME)
+    return made
+
+
+def _ini(config: pytest.Config) -> bool:
+    return bool(config.getini("everyrank_run_file"))
+
+
+def _left_at(config: pytest.Config) -> Path | None:
+    """In a worker of pytest-xdist: where its controller looks for what was collected."""
+    given = getattr(config, "workerinput", {}).get("everyrank_collected")
+    # On another machine that folder is not there: the controller learns the ids only.
+    return Path(given) if given and os.path.isdir(os.path.dirname(given)) else None
+
+
+def _prints(config: pytest.Config) -> bool:
+    """Whether this is the process that a person called: no worker, and no rank."""
+    return not hasattr(config, "workerinput") and not config.pluginmanager.has_plugin("everyrank-spawned")
+
+
+def _only_shows(config: pytest.Config) -> bool:
+    shows = ("collectonly", "showfixtures", "show_fixtures_per_test")
+    return any(config.getoption(name, False) for name in shows)

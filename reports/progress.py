@@ -1,0 +1,115 @@
+"""The live line of a long run: how far it is, at the foot of the terminal, below whatever pytest prints.
+
+The last row is taken out of the part of the screen that scrolls, as package managers do it. Nothing is drawn where
+the output goes to a file or a pipe, under a debugger, or under ``-q``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from everyrank.reports.tally import Tally
+
+#: Seconds. A run that has ended by then needs no such line.
+AFTER = 3.0
+#: Seconds between two drawings.
+_EACH = 0.1
+#: A screen with fewer rows has none to spare.
+_ROWS = 8
+
+
+class Progress:
+    """Draws the line; ``update`` after each test, ``close`` at the end."""
+
+    def __init__(self, terminal: Terminal, clock: Callable[[], float] = time.monotonic) -> None:
+        self._terminal = terminal
+        self._clock = clock
+        self._began = clock()
+        self._next = self._began + AFTER
+
+    def update(self, tally: Tally, expected: int, worlds: int) -> None:
+        """A test has ended."""
+        now = self._clock()
+        if now >= self._next:
+            self._next = now + _EACH
+            self._terminal.draw(text(tally, expected, worlds, now - self._began))
+
+    def close(self) -> None:
+        """Give the row back."""
+        self._terminal.close()
+
+
+def text(tally: Tally, expected: int, worlds: int, seconds: float) -> str:
+    """The line: cases done, how many are not green, worlds up, rate, time left."""
+    done = tally.total
+    rate = done / seconds if seconds else 0.0
+    parts = [f"everyrank: {done:,} of {expected:,} ({done / max(expected, 1):.0%})"]
+    parts += [f"{tally.red:,} not green"] if tally.red else []
+    parts.append(f"{worlds} world{'' if worlds == 1 else 's'} up")
+    parts.append(f"{rate:.1f} a second")
+    if rate:
+        parts.append(f"{duration((expected - done) / rate)} left")
+    return ", ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """``0:07``, ``3:40``, ``1:02:03``."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class Terminal:
+    """The last row of a terminal, by the control sequences that all of them know (DEC's)."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._rows = 0  # as of the last drawing; 0: the row has not been taken
+
+    def draw(self, line: str) -> None:
+        size = os.get_terminal_size(self._file)
+        if size.lines < _ROWS:
+            self.give_back()
+            return
+        taking = ""
+        if size.lines != self._rows:
+            # One line down and up again: what stands in the last row scrolls up. Then: the rows that scroll.
+            taking = ("\x1bD\x1b[A" if not self._rows else "") + f"\x1b7\x1b[1;{size.lines - 1}r\x1b8"
+            self._rows = size.lines
+        shown = line[: size.columns - 1]
+        self._write(f"{taking}\x1b7\x1b[{size.lines};1H\x1b[2K{shown}\x1b8")
+
+    def give_back(self) -> None:
+        """Let the whole screen scroll again, as it did."""
+        if self._rows:
+            self._write(f"\x1b7\x1b[r\x1b[{self._rows};1H\x1b[2K\x1b8")
+        self._rows = 0
+
+    def close(self) -> None:
+        self.give_back()
+        os.close(self._file)
+
+    def _write(self, text: str) -> None:
+        left = text.encode()
+        while left:
+            left = left[os.write(self._file, left) :]
+
+
+def terminal(config: pytest.Config) -> Terminal | None:
+    """The terminal that pytest prints to, where it is one and a person has not asked for quiet."""
+    reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or not reporter.isatty() or config.get_verbosity() < 0:
+        return None
+    if config.getoption("usepdb", False) or config.getoption("trace", False):
+        return None
+    if os.environ.get("TERM", "dumb") == "dumb":
+        return None
+    try:
+        # Not stdout: that is captured while tests run.
+        return Terminal(os.open("/dev/tty", os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return None

@@ -1,0 +1,127 @@
+"""One run in the process that prints: what was collected becomes the header, each test a line, the end the footer."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from everyrank.reports import machine
+from everyrank.reports.gathering import Collected, Gathering
+from everyrank.reports.model import SCHEMA, CaseLine, Footer, Header
+from everyrank.reports.progress import Progress, terminal
+from everyrank.reports.summary import Summary
+from everyrank.reports.tally import Tally
+from everyrank.reports.writing import NotWritable, RunFile
+
+
+def wanted(config: pytest.Config) -> Path | None:
+    """The run file that was asked for: the option from where pytest was called, the ini key from its own folder."""
+    given = config.getoption("run_file")
+    if given is not None:
+        return Path(config.invocation_params.dir, given)
+    named = str(config.getini("everyrank_run_file"))
+    return Path(config.rootpath, named) if named else None
+
+
+class Run:
+    """A pytest plugin from the start of the session, or from the first multi-rank test that was collected."""
+
+    def __init__(self, config: pytest.Config, path: Path | None) -> None:
+        self.tally = Tally()
+        self.gathering = Gathering(self._hear)
+        self._config = config
+        self._file = _open(path) if path is not None else None
+        self._started = time.time()
+        self._headed = False
+        self._progress: Progress | None = None
+        config.pluginmanager.register(self.gathering, "everyrank-gathering")
+        config.pluginmanager.register(Summary(config, self.tally, path, self._trouble), "everyrank-summary")
+
+    def expect(self, found: Collected, times: int = 1) -> None:
+        """These are the multi-rank tests; before the first of them."""
+        self.gathering.expect(found, times)
+        self._head()
+        found_terminal = terminal(self._config)
+        self._progress = Progress(found_terminal) if found_terminal is not None else None
+
+    def _head(self) -> None:
+        if self._file is None or self._headed:
+            return
+        self._headed = True
+        known = self.gathering.run
+        self._file.write(
+            Header(
+                schema=SCHEMA,
+                kit=machine.installed("everyrank"),
+                torch=machine.installed("torch"),
+                python=machine.python(),
+                platform=machine.system(),
+                started=self._started,
+                launcher=str(known.get("launcher", "fork")),
+                seed=int(known.get("seed", 0)),
+                devices=machine.gpus(),
+                backends=list(known.get("backends", [])),
+                command=["pytest", *map(os.fspath, self._config.invocation_params.args)],
+                workers=len(_nodes(self._config)) or 1,
+                subjects=self.gathering.subjects,
+                cases=self.gathering.ids,
+            )
+        )
+
+    def _hear(self, case: CaseLine) -> None:
+        self.tally.add(case)
+        if self._file is not None:
+            self._file.write(case)
+        if self._progress is not None:
+            worlds = sum(self.gathering.worlds_up.values())
+            self._progress.update(self.tally, len(self.gathering.ids), worlds)
+
+    def _trouble(self) -> str:
+        return self._file.trouble if self._file is not None else ""
+
+    def expect_of_worker(self, found: Collected) -> None:
+        """The first worker speaks for all: their collections are alike, or xdist runs nothing."""
+        if not self.gathering.ids:
+            each = self._config.getoption("dist", "no") == "each"
+            self.expect(found, len(_nodes(self._config)) if each else 1)
+
+    # The innermost of the wrappers: the terminal's own, around it, prints the summary.
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session):  # type: ignore[no-untyped-def]
+        try:
+            return (yield)
+        finally:
+            self._finish(session)
+
+    def _finish(self, session: pytest.Session) -> None:
+        self._head()
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
+        self.gathering.close()
+        if self._file is None:
+            return
+        counts: Counter[str] = Counter(self.tally.outcomes)
+        seconds = time.time() - self._started
+        self._file.write(Footer(dict(counts), seconds, int(session.exitstatus), self.gathering.troubles))
+        self._file.close()
+        if self._file.trouble and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR  # what was asked for is not there
+
+
+def _open(path: Path) -> RunFile:
+    try:
+        return RunFile(path)
+    except NotWritable as error:
+        raise pytest.UsageError(f"--run-file: {error}") from None
+
+
+def _nodes(config: pytest.Config) -> list[Any]:
+    """The workers of pytest-xdist; none without it."""
+    session = config.pluginmanager.get_plugin("dsession")
+    manager = getattr(session, "nodemanager", None)
+    return list(getattr(manager, "specs", []))
