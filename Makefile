@@ -4,12 +4,17 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install conformance kill-matrix test check bench clean
+.PHONY: install conformance again kill-matrix test check bench clean
 
 install: $(STAMP)
 
 conformance: $(STAMP)
 	BIN=$(BIN)/ ci/conformance.sh build/conformance suites/ -n auto
+
+# Not one outcome may change from one run to the next.
+again: TIMES ?= 20
+again: $(STAMP)
+	$(BIN)/python ci/again.py $(TIMES) build/again suites/ -n auto
 
 kill-matrix: $(STAMP)
 	$(BIN)/everyrank kill-matrix -n auto

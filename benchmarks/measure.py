@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,15 +43,19 @@ class Row:
     met: bool | None  # None: written down, without a target
 
 
-def pytest(case: str, tests: int, *options: str, limit: float = LIMIT, **environment: str) -> Times:
-    """Run one file of ``cases/``, with this many tests, all of which must pass."""
+def pytest(
+    case: str, tests: int, *options: str, only: Iterable[str] = (), limit: float = LIMIT, **environment: str
+) -> Times:
+    """Run one file of ``cases/``, or only some of its tests. This many must pass, and none may fail."""
+    file = CASES / f"{case}.py"
+    chosen = [f"{file}::{one}" for one in only] or [file]
     with tempfile.TemporaryDirectory() as folder:
         stopwatch = Path(folder, "stopwatch.json")
         more = {"BENCHMARK_TESTS": str(tests), "BENCHMARK_STOPWATCH": str(stopwatch), **environment}
         more["EVERYRANK_LEASES"] = folder  # leases are taken, but nobody else's test is waited for
         more["BENCHMARK_BEGAN"] = str(time.time())
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-c", CASES / "pytest.ini", *options, CASES / f"{case}.py"],
+            [sys.executable, "-m", "pytest", "-q", "-c", CASES / "pytest.ini", *options, *chosen],
             env={**os.environ, **more},
             capture_output=True,
             text=True,

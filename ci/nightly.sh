@@ -66,6 +66,11 @@ compared=0
             echo "Not green, and no worse than the night before."
         fi
     fi
+    # What is red since when, what flips, what got slower from night to night.
+    echo
+    echo '```'
+    "${bin}everyrank" history "$history" || true
+    echo '```'
 } >"$summary"
 cat "$summary"
 if [ -n "${GITHUB_STEP_SUMMARY:-}" ]; then

@@ -9,13 +9,15 @@ from collections.abc import Sequence
 #: name: (what it does, the function that does it, as module:function)
 COMMANDS = {
     "run": ("run a subject's conformance: everyrank run module:SUBJECT", "everyrank.suites.command:run"),
-    "stacks": ("what every rank of a running test is doing: everyrank stacks PID", "everyrank.stacks:main"),
-    "schema": ("print the JSON Schema of a run file's lines", "everyrank.reports.schema:command"),
+    "kill-matrix": ("prove that the laws can fail: every rogue, by law", "everyrank.suites.command:kill_matrix"),
     "page": ("show run files as one HTML file", "everyrank.reports.command:page"),
     "diff": ("compare two run files: what regressed since last night", "everyrank.reports.command:diff"),
     "accept": ("bring the ledgers to what a run has shown", "everyrank.reports.command:accept"),
+    "history": ("show each law over the nights, from a folder of run files", "everyrank.reports.command:history"),
+    "badge": ("make a subject's badge from a run file", "everyrank.reports.command:badge"),
+    "schema": ("print the JSON Schema of a run file's lines", "everyrank.reports.schema:command"),
     "adopt-report": ("which tests --adopt would run, which not and why", "everyrank.adopt.report:main"),
-    "kill-matrix": ("prove that the laws can fail: every rogue, by law", "everyrank.suites.command:kill_matrix"),
+    "stacks": ("what every rank of a running test is doing: everyrank stacks PID", "everyrank.stacks:main"),
 }
 
 

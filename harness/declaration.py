@@ -38,7 +38,7 @@ class Declaration:
 
     @property
     def chosen_backend(self) -> str:
-        """Of the default group."""
+        """Of the default group, on a machine that has the GPUs."""
         return self.backend or ("nccl" if self.gpus or self.device == "cuda" else "gloo")
 
 

@@ -23,9 +23,6 @@ import pytest
 if TYPE_CHECKING:
     from everyrank.rank import Rank
 
-#: What this harness sets for a rank, and a process that a test case starts does not have.
-HARNESS_SETS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
-
 NEVER_STARTED = (
     "setUp started no processes, so that no rank would have run this test: call self._spawn_processes() in setUp"
 )
@@ -45,6 +42,9 @@ class Start:
         return json.dumps([self.kind, self.text, self.file_name, self.more, self.environment])
 
 
+#: Where all ranks meet that have done, or skipped, the second part.
+_END = "the end of the ranks"
+
 #: The second part: what a rank does when the first part has started it.
 Body = Callable[[Start], None]
 
@@ -52,14 +52,13 @@ Body = Callable[[Start], None]
 class Parts:
     """Both parts of one test, on one rank. ``case`` is the instance whose ``run`` is about to be called."""
 
-    def __init__(
-        self, rank: Rank, case: Any, name: str, body: Body, environment: Mapping[str, str | None] | None = None
-    ) -> None:
+    def __init__(self, rank: Rank, case: Any, name: str, body: Body, like_a_rank: bool = False) -> None:
         self._rank = rank
         self._case = case
         self._name = name
         self._body = body
-        self._outside = environment or {}  # what the variables in HARNESS_SETS were before
+        # The variables that say which rank this is: a process that a test case starts does not have them.
+        self._outside: Mapping[str, str | None] = {} if like_a_rank else rank.outside
         self._first = rank.world.rank == 0
         self._start: Start | None = None
         self._before: dict[str, str] = {}
@@ -137,17 +136,17 @@ class Parts:
                 if end.code not in (0, None):
                     raise
                 left = end
+            except (unittest.SkipTest, pytest.skip.Exception) as skip:
+                # The others may be in the midst of the test, as may be who waits for this rank for ever.
+                self._rank.announce_skip(str(skip))
+                self._rank.gather(_END, "")
+                raise
         # tearDown may take away what the other ranks still use. A rank that failed comes to no meeting: nobody
         # waits for it.
-        ways = self._rank.gather("the end of the ranks", "by sys.exit()" if left else "")
+        ways = self._rank.gather(_END, "by sys.exit()" if left else "")
         if left is not None and (ways is None or "" in ways):
             # To leave by sys.exit(0) is a way to end such a test, if all ranks take it. One alone has proven nothing.
             raise left
-
-
-def outside() -> dict[str, str | None]:
-    """What the run's own environment says where this harness will set variables for ranks."""
-    return {name: os.environ.get(name) for name in HARNESS_SETS}
 
 
 # --- classes whose group serves all their tests -------------------------------------------------------

@@ -47,6 +47,8 @@ from everyrank.seeds import sow
 from everyrank.telling import describe, fingerprint
 from everyrank.world import World, enter
 
+_WHO = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+
 RANK: pytest.StashKey[Rank] = pytest.StashKey()
 
 _rank: list[Rank] = []
@@ -79,6 +81,8 @@ class Rank:
         self.session = session
         self.config = session.config
         self.groups = Groups()
+        #: What the run itself says, once all is collected, where this process will say who it is.
+        self.outside = {name: os.environ.get(name) for name in (*_WHO, "MASTER_ADDR")}
         self.watch: Watch
         self.order: Order
         self.world: World
@@ -232,13 +236,8 @@ class Rank:
             _meet=self._meet,
         )
         enter(self.world)
-        here = {
-            "RANK": order.rank,
-            "LOCAL_RANK": order.rank,
-            "WORLD_SIZE": order.size,
-            "LOCAL_WORLD_SIZE": order.size,
-        }
-        os.environ.update({name: str(value) for name, value in here.items()})
+        here = (order.rank, order.rank, order.size, order.size)
+        os.environ.update({name: str(value) for name, value in zip(_WHO, here, strict=True)})
         if order.visible is not None:
             os.environ[devices.variable()] = order.visible
         os.environ["EVERYRANK_NODEID"] = order.nodeid
@@ -265,6 +264,11 @@ class Rank:
     def failed(self) -> bool:
         """Whether this rank's test has gone wrong so far."""
         return any(phase.outcome in ("failed", "xfailed", "skipped") for phase in self._phases)
+
+    def announce_skip(self, reason: str) -> None:
+        """Say that this rank skips the test, before it waits for the others: they may wait for it."""
+        skipped = f"Skipped: {reason}"
+        self.channel.send(Ended(Phase("call", "skipped", {"longrepr": ["", 0, skipped]}, time.monotonic(), skipped)))
 
     # --- words with the controller -----------------------------------------------------------------
 

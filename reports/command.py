@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ _PARTIAL = "read also files of runs that were killed: what was never told counts
 def page(arguments: Sequence[str]) -> int:
     """Make one HTML file of one or several run files: it needs no network and no other file.
 
-    Several files are parts of one run, of other subjects each.
+    Several files are parts of one run, of other subjects each. A history adds the nights before.
     """
     parser = _parser("page", page)
     parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run file")
@@ -27,20 +28,24 @@ def page(arguments: Sequence[str]) -> int:
         help="where to write it; report.html if nothing is said",
     )  # fmt: skip
     parser.add_argument(
+        "--history", type=Path, metavar="FOLDER", help="a folder of run files: each law over the nights"
+    )
+    parser.add_argument(
         "--title", default="", help="what the page is called; the names of the files if nothing is said"
     )
     parser.add_argument("--partial", action="store_true", help=_PARTIAL)
     given = parser.parse_args(arguments)
 
     def make() -> int:
-        from everyrank.reports import reading
+        from everyrank.reports import history, reading
         from everyrank.reports.keeping import keep
         from everyrank.reports.page import build, output
 
         runs = [reading.read(path, given.partial) for path in given.runs]
         build.check_apart(runs)
         output.check(given.output)
-        keep(given.output, build.page(runs, given.title), given.runs)
+        nights = history.of_folder(given.history, given.partial) if given.history else None
+        keep(given.output, build.page(runs, given.title, nights), given.runs)
         print(f"{given.output}: {output.told(runs)}")
         return 0
 
@@ -117,9 +122,63 @@ def accept(arguments: Sequence[str]) -> int:
     return _answer("accept", bring_up_to_date)
 
 
+def history(arguments: Sequence[str]) -> int:
+    """Show each law over the nights: first bad night, flips, flake rate, time and error.
+
+    A folder of run files is a history. An index is kept in it, which follows the files.
+    """
+    parser = _parser("history", history)
+    parser.add_argument("folder", type=Path, help="the folder; run files (*.jsonl) may lie in folders of it")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="text if nothing is said")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="where to write it; stdout if nothing is said"
+    )
+    parser.add_argument("--all", action="store_true", help="in text, also the laws of which there is nothing to tell")
+    parser.add_argument("--rebuild", action="store_true", help="make the index anew in any case")
+    parser.add_argument("--partial", action="store_true", help="count also nights whose run was killed")
+    given = parser.parse_args(arguments)
+
+    def look_back() -> int:
+        from everyrank.reports import history, history_told
+
+        found = history.of_folder(given.folder, given.partial, given.rebuild)
+        told = history_told.as_json(found) if given.format == "json" else history_told.as_text(found, given.all)
+        _hand_over(told, given.output, [given.folder / night.path for night in found.nights])
+        return 0
+
+    return _answer("history", look_back)
+
+
+def badge(arguments: Sequence[str]) -> int:
+    """Make a subject's badge: a shields.io endpoint (JSON), or a picture (SVG) that needs no server."""
+    parser = _parser("badge", badge)
+    parser.add_argument("run", type=Path, help="the run file")
+    parser.add_argument("--subject", required=True, metavar="NAME", help="whose badge it is")
+    parser.add_argument("--label", default="everyrank", help="what stands on its left (everyrank)")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="a .json or .svg; JSON to stdout without it"
+    )
+    parser.add_argument("--partial", action="store_true", help=_PARTIAL)
+    given = parser.parse_args(arguments)
+
+    def make() -> int:
+        from everyrank.reports import badge, reading
+
+        kind = given.output.suffix if given.output else ".json"
+        if kind not in (".json", ".svg"):
+            raise ReportError(f"{given.output}: a badge is a .json or an .svg")
+        made = badge.badge(reading.read(given.run, given.partial), given.subject, given.label)
+        _hand_over(badge.as_svg(made) if kind == ".svg" else badge.as_json(made), given.output, [given.run])
+        return 0
+
+    return _answer("badge", make)
+
+
 def _parser(name: str, function: Callable[..., int]) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
-        f"everyrank {name}", description=function.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        f"everyrank {name}",
+        description=inspect.getdoc(function),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 
 

@@ -144,9 +144,9 @@ def _name(case: CaseLine) -> str:
 
 
 def _short(case: CaseLine) -> str:
-    """What tells a case from the others of its group."""
-    full = case.case or case.id
-    return full[full.find("[") :] if "[" in full else full
+    """What tells a case from the others of its group; nothing, if it is the only one that there can be."""
+    _, bracket, rest = (case.case or case.id).partition("[")
+    return bracket + rest
 
 
 def _run(run: Run, quote: Callable[[str], str] = plain) -> str:
@@ -154,7 +154,9 @@ def _run(run: Run, quote: Callable[[str], str] = plain) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(head.started))
     counts = ", ".join(f"{number:,} {ending}" for ending, number in run.counts.items())
     whole = "" if run.complete else f" NOT WHOLE, {run.came}:"
-    return f"{quote(str(run.path))} ({when} UTC, torch {plain(head.torch)}):{whole} {counts or 'no cases'}"
+    troubles = count(len(run.footer.troubles), "trouble") if run.footer and run.footer.troubles else ""
+    beside = f"; {troubles} beside the cases" if troubles else ""
+    return f"{quote(str(run.path))} ({when} UTC, torch {plain(head.torch)}):{whole} {counts or 'no cases'}{beside}"
 
 
 def _apart(diff: Diff, quote: Callable[[str], str] = plain) -> Iterator[str]:
@@ -164,6 +166,10 @@ def _apart(diff: Diff, quote: Callable[[str], str] = plain) -> Iterator[str]:
         before, now = getattr(old, name), getattr(new, name)
         if before != now:
             yield f"{name}: {quote(_value(before))} -> {quote(_value(now))}"
+    known = set(diff.old.footer.troubles) if diff.old.footer else set()
+    for trouble in diff.new.footer.troubles if diff.new.footer else ():
+        if trouble not in known:
+            yield f"new trouble: {quote(trouble)}"
 
 
 def _value(value: object) -> str:
@@ -191,7 +197,8 @@ def _text_groups(changes: list[Change], most: int, with_why: bool) -> Iterator[s
     for group in found[: most * _LAWS or None]:
         shown = _some([_short(change.case) for change in group.changes], most)
         yield f"  {plain(group.name)}: {count(len(group.changes), 'case')} {group.said}"
-        yield f"    {plain(', '.join(shown))}"
+        if any(shown):
+            yield f"    {plain(', '.join(shown))}"
         case = group.changes[0].case
         if with_why and case.message:
             yield f"    {plain(case.message, _MESSAGE)}"
@@ -210,8 +217,9 @@ def _markdown_groups(changes: list[Change], most: int, with_why: bool) -> Iterat
     for group in found[: most * _LAWS or None]:
         cases = group.changes[: most or None]
         more = f" and {len(group.changes) - len(cases):,} more" if len(cases) < len(group.changes) else ""
-        shown = ", ".join(code(_short(change.case), 200) for change in cases)
-        yield f"- {code(group.name)}: {count(len(group.changes), 'case')} **{group.said}**: {shown}{more}"
+        shown = ", ".join(code(short, 200) for change in cases if (short := _short(change.case)))
+        named = f": {shown}{more}" if shown else ""
+        yield f"- {code(group.name)}: {count(len(group.changes), 'case')} **{group.said}**{named}"
         case = group.changes[0].case
         if with_why and case.message:
             yield f"  - {code(case.message, _MESSAGE)}"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from everyrank.reports.words import plain
+
 
 class ReportError(Exception):
     """A command cannot go on; its text is one line that says why."""
@@ -13,7 +15,8 @@ class RunFileError(ReportError):
     """A run file that is not to be believed."""
 
     def __init__(self, path: Path, text: str, line: int = 0) -> None:
-        super().__init__(f"{path}:{line}: {text}" if line else f"{path}: {text}")
+        # Both may hold what somebody else wrote: line ends, controls, a megabyte.
+        super().__init__(plain(f"{path}:{line}: {text}" if line else f"{path}: {text}", 1000))
         self.path = path
         self.line = line
 
@@ -92,3 +95,7 @@ class BadLedger(ReportError):
 
 class NoSubject(ReportError):
     """A subject was meant that the run does not have, or it is not clear which one."""
+
+
+class NoNights(ReportError):
+    """A folder that holds no run file which can be read."""

@@ -75,7 +75,9 @@ class Gathering:
             return
         key = (report.nodeid, getattr(report, "worker_id", ""))
         if report.when not in ("setup", "call", "teardown"):  # xdist's: the worker itself is gone
-            self._reports.pop(key, None)
+            for worker in {key[1], *_worker(report)}:
+                self._reports.pop((report.nodeid, worker), None)
+                self.worlds_up.pop(worker, None)
             self._end(crash_line(report, self._said[report.nodeid]))
             return
         self._reports.setdefault(key, []).append(report)
@@ -109,6 +111,12 @@ class Gathering:
         for one in (one for one, times in self._left.items() for _ in range(times)):
             self._heard(not_run_line(one, self._said[one]))
         self._left.clear()
+
+
+def _worker(report: Any) -> list[str]:
+    """The worker that pytest-xdist's own reports are about."""
+    gateway = getattr(getattr(report, "node", None), "gateway", None)
+    return [gateway.id] if gateway is not None else []
 
 
 def leave(found: Collected, path: Path) -> None:

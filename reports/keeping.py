@@ -20,8 +20,8 @@ def keep(path: Path | str, data: str | bytes, made_of: Iterable[Path | str] = ()
         for source in made_of:
             if target.exists() and os.path.exists(source) and target.samefile(source):
                 raise CannotWrite(f"{path}: is what the result is made of: choose another name")
-        if target.exists() and not target.is_file() and not target.is_dir():
-            target.write_bytes(raw)  # a pipe or a device cannot be renamed over
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_bytes(raw)  # a pipe or a device cannot be renamed over
         else:
             _replace(target, raw)
     except (OSError, RuntimeError) as error:

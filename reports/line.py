@@ -22,8 +22,8 @@ from everyrank.reports.model import (
 
 #: Of a longer text, this much of the start and as much of the end is kept, in characters.
 TEXT, OUTPUT, BRIEF = 8_000, 2_000, 300
-#: Of captured texts, so many are kept.
-OUTPUTS = 16
+#: Of captured texts, and of leaks, so many are kept.
+OUTPUTS, LEAKS = 16, 50
 
 _ENDINGS = frozenset(get_args(Ending))
 #: Rules of the verdict that are an outcome by themselves, where the kit says nothing else.
@@ -90,7 +90,7 @@ def line(reports: Sequence[Any], told: Told | None, said: Mapping[str, str]) -> 
         ranks=[_rank(one) for one in told.ranks],
         error=_error(told.ranks),
         steps=_steps(told.ranks),
-        leaks=[LeakPart(one.kind, _brief(one.what), one.ranks) for one in told.leaks],
+        leaks=_leaks(told.leaks),
         rollcall=told.rollcall,
         output=_output(reports),
         repeat=told.repeat,
@@ -174,6 +174,14 @@ def _text(reports: Sequence[Any], outcome: Ending, noted: str) -> str:
 
 def _rank(one: ToldRank) -> RankPart:
     return RankPart(one.rank, one.outcome, one.phase, _brief(one.text), one.where, one.seconds)
+
+
+def _leaks(found: Sequence[LeakPart]) -> list[LeakPart]:
+    parts = [LeakPart(one.kind, _brief(one.what), one.ranks) for one in found]
+    if len(parts) > LEAKS:
+        ranks = sorted({rank for one in parts[LEAKS:] for rank in one.ranks})
+        parts = [*parts[:LEAKS], LeakPart("...", f"{len(parts) - LEAKS} more leaks are left out", ranks)]
+    return parts
 
 
 def _output(reports: Iterable[Any]) -> list[OutputPart]:

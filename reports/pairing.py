@@ -106,11 +106,12 @@ def _known_by(old: CaseLine, new: CaseLine) -> CaseLine:
 
 
 def pair(old: Run, new: Run, aliases: Aliases) -> Pairs:
-    """Pair the cases. Of what the old run lists and never told nothing is known: it counts as not there."""
+    """Pair the cases. Of what the old run never came to nothing is known: it counts as not there."""
     both: list[tuple[CaseLine, CaseLine]] = []
     left: dict[str, list[CaseLine]] = {}
     for case in old.told:
-        left.setdefault(case.id, []).append(case)
+        if case.outcome != "not-run" or case.started:  # what a broken adapter kept from running has a time
+            left.setdefault(case.id, []).append(case)
     unpaired = []
     for case in new.cases:
         before = left.get(case.id)

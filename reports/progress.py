@@ -6,6 +6,7 @@ the output goes to a file or a pipe, under a debugger, or under ``-q``.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -71,6 +72,12 @@ class Terminal:
         self._rows = 0  # as of the last drawing; 0: the row has not been taken
 
     def draw(self, line: str) -> None:
+        """Show the line in place of the one before."""
+        # A terminal that was closed meanwhile is no reason to end the tests.
+        with contextlib.suppress(OSError):
+            self._draw(line)
+
+    def _draw(self, line: str) -> None:
         size = os.get_terminal_size(self._file)
         if size.lines < _ROWS:
             self.give_back()
@@ -86,7 +93,8 @@ class Terminal:
     def give_back(self) -> None:
         """Let the whole screen scroll again, as it did."""
         if self._rows:
-            self._write(f"\x1b7\x1b[r\x1b[{self._rows};1H\x1b[2K\x1b8")
+            with contextlib.suppress(OSError):
+                self._write(f"\x1b7\x1b[r\x1b[{self._rows};1H\x1b[2K\x1b8")
         self._rows = 0
 
     def close(self) -> None:

@@ -41,6 +41,9 @@ LARGEST = 512 * 1024**2
 #: Bytes in one line: a header that lists a million cases has fewer.
 LONGEST = 128 * 1024**2
 
+#: What decoding may raise; the last, at a hundred thousand open brackets.
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
 _DECODER: msgspec.json.Decoder[AnyLine] = msgspec.json.Decoder(AnyLine)
 
 
@@ -71,8 +74,8 @@ class Run:
 
     @property
     def green(self) -> bool:
-        """Whether the run is whole and nothing in it needs a person."""
-        return self.complete and not RED & self.counts.keys()
+        """Whether the run is whole and nothing in it, or beside it, needs a person."""
+        return self.footer is not None and not self.footer.troubles and not RED & self.counts.keys()
 
     @property
     def came(self) -> str:
@@ -141,7 +144,7 @@ def _header(path: Path, number: int, raw: bytes) -> Header:
         raise Binary(path, "binary: a run file is lines of JSON", number)
     try:
         first = msgspec.json.decode(raw, type=_First)
-    except msgspec.MsgspecError:
+    except _UNREADABLE:
         if raw.startswith(b'{"line":"header"') and not raw.endswith(b"\n"):
             raise Cut(path, "cut in the middle of its header", number) from None
         raise NotOurs(path, "not a run file of everyrank: its first line is no header", number) from None
@@ -188,7 +191,7 @@ def _rest(
 def _decoded(path: Path, number: int, raw: bytes) -> AnyLine:
     try:
         return _DECODER.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         _refuse(path, number, raw, error)
 
 
@@ -201,7 +204,7 @@ def _refuse(path: Path, number: int, raw: bytes, error: Exception) -> NoReturn:
         raise Binary(path, "binary: a run file is lines of JSON", number)
     if isinstance(error, msgspec.ValidationError):
         loose = _Loose()
-        with contextlib.suppress(msgspec.MsgspecError):
+        with contextlib.suppress(*_UNREADABLE):
             loose = msgspec.json.decode(raw, type=_Loose)
         if loose.line == "case" and bytes(loose.outcome) in (b"", b'""', b"null"):
             raise NoOutcome(path, f"the case {loose.id or '(without an id)'} has no outcome", number)

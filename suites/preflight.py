@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from everyrank.suites.case import Case, properties
 
+_NOT_RUN = "not run: see "
 _FAULT = "the adapter is at fault, not the implementation"
 
 #: The verdicts that a rank could not file an outcome for.
@@ -18,30 +19,12 @@ class Preflight:
     """Watches the first cases of each subject, and gives each case an outcome. A pytest plugin of the controller."""
 
     def __init__(self, items: Iterable[pytest.Item]) -> None:
-        found = {item.nodeid: _case(item) for item in items}
+        self._items = [item for item in items if _case(item) is not None]
+        found = {item.nodeid: _case(item) for item in self._items}
         self._cases = {nodeid: case for nodeid, case in found.items() if case is not None}
         self._well: set[str] = set()
         self._broken: dict[str, str] = {}
         self._ended: dict[str, str] = {}
-
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        case = self._cases.get(item.nodeid)
-        first = self._broken.get(case.subject.name) if case is not None else None
-        if case is None or first is None:
-            return None
-        path, line, _ = item.location
-        reason = f"Skipped: not run: see {first}"
-        keywords: Any = {}
-        for report in (
-            pytest.TestReport(
-                item.nodeid, item.location, keywords, "skipped", (path, (line or 0) + 1, reason), "setup",
-                user_properties=[*properties(case), ("outcome", "not-run")],
-            ),
-            pytest.TestReport(item.nodeid, item.location, keywords, "passed", None, "teardown"),
-        ):  # fmt: skip
-            item.ihook.pytest_runtest_logreport(report=report)
-        return True
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport):  # type: ignore[no-untyped-def]
@@ -62,9 +45,17 @@ class Preflight:
 
     def _watch(self, subject: str, report: pytest.TestReport, outcome: Any) -> None:
         if report.failed and (_FAULT in str(report.longrepr) or (outcome == "timeout" and subject not in self._well)):
-            self._broken.setdefault(subject, report.nodeid)
+            if subject not in self._broken:
+                self._broken[subject] = report.nodeid
+                self._skip_the_rest(subject, f"{_NOT_RUN}{report.nodeid}")
         elif report.passed and report.when == "call":
             self._well.add(subject)
+
+    def _skip_the_rest(self, subject: str, reason: str) -> None:
+        """By a mark: the harness starts no world for it. Those that have run do not mind."""
+        for item in self._items:
+            if self._cases[item.nodeid].subject.name == subject:
+                item.add_marker(pytest.mark.skip(reason=reason), append=False)
 
 
 def identify(items: Iterable[pytest.Item]) -> None:
@@ -78,6 +69,8 @@ def identify(items: Iterable[pytest.Item]) -> None:
 def _outcome(report: pytest.TestReport, said: dict[str, str]) -> str:
     """What a rank filed, unless the whole world came to another end."""
     filed = said.get("outcome", "")
+    if report.skipped and isinstance(report.longrepr, tuple) and _NOT_RUN in str(report.longrepr[2]):
+        return "not-run"
     if report.failed:
         verdict = said.get("verdict", "")
         return _ENDS.get(verdict) or (filed if filed in ("fail", "stale") else "error")

@@ -28,6 +28,9 @@ OUTCOMES = {
     "NeverStarts::test_nothing_runs": "failed",  #
     "SkipsInSetUp::test_skipped": "skipped",
     "FailsInSetUp::test_not_reached": "failed",
+    "TearsDownLast::test_all_end": "passed",
+    "TearsDownLast::test_all_skip": "skipped",
+    "WaitsForWhoSkips::test_waits_for_ever": "failed",
     "LeavesInRun::test_has_a_group": "passed",
     "LeavesInRun::test_fails": "failed",
     "Base::test_gathers_size_1_float32": "passed",
@@ -49,11 +52,13 @@ OUTCOMES = {
 NEEDS = {"Spawned::test_needs_gpus", "Base::test_needs_nccl"}
 
 
-def by_other_imports() -> str:
-    """The sample with its import lines changed, and nothing else."""
-    return re.sub(
-        r"from torch\.testing\._internal[\w.]* import", "from everyrank.testcase import", SAMPLE.read_text()
-    )
+FILES = ("test_unedited.py", "test_imports.py")
+
+
+def by_other_imports(text: str = "") -> str:
+    """The sample, or another text, with its import lines changed, and nothing else."""
+    torchs = r"from torch\.testing\._internal[\w.]* import"
+    return re.sub(torchs, "from everyrank.testcase import", text or SAMPLE.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +68,7 @@ def inner(module_project: Project) -> Inner:
     return module_project.run("--adopt")
 
 
-@pytest.mark.parametrize("file", ["test_unedited.py", "test_imports.py"])
+@pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("test", OUTCOMES)
 def test_a_test_comes_to_what_it_should(inner: Inner, file: str, test: str) -> None:
     told = inner.tests[f"{file}::{test}"]
@@ -71,7 +76,7 @@ def test_a_test_comes_to_what_it_should(inner: Inner, file: str, test: str) -> N
     assert told.outcome in wanted, told.text
 
 
-@pytest.mark.parametrize("file", ["test_unedited.py", "test_imports.py"])
+@pytest.mark.parametrize("file", FILES)
 def test_every_test_of_the_file_is_in_the_table(inner: Inner, file: str) -> None:
     assert {nodeid.split("::", 1)[1] for nodeid in inner.tests if nodeid.startswith(file)} == set(OUTCOMES)
 
@@ -80,7 +85,7 @@ def test_the_run_says_how_many_tests_it_has_adopted(inner: Inner) -> None:
     assert f"everyrank: adopted {len(OUTCOMES)} tests of torch's classes" in inner.out
 
 
-@pytest.mark.parametrize("file", ["test_unedited.py", "test_imports.py"])
+@pytest.mark.parametrize("file", FILES)
 class TestWhatIsTold:
     def text(self, inner: Inner, file: str, test: str) -> str:
         told = inner.tests[f"{file}::{test}"]
@@ -105,6 +110,11 @@ class TestWhatIsTold:
         told = self.text(inner, file, "Spawned::test_skips_on_one_rank")
         assert "ranks disagree: only some of them skipped" in told
         assert "rank 0 skipped: " in told
+
+    def test_a_rank_that_waits_for_one_that_has_skipped(self, inner: Inner, file: str) -> None:
+        told = self.text(inner, file, "WaitsForWhoSkips::test_waits_for_ever")
+        assert "rank 1 skipped: rank 0 is waiting" in told
+        assert "rank 0: waiting in barrier" in told
 
     def test_a_setup_that_starts_nothing(self, inner: Inner, file: str) -> None:
         assert "setUp started no processes" in self.text(inner, file, "NeverStarts::test_nothing_runs")
@@ -147,4 +157,43 @@ def test_without_the_option_nothing_is_adopted(project: Project) -> None:
     project.write("test_unedited.py", SAMPLE.read_text())
     inner = project.run("--collect-only")
     assert "adopted" not in inner.out
-    assert "30 tests collected" in inner.out
+    assert f"{len(OUTCOMES)} tests collected" in inner.out
+
+
+STUCK = """
+    import torch.distributed as dist
+    from torch.testing._internal.common_distributed import MultiProcessTestCase
+
+    class Stuck(MultiProcessTestCase):
+        @property
+        def world_size(self):
+            return 2
+
+        def setUp(self):
+            super().setUp()
+            self._spawn_processes()
+
+        def test_stuck(self):
+            dist.FileStore(self.file_name, 2).wait(["what nobody sets"])
+"""
+
+
+def test_the_deadline_is_the_one_of_the_test_case(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "2")
+    project.write("test_unedited.py", STUCK)
+    project.write("test_imports.py", by_other_imports(STUCK))
+    inner = project.run("--adopt")
+    assert set(inner.outcomes().values()) == {"failed"}
+    unedited, imports = (inner.tests[f"{file}::Stuck::test_stuck"].text for file in FILES)
+    assert "the world of 2 missed its deadline of 2 s (torch's get_timeout())" in unedited
+    assert "the world of 2 missed its deadline of 2 s (get_timeout())" in imports
+
+
+def test_workers_of_xdist_adopt_too(project: Project) -> None:
+    project.write("test_unedited.py", SAMPLE.read_text())
+    inner = project.run("--adopt", "-n", "2", "-k", "OnMesh or Continuous")
+    wanted = {name: outcome for name, outcome in OUTCOMES.items() if name.startswith(("OnMesh", "Continuous"))}
+    # A class whose tests go to several workers has a world in each.
+    del wanted["Continuous::test_2_in_the_same_process"]
+    found = {nodeid.split("::", 1)[1]: told.outcome for nodeid, told in inner.tests.items()}
+    assert {name: found[name] for name in wanted} == wanted

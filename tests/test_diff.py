@@ -126,6 +126,14 @@ def test_of_what_the_old_run_never_came_to_nothing_is_said_but_that_it_is_new(co
     assert _kinds(found) == {"new": ["Adam", "Muon"]}
 
 
+@pytest.mark.parametrize(("started", "kinds"), [(0.0, {"new": ["SGD"]}), (1.0, {"fix": ["SGD"]})])
+def test_a_case_that_a_broken_adapter_kept_from_running_is_mended_and_one_that_was_not_reached_is_new(
+    compare: Any, started: float, kinds: Any
+) -> None:
+    old, new = of(header(), [case(outcome="not-run", started=started)]), of(header(), [case()])
+    assert _kinds(compare(old, new)) == kinds
+
+
 def test_a_test_file_that_moved_is_paired_by_subject_and_case(compare: Any) -> None:
     old = of(header(), [case(test="test_old.py::test_it")])
     new = of(header(), [case(test="tests/test_new.py::test_all", outcome="fail")])

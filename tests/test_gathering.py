@@ -76,6 +76,15 @@ def test_what_the_harness_told_travels_with_the_last_report_as_xdist_sends_it() 
     assert sum(gathering.worlds_up.values()) == 3
 
 
+def test_of_a_flood_of_leaks_and_outputs_some_are_kept_and_the_rest_counted() -> None:
+    leaks = [{"kind": "fd", "what": f"/tmp/{number}", "ranks": [number % 2]} for number in range(60)]
+    last = _report("teardown", sections=[(f"Captured stdout call, rank {rank}", "text") for rank in range(64)])
+    attach({"rule": "passed", "size": 64, "repeat": "", "leaks": leaks}, [last])
+    ((line,), _) = _told(_report("setup"), _report("call"), last)
+    assert (len(line.leaks), line.leaks[-1].what) == (51, "10 more leaks are left out")
+    assert (len(line.output), line.output[-1].text) == (17, "48 more captured texts are left out")
+
+
 def test_of_a_worker_on_another_machine_the_ids_are_known(tmp_path: Path) -> None:
     found = fetch(tmp_path / "never-written.json", [_ID])
     assert (found.ids, found.said) == ([_ID], [{}])

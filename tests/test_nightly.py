@@ -98,6 +98,7 @@ def test_a_night_like_the_last_one_does_not_fail_and_says_that_it_is_not_green(n
     code, summary = nights.run()
     assert code == 0
     assert "Not green, and no worse than the night before." in summary
+    assert "red since" in summary
 
 
 def test_a_failure_that_no_line_tells_of_fails_the_night(nights: Nights) -> None:
@@ -115,7 +116,9 @@ def test_a_night_that_was_killed_is_not_what_the_next_is_compared_with(nights: N
     killed.write_bytes(whole.read_bytes().splitlines(keepends=True)[0])
     code, summary = nights.run()
     assert code == 0
-    assert killed.name not in summary
+    compared, _, history = summary.partition("```")
+    assert killed.name not in compared
+    assert f"left out: {killed.name}" in history
     assert "did not come to its end" not in summary
 
 

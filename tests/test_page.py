@@ -9,13 +9,14 @@ import re
 import zlib
 from collections import Counter
 from html.parser import HTMLParser
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 from everyrank import command
-from everyrank.reports.model import ErrorPart, OutputPart
-from everyrank.reports.page.build import embedded, page
+from everyrank.reports.model import ENDINGS, ErrorPart, OutputPart
+from everyrank.reports.page.build import SCRIPTS, STYLES, embedded, page
 from everyrank.reports.page.data import COLUMNS, details
 from everyrank.reports.reading import Run, read
 
@@ -104,6 +105,20 @@ def test_what_is_embedded_has_no_letter_that_ends_it_and_reads_back_as_it_was(te
     assert json.loads(told) == {"text": text}
 
 
+def test_every_outcome_has_a_shape_a_word_and_a_colour_in_light_and_dark(tmp_path: Path) -> None:
+    text = _page(made_up(cases=5), tmp_path)
+    for ending in ENDINGS:
+        assert text.count(f'<symbol id="g-{ending}"') == 1
+        assert len(re.findall(rf"--o-{ending}: #", text)) == 3  # light, dark, paper
+        assert re.search(rf'^  "?{ending}"?: "', text, re.MULTILINE)
+
+
+def test_no_script_and_no_style_is_left_out() -> None:
+    for kind, names in (("js", SCRIPTS), ("css", STYLES)):
+        shipped = sorted(one.name for one in files("everyrank.reports.page").joinpath(kind).iterdir())
+        assert shipped == sorted(f"{name}.{kind}" for name in names)
+
+
 def test_a_title_is_text_too(tmp_path: Path) -> None:
     run = read(made_up(cases=5).write(tmp_path / "run.jsonl"))
     text = page([run], "<script>alert(1)</script> {{data}}")
@@ -177,7 +192,10 @@ def test_the_command_writes_the_page_and_says_what_it_holds(
     target = tmp_path / "report.html"
     assert _everyrank(run.write(tmp_path / "run.jsonl"), "-o", target) == 0
     assert capsys.readouterr().out == f"{target}: 2 cases, 1 need a person\n"
-    assert Parts(target.read_text()).data["runs"][0]["file"] == "run.jsonl"
+    facts = Parts(target.read_text()).data["runs"][0]
+    assert facts["file"] == "run.jsonl"
+    # A line leaves out what is as by default; the page tells it all the same.
+    assert (facts["launcher"], facts["workers"], facts["devices"]) == ("fork", 2, [])
 
 
 def test_an_older_page_is_replaced_and_nothing_else_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

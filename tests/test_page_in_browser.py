@@ -7,20 +7,12 @@ from pathlib import Path
 
 import pytest
 from everyrank.reports.model import RED, CaseLine
-from everyrank.reports.page.build import page
-from everyrank.reports.reading import read
 
 from tests.chromium import Browser
 from tests.made_up_runs import MadeUp, case, header, made_up, of
+from tests.pages import write
 
 RUN = made_up(seed=2, cases=400)
-
-
-def write(run: MadeUp, folder: Path, partial: bool = False) -> Path:
-    """The page of a run."""
-    file = folder / "report.html"
-    file.write_text(page([read(run.write(folder / "run.jsonl"), partial)]), encoding="utf-8")
-    return file
 
 
 @pytest.fixture(scope="module")
@@ -262,6 +254,7 @@ def test_slash_filters_digits_turn_views_and_escape_clears(browser: Browser, rep
     assert browser.state() == {"view": "cases"}
     browser.keys("3")
     assert browser.state() == {"view": "time"}
+    assert browser.text("#views [aria-current]") == "Time"
     browser.keys("5")  # no history here
     assert browser.state() == {"view": "time"}
 

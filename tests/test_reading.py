@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import re
 from pathlib import Path
 
@@ -285,6 +286,35 @@ def test_a_pipe_is_read_as_a_file_is(tmp_path: Path) -> None:
         assert read(f"/dev/fd/{reading}").complete
     finally:
         os.close(reading)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b'{"line":"header","novel":' + b"[" * 100_000, b"[" * 100_000, b'{"line":"header","schema":1%s}' % (b"0" * 99)],
+)
+def test_a_first_line_that_is_meant_to_break_a_reader(file: Path, line: bytes) -> None:
+    assert type(_refused(file, line + b"\n")) in (errors.NotOurs, errors.NewerSchema)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_spoilt_file_is_refused_by_name_or_whole(file: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    whole = made_up(seed=seed, cases=12).data
+    refused = []
+    for _ in range(50):
+        data = bytearray(whole)
+        for _ in range(chance.randint(1, 3)):
+            place = chance.randrange(len(data))
+            piece = bytes(chance.choices(b'{}[]",:\n0tfn\\u\0\xff', k=chance.randint(0, 9)))
+            data[place : place + chance.choice((0, 1, 200))] = piece or data[:300]
+        file.write_bytes(data)
+        for partial in (False, True):
+            try:
+                assert sum(read(file, partial).counts.values()) == 12
+            except errors.RunFileError as error:
+                refused.append(str(error))
+    assert len(refused) > 50
+    assert not any("\n" in text for text in refused)
 
 
 def test_each_error_says_in_one_sentence_what_it_is() -> None:

@@ -155,6 +155,26 @@ def test_an_endless_error_is_a_number(run: tuple[Inner, RunFile]) -> None:
     assert run[1]["test_endlessly_far"]["error"]["absolute"] > 1e300
 
 
+def test_cases_behind_a_broken_adapter_are_not_run_and_say_whose_they_are(project: Project) -> None:
+    project.write(
+        "test_inner.py",
+        """
+        from everyrank.suites import Subject, conformance
+
+        NO_STEP = Subject("no-step", contract="rpc-optimizer", build=lambda *args, **kwargs: 42)
+
+        @conformance(NO_STEP)
+        def test_no_step(case): case.run()
+        """,
+    )
+    project.run("--law=none.position", "--optimizer=SGD", "-W", "ignore", "--run-file=run.jsonl")
+    first, *rest = read(project.folder / "run.jsonl").cases
+    assert first["outcome"] == "error"
+    assert rest
+    assert {(one["outcome"], one["subject"], one["law"]) for one in rest} == {("not-run", "no-step", "none.position")}
+    assert {one["message"] for one in rest} == {f"not run: see {first['id']}"}
+
+
 def test_junit_has_subject_law_and_optimizer_as_properties(run: tuple[Inner, RunFile]) -> None:
     tree = xml.parse(run[0].folder / "junit.xml")
     (found,) = [one for one in tree.iter("testcase") if one.get("name") == f"test_nothing{_CASE}"]

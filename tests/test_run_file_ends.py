@@ -91,6 +91,28 @@ def test_after_x_the_rest_was_not_run(project: Project) -> None:
     assert told.footer["exit"] == inner.code
 
 
+def test_what_passes_alone_says_so(project: Project) -> None:
+    project.write(
+        "test_inner.py",
+        """
+        import pytest
+
+        left = []
+
+        @pytest.mark.world(2)
+        def test_leaves_something(): left.append(1)
+
+        @pytest.mark.world(2)
+        def test_trips_over_it(): assert not left
+        """,
+    )
+    project.run("--run-file", "run.jsonl")
+    told = read(project.folder / "run.jsonl")
+    assert told["test_trips_over_it"]["passes_alone"]
+    assert told["test_trips_over_it"]["world"] == told["test_leaves_something"]["world"]
+    assert "passes_alone" not in told["test_leaves_something"]
+
+
 def test_what_is_deselected_is_not_listed(project: Project) -> None:
     project.write("test_inner.py", _TWO)
     project.run("-k", "two or three", "--run-file", "run.jsonl")
@@ -106,8 +128,9 @@ def test_the_last_failed_alone_are_listed_with_lf(project: Project) -> None:
     assert read(project.folder / "run.jsonl").outcomes == {"test_two": "fail"}
 
 
-def test_a_killed_run_leaves_no_footer(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    process = _started(project, monkeypatch=monkeypatch)
+@pytest.mark.parametrize("more", [[], ["-n", "1"]], ids=["alone", "workers"])
+def test_a_killed_run_leaves_no_footer(project: Project, monkeypatch: pytest.MonkeyPatch, more: list[str]) -> None:
+    process = _started(project, *more, monkeypatch=monkeypatch)
     process.kill()
     process.communicate()
     project.assert_nothing_left()
@@ -117,10 +140,11 @@ def test_a_killed_run_leaves_no_footer(project: Project, monkeypatch: pytest.Mon
     assert len(told.header["cases"]) == 3
 
 
+@pytest.mark.parametrize("more", [[], ["-n", "1"]], ids=["alone", "workers"])
 def test_a_run_that_was_interrupted_says_what_it_did_not_run(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+    project: Project, monkeypatch: pytest.MonkeyPatch, more: list[str]
 ) -> None:
-    process = _started(project, monkeypatch=monkeypatch)
+    process = _started(project, *more, monkeypatch=monkeypatch)
     process.send_signal(signal.SIGINT)
     inner = project.finish(process)
     told = read(project.folder / "run.jsonl")

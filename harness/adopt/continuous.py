@@ -28,7 +28,7 @@ def continuous(rank: Rank, case: Any, name: str) -> Iterator[None]:
             open_for_class(rank, cls)
             cls._run_test_given_id(case.id())
 
-    parts = Parts(rank, case, name, body)
+    parts = Parts(rank, case, name, body, like_a_rank=True)
 
     def start_processes(world_size: int) -> None:
         cls.processes, cls.task_queues, cls.completion_queues = [], [], []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 from collections.abc import Generator
@@ -10,8 +11,8 @@ from typing import Any
 import pytest
 from everyrank.adopt.recognise import CONTINUOUS, Adopted, Finding, Left, Skipped, recognise
 from everyrank.declaration import Declaration
-from everyrank.parts import outside
 from everyrank.rank import RANK
+from everyrank.seeds import accelerated
 from everyrank.stash import DECLARATION, FIXTURES, MISUSE
 
 FINDING: pytest.StashKey[Finding] = pytest.StashKey()
@@ -21,7 +22,6 @@ class Adopter:
     """Recognises torch's test classes after collection, and lets ranks run them."""
 
     def __init__(self) -> None:
-        self._outside = outside()
         self._counted: tuple[int, int] | None = None
 
     @pytest.hookimpl(trylast=True)
@@ -30,6 +30,8 @@ class Adopter:
         adopted = sum(isinstance(one, Adopted) for one in findings)
         left = sum(isinstance(one, Left) and one.theirs for one in findings)
         self._counted = (adopted, left)
+        if adopted:
+            _import_early()
 
     @pytest.hookimpl
     def pytest_report_collectionfinish(self) -> str:
@@ -57,10 +59,21 @@ class Adopter:
         else:
             from everyrank.adopt.spawned import spawned
 
-            running = spawned(rank, case, name, self._outside)
+            running = spawned(rank, case, name)
         with running:
             item.obj = getattr(case, name)
             return (yield)
+
+
+def _import_early() -> None:
+    """What every rank would otherwise import in its first test."""
+    names = ["everyrank.adopt.spawned", "everyrank.adopt.continuous"]
+    if not accelerated():  # it might touch one
+        names.append("torch.testing._internal.common_device_type")
+    if "torch.distributed.rpc" in sys.modules:
+        names.append("torch.distributed.rpc.rref_proxy")
+    for name in names:
+        importlib.import_module(name)
 
 
 def _reopen_logs() -> None:

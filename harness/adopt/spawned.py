@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from everyrank.adopt.recognise import HOME
 from everyrank.parts import Parts, Start
+from everyrank.seeds import sow
 
 if TYPE_CHECKING:
     from everyrank.rank import Rank
 
 
 @contextlib.contextmanager
-def spawned(rank: Rank, case: Any, name: str, outside: dict[str, str | None]) -> Iterator[None]:
+def spawned(rank: Rank, case: Any, name: str) -> Iterator[None]:
     """While the case runs in here, its processes are the ranks of this world."""
     home: Any = sys.modules[HOME]
 
@@ -27,7 +28,7 @@ def spawned(rank: Rank, case: Any, name: str, outside: dict[str, str | None]) ->
         with skips_of(home):
             _run(type(case), rank.world.rank, name, start)
 
-    parts = Parts(rank, case, name, body, outside)
+    parts = Parts(rank, case, name, body)
     case._start_processes = lambda proc: parts.started({"fake_pg": getattr(case, "fake_pg", False)})
     with _in_place(home.MultiProcessTestCase, "run_test", _run_test), parts.played():
         yield
@@ -64,7 +65,7 @@ def _run_test(self: Any, test_name: str, parent_pipe: Any) -> None:
 def seed_as_torch_does() -> None:
     """All ranks alike: tests that are written for torch's harness count on it."""
     common: Any = sys.modules["torch.testing._internal.common_utils"]
-    common.set_rng_seed()
+    sow(common.SEED)
 
 
 @contextlib.contextmanager

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import random
 import re
-import sys
 import unittest
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from everyrank.seeds import sow
 from everyrank.testcase.equality import Strictness, difference
 
 #: What torch's test cases seed with.
@@ -25,11 +24,7 @@ with contextlib.suppress(ImportError):
 
 def set_rng_seed(seed: int | None = None) -> None:
     """Seed torch, Python and numpy: all ranks alike, as tests of this kind count on."""
-    chosen = SEED if seed is None else seed
-    torch.manual_seed(chosen)
-    random.seed(chosen)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(chosen)
+    sow(SEED if seed is None else seed)
 
 
 @contextlib.contextmanager

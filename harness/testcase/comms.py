@@ -69,7 +69,14 @@ class ShardedTensorTestBase(MultiProcessTestCase):
         if found_gpus() >= self.world_size:
             for rank in range(self.world_size):
                 options.set_device_map(f"worker{rank}", {self.rank: rank})
-        rpc.init_rpc(f"worker{self.rank}", rank=self.rank, world_size=self.world_size, rpc_backend_options=options)
+        rpc.init_rpc(
+            f"worker{self.rank}",
+            # Named: once the faulty agent has been imported, torch's default is no backend of it (pytorch#104620).
+            backend=rpc.backend_registry.BackendType.TENSORPIPE,
+            rank=self.rank,
+            world_size=self.world_size,
+            rpc_backend_options=options,
+        )
 
     def init_comms(self, init_rpc: bool = True, backend: str = "nccl") -> None:
         if init_rpc:

@@ -95,8 +95,9 @@ def _of_numbers(x: Any, y: Any, how: Strictness, at: str) -> Iterator[str]:
 
 
 def _of_tensors(x: torch.Tensor, y: torch.Tensor, how: Strictness, at: str) -> Iterator[str]:
-    if not how.coalesced and torch.sparse_coo in (x.layout, y.layout):
-        x, y = (one.coalesce() if one.layout == torch.sparse_coo else one for one in (x, y))
+    if how.coalesced and x.layout == y.layout == torch.sparse_coo and x.is_coalesced() != y.is_coalesced():
+        yield _at(at, "one of them is coalesced, the other not")
+        return
     rtol, atol = how.tolerances(x.dtype, y.dtype)
     try:
         torch.testing.assert_close(

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as torch_dist
 from everyrank.errors import MisuseError
-from everyrank.parts import Parts, Start, open_for_class, outside, rendezvous_of_class
+from everyrank.parts import Parts, Start, open_for_class, rendezvous_of_class
 from everyrank.testcase.case import TestCase, set_rng_seed
 from everyrank.testcase.skips import TEST_SKIPS, found_gpus
 
@@ -31,9 +31,6 @@ DEFAULT_WORLD_SIZE = 4
 TIMEOUT_DEFAULT = int(os.environ.get("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "300"))
 TIMEOUT_OVERRIDE: dict[str, int] = {}
 
-#: What the run's own environment says where the harness sets variables for its ranks.
-_OUTSIDE = outside()
-
 
 def get_timeout(test_id: str) -> int:
     return TIMEOUT_OVERRIDE.get(test_id.rpartition(".")[2], TIMEOUT_DEFAULT)
@@ -44,6 +41,7 @@ class _OnRanks(TestCase):
 
     MAIN_PROCESS_RANK = -1
     everyrank_world = True
+    _everyrank_like_a_rank = False
 
     @classmethod
     def everyrank_declares(cls, name: str) -> dict[str, Any]:
@@ -61,13 +59,10 @@ class _OnRanks(TestCase):
                 "everyrank.testcase.run_tests()"
             ) from None
         self._everyrank_parts = Parts(
-            rank, self, self._testMethodName, self._everyrank_body, self._everyrank_outside()
+            rank, self, self._testMethodName, self._everyrank_body, self._everyrank_like_a_rank
         )
         with self._everyrank_parts.played():
             return super().run(result)
-
-    def _everyrank_outside(self) -> dict[str, str | None]:
-        return {}
 
     def _everyrank_body(self, start: Start) -> None:
         raise NotImplementedError
@@ -113,9 +108,6 @@ class MultiProcessTestCase(_OnRanks):
         self._everyrank_parts.started()
 
     _fork_processes = _spawn_processes
-
-    def _everyrank_outside(self) -> dict[str, str | None]:
-        return _OUTSIDE
 
     def _everyrank_body(self, start: Start) -> None:
         __tracebackhide__ = True
@@ -186,6 +178,7 @@ class MultiProcContinuousTest(_OnRanks):
     rdvz_file: str | None = None
     timeout: timedelta = timedelta(seconds=120)
     pg: Any
+    _everyrank_like_a_rank = True
 
     def __init__(self, method_name: str = "runTest", methodName: str = "runTest") -> None:
         super().__init__(method_name, methodName)

@@ -12,7 +12,9 @@ from typing import Any
 
 import msgspec
 from everyrank.reports.errors import CaseTwice, TwoSubjects
+from everyrank.reports.history import History
 from everyrank.reports.page.data import details, page_data
+from everyrank.reports.page.nights import nights_data
 from everyrank.reports.reading import Run
 
 #: In this order they are one script: what is used at once comes after what it uses.
@@ -22,29 +24,44 @@ SCRIPTS = (
 )  # fmt: skip
 #: By this a page is known as one of ours.
 GENERATOR = "everyrank page"
-STYLES = ("base", "views", "drawer", "media")
+STYLES = (
+    "tokens",
+    "base",
+    "head",
+    "matrix",
+    "list",
+    "time",
+    "findings",
+    "drawer",
+    "lanes",
+    "plot",
+    "history",
+    "media",
+)
 
+_ONCE = "a page tells of it once (nights before come by --history)"
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 
 
-def page(runs: Sequence[Run], title: str = "", history: Any = None) -> str:
-    """The page of these runs."""
+def page(runs: Sequence[Run], title: str = "", history: History | None = None) -> str:
+    """The page of these runs, and of the nights before."""
     chunks, shortened = details(runs)
-    data = {**page_data(runs, history), "shortened": shortened}
+    nights = None if history is None else nights_data(history)
+    data = {**page_data(runs), "shortened": shortened, "history": nights}
     style, script = _joined("css", STYLES), _joined("js", SCRIPTS)
     script = f'"use strict";\n(() => {{\n{script}\n}})();\n'
     slots = {
         "generator": html.escape(f"{GENERATOR} {runs[0].header.kit}"),
         "title": html.escape(title or _title(runs)),
         "policy": f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'",
+        "shapes": _text("shapes.svg"),
         "style": style,
         "script": script,
         "data": embedded(data),
         "details": embedded(chunks),
     }
-    template = files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     # In one pass: what is put into one slot is never searched for another.
-    return _SLOT.sub(lambda slot: slots[slot[1]], template)
+    return _SLOT.sub(lambda slot: slots[slot[1]], _text("page.html"))
 
 
 def check_apart(runs: Sequence[Run]) -> None:
@@ -55,11 +72,11 @@ def check_apart(runs: Sequence[Run]) -> None:
         for name in sorted({case.subject for case in run.cases} - {""}):
             first = subjects.setdefault(name, run)
             if first is not run:
-                raise TwoSubjects(run.path, f"the subject {name!r} is also in {first.path}: a page tells of it once")
+                raise TwoSubjects(run.path, f"the subject {name!r} is also in {first.path}: {_ONCE}")
         for case in run.cases:
             first = tests.setdefault(case.id, run)
             if first is not run:
-                raise CaseTwice(run.path, f"the case {case.id} is also in {first.path}: a page tells of it once")
+                raise CaseTwice(run.path, f"the case {case.id} is also in {first.path}: {_ONCE}")
 
 
 def embedded(data: Any) -> str:
@@ -71,8 +88,11 @@ def embedded(data: Any) -> str:
 
 
 def _joined(kind: str, names: Sequence[str]) -> str:
-    folder = files(__package__).joinpath(kind)
-    return "\n".join(folder.joinpath(f"{name}.{kind}").read_text(encoding="utf-8") for name in names)
+    return "\n".join(_text(kind, f"{name}.{kind}") for name in names)
+
+
+def _text(*place: str) -> str:
+    return files(__package__).joinpath(*place).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:

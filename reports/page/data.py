@@ -47,7 +47,7 @@ class Names:
         return place
 
 
-def page_data(runs: Sequence[Run], history: Any = None) -> dict[str, Any]:
+def page_data(runs: Sequence[Run]) -> dict[str, Any]:
     """The columns, the tables that they point into, and what the runs say of themselves."""
     cases = [(case, number) for number, run in enumerate(runs) for case in _as_listed(run)]
     strings, subjects, laws, optimizers, entries = Names(), Names(), Names(), Names(), Names()
@@ -92,7 +92,6 @@ def page_data(runs: Sequence[Run], history: Any = None) -> dict[str, Any]:
         "ledger": [msgspec.to_builtins(entry) for entry in entries.all],
         "strings": strings.all,
         "columns": columns,
-        "history": history,
     }
 
 
@@ -126,8 +125,7 @@ def _id_parts(case: CaseLine) -> tuple[str, str, str | None]:
 
 
 def _run_facts(run: Run) -> dict[str, Any]:
-    facts: dict[str, Any] = msgspec.to_builtins(run.header)
-    facts.pop("line")
+    facts = msgspec.structs.asdict(run.header)  # with what is as by default, which a line leaves out
     facts["cases"] = len(run.header.cases)
     return {
         **facts,

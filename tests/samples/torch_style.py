@@ -3,7 +3,9 @@ everyrank.testcase."""
 
 import contextlib
 import os
+import shutil
 import sys
+import tempfile
 import unittest
 
 import torch
@@ -28,6 +30,8 @@ from torch.testing._internal.dist_utils import dist_init, initialize_pg, worker_
 from torch.testing._internal.distributed._shard.sharded_tensor import ShardedTensorTestBase
 from torch.testing._internal.distributed._tensor.common_dtensor import DTensorTestBase, with_comms
 from torch.testing._internal.distributed.rpc.tensorpipe_rpc_agent_test_fixture import TensorPipeRpcAgentTestFixture
+
+os.environ["WORLD_SIZE"] = "set by the file"
 
 
 class Spawned(MultiProcessTestCase):
@@ -63,6 +67,7 @@ class Spawned(MultiProcessTestCase):
         self.assertEqual(os.environ["SET_IN_SETUP"], "by -1")
         self.assertFalse(hasattr(self, "set_in_setup"))
         self.assertNotIn("RANK", os.environ)
+        self.assertEqual(os.environ["WORLD_SIZE"], "set by the file")
         self.assertIn(self.rank, range(3))
         self.assertEqual(torch.initial_seed(), 1234)
 
@@ -124,6 +129,61 @@ class FailsInSetUp(MultiProcessTestCase):
 
     def test_not_reached(self):
         self.fail("not reached")
+
+
+class TearsDownLast(MultiProcessTestCase):
+    """tearDown takes away what the ranks use: it comes after them, also where rank 0 skips first."""
+
+    @property
+    def world_size(self):
+        return 3
+
+    def setUp(self):
+        super().setUp()
+        self.folder = tempfile.mkdtemp()
+        os.environ["FOLDER"] = self.folder
+        self._spawn_processes()
+
+    def tearDown(self):
+        super().tearDown()
+        found = sorted(name for name in os.listdir(self.folder) if name != "store")
+        shutil.rmtree(self.folder)
+        self.assertEqual(found, ["rank-1", "rank-2"])
+
+    def work(self):
+        store = dist.FileStore(os.path.join(os.environ["FOLDER"], "store"), 3)
+        if self.rank == 0:
+            store.set("rank 0", "leaves")
+            return
+        store.wait(["rank 0"])
+        for _ in range(50):
+            torch.rand(200, 200) @ torch.rand(200, 200)
+        with open(os.path.join(os.environ["FOLDER"], f"rank-{self.rank}"), "w"):
+            pass
+
+    def test_all_end(self):
+        self.work()
+
+    def test_all_skip(self):
+        self.work()
+        self.skipTest("after some work")
+
+
+class WaitsForWhoSkips(MultiProcessTestCase):
+    @property
+    def world_size(self):
+        return 2
+
+    def setUp(self):
+        super().setUp()
+        self._spawn_processes()
+
+    def test_waits_for_ever(self):
+        store = dist.FileStore(self.file_name, self.world_size)
+        dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.world_size)
+        if self.rank == 1:
+            self.skipTest("rank 0 is waiting")
+        dist.barrier()
 
 
 class LeavesInRun(MultiProcessTestCase):

@@ -16,7 +16,7 @@ function errorRank(index) {
   return ulps === null ? -1 : typeof ulps === "number" ? ulps : Infinity; // inf and nan come as text
 }
 
-const narrow = matchMedia("(max-width: 760px)");
+const narrow = matchMedia("screen and (max-width: 760px)");
 const rowHeight = () => (narrow.matches ? 58 : 28);
 
 const list = { indices: [], at: 0, body: null, space: null, drawn: "" };
@@ -64,7 +64,11 @@ function row(at) {
       on: { click: () => openFromList(at) },
     },
     part("outcome", glyph(outcomeOf(index), outcomeOf(index))),
-    part("case", el("span", { class: "group", text: lawOf(index).contract ? lawOf(index).contract + "/" : "" }), nameOf(index)),
+    part(
+      "case",
+      el("span", { class: "group", text: lawOf(index).contract ? lawOf(index).contract + "/" : "" }),
+      nameOf(index),
+    ),
     part("subject", words(subjectOf(index))),
     part("size", column.size[index] ? String(column.size[index]) : "–"),
     part("error", error === null ? "" : error === 0 ? "exact" : `${figure(error)} ulp`),
@@ -80,7 +84,10 @@ function drawRows(anew) {
   if (!list.body) return;
   const height = rowHeight();
   const first = Math.max(0, Math.floor(list.body.scrollTop / height) - 8);
-  const last = Math.min(list.indices.length, Math.ceil((list.body.scrollTop + list.body.clientHeight) / height) + 8);
+  const last = Math.min(
+    list.indices.length,
+    Math.ceil((list.body.scrollTop + list.body.clientHeight) / height) + 8,
+  );
   const drawn = `${first}-${last}-${list.at}`;
   if (!anew && drawn === list.drawn) return;
   list.drawn = drawn;
@@ -96,12 +103,13 @@ function openFromList(at) {
   openCase(list.indices[at], "");
 }
 
-/** Bring a row into sight. */
+/** Bring a row into sight; the heads stay at the top, over what is scrolled. */
 function reveal(at) {
   const height = rowHeight();
-  const body = list.body;
+  const { body, space } = list;
+  const foot = (at + 1) * height + space.offsetTop;
   if (at * height < body.scrollTop) body.scrollTop = at * height;
-  else if ((at + 1) * height > body.scrollTop + body.clientHeight) body.scrollTop = (at + 1) * height - body.clientHeight;
+  else if (foot > body.scrollTop + body.clientHeight) body.scrollTop = foot - body.clientHeight;
 }
 
 function moveInList(event) {
@@ -127,22 +135,23 @@ function drawCases(into, of, indices) {
   const opened = of.case ? order.indexOf(indexOf(of.case)) : -1;
   if (opened >= 0) list.at = opened;
   list.space = el("div", { class: "space", role: "rowgroup" });
-  list.body = el("div", {
-    class: "rows",
-    id: "rows",
-    tabindex: "0",
-    role: "grid",
-    "aria-label": "Cases",
-    "aria-rowcount": order.length + 1,
-    on: { scroll: () => drawRows() },
-  });
   list.space.style.height = `${order.length * rowHeight()}px`;
-  list.body.append(list.space);
-  put(
-    into,
-    el("div", { class: "list" }, el("div", { class: "heads", role: "row" }, COLUMNS.map((by) => heading(of, by))), list.body),
-    order.length ? null : nothing(),
+  const heads = COLUMNS.map((by) => heading(of, by));
+  list.body = el(
+    "div",
+    {
+      class: "rows",
+      id: "rows",
+      tabindex: "0",
+      role: "grid",
+      "aria-label": "Cases",
+      "aria-rowcount": order.length + 1,
+      on: { scroll: () => drawRows() },
+    },
+    el("div", { class: "heads", role: "row", "aria-rowindex": 1 }, heads),
+    list.space,
   );
+  put(into, el("div", { class: "list" }, list.body), order.length ? null : nothing());
   list.body.scrollTop = kept.top;
   if (opened >= 0) reveal(opened);
   drawRows(true);
@@ -154,7 +163,10 @@ addEventListener("resize", () => drawRows());
 /** On paper there is no scrolling: as many rows as anybody would read are put into the document. */
 function drawForPaper() {
   if (state.view !== "cases" || !list.body) return;
-  put(list.space, list.indices.slice(0, 1000).map((_, at) => row(at)));
+  put(
+    list.space,
+    list.indices.slice(0, 1000).map((_, at) => row(at)),
+  );
 }
 addEventListener("beforeprint", drawForPaper);
 addEventListener("afterprint", () => drawRows(true));

@@ -54,7 +54,8 @@ function duration(seconds) {
   if (seconds < 0.0995) return `${(seconds * 1000).toFixed(seconds < 0.00995 ? 1 : 0)} ms`;
   if (seconds < 9.95) return `${seconds.toFixed(2)} s`;
   if (seconds < 120) return `${seconds.toFixed(0)} s`;
-  if (seconds < 7200) return `${Math.floor(seconds / 60)} min ${String(Math.round(seconds % 60)).padStart(2, "0")} s`;
+  if (seconds < 7200)
+    return `${Math.floor(seconds / 60)} min ${String(Math.round(seconds % 60)).padStart(2, "0")} s`;
   return `${(seconds / 3600).toFixed(1)} h`;
 }
 
@@ -72,7 +73,8 @@ function figure(value) {
   return size >= 100 ? count(Math.round(told)) : String(Number(told.toPrecision(3)));
 }
 
-const percent = (part, whole) => (whole > 0 ? `${((100 * part) / whole).toFixed(part / whole < 0.0995 ? 1 : 0)} %` : "");
+const percent = (part, whole) =>
+  whole > 0 ? `${((100 * part) / whole).toFixed(part / whole < 0.0995 ? 1 : 0)} %` : "";
 
 /** Ranks as ranges: 0-3,7. */
 function ranges(ranks) {

@@ -7,7 +7,7 @@ function section(title, aside, ...inner) {
 
 let opener = null; // what had the focus when the drawer was opened
 
-/** Open a case; the scope says with which others it is leafed through: those of its cell in a matrix, or of the list. */
+/** Open a case; by its scope it is leafed through with those of its cell in a matrix, or of the list. */
 function openCase(index, scope) {
   if (!state.case) opener = document.activeElement;
   go({ case: keyOf(index), scope: scope || "" });
@@ -61,7 +61,8 @@ function drawDrawer(of, before) {
   const rest = el("div", { class: "rest", "aria-live": "polite" }, el("p", { class: "faint", text: "…" }));
   put(drawer, drawerTools(of, index), caseHead(index), rest);
   drawer.scrollTop = 0;
-  if (!before || !before.case || !drawer.contains(document.activeElement)) byId("close").focus({ preventScroll: true });
+  if (!before || !before.case || !drawer.contains(document.activeElement))
+    byId("close").focus({ preventScroll: true });
   detailOf(index).then(
     (detail) => shown === index && put(rest, caseParts(index, detail)),
     (error) => shown === index && put(rest, el("p", { class: "nothing", text: String(error.message || error) })),
@@ -139,11 +140,20 @@ function caseHead(index) {
       { class: "outcome", "data-outcome": outcome },
       glyph(outcome),
       el("b", { text: outcome }),
-      el("span", { class: "faint", text: SAYS[outcome] }),
+      el("span", { class: "faint", text: saysOf(index) }),
       column.alone[index] ? el("span", { class: "tag", text: "passes alone" }) : null,
     ),
-    el("h2", { id: "drawer-title" }, law.contract && el("span", { class: "group", text: `${law.contract}/` }), nameOf(index)),
-    el("ul", { class: "facts" }, facts.filter(Boolean).map((fact) => el("li", { text: fact }))),
+    el(
+      "h2",
+      { id: "drawer-title" },
+      law.contract && el("span", { class: "group", text: `${law.contract}/` }),
+      nameOf(index),
+    ),
+    el(
+      "ul",
+      { class: "facts" },
+      facts.filter(Boolean).map((fact) => el("li", { text: fact })),
+    ),
     messageOf(index) && el("p", { class: "cause", text: messageOf(index) }),
   );
 }
@@ -164,7 +174,12 @@ function caseParts(index, detail) {
 
 function repeatPart(detail) {
   if (!detail.repeat) return null;
-  const button = el("button", { type: "button", class: "copy", text: "copy", on: { click: () => copy(detail.repeat, button) } });
+  const button = el("button", {
+    type: "button",
+    class: "copy",
+    text: "copy",
+    on: { click: () => copy(detail.repeat, button) },
+  });
   return el("div", { class: "repeat" }, el("code", { text: detail.repeat }), button);
 }
 
@@ -218,14 +233,24 @@ function ranksPart(detail) {
     return el(
       "li",
       { class: "rank", "data-fate": rank.outcome },
-      el("p", { class: "who" }, glyph(shape, says), el("b", { text: `rank ${rank.rank}` }), el("span", { class: "faint", text: rank.outcome + (rank.phase ? ` in ${rank.phase}` : "") })),
+      el(
+        "p",
+        { class: "who" },
+        glyph(shape, says),
+        el("b", { text: `rank ${rank.rank}` }),
+        el("span", { class: "faint", text: rank.outcome + (rank.phase ? ` in ${rank.phase}` : "") }),
+      ),
       el("span", { class: "track" }, bar),
       el("span", { class: "faint small", text: rank.seconds ? duration(rank.seconds) : "" }),
       rank.text && el("p", { class: "said", text: rank.text }),
       rank.where && el("p", { class: "where" }, el("code", { text: rank.where })),
     );
   });
-  return section("Ranks", el("span", { class: "faint", text: ruleText(detail.rule) }), el("ol", { class: "ranks" }, cards));
+  return section(
+    "Ranks",
+    el("span", { class: "faint", text: ruleText(detail.rule) }),
+    el("ol", { class: "ranks" }, cards),
+  );
 }
 
 const ruleText = (rule) => (rule ? `decided by the rule “${rule}”` : "");
@@ -245,7 +270,15 @@ function ledgerPart(detail) {
 
 function leaksPart(detail) {
   if (!detail.leaks || !detail.leaks.length) return null;
-  const rows = detail.leaks.map((leak) => el("li", null, el("b", { text: leak.kind }), ` ${leak.what} `, el("span", { class: "faint", text: ranges(leak.ranks) })));
+  const rows = detail.leaks.map((leak) =>
+    el(
+      "li",
+      null,
+      el("b", { text: leak.kind }),
+      ` ${leak.what} `,
+      el("span", { class: "faint", text: ranges(leak.ranks) }),
+    ),
+  );
   return section("Left behind", null, el("ul", { class: "plain" }, rows));
 }
 
@@ -255,7 +288,12 @@ function outputPart(detail) {
     el(
       "details",
       { open: at === 0 && detail.output.length < 3 },
-      el("summary", null, part.name, el("span", { class: "faint", text: ` ${plural(part.text.split("\n").length, "line")}` })),
+      el(
+        "summary",
+        null,
+        part.name,
+        el("span", { class: "faint", text: ` ${plural(part.text.split("\n").length, "line")}` }),
+      ),
       el("pre", { tabindex: "0", text: part.text }),
     ),
   );
@@ -266,11 +304,16 @@ function phasesPart(index, detail) {
   if (!detail.phases || !detail.phases.length) return null;
   const whole = Math.max(1e-9, ...[detail.phases.reduce((sum, phase) => sum + phase.seconds, 0), secondsOf(index)]);
   const strip = detail.phases.map((phase) => {
-    const bar = el("i", { class: `phase ${phase.when}`, title: `${phase.when}: ${duration(phase.seconds)}, ${phase.outcome}` });
+    const bar = el("i", {
+      class: `phase ${phase.when}`,
+      title: `${phase.when}: ${duration(phase.seconds)}, ${phase.outcome}`,
+    });
     bar.style.width = `${(100 * phase.seconds) / whole}%`;
     return bar;
   });
-  const told = detail.phases.map((phase) => `${phase.when} ${duration(phase.seconds)}${phase.outcome === "passed" ? "" : ` (${phase.outcome})`}`);
+  const told = detail.phases.map(
+    (phase) => `${phase.when} ${duration(phase.seconds)}${phase.outcome === "passed" ? "" : ` (${phase.outcome})`}`,
+  );
   return section(
     "Time",
     el("span", { class: "faint", text: `${duration(secondsOf(index))} in all` }),

@@ -129,6 +129,16 @@ const SAYS = {
   pass: "proven on every rank",
 };
 
+/** What the words mean for a test that checks no law. */
+const SAYS_OF_TESTS = {
+  fail: "the test failed",
+  known: "failed as the mark xfail expects",
+  stale: "expected to fail, and passes",
+};
+
+const saysOf = (index) =>
+  (lawOf(index).contract ? null : SAYS_OF_TESTS[outcomeOf(index)]) || SAYS[outcomeOf(index)];
+
 function toggleOutcome(outcome) {
   const set = state.outcome.includes(outcome);
   const outcomes = set ? state.outcome.filter((one) => one !== outcome) : [...state.outcome, outcome];
@@ -157,7 +167,9 @@ function drawOutcomes(of) {
     );
   });
   put(byId("outcomes"), ...chips);
-  const seen = counts.map((number, place) => (of.outcome.length && !of.outcome.includes(OUTCOMES[place]) ? 0 : number));
+  const seen = counts.map((number, place) =>
+    of.outcome.length && !of.outcome.includes(OUTCOMES[place]) ? 0 : number,
+  );
   put(byId("spread"), ...bars(seen));
 }
 

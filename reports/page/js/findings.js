@@ -26,7 +26,10 @@ function someOf(indices, name, most) {
 function caseList(indices) {
   const items = el("ul");
   const list = el("details", { class: "cases" }, el("summary", { text: plural(indices.length, "case") }), items);
-  list.addEventListener("toggle", () => list.open && !items.firstChild && fillCases(items, [...indices].sort(worstFirst)));
+  list.addEventListener(
+    "toggle",
+    () => list.open && !items.firstChild && fillCases(items, [...indices].sort(worstFirst)),
+  );
   return list;
 }
 
@@ -36,10 +39,13 @@ function fillCases(items, order) {
     const act = () => openCase(index, "");
     const subject = el("span", { class: "faint", text: ` ${words(subjectOf(index))}` });
     const shape = glyph(outcomeOf(index), outcomeOf(index));
-    items.append(el("li", null, el("button", { type: "button", on: { click: act } }, shape, " ", nameOf(index), subject)));
+    items.append(
+      el("li", null, el("button", { type: "button", on: { click: act } }, shape, " ", nameOf(index), subject)),
+    );
   }
   const rest = order.length - most;
-  if (rest > 0) items.append(el("li", { class: "faint small", text: `and ${count(rest)} more: filter to see them all` }));
+  if (rest > 0)
+    items.append(el("li", { class: "faint small", text: `and ${count(rest)} more: filter to see them all` }));
 }
 
 function finding(outcome, indices, title, aside) {
@@ -57,7 +63,7 @@ function causes(indices) {
   const red = indices.filter(isRed);
   const groups = [...grouped(red, signature).values()];
   groups.sort((one, other) => column.outcome[one[0]] - column.outcome[other[0]] || other.length - one.length);
-  return groups.map((of) => {
+  return groups.map((of) => () => {
     const first = of[0];
     const title = el(
       "button",
@@ -77,7 +83,7 @@ function causes(indices) {
 function entries(indices) {
   const declared = indices.filter((index) => column.ledger[index] >= 0);
   const groups = [...grouped(declared, (index) => `${column.ledger[index]}\n${column.subject[index]}`).values()];
-  return groups.map((of) => {
+  return groups.map((of) => () => {
     const entry = data.ledger[column.ledger[of[0]]];
     const worst = worstOf(of);
     const stale = of.filter((index) => outcomeOf(index) === "stale").length;
@@ -94,35 +100,68 @@ function entries(indices) {
 function lacks(indices) {
   const declared = indices.filter((index) => column.lack[index] > 0);
   const groups = [...grouped(declared, (index) => `${column.lack[index]}\n${column.subject[index]}`).values()];
-  return groups.map((of) =>
-    finding(outcomeOf(worstOf(of)), of, el("p", { class: "title", text: data.strings[column.lack[of[0]]] }), [
-      words(subjectOf(of[0])),
-      " · ",
-      someOf(of, (index) => lawOf(index).key, 4),
-    ]),
+  return groups.map(
+    (of) => () =>
+      finding(outcomeOf(worstOf(of)), of, el("p", { class: "title", text: data.strings[column.lack[of[0]]] }), [
+        words(subjectOf(of[0])),
+        " · ",
+        someOf(of, (index) => lawOf(index).key, 4),
+      ]),
   );
 }
 
 /** What no outcome tells: something was left behind, or a failure that neighbours had a part in. */
 function oddities(indices) {
-  const left = grouped(indices.filter((index) => column.leak[index] > 0), (index) => column.leak[index]);
-  const rows = [...left].map(([place, of]) =>
-    finding(outcomeOf(worstOf(of)), of, el("p", { class: "title", text: `left behind: ${data.strings[place]}` }), words(subjectOf(of[0]))),
+  const left = grouped(
+    indices.filter((index) => column.leak[index] > 0),
+    (index) => column.leak[index],
+  );
+  const rows = [...left].map(
+    ([place, of]) =>
+      () =>
+        finding(
+          outcomeOf(worstOf(of)),
+          of,
+          el("p", { class: "title", text: `left behind: ${data.strings[place]}` }),
+          words(subjectOf(of[0])),
+        ),
   );
   const alone = indices.filter((index) => column.alone[index]);
   if (alone.length) {
     const title = el("p", { class: "title", text: "failed in a world that had served before, and pass alone" });
-    rows.push(finding("fail", alone, title, someOf(alone, (index) => words(subjectOf(index)), 3)));
+    rows.push(() =>
+      finding(
+        "fail",
+        alone,
+        title,
+        someOf(alone, (index) => words(subjectOf(index)), 3),
+      ),
+    );
   }
   return rows;
 }
 
+const FIRST = 100; // findings that are drawn at once; nobody reads more before filtering
+
+/** Findings under a heading: each is drawn by a function, the first at once and the rest on demand. */
 function findingSection(title, says, rows, empty) {
+  const list = el(
+    "ol",
+    null,
+    rows.slice(0, FIRST).map((row) => row()),
+  );
+  const rest = rows.length - FIRST;
+  const more = el("button", { type: "button", class: "more", text: `the other ${count(rest)}` });
+  more.addEventListener("click", () => {
+    list.append(...rows.slice(FIRST).map((row) => row()));
+    more.remove();
+  });
   return el(
     "section",
     { class: "card wide findings" },
     el("header", null, el("h2", { text: title }), el("span", { class: "sum", text: rows.length ? says : "" })),
-    rows.length ? el("ol", null, rows) : el("p", { class: "faint", text: empty }),
+    rows.length ? list : el("p", { class: "faint", text: empty }),
+    rest > 0 && more,
   );
 }
 
@@ -134,9 +173,21 @@ function drawFindings(into, of, indices) {
   const odd = oddities(indices);
   put(
     into,
-    findingSection("Needs a person", `${plural(red, "case")}, ${plural(whys.length, "cause")}`, whys, "Nothing: all is as declared."),
-    findingSection("Known to the ledgers", plural(known.length, "entry", "entries"), known, "No case met an entry of a ledger."),
+    findingSection(
+      "Needs a person",
+      `${plural(red, "case")}, ${plural(whys.length, "cause")}`,
+      whys,
+      "Nothing: all is as declared.",
+    ),
+    findingSection(
+      "Known to the ledgers",
+      plural(known.length, "entry", "entries"),
+      known,
+      "No case met an entry of a ledger.",
+    ),
     findingSection("Declared lacks", plural(declared.length, "lack"), declared, "No case probed a declared lack."),
-    odd.length ? findingSection("Odd, whatever the outcome", plural(odd.length, "oddity", "oddities"), odd, "") : null,
+    odd.length
+      ? findingSection("Odd, whatever the outcome", plural(odd.length, "oddity", "oddities"), odd, "")
+      : null,
   );
 }

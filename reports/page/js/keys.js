@@ -31,7 +31,11 @@ addEventListener("keydown", (event) => {
     return;
   }
   const done =
-    (state.case && inDrawer(event)) || moveInMatrix(event) || moveInList(event) || moveInTime(event) || anywhere(event);
+    (state.case && inDrawer(event)) ||
+    moveInMatrix(event) ||
+    moveInList(event) ||
+    moveInTime(event) ||
+    anywhere(event);
   if (done) event.preventDefault();
 });
 
@@ -45,7 +49,9 @@ function focusMain() {
 addEventListener("keydown", (event) => {
   const drawer = byId("drawer");
   if (event.key !== "Tab" || drawer.hidden || !matchMedia("(max-width: 1000px)").matches) return;
-  const stops = [...drawer.querySelectorAll("button:not([disabled]):not([tabindex='-1']), a[href], summary, pre[tabindex]")];
+  const stops = [
+    ...drawer.querySelectorAll("button:not([disabled]):not([tabindex='-1']), a[href], summary, pre[tabindex]"),
+  ];
   const at = stops.indexOf(document.activeElement);
   const to = event.shiftKey ? (at <= 0 ? stops.at(-1) : null) : at === stops.length - 1 || at < 0 ? stops[0] : null;
   if (to) {

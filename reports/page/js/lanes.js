@@ -5,7 +5,9 @@ const LANE = { left: 76, step: 26, most: 22, least: 7 };
 
 /** The ranks in the order of their lanes: as the stances have them, which puts those in one place side by side. */
 function laneOrder(stances) {
-  return stances.flatMap((stance, which) => [...stance.ranks].sort((a, b) => a - b).map((rank) => ({ rank, which })));
+  return stances.flatMap((stance, which) =>
+    [...stance.ranks].sort((a, b) => a - b).map((rank) => ({ rank, which })),
+  );
 }
 
 /** Stations: frames at one depth that neighbouring lanes share, all the way from the outermost. */
@@ -23,7 +25,10 @@ function stations(stances, lanes) {
       }
       const path = stack.slice(0, depth + 1).join("\n");
       if (open && open.path === path) open.to = at;
-      else found.push((open = { path, depth, from: at, to: at, frame: stack[depth], last: depth === stack.length - 1 }));
+      else
+        found.push(
+          (open = { path, depth, from: at, to: at, frame: stack[depth], last: depth === stack.length - 1 }),
+        );
     });
   }
   return { found, deepest, stacks };
@@ -60,13 +65,25 @@ function lanesSection(stances) {
     role: "img",
     "aria-label": stances.map((stance) => `${ranges(stance.ranks)}: ${stance.doing}`).join("; "),
   });
-  const caption = el("p", { class: "caption faint", text: deepest ? "Each station is a frame; point at one to read it." : "" });
+  const caption = el("p", {
+    class: "caption faint",
+    text: deepest ? "Each station is a frame; point at one to read it." : "",
+  });
   drawLanes(picture, stances, lanes, { x, y, height });
   drawStations(picture, found, folded, { x, y }, caption);
   return section(
     "Roll call",
     el("span", { class: "faint", text: "what each rank was doing when its world did not finish" }),
-    el("div", { class: "rollcall" }, picture, el("ol", { class: "stances" }, stances.map((one, which) => stanceText(one, which, stances)))),
+    el(
+      "div",
+      { class: "rollcall" },
+      picture,
+      el(
+        "ol",
+        { class: "stances" },
+        stances.map((one, which) => stanceText(one, which, stances)),
+      ),
+    ),
     caption,
   );
 }
@@ -76,18 +93,35 @@ function drawLanes(picture, stances, lanes, { x, y, height }) {
   lanes.forEach(({ rank, which }, at) => {
     const depth = (stances[which].frames || []).length - 1;
     const end = depth >= 0 ? x(depth) : LANE.left + 8;
-    picture.append(svg("line", { class: `lane ${tint(which, stances)}`, x1: LANE.left - 6, x2: end, y1: y(at), y2: y(at) }));
+    picture.append(
+      svg("line", { class: `lane ${tint(which, stances)}`, x1: LANE.left - 6, x2: end, y1: y(at), y2: y(at) }),
+    );
     if (depth < 0) picture.append(svg("text", { class: "name", x: end + 6, y: y(at) + 4 }, "no stack"));
     if (named) {
-      picture.append(svg("text", { class: `name ${tint(which, stances)}`, x: LANE.left - 14, y: y(at) + 4, "text-anchor": "end" }, `rank ${rank}`));
+      picture.append(
+        svg(
+          "text",
+          { class: `name ${tint(which, stances)}`, x: LANE.left - 14, y: y(at) + 4, "text-anchor": "end" },
+          `rank ${rank}`,
+        ),
+      );
     }
   });
   if (named) return;
   stances.forEach((stance, which) => {
     const first = lanes.findIndex((lane) => lane.which === which);
     const middle = y(first + (stance.ranks.length - 1) / 2);
-    const text = stance.ranks.length === 1 ? `rank ${stance.ranks[0]}` : `${Math.min(...stance.ranks)}–${Math.max(...stance.ranks)}`;
-    picture.append(svg("text", { class: `name ${tint(which, stances)}`, x: LANE.left - 14, y: middle + 4, "text-anchor": "end" }, text));
+    const text =
+      stance.ranks.length === 1
+        ? `rank ${stance.ranks[0]}`
+        : `${Math.min(...stance.ranks)}–${Math.max(...stance.ranks)}`;
+    picture.append(
+      svg(
+        "text",
+        { class: `name ${tint(which, stances)}`, x: LANE.left - 14, y: middle + 4, "text-anchor": "end" },
+        text,
+      ),
+    );
   });
 }
 
@@ -101,14 +135,19 @@ function drawStations(picture, found, folded, { x, y }, caption) {
       svg("rect", { x: LANE.left + 2, y: top - 6, width: 24, height: foot - top + 12, rx: 6 }),
       svg("text", { x: LANE.left + 14, y: (top + foot) / 2 + 3.5, "text-anchor": "middle" }, `+${folded}`),
     );
-    stub.addEventListener("mouseenter", () => (caption.textContent = `${plural(folded, "frame")} that all ranks share`));
+    stub.addEventListener(
+      "mouseenter",
+      () => (caption.textContent = `${plural(folded, "frame")} that all ranks share`),
+    );
     picture.append(stub);
   }
   for (const station of found) {
     if (station.depth < folded) continue;
     const top = y(station.from);
     const stop = svg("g", { class: station.last ? "station last" : "station" }, svg("title", null, station.frame));
-    stop.append(svg("rect", { x: x(station.depth) - 5, y: top - 5, width: 10, height: y(station.to) - top + 10, rx: 5 }));
+    stop.append(
+      svg("rect", { x: x(station.depth) - 5, y: top - 5, width: 10, height: y(station.to) - top + 10, rx: 5 }),
+    );
     stop.addEventListener("mouseenter", () => (caption.textContent = station.frame));
     picture.append(stop);
   }
@@ -128,6 +167,12 @@ function stanceText(stance, which, stances) {
     el("b", { text: ranges(stance.ranks) }),
     odd && el("span", { class: "tag", text: "the odd one out" }),
     el("span", { class: "doing", text: stance.doing }),
-    stack.length && el("details", null, el("summary", { text: plural(frames.length + native.length, "frame") }), el("ol", { class: "frames" }, stack)),
+    stack.length &&
+      el(
+        "details",
+        null,
+        el("summary", { text: plural(frames.length + native.length, "frame") }),
+        el("ol", { class: "frames" }, stack),
+      ),
   );
 }

@@ -12,7 +12,12 @@ function drawFacts() {
   const facts = [
     ["run", data.runs.map((one) => one.file).join(", ")],
     ["started", day(run.started)],
-    ["took", data.runs.every((one) => one.seconds !== null) ? duration(data.runs.reduce((sum, one) => sum + one.seconds, 0)) : "not to its end"],
+    [
+      "took",
+      data.runs.every((one) => one.seconds !== null)
+        ? duration(data.runs.reduce((sum, one) => sum + one.seconds, 0))
+        : "not to its end",
+    ],
     ["torch", all("torch")],
     ["python", all("python")],
     ["everyrank", all("kit")],
@@ -24,7 +29,12 @@ function drawFacts() {
     ["seed", all("seed")],
     ["command", data.runs[0].command.join(" ")],
   ];
-  put(byId("facts"), facts.filter(([, value]) => value !== "").map(([name, value]) => el("div", null, el("dt", { text: name }), el("dd", { text: value, title: value }))));
+  put(
+    byId("facts"),
+    facts
+      .filter(([, value]) => value !== "")
+      .map(([name, value]) => el("div", null, el("dt", { text: name }), el("dd", { text: value, title: value }))),
+  );
 }
 
 /** The sentence at the top: it never rounds a bad run up. */
@@ -35,11 +45,19 @@ function drawVerdict() {
   const says = cut.length
     ? [el("b", { text: "The run did not come to its end" }), `: ${cut.map((run) => run.came).join("; ")}.`]
     : [];
-  const green = [el("b", { text: COUNT ? "All as declared" : "Nothing ran" }), ` in ${plural(COUNT, "case")}.`];
-  const bad = [el("b", { text: `${count(red)} of ${plural(COUNT, "case")}` }), ` ${red === 1 ? "needs" : "need"} a person.`];
+  const green = COUNT
+    ? [el("b", { text: COUNT === 1 ? "The one case" : `All ${count(COUNT)} cases` }), " ended as declared."]
+    : [el("b", { text: "Nothing ran" }), "."];
+  const bad = [
+    el("b", { text: `${count(red)} of ${plural(COUNT, "case")}` }),
+    ` ${red === 1 ? "needs" : "need"} a person.`,
+  ];
   put(byId("sentence"), says, says.length ? " " : "", red ? bad : cut.length ? null : green);
   byId("verdict").dataset.red = String(red > 0 || cut.length > 0);
-  if (data.shortened) byId("sentence").append(el("small", { text: " Long texts are shortened on this page; the run file has them whole." }));
+  if (data.shortened)
+    byId("sentence").append(
+      el("small", { text: " Long texts are shortened on this page; the run file has them whole." }),
+    );
 }
 
 function drawViews(of, indices) {
@@ -52,11 +70,9 @@ function drawViews(of, indices) {
         "button",
         {
           type: "button",
-          role: "tab",
           id: `view-${view}`,
           hidden: view === "history" && !hasHistory(),
-          "aria-selected": String(view === of.view),
-          "aria-controls": "main",
+          "aria-current": view === of.view ? "page" : null,
           title: `${NAMES[view]} (${at + 1})`,
           on: { click: () => go({ view }) },
         },
@@ -67,7 +83,8 @@ function drawViews(of, indices) {
   );
 }
 
-const differs = (of, before, fields) => !before || fields.some((field) => String(of[field]) !== String(before[field]));
+const differs = (of, before, fields) =>
+  !before || fields.some((field) => String(of[field]) !== String(before[field]));
 
 /** Draw what the change of state touched: opening a case leaves the view below as it is. */
 function draw(of = state, before = null) {
@@ -101,36 +118,39 @@ function draw(of = state, before = null) {
 // --- light and dark --------------------------------------------------------------------------------------
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
+let chosen = "";
 
-function themeNow() {
-  return document.documentElement.dataset.theme || (dark.matches ? "dark" : "light");
-}
-
-/** A choice is kept where the browser lets a file keep anything. */
-function turnTheme() {
-  const theme = themeNow() === "dark" ? "light" : "dark";
+/** As the system has it, until somebody chooses. */
+function setTheme() {
+  const theme = chosen || (dark.matches ? "dark" : "light");
   document.documentElement.dataset.theme = theme;
-  try {
-    localStorage.setItem("everyrank-theme", theme);
-  } catch {
-    // The choice then lasts as long as the page.
-  }
   byId("theme").setAttribute("aria-pressed", String(theme === "dark"));
   paint();
 }
 
+/** A choice is kept where the browser lets a file keep anything. */
+function turnTheme() {
+  chosen = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+  setTheme();
+  try {
+    localStorage.setItem("everyrank-theme", chosen);
+  } catch {
+    // The choice then lasts as long as the page.
+  }
+}
+
 try {
-  const theme = localStorage.getItem("everyrank-theme");
-  if (theme === "dark" || theme === "light") document.documentElement.dataset.theme = theme;
+  const kept = localStorage.getItem("everyrank-theme");
+  if (kept === "dark" || kept === "light") chosen = kept;
 } catch {
   // Nothing was kept.
 }
-dark.addEventListener("change", () => paint());
+dark.addEventListener("change", setTheme);
 
 // --- begin -------------------------------------------------------------------------------------------------
 
 byId("theme").addEventListener("click", turnTheme);
-byId("theme").setAttribute("aria-pressed", String(themeNow() === "dark"));
+setTheme();
 byId("help-open").addEventListener("click", () => byId("help").showModal());
 byId("help-close").addEventListener("click", () => byId("help").close());
 makeFilters();

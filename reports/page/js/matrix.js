@@ -43,7 +43,9 @@ function groupStarts(places) {
   const group = (at) => (LAWS[places[at]].contract ? LAWS[places[at]].name.split(".")[0] : "");
   const sizes = new Map();
   places.forEach((_, at) => sizes.set(group(at), (sizes.get(group(at)) || 0) + 1));
-  return places.map((_, at) => at > 0 && group(at) !== group(at - 1) && (sizes.get(group(at)) > 1 || sizes.get(group(at - 1)) > 1));
+  return places.map(
+    (_, at) => at > 0 && group(at) !== group(at - 1) && (sizes.get(group(at)) > 1 || sizes.get(group(at - 1)) > 1),
+  );
 }
 
 function lawHead(law, total) {
@@ -66,7 +68,12 @@ function lawHead(law, total) {
 /** One table: laws by what ``across`` says of a case. */
 function table(label, laws, acrossOf, heads, scope) {
   const columns = [...heads.keys()];
-  const head = el("tr", null, el("th", { class: "corner" }), columns.map((across) => heads.get(across)));
+  const head = el(
+    "tr",
+    null,
+    el("th", { class: "corner" }),
+    columns.map((across) => heads.get(across)),
+  );
   const apart = groupStarts([...laws.keys()]);
   const rows = [...laws].map(([place, indices], at) => {
     const law = LAWS[place];
@@ -84,19 +91,17 @@ function table(label, laws, acrossOf, heads, scope) {
       ),
     );
   });
-  return el(
-    "table",
-    { role: "grid", "aria-label": label },
-    el("thead", null, head),
-    el("tbody", null, rows),
-  );
+  return el("table", { role: "grid", "aria-label": label }, el("thead", null, head), el("tbody", null, rows));
 }
+
+/** A name that may be broken where its words end. */
+const breakable = (name) => name.split(/(?<=[.\-_])/).flatMap((part) => [part, el("wbr")]);
 
 function columnHead(name, act, title) {
   return el(
     "th",
     { scope: "col", "data-name": name },
-    el("button", { type: "button", class: "across", title, on: { click: act } }, name),
+    el("button", { type: "button", class: "across", title, on: { click: act } }, breakable(name)),
   );
 }
 
@@ -116,7 +121,10 @@ function card(title, indices, inner) {
       "header",
       null,
       el("h2", { text: title }),
-      el("span", { class: "sum", text: red ? `${count(red)} red of ${count(indices.length)}` : plural(indices.length, "case") }),
+      el("span", {
+        class: "sum",
+        text: red ? `${count(red)} red of ${count(indices.length)}` : plural(indices.length, "case"),
+      }),
     ),
     el("div", { class: "spread thin", "aria-hidden": "true" }, bars(counts)),
     el("div", { class: "scroll" }, inner),
@@ -132,8 +140,17 @@ function headsOf(places, name, act, title) {
 function byRanks(cases) {
   const sizes = [...new Set(cases.map((index) => column.size[index]))].sort((one, other) => one - other);
   const name = (size) => (size ? plural(size, "rank") : "no world");
-  const heads = headsOf(sizes, name, (size) => () => go({ size: String(size), subject: NONE }), (size) => `tests of ${name(size)}`);
-  return card(words(""), cases, table(words(""), lawsOf(cases), (index) => column.size[index], heads, "row"));
+  const heads = headsOf(
+    sizes,
+    name,
+    (size) => () => go({ size: String(size), subject: NONE }),
+    (size) => `tests of ${name(size)}`,
+  );
+  return card(
+    words(""),
+    cases,
+    table(words(""), lawsOf(cases), (index) => column.size[index], heads, "row"),
+  );
 }
 
 /** A card a contract: its laws by the subjects that claim it. */
@@ -145,7 +162,11 @@ function bySubject(indices) {
     const name = (place) => words(SUBJECTS[place]);
     const act = (place) => () => go({ subject: SUBJECTS[place] || NONE });
     const heads = headsOf(subjects, name, act, (place) => `${name(place)}: law by optimizer`);
-    return card(contract, cases, table(contract, lawsOf(cases), (index) => column.subject[index], heads, "law"));
+    return card(
+      contract,
+      cases,
+      table(contract, lawsOf(cases), (index) => column.subject[index], heads, "law"),
+    );
   });
 }
 
@@ -157,7 +178,11 @@ function byOptimizer(indices, subject) {
   const name = (place) => OPTIMIZERS[place] || "no optimizer";
   const act = (place) => () => go({ view: "cases", optimizer: OPTIMIZERS[place] || NONE });
   const heads = headsOf(places, name, act, (place) => `the cases of ${name(place)}`);
-  return card(subject, indices, table(subject, lawsOf(indices), (index) => column.optimizer[index], heads, "cell"));
+  return card(
+    subject,
+    indices,
+    table(subject, lawsOf(indices), (index) => column.optimizer[index], heads, "cell"),
+  );
 }
 
 function drawMatrix(into, of, indices) {
@@ -166,12 +191,21 @@ function drawMatrix(into, of, indices) {
     ? el(
         "p",
         { class: "crumbs" },
-        el("button", { type: "button", id: "all-subjects", text: "all subjects", on: { click: () => go({ subject: "" }) } }),
+        el("button", {
+          type: "button",
+          id: "all-subjects",
+          text: "all subjects",
+          on: { click: () => go({ subject: "" }) },
+        }),
         " › ",
         el("b", { text: words(subject) }),
         el("span", { class: "faint", text: of.subject === NONE ? "" : "  law by optimizer" }),
       )
-    : el("p", { class: "crumbs faint" }, "Law by subject. A cell opens its worst case; a subject's name opens law by optimizer.");
+    : el(
+        "p",
+        { class: "crumbs faint" },
+        "Law by subject. A cell opens its worst case; a subject's name opens law by optimizer.",
+      );
   const cards = of.subject ? byOptimizer(indices, subject) : bySubject(indices);
   put(into, crumbs, indices.length ? el("div", { class: "cards" }, cards) : nothing());
   const first = into.querySelector(".cell");
@@ -209,7 +243,8 @@ function neighbour(from, key) {
 
 function moveInMatrix(event) {
   const from = event.target.closest && event.target.closest(".cell");
-  if (!from || !["ArrowRight", "ArrowLeft", "ArrowUp", "ArrowDown", "Home", "End"].includes(event.key)) return false;
+  if (!from || !["ArrowRight", "ArrowLeft", "ArrowUp", "ArrowDown", "Home", "End"].includes(event.key))
+    return false;
   const to = neighbour(from, event.key);
   if (to) {
     from.tabIndex = -1;

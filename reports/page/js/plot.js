@@ -46,7 +46,13 @@ function plot(steps, measure) {
   const every = Math.ceil((high - low) / 5);
   for (let power = low; power <= high; power += every) {
     chart.append(
-      svg("line", { class: "grid", x1: PLOT.left, x2: PLOT.width - PLOT.right, y1: y(10 ** power), y2: y(10 ** power) }),
+      svg("line", {
+        class: "grid",
+        x1: PLOT.left,
+        x2: PLOT.width - PLOT.right,
+        y1: y(10 ** power),
+        y2: y(10 ** power),
+      }),
       svg("text", { class: "tick", x: PLOT.left - 6, y: y(10 ** power) + 3.5, "text-anchor": "end" }, `1e${power}`),
     );
   }
@@ -55,24 +61,36 @@ function plot(steps, measure) {
       if (Math.log10(value) < low || Math.log10(value) > high) continue;
       chart.append(
         svg("line", { class: "rounding", x1: PLOT.left, x2: PLOT.width - PLOT.right, y1: y(value), y2: y(value) }),
-        svg("text", { class: "tick", x: PLOT.width - PLOT.right, y: y(value) - 4, "text-anchor": "end" }, `${name} rounding`),
+        svg(
+          "text",
+          { class: "tick", x: PLOT.width - PLOT.right, y: y(value) - 4, "text-anchor": "end" },
+          `${name} rounding`,
+        ),
       );
     }
   }
   chart.append(
     svg("line", { class: "reference", x1: PLOT.left, x2: PLOT.width - PLOT.right, y1: foot, y2: foot }),
     svg("text", { class: "tick", x: PLOT.left - 6, y: foot + 3.5, "text-anchor": "end" }, "0"),
-    svg("text", { class: "tick says", x: PLOT.width - PLOT.right, y: foot - 4, "text-anchor": "end" }, "the reference"),
+    svg(
+      "text",
+      { class: "tick says", x: PLOT.width - PLOT.right, y: foot - 4, "text-anchor": "end" },
+      "the reference",
+    ),
   );
   const points = steps.map((step, at) => [x(step.step), y(values[at])]);
   chart.append(
-    svg("path", { class: "area", d: `M${points[0][0]},${foot} L${points.map(String).join(" L")} L${points.at(-1)[0]},${foot} Z` }),
+    svg("path", {
+      class: "area",
+      d: `M${points[0][0]},${foot} L${points.map(String).join(" L")} L${points.at(-1)[0]},${foot} Z`,
+    }),
     svg("path", { class: "line", d: `M${points.map(String).join(" L")}` }),
   );
   const label = Math.ceil(steps.length / 12);
   steps.forEach((step, at) => {
     const [cx, cy] = points[at];
-    const told = `step ${step.step}: ${values[at] === 0 ? "exact" : `${figure(values[at])} ${measure === "ulps" ? "ulp" : "relative"}`}`;
+    const error = values[at] === 0 ? "exact" : `${figure(values[at])} ${measure === "ulps" ? "ulp" : "relative"}`;
+    const told = `step ${step.step}: ${error}`;
     chart.append(
       svg("circle", { class: values[at] === 0 ? "dot exact" : "dot", cx, cy, r: 3.2 }, svg("title", null, told)),
     );
@@ -87,7 +105,8 @@ function plot(steps, measure) {
 function plotLabel(steps, values, measure) {
   const worst = values.indexOf(Math.max(...values));
   if (values.every((value) => value === 0)) return `the error over ${plural(steps.length, "step")}: nought at each`;
-  return `the error over ${plural(steps.length, "step")}, ${measure}: largest ${figure(values[worst])} at step ${steps[worst].step}`;
+  const largest = `largest ${figure(values[worst])} at step ${steps[worst].step}`;
+  return `the error over ${plural(steps.length, "step")}, ${measure}: ${largest}`;
 }
 
 /** The plot with a choice of what is measured, and the largest error in words. */
@@ -120,7 +139,8 @@ function errorSection(detail) {
       on: {
         click: (event) => {
           put(holder, plot(steps, measure));
-          for (const one of event.target.parentNode.children) one.setAttribute("aria-pressed", String(one === event.target));
+          for (const one of event.target.parentNode.children)
+            one.setAttribute("aria-pressed", String(one === event.target));
         },
       },
     }),

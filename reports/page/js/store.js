@@ -5,7 +5,11 @@ const OUTCOMES = data.outcomes; // what needs a person first
 const RED = new Set(data.red);
 const REDNESS = OUTCOMES.map((outcome) => RED.has(outcome));
 const COUNT = data.count;
-const LAWS = data.laws.map(([contract, name]) => ({ contract, name, key: contract ? `${contract}/${name}` : name }));
+const LAWS = data.laws.map(([contract, name]) => ({
+  contract,
+  name,
+  key: contract ? `${contract}/${name}` : name,
+}));
 const SUBJECTS = data.subjects;
 const OPTIMIZERS = data.optimizers;
 const column = data.columns;

@@ -2,12 +2,23 @@
 
 const TIME = { left: 64, head: 22, lane: 34, gap: 8, bar: 20 };
 
-const time = { canvas: null, from: 0, to: 1, whole: [0, 1], lanes: [], indices: new Set(), hover: -1, drag: null, hits: [] };
+const time = {
+  canvas: null,
+  from: 0,
+  to: 1,
+  whole: [0, 1],
+  lanes: [],
+  indices: new Set(),
+  hover: -1,
+  drag: null,
+  hits: [],
+};
 
 /** Cases by worker, each band in the order of time; those that did not run have no place in it. */
 function bands() {
   const ran = [];
-  for (let index = 0; index < COUNT; index++) if (column.started[index] >= 0 && column.seconds[index] > 0) ran.push(index);
+  for (let index = 0; index < COUNT; index++)
+    if (column.started[index] >= 0 && column.seconds[index] > 0) ran.push(index);
   ran.sort((one, other) => column.started[one] - column.started[other]);
   const byWorker = grouped(ran, (index) => `${column.run[index]}\n${workerOf(index)}`);
   const names = [...byWorker.keys()].sort((one, other) => one.localeCompare(other, "en", { numeric: true }));
@@ -38,18 +49,33 @@ const paints = {
 function inks() {
   const style = getComputedStyle(document.documentElement);
   const of = (name) => style.getPropertyValue(name).trim();
-  const ink = { text: of("--ink"), faint: of("--faint"), line: of("--line"), panel: of("--panel"), accent: of("--accent") };
+  const ink = {
+    text: of("--ink"),
+    faint: of("--faint"),
+    line: of("--line"),
+    panel: of("--panel"),
+    accent: of("--accent"),
+  };
   for (const outcome of OUTCOMES) ink[outcome] = of(`--o-${outcome}`);
   ink.scale = [0, 1, 2, 3, 4, 5].map((step) => of(`--scale-${step}`));
   ink.many = [0, 1, 2, 3, 4, 5, 6, 7].map((step) => of(`--many-${step}`));
   return ink;
 }
 
-/** A round number of milliseconds between the marks of an axis. */
+const MINUTE = 60_000;
+const MARKS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 30_000].concat(
+  [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200].map((minutes) => minutes * MINUTE),
+);
+
+/** A round number of milliseconds between the marks of an axis, so that their names have room. */
 function tickStep(span, width) {
   const rough = (span * 90) / Math.max(90, width);
-  const power = 10 ** Math.floor(Math.log10(rough));
-  return [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
+  return MARKS.find((one) => one >= rough) || rough;
+}
+
+function tickName(at, step) {
+  if (at === 0) return "0";
+  return step >= MINUTE ? `${Math.round(at / MINUTE)} min` : duration(at / 1000);
 }
 
 function paint() {
@@ -66,6 +92,7 @@ function paint() {
   const ink = inks();
   const x = (at) => TIME.left + ((width - TIME.left) * (at - time.from)) / (time.to - time.from);
   paintAxis(pen, ink, x, width, height);
+  [canvas.dataset.from, canvas.dataset.to] = [time.from.toFixed(1), time.to.toFixed(1)];
   time.hits = [];
   time.lanes.forEach((lane, at) => paintLane(pen, ink, x, width, lane, TIME.head + at * (TIME.lane + TIME.gap)));
 }
@@ -83,7 +110,8 @@ function paintAxis(pen, ink, x, width, height) {
     pen.moveTo(place, 14);
     pen.lineTo(place, height);
     pen.stroke();
-    pen.fillText(at === 0 ? "0" : duration(at / 1000), place + 3, 11);
+    const told = tickName(at, step);
+    if (place + 3 + pen.measureText(told).width < width) pen.fillText(told, place + 3, 11);
   }
 }
 
@@ -134,7 +162,8 @@ function hit(event) {
   const py = event.clientY - box.top;
   for (let at = time.hits.length - 1; at >= 0; at--) {
     const [from, to, top, index] = time.hits[at];
-    if (px >= from - 0.5 && px <= Math.max(to, from + 1) + 0.5 && py >= top - 2 && py <= top + TIME.lane) return index;
+    if (px >= from - 0.5 && px <= Math.max(to, from + 1) + 0.5 && py >= top - 2 && py <= top + TIME.lane)
+      return index;
   }
   return -1;
 }
@@ -163,12 +192,16 @@ function canvasEvents(canvas, note) {
     const box = canvas.getBoundingClientRect();
     return time.from + ((time.to - time.from) * (event.clientX - box.left - TIME.left)) / (box.width - TIME.left);
   };
-  canvas.addEventListener("wheel", (event) => {
-    // Without a key the page scrolls, as anywhere.
-    if (!event.ctrlKey && !event.metaKey && !event.shiftKey) return;
-    event.preventDefault();
-    zoom(Math.exp(Math.sign(event.deltaY || event.deltaX) * 0.25), at(event));
-  }, { passive: false });
+  canvas.addEventListener(
+    "wheel",
+    (event) => {
+      // Without a key the page scrolls, as anywhere.
+      if (!event.ctrlKey && !event.metaKey && !event.shiftKey) return;
+      event.preventDefault();
+      zoom(Math.exp(Math.sign(event.deltaY || event.deltaX) * 0.25), at(event));
+    },
+    { passive: false },
+  );
   canvas.addEventListener("pointerdown", (event) => {
     time.drag = { x: event.clientX, moved: false };
     canvas.setPointerCapture(event.pointerId);
@@ -186,7 +219,12 @@ function canvasEvents(canvas, note) {
     canvas.classList.toggle("on", index >= 0);
     if (index === time.hover) return;
     time.hover = index;
-    note.textContent = index < 0 ? "" : `${nameOf(index)} · ${outcomeOf(index)} · ${duration(secondsOf(index))} · world ${worldOf(index) || "none"}`;
+    note.textContent =
+      index < 0
+        ? ""
+        : [nameOf(index), outcomeOf(index), duration(secondsOf(index)), `world ${worldOf(index) || "none"}`].join(
+            " · ",
+          );
     paint();
   });
   canvas.addEventListener("pointerup", (event) => {

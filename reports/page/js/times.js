@@ -16,7 +16,13 @@ function worldFacts(indices) {
     firsts.push(secondsOf(of[0]));
     for (const index of of.slice(1)) later.push(secondsOf(index));
   }
-  return { worlds: worlds.size, tests: ran.length, first: median(firsts), later: median(later), warm: later.length };
+  return {
+    worlds: worlds.size,
+    tests: ran.length,
+    first: median(firsts),
+    later: median(later),
+    warm: later.length,
+  };
 }
 
 /** How much of the workers' time cases took; the rest is collection, worlds coming up, and waiting. */
@@ -36,7 +42,8 @@ function busyShare(lanes) {
   return [busy, whole];
 }
 
-const tile = (figureText, says) => el("li", { class: "tile" }, el("b", { text: figureText }), el("span", { text: says }));
+const tile = (figureText, says) =>
+  el("li", { class: "tile" }, el("b", { text: figureText }), el("span", { text: says }));
 
 function tiles(indices) {
   const sum = indices.reduce((all, index) => all + secondsOf(index), 0);
@@ -47,8 +54,12 @@ function tiles(indices) {
     "ul",
     { class: "tiles" },
     tile(duration(sum), `in ${plural(indices.length, "case")}`),
-    span && tile(duration((span[1] - span[0]) / 1000), `from first to last, over ${plural(time.lanes.length, "worker")}`),
-    tile(count(facts.worlds), facts.worlds ? `worlds, ${(facts.tests / facts.worlds).toFixed(1)} tests each` : "worlds"),
+    span &&
+      tile(duration((span[1] - span[0]) / 1000), `from first to last, over ${plural(time.lanes.length, "worker")}`),
+    tile(
+      count(facts.worlds),
+      facts.worlds ? `worlds, ${(facts.tests / facts.worlds).toFixed(1)} tests each` : "worlds",
+    ),
     facts.worlds && tile(duration(facts.first), "median of a world's first test"),
     facts.warm && tile(duration(facts.later), "median in a world that was up"),
     whole && tile(percent(busy, whole), "of the workers' time was spent in cases"),
@@ -82,12 +93,14 @@ function ranking(title, indices, key, act) {
       ),
     );
   });
-  const rest = groups.length > 12 && el("li", { class: "faint small", text: `and ${count(groups.length - 12)} more` });
+  const rest =
+    groups.length > 12 && el("li", { class: "faint small", text: `and ${count(groups.length - 12)} more` });
   return el("section", { class: "ranking" }, el("h3", { text: title }), el("ol", null, rows, rest));
 }
 
 function legend() {
-  if (state.paint === "law") return el("span", { class: "faint small", text: "neighbouring laws differ in colour" });
+  if (state.paint === "law")
+    return el("span", { class: "faint small", text: "neighbouring laws differ in colour" });
   if (state.paint === "length") {
     const said = ["3 ms", "", "0.3 s", "", "30 s", ""];
     return el(
@@ -140,7 +153,7 @@ function drawTime(into, of, indices) {
     id: "timeline",
     tabindex: "0",
     role: "img",
-    "aria-label": `Timeline: ${plural(indices.length, "case")} over ${plural(time.lanes.length, "worker")}; the sums follow as lists.`,
+    "aria-label": `Timeline of ${plural(indices.length, "case")}; sums by law, subject and optimizer follow.`,
   });
   canvasEvents(time.canvas, note);
   put(
@@ -153,19 +166,50 @@ function drawTime(into, of, indices) {
         "header",
         null,
         el("h2", { text: "Worlds over workers" }),
-        el("span", { class: "tools" }, legend(), paintChoice(), el("button", { type: "button", text: "whole run", on: { click: wholeRun } })),
+        el(
+          "span",
+          { class: "tools" },
+          legend(),
+          paintChoice(),
+          el("button", { type: "button", text: "whole run", on: { click: wholeRun } }),
+        ),
       ),
       time.canvas,
       note,
-      el("p", { class: "faint small", text: "A bar is a case, a bracket below it the world that it ran in. Drag to move; Ctrl or Shift and the wheel, or + and −, to zoom." }),
+      el("p", {
+        class: "faint small",
+        text:
+          "A bar is a case, a bracket below it the world that it ran in. Drag to move; " +
+          "Ctrl or Shift and the wheel, or + and −, to zoom.",
+      }),
     ),
     el(
       "div",
       { class: "rankings" },
-      ranking("By law", indices, (index) => lawOf(index).key, (law) => go({ law })),
-      ranking("By subject", indices, (index) => words(subjectOf(index)), (subject) => go({ subject: subject === words("") ? NONE : subject })),
-      ranking("By optimizer", indices, (index) => optimizerOf(index) || "no optimizer", (name) => go({ optimizer: name === "no optimizer" ? NONE : name })),
-      ranking("By ranks", indices, (index) => String(column.size[index] || "no world"), (size) => go({ size: size === "no world" ? "0" : size })),
+      ranking(
+        "By law",
+        indices,
+        (index) => lawOf(index).key,
+        (law) => go({ law }),
+      ),
+      ranking(
+        "By subject",
+        indices,
+        (index) => words(subjectOf(index)),
+        (subject) => go({ subject: subject === words("") ? NONE : subject }),
+      ),
+      ranking(
+        "By optimizer",
+        indices,
+        (index) => optimizerOf(index) || "no optimizer",
+        (name) => go({ optimizer: name === "no optimizer" ? NONE : name }),
+      ),
+      ranking(
+        "By ranks",
+        indices,
+        (index) => String(column.size[index] || "no world"),
+        (size) => go({ size: size === "no world" ? "0" : size }),
+      ),
       slowest(indices),
     ),
   );
@@ -192,3 +236,5 @@ function slowest(indices) {
 }
 
 addEventListener("resize", () => state.view === "time" && paint());
+// Paper is narrower than the screen: painted anew, letters keep their shape.
+matchMedia("print").addEventListener("change", () => state.view === "time" && paint());

@@ -1,0 +1,75 @@
+"""torch's own test classes, unedited: under torch's harness, and under --adopt."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from benchmarks.measure import HERE, WITHOUT, Row, faster, median, median_ratio, paired, pytest
+from benchmarks.sleeping import WRITES, slept
+
+#: Of torch's tests of RPC, a few of each class. None of them sleeps for long.
+SAMPLE = (
+    "TensorPipeRpcTest::test_add",
+    "TensorPipeRpcTest::test_async_add",
+    "TensorPipeRpcTest::test_builtin_remote_self",
+    "TensorPipeRpcTest::test_call_method_on_rref",
+    "TensorPipeRpcTest::test_nonzero",
+    "TensorPipeRpcTest::test_py_rref_args",
+    "TensorPipeRpcTest::test_rref_str",
+    "TensorPipeRpcTest::test_self_py_udf_remote",
+    "TensorPipeRpcTest::test_wait_all_multiple_call",
+    "TensorPipeDistAutogradTest::test_autograd_context",
+    "TensorPipeDistAutogradTest::test_backward_multiple_roots",
+    "TensorPipeDistAutogradTest::test_graph_for_python_call",
+    "TensorPipeDistAutogradTest::test_trainer_ps",
+    "TensorPipeDistOptimizerTest::test_dist_optim",
+    "TensorPipeJitRpcTest::test_all_kwargs_are_populated_by_defaults",
+    "TensorPipeJitRpcTest::test_torchscript_function",
+    "TensorPipeRemoteModuleTest::test_forward_sync",
+    "TensorPipeThreeWorkersRemoteModuleTest::test_send_remote_module_over_the_wire",
+    "TensorPipeTensorPipeAgentRpcTest::test_tensorpipe_set_default_timeout",
+    "TensorPipeTensorPipeAgentDistAutogradTest::test_embedding_bag_with_no_grad_tensors",
+)
+#: Of 436, those that are not skipped on a machine without GPUs.
+PASS = 434
+LONG = 3600
+
+
+def rows() -> list[Row]:
+    return [*_gloo(), *_sample(), _all()]
+
+
+def _gloo() -> list[Row]:
+    one = ("AllReduce::test_all_reduce_length_1", "AllReduce::test_all_reduce_length_20")
+    rounds = paired(
+        2,
+        lambda: pytest("torch_gloo", 2, *WITHOUT, only=one).loop / 2,
+        lambda: pytest("torch_gloo", 20, "--adopt").loop / 20,
+    )
+    told = f"{median(rounds, 1) * 1e3:.0f} ms against {median(rounds, 0):.1f} s a test"
+    return [faster("a MultiProcessTestCase file on gloo, by --adopt", 50, median_ratio(rounds, 0, 1), told)]
+
+
+def _sample() -> list[Row]:
+    number = len(SAMPLE)
+    rounds = paired(
+        1,
+        lambda: pytest("torch_rpc", number, *WITHOUT, only=SAMPLE, limit=LONG).loop,
+        lambda: pytest("torch_rpc", number, "--adopt", only=SAMPLE).loop,
+    )
+    told = f"{median(rounds, 1):.1f} s against {median(rounds, 0):.0f} s"
+    return [faster(f"{number} of torch's RPC tests, by --adopt", 12, median_ratio(rounds, 0, 1), told)]
+
+
+def _all() -> Row:
+    with tempfile.TemporaryDirectory() as folder:
+        sleeps = Path(folder, "sleeps.jsonl")
+        environment = {WRITES: str(sleeps), "PYTHONPATH": str(HERE.parent)}
+        plugin = ("-p", "benchmarks.sleeping")
+        took = pytest("torch_rpc", PASS, "--adopt", *plugin, limit=LONG, **environment).loop
+        own = slept(sleeps)
+    told = (
+        f"{took:.0f} s; in {own:.0f} s of them some rank of the test was asleep in a time.sleep() of the test's own"
+    )
+    return Row(f"all {PASS + 2} of torch's RPC tests, by --adopt", "", told, None)

@@ -1,0 +1,97 @@
+"""A badge for a subject: how many of its cases hold, what it declares not to do, and never less than was to run."""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from dataclasses import dataclass
+
+import msgspec
+from everyrank.reports.errors import NoSubject
+from everyrank.reports.model import ENDINGS, RED, Ending
+from everyrank.reports.reading import Run
+from everyrank.reports.words import plain
+
+#: Of these the subject is not asked anything.
+_NOT_ASKED: frozenset[Ending] = frozenset(("not-applicable", "skipped"))
+_HOLDS: frozenset[Ending] = frozenset(("pass", "approximate"))
+
+#: The colours of shields.io, by name, as they are drawn.
+_COLOURS = {
+    "brightgreen": "#4c1", "green": "#97ca00", "yellow": "#dfb317", "orange": "#fe7d37", "red": "#e05d44",
+    "lightgrey": "#9f9f9f",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Badge:
+    """What the badge says."""
+
+    label: str
+    message: str
+    colour: str
+
+
+def badge(run: Run, subject: str, label: str = "everyrank") -> Badge:
+    """Count the cases of a subject. Raises `NoSubject` if the run has none of it."""
+    of_it = [case for case in run.cases if case.subject == subject]
+    if not of_it and subject not in run.header.subjects:
+        names = sorted({*run.header.subjects, *(case.subject for case in run.cases if case.subject)})
+        raise NoSubject(f"{run.path}: no case is of a subject {subject!r}: there are {', '.join(names) or 'none'}")
+    counts = Counter(case.outcome for case in of_it)
+    # What was never told and of which not even the subject is known may have been of this one.
+    nameless = sum(case.outcome == "not-run" and not case.subject and bool(case.law) for case in run.cases)
+    counts["not-run"] += nameless
+    asked = sum(number for ending, number in counts.items() if ending not in _NOT_ASKED)
+    holds = sum(counts[ending] for ending in _HOLDS)
+    parts = [f"{holds:,} of {asked:,} hold" if asked else "nothing asked"]
+    told = [ending for ending in ENDINGS if counts[ending] and ending not in ("pass", "not-applicable")]
+    parts += [f"{counts[ending]:,} {ending}" for ending in told]
+    if not run.complete:
+        parts.append("run not whole")
+    return Badge(label, ", ".join(parts), _colour(counts, run.complete, asked))
+
+
+def _colour(counts: Counter[Ending], complete: bool, asked: int) -> str:
+    """Red for what is not as declared, grey for what is not known; the brightest green only without deviations."""
+    if any(counts[ending] for ending in RED):
+        return "red"
+    if not complete or not asked:
+        return "lightgrey"
+    if counts["known"]:
+        return "yellow"
+    return "green" if counts["unsupported"] or counts["approximate"] else "brightgreen"
+
+
+def as_json(badge: Badge) -> str:
+    """The schema of shields.io's endpoint badges."""
+    data = {"schemaVersion": 1, "label": badge.label, "message": badge.message, "color": badge.colour}
+    return msgspec.json.encode(data).decode() + "\n"
+
+
+def as_svg(badge: Badge) -> str:
+    """A picture of our own that needs no server."""
+    label, message = plain(badge.label), plain(badge.message)
+    left, right = _width(label), _width(message)
+    width, told = left + right, html.escape(f"{label}: {message}")
+    return f"""\
+<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" viewBox="0 0 {width} 20" role="img" \
+aria-label="{told}">
+  <title>{told}</title>
+  <clipPath id="round"><rect width="{width}" height="20" rx="3"/></clipPath>
+  <g clip-path="url(#round)">
+    <rect width="{left}" height="20" fill="#444"/>
+    <rect x="{left}" width="{right}" height="20" fill="{_COLOURS[badge.colour]}"/>
+  </g>
+  <g font-family="Verdana,DejaVu Sans,sans-serif" font-size="11" text-anchor="middle">
+    <text x="{left / 2:g}" y="14" fill="#fff" textLength="{left - 12}">{html.escape(label)}</text>
+    <text x="{left + right / 2:g}" y="14" fill="#111" textLength="{right - 12}">{html.escape(message)}</text>
+  </g>
+</svg>
+"""
+
+
+def _width(text: str) -> int:
+    """Of a text in the badge's letters, with a margin; ``textLength`` makes it fit where the letters are others."""
+    narrow, wide = set("iIjl1.,:;'|!()[]/ ft-"), set("mwMW@%")
+    return 12 + round(sum(4.2 if one in narrow else 10.5 if one in wide else 7 for one in text))

@@ -1,0 +1,259 @@
+"""A folder of run files is a history: each law over the nights."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+import msgspec
+from everyrank.reports.diff import GREW
+from everyrank.reports.errors import CannotRead, NoNights
+from everyrank.reports.history_index import LawKey, forget, index, index_of
+from everyrank.reports.model import RED, Ending
+from everyrank.reports.pace import LAW_CASES, LAW_RATIO, LAW_SECONDS
+
+#: So many nights must have gone before, to say that one is slower.
+NIGHTS = 3
+#: So many laws must have run in a night, to say how slow it was as a whole.
+LAWS = 6
+
+State = Literal["green", "red", "unknown"]
+
+_COUNTS = msgspec.json.Decoder(dict[Ending, int])
+
+
+@dataclass(frozen=True)
+class Night:
+    """One run."""
+
+    path: str
+    started: float
+    kit: str
+    torch: str
+    whole: bool
+    came: str
+    seconds: float | None
+    counts: dict[Ending, int]
+    tempo: float = 1.0  # how slow all laws were together, against the nights in the middle
+
+    @property
+    def date(self) -> str:
+        return time.strftime("%Y-%m-%d %H:%M", time.gmtime(self.started))
+
+
+@dataclass(frozen=True)
+class Point:
+    """A law in one night."""
+
+    counts: dict[Ending, int]
+    seconds: float | None  # of the median case
+    relative: float | None  # the largest error
+    ulps: float | None
+    even: float | None = None  # seconds of the median case, had the night been as slow as others
+
+    @property
+    def state(self) -> State:
+        """Red if a case is; of cases that were not run nothing is known."""
+        if any(ending in RED and ending != "not-run" for ending in self.counts):
+            return "red"
+        return "green" if any(ending != "not-run" for ending in self.counts) else "unknown"
+
+
+@dataclass(frozen=True)
+class LawHistory:
+    """A law of a subject over the nights; None for a night in which none of its cases was told."""
+
+    subject: str
+    contract: str
+    law: str
+    points: tuple[Point | None, ...]
+    flipped: int  # times that a case went from green to red or back
+    steps: int  # times that it could have
+    flaked: int  # flips from one night to the next with the same kit and torch
+
+    @property
+    def states(self) -> list[State]:
+        return [point.state if point else "unknown" for point in self.points]
+
+    @property
+    def known(self) -> list[tuple[int, State]]:
+        """The nights in which the law was tried, with what came of it."""
+        return [(night, state) for night, state in enumerate(self.states) if state != "unknown"]
+
+    @property
+    def red(self) -> bool:
+        """Whether it was red when it was last tried."""
+        return self.known[-1:] != [] and self.known[-1][1] == "red"
+
+    @property
+    def first_bad(self) -> int | None:
+        """The first night that was red."""
+        return next((night for night, state in self.known if state == "red"), None)
+
+    @property
+    def since(self) -> int | None:
+        """The night since which it is red; None if it is not."""
+        found = None
+        for night, state in reversed(self.known):
+            if state != "red":
+                break
+            found = night
+        return found
+
+    @property
+    def flips(self) -> int:
+        """How often the law as a whole went from green to red or back."""
+        states = [state for _, state in self.known]
+        return sum(before != now for before, now in itertools.pairwise(states))
+
+    @property
+    def flake_rate(self) -> float:
+        """The share of steps from night to night at which a case flipped, and no new kit or torch explains it."""
+        return self.flaked / self.steps if self.steps else 0.0
+
+    @property
+    def pace(self) -> float | None:
+        """The time of its median case in its last night, by the median of those before, all nights evened out."""
+        return _against([point.even for point in self.points if point])
+
+    @property
+    def slower(self) -> bool:
+        """Whether its last night stands out from all before."""
+        tried = [point for point in self.points if point and point.even is not None]
+        if self.pace is None or len(tried) <= NIGHTS or sum(tried[-1].counts.values()) < LAW_CASES:
+            return False
+        times = [point.even or 0.0 for point in tried]
+        usual = median(times[:-1])
+        return times[-1] > max(times[:-1]) and self.pace >= LAW_RATIO and times[-1] - usual >= LAW_SECONDS
+
+    @property
+    def less_exact(self) -> bool:
+        """Whether its largest error grew in its last night."""
+        return self.drift is not None and self.drift > GREW
+
+    @property
+    def drift(self) -> float | None:
+        """The largest error in its last night, by the median of the nights before; inf if there was none."""
+        return _against([point.relative for point in self.points if point])
+
+
+@dataclass(frozen=True)
+class History:
+    """All laws over all nights."""
+
+    nights: tuple[Night, ...]
+    laws: tuple[LawHistory, ...]
+    left_out: tuple[str, ...]  # one line for each file that is no night, with the reason
+
+
+def of_folder(folder: Path, partial: bool = False, rebuild: bool = False) -> History:
+    """The history of the run files below a folder. Raises a `ReportError` if there are none that can be read."""
+    try:
+        next(folder.iterdir(), None)
+    except OSError as error:
+        raise CannotRead(folder, f"cannot be read: {error.strerror or error}") from None
+    try:
+        with index(folder, rebuild) as base:
+            found = _history(base, partial)
+    except sqlite3.DatabaseError:  # broken in its middle: all that it held is in the files
+        with index(folder, rebuild=True) as base:
+            found = _history(base, partial)
+    if not found.nights:
+        forget(folder)
+        why = f": {found.left_out[0]}" if found.left_out else ""
+        raise NoNights(f"{folder}: no run file that can be read{why}")
+    return found
+
+
+def of_files(files: Sequence[Path], partial: bool = False) -> History:
+    """The history of some run files; nothing is kept."""
+    with index_of(files) as base:
+        return _history(base, partial)
+
+
+def _history(base: sqlite3.Connection, partial: bool) -> History:
+    left_out = []
+    nights: dict[int, Night] = {}
+    seen: dict[str, str] = {}
+    query = "SELECT night, path, problem, started, kit, torch, whole, came, seconds, counts, same FROM nights"
+    for night, path, problem, started, kit, torch, whole, came, seconds, counts, same in base.execute(
+        query + " ORDER BY started, path"
+    ):
+        if problem:
+            left_out.append(problem)
+        elif not whole and not partial:
+            left_out.append(f"{path}: its run was killed, or is still going on ({came}); --partial counts it too")
+        elif same in seen:
+            left_out.append(f"{path}: the same run as {seen[same]}")
+        else:
+            seen[same] = path
+            nights[night] = Night(path, started, kit, torch, bool(whole), came, seconds, _COUNTS.decode(counts))
+    place = {night: number for number, night in enumerate(nights)}
+    flips = _flips(base, nights)
+    points: dict[LawKey, list[Point | None]] = {}
+    for night, subject, contract, law, counts, seconds, relative, ulps in base.execute("SELECT * FROM laws"):
+        if night in place:
+            of_law = points.setdefault((subject, contract, law), [None] * len(nights))
+            of_law[place[night]] = Point(_COUNTS.decode(counts), seconds, relative, ulps)
+    tempos = _tempos(len(nights), points.values())
+    laws = tuple(LawHistory(*key, _evened(points[key], tempos), *flips.get(key, (0, 0, 0))) for key in sorted(points))
+    told = tuple(replace(one, tempo=tempo) for one, tempo in zip(nights.values(), tempos, strict=True))
+    return History(told, laws, tuple(left_out))
+
+
+def _tempos(nights: int, laws: Iterable[Sequence[Point | None]]) -> list[float]:
+    """How slow each night was: the median, over its laws, of the time that they took by what they take usually."""
+    ratios: list[list[float]] = [[] for _ in range(nights)]
+    for points in laws:
+        times = [point.seconds for point in points if point and point.seconds]
+        for night, point in enumerate(points):
+            if point and point.seconds:
+                ratios[night].append(point.seconds / median(times))
+    # Of a few laws, one that got slower would be taken for the night.
+    return [median(of_night) if len(of_night) >= LAWS else 1.0 for of_night in ratios]
+
+
+def _evened(points: Sequence[Point | None], tempos: Sequence[float]) -> tuple[Point | None, ...]:
+    return tuple(
+        replace(point, even=point.seconds / tempo) if point and point.seconds else point
+        for point, tempo in zip(points, tempos, strict=True)
+    )
+
+
+def _flips(base: sqlite3.Connection, nights: dict[int, Night]) -> dict[LawKey, tuple[int, int, int]]:
+    """For each law: flips of its cases, steps from night to night that tried them, flips without a new version."""
+    base.execute("CREATE TEMP TABLE IF NOT EXISTS chosen (night INTEGER PRIMARY KEY, place INTEGER, version TEXT)")
+    base.execute("DELETE FROM chosen")
+    rows = [(night, place, f"{one.kit} {one.torch}") for place, (night, one) in enumerate(nights.items())]
+    base.executemany("INSERT INTO chosen VALUES (?, ?, ?)", rows)
+    found = base.execute("""
+        WITH steps AS (
+            SELECT name, red, version,
+                   lag(red) OVER each AS before, lag(version) OVER each AS version_before
+            FROM outcomes JOIN chosen USING (night)
+            WINDOW each AS (PARTITION BY name ORDER BY place)
+        )
+        SELECT subject, contract, law, sum(red != before), count(*), sum(red != before AND version = version_before)
+        FROM steps JOIN names USING (name) WHERE before IS NOT NULL GROUP BY subject, contract, law
+    """).fetchall()
+    base.execute("DROP TABLE chosen")
+    return {
+        (subject, contract, law): (flips, steps, flaked) for subject, contract, law, flips, steps, flaked in found
+    }
+
+
+def _against(values: Sequence[float | None]) -> float | None:
+    """The last value by the median of those before."""
+    known = [value for value in values if value is not None]
+    if len(known) < 2:
+        return None
+    before = median(known[:-1])
+    if before == 0:
+        return float("inf") if known[-1] > 0 else 1.0
+    return known[-1] / before

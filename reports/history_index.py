@@ -1,0 +1,189 @@
+"""An index of a folder of run files, in SQLite: made of the files, and brought up to date whenever they change."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from statistics import median
+
+import msgspec
+from everyrank.reports.errors import CannotRead, NoFooter, RunFileError
+from everyrank.reports.model import ENDINGS, RED, CaseLine
+from everyrank.reports.reading import Run, read
+
+#: The index of a folder, kept in it.
+NAME = ".everyrank-history.sqlite"
+
+#: Another number makes every older index one to be made anew.
+_VERSION = 1
+
+_TABLES = """
+    CREATE TABLE nights (
+        night INTEGER PRIMARY KEY, path TEXT UNIQUE, size INTEGER, changed INTEGER, problem TEXT,
+        started REAL, kit TEXT, torch TEXT, whole INTEGER, came TEXT, seconds REAL, counts TEXT, same TEXT
+    );
+    CREATE TABLE names (
+        name INTEGER PRIMARY KEY, subject TEXT, contract TEXT, law TEXT, title TEXT,
+        UNIQUE (subject, contract, law, title)
+    );
+    CREATE TABLE outcomes (night INTEGER, name INTEGER, red INTEGER, PRIMARY KEY (night, name)) WITHOUT ROWID;
+    CREATE INDEX by_name ON outcomes (name);
+    CREATE TABLE laws (
+        night INTEGER, subject TEXT, contract TEXT, law TEXT, counts TEXT,
+        seconds REAL, relative REAL, ulps REAL, PRIMARY KEY (night, subject, contract, law)
+    ) WITHOUT ROWID;
+"""
+
+LawKey = tuple[str, str, str]
+
+
+def law_of(case: CaseLine) -> LawKey:
+    """The subject, the contract and the law; of a test of no subject, its function in place of the law."""
+    return (case.subject, case.contract, case.law) if case.law else ("", "", case.id.partition("[")[0])
+
+
+@contextlib.contextmanager
+def index(folder: Path, rebuild: bool = False) -> Iterator[sqlite3.Connection]:
+    """The index of all run files below the folder, up to date; in memory where the folder cannot be written."""
+    files = sorted(file for file in folder.rglob("*.jsonl") if not file.is_dir())
+    place = str(folder / NAME)
+    if rebuild:
+        forget(folder)
+    base = _kept(place, folder, files) or _in_memory(folder, files)
+    with contextlib.closing(base):
+        yield base
+
+
+def forget(folder: Path) -> None:
+    """Remove the index: it can be made again, and a folder without nights needs none."""
+    with contextlib.suppress(OSError):
+        os.unlink(folder / NAME)
+
+
+@contextlib.contextmanager
+def index_of(files: Sequence[Path]) -> Iterator[sqlite3.Connection]:
+    """An index of these files, in memory."""
+    with contextlib.closing(_in_memory(Path(), files)) as base:
+        yield base
+
+
+def _kept(place: str, folder: Path, files: Sequence[Path]) -> sqlite3.Connection | None:
+    """The index that is kept; one that is broken, or of another version, is made anew."""
+    for _ in range(2):
+        base = None
+        try:
+            base = sqlite3.connect(place)
+            _prepare(base)
+            _refresh(base, folder, files)
+            return base
+        except sqlite3.DatabaseError as error:
+            if base is not None:
+                base.close()
+            if isinstance(error, sqlite3.OperationalError):
+                return None  # read-only, say, or another is writing it: it is an index only
+            with contextlib.suppress(OSError):
+                os.unlink(place)
+    return None
+
+
+def _in_memory(folder: Path, files: Sequence[Path]) -> sqlite3.Connection:
+    base = sqlite3.connect(":memory:")
+    _prepare(base)
+    _refresh(base, folder, files)
+    return base
+
+
+def _prepare(base: sqlite3.Connection) -> None:
+    """Make the tables, where there are none yet."""
+    version, tables = (base.execute(sql).fetchone()[0] for sql in (
+        "PRAGMA user_version", "SELECT count(*) FROM sqlite_master"
+    ))  # fmt: skip
+    if version == _VERSION:
+        return
+    if tables:
+        raise sqlite3.DatabaseError("an index of another version")
+    base.executescript(_TABLES)
+    base.execute(f"PRAGMA user_version = {_VERSION}")
+
+
+def _refresh(base: sqlite3.Connection, folder: Path, files: Iterable[Path]) -> None:
+    """Read what is new or was changed, forget what is gone."""
+    known = {path: (size, changed) for path, size, changed in base.execute("SELECT path, size, changed FROM nights")}
+    with base:
+        for file in files:
+            path = os.path.relpath(file, folder)
+            try:
+                stat = file.stat()
+                now = (stat.st_size, stat.st_mtime_ns)
+            except OSError:
+                now = (-1, -1)
+            if known.pop(path, None) != now:
+                _forget(base, path)
+                _add(base, path, file, now)
+        for path in known:
+            _forget(base, path)
+
+
+def _forget(base: sqlite3.Connection, path: str) -> None:
+    for (night,) in base.execute("SELECT night FROM nights WHERE path = ?", (path,)).fetchall():
+        for table in ("outcomes", "laws", "nights"):
+            base.execute(f"DELETE FROM {table} WHERE night = ?", (night,))
+
+
+def _add(base: sqlite3.Connection, path: str, file: Path, stamp: tuple[int, int]) -> None:
+    try:
+        try:
+            run = read(file)
+        except NoFooter:
+            run = read(file, partial=True)
+    except RunFileError as error:
+        # A file without rights may get them without being changed.
+        size, changed = (-1, -1) if isinstance(error, CannotRead) else stamp
+        row = (path, size, changed, str(error))
+        base.execute("INSERT INTO nights (path, size, changed, problem) VALUES (?, ?, ?, ?)", row)
+        return
+    head = run.header
+    counts = msgspec.json.encode(Counter(case.outcome for case in run.told)).decode()
+    seconds = run.footer.seconds if run.footer else None
+    same = msgspec.json.encode([head.started, head.command, len(head.cases)]).decode()
+    night = base.execute(
+        "INSERT INTO nights (path, size, changed, problem, started, kit, torch, whole, came, seconds, counts, same)"
+        " VALUES (?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?)",
+        (path, *stamp, head.started, head.kit, head.torch, run.complete, run.came, seconds, counts, same),
+    ).lastrowid
+    _add_laws(base, night, run)
+    _add_outcomes(base, night, run)
+
+
+def _add_laws(base: sqlite3.Connection, night: int | None, run: Run) -> None:
+    groups: dict[LawKey, list[CaseLine]] = {}
+    for case in run.told:
+        groups.setdefault(law_of(case), []).append(case)
+    rows = []
+    for key, cases in groups.items():
+        times = [case.seconds for case in cases if case.seconds and case.size]
+        worst = max((case.error for case in cases if case.error), key=lambda error: error.relative, default=None)
+        counts = msgspec.json.encode(Counter(case.outcome for case in cases)).decode()
+        error = (worst.relative, worst.ulps) if worst else (None, None)
+        rows.append((night, *key, counts, median(times) if times else None, *error))
+    base.executemany("INSERT INTO laws VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
+
+
+def _add_outcomes(base: sqlite3.Connection, night: int | None, run: Run) -> None:
+    """Whether each case was red; of one that was not run nothing is known."""
+    order = {ending: place for place, ending in enumerate(ENDINGS)}
+    worst: dict[tuple[str, str, str, str], CaseLine] = {}
+    for case in run.told:
+        key = (*law_of(case), case.case or case.id)
+        if case.outcome != "not-run" and (key not in worst or order[case.outcome] < order[worst[key].outcome]):
+            worst[key] = case
+    base.executemany("INSERT OR IGNORE INTO names (subject, contract, law, title) VALUES (?, ?, ?, ?)", worst)
+    base.executemany(
+        "INSERT INTO outcomes SELECT ?, name, ? FROM names"
+        " WHERE subject = ? AND contract = ? AND law = ? AND title = ?",
+        [(night, case.outcome in RED, *key) for key, case in worst.items()],
+    )

@@ -1,0 +1,126 @@
+"""A history in words, and as JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+from everyrank.reports.history import History, LawHistory, State
+from everyrank.reports.model import RED
+from everyrank.reports.words import count, duration, plain
+
+#: One letter a night.
+MARKS: dict[State, str] = {"green": ".", "red": "F", "unknown": " "}
+
+#: Nights that are drawn.
+_DRAWN = 60
+
+
+def as_text(history: History, every: bool = False) -> str:
+    """What there is to tell: laws that are red, that flip, that got slower or less exact; with ``every`` all laws."""
+    nights = history.nights
+    killed = sum(not night.whole for night in nights)
+    span = f"from {nights[0].date} to {nights[-1].date} UTC"
+    lines = [f"{count(len(nights), 'night')} {span}" + (f", {killed} of them not whole" if killed else "")]
+    lines += [f"left out: {plain(one)}" for one in history.left_out]
+    lines.append("")
+    told: set[int] = set()
+    for title, wanted in _SECTIONS:
+        found = [law for law in history.laws if id(law) not in told and wanted(law)]
+        told.update(map(id, found))
+        lines += _section(title, found, history)
+    rest = [law for law in history.laws if id(law) not in told]
+    lines += _section("the other laws", rest, history) if every else []
+    if not told:
+        lines.append("no law is red, flips, or got slower or less exact")
+    elif rest and not every:
+        lines.append(f"{count(len(rest), 'other law')}: nothing to tell (--all shows them)")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def as_json(history: History) -> str:
+    """For programs: all laws over all nights."""
+    return msgspec.json.format(msgspec.json.encode(as_data(history)), indent=2).decode() + "\n"
+
+
+def as_data(history: History) -> dict[str, Any]:
+    """As plain data, which the page takes too. A law tells of nights by their place in the list."""
+    return {
+        "nights": [{**msgspec.to_builtins(night), "date": night.date} for night in history.nights],
+        "left_out": list(history.left_out),
+        "laws": [_law_data(law) for law in history.laws],
+    }
+
+
+_SECTIONS: Sequence[tuple[str, Callable[[LawHistory], bool]]] = (
+    ("red", lambda law: law.red),
+    ("flaky: cases flip, and no new kit or torch explains it", lambda law: law.flaked > 1),
+    ("was red", lambda law: law.first_bad is not None),
+    ("slower than before", lambda law: law.slower),
+    ("less exact than before", lambda law: law.less_exact),
+)
+
+
+def _section(title: str, laws: Iterable[LawHistory], history: History) -> Iterator[str]:
+    laws = list(laws)
+    if not laws:
+        return
+    yield title
+    for law in laws:
+        marks = "".join(MARKS[state] for state in law.states[-_DRAWN:])
+        yield f"  {plain(name(law))}"
+        yield f"    [{marks}] {'; '.join(_facts(law, history))}"
+    yield ""
+
+
+def name(law: LawHistory) -> str:
+    """The subject and the law; of a test of no subject, its function."""
+    return f"{law.subject} {law.contract}/{law.law}" if law.contract else law.law
+
+
+def _facts(law: LawHistory, history: History) -> Iterator[str]:
+    if law.since is not None:
+        night = history.nights[law.since]
+        yield f"red since {night.date} ({plain(night.path)})"
+        counts = next((point.counts for point in reversed(law.points) if point and point.state == "red"), {})
+        yield "last " + ", ".join(f"{number} {ending}" for ending, number in counts.items() if ending in RED)
+    if law.first_bad is not None and law.first_bad != law.since:
+        yield f"first bad night {history.nights[law.first_bad].date}"
+    if law.flips:
+        yield count(law.flips, "flip")
+    if law.flaked:
+        yield f"flake rate {law.flake_rate:.2%}"
+    last = next((point for point in reversed(law.points) if point is not None), None)
+    if last is not None and last.seconds is not None:
+        yield f"{duration(last.seconds)} a case" + (f" ({law.pace:.1f}x)" if law.pace is not None else "")
+    if last is not None and last.relative is not None:
+        grew = "" if law.drift in (None, 1.0) else _times(law.drift)
+        yield ("exact" if last.relative == 0 else f"error {last.relative:.2g}") + grew
+
+
+def _times(drift: float | None) -> str:
+    return " (was exact)" if drift is None or math.isinf(drift) else f" ({drift:.1f}x)"
+
+
+def _law_data(law: LawHistory) -> dict[str, Any]:
+    points = [
+        {**msgspec.to_builtins(point), "state": point.state} if point is not None else None for point in law.points
+    ]
+    return {
+        "subject": law.subject,
+        "contract": law.contract,
+        "law": law.law,
+        "red": law.red,
+        "first_bad": law.first_bad,
+        "since": law.since,
+        "flips": law.flips,
+        "flipped_cases": law.flipped,
+        "flake_rate": law.flake_rate,
+        "pace": law.pace,
+        "slower": law.slower,
+        "less_exact": law.less_exact,
+        "drift": law.drift,
+        "nights": points,
+    }

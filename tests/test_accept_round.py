@@ -1,0 +1,59 @@
+"""A ledger's round: a deviation is found, accepted, known, mended, stale, and gone again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.inner import Project
+
+SUBJECT = """
+    import os
+
+    from everyrank.fixtures.exemplars.rpc_optimizer import RpcOptimizer
+    from everyrank.suites import Subject, conformance
+
+    class Silent(RpcOptimizer):
+        def step(self, context_id):
+            if not os.path.exists("mended"):
+                return
+            super().step(context_id)
+
+    MINE = Subject("mine.Silent", contract="rpc-optimizer", build=Silent, known="mine.toml")
+
+    @conformance(MINE)
+    def test_mine(case):
+        case.run()
+"""
+
+EMPTY = '# What mine.Silent gets wrong.\nsubject = "mine.Silent"\n'
+
+
+def _run(project: Project) -> tuple[int, str]:
+    inner = project.run("test_mine.py", "--law=state.kept", "--run-file=run.jsonl")
+    (told,) = inner.tests.values()
+    return inner.code, told.properties["outcome"]
+
+
+def _accept(project: Project) -> tuple[int, str]:
+    command = [sys.executable, "-m", "everyrank", "accept", "run.jsonl"]
+    environment = {name: value for name, value in project.environment().items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=project.folder, env=environment, capture_output=True, text=True, timeout=60)
+    assert not done.stderr
+    return done.returncode, done.stdout
+
+
+def test_a_ledger_follows_what_the_runs_show(project: Project) -> None:
+    project.write("test_mine.py", SUBJECT)
+    ledger = project.write("mine.toml", EMPTY)
+    assert _run(project) == (1, "fail")
+    assert _accept(project) == (0, "mine.toml\n  + state.kept[ws2]\n1 deviation added as unreported\n")
+    assert ledger.read_text().startswith(EMPTY)
+    assert 'issue = "unreported"' in ledger.read_text()
+    assert _run(project) == (0, "known")
+    assert _accept(project) == (0, "nothing to accept\n")
+    project.write("mended", "")
+    assert _run(project) == (1, "stale")
+    assert _accept(project) == (0, "mine.toml\n  - state.kept[ws2]\n1 stale entry removed\n")
+    assert ledger.read_text() == EMPTY
+    assert _run(project) == (0, "pass")
