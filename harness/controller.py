@@ -19,14 +19,14 @@ from everyrank.gpus import GpuLease
 from everyrank.liveworld import LiveWorld
 from everyrank.options import Options, leaks_of
 from everyrank.record import Order
-from everyrank.report import Telling, leak_lines, pass_on_warnings, refusal, reports
+from everyrank.report import Telling, pass_on_warnings, refusal, reports
 from everyrank.run import Run
 from everyrank.stash import DECLARATION, FIXTURES, MISUSE, TIMEOUT
 from everyrank.told import told as told_of
 from everyrank.told import untold
 from everyrank.verdict import Fate, Fates, Verdict, judge
 from everyrank.world import rank_seed
-from everyrank.worlds import Worlds, warn
+from everyrank.worlds import Worlds, broken_before, reusable, warn
 
 #: A test that has ended: what other plugins are told (nothing, where none listens), and the reports to log.
 _Ended = tuple[dict[str, Any], list[pytest.TestReport]]
@@ -192,7 +192,7 @@ class Controller:
         served = tuple(warm.served) if warm else ()
         ready = warm or self._worlds.take_spare(self._key(item))
         verdict, fates = self._attempt(item, nextitem, ready, keep=not fresh)
-        if (ready is not None and _broken_before(fates)) or (fates.launcher_lost and not fates.began):
+        if (ready is not None and broken_before(fates)) or (fates.launcher_lost and not fates.began):
             # That is its neighbours' affair. A keeper that was killed may take a moment to be gone.
             served = ()
             verdict, fates = self._attempt(item, nextitem, None, keep=not fresh)
@@ -220,7 +220,7 @@ class Controller:
                 self._start_spare(item, nextitem)
                 fates = run.watch()
                 verdict = judge(fates)
-                if keep and _reusable(verdict, fates) and not world.broken and run.close_up():
+                if keep and reusable(verdict, fates) and not world.broken and run.close_up():
                     world.served.append(item.nodeid)
                     self._worlds.keep(world)
                 else:
@@ -248,7 +248,8 @@ class Controller:
             raise
 
     def _needs_gpus(self, item: pytest.Item) -> bool:
-        return skips.needs(item.stash[DECLARATION], self._size(item)).most > 0
+        wanted = skips.needs(item.stash[DECLARATION], self._size(item)).most
+        return wanted > 0 and bool(self._claims.gpus)
 
     def _follows(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
         """Whether the next test may have this one's world."""
@@ -367,22 +368,6 @@ class Controller:
             if manager is not None:
                 manager.resume()
                 manager.suspend(in_=False)
-
-
-def _broken_before(fates: Fates) -> bool:
-    """Whether the world lost a rank before the test began there."""
-    return not fates.began or any(fate.lost and not fate.phase for fate in fates.ranks)
-
-
-def _reusable(verdict: Verdict, fates: Fates) -> bool:
-    """Only a world in which every rank did well, and came back as it was, is kept."""
-    records = [fate.record for fate in fates.ranks]
-    return (
-        verdict.outcome in ("passed", "skipped")
-        and all(record is not None and not record.unclean and not record.leaks for record in records)
-        and len({record.collectives for record in records if record is not None}) == 1
-        and not leak_lines(fates)
-    )
 
 
 def _occurrences(items: list[pytest.Item]) -> dict[pytest.Item, int]:

@@ -188,6 +188,12 @@ def _is_librarys(key: tuple[str, str], value: str) -> bool:
     return key in _UNTOLD or (key[0] == "env" and key[1].startswith(_LIBRARIES_VARIABLES))
 
 
+def swept(config: Any, run: str) -> tuple[str, ...]:
+    """Folders that are removed after the test, whatever it leaves in them."""
+    factory = getattr(config, "_tmp_path_factory", None)
+    return (run, str(factory.getbasetemp())) if factory is not None else (run,)
+
+
 @functools.lru_cache(maxsize=4096)
 def _target(fd: str, device: int, inode: int) -> str:
     """What a file descriptor is open on. Looked up once for each file: reading 30 links costs more than the rest."""

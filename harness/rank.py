@@ -22,7 +22,7 @@ from everyrank.debug import RankDebugger, Terminal
 from everyrank.errors import MisuseError
 from everyrank.groups import Groups
 from everyrank.launch.protocol import RUN_VARIABLE, STACKS_SIGNAL
-from everyrank.leaks import Watch
+from everyrank.leaks import Watch, swept
 from everyrank.progress import Progress
 from everyrank.record import (
     ClosedUp,
@@ -165,7 +165,7 @@ class Rank:
             self._enter(order)
             self.item = item
             self.measured = self.measured or measured.of_this_rank(self.config, os.path.dirname(order.folder))
-            self.watch = Watch(self._swept())
+            self.watch = Watch(swept(self.config, os.path.dirname(order.folder)))
             nextitem = None
             if order.next_nodeid is not None:
                 nextitem, _ = self._find(order.next_nodeid, order.next_index, 0)
@@ -252,12 +252,6 @@ class Rank:
         except Exception as error:
             text = f"the coverage of rank {self.order.rank} was not saved: {error}"
             self._warnings.append(Warned("PytestWarning", "pytest", text, __file__, 0, "runtest"))
-
-    def _swept(self) -> tuple[str, ...]:
-        """Folders that are removed after the test, whatever it leaves in them."""
-        factory: Any = getattr(self.config, "_tmp_path_factory", None)
-        run = os.path.dirname(self.order.folder)
-        return (run, str(factory.getbasetemp())) if factory is not None else (run,)
 
     def _tear_down(self) -> str:
         """What fixtures of wider scopes still hold, when no next test will do it. Its failure, or nothing."""

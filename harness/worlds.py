@@ -20,8 +20,10 @@ from everyrank.launch import fork, spawn
 from everyrank.launch.local import LocalLauncher, pipes
 from everyrank.liveworld import LiveWorld
 from everyrank.options import Options
+from everyrank.report import leak_lines
 from everyrank.seeds import accelerated
 from everyrank.stash import FIXTURES
+from everyrank.verdict import Fates, Verdict
 
 #: Idle warm worlds are kept up to this many ranks together.
 _IDLE_RANKS = 48
@@ -209,6 +211,22 @@ class Worlds:
             world.end()  # it lost a rank between two tests, and no test by that
         else:
             self._see_off(world)
+
+
+def broken_before(fates: Fates) -> bool:
+    """Whether the world lost a rank before the test began there."""
+    return not fates.began or any(fate.lost and not fate.phase for fate in fates.ranks)
+
+
+def reusable(verdict: Verdict, fates: Fates) -> bool:
+    """Only a world in which every rank did well, and came back as it was, is kept."""
+    records = [fate.record for fate in fates.ranks]
+    return (
+        verdict.outcome in ("passed", "skipped")
+        and all(record is not None and not record.unclean and not record.leaks for record in records)
+        and len({record.collectives for record in records if record is not None}) == 1
+        and not leak_lines(fates)
+    )
 
 
 def warn(config: pytest.Config, text: str) -> None:

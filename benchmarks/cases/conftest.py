@@ -59,8 +59,9 @@ def pytest_runtest_logfinish() -> None:
     ranks = [rank for keeper in keepers for rank in _children(keeper)]
     sample: dict[str, float] = {"tests": _finished, "at": time.perf_counter(), "used": time.process_time()}
     for name, pids in (("controller", [os.getpid()]), ("keeper", keepers), ("rank", ranks)):
-        sample[f"{name} memory"] = max((_memory(pid) for pid in pids), default=0)
-        sample[f"{name} descriptors"] = max((len(os.listdir(f"/proc/{pid}/fd")) for pid in pids), default=0)
+        held = [_held(pid) for pid in pids]
+        sample[f"{name} memory"] = max((memory for memory, _ in held), default=0)
+        sample[f"{name} descriptors"] = max((descriptors for _, descriptors in held), default=0)
     _samples.append(sample)
     Path(path).write_text(json.dumps(_samples))
 
@@ -69,6 +70,10 @@ def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def _memory(pid: int) -> int:
-    """Bytes that are resident."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+def _held(pid: int) -> tuple[int, int]:
+    """Bytes that are resident, and open descriptors; of a rank that is just leaving, none."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir(f"/proc/{pid}/fd"))
+    except (OSError, IndexError):
+        return 0, 0
