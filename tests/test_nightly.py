@@ -16,7 +16,7 @@ from tests.inner import Project
 from tests.run_files import read
 
 _ROOT = Path(__file__).parent.parent
-_SCRIPTS = sorted((_ROOT / "ci").iterdir())
+_SCRIPTS = sorted(one for one in (_ROOT / "ci").iterdir() if one.suffix != ".py")
 _BIN = Path(sys.executable).parent
 
 _GREEN = """
