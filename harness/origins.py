@@ -43,6 +43,9 @@ class Origins:
         """From now on, and for this process alone."""
         for heard in (self.temporary, self._opened, self._environment, self._programs, self._forks):
             heard.clear()
+        if _hooks_disturb():
+            self.listening = False
+            return
         if not self._installed:
             sys.addaudithook(self._hear)  # there is no way to take it out again
             self._note_threads()
@@ -109,6 +112,12 @@ class Origins:
         """By its command line; one that has ours is a fork, whose origin is known if there is but one."""
         places = {where for words, where in self._programs if words and words in command} or self._forks
         return next(iter(places)) if len(places) == 1 else ""
+
+
+def _hooks_disturb() -> bool:
+    """Python 3.11 raises where two threads install a trace function at once, as coverage does in each thread that
+    starts, and with a hook written in Python they can. Then origins are not known."""
+    return sys.version_info[:2] == (3, 11) and (sys.gettrace() is not None or threading.gettrace() is not None)
 
 
 def _where(frame: FrameType | None) -> str:

@@ -131,17 +131,24 @@ def _freely() -> Iterator[None]:
 def by_lines() -> Iterator[None]:
     """This thread gives the others a turn before every line that is neither Python's own nor torch's."""
     before = sys.gettrace()
-    sys.settrace(_trace)
+    _install(_trace)
     try:
         yield
     finally:
-        sys.settrace(before)
+        _install(before)
+
+
+def _install(trace: Any) -> None:
+    # Python 3.11 refuses a second thread that is in here too, and an audit hook lets one come.
+    with _installing:
+        sys.settrace(trace)
 
 
 _NOT_THE_SERVERS = tuple(
     os.path.join(folder, "") for folder in (sysconfig.get_paths()["stdlib"], os.path.dirname(torch.__file__))
 )
 _never = threading.Event()
+_installing = threading.Lock()
 
 
 def _trace(frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
