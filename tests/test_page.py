@@ -78,7 +78,7 @@ def test_every_case_is_there_with_its_id_its_outcome_and_its_details(tmp_path: P
     parts = Parts(_page(run, tmp_path))
     data, told = parts.data, [one for chunk in parts.chunks for one in chunk]
     by_id = {case.id: case for case in run.cases}
-    assert _ids(data) == run.header.cases
+    assert sorted(_ids(data)) == sorted(run.header.cases)
     assert set(data["columns"]) == set(COLUMNS)
     for index, name in enumerate(_ids(data)):
         line, detail = by_id[name], told[index]
@@ -88,6 +88,20 @@ def test_every_case_is_there_with_its_id_its_outcome_and_its_details(tmp_path: P
         assert len(detail.get("ranks", [])) == len(line.ranks)
         assert len(detail.get("rollcall", [])) == len(line.rollcall)
         assert [step["relative"] for step in detail.get("steps", [])] == [step.relative for step in line.steps]
+
+
+@pytest.mark.parametrize(
+    ("listed", "shown"),
+    [
+        pytest.param("none.position none.frozen none.frozen", "none.position none.frozen", id="as collected"),
+        pytest.param(
+            "none.position none.frozen none.position", "none.frozen none.position", id="by name if shuffled"
+        ),
+    ],
+)
+def test_laws_are_in_the_order_of_collection_if_that_was_one(listed: str, shown: str, tmp_path: Path) -> None:
+    run = of(header(), [case(law, label=f"point{place}") for place, law in enumerate(listed.split())])
+    assert [law for _, law in Parts(_page(run, tmp_path)).data["laws"]] == shown.split()
 
 
 def test_nothing_that_tests_said_is_markup(tmp_path: Path) -> None:

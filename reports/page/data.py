@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import math
 import zlib
 from collections.abc import Iterable, Sequence
@@ -106,9 +107,20 @@ def details(runs: Sequence[Run], budget: int = BUDGET) -> tuple[list[str], bool]
 
 
 def _as_listed(run: Run) -> list[CaseLine]:
-    """Cases in the order in which they were collected, which is that of laws; not in which they happened to end."""
+    """Cases in the order in which they were collected, which is that of laws; not in which they happened to end.
+
+    A run in random order was collected in none: there by name, so that the page of every night has the same rows.
+    """
     places = {case: place for place, case in enumerate(run.header.cases)}
-    return sorted(run.cases, key=lambda case: places[case.id])
+    listed = sorted(run.cases, key=lambda case: places[case.id])
+    blocks = [law for law, _ in itertools.groupby(_law(case) for case in listed if case.law)]
+    if len(set(blocks)) == len(blocks):
+        return listed
+    return sorted(listed, key=lambda case: (*_law(case), case.id if case.law else ""))
+
+
+def _law(case: CaseLine) -> tuple[str, str, str]:
+    return case.contract, case.subject, case.law
 
 
 def _id_parts(case: CaseLine) -> tuple[str, str, str | None]:
