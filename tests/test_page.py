@@ -78,7 +78,7 @@ def test_every_case_is_there_with_its_id_its_outcome_and_its_details(tmp_path: P
     parts = Parts(_page(run, tmp_path))
     data, told = parts.data, [one for chunk in parts.chunks for one in chunk]
     by_id = {case.id: case for case in run.cases}
-    assert sorted(_ids(data)) == sorted(run.header.cases)
+    assert _ids(data) == run.header.cases
     assert set(data["columns"]) == set(COLUMNS)
     for index, name in enumerate(_ids(data)):
         line, detail = by_id[name], told[index]

@@ -116,7 +116,7 @@ def _as_listed(run: Run) -> list[CaseLine]:
     blocks = [law for law, _ in itertools.groupby(_law(case) for case in listed if case.law)]
     if len(set(blocks)) == len(blocks):
         return listed
-    return sorted(listed, key=lambda case: (*_law(case), case.id if case.law else ""))
+    return sorted(listed, key=lambda case: (not case.law, *_law(case), case.id if case.law else ""))
 
 
 def _law(case: CaseLine) -> tuple[str, str, str]:
