@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from tests.inner import Inner, Project
@@ -142,16 +145,23 @@ CLEAN = [
 ]
 
 
+def ran(project: Project, leaks: str) -> Inner:
+    project.write("test_inner.py", SOURCE)
+    inner = project.run("--fresh-worlds", f"--leaks={leaks}")
+    # Shared memory outlives its process, as it is meant to there; not these tests.
+    for name in re.findall(r"psm_\w+", inner.out):
+        Path("/dev/shm", name).unlink(missing_ok=True)
+    return inner
+
+
 @pytest.fixture(scope="module")
 def reporting(module_project: Project) -> Inner:
-    module_project.write("test_inner.py", SOURCE)
-    return module_project.run("--fresh-worlds", "--leaks=report")
+    return ran(module_project, "report")
 
 
 @pytest.fixture(scope="module")
 def failing(module_project: Project) -> Inner:
-    module_project.write("test_inner.py", SOURCE)
-    return module_project.run("--fresh-worlds", "--leaks=fail")
+    return ran(module_project, "fail")
 
 
 def leak_warnings(inner: Inner, test: str) -> list[str]:
