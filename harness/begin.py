@@ -9,14 +9,23 @@ import socket
 import pytest
 from everyrank import capture
 from everyrank.channel import Channel
+from everyrank.launch.fork import BecomeRank
+from everyrank.leaks import snapshot
 from everyrank.rank import Rank
 from everyrank.record import Collect, ToRank
 
 
-def become_rank(session: pytest.Session, channel: int, out: int, err: int, stacks: int, progress: int) -> None:
-    """For a fork of the zygote."""
-    terminal = capture.take_over(session.config, out, err)
-    Rank(Channel(socket.socket(fileno=channel), ToRank), session, stacks, progress, terminal).serve()
+def prepare_ranks(session: pytest.Session) -> BecomeRank:
+    """For the zygote: all that its forks need not do by themselves. Returns what makes a rank of one."""
+    capture.leave(session.config)
+    rank = Rank(session, capture.streams())
+    snapshot()  # what torch does on the first look at its state, it need not do in every fork
+
+    def become_rank(channel: int, out: int, err: int, stacks: int, progress: int) -> None:
+        capture.begin(session.config, out, err)
+        rank.serve(Channel(socket.socket(fileno=channel), ToRank), stacks, progress)
+
+    return become_rank
 
 
 def serve_spawned(
@@ -58,6 +67,7 @@ class _Spawned:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         out, err, stacks, progress = self._fds
-        terminal = capture.take_over(session.config, out, err, self._terminal)
-        Rank(self._channel, session, stacks, progress, terminal).serve()
+        capture.leave(session.config)
+        capture.begin(session.config, out, err)
+        Rank(session, self._terminal).serve(self._channel, stacks, progress)
         return True

@@ -9,22 +9,21 @@ from typing import Any
 import pytest
 
 
-def take_over(config: pytest.Config, out: int, err: int, terminal: tuple[int, ...] = ()) -> tuple[int, ...]:
-    """Leave the controller's capture, whose files are shared after a fork, for one of this rank's own.
-
-    Returns the streams of the person who started pytest, which a rank in a clean interpreter knows already.
-    """
+def leave(config: pytest.Config) -> None:
+    """Leave the controller's capture: the standard streams are again those of the person who started pytest."""
     manager: Any = config.pluginmanager.getplugin("capturemanager")
-    if manager is None:
-        terminal = terminal or streams()
-        _redirect(out, err)
-        return terminal
-    if manager._global_capturing is not None:
+    if manager is not None and manager._global_capturing is not None:
         # Not stop_global_capturing(): that reads, and so moves, what the controller captured.
         manager._global_capturing.stop_capturing()
         manager._global_capturing = None
-    terminal = terminal or streams()
-    if manager._method == "fd":
+
+
+def begin(config: pytest.Config, out: int, err: int) -> None:
+    """Capture into files of this rank's own."""
+    manager: Any = config.pluginmanager.getplugin("capturemanager")
+    if manager is None:
+        _redirect(out, err)
+    elif manager._method == "fd":
         # Between the phases, too, native threads write: into this rank's files, not onto the terminal.
         os.dup2(out, 1)
         os.dup2(err, 2)
@@ -37,7 +36,6 @@ def take_over(config: pytest.Config, out: int, err: int, terminal: tuple[int, ..
         _redirect(out, err)
         manager.start_global_capturing()
         manager.suspend_global_capture(in_=False)
-    return terminal
 
 
 def streams() -> tuple[int, ...]:

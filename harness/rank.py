@@ -67,17 +67,15 @@ def notes() -> dict[str, Any]:
 
 
 class Rank:
-    """One process of a world, from its first order to its last. Also a pytest plugin, in that process."""
+    """One process of a world, from its first order to its last. Also a pytest plugin, in that process.
 
-    def __init__(
-        self,
-        channel: Channel[ToRank],
-        session: pytest.Session,
-        stacks: int,
-        progress: int,
-        terminal: tuple[int, ...],
-    ) -> None:
-        self.channel = channel
+    A zygote makes one, and each of its forks goes on from there: what all ranks have in common is done once, and
+    its memory is shared.
+    """
+
+    channel: Channel[ToRank]
+
+    def __init__(self, session: pytest.Session, terminal: tuple[int, ...]) -> None:
         self.session = session
         self.config = session.config
         self.groups = Groups()
@@ -95,17 +93,19 @@ class Rank:
         self._warnings: list[Warned] = []
         self._calling = False
         self._subtest: Phase | None = None
-        self._stacks = stacks
-        self._progress = Progress(progress)
+        self._progress: Progress
         self._terminal = Terminal(terminal)
         self._serializer = self.config.hook.pytest_report_to_serializable
         _rank[:] = [self]
+        self._settle_in()
 
     # --- orders ------------------------------------------------------------------------------------
 
-    def serve(self) -> None:
+    def serve(self, channel: Channel[ToRank], stacks: int, progress: int) -> None:
         """Until told to leave; ends the process."""
-        self._settle_in()
+        self.channel = channel
+        self._progress = Progress(progress)
+        self._settle_here(stacks)
         try:
             while True:
                 message = self.channel.receive()
@@ -122,15 +122,7 @@ class Rank:
             os._exit(1)
 
     def _settle_in(self) -> None:
-        faulthandler.enable(file=self._stacks)
-        faulthandler.register(STACKS_SIGNAL, file=self._stacks, all_threads=True, chain=False)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
-        if "torch" in sys.modules:
-            import torch
-
-            # As torchrun does. After a fork, OpenMP with more threads than one can hang.
-            torch.set_num_threads(1)
+        """What holds for this process and its forks."""
         os.environ["OMP_NUM_THREADS"] = "1"
         # A host name may not resolve in a sandbox; one machine needs nothing but its loopback.
         loopback = "lo" if sys.platform == "linux" else "lo0"
@@ -153,6 +145,18 @@ class Rank:
                 if heard.plugin is not self:
                     hook._remove_plugin(heard.plugin)
         RankDebugger(self.config, self._ask_debugger, self._release_debugger, self._terminal)
+
+    def _settle_here(self, stacks: int) -> None:
+        """What each process has to do for itself."""
+        faulthandler.enable(file=stacks)
+        faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
+        if "torch" in sys.modules:
+            import torch
+
+            # As torchrun does. After a fork, OpenMP with more threads than one can hang.
+            torch.set_num_threads(1)
 
     def run(self, order: Order) -> Record:
         """Run one test and tell all about it; nothing that it does escapes but death."""

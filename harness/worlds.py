@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from everyrank import devices, leases, measured
-from everyrank.begin import become_rank
+from everyrank.begin import prepare_ranks
 from everyrank.channel import Closed
 from everyrank.gpus import GpuLease
 from everyrank.launch import fork, spawn
@@ -61,10 +61,7 @@ class Worlds:
                 factory: Any = getattr(self._config, "_tmp_path_factory", None)
                 if factory is not None:
                     factory.getbasetemp()  # one for all ranks
-                session = self._session
-                launcher, why = fork.launch(
-                    lambda *fds: become_rank(session, *fds), self._do_early, self._new_folder()
-                )
+                launcher, why = fork.launch(self._do_early, self._new_folder())
                 if not why:
                     self._use(launcher)
                     return
@@ -91,7 +88,7 @@ class Worlds:
                 f"{error.strerror}. Make room there, or set TMPDIR to a folder that can be written."
             ) from None
 
-    def _do_early(self) -> None:
+    def _do_early(self) -> fork.BecomeRank:
         """In the zygote: what every rank would otherwise do by itself, and pay for with pages of its own."""
         self._leave_behind()
         wanted = {name for item in self._session.items for name in item.stash.get(FIXTURES, [])}
@@ -105,6 +102,7 @@ class Worlds:
             accelerated()
         if "numpy" in sys.modules:
             import numpy.random  # noqa: F401
+        return prepare_ranks(self._session)
 
     def close(self) -> None:
         """End every world, in order where that can be had, and leave nothing behind."""

@@ -34,7 +34,7 @@ def unavailable() -> str:
     return ""
 
 
-def launch(become_rank: BecomeRank, prepare: Callable[[], None], folder: str) -> tuple[LocalLauncher, str]:
+def launch(prepare: Callable[[], BecomeRank], folder: str) -> tuple[LocalLauncher, str]:
     """Fork the zygote. Returns the launcher and why it had better not be used, or nothing."""
     ours, theirs = socket.socketpair()
     controller = os.getpid()
@@ -44,7 +44,7 @@ def launch(become_rank: BecomeRank, prepare: Callable[[], None], folder: str) ->
     if pid == 0:
         try:
             ours.close()
-            _be_zygote(theirs.detach(), controller, become_rank, prepare, folder)
+            _be_zygote(theirs.detach(), controller, prepare, folder)
         finally:
             os._exit(0)
     theirs.close()
@@ -52,9 +52,9 @@ def launch(become_rank: BecomeRank, prepare: Callable[[], None], folder: str) ->
     return launcher, launcher.handshake()
 
 
-def _be_zygote(fd: int, controller: int, become_rank: BecomeRank, prepare: Callable[[], None], folder: str) -> None:
+def _be_zygote(fd: int, controller: int, prepare: Callable[[], BecomeRank], folder: str) -> None:
     own_session()
-    prepare()
+    become_rank = prepare()
     keeper = Keeper(control_channel(fd), controller, folder)
     unsafe = _trial()
     # Everything so far is shared with the ranks; a collection in one must not copy these pages.
