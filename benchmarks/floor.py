@@ -1,6 +1,7 @@
 """The floor: worlds made of nothing but ``os.fork``, without pytest and without a verdict.
 
-``python -m benchmarks.floor group 4 30`` prints the seconds that one such world takes, up and gone.
+``python -m benchmarks.floor group 4 30`` prints the seconds that one such world takes, up and gone;
+``again 4 30`` those of one round among many in a single world.
 """
 
 from __future__ import annotations
@@ -25,6 +26,24 @@ def group(rank: int, size: int, folder: str) -> None:
     dist.all_reduce(tensor)
     assert tensor.eq(size * (size - 1) / 2).all()
     dist.destroy_process_group()
+
+
+def again(rounds: int) -> Callable[[int, int, str], None]:
+    """One group, and in it as often what a test in a warm world cannot do without: its all_reduce, a barrier."""
+
+    def body(rank: int, size: int, folder: str) -> None:
+        store = dist.FileStore(os.path.join(folder, "store"), size)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+        dist.barrier()
+        started = time.perf_counter()
+        for _ in range(rounds):
+            dist.all_reduce(torch.full((3,), float(rank)))
+            dist.barrier()
+        if rank == 0:
+            print((time.perf_counter() - started) / rounds, flush=True)
+        dist.destroy_process_group()
+
+    return body
 
 
 def agent(rank: int, size: int, folder: str) -> None:
@@ -65,8 +84,11 @@ def _be_rank(body: Callable[[int, int, str], None], rank: int, size: int, folder
 
 if __name__ == "__main__":
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["TP_SOCKET_IFNAME"] = "lo"
-    chosen = {"group": group, "agent": agent}[sys.argv[1]]
-    size, worlds = int(sys.argv[2]), int(sys.argv[3])
+    name, size, worlds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    if name == "again":
+        world(again(worlds), size)
+        sys.exit()
+    chosen = {"group": group, "agent": agent}[name]
     started = time.perf_counter()
     for _ in range(worlds):
         world(chosen, size)

@@ -54,9 +54,11 @@ def pytest(
         more = {"BENCHMARK_TESTS": str(tests), "BENCHMARK_STOPWATCH": str(stopwatch), **environment}
         more["EVERYRANK_LEASES"] = folder  # leases are taken, but nobody else's test is waited for
         more["BENCHMARK_BEGAN"] = str(time.time())
+        # What pip installs is compiled; an editable tree is too, where Python may keep what it has compiled.
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         done = subprocess.run(
             [sys.executable, "-m", "pytest", "-q", "-c", CASES / "pytest.ini", *options, *chosen],
-            env={**os.environ, **more},
+            env={**inherited, **more},
             capture_output=True,
             text=True,
             timeout=limit,
@@ -71,7 +73,7 @@ def pytest(
 
 
 def floor(body: str, size: int, worlds: int) -> float:
-    """Seconds for one world of plain forks."""
+    """Seconds for one world of plain forks; of ``again``, for one round in it."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.floor", body, str(size), str(worlds)],
         cwd=HERE.parent,

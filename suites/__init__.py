@@ -8,8 +8,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from everyrank.suites.contract import register
-
 if TYPE_CHECKING:
     from everyrank.suites.items import conformance, run
     from everyrank.suites.subject import Bound, Lack, Subject
@@ -23,12 +21,6 @@ _HOME = {
 }
 
 __all__ = ["Bound", "Lack", "Subject", "conformance", "run"]
-
-
-register("replicate", "everyrank.suites.replicate.contract")
-register("rpc-optimizer", "everyrank.suites.rpc_optimizer.contract")
-register("sharded-optimizer", "everyrank.suites.sharded_optimizer.contract")
-register("parameter-server", "everyrank.suites.parameter_server.contract")
 
 
 def __getattr__(name: str) -> object:

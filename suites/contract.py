@@ -89,7 +89,12 @@ class Contract:
                     yield law, point
 
 
-_CONTRACTS: dict[str, str] = {}
+_CONTRACTS = {
+    "replicate": "everyrank.suites.replicate.contract",
+    "rpc-optimizer": "everyrank.suites.rpc_optimizer.contract",
+    "sharded-optimizer": "everyrank.suites.sharded_optimizer.contract",
+    "parameter-server": "everyrank.suites.parameter_server.contract",
+}
 
 
 def register(name: str, module: str) -> None:
