@@ -1,0 +1,49 @@
+"""A few of the tests that torch ships, as they are: what they come to, and what they leave behind."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.inner import Inner, Project
+
+TESTS = """\
+from torch.testing._internal.distributed.rpc.tensorpipe_rpc_agent_test_fixture import TensorPipeRpcAgentTestFixture
+from torch.testing._internal.distributed.rpc_utils import GENERIC_TESTS, TENSORPIPE_TESTS, generate_tests
+
+globals().update(
+    generate_tests("TensorPipe", TensorPipeRpcAgentTestFixture, GENERIC_TESTS + TENSORPIPE_TESTS, __name__)
+)
+"""
+
+CLEAN = (
+    "TensorPipeRpcTest::test_add",
+    "TensorPipeRpcTest::test_py_udf_remote",
+    "TensorPipeDistAutogradTest::test_graph_for_py_nested_call",
+    "TensorPipeDistOptimizerTest::test_dist_optim",
+    "TensorPipeRemoteModuleTest::test_forward_async",
+)
+
+#: test -> some of what it leaves. docs/adopt.md has all of them, and says why.
+LEAVES = {
+    "TensorPipeDistAutogradTest::test_clean_context_during_backward": "ranks 0-3 left a process group: ProcessGroup",
+    "TensorPipeTensorPipeAgentRpcTest::test_dynamic_and_static_init_rpc_together": "rank 2 left an RPC agent:",
+}
+
+
+@pytest.fixture(scope="module")
+def inner(module_project: Project) -> Inner:
+    file = module_project.write("test_torchs_rpc.py", TESTS)
+    return module_project.run("--adopt", "--leaks=fail", *(f"{file.name}::{one}" for one in (*CLEAN, *LEAVES)))
+
+
+@pytest.mark.parametrize("test", CLEAN)
+def test_a_test_that_cleans_up_is_not_told_to_leave_something(inner: Inner, test: str) -> None:
+    told = inner.tests[f"test_torchs_rpc.py::{test}"]
+    assert told.outcome == "passed", told.text
+
+
+@pytest.mark.parametrize("test", LEAVES)
+def test_what_a_test_of_torchs_leaves_is_told(inner: Inner, test: str) -> None:
+    told = inner.tests[f"test_torchs_rpc.py::{test}"]
+    assert "the test left something behind" in told.text
+    assert LEAVES[test] in told.text
