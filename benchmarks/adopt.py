@@ -31,8 +31,10 @@ SAMPLE = (
     "TensorPipeTensorPipeAgentRpcTest::test_tensorpipe_set_default_timeout",
     "TensorPipeTensorPipeAgentDistAutogradTest::test_embedding_bag_with_no_grad_tensors",
 )
-#: Of 436, those that are not skipped on a machine without GPUs.
-PASS = 434
+#: Of 436, those that are not skipped on a machine without GPUs; and not the one below.
+PASS = 433
+#: Stands still in torch itself, now and then, under every harness: docs/findings/gloo-destructor.md.
+HANGS = "TensorPipeDdpComparisonTest::test_ddp_comparison_uneven_inputs"
 LONG = 3600
 
 
@@ -66,10 +68,12 @@ def _all() -> Row:
     with tempfile.TemporaryDirectory() as folder:
         sleeps = Path(folder, "sleeps.jsonl")
         environment = {WRITES: str(sleeps), "PYTHONPATH": str(HERE.parent)}
-        plugin = ("-p", "benchmarks.sleeping")
-        took = pytest("torch_rpc", PASS, "--adopt", *plugin, limit=LONG, **environment).loop
+        more = ("-p", "benchmarks.sleeping", "--deselect", f"torch_rpc.py::{HANGS}")
+        took = pytest("torch_rpc", PASS, "--adopt", *more, limit=LONG, **environment).loop
         own = slept(sleeps)
     told = (
         f"{took:.0f} s; in {own:.0f} s of them some rank of the test was asleep in a time.sleep() of the test's own"
     )
-    return Row(f"all {PASS + 2} of torch's RPC tests, by --adopt", "", told, None)
+    return Row(
+        f"{PASS + 2} of torch's 436 RPC tests, all but one that hangs now and then, by --adopt", "", told, None
+    )
