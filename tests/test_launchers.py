@@ -208,9 +208,8 @@ UNSAFE = {
     "import torch; torch.cuda.is_initialized = lambda: 'spawned' not in sys.orig_argv[2]": (
         "CUDA was initialised during collection"
     ),
-    "import torch; torch._C._cuda_isInBadFork = lambda: 'spawned' not in sys.orig_argv[2]": (
-        "CUDA was asked for its GPUs during collection"
-    ),
+    "import torch; torch._C._cuda_isInBadFork = lambda: 'spawned' not in sys.orig_argv[2];"
+    " torch.cuda.device_count = lambda: 1": "CUDA was asked for its GPUs during collection",
 }
 
 
@@ -225,6 +224,16 @@ def test_where_a_fork_is_unsafe_worlds_are_spawned_and_the_report_says_why(proje
         f"everyrank: --launcher=fork is not possible: {UNSAFE[deed]}. Worlds are spawned instead, more slowly."
     ]
     assert f"--launcher=fork is not possible: {UNSAFE[deed]}" in noted.inner.out
+
+
+def test_where_cuda_found_no_gpu_a_fork_has_nothing_to_lose(project: Project) -> None:
+    """torch's usual build is for CUDA, and many machines that run tests have no GPU: is_available() in a skipif."""
+    project.write("conftest.py", CONFTEST)
+    touched = "import torch\ntorch._C._cuda_isInBadFork = lambda: True\ntorch.cuda.device_count = lambda: 0\n"
+    project.write("test_lineage.py", touched + LINEAGE.replace("\n    ", "\n"))
+    noted = Noted(project.run("test_lineage.py"))
+    assert noted("test_lineage", "spawned") == [False, False]
+    assert noted.inner.warnings == []
 
 
 def test_autograd_at_collection_does_not_hinder_a_fork_on_cpu(project: Project) -> None:

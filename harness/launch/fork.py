@@ -17,6 +17,7 @@ from everyrank.launch.local import LocalLauncher
 
 #: How the throw-away child ends where CUDA would not work in a fork.
 _TOUCHED = 2
+_ASKED = "CUDA was asked for its GPUs during collection"
 
 #: Makes a rank of the calling process. Called with channel, stdout, stderr, stacks and progress.
 BecomeRank = Callable[[int, int, int, int, int], None]
@@ -49,7 +50,17 @@ def launch(prepare: Callable[[], BecomeRank], folder: str) -> tuple[LocalLaunche
             os._exit(0)
     theirs.close()
     launcher = LocalLauncher("fork", pid, ours, folder)
-    return launcher, launcher.handshake()
+    unsafe = launcher.handshake()
+    return launcher, "" if unsafe == _ASKED and not _has_gpus() else unsafe
+
+
+def _has_gpus() -> bool:
+    """Asks CUDA: only for a process that has done so before, and has lost what there is to lose."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that there is no driver
+        return torch.cuda.device_count() > 0
 
 
 def _be_zygote(fd: int, controller: int, prepare: Callable[[], BecomeRank], folder: str) -> None:
@@ -88,18 +99,17 @@ def _trial() -> str:
         return ""
     pid = _fork()
     if pid == 0:
-        # Not initialised, and yet touched: torch counts GPUs by CUDA itself where NVML cannot (MIG, WSL).
-        if getattr(torch._C, "_cuda_isInBadFork", bool)():
-            os._exit(_TOUCHED)
         try:
             torch.set_num_threads(1)
             torch.ones(1, requires_grad=True).sum().backward()
         except BaseException:
             os._exit(1)
-        os._exit(0)
+        # Not initialised, and yet touched: torch counts GPUs by CUDA itself where NVML cannot (MIG, WSL, and
+        # a build for CUDA on a machine without).
+        os._exit(_TOUCHED if getattr(torch._C, "_cuda_isInBadFork", bool)() else 0)
     _, status = os.waitpid(pid, 0)
     if os.waitstatus_to_exitcode(status) == _TOUCHED:
-        return "CUDA was asked for its GPUs during collection"
+        return _ASKED
     return "" if status == 0 else "autograd ran during collection and does not work in forked processes"
 
 
