@@ -10,12 +10,14 @@ from typing import NoReturn
 
 from everyrank.suites.contract import contracts
 
-_PYTEST = "whatever else is given goes to pytest, such as -n auto, --law=none.* or -x"
+_PYTEST = "whatever else is given goes to pytest, such as"
 
 
 def run(arguments: Sequence[str]) -> NoReturn:
     """All cases of one subject, and how many ended in which way."""
-    parser = argparse.ArgumentParser("everyrank run", description=run.__doc__, epilog=_PYTEST)
+    parser = argparse.ArgumentParser(
+        "everyrank run", description=run.__doc__, epilog=f"{_PYTEST} -n auto, --law=none.* or -x"
+    )
     parser.add_argument("subject", help="module:NAME of a Subject; the module may lie in this folder")
     given, rest = parser.parse_known_args(arguments)
     _pytest(["--pyargs", "everyrank.suites.anybody", *rest], EVERYRANK_SUBJECT=given.subject)
@@ -23,7 +25,9 @@ def run(arguments: Sequence[str]) -> NoReturn:
 
 def kill_matrix(arguments: Sequence[str]) -> NoReturn:
     """Every rogue on every core case of its contract, rogue by law; 0 if each is killed by what it names alone."""
-    parser = argparse.ArgumentParser("everyrank kill-matrix", description=kill_matrix.__doc__, epilog=_PYTEST)
+    parser = argparse.ArgumentParser(
+        "everyrank kill-matrix", description=kill_matrix.__doc__, epilog=f"{_PYTEST} -n auto"
+    )
     parser.add_argument("--contract", choices=contracts(), action="append", help="only this one; may be repeated")
     given, rest = parser.parse_known_args(arguments)
     # A rogue fails wherever it runs: once is enough.

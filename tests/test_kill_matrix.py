@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from everyrank.fixtures.rogues import Rogue
 from everyrank.suites import kill
@@ -95,3 +101,27 @@ def test_a_rogue_says_what_it_breaks_and_what_it_is_modelled_on(contract: str) -
     assert len({rogue.name for rogue in found}) == len(found)
     assert all(rogue.breaks and rogue.model for rogue in found)
     assert len({rogue.build for rogue in found}) == len(found)
+
+
+def test_beside_the_tests_its_cases_go_to_all_workers() -> None:
+    """pytest reads tests/conftest.py for whatever runs beside it, and that file sends a module to one worker."""
+    command = [
+        "-m",
+        "pytest",
+        "--pyargs",
+        "everyrank.suites.killing",
+        "-n2",
+        "-v",
+        "-k",
+        "exemplar and errors.arguments",
+    ]
+    environment = {**os.environ, "EVERYRANK_CONTRACTS": "rpc-optimizer"}
+    done = subprocess.run(
+        [sys.executable, *command, "-p", "no:cacheprovider"],
+        cwd=Path(__file__).parent.parent,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(re.findall(r"^\[(gw\d)\].* PASSED", done.stdout, re.M)) == {"gw0", "gw1"}, done.stdout
