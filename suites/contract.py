@@ -89,17 +89,13 @@ class Contract:
                     yield law, point
 
 
+#: By name: the module that holds its CONTRACT, which is imported when a subject names it.
 _CONTRACTS = {
     "replicate": "everyrank.suites.replicate.contract",
     "rpc-optimizer": "everyrank.suites.rpc_optimizer.contract",
     "sharded-optimizer": "everyrank.suites.sharded_optimizer.contract",
     "parameter-server": "everyrank.suites.parameter_server.contract",
 }
-
-
-def register(name: str, module: str) -> None:
-    """Make a contract known by its name; the module that holds its CONTRACT is imported when a subject names it."""
-    _CONTRACTS[name] = module
 
 
 def contract(name: str) -> Contract:

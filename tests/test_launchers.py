@@ -226,21 +226,21 @@ def test_where_a_fork_is_unsafe_worlds_are_spawned_and_the_report_says_why(proje
     assert f"--launcher=fork is not possible: {UNSAFE[deed]}" in noted.inner.out
 
 
-def test_where_cuda_found_no_gpu_a_fork_has_nothing_to_lose(project: Project) -> None:
-    """torch's usual build is for CUDA, and many machines that run tests have no GPU: is_available() in a skipif."""
-    project.write("conftest.py", CONFTEST)
-    touched = "import torch\ntorch._C._cuda_isInBadFork = lambda: True\ntorch.cuda.device_count = lambda: 0\n"
-    project.write("test_lineage.py", touched + LINEAGE.replace("\n    ", "\n"))
-    noted = Noted(project.run("test_lineage.py"))
-    assert noted("test_lineage", "spawned") == [False, False]
-    assert noted.inner.warnings == []
+#: What an inner conftest does that hinders no fork.
+SAFE = {
+    # torch's usual build is for CUDA, and many machines that run tests have no GPU: is_available() in a skipif.
+    "CUDA was asked and found no GPU": (
+        "torch._C._cuda_isInBadFork = lambda: True; torch.cuda.device_count = lambda: 0"
+    ),
+    # torch refuses backward in a fork only where its engine has started device threads.
+    "autograd ran on CPU": "torch.ones(3, requires_grad=True).sum().backward()",
+}
 
 
-def test_autograd_at_collection_does_not_hinder_a_fork_on_cpu(project: Project) -> None:
-    """torch refuses backward in a fork only where its engine has started device threads."""
+@pytest.mark.parametrize("deed", SAFE.values(), ids=SAFE)
+def test_what_leaves_nothing_to_lose_does_not_hinder_a_fork(project: Project, deed: str) -> None:
     project.write("conftest.py", CONFTEST)
-    backward = "import torch\ntorch.ones(3, requires_grad=True).sum().backward()\n"
-    project.write("test_lineage.py", backward + LINEAGE.replace("\n    ", "\n"))
+    project.write("test_lineage.py", f"import torch\n{deed}\n" + LINEAGE.replace("\n    ", "\n"))
     noted = Noted(project.run("test_lineage.py"))
     assert noted("test_lineage", "spawned") == [False, False]
     assert noted.inner.warnings == []

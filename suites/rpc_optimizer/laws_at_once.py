@@ -52,7 +52,7 @@ def _as_one_by_one(place: Arena, before: dict[str, torch.Tensor], steps: int) ->
     for name, value in place.values().items():
         expected = REST + GROWTH**steps * (before[name] - REST)
         off = (value - expected).abs()
-        wrong = int((~(off <= 1e-6 * (1 + expected.abs()))).sum())
+        wrong = int((~(off <= 1e-9 * (1 + expected.abs()))).sum())
         check(
             wrong == 0,
             f"{name}: {wrong} elements are not where {steps} steps take them one after the other; "
