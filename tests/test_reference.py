@@ -5,8 +5,38 @@ from __future__ import annotations
 import pytest
 import torch
 from everyrank.fixtures.data import loss, whole_batch
-from everyrank.suites.reference import Plan, mean, order_matched
+from everyrank.suites.compare import Comparison
+from everyrank.suites.contract import contract
+from everyrank.suites.reference import Plan, Trajectory, mean, order_matched
 from everyrank.suites.reference import whole_batch as whole
+
+#: Every training that a law of `replicate` compares with, and the law that asks for it first.
+PLANS: dict[Plan, str] = {}
+for law, point in contract("replicate").points():
+    if "plan" in point.values:
+        PLANS.setdefault(point.values["plan"], law.id)
+
+
+@pytest.mark.parametrize("law", sorted(set(PLANS.values())))
+def test_the_reference_against_itself_is_green(law: str) -> None:
+    """Two runs of one plan are equal bit for bit, and the parameters move: the kill matrix's first control."""
+    for plan in (plan for plan, asks in PLANS.items() if asks == law):
+        _against_itself(plan, order_matched(plan), order_matched.__wrapped__(plan))
+
+
+def test_a_reference_that_differs_is_not_green() -> None:
+    """The test above can fail."""
+    plan = Plan(2)
+    with pytest.raises(AssertionError, match=r"step 1, first\.weight: off by"):
+        _against_itself(plan, order_matched(plan), order_matched(Plan(2, variant="lr")))
+
+
+def _against_itself(plan: Plan, once: Trajectory, again: Trajectory) -> None:
+    comparison = Comparison()
+    comparison.start(once.start)
+    for number, (ours, other) in enumerate(zip(again.steps, once.steps, strict=True), 1):
+        comparison.step(number, ours.values, other.values)
+    comparison.verdict()
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
