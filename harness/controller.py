@@ -19,6 +19,7 @@ from everyrank.gpus import GpuLease
 from everyrank.liveworld import LiveWorld
 from everyrank.options import Options, leaks_of
 from everyrank.record import Order
+from everyrank.repeat import lasting_id
 from everyrank.report import Telling, pass_on_warnings, refusal, reports
 from everyrank.run import Run
 from everyrank.stash import DECLARATION, FIXTURES, MISUSE, TIMEOUT
@@ -302,7 +303,7 @@ class Controller:
                 backend=self._claims.backend(declared, size),
                 device=claims.device(declared, lease, rank),
                 visible=claims.visible(lease, rank, forked),
-                seed=rank_seed(item.nodeid, self._options.seed, rank),
+                seed=rank_seed(lasting_id(item), self._options.seed, rank),
                 folder=folder,
                 keep=keep,
                 group="process_group" in item.stash[FIXTURES],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import sys
 import warnings
 from collections import Counter
@@ -16,6 +15,7 @@ from _pytest.skipping import evaluate_xfail_marks
 from everyrank import rollcall
 from everyrank.errors import LeakWarning, RankLost, RankWarning, WorldTimeout
 from everyrank.record import Phase, Warned
+from everyrank.repeat import lasting_id, repeat_line
 from everyrank.verdict import Fates, Verdict
 from everyrank.world import rank_seed, ranks_text
 
@@ -192,14 +192,9 @@ def _add_sections(longrepr: ExceptionChainRepr, verdict: Verdict, fates: Fates, 
     for fate in fates.ranks:
         if fate.lost and fate.last_words:
             longrepr.addsection(f"last words of rank {fate.rank}", fate.last_words)
-    seed = rank_seed(telling.item.nodeid, telling.seed, verdict.lead)
-    line = repeat_line(telling.item.nodeid, telling.seed)
+    seed = rank_seed(lasting_id(telling.item), telling.seed, verdict.lead)
+    line = repeat_line(telling.item, telling.seed)
     longrepr.addsection("to repeat", f"{line}  # rank {verdict.lead} had the seed {seed}")
-
-
-def repeat_line(nodeid: str, seed: int) -> str:
-    """The command line that runs a test again, with the same seeds."""
-    return f"pytest {shlex.quote(nodeid)}" + (f" --world-seed={seed}" if seed else "")
 
 
 def _add_teardown_failures(report: pytest.TestReport, verdict: Verdict, fates: Fates, telling: Telling) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pytest
 from everyrank.declaration import Declaration
 
@@ -13,6 +15,8 @@ FIXTURES: pytest.StashKey[list[str]] = pytest.StashKey()
 MISUSE: pytest.StashKey[str] = pytest.StashKey()
 #: The timeout that pytest-timeout set for it.
 TIMEOUT: pytest.StashKey[float] = pytest.StashKey()
+#: Says how to run it alone with these further options, where that is not pytest with its id.
+REPEAT: pytest.StashKey[Callable[[Sequence[str]], str]] = pytest.StashKey()
 
 
 def is_declared(item: pytest.Item) -> bool:

@@ -8,7 +8,8 @@ import pytest
 from everyrank import rollcall
 from everyrank.options import Options
 from everyrank.record import Phase
-from everyrank.report import Telling, left_behind, repeat_line
+from everyrank.repeat import repeat_line
+from everyrank.report import Telling, left_behind
 from everyrank.stash import DECLARATION, FIXTURES
 from everyrank.verdict import Fate, Fates, Verdict, end_of, said_by
 
@@ -21,7 +22,7 @@ def told(verdict: Verdict, fates: Fates, telling: Telling) -> dict[str, Any]:
         "size": len(fates.ranks),
         "world": fates.world,
         "passes_alone": telling.passes_alone,
-        "repeat": repeat_line(telling.item.nodeid, telling.seed),
+        "repeat": repeat_line(telling.item, telling.seed),
         "ranks": [_rank(fate) for fate in fates.ranks],
         "leaks": [
             {"kind": kind, "what": what, "ranks": sorted(counts)}
@@ -43,7 +44,7 @@ def told(verdict: Verdict, fates: Fates, telling: Telling) -> dict[str, Any]:
 
 def untold(rule: str, item: pytest.Item, seed: int) -> dict[str, Any]:
     """The same for a test that got no world."""
-    return {"rule": rule, "size": 0, "repeat": repeat_line(item.nodeid, seed)}
+    return {"rule": rule, "size": 0, "repeat": repeat_line(item, seed)}
 
 
 def collected(items: list[pytest.Item], options: Options) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -11,14 +13,17 @@ import pytest
 from everyrank.suites.case import Case
 from everyrank.suites.subject import Subject
 
-SUBJECT: Subject | None = None
+#: What `run` was called with, and the folder of its ledger: for this process alone.
+SUBJECT: tuple[Subject, Path] | None = None
 
 
 def _subject() -> tuple[Subject, Path]:
     if SUBJECT is not None:
-        return SUBJECT, Path.cwd()
+        return SUBJECT
     named = os.environ.get("EVERYRANK_SUBJECT", "")
     module, _, name = named.partition(":")
+    if not named and "PYTEST_XDIST_WORKER" in os.environ:
+        _refuse("run(SUBJECT) is for one process: for several, `everyrank run module:NAME -n auto`")
     if not module or not name:
         _refuse(f"name a subject as module:NAME, not {named!r}")
     try:
@@ -33,13 +38,20 @@ def _subject() -> tuple[Subject, Path]:
     return found, Path(imported.__file__ or ".").parent
 
 
+def _again(case: str, options: Sequence[str]) -> str:
+    chosen = ["-k", case, *options]
+    if SUBJECT is not None:
+        return f"everyrank.suites.run(SUBJECT, {', '.join(map(repr, chosen))})"
+    return shlex.join(["everyrank", "run", os.environ["EVERYRANK_SUBJECT"], *chosen])
+
+
 def _refuse(text: str) -> NoReturn:
     pytest.fail(text, pytrace=False)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     subject, beside = _subject()
-    metafunc.definition.add_marker(pytest.mark.conformance(subject, beside))
+    metafunc.definition.add_marker(pytest.mark.conformance(subject, beside, again=_again))
 
 
 def test_conformance(case: Case) -> None:

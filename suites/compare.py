@@ -53,11 +53,14 @@ class Comparison:
     largest: float = 0.0
     approximate: bool = False
     _start: dict[str, torch.Tensor] = field(default_factory=dict)
+    _before: dict[str, torch.Tensor] = field(default_factory=dict)
     _moved: float = 0.0
+    _in_a_step: float = 0.0
 
     def start(self, reference: Values) -> None:
         """Note where the reference starts, to see that it moves."""
         self._start = {name: value.detach().clone() for name, value in reference.items()}
+        self._before = dict(self._start)
 
     def step(self, number: int, ours: Values, reference: Values) -> None:
         """Compare all parameters after this step."""
@@ -70,6 +73,10 @@ class Comparison:
             if name in self._start and expected.numel():
                 moved = (expected.detach() - self._start[name]).abs().max()
                 self._moved = max(self._moved, float(moved))
+            if self.bound is not None and name in self._before and expected.numel():
+                one = _difference(number, name, expected.detach(), self._before[name])
+                self._in_a_step = max(self._in_a_step, one.relative)
+                self._before[name] = expected.detach().clone()
         note(number, worst)
 
     def _one(self, step: int, name: str, ours: torch.Tensor, expected: torch.Tensor) -> Difference | None:
@@ -104,6 +111,10 @@ class Comparison:
             raise Deviation(f"{first}\n  differs at steps {steps} in {', '.join(names)}")
         if self._start and self._moved <= max(self.tolerance.relative * 1000, 0.0):
             raise Vacuous("the reference did not move, so there is nothing that could differ")
+        if self.approximate and self.bound is not None:
+            if self._start and self._in_a_step <= self.bound.relative:
+                raise Vacuous(f"no step moved the reference by more than the bound, {self.bound.relative:g}")
+            notes()["approximate"] = True
 
 
 def note(step: int, difference: Difference | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ import pytest
 from everyrank.errors import RankLost, WorldTimeout
 from everyrank.suites.case import Case, cases, chosen
 from everyrank.suites.errors import DeclarationError, LedgerError
+from everyrank.suites.filters import unknown
 from everyrank.suites.outcomes import Outcomes
 from everyrank.suites.subject import Subject
 
@@ -46,15 +48,17 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     if problem:
         pytest.fail(problem, pytrace=False)
     law, optimizer = metafunc.config.getoption("law"), metafunc.config.getoption("optimizer")
-    metafunc.parametrize("case", [parameter(case) for case in chosen(found, law, optimizer)], indirect=True)
+    if optimizer is not None and hasattr(metafunc.config, "workerinput") and (problem := unknown(optimizer)):
+        pytest.fail(problem, pytrace=False)  # a worker of pytest-xdist can only say it so
+    metafunc.parametrize("case", [parameter(case, mark) for case in chosen(found, law, optimizer)], indirect=True)
 
 
-def parameter(case: Case, id: str = "") -> Any:
-    """What pytest runs a case by."""
+def parameter(case: Case, *further: Any, id: str = "") -> Any:
+    """What pytest runs a case by, with further marks."""
     limit = case.point.values.get("timeout", CASE_TIMEOUT)
     gpus = case.point.size if case.subject.device == "cuda" else 0
     marks = [pytest.mark.world(case.point.size, gpus=gpus, timeout=limit, fresh=case.law.fresh)]
-    marks += [pytest.mark.rank_fixtures(*case.fixtures), *case.contract.marks]
+    marks += [pytest.mark.rank_fixtures(*case.fixtures), *case.contract.marks, *further]
     if case.entry is not None and case.entry.kind in ("crash", "timeout"):
         lost = RankLost if case.entry.kind == "crash" else WorldTimeout
         reason = f"known: {case.entry.note} ({case.entry.issue})"
@@ -63,13 +67,23 @@ def parameter(case: Case, id: str = "") -> Any:
 
 
 def run(subject: Subject, *arguments: str) -> dict[str, str]:
-    """Run all cases of a subject in this process; returns the outcome of each case."""
+    """Run all cases of a subject from this process; returns the outcome of each case.
+
+    The subject's ledger is looked for beside the caller's file. Raises where nothing can be said: a declaration or a
+    ledger that cannot be believed, arguments that pytest does not take or that no case is left by.
+    """
     from everyrank.suites import anybody
 
+    beside = Path(sys._getframe(1).f_globals.get("__file__", "")).resolve().parent
+    cases(subject, beside)
     outcomes = Outcomes()
-    anybody.SUBJECT = subject
+    # Where warnings are errors, pytest would end because this process has imported everyrank already.
+    plain = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    anybody.SUBJECT = subject, beside
     try:
-        pytest.main(["-q", "-p", "no:cacheprovider", *arguments, str(anybody.__file__)], plugins=[outcomes])
+        code = pytest.main([*plain, *arguments, "--pyargs", anybody.__name__], plugins=[outcomes])
     finally:
         anybody.SUBJECT = None
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED) or not outcomes.cells:
+        raise RuntimeError(f"no verdict on {subject.name}: pytest ended with {pytest.ExitCode(code).name}")
     return {case: outcome for (_, case), outcome in outcomes.cells.items()}

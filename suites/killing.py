@@ -10,7 +10,7 @@ from everyrank.suites.kill import asked, tried
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     found = [case for name in asked() for case in tried(name)]
-    given = [parameter(case, f"{case.subject.name}/{case.id}") for case in found]
+    given = [parameter(case, id=f"{case.subject.name}/{case.id}") for case in found]
     metafunc.parametrize("case", given, indirect=True)
 
 

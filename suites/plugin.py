@@ -18,13 +18,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "conformance(subject, beside): one case a test; see everyrank.suites")
+    config.addinivalue_line("markers", "conformance(subject, beside, again): one case a test; see everyrank.suites")
     if not any(isinstance(one, Outcomes) for one in config.pluginmanager.get_plugins()):
         config.pluginmanager.register(Outcomes(), "everyrank-outcomes")
-    if config.getoption("law") or config.getoption("optimizer"):
-        from everyrank.suites.filters import check
+    if config.getoption("law"):
+        from everyrank.suites.filters import check_law
 
-        check(config.getoption("law"), config.getoption("optimizer"))
+        check_law(config.getoption("law"))
 
 
 @pytest.hookimpl(trylast=True)
@@ -45,6 +45,11 @@ def case(request: pytest.FixtureRequest) -> Case:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("optimizer") and not hasattr(config, "workerinput"):
+        from everyrank.suites.filters import unknown
+
+        if problem := unknown(config.getoption("optimizer")):
+            raise pytest.UsageError(problem)
     if any(item.get_closest_marker("conformance") is not None for item in items):
         from everyrank.suites.preflight import Preflight, identify
 

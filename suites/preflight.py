@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
+from everyrank.stash import REPEAT
 from everyrank.suites.case import Case, properties
 
 _NOT_RUN = "not run: see "
@@ -25,6 +27,13 @@ class Preflight:
         self._well: set[str] = set()
         self._broken: dict[str, str] = {}
         self._ended: dict[str, str] = {}
+        self._approximate: set[str] = set()
+
+    def pytest_everyrank_told(self, item: pytest.Item, told: dict[str, Any]) -> None:
+        """Its outcome is what rank 0 filed, and a bound may have been needed on another rank."""
+        self._approximate.discard(item.nodeid)
+        if any(one["notes"].get("approximate") for one in told.get("ranks", ())):
+            self._approximate.add(item.nodeid)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport):  # type: ignore[no-untyped-def]
@@ -34,6 +43,8 @@ class Preflight:
             said = {str(name): str(value) for name, value in report.user_properties}
             ended = self._ended.get(report.nodeid, "")
             outcome = _outcome(report, said) if not ended or (report.failed and ended == "known") else ended
+            if outcome == "pass" and report.nodeid in self._approximate:
+                outcome = "approximate"
             if report.failed or outcome == "known":
                 self._ended[report.nodeid] = outcome  # its teardown would tell of another rank's
             if outcome != said.get("outcome", ""):
@@ -59,11 +70,15 @@ class Preflight:
 
 
 def identify(items: Iterable[pytest.Item]) -> None:
-    """Let every report of a case say which it is, also where no rank lives to say it."""
+    """Let every report of a case say which it is, also where no rank lives to say it, and how to run it again."""
     for item in items:
         case = _case(item)
         if case is not None:
             item.user_properties += properties(case)
+            mark = item.get_closest_marker("conformance")
+            if mark is not None and "again" in mark.kwargs:
+                again: Callable[[Sequence[str]], str] = partial(mark.kwargs["again"], case.id)
+                item.stash[REPEAT] = again
 
 
 def _outcome(report: pytest.TestReport, said: dict[str, str]) -> str:

@@ -1,9 +1,15 @@
-"""The command ``everyrank``: run a subject from the shell."""
+"""A subject without a test file: the command ``everyrank run`` from the shell, and ``run`` from Python."""
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
+
+from everyrank.suites import Subject
+from everyrank.suites.case import cases
+from everyrank.suites.contract import contracts
 
 from tests.inner import Project
 
@@ -18,6 +24,7 @@ SUBJECT = """
             pass
 
     BAD = Subject("mine.Bad", contract="rpc-optimizer", build=Silent)
+    BROKEN = Subject("mine.Broken", contract="rpc-optimizer", build=lambda *args, **kwargs: 42)
     ODD = Subject("mine.Odd", contract="no-such", build=Silent)
 """
 
@@ -43,10 +50,37 @@ def test_a_subject_that_keeps_the_law_ends_well_and_its_cases_are_counted(projec
 
 
 def test_a_subject_that_breaks_it_ends_badly(project: Project) -> None:
-    done = _everyrank(project, "run", "mine:BAD", "--law=state.kept")
+    done = _everyrank(project, "run", "mine:BAD", "--law=state.kept", "--world-seed=3")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "[fail] mine.Bad rpc-optimizer/state.kept[ws2]" in done.stdout
     assert "1 fail" in done.stdout
+
+
+def test_a_broken_adapter_is_told_once_and_the_rest_is_not_run(project: Project) -> None:
+    done = _everyrank(project, "run", "mine:BROKEN", "--law=context.*")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.stdout.count("build of mine.Broken returned a int, which has no step(context_id)") >= 1
+    (counts,) = [line for line in done.stdout.splitlines() if line.startswith("conformance: ")]
+    assert re.search(r": \d+ not-run, 1 error$", counts), counts
+
+
+def test_what_is_said_to_repeat_a_failure_repeats_it_alone(project: Project) -> None:
+    first = _everyrank(
+        project, "run", "mine:BAD", "-k", "parity.one-step[SGD-momentum or state.kept", "--world-seed=3"
+    )
+    lines = [line for line in first.stdout.splitlines() if line.startswith("everyrank run ")]
+    assert len(lines) == 2, first.stdout
+    again = _everyrank(project, *shlex.split(lines[0], comments=True)[1:])
+    assert [line for line in again.stdout.splitlines() if line.startswith("everyrank run ")] == lines[:1]
+
+
+def test_every_case_can_be_named_to_pytests_filter() -> None:
+    """By its whole id, which is part of no other."""
+    for name in contracts():
+        ids = [case.id for case in cases(Subject("any", contract=name, build=print))]
+        assert all(re.fullmatch(r"[\w/.\-\[\]+:]+", one) for one in ids)
+        assert all(one.startswith(f"{name}/") and one.endswith("]") for one in ids)
+    assert not any(one != other and one.endswith(other) for one in contracts() for other in contracts())
 
 
 def test_what_is_no_subject_is_one_clear_message(project: Project) -> None:
@@ -61,6 +95,55 @@ def test_what_is_no_subject_is_one_clear_message(project: Project) -> None:
         told = done.stdout + done.stderr
         assert text in told, told
         assert "Traceback" not in told, told
+
+
+CALLS = """
+    import sys
+    import traceback
+    import mine
+    from everyrank.suites import Subject, run
+
+    KNOWN = Subject("known", contract="rpc-optimizer", build=mine.Silent, known="known.toml")
+    TYPO = Subject("typo", contract="rpc-optimizer", build=mine.Silent, known="typo.toml")
+
+    if __name__ == "__main__":
+        for subject, *arguments in (
+            (mine.GOOD, "--law=state.kept"), (mine.BAD, "--law=state.kept"), (KNOWN, "--law=state.kept"),
+            (mine.ODD,), (TYPO,), (mine.GOOD, "--law=nope"), (mine.GOOD, "-k", "nope"),
+            (mine.GOOD, "--law=state.kept", "-n", "1"),
+        ):
+            try:
+                print("RETURNED", subject.name, run(subject, *arguments))
+            except Exception as error:
+                print("RAISED", subject.name, type(error).__name__, error)
+"""
+
+
+def test_from_python_it_returns_outcomes_or_raises_but_never_returns_nothing(project: Project) -> None:
+    project.write("lib/mine.py", SUBJECT)
+    calls = project.write("lib/calls.py", CALLS)
+    entry = '[[known]]\ncase = "state.kept[ws2]"\nkind = "fail"\nissue = "unreported"\n'
+    project.write("lib/known.toml", entry)
+    project.write("lib/typo.toml", entry.replace("kept", "kpet"))
+    project.write("pytest.ini", "[pytest]\nfilterwarnings = error")
+    done = subprocess.run(
+        [sys.executable, str(calls)], cwd=project.folder, env=project.environment(), capture_output=True, text=True,
+        timeout=240,
+    )  # fmt: skip
+    told = [line for line in done.stdout.splitlines() if line.startswith(("RETURNED", "RAISED"))]
+    case = "rpc-optimizer/state.kept[ws2]"
+    assert told == [
+        f"RETURNED mine.Good {{'{case}': 'pass'}}",
+        f"RETURNED mine.Bad {{'{case}': 'fail'}}",
+        f"RETURNED known {{'{case}': 'known'}}",
+        "RAISED mine.Odd DeclarationError unknown contract 'no-such': there are "
+        "parameter-server, replicate, rpc-optimizer, sharded-optimizer",
+        "RAISED typo LedgerError typo.toml: the entry 'state.kpet[ws2]' matches no case: mend or remove it",
+        "RAISED mine.Good RuntimeError no verdict on mine.Good: pytest ended with USAGE_ERROR",
+        "RAISED mine.Good RuntimeError no verdict on mine.Good: pytest ended with NO_TESTS_COLLECTED",
+        "RAISED mine.Good RuntimeError no verdict on mine.Good: pytest ended with TESTS_FAILED",
+    ], done.stdout + done.stderr
+    assert "run(SUBJECT) is for one process: for several, `everyrank run module:NAME -n auto`" in done.stdout
 
 
 def test_an_unknown_command_names_those_that_there_are(project: Project) -> None:

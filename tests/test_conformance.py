@@ -191,3 +191,35 @@ def test_an_unknown_filter_is_refused(project: Project, option: str, message: st
     inner = project.run(option)
     assert inner.code == 4
     assert message in inner.out
+
+
+_OWN = """
+    import torch
+    from everyrank.fixtures.exemplars.rpc_optimizer import RpcOptimizer
+    from everyrank.fixtures.optimizers import Row, Variant, register
+    from everyrank.suites import Subject, conformance
+
+    class Mine(torch.optim.SGD):
+        pass
+
+    register(Row(Mine, (Variant("defaults"),)))
+
+    @conformance(Subject("mine", contract="rpc-optimizer", build=RpcOptimizer))
+    def test_mine(case): case.run()
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
+def test_a_row_of_ones_own_is_filtered_for(project: Project, workers: tuple[str, ...]) -> None:
+    project.write("test_inner.py", _OWN)
+    inner = project.run("--optimizer=mine", "--law=parity.one-step", *workers)
+    assert inner.code == 0, inner.out
+    assert list(inner.outcomes()) == ["test_mine[rpc-optimizer/parity.one-step[Mine-defaults-ws3]]"]
+
+
+def test_an_unknown_optimizer_is_refused_by_workers_too(project: Project) -> None:
+    project.write("test_inner.py", _OWN)
+    inner = project.run("--optimizer=Adma", "-n", "2")
+    assert inner.code not in (0, 5)
+    assert "--optimizer: no row is called 'Adma'; there are" in inner.out
+    assert "Traceback" not in inner.out

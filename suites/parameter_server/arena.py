@@ -45,7 +45,6 @@ class Arena:
 
     subject: Subject
     point: Point
-    approximate: bool = False
 
     def serve(self, model: torch.nn.Module, trainers: int, optimizer: Callable[[Any], Any], **options: Any) -> Served:
         """The subject, over a copy of this model, and the reference over another."""
@@ -135,7 +134,6 @@ class Served:
 
     def verdict(self) -> None:
         self.comparison.verdict()
-        self.place.approximate = self.comparison.approximate
 
     def train(self, rounds: int, sparse: bool = False) -> None:
         """Rounds with new gradients, in the trainers' order; what trainer 0 is answered is compared."""

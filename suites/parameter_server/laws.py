@@ -77,7 +77,6 @@ def ten_rounds(place: Arena, point: Point) -> None:
         for of_trainer in models:
             comparison.step(step + 1, dict(zip(served.names, of_trainer[step], strict=True)), served.expected())
     comparison.verdict()
-    place.approximate = comparison.approximate
 
 
 def training(server: Any, trainer: int, rounds: int) -> list[list[torch.Tensor]]:

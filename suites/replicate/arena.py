@@ -40,7 +40,6 @@ class Arena:
     point: Point
     rank: int
     size: int
-    approximate: bool = False
     deviations: list[str] = field(default_factory=list)
 
     @property
@@ -138,9 +137,7 @@ class Arena:
 
     def conforms(self, plan: Plan, reference: Trajectory | None = None, **options: Any) -> None:
         """Built with these options, it trains as the reference does."""
-        comparison = self.follow(plan, self.built(plan, **options), reference)
-        comparison.verdict()
-        self.approximate = comparison.approximate
+        self.follow(plan, self.built(plan, **options), reference).verdict()
 
     def mean(self, value: torch.Tensor) -> torch.Tensor:
         """The kit's own mean over ranks, in rank order."""

@@ -74,7 +74,6 @@ class Arena:
     point: Point
     size: int
     seed: int
-    approximate: bool = False
     parameters: list[Parameter] = field(default_factory=list)
 
     def own(

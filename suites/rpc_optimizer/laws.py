@@ -46,7 +46,6 @@ def _trajectory(
         place.reference_step(reference, parameters, step, how)
         comparison.step(step, place.values(), place.twins())
     comparison.verdict()
-    place.approximate = comparison.approximate
 
 
 def _of_row(place: Arena, point: Point, dtype: torch.dtype = torch.float64) -> list[Parameter]:

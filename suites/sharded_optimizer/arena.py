@@ -68,7 +68,6 @@ class Arena:
     point: Point
     world: World
     seed: int = 11
-    approximate: bool = False
     parameters: list[Parameter] = field(default_factory=list)
     parted: bool = False
     _met: int = 0

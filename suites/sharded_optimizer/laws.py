@@ -62,12 +62,7 @@ def trajectory(
     for number in range(1, steps + 1):
         step(place, pair, point, parameters, number, own)
         place.compare(comparison, number)
-    conclude(place, comparison)
-
-
-def conclude(place: Arena, comparison: Comparison) -> None:
     comparison.verdict()
-    place.approximate = comparison.approximate
 
 
 def _dtype(point: Point) -> torch.dtype:
@@ -145,7 +140,7 @@ def none(place: Arena, point: Point) -> None:
             used = []
         step(place, pair, point, used, number)
         place.compare(comparison, number)
-    conclude(place, comparison)
+    comparison.verdict()
 
 
 @law("grad.zero", points.zeros)
@@ -197,7 +192,7 @@ def closure(place: Arena, point: Point) -> None:
             f"step {number} evaluated the closure so often: {counted}",
         )
         place.compare(comparison, number)
-    conclude(place, comparison)
+    comparison.verdict()
 
 
 @law("clip", points.clips)

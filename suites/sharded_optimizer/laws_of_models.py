@@ -16,7 +16,7 @@ from everyrank.suites.errors import Deviation
 from everyrank.suites.sharded_optimizer import points
 from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, Spec, pieces_of
 from everyrank.suites.sharded_optimizer.geometry import chunked
-from everyrank.suites.sharded_optimizer.laws import CONTRACT, SGD, built, conclude, step
+from everyrank.suites.sharded_optimizer.laws import CONTRACT, SGD, built, step
 from torch import nn
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 
@@ -51,7 +51,7 @@ def _train(place: Arena, named: dict[str, Any], still: Sequence[str] = ()) -> No
             ours.step()
         reference.step()
         place.compare(comparison, number)
-    conclude(place, comparison)
+    comparison.verdict()
 
 
 def _adopt(place: Arena, model: nn.Module, found: list[tuple[str, Any]]) -> None:
@@ -210,7 +210,7 @@ def round_trip(place: Arena, point: Point) -> None:
     for number in range(steps + 1, 2 * steps + 1):
         step(place, (ours, pair[1]), point, fresh, number)
         place.compare(comparison, number)
-    conclude(place, comparison)
+    comparison.verdict()
 
 
 @law("state.groups", points.grouped)
@@ -249,7 +249,7 @@ def groups(place: Arena, point: Point) -> None:
     for number in (3, 4):
         step(place, (ours, reference), point, fresh, number, own=True)
         place.compare(comparison, number)
-    conclude(place, comparison)
+    comparison.verdict()
 
 
 #: How it goes wrong on one rank: the optimizer class, and which argument sabotages it there.
