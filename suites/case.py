@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import torch
 from everyrank.rank import current_rank, notes
 from everyrank.suites.contract import Contract, Law, Point, contract
-from everyrank.suites.errors import BrokenAdapter, DeclarationError, Deviation, NotApplicable
+from everyrank.suites.errors import (
+    FAULT,
+    UNUSABLE,
+    BrokenAdapter,
+    DeclarationError,
+    Deviation,
+    NotApplicable,
+    Unusable,
+)
 from everyrank.suites.ledger import Entry, Ledger, matches, read
 from everyrank.suites.subject import Lack, Subject
 
@@ -39,6 +49,8 @@ class Case:
     entry: Entry | None = None
     lack: Lack | None = None
     ledger: Path | None = None  # the subject's file, whether or not it speaks of this case
+    preflight: bool = True
+    """Whether the plainest use is claimed: neither the ledger nor a lack speaks of SGD without arguments."""
 
     @property
     def short_id(self) -> str:
@@ -57,6 +69,29 @@ class Case:
 
     def __repr__(self) -> str:
         return f"<{self.subject.name} {self.id}>"
+
+    def prepare(self) -> None:
+        """Before the first case of a subject in this process: see whether it can be used at all."""
+        import pytest
+
+        plainest = self.contract.plainest
+        needed = set(self.contract.fixtures) <= set(self.fixtures) and not self.point.not_applicable
+        if plainest is None or not needed or not self.preflight or self.subject.name in _used:
+            return
+        _used.add(self.subject.name)
+        problem = ""
+        try:
+            with torch.random.fork_rng(devices=[]), self.contract.arena(self.subject, self.point) as arena:
+                if arena is not None:
+                    plainest(arena)
+        except BrokenAdapter as error:
+            text = f"[error] {self.subject.name}, before any law of {self.contract.name}\n  {faulted(error)}"
+            problem = "\n\n".join([text, *_theirs(error.__cause__)])
+        except Deviation:
+            return  # for the laws to say
+        if problem:
+            pytest.fail(problem, pytrace=False)
+        current_rank().item.user_properties.append(("preflight", "passed"))
 
     def run(self) -> None:
         """Run on this rank, and end as pytest understands it."""
@@ -93,7 +128,7 @@ class Case:
         except Deviation as error:
             return Outcome("fail", str(error), error)
         except BrokenAdapter as error:
-            return Outcome("error", f"the adapter is at fault, not the implementation: {error}", error)
+            return Outcome("error", faulted(error), error)
         except Exception as error:
             return Outcome("error", f"{type(error).__name__}: {error}", error)
         return Outcome("pass")
@@ -146,6 +181,22 @@ def _raised(error: BaseException | None, wanted: type[BaseException] | tuple[typ
     return False
 
 
+#: The subjects that this process has seen used.
+_used: set[str] = set()
+
+
+def _theirs(error: BaseException | None) -> list[str]:
+    """The traceback of what the subject raised, from where it is the subject's."""
+    at, ours = error.__traceback__ if error is not None else None, os.path.dirname(os.path.dirname(__file__)) + os.sep
+    while at is not None and at.tb_frame.f_code.co_filename.startswith(ours):
+        at = at.tb_next
+    return ["".join(traceback.format_exception(type(error), error, at)).rstrip()] if at is not None else []
+
+
+def faulted(error: BrokenAdapter) -> str:
+    return f"{UNUSABLE if isinstance(error, Unusable) else FAULT}: {error}"
+
+
 class Failed(AssertionError):
     """A case that is not as declared."""
 
@@ -158,6 +209,7 @@ def _error(kind: str, case: Case, text: str) -> Failed:
 def cases(subject: Subject, beside: Path | None = None) -> list[Case]:
     """All cases of a subject; raises where its declaration or its ledger cannot be believed."""
     chosen = contract(subject.contract)
+    _check_sizes(subject, chosen)
     plain = [Case(subject, chosen, law, point) for law, point in chosen.points(subject.sizes)]
     ids = [case.short_id for case in plain]
     if len(set(ids)) < len(ids):
@@ -169,10 +221,26 @@ def cases(subject: Subject, beside: Path | None = None) -> list[Case]:
     for pattern in subject.lacks:
         if not any(matches(pattern, one) for one in ids):
             raise DeclarationError(f"{subject.name}: lacks[{pattern!r}] matches no case of {chosen.name}")
-    return [
+    found = [
         replace(case, entry=ledger.entry(case.short_id), lack=_lack(subject, case.short_id), ledger=file)
         for case in plain
     ]
+    if any(case.point.label.startswith("SGD-defaults") and (case.entry or case.lack) for case in found):
+        return [replace(case, preflight=False) for case in found]
+    return found
+
+
+def _check_sizes(subject: Subject, chosen: Contract) -> None:
+    """A size without a case would be a claim that nobody looks at."""
+    if subject.sizes is None:
+        return
+    known = {point.size for _, point in chosen.points()}
+    strange = sorted(set(subject.sizes) - known)
+    if strange or not subject.sizes:
+        raise DeclarationError(
+            f"{subject.name}: {chosen.name} has no case at world size {', '.join(map(str, strange)) or '()'}: "
+            f"it has cases at {', '.join(map(str, sorted(known)))}"
+        )
 
 
 def _file(subject: Subject, beside: Path | None) -> Path | None:

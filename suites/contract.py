@@ -61,6 +61,8 @@ class Contract:
     marks: tuple[Any, ...] = ()
     """Marks of every case, such as options of those fixtures."""
     laws: dict[str, Law] = field(default_factory=dict)
+    plainest: Callable[[Any], None] | None = None
+    """The preflight: the plainest use, before the first law in each world, with nothing compared."""
 
     def law(
         self,

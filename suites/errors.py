@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+#: How the text of a case begins that says nothing about any law.
+FAULT = "the adapter is at fault, not the implementation"
+UNUSABLE = "not even the plainest use works"
+
 
 class Deviation(AssertionError):
     """The subject broke a law."""
@@ -9,6 +13,10 @@ class Deviation(AssertionError):
 
 class BrokenAdapter(Exception):
     """The adapter, not the implementation, is at fault; the text says what to mend."""
+
+
+class Unusable(BrokenAdapter):
+    """Not even the plainest use of the subject works, so that no law can be asked."""
 
 
 class NotApplicable(Exception):

@@ -41,6 +41,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     given: Case = request.param
     for name in given.fixtures:
         request.getfixturevalue(name)
+    given.prepare()
     return given
 
 

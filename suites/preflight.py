@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from everyrank.stash import REPEAT
 from everyrank.suites.case import Case, properties
+from everyrank.suites.errors import FAULT, UNUSABLE
 
 _NOT_RUN = "not run: see "
-_FAULT = "the adapter is at fault, not the implementation"
 
 #: The verdicts that a rank could not file an outcome for.
 _ENDS = {"deadline": "timeout", "lost": "crash", "silent": "crash", "launcher lost": "crash"}
@@ -51,16 +51,23 @@ class Preflight:
                 ours = [*properties(case), ("outcome", outcome)]
                 theirs = [one for one in report.user_properties if one[0] not in dict(ours)]
                 report.user_properties = [*theirs, *ours]
-            self._watch(case.subject.name, report, outcome)
+            self._watch(case.subject.name, report, outcome, "preflight" in said)
         return (yield)
 
-    def _watch(self, subject: str, report: pytest.TestReport, outcome: Any) -> None:
-        if report.failed and (_FAULT in str(report.longrepr) or (outcome == "timeout" and subject not in self._well)):
+    def _watch(self, subject: str, report: pytest.TestReport, outcome: str, used: bool) -> None:
+        if used:  # see Case.prepare
+            self._well.add(subject)
+        if report.failed and self._is_broken(subject, str(report.longrepr), outcome):
             if subject not in self._broken:
                 self._broken[subject] = report.nodeid
                 self._skip_the_rest(subject, f"{_NOT_RUN}{report.nodeid}")
         elif report.passed and report.when == "call":
             self._well.add(subject)
+
+    def _is_broken(self, subject: str, text: str, outcome: str) -> bool:
+        if FAULT in text:
+            return True
+        return subject not in self._well and (UNUSABLE in text or outcome in ("timeout", "crash"))
 
     def _skip_the_rest(self, subject: str, reason: str) -> None:
         """By a mark: the harness starts no world for it. Those that have run do not mind."""

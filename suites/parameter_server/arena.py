@@ -49,7 +49,11 @@ class Arena:
     def serve(self, model: torch.nn.Module, trainers: int, optimizer: Callable[[Any], Any], **options: Any) -> Served:
         """The subject, over a copy of this model, and the reference over another."""
         with subject_acts():
-            server = self.subject.build(copy.deepcopy(model), trainers, optimizer, **options)
+            return self.built(model, trainers, optimizer, **options)
+
+    def built(self, model: torch.nn.Module, trainers: int, optimizer: Callable[[Any], Any], **options: Any) -> Served:
+        """The same; what the subject raises is raised."""
+        server = self.subject.build(copy.deepcopy(model), trainers, optimizer, **options)
         if not callable(getattr(server, "update_and_fetch", None)):
             raise BrokenAdapter(
                 f"build of {self.subject.name} returned a {type(server).__name__}, which has no "

@@ -11,15 +11,31 @@ import torch.distributed.rpc as rpc
 from everyrank.fixtures.data import batch, loss, whole_batch
 from everyrank.fixtures.models import MODELS
 from everyrank.fixtures.optimizers import row
+from everyrank.suites.acts import in_a_line, plainly, stayed
 from everyrank.suites.compare import CLOSE_FP64, Comparison, check, same
 from everyrank.suites.contract import Contract, Point
+from everyrank.suites.errors import Unusable
 from everyrank.suites.parameter_server import points
 from everyrank.suites.parameter_server.arena import Arena, Served, arena, subject_acts
 from everyrank.suites.parameter_server.points import sgd
-from everyrank.suites.parameter_server.reports import GRACE
+from everyrank.suites.parameter_server.reports import GRACE, PATIENCE
 
 CONTRACT = Contract("parameter-server", arena, marks=(pytest.mark.rpc(num_worker_threads=4, rpc_timeout=20),))
 law = CONTRACT.law
+
+
+def _plainest(place: Arena) -> None:
+    """A server for one trainer, with SGD, and one report."""
+    with plainly("build, for one trainer and with SGD,"):
+        served = place.built(MODELS["plain"].build(3), 1, sgd())
+    report = served.report(0, served.gradients(0))
+    if report.answered.wait(PATIENCE) and report.error is not None:
+        raise Unusable(f"a report of the only trainer was answered with {in_a_line(report.error)}")
+    for answer in [] if report.model is None else report.values():
+        stayed("a parameter of the answer", answer.device, "cpu")
+
+
+CONTRACT.plainest = _plainest
 
 
 def _of_variant(place: Arena, point: Point) -> Served:

@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 import torch.distributed.rpc as rpc
+from everyrank.suites.acts import in_a_line
 from everyrank.suites.compare import check
 from everyrank.suites.contract import Point
 from everyrank.suites.errors import NotApplicable
 from everyrank.suites.parameter_server import points
 from everyrank.suites.parameter_server.arena import Arena, Served
 from everyrank.suites.parameter_server.laws import CONTRACT, plain
-from everyrank.suites.parameter_server.reports import PATIENCE, Report, parameters, told
+from everyrank.suites.parameter_server.reports import PATIENCE, Report, parameters
 from everyrank.suites.workers import of_workers
 
 law = CONTRACT.law
@@ -95,8 +96,8 @@ def wrong_gradient(place: Arena, point: Point) -> None:
         report = point.values["change"](parts[trainer]) if trainer == 0 else parts[trainer]
         reports[trainer] = served.report(trainer, report)
     error = reports[0].refusal()
-    words = point.values["words"]
-    check(any(word in told(error).lower() for word in words), f"the error does not tell what is wrong: {told(error)}")
+    words, told = point.values["words"], in_a_line(error)
+    check(any(word in told.lower() for word in words), f"the error does not tell what is wrong: {told}")
     check(not reports[1].answered.is_set(), "trainer 1 was answered though trainer 0's report had been refused")
     again = served.report(0, parts[0])
     served.applied(parts)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from everyrank.suites.acts import in_a_line
 from everyrank.suites.errors import Deviation
 
 #: How long an answer may take that is due; only a failing case waits for it.
@@ -70,7 +70,7 @@ class Report:
         """The new model, which is due."""
         self.due()
         if self.error is not None:
-            raise Deviation(f"trainer {self.trainer} was refused: {told(self.error)}") from self.error
+            raise Deviation(f"trainer {self.trainer} was refused: {in_a_line(self.error)}") from self.error
         return self.model
 
     def values(self) -> list[torch.Tensor]:
@@ -106,13 +106,6 @@ def parameters(answer: Any, trainer: int) -> list[torch.Tensor]:
     if isinstance(answer, (list, tuple)) and all(isinstance(one, torch.Tensor) for one in answer):
         return list(answer)
     raise Deviation(f"trainer {trainer} was answered with a {type(answer).__name__}, which is no model")
-
-
-def told(error: Exception) -> str:
-    """An error on one line. Over RPC its text is wrapped in those of other places, with their tracebacks."""
-    lines = str(error).strip().splitlines() or [""]
-    named = [line for line in lines if re.match(r"\w+(Error|Exception)\b", line)]
-    return f"{type(error).__name__}: {(named or lines)[-1 if named else 0]}"
 
 
 # --- what runs on the trainers' workers ---------------------------------------------------------------

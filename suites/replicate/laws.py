@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from everyrank.suites.acts import plainly, stayed
 from everyrank.suites.compare import CLOSE_FP64
 from everyrank.suites.contract import Contract, Point
 from everyrank.suites.reference import Plan, order_matched, whole_batch
@@ -14,6 +15,22 @@ from torch import nn
 
 CONTRACT = Contract("replicate", arena, fixtures=("process_group",))
 law = CONTRACT.law
+
+
+def _plainest(place: Arena) -> None:
+    """A small model, one step of SGD."""
+    plan = Plan(place.size, steps=1, variant="defaults")
+    with plainly("build, of a small model,"):
+        module = place.build(plan.build())
+    for name, parameter in module.named_parameters():
+        stayed(name, parameter.device, "cpu")
+    with plainly("forward and backward"):
+        batch = plan.batch(place.rank, 1)
+        (module(batch.inputs) - batch.targets).square().mean().backward()
+    plan.optimize(module).step()
+
+
+CONTRACT.plainest = _plainest
 
 
 @law("parity.train", points.training)

@@ -229,6 +229,10 @@ def fetch_all(rrefs: Sequence[Any]) -> list[torch.Tensor]:
     return [fetch(rref) for rref in rrefs]
 
 
+def device_of(rref: Any) -> str:
+    return str(rref.local_value().device)
+
+
 def remote_losses(how: Callable[..., Any], rrefs: Sequence[Any], inputs: Sequence[torch.Tensor]) -> torch.Tensor:
     return torch.stack([how(rref.local_value(), data) for rref, data in zip(rrefs, inputs, strict=True)])
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 import torch.distributed.autograd as dist_autograd
 from everyrank.fixtures.optimizers import Row, Variant, rows
-from everyrank.suites.acts import subject_acts
+from everyrank.suites.acts import plainly, stayed, subject_acts
 from everyrank.suites.compare import check, same
 from everyrank.suites.contract import Contract, Point
 from everyrank.suites.rpc_optimizer import points
-from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, arena, loss, sparse_loss
+from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, arena, device_of, loss, sparse_loss
 
 CONTRACT = Contract(
     "rpc-optimizer",
@@ -26,6 +26,22 @@ law = CONTRACT.law
 
 SGD = torch.optim.SGD
 SHARED = [(1, (3, 4)), (2, (5,)), (1, (2, 3)), (0, (4,))]
+
+
+def _plainest(place: Arena) -> None:
+    """One parameter on the last worker, one step of SGD."""
+    (one,) = place.own([(place.size - 1, (2,))])
+    with plainly("build, with SGD over one parameter,"):
+        ours = place.build(SGD, [one], lr=0.1)
+    stayed("the parameter", place.on(one.owner, device_of, one.rref), "cpu")
+    with dist_autograd.context() as context_id:
+        dist_autograd.backward(context_id, [place.remote_loss([one], place.inputs([one], 1), loss)])
+        with plainly("a step of SGD"):
+            ours.step(context_id)
+    stayed("the parameter", place.on(one.owner, device_of, one.rref), "cpu")
+
+
+CONTRACT.plainest = _plainest
 
 
 def _built(place: Arena, parameters: list[Parameter], point: Point) -> tuple[Any, Any]:

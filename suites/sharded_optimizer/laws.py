@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from everyrank.fixtures.optimizers import Row, Variant
-from everyrank.suites.acts import subject_acts
+from everyrank.suites.acts import plainly, stayed, subject_acts
 from everyrank.suites.compare import CLOSE_FP64, EXACT, Comparison, Tolerance, check
 from everyrank.suites.contract import Contract, Point
 from everyrank.suites.sharded_optimizer import points
@@ -21,6 +21,27 @@ SGD = torch.optim.SGD
 
 #: torch's fused kernels round the rest of a vector otherwise than its full lanes, and a shard has another rest.
 FUSED = Tolerance(relative=1e-15)
+
+
+def _plainest(place: Arena) -> None:
+    """One parameter cut over the ranks and one that is whole, one step of SGD."""
+    parameters = place.make([Spec((2 * place.size, 2)), Spec((2,), geometry=None)])
+    with plainly("build, with SGD over two parameters,"):
+        ours = place.build(SGD, parameters, lr=0.1)
+    _stayed(place, parameters)
+    place.give_gradients(parameters, 1)
+    with plainly("a step of SGD"):
+        ours.step()
+    _stayed(place, parameters)
+
+
+def _stayed(place: Arena, parameters: Sequence[Parameter]) -> None:
+    for one in parameters:
+        for tensor, _ in one.pieces:
+            stayed(one.name, tensor.device, place.world.device)
+
+
+CONTRACT.plainest = _plainest
 
 
 def built(

@@ -1,0 +1,140 @@
+"""An adapter that is wrong is told once, in a sentence, and nothing else is tried: preflight, before any law."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.inner import Inner, Project
+
+_ADAPTERS = """
+    import time
+    import torch
+    import torch.distributed.rpc as rpc
+    from everyrank.fixtures.exemplars.parameter_server import BatchUpdateParameterServer
+    from everyrank.fixtures.exemplars.replicate import replicate
+    from everyrank.fixtures.exemplars.rpc_optimizer import RpcOptimizer
+    from everyrank.fixtures.exemplars.sharded_optimizer import ShardedOptimizer
+    from everyrank.suites import Lack, Subject, conformance
+
+    def raises(*args, **kwargs):
+        raise KeyError("no such thing")
+
+    def takes_nothing():
+        pass
+
+    def hangs(*args, **kwargs):
+        time.sleep(1000)
+
+    class NoStep(RpcOptimizer):
+        def step(self):
+            pass
+
+    def at_size_2_only(module, **options):
+        if torch.distributed.get_world_size() != 2:
+            raise RuntimeError("made for two")
+        return replicate(module, **options)
+
+    class WithoutSgd(RpcOptimizer):
+        def __init__(self, optimizer, parameters, *args, **kwargs):
+            if optimizer is torch.optim.SGD:
+                raise NotImplementedError("no SGD")
+            super().__init__(optimizer, parameters, *args, **kwargs)
+
+    def subject(name, contract, build, **more):
+        return Subject(name, contract=contract, build=build, **more)
+
+    SUBJECTS = [
+        subject("raises", "sharded-optimizer", raises, sizes=(3,)),
+        subject("takes-nothing", "replicate", takes_nothing, sizes=(2,)),
+        subject("no-context", "rpc-optimizer", NoStep),
+        subject("meta-server", "parameter-server", lambda model, *args, **kwargs:
+                BatchUpdateParameterServer(model.to("meta"), *args, **kwargs)),
+        subject("meta-module", "replicate", lambda module, **options:
+                replicate(module.to("meta"), **options), sizes=(2,)),
+    ]
+"""
+
+_ONE = """
+    from adapters import SUBJECTS
+    from everyrank.suites import conformance
+
+    @conformance(SUBJECTS[{number}])
+    def test_it(case): case.run()
+"""
+
+
+@pytest.fixture(scope="module")
+def inner(module_project: Project) -> Inner:
+    module_project.write("adapters.py", _ADAPTERS)
+    for number in range(5):
+        module_project.write(f"test_{number}.py", _ONE.format(number=number))
+    # A law of each contract, and one whose first point has another size than the preflight's would.
+    return module_project.run("-W", "ignore", "-k", "state or frozen or none or unused or tied or wait")
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (0, "build, with SGD over two parameters, raised KeyError: 'no such thing'"),
+        (
+            1,
+            "build, of a small model, raised TypeError: takes_nothing() takes 0 positional arguments but 1 was given",
+        ),
+        (2, "a step of SGD raised TypeError: NoStep.step() takes 1 positional argument but 2 were given"),
+        (3, "a report of the only trainer was answered with RuntimeError: "),
+        (4, "first.weight is on meta now, not on cpu, where the kit had put it"),
+    ],
+)
+def test_it_is_told_once_and_the_rest_is_not_run(inner: Inner, number: int, told: str) -> None:
+    mine = {nodeid: one for nodeid, one in inner.tests.items() if nodeid.startswith(f"test_{number}.py")}
+    bad = [one for one in mine.values() if one.outcome != "skipped"]
+    assert len(mine) > 5
+    assert len(bad) == 1, [one.nodeid for one in bad]
+    assert f"not even the plainest use works: {told}" in bad[0].text
+    assert not re.search(r"everyrank/(suites|harness)/\w+\.py:\d+", bad[0].text), "a traceback of ours"
+    assert bad[0].properties["outcome"] == "error"
+    assert {one.properties["outcome"] for one in mine.values() if one is not bad[0]} == {"not-run"}
+
+
+_MORE = """
+    from adapters import Lack, Subject, WithoutSgd, at_size_2_only, conformance, hangs
+    from everyrank.suites import items
+
+    items.CASE_TIMEOUT = 2.0
+    LACK = Lack(NotImplementedError, "no SGD")
+
+    @conformance(Subject("hangs", contract="replicate", build=hangs, sizes=(2,)))
+    def test_hangs(case): case.run()
+
+    @conformance(Subject("two-only", contract="replicate", build=at_size_2_only, sizes=(2, 3)))
+    def test_two_only(case): case.run()
+
+    @conformance(Subject("without", contract="rpc-optimizer", build=WithoutSgd, lacks={"*[SGD-*": LACK}))
+    def test_without(case): case.run()
+"""
+
+
+def test_one_that_hangs_is_waited_for_once(project: Project) -> None:
+    project.write("adapters.py", _ADAPTERS)
+    project.write("test_inner.py", _MORE)
+    inner = project.run("-W", "ignore", "-k", "test_hangs and (frozen or unused)")
+    assert [told.properties["outcome"] for told in inner.tests.values()].count("timeout") == 1
+    assert {told.properties["outcome"] for told in inner.tests.values()} == {"timeout", "not-run"}
+
+
+def test_one_that_works_somewhere_is_judged_everywhere(project: Project) -> None:
+    """What fails with three ranks alone is no broken adapter; nor is one that declares to lack plain SGD."""
+    project.write("adapters.py", _ADAPTERS)
+    project.write("test_inner.py", _MORE)
+    inner = project.run(
+        "-W", "ignore", "-k", "(test_two_only and tied[ws) or (test_without and one-step and (SGD or Rprop))"
+    )
+    ends = {
+        re.split(r"[\[/]", nodeid, maxsplit=2)[-1]: told.properties["outcome"] for nodeid, told in inner.tests.items()
+    }
+    assert ends.pop("tied[ws2]]") == "pass"
+    assert ends.pop("tied[ws3]]") == "error"
+    assert {end for case, end in ends.items() if "[SGD-" in case} == {"unsupported"}
+    assert {end for case, end in ends.items() if "[SGD-" not in case} == {"pass"}
