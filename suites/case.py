@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
 import torch
 from everyrank.rank import current_rank, notes
 from everyrank.suites.contract import Contract, Law, Point, contract
@@ -72,8 +73,6 @@ class Case:
 
     def prepare(self) -> None:
         """Before the first case of a subject in this process: see whether it can be used at all."""
-        import pytest
-
         plainest = self.contract.plainest
         needed = set(self.contract.fixtures) <= set(self.fixtures) and not self.point.not_applicable
         if plainest is None or not needed or not self.preflight or self.subject.name in _used:
@@ -82,8 +81,9 @@ class Case:
         problem = ""
         try:
             with torch.random.fork_rng(devices=[]), self.contract.arena(self.subject, self.point) as arena:
-                if arena is not None:
-                    plainest(arena)
+                if arena is None:
+                    return  # another rank drives
+                plainest(arena)
         except BrokenAdapter as error:
             text = f"[error] {self.subject.name}, before any law of {self.contract.name}\n  {faulted(error)}"
             problem = "\n\n".join([text, *_theirs(error.__cause__)])
@@ -95,8 +95,6 @@ class Case:
 
     def run(self) -> None:
         """Run on this rank, and end as pytest understands it."""
-        import pytest
-
         outcome = self.outcome()
         verdict, text = self.judged(outcome)
         rank = current_rank()

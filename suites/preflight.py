@@ -24,8 +24,7 @@ class Preflight:
         self._items = [item for item in items if _case(item) is not None]
         found = {item.nodeid: _case(item) for item in self._items}
         self._cases = {nodeid: case for nodeid, case in found.items() if case is not None}
-        self._well: set[str] = set()
-        self._broken: dict[str, str] = {}
+        self._well: set[tuple[str, int]] = set()  # subject and world size
         self._ended: dict[str, str] = {}
         self._approximate: set[str] = set()
 
@@ -51,28 +50,25 @@ class Preflight:
                 ours = [*properties(case), ("outcome", outcome)]
                 theirs = [one for one in report.user_properties if one[0] not in dict(ours)]
                 report.user_properties = [*theirs, *ours]
-            self._watch(case.subject.name, report, outcome, "preflight" in said)
+            if "preflight" in said or (report.passed and report.when == "call"):
+                self._well.add((case.subject.name, case.point.size))
+            if report.failed:
+                self._skip_what_would_fail_too(case, report, outcome)
         return (yield)
 
-    def _watch(self, subject: str, report: pytest.TestReport, outcome: str, used: bool) -> None:
-        if used:  # see Case.prepare
-            self._well.add(subject)
-        if report.failed and self._is_broken(subject, str(report.longrepr), outcome):
-            if subject not in self._broken:
-                self._broken[subject] = report.nodeid
-                self._skip_the_rest(subject, f"{_NOT_RUN}{report.nodeid}")
-        elif report.passed and report.when == "call":
-            self._well.add(subject)
+    def _skip_what_would_fail_too(self, case: Case, report: pytest.TestReport, outcome: str) -> None:
+        """All of a subject that was never seen to work; of one that was, what is of this world size."""
+        text, subject, size = str(report.longrepr), case.subject.name, case.point.size
+        unused = (subject, size) not in self._well and (UNUSABLE in text or outcome in ("timeout", "crash"))
+        if FAULT in text or unused:
+            works = FAULT not in text and any(name == subject for name, _ in self._well)
+            self._skip(f"{_NOT_RUN}{report.nodeid}", subject, size if works else None)
 
-    def _is_broken(self, subject: str, text: str, outcome: str) -> bool:
-        if FAULT in text:
-            return True
-        return subject not in self._well and (UNUSABLE in text or outcome in ("timeout", "crash"))
-
-    def _skip_the_rest(self, subject: str, reason: str) -> None:
+    def _skip(self, reason: str, subject: str, size: int | None) -> None:
         """By a mark: the harness starts no world for it. Those that have run do not mind."""
         for item in self._items:
-            if self._cases[item.nodeid].subject.name == subject:
+            case = self._cases[item.nodeid]
+            if case.subject.name == subject and size in (None, case.point.size):
                 item.add_marker(pytest.mark.skip(reason=reason), append=False)
 
 

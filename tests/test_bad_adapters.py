@@ -124,17 +124,56 @@ def test_one_that_hangs_is_waited_for_once(project: Project) -> None:
     assert {told.properties["outcome"] for told in inner.tests.values()} == {"timeout", "not-run"}
 
 
-def test_one_that_works_somewhere_is_judged_everywhere(project: Project) -> None:
-    """What fails with three ranks alone is no broken adapter; nor is one that declares to lack plain SGD."""
+def test_what_works_somewhere_is_judged_there(project: Project) -> None:
+    """What fails with three ranks is not tried with three again; who lacks plain SGD is not asked for it first."""
     project.write("adapters.py", _ADAPTERS)
     project.write("test_inner.py", _MORE)
     inner = project.run(
-        "-W", "ignore", "-k", "(test_two_only and tied[ws) or (test_without and one-step and (SGD or Rprop))"
+        "-W",
+        "ignore",
+        "-k",
+        "(test_two_only and (tied[ws or accumulate[parts)) or (test_without and one-step and (SGD or Rprop))",
     )
     ends = {
         re.split(r"[\[/]", nodeid, maxsplit=2)[-1]: told.properties["outcome"] for nodeid, told in inner.tests.items()
     }
-    assert ends.pop("tied[ws2]]") == "pass"
-    assert ends.pop("tied[ws3]]") == "error"
+    of_two = {case: ends.pop(case) for case in list(ends) if case.startswith(("tied", "accumulate"))}
+    assert {end for case, end in of_two.items() if "ws2" in case} == {"pass"}
+    with_three = [end for case, end in of_two.items() if "ws3" in case]
+    assert with_three.count("error") == 1
+    assert set(with_three) == {"error", "not-run"}
     assert {end for case, end in ends.items() if "[SGD-" in case} == {"unsupported"}
     assert {end for case, end in ends.items() if "[SGD-" not in case} == {"pass"}
+
+
+_DIES = """
+    import os
+    from everyrank.fixtures.exemplars.rpc_optimizer import RpcOptimizer
+    from everyrank.suites import Subject, conformance
+
+    def always(*args, **kwargs):
+        os._exit(3)
+
+    def on_momentum(optimizer, parameters, *args, **kwargs):
+        if kwargs.get("momentum"):
+            os._exit(3)
+        return RpcOptimizer(optimizer, parameters, *args, **kwargs)
+
+    @conformance(Subject("always", contract="rpc-optimizer", build=always))
+    def test_always(case): case.run()
+
+    @conformance(Subject("on-momentum", contract="rpc-optimizer", build=on_momentum))
+    def test_on_momentum(case): case.run()
+"""
+
+
+def test_one_that_dies_at_once_is_told_once_and_one_that_dies_of_one_law_each_time(project: Project) -> None:
+    project.write("test_inner.py", _DIES)
+    # In this order: with two ranks the first case that is tried is one that dies.
+    inner = project.run("-W", "ignore", "-k", "ws2 and (concurrent or clean or context or state.kept)")
+    always = [told.properties["outcome"] for nodeid, told in inner.tests.items() if "test_always" in nodeid]
+    assert always.count("crash") == 1
+    assert set(always) == {"crash", "not-run"}
+    other = {nodeid: told.properties["outcome"] for nodeid, told in inner.tests.items() if "test_on_m" in nodeid}
+    assert set(other.values()) == {"crash", "pass"}
+    assert all(end == "pass" for nodeid, end in other.items() if "clean" in nodeid)
