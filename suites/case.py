@@ -208,6 +208,7 @@ def cases(subject: Subject, beside: Path | None = None) -> list[Case]:
     """All cases of a subject; raises where its declaration or its ledger cannot be believed."""
     chosen = contract(subject.contract)
     _check_sizes(subject, chosen)
+    _check_choices(subject, chosen)
     plain = [Case(subject, chosen, law, point) for law, point in chosen.points(subject.sizes)]
     ids = [case.short_id for case in plain]
     if len(set(ids)) < len(ids):
@@ -239,6 +240,13 @@ def _check_sizes(subject: Subject, chosen: Contract) -> None:
             f"{subject.name}: {chosen.name} has no case at world size {', '.join(map(str, strange)) or '()'}: "
             f"it has cases at {', '.join(map(str, sorted(known)))}"
         )
+
+
+def _check_choices(subject: Subject, chosen: Contract) -> None:
+    strange = sorted(subject.declares - set(chosen.choices))
+    if strange:
+        known = f"it leaves {', '.join(chosen.choices)}" if chosen.choices else "it leaves none"
+        raise DeclarationError(f"{subject.name}: {chosen.name} leaves no choice called {strange[0]!r}: {known}")
 
 
 def _file(subject: Subject, beside: Path | None) -> Path | None:

@@ -60,6 +60,8 @@ class Contract:
     """Rank fixtures that every case of this contract needs."""
     marks: tuple[Any, ...] = ()
     """Marks of every case, such as options of those fixtures."""
+    choices: tuple[str, ...] = ()
+    """What it leaves to a subject, by the names that ``Subject.declares`` takes."""
     laws: dict[str, Law] = field(default_factory=dict)
     plainest: Callable[[Any], None] | None = None
     """The preflight: the plainest use, before the first law in each world, with nothing compared."""

@@ -34,6 +34,9 @@ from everyrank.suites.errors import BrokenAdapter, Deviation
 from everyrank.suites.parameter_server.reports import GRACE, PATIENCE, Report, relay, settle
 from everyrank.suites.subject import Subject
 
+#: What a subject may declare: its server returns the new model itself, when it is there.
+BLOCKS = "blocks"
+
 Gradient = torch.Tensor | None
 #: Divisible by whatever number of trainers there is: see ``exact``.
 _DIVISIBLE = 420
@@ -83,7 +86,7 @@ class Served:
         self.comparison.start(self.expected())
         self.place = place
         self.rounds = 0
-        self.blocks = "blocks" in place.subject.declares
+        self.blocks = BLOCKS in place.subject.declares
         self.tried = False  # whether it returned when it was first called
 
     def gradients(self, trainer: int, round: int | None = None, sparse: bool = False) -> list[Gradient]:

@@ -1,4 +1,7 @@
-"""The whole contract: importing this module registers every law."""
+"""The whole contract ``parameter-server``: importing this module registers every law.
+
+What a subject's ``build`` is called with, and what its server has: see ``arena``.
+"""
 
 from __future__ import annotations
 

@@ -16,11 +16,16 @@ from everyrank.suites.compare import CLOSE_FP64, Comparison, check, same
 from everyrank.suites.contract import Contract, Point
 from everyrank.suites.errors import Unusable
 from everyrank.suites.parameter_server import points
-from everyrank.suites.parameter_server.arena import Arena, Served, arena, subject_acts
+from everyrank.suites.parameter_server.arena import BLOCKS, Arena, Served, arena, subject_acts
 from everyrank.suites.parameter_server.points import sgd
 from everyrank.suites.parameter_server.reports import GRACE, PATIENCE
 
-CONTRACT = Contract("parameter-server", arena, marks=(pytest.mark.rpc(num_worker_threads=4, rpc_timeout=20),))
+CONTRACT = Contract(
+    "parameter-server",
+    arena,
+    marks=(pytest.mark.rpc(num_worker_threads=4, rpc_timeout=20),),
+    choices=(BLOCKS,),
+)
 law = CONTRACT.law
 
 

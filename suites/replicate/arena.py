@@ -28,6 +28,9 @@ from torch import nn
 
 Values = Mapping[str, torch.Tensor]
 
+#: What a subject may declare: each rank keeps its own buffers.
+LOCAL_BUFFERS = "local-buffers"
+
 #: A collective whose peer is gone ends at once; one that waits for a peer that never comes ends here.
 PATIENCE = timedelta(seconds=10)
 
@@ -45,7 +48,7 @@ class Arena:
     @property
     def local_buffers(self) -> bool:
         """Whether the subject leaves each rank its own buffers."""
-        return "local-buffers" in self.subject.declares
+        return LOCAL_BUFFERS in self.subject.declares
 
     @property
     def tolerance(self) -> Tolerance:

@@ -10,10 +10,19 @@ from everyrank.suites.compare import CLOSE_FP64
 from everyrank.suites.contract import Contract, Point
 from everyrank.suites.reference import Plan, order_matched, whole_batch
 from everyrank.suites.replicate import points
-from everyrank.suites.replicate.arena import Arena, arena, gradients, load, subject_acts, unsynced, values
+from everyrank.suites.replicate.arena import (
+    LOCAL_BUFFERS,
+    Arena,
+    arena,
+    gradients,
+    load,
+    subject_acts,
+    unsynced,
+    values,
+)
 from torch import nn
 
-CONTRACT = Contract("replicate", arena, fixtures=("process_group",))
+CONTRACT = Contract("replicate", arena, fixtures=("process_group",), choices=(LOCAL_BUFFERS,))
 law = CONTRACT.law
 
 

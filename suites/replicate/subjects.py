@@ -6,6 +6,7 @@ import inspect
 from typing import Any
 
 from everyrank.fixtures.exemplars.replicate import replicate
+from everyrank.suites.replicate.arena import LOCAL_BUFFERS
 from everyrank.suites.subject import Subject
 from torch import nn
 from torch.distributed._composable.replicate import replicate as torch_replicate
@@ -29,7 +30,7 @@ TORCH = Subject(
     "torch.replicate",
     contract="replicate",
     build=_torch,
-    declares=frozenset({"local-buffers"}),
+    declares=frozenset({LOCAL_BUFFERS}),
     known="replicate.toml",
 )
 

@@ -1,4 +1,9 @@
-"""The whole contract: importing this module registers every law."""
+"""The whole contract ``rpc-optimizer``: importing this module registers every law.
+
+A subject is ``build(optimizer_class, rrefs, *arguments, **keywords)``, where ``rrefs`` are RRefs of parameters on
+other workers (and on this one). What it returns has ``step(context_id)``, which applies the gradients of that
+distributed autograd context on all owners, and returns when they are done.
+"""
 
 from __future__ import annotations
 

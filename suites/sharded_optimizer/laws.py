@@ -11,10 +11,10 @@ from everyrank.suites.acts import plainly, stayed, subject_acts
 from everyrank.suites.compare import CLOSE_FP64, EXACT, Comparison, Tolerance, check
 from everyrank.suites.contract import Contract, Point
 from everyrank.suites.sharded_optimizer import points
-from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, Spec, arena
+from everyrank.suites.sharded_optimizer.arena import CALLER_SYNCS, Arena, Parameter, Spec, arena
 from everyrank.suites.sharded_optimizer.geometry import GEOMETRIES
 
-CONTRACT = Contract("sharded-optimizer", arena, fixtures=("process_group",))
+CONTRACT = Contract("sharded-optimizer", arena, fixtures=("process_group",), choices=(CALLER_SYNCS,))
 law = CONTRACT.law
 
 SGD = torch.optim.SGD
