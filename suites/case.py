@@ -18,6 +18,7 @@ from everyrank.suites.errors import (
     BrokenAdapter,
     DeclarationError,
     Deviation,
+    LedgerError,
     NotApplicable,
     Unusable,
 )
@@ -224,6 +225,9 @@ def cases(subject: Subject, beside: Path | None = None) -> list[Case]:
         replace(case, entry=ledger.entry(case.short_id), lack=_lack(subject, case.short_id), ledger=file)
         for case in plain
     ]
+    for entry in ledger.entries:
+        if all(case.lack for case in found if case.entry is entry):
+            raise LedgerError(f"{ledger.file}: the entry {entry.case!r} speaks only of what the subject lacks")
     if any(case.point.label.startswith("SGD-defaults") and (case.entry or case.lack) for case in found):
         return [replace(case, preflight=False) for case in found]
     return found

@@ -165,6 +165,14 @@ def test_a_ledger_entry_for_no_case_or_claimed_twice_is_refused(tmp_path: Path) 
         cases(subject)
 
 
+def test_a_ledger_entry_for_what_is_lacking_would_never_be_looked_at(tmp_path: Path) -> None:
+    file = tmp_path / "known.toml"
+    file.write_text('[[known]]\ncase = "state.kept[ws2]"\nkind = "fail"\nissue = "unreported"\n')
+    lacks = {"state.*": Lack(ValueError, "")}
+    with pytest.raises(LedgerError, match=r"'state.kept\[ws2\]' speaks only of what the subject lacks"):
+        cases(Subject("any", contract="rpc-optimizer", build=print, known=file, lacks=lacks))
+
+
 def test_brackets_in_patterns_are_brackets() -> None:
     assert matches("none.position[*-first-ws2]", "none.position[Adam-first-ws2]")
     assert not matches("none.position[Adam]", "none.positionA")
