@@ -74,7 +74,8 @@ def run(subject: Subject, *arguments: str) -> dict[str, str]:
     """
     from everyrank.suites import anybody
 
-    beside = Path(sys._getframe(1).f_globals.get("__file__", "")).resolve().parent
+    caller = sys._getframe(1).f_globals.get("__file__")
+    beside = Path(caller).resolve().parent if caller else Path.cwd()  # nobody's file: at a prompt
     cases(subject, beside)
     outcomes = Outcomes()
     # Where warnings are errors, pytest would end because this process has imported everyrank already.

@@ -143,6 +143,15 @@ def test_from_python_it_returns_outcomes_or_raises_but_never_returns_nothing(pro
         "RAISED mine.Good RuntimeError no verdict on mine.Good: pytest ended with NO_TESTS_COLLECTED",
         "RAISED mine.Good RuntimeError no verdict on mine.Good: pytest ended with TESTS_FAILED",
     ], done.stdout + done.stderr
+    prompt = [
+        sys.executable,
+        "-c",
+        "import calls; run = calls.run; print('RETURNED', run(calls.KNOWN, '--law=state.kept'))",
+    ]
+    done_there = subprocess.run(
+        prompt, cwd=calls.parent, env=project.environment(), capture_output=True, text=True, timeout=240
+    )
+    assert f"RETURNED {{'{case}': 'known'}}" in done_there.stdout, done_there.stdout + done_there.stderr
     assert "run(SUBJECT) is for one process: for several, `everyrank run module:NAME -n auto`" in done.stdout
 
 
