@@ -38,7 +38,7 @@ def test_the_kinds_of_test_that_the_readme_names_are_there(example: Inner, name:
     assert example[name].outcome == "passed"
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/writing-tests.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/writing-tests.md", "docs/conformance.md"])
 def test_the_snippets_of_a_document_pass(project: Project, document: str) -> None:
     snippets = re.findall(r"^```python\n(.*?)^```", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
     complete = [snippet for snippet in snippets if "mylib" not in snippet]  # what a user has to write is not here
