@@ -289,7 +289,7 @@ class Controller:
         declared = item.stash[DECLARATION]
         follows = nextitem if keep and self._follows(item, nextitem) else None
         forked = self._worlds.launcher.name == "fork"
-        size = self._size(item)
+        size, named = self._size(item), lasting_id(item)
         return [
             Order(
                 number=self._tests,
@@ -303,7 +303,7 @@ class Controller:
                 backend=self._claims.backend(declared, size),
                 device=claims.device(declared, lease, rank),
                 visible=claims.visible(lease, rank, forked),
-                seed=rank_seed(lasting_id(item), self._options.seed, rank),
+                seed=rank_seed(named, self._options.seed, rank),
                 folder=folder,
                 keep=keep,
                 group="process_group" in item.stash[FIXTURES],

@@ -18,8 +18,8 @@ def repeat_line(item: pytest.Item, seed: int) -> str:
 
 def lasting_id(item: pytest.Item) -> str:
     """The same however the test was named: of one of an installed package, pytest's own id holds the end alone."""
-    _, _, name = item.nodeid.partition("::")
-    return f"{_far(item)}::{name}" if _far(item) else item.nodeid
+    module = _far(item)
+    return f"{module}::{item.nodeid.partition('::')[2]}" if module else item.nodeid
 
 
 def _named(item: pytest.Item) -> list[str]:

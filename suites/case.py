@@ -72,27 +72,35 @@ class Case:
     def __repr__(self) -> str:
         return f"<{self.subject.name} {self.id}>"
 
+    @property
+    def whose(self) -> tuple[str, str]:
+        """The subject: another contract's may have the same name."""
+        return self.contract.name, self.subject.name
+
+    @property
+    def prepared(self) -> bool:
+        """Whether the plainest use comes before it."""
+        able = set(self.contract.fixtures) <= set(self.fixtures) and not self.point.not_applicable
+        return able and self.preflight and self.contract.plainest is not None
+
     def prepare(self) -> None:
         """Before the first case of a subject in this process: see whether it can be used at all."""
         plainest = self.contract.plainest
-        needed = set(self.contract.fixtures) <= set(self.fixtures) and not self.point.not_applicable
-        if plainest is None or not needed or not self.preflight or self.subject.name in _used:
+        if plainest is None or not self.prepared or self.whose in _used:
             return
-        _used.add(self.subject.name)
+        _used.add(self.whose)
         problem = ""
         try:
             with torch.random.fork_rng(devices=[]), self.contract.arena(self.subject, self.point) as arena:
-                if arena is None:
-                    return  # another rank drives
-                plainest(arena)
+                if arena is not None:  # else another rank drives
+                    plainest(arena)
         except BrokenAdapter as error:
             text = f"[error] {self.subject.name}, before any law of {self.contract.name}\n  {faulted(error)}"
             problem = "\n\n".join([text, *_theirs(error.__cause__)])
         except Deviation:
-            return  # for the laws to say
+            pass  # for the laws to say
         if problem:
             pytest.fail(problem, pytrace=False)
-        current_rank().item.user_properties.append(("preflight", "passed"))
 
     def run(self) -> None:
         """Run on this rank, and end as pytest understands it."""
@@ -181,7 +189,7 @@ def _raised(error: BaseException | None, wanted: type[BaseException] | tuple[typ
 
 
 #: The subjects that this process has seen used.
-_used: set[str] = set()
+_used: set[tuple[str, str]] = set()
 
 
 def _theirs(error: BaseException | None) -> list[str]:

@@ -24,15 +24,18 @@ class Preflight:
         self._items = [item for item in items if _case(item) is not None]
         found = {item.nodeid: _case(item) for item in self._items}
         self._cases = {nodeid: case for nodeid, case in found.items() if case is not None}
-        self._well: set[tuple[str, int]] = set()  # subject and world size
+        self._well: set[tuple[tuple[str, str], int]] = set()  # whose, and at which world size
         self._ended: dict[str, str] = {}
         self._approximate: set[str] = set()
 
     def pytest_everyrank_told(self, item: pytest.Item, told: dict[str, Any]) -> None:
-        """Its outcome is what rank 0 filed, and a bound may have been needed on another rank."""
+        """What its reports do not say: they are those of one rank, and the rank that drives may have died."""
+        case, ranks = self._cases.get(item.nodeid), told.get("ranks", ())
         self._approximate.discard(item.nodeid)
-        if any(one["notes"].get("approximate") for one in told.get("ranks", ())):
+        if any(one["notes"].get("approximate") for one in ranks):
             self._approximate.add(item.nodeid)
+        if case is not None and case.prepared and ranks and all(one["phase"] != "setup" for one in ranks):
+            self._well.add((case.whose, case.point.size))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport):  # type: ignore[no-untyped-def]
@@ -50,25 +53,26 @@ class Preflight:
                 ours = [*properties(case), ("outcome", outcome)]
                 theirs = [one for one in report.user_properties if one[0] not in dict(ours)]
                 report.user_properties = [*theirs, *ours]
-            if "preflight" in said or (report.passed and report.when == "call"):
-                self._well.add((case.subject.name, case.point.size))
+            if report.passed and report.when == "call":
+                self._well.add((case.whose, case.point.size))
             if report.failed:
                 self._skip_what_would_fail_too(case, report, outcome)
         return (yield)
 
     def _skip_what_would_fail_too(self, case: Case, report: pytest.TestReport, outcome: str) -> None:
         """All of a subject that was never seen to work; of one that was, what is of this world size."""
-        text, subject, size = str(report.longrepr), case.subject.name, case.point.size
-        unused = (subject, size) not in self._well and (UNUSABLE in text or outcome in ("timeout", "crash"))
+        text, size = str(report.longrepr), case.point.size
+        dead = outcome == "timeout" or (outcome == "crash" and case.prepared)
+        unused = (case.whose, size) not in self._well and (UNUSABLE in text or dead)
         if FAULT in text or unused:
-            works = FAULT not in text and any(name == subject for name, _ in self._well)
-            self._skip(f"{_NOT_RUN}{report.nodeid}", subject, size if works else None)
+            works = FAULT not in text and any(whose == case.whose for whose, _ in self._well)
+            self._skip(f"{_NOT_RUN}{report.nodeid}", case.whose, size if works else None)
 
-    def _skip(self, reason: str, subject: str, size: int | None) -> None:
+    def _skip(self, reason: str, whose: tuple[str, str], size: int | None) -> None:
         """By a mark: the harness starts no world for it. Those that have run do not mind."""
         for item in self._items:
             case = self._cases[item.nodeid]
-            if case.subject.name == subject and size in (None, case.point.size):
+            if case.whose == whose and size in (None, case.point.size):
                 item.add_marker(pytest.mark.skip(reason=reason), append=False)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from everyrank.fixtures.data import loss
 from everyrank.suites.acts import plainly, stayed
 from everyrank.suites.compare import CLOSE_FP64
 from everyrank.suites.contract import Contract, Point
@@ -34,8 +35,7 @@ def _plainest(place: Arena) -> None:
     for name, parameter in module.named_parameters():
         stayed(name, parameter.device, "cpu")
     with plainly("forward and backward"):
-        batch = plan.batch(place.rank, 1)
-        (module(batch.inputs) - batch.targets).square().mean().backward()
+        loss(module, plan.batch(place.rank, 1)).backward()
     plan.optimize(module).step()
 
 
