@@ -6,6 +6,7 @@ import contextlib
 import functools
 import gc
 import os
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -149,7 +150,10 @@ def agent(rank: Rank, options: AgentOptions) -> Iterator[Agent]:
     try:
         yield Agent(names[world.rank], world.rank, names, chosen)
     finally:
-        shut_down(rank, graceful=options.shutdown == "graceful" and not rank.failed())
+        if rank.failed():
+            let_go(rank)
+        else:
+            shut_down(rank, graceful=options.shutdown == "graceful")
 
 
 def start(rank: Rank, name: str, backend: Any, options: RpcBackendOptions, kept: bool = False) -> None:
@@ -180,9 +184,9 @@ def shut_down(rank: Rank, graceful: bool) -> None:
     if not rpc.api._is_current_rpc_agent_set():
         return  # the test shut it down itself
     if graceful:
-        # A graceful end waits for all ranks, and for ever for one that has failed.
-        graceful = rank.gather("the end of the RPC agents", "") is not None
-    if graceful:
+        if rank.gather("the end of the RPC agents", "") is None:
+            let_go(rank)  # a graceful end waits for all ranks, and for ever for one that has failed
+            return
         all_sent()
         # Counted now that no rank makes another, and none is on its way to its owner.
         if rank.gather("the end of all calls", "") is not None:
@@ -195,6 +199,19 @@ def shut_down(rank: Rank, graceful: bool) -> None:
         rpc.shutdown(graceful=graceful)
     finally:
         rpc.api._ignore_rref_leak = before
+
+
+def let_go(rank: Rank) -> None:
+    """End the agent after a failure, in the middle of whatever this rank is called to do; what others wait for ends.
+
+    torch waits for the calls that it still works on, and some never end (docs/findings/rpc-abrupt-shutdown.md).
+    A failure must not become a hang by it: the process is not used again, so they may stay, and the agent is a leak.
+    """
+    rank.spent.append("an RPC agent was ended in the middle of its calls")
+    ending = threading.Thread(target=shut_down, args=(rank, False), daemon=True)
+    with rank.watch.allowing():
+        ending.start()
+        ending.join(SETTLE)
 
 
 def _file_leaks(leaks: list[Leak]) -> None:
@@ -363,12 +380,12 @@ def dist_init(
         if not setup_rpc:
             return method(self, *args, **kwargs)
         start(current_rank(), f"worker{self.rank}", *self._backend_and_options())
-        well = False
         try:
             result = method(self, *args, **kwargs)
-            well = True
-            return result
-        finally:
-            shut_down(current_rank(), graceful=well and clean_shutdown)
+        except BaseException:
+            let_go(current_rank())
+            raise
+        shut_down(current_rank(), graceful=clean_shutdown)
+        return result
 
     return with_agent

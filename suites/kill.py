@@ -16,7 +16,7 @@ from everyrank.suites.subject import Subject
 EXEMPLAR, NOTHING = "(exemplar)", "(nothing)"
 
 #: Ends that say nothing about the law.
-_NO_KILL = {"error", "timeout", "crash", "not-run", "stale"}
+NO_KILL = {"error", "timeout", "crash", "not-run", "stale"}
 
 
 def asked() -> list[str]:
@@ -78,6 +78,7 @@ class Matrix:
         """The laws that a rogue failed: a crash or a hang is no kill."""
         return {law for law in self.laws if "fail" in self.ends(row, law)}
 
+    @cached_property
     def faults(self) -> list[str]:
         """What keeps the matrix from being perfect, a sentence each."""
         known = [*self._of_the_controls()]
@@ -107,7 +108,7 @@ class Matrix:
         return [
             f"{row} ends {law} by {end}, which is no kill"
             for law in self.laws
-            for end in sorted(self.ends(row, law) & _NO_KILL)
+            for end in sorted(self.ends(row, law) & NO_KILL)
         ]
 
     def text(self) -> str:
@@ -118,14 +119,13 @@ class Matrix:
         for number, law in enumerate(self.laws):
             lines.append(f"{'':{width}} {'| ' * number}{law}")
         lines += [f"{name:{width}} {' '.join(self._mark(name, law) for law in self.laws)}" for name in names]
-        faults = self.faults()
-        lines += [f"FAULT: {fault}" for fault in faults] or ["perfect: each rogue is killed by what it names alone"]
+        lines += [] if self.faults else ["perfect: each rogue is killed by what it names alone"]
         return "\n".join(lines)
 
     def _mark(self, row: str, law: str) -> str:
         ends = self.ends(row, law)
         if not ends:
             return " "
-        if ends & _NO_KILL:
+        if ends & NO_KILL:
             return "!"
         return "x" if "fail" in ends else "."

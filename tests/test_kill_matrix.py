@@ -40,7 +40,7 @@ def _faults(**changed: str) -> list[str]:
         row, law = cell.split("_")
         row = {"exemplar": EXEMPLAR, "nothing": NOTHING}.get(row, row)
         cells[row, f"small/{law}[ws2]"] = end
-    return Matrix("small", cells).faults()
+    return Matrix("small", cells).faults
 
 
 def test_a_perfect_matrix_has_no_fault() -> None:
@@ -74,7 +74,7 @@ def test_a_law_that_doing_nothing_passes_is_a_fault() -> None:
 
 def test_a_case_that_never_ended_is_no_kill() -> None:
     cells = {(row, f"small/{law}[ws2]"): end for (row, law), end in PERFECT.items() if (row, law) != ("one", "a")}
-    assert Matrix("small", cells).faults() == ["one survives a", "no rogue is killed by a"]
+    assert Matrix("small", cells).faults == ["one survives a", "no rogue is killed by a"]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,39 @@ def test_a_case_that_never_ended_is_no_kill() -> None:
 def test_silence_is_no_pass(row: str, law: str, fault: str) -> None:
     cells = {(row, f"small/{law}[ws2]"): end for (row, law), end in PERFECT.items()}
     del cells[row, f"small/{law}[ws2]"]
-    assert Matrix("small", cells).faults() == [fault]
+    assert Matrix("small", cells).faults == [fault]
+
+
+def test_an_end_that_is_no_kill_is_told_whole_and_the_faults_come_last(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hang that comes once in a thousand cases must not need another to be understood."""
+    monkeypatch.setenv("EVERYRANK_CONTRACTS", "rpc-optimizer")
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.mark.parametrize("end", ["fail", "timeout"])
+        def test_a_rogue(record_property, end):
+            record_property("subject", "skips-the-caller")
+            record_property("case", "rpc-optimizer/parity.one-step[ws2]")
+            record_property("outcome", end)
+            raise RuntimeError(f"ended by {end}")
+        """
+    )
+    quiet = ["--no-summary", "--tb=no", "-q", "-p", "everyrank.suites.kill_plugin"]
+    done = pytester.runpytest_subprocess(*quiet)
+    assert done.ret == 1
+    assert "ended by fail" not in done.stdout.str()
+    done.stdout.fnmatch_lines(
+        [
+            "skips-the-caller * !*",
+            "*RuntimeError: ended by timeout",
+            "FAULT: rpc-optimizer: skips-the-caller ends parity.one-step by timeout, which is no kill",
+            "FAULT: rpc-optimizer: no rogue is killed by errors.arguments",
+            "2 failed*",
+        ]
+    )
 
 
 @pytest.mark.parametrize("contract", contracts())

@@ -199,6 +199,25 @@ SOURCE = """
             raise ValueError("the root cause")
         rpc.rpc_sync(rpc_agent.names[2 - world.rank], wait_for_ever)
 
+    def be_called_for_ever():
+        CALLED.set()
+        wait_for_ever()
+
+    @pytest.mark.world(2)
+    def test_one_rank_fails_in_a_call_that_never_ends(rpc_agent, world):
+        if world.rank == 1:
+            rpc.rpc_async("worker0", be_called_for_ever)
+        else:
+            CALLED.wait()
+            raise ValueError("the root cause")
+
+    @pytest.mark.world(2)
+    def test_one_rank_passes_in_a_call_that_never_ends(rpc_agent, world):
+        if world.rank == 0:
+            rpc.rpc_async("worker1", be_called_for_ever)
+            raise ValueError("the root cause")
+        CALLED.wait()
+
     def remote_failure():
         raise ZeroDivisionError("on the callee")
 
@@ -286,7 +305,14 @@ def test_no_false_alarms(inner: Inner) -> None:
     """No leak is told of any test, and no warning that only torch could do something about."""
     told = [(one["nodeid"], one["text"]) for one in inner.warnings]
     # torch's scripted optimizers warn past every filter.
-    assert [one for one in told if "TorchScript" not in one[1]] == []
+    told = [one for one in told if "TorchScript" not in one[1]]
+    assert [one for one in told if "never_ends" not in one[0]] == []
+
+
+@pytest.mark.parametrize(("end", "rank"), [("fails", 0), ("passes", 1)])
+def test_an_agent_whose_call_never_ends_is_left(inner: Inner, end: str, rank: int) -> None:
+    left = inner[f"test_one_rank_{end}_in_a_call_that_never_ends"].sections["left behind"]
+    assert left.strip() == f"rank {rank} left an RPC agent: WorkerInfo(id={rank}, name=worker{rank})"
 
 
 def test_a_failing_rank_is_the_root_cause(inner: Inner) -> None:
@@ -301,6 +327,15 @@ def test_a_failing_rank_is_the_root_cause_while_others_call(inner: Inner, others
     told = inner[f"test_one_rank_fails_while_others_{others}"]
     assert told.outcome == "failed"
     assert "rank 1 of 3 failed first, in call" in told.text
+    assert "ValueError: the root cause" in told.text
+
+
+@pytest.mark.parametrize("end", ["fails", "passes"])
+def test_a_call_that_never_ends_hides_no_failure(inner: Inner, end: str) -> None:
+    """torch's shutdown waits for it, even one that is not graceful."""
+    told = inner[f"test_one_rank_{end}_in_a_call_that_never_ends"]
+    assert told.outcome == "failed"
+    assert "rank 0 of 2 failed first, in call" in told.text
     assert "ValueError: the root cause" in told.text
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.inner import Inner, Project
 
 SOURCE = """
-    import os, unittest
+    import os, threading, unittest
     import pytest, torch
     import torch.distributed as dist
     import torch.distributed.rpc as rpc
@@ -24,6 +24,12 @@ SOURCE = """
 
     def no_agent():
         return not api._is_current_rpc_agent_set()
+
+    CALLED = threading.Event()
+
+    def be_called_for_ever():
+        CALLED.set()
+        threading.Event().wait()
 
     class TestPlain(RpcAgentTestFixture):
         @dist_init
@@ -90,6 +96,14 @@ SOURCE = """
         @dist_init
         def test_raises_on_one_rank(self):
             self.assertNotEqual(self.rank, 1)
+
+        @dist_init
+        def test_raises_in_a_call_that_never_ends(self):
+            if self.rank == 1:
+                rpc.rpc_async("worker0", be_called_for_ever)
+            else:
+                CALLED.wait()
+                self.fail("the root cause")
 
         @dist_init(clean_shutdown=False)
         def test_ends_abruptly(self):
@@ -182,6 +196,7 @@ OUTCOMES = {
     "TestSizeAsAttribute::test_group_beside_the_agent": "passed",
     "TestSizeAsProperty::test_two_ranks": "passed",
     "TestSizeAsProperty::test_raises_on_one_rank": "failed",
+    "TestSizeAsProperty::test_raises_in_a_call_that_never_ends": "failed",
     "TestSizeAsProperty::test_ends_abruptly": "passed",
     "TestSizeAsProperty::test_skips": "skipped",
     "TestSizeAsProperty::test_expected_failure": "xfailed",
@@ -220,6 +235,12 @@ def test_a_method_that_raises_on_one_rank_is_the_root_cause(inner: Inner) -> Non
     assert "rank 0: passed" in told.text
 
 
+def test_a_call_that_never_ends_hides_no_failure(inner: Inner) -> None:
+    told = inner["TestSizeAsProperty::test_raises_in_a_call_that_never_ends"]
+    assert "rank 0 of 2 failed first, in call" in told.text
+    assert "AssertionError: the root cause" in told.text
+
+
 def test_a_reference_that_is_left_is_a_leak(inner: Inner) -> None:
     left = inner["TestOptions::test_leaks_a_reference"].sections["left behind"]
     assert "rank 1 left an RRef: 1 RRef that it owns, still in use here or on another rank" in left
@@ -227,4 +248,5 @@ def test_a_reference_that_is_left_is_a_leak(inner: Inner) -> None:
 
 def test_nothing_else_is_said_to_be_left(inner: Inner) -> None:
     told = [one["nodeid"] for one in inner.warnings if one["warning"] == "LeakWarning"]
-    assert [one for one in told if not one.endswith("test_leaks_a_reference")] == []
+    leaves = ("test_leaks_a_reference", "test_raises_in_a_call_that_never_ends")
+    assert [one for one in told if not one.endswith(leaves)] == []

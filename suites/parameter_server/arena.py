@@ -26,7 +26,7 @@ import torch._dynamo  # the first optimizer imports it; here once, instead of in
 import torch.distributed.rpc as rpc
 from everyrank import current_world
 from everyrank.rank import current_rank
-from everyrank.rpc import shut_down
+from everyrank.rpc import let_go
 from everyrank.suites import acts
 from everyrank.suites.compare import EXACT, Comparison
 from everyrank.suites.contract import Point
@@ -185,6 +185,6 @@ def arena(subject: Subject, point: Point) -> Iterator[Arena | None]:
         yield inside
     except BaseException:
         # The end of the case would wait for trainers that were never answered.
-        shut_down(current_rank(), graceful=False)
+        let_go(current_rank())
         raise
     gc.collect()  # the law's server, and the reference to it
