@@ -26,15 +26,56 @@ law = CONTRACT.law
 #: clients are late, and longer than a core's turn: of steps that are not serialized, one reads what another is about
 #: to change, on one core too.
 LARGE = (1 << 21,)
-ROUNDS = 10
 #: With gradients of one, a step takes p to -1 - 1.1 * p: away from REST, by GROWTH, so that no error fades.
 HOW = {"lr": 1.0, "weight_decay": 2.1}
 GROWTH, REST = -1.1, -1 / 2.1
 
 
-def train(optimizer: Any, rrefs: Sequence[Any], meet: Callable[[], object]) -> None:
-    """One client: ROUNDS steps, each at the same time as the others', with gradients of one everywhere."""
-    for _ in range(ROUNDS):
+class Watched(SGD):
+    """SGD that tells whether two steps were made at the same time, whatever they did to each other.
+
+    It cannot watch what a subject makes of SGD itself, say in TorchScript: there is the race for that.
+    """
+
+    door = threading.Condition()
+    inside = 0
+    waits = 0
+    together = False
+
+    def step(self, closure: Any = None) -> Any:
+        with self.door:
+            Watched.inside += 1
+            Watched.together = Watched.together or self.inside > 1
+            self.door.notify_all()
+            if self.waits and not self.together:
+                Watched.waits -= 1
+                self.door.wait_for(lambda: self.together, WHILE)
+        try:
+            return super().step(closure)
+        finally:
+            with self.door:
+                Watched.inside -= 1
+
+
+def watch() -> None:
+    """On an owner: from now on."""
+    Watched.inside, Watched.waits, Watched.together = 0, 2, False
+
+
+def were_together() -> bool:
+    """On an owner."""
+    return Watched.together
+
+
+#: By so much a client may come late, on a busy machine. Two steps of those that are serialized wait for it.
+WHILE = 0.3
+#: What each client makes at the same time as the others: steps, by optimizer.
+STEPS = {Watched: 2, SGD: 10}
+
+
+def train(optimizer: Any, rrefs: Sequence[Any], meet: Callable[[], object], steps: int) -> None:
+    """One client: so many steps, each at the same time as the others', with gradients of one everywhere."""
+    for _ in range(steps):
         with dist_autograd.context() as context_id:
             total = rpc.rpc_sync(rrefs[0].owner(), sums, args=(rrefs,))
             dist_autograd.backward(context_id, [total])
@@ -60,19 +101,21 @@ def _as_one_by_one(place: Arena, before: dict[str, torch.Tensor], steps: int) ->
         )
 
 
+def _never_together(place: Arena) -> None:
+    check(not place.on(1, were_together), "two steps were made at the same time on worker1")
+
+
 @law("concurrent.same-client", lambda: points.plain(2))
 def same_client(place: Arena, point: Point) -> None:
     """Steps that one client makes at the same time are serialized: none is lost."""
     parameters = place.own([(1, LARGE), (1, (3,))])
-    with subject_acts():
-        ours = place.build(SGD, parameters, **HOW)
     threads = 4
     start = threading.Barrier(threads)
     failed: list[Exception] = []
 
-    def work() -> None:
+    def work(ours: Any, steps: int) -> None:
         try:
-            train(ours, [one.rref for one in parameters], start.wait)
+            train(ours, [one.rref for one in parameters], start.wait, steps)
         except threading.BrokenBarrierError:
             pass  # another has failed
         except Exception as error:
@@ -80,13 +123,18 @@ def same_client(place: Arena, point: Point) -> None:
             failed.append(error)
 
     before = place.values()
-    workers = [threading.Thread(target=work) for _ in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    check(not failed, f"a concurrent step raised: {failed[:1]}")
-    _as_one_by_one(place, before, threads * ROUNDS)
+    place.on(1, watch)
+    for optimizer, steps in STEPS.items():
+        with subject_acts():
+            ours = place.build(optimizer, parameters, **HOW)
+        workers = [threading.Thread(target=work, args=(ours, steps)) for _ in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        check(not failed, f"a concurrent step raised: {failed[:1]}")
+        _never_together(place)
+    _as_one_by_one(place, before, threads * sum(STEPS.values()))
 
 
 @law("concurrent.many-clients", lambda: points.plain(3))
@@ -96,16 +144,19 @@ def many_clients(place: Arena, point: Point) -> None:
     before = place.values()
     rrefs = [one.rref for one in parameters]
     together[:] = [threading.Barrier(2)]
-    with subject_acts():
-        clients = [rpc.rpc_async(f"worker{rank}", client, args=(rrefs,)) for rank in (0, 2)]
-        for future in clients:
-            future.wait()
-    _as_one_by_one(place, before, len(clients) * ROUNDS)
+    place.on(1, watch)
+    for optimizer, steps in STEPS.items():
+        with subject_acts():
+            clients = [rpc.rpc_async(f"worker{rank}", client, args=(optimizer, rrefs, steps)) for rank in (0, 2)]
+            for future in clients:
+                future.wait()
+        _never_together(place)
+    _as_one_by_one(place, before, 2 * sum(STEPS.values()))
 
 
-def client(rrefs: Sequence[Any]) -> None:
+def client(optimizer: Any, rrefs: Sequence[Any], steps: int) -> None:
     """On a client: an optimizer of its own over the parameters of another worker."""
-    train(acting[0].build(SGD, rrefs, **HOW), rrefs, lambda: rpc.rpc_sync("worker0", meet))
+    train(acting[0].build(optimizer, rrefs, **HOW), rrefs, lambda: rpc.rpc_sync("worker0", meet), steps)
 
 
 #: Where the clients wait for each other: on worker0.
