@@ -30,7 +30,9 @@ _NATIVE_FRAME = re.compile(
     r'^\s+\(C\) File "(?P<file>.*)", line (?P<line>\d+), in '
     r"(?P<function>.*?)(?: \(inlined\))? \((?P<library>[^()]*)\)$"
 )
-_THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+")
+_THREAD = re.compile(r"^(?:Current thread|Thread) (?P<id>0x[0-9a-f]+)")
+
+Stack = tuple[Frame, ...]  # innermost first
 
 
 @dataclass(frozen=True)
@@ -38,19 +40,21 @@ class Stance:
     """One rank in a roll call."""
 
     rank: int
-    stack: tuple[Frame, ...]  # the main thread's, innermost first
+    stack: Stack  # the main thread's
+    beside: tuple[Stack, ...] = ()  # those of its other threads that run the user's code: RPC calls, say
     state: str = ""  # what the kernel says, where that matters: stopped
     native: tuple[str, ...] = ()  # the C frames that it is in, innermost first, or why they are not known
 
     @property
     def doing(self) -> str:
-        """A rank in a library's function waits, as far as can be told; one in the user's own code may not."""
-        if self.stack:
-            waits = not is_users(self.stack[0].file)
-            told = f"{'waiting ' if waits else ''}in {standing(self.stack)}"
-        else:
-            told = "not answering (no stack can be had)"
+        told = _doing(self.stack) if self.stack else "not answering (no stack can be had)"
         return f"{told}, {self.state}" if self.state else told
+
+
+def _doing(stack: Stack) -> str:
+    """Who is in a library's function waits, as far as can be told; who is in the user's own code may not."""
+    waits = not is_users(stack[0].file)
+    return f"{'waiting ' if waits else ''}in {standing(stack)}"
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,9 @@ def ask(seats: dict[int, Asked], native_within: float = 0.0, stop: bool = True) 
     if stop:
         _signal(seats, signal.SIGCONT)
     _await_answers(seats, before)
-    stances = [Stance(rank, parse(read_all(seat.stacks)), states[rank]) for rank, seat in sorted(seats.items())]
+    stances = [
+        Stance(rank, *parse(read_all(seat.stacks)), state=states[rank]) for rank, seat in sorted(seats.items())
+    ]
     if native_within and len(seats) > _NATIVE_READERS:
         # Reading costs 0.3 s and more of a core, and the bound on a world's end holds: a few tell for all.
         asked = [group[0].rank for _, group in groups(stances)][:_NATIVE_READERS]
@@ -110,16 +116,22 @@ def _size(seat: Asked) -> int:
     return os.fstat(seat.stacks.fileno()).st_size
 
 
-def parse(text: str) -> tuple[Frame, ...]:
-    """The main thread of the last dump in what faulthandler wrote."""
-    stacks: list[list[Frame]] = []
+def parse(text: str) -> tuple[Stack, tuple[Stack, ...]]:
+    """The main thread of the last dump in what faulthandler wrote, and the others that run the user's code."""
+    stacks: list[tuple[str, list[Frame]]] = []
     for line in text.splitlines():
-        if _THREAD.match(line):
-            stacks.append([])
+        if thread := _THREAD.match(line):
+            stacks.append((thread["id"], []))
         elif (match := _FRAME.match(line)) and stacks:
             number = int(match["line"]) if match["line"].isdigit() else 0
-            stacks[-1].append(Frame(match["file"], number, match["function"]))
-    return tuple(stacks[-1]) if stacks else ()
+            stacks[-1][1].append(Frame(match["file"], number, match["function"]))
+    if not stacks:
+        return (), ()
+    # The main thread ends each dump.
+    main, stack = stacks.pop()
+    ends = [number for number, (thread, _) in enumerate(stacks) if thread == main]
+    others = [tuple(frames) for _, frames in stacks[ends[-1] + 1 if ends else 0 :]]
+    return tuple(stack), tuple(other for other in others if any(is_users(frame.file) for frame in other))
 
 
 def _state(pid: int | None) -> str:
@@ -190,6 +202,7 @@ def told(stances: list[Stance]) -> str:
     for _, group in groups(stances):
         lines += ["", f"{ranks_text([stance.rank for stance in group])}, innermost frame first:"]
         lines += [f"  {frame.function} at {frame.file}:{frame.line}" for frame in until_pytest(group[0].stack)]
+        lines += _beside(group)
         native = next((stance for stance in group if stance.native), None)
         if native is not None:
             lines += [f"  native frames of rank {native.rank}:", *(f"    {frame}" for frame in native.native)]
@@ -198,7 +211,21 @@ def told(stances: list[Stance]) -> str:
     return "\n".join(lines)
 
 
-def until_pytest(stack: tuple[Frame, ...]) -> list[Frame]:
+def _beside(group: list[Stance]) -> list[str]:
+    """What other threads of these ranks are at in the user's code: a line for each place."""
+    places: dict[str, list[int]] = {}
+    for stance in group:
+        for stack in stance.beside:
+            places.setdefault(_doing(stack), []).append(stance.rank)
+    lines = []
+    for doing, ranks in places.items():
+        who = "another thread" if len(ranks) == 1 else f"{len(ranks)} other threads"
+        verb = "is" if len(ranks) == 1 else "are"
+        lines.append(f"  {who} of {ranks_text(sorted(set(ranks)))} {verb} {doing}")
+    return lines
+
+
+def until_pytest(stack: Stack) -> list[Frame]:
     """The stack down to where pytest called the user's code."""
     users = [number for number, frame in enumerate(stack) if is_users(frame.file)]
     ours = [number for number, frame in enumerate(stack) if is_ours(frame.file)]

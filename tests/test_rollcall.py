@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from everyrank import rollcall
 from everyrank.frames import Frame
@@ -16,10 +18,10 @@ REDUCES = (Frame(TORCH, 3010, "all_reduce"), WRAPPER, Frame(HERE, 40, "test_loop
 RECEIVES = (Frame(TORCH, 2200, "recv"), WRAPPER, Frame(HERE, 38, "test_loop"), PYTEST)
 LOOPS = (Frame(HERE, 7, "step"), Frame(HERE, 38, "test_loop"), PYTEST)
 
-DUMP = """\
+DUMP = f"""\
 Thread 0x00007f11 (most recent call first):
-  File "/usr/lib/python3.12/threading.py", line 359 in wait
-  File "/usr/lib/python3.12/threading.py", line 1032 in _bootstrap
+  File "{threading.__file__}", line 359 in wait
+  File "{threading.__file__}", line 1032 in _bootstrap
 
 Current thread 0x00007f12 (most recent call first):
   File "/home/me/a folder, odd/test_x.py", line 12 in <lambda>
@@ -36,7 +38,7 @@ def _no_native_reader(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_main_thread_comes_last_in_a_dump() -> None:
-    assert rollcall.parse(DUMP) == (
+    assert rollcall.parse(DUMP)[0] == (
         Frame("/home/me/a folder, odd/test_x.py", 12, "<lambda>"),
         Frame("/home/me/test_x.py", 0, "test_loop"),
     )
@@ -44,16 +46,24 @@ def test_the_main_thread_comes_last_in_a_dump() -> None:
 
 def test_of_several_dumps_the_last_counts() -> None:
     again = 'Current thread 0x00007f12 (most recent call first):\n  File "/home/me/test_x.py", line 9 in later\n'
-    assert rollcall.parse(DUMP + again) == (Frame("/home/me/test_x.py", 9, "later"),)
+    assert rollcall.parse(DUMP + again)[0] == (Frame("/home/me/test_x.py", 9, "later"),)
 
 
 @pytest.mark.parametrize("text", ["", "Fatal Python error: Aborted\n", '  File "/a.py", line 1 in f\n', "\ufffd\x00"])
 def test_no_thread_is_no_stack(text: str) -> None:
-    assert rollcall.parse(text) == ()
+    assert rollcall.parse(text) == ((), ())
 
 
 def test_a_dump_cut_off_in_the_middle_is_read_as_far_as_it_goes() -> None:
-    assert rollcall.parse(DUMP[:-30]) == (Frame("/home/me/a folder, odd/test_x.py", 12, "<lambda>"),)
+    assert rollcall.parse(DUMP[:-30])[0] == (Frame("/home/me/a folder, odd/test_x.py", 12, "<lambda>"),)
+
+
+def test_threads_that_run_the_users_code_are_kept_and_only_those_of_the_last_dump() -> None:
+    frames = f'  File "{TORCH}", line 3 in wait\n  File "{HERE}", line 5 in serve\n'
+    call = f"Thread 0x00007f13 (most recent call first):\n{frames}\n"
+    assert rollcall.parse(DUMP)[1] == ()
+    assert rollcall.parse(DUMP + call + DUMP)[1] == ((Frame(TORCH, 3, "wait"), Frame(HERE, 5, "serve")),)
+    assert rollcall.parse(call + DUMP + DUMP)[1] == ()
 
 
 # --- where a rank stands ---------------------------------------------------------------------------------
@@ -64,9 +74,9 @@ def test_a_dump_cut_off_in_the_middle_is_read_as_far_as_it_goes() -> None:
     [
         (Stance(0, REDUCES), "waiting in all_reduce at test_x.py:40"),
         (Stance(0, LOOPS), "in step at test_x.py:7"),
-        (Stance(0, LOOPS, "stopped"), "in step at test_x.py:7, stopped"),
+        (Stance(0, LOOPS, state="stopped"), "in step at test_x.py:7, stopped"),
         (Stance(0, ()), "not answering (no stack can be had)"),
-        (Stance(0, (), "stopped"), "not answering (no stack can be had), stopped"),
+        (Stance(0, (), state="stopped"), "not answering (no stack can be had), stopped"),
     ],
 )
 def test_a_rank_stands_where_the_users_code_called(stance: Stance, doing: str) -> None:
@@ -94,7 +104,7 @@ def test_groups_of_one_size_come_by_rank() -> None:
 
 
 def test_a_stopped_rank_is_not_of_the_group_that_stands_at_the_same_line() -> None:
-    stances = [Stance(0, LOOPS), Stance(1, LOOPS, "stopped"), Stance(2, LOOPS)]
+    stances = [Stance(0, LOOPS), Stance(1, LOOPS, state="stopped"), Stance(2, LOOPS)]
     assert rollcall.folded(stances)[0] == "rank 1 is in step at test_x.py:7, stopped"
 
 
@@ -119,6 +129,21 @@ def test_each_group_shows_one_stack_down_to_the_test() -> None:
         f"  all_reduce at {TORCH}:3010",
         f"  wrapper at {WRAPPER.file}:81",
         f"  test_loop at {HERE}:40",
+    ]
+
+
+def test_other_threads_in_the_users_code_are_told_by_place() -> None:
+    """A rank that waits for an RPC waits for what a thread of another does."""
+    serves = (Frame(TORCH, 3, "wait"), Frame(HERE, 5, "serve"))
+    stances = [
+        Stance(0, REDUCES, beside=(serves, serves)),
+        Stance(1, LOOPS),
+        Stance(2, REDUCES, beside=(serves, (Frame(HERE, 9, "once"),))),
+    ]
+    lines = rollcall.told(stances).splitlines()
+    assert [line for line in lines if "thread" in line] == [
+        "  3 other threads of ranks 0,2 are waiting in wait at test_x.py:5",
+        "  another thread of rank 2 is in once at test_x.py:9",
     ]
 
 

@@ -62,8 +62,13 @@ SOURCE = """
             except BaseException:
                 continue
 
+    def serve():
+        threading.Event().wait()
+
     @late
     def test_all_wait(world):
+        if world.rank == 2:
+            threading.Thread(target=serve, daemon=True).start()
         threading.Event().wait()
 
     @late
@@ -163,6 +168,11 @@ def test_ranks_that_all_hang_are_told_together(worlds: Inner, test: str) -> None
 )
 def test_the_roll_call_says_what_the_odd_one_does(worlds: Inner, test: str, where: str) -> None:
     assert where in worlds[test].text
+
+
+def test_another_thread_in_the_users_code_is_told(worlds: Inner) -> None:
+    text = worlds["test_all_wait"].text
+    assert re.findall(r"another thread of (.*):\d+$", text, re.M) == ["rank 2 is waiting in wait at test_inner.py"]
 
 
 def test_a_rank_that_was_stopped_is_said_to_be(worlds: Inner) -> None:
