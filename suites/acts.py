@@ -4,37 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from everyrank.suites.errors import BrokenAdapter, Deviation, Unusable
 
 
-def last_line(text: str) -> str:
-    """Of an error that came over RPC: the rest of its text is the other side's traceback."""
-    return (text.strip().splitlines()[-1:] or [""])[0]
-
-
 def in_a_line(error: Exception) -> str:
     """An error on one line. Over RPC its text is wrapped in those of other places, with their tracebacks."""
     lines = str(error).strip().splitlines() or [""]
-    named = [line for line in lines if re.match(r"\w+(Error|Exception)\b", line)]
-    return f"{type(error).__name__}: {(named or lines)[-1 if named else 0]}"
+    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+    told, kind = named[-1] if named else lines[0], type(error).__name__
+    return told if told.startswith(kind) else f"{kind}: {told}"
 
 
-def first_line(text: str) -> str:
-    return (text.strip().splitlines()[:1] or [""])[0]
+class subject_acts:
+    """Where a subject has no reason to raise. A class, since a traceback would show the insides of contextlib."""
 
+    def __enter__(self) -> None:
+        pass
 
-@contextlib.contextmanager
-def subject_acts(told: Callable[[str], str] = last_line) -> Iterator[None]:
-    """Where a subject has no reason to raise. ``told`` is how much of an error's text is told."""
-    try:
-        yield
-    except (BrokenAdapter, Deviation):
-        raise
-    except Exception as error:
-        raise Deviation(f"raised {type(error).__name__}: {told(str(error))}") from error
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        __tracebackhide__ = True
+        if isinstance(error, Exception) and not isinstance(error, (BrokenAdapter, Deviation)):
+            raise Deviation(f"raised {in_a_line(error)}") from error
 
 
 @contextlib.contextmanager

@@ -122,6 +122,7 @@ class Case:
 
     def outcome(self) -> Outcome:
         """What the law found on this rank."""
+        __tracebackhide__ = True
         if self.point.not_applicable:
             return Outcome("not-applicable", self.point.not_applicable)
         try:

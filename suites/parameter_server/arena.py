@@ -18,7 +18,6 @@ import copy
 import gc
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +26,7 @@ import torch.distributed.rpc as rpc
 from everyrank import current_world
 from everyrank.rank import current_rank
 from everyrank.rpc import let_go
-from everyrank.suites import acts
+from everyrank.suites.acts import subject_acts
 from everyrank.suites.compare import EXACT, Comparison
 from everyrank.suites.contract import Point
 from everyrank.suites.errors import BrokenAdapter, Deviation
@@ -166,9 +165,6 @@ def exact(like: torch.Tensor, generator: torch.Generator, sparse: bool = False) 
         return dense
     rows = torch.randperm(like.shape[0], generator=generator)[: max(1, like.shape[0] // 2)]
     return torch.sparse_coo_tensor(rows.unsqueeze(0), dense[rows], like.shape, check_invariants=True)
-
-
-subject_acts = partial(acts.subject_acts, str)
 
 
 @contextlib.contextmanager

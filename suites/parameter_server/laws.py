@@ -11,12 +11,12 @@ import torch.distributed.rpc as rpc
 from everyrank.fixtures.data import batch, loss, whole_batch
 from everyrank.fixtures.models import MODELS
 from everyrank.fixtures.optimizers import row
-from everyrank.suites.acts import in_a_line, plainly, stayed
+from everyrank.suites.acts import in_a_line, plainly, stayed, subject_acts
 from everyrank.suites.compare import CLOSE_FP64, Comparison, check, same
 from everyrank.suites.contract import Contract, Point
 from everyrank.suites.errors import Unusable
 from everyrank.suites.parameter_server import points
-from everyrank.suites.parameter_server.arena import BLOCKS, Arena, Served, arena, subject_acts
+from everyrank.suites.parameter_server.arena import BLOCKS, Arena, Served, arena
 from everyrank.suites.parameter_server.points import sgd
 from everyrank.suites.parameter_server.reports import GRACE, PATIENCE
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import torch
 import torch.distributed.rpc as rpc
+from everyrank.suites.acts import subject_acts
 from everyrank.suites.compare import check
 from everyrank.suites.contract import Point
 from everyrank.suites.errors import Deviation
 from everyrank.suites.parameter_server import points
-from everyrank.suites.parameter_server.arena import Arena, Served, subject_acts
+from everyrank.suites.parameter_server.arena import Arena, Served
 from everyrank.suites.parameter_server.laws import CONTRACT
 from everyrank.suites.parameter_server.reports import PATIENCE, Report, parameters
 

@@ -9,7 +9,6 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch._dynamo  # the first optimizer imports it; here once, instead of in
 import torch.distributed as dist
 from everyrank import current_world
 from everyrank.fixtures.data import loss
-from everyrank.suites import acts
+from everyrank.suites.acts import subject_acts
 from everyrank.suites.compare import CLOSE_FP64, EXACT, Comparison, Tolerance
 from everyrank.suites.contract import Point
 from everyrank.suites.errors import BrokenAdapter, Deviation
@@ -186,9 +185,6 @@ def _connections() -> dict[int, str]:
             if link.startswith("socket:"):
                 found[int(name)] = link
     return found
-
-
-subject_acts = partial(acts.subject_acts, acts.first_line)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from everyrank.fixtures.data import loss
-from everyrank.suites.acts import plainly, stayed
+from everyrank.suites.acts import plainly, stayed, subject_acts
 from everyrank.suites.compare import CLOSE_FP64
 from everyrank.suites.contract import Contract, Point
 from everyrank.suites.reference import Plan, order_matched, whole_batch
@@ -17,7 +17,6 @@ from everyrank.suites.replicate.arena import (
     arena,
     gradients,
     load,
-    subject_acts,
     unsynced,
     values,
 )

@@ -9,10 +9,11 @@ from functools import partial
 from typing import Any
 
 from everyrank.fixtures.failing import InjectedError
+from everyrank.suites.acts import subject_acts
 from everyrank.suites.contract import Point
 from everyrank.suites.reference import Plan, order_matched
 from everyrank.suites.replicate import points
-from everyrank.suites.replicate.arena import Arena, Group, collect, error_of, load, subject_acts, values
+from everyrank.suites.replicate.arena import Arena, Group, collect, error_of, load, values
 from everyrank.suites.replicate.laws import CONTRACT
 from torch import nn
 

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
+from everyrank.suites.acts import subject_acts
 from everyrank.suites.compare import same
 from everyrank.suites.contract import Point
 from everyrank.suites.errors import Deviation
 from everyrank.suites.reference import Plan, order_matched
 from everyrank.suites.replicate import points
-from everyrank.suites.replicate.arena import Arena, error_of, gradients, load, subject_acts, values
+from everyrank.suites.replicate.arena import Arena, error_of, gradients, load, values
 from everyrank.suites.replicate.laws import CONTRACT, own_gradients
 from torch import nn
 
