@@ -91,7 +91,7 @@ class Rank:
         self.notes: dict[str, Any] = {}
         self._phases: list[Phase] = []
         self._warnings: list[Warned] = []
-        self._calling = False
+        self.calling = False
         self._subtest: Phase | None = None
         self._progress: Progress
         self._terminal = Terminal(terminal)
@@ -318,11 +318,11 @@ class Rank:
         __tracebackhide__ = True
         self._progress.enter("call")
         sow(self.order.seed)  # whatever the fixtures drew
-        self._calling = True
+        self.calling = True
         try:
             return (yield)
         finally:
-            self._calling = False
+            self.calling = False
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(self) -> Generator[None, Any, Any]:
@@ -345,7 +345,7 @@ class Rank:
             outcome, brief = "xpassed", str(report.longrepr)
         data = bounded(self._serializer(config=self.config, report=report))
         phase = Phase(str(report.when), outcome, data, at, brief, where, signature, strict)
-        if self._calling:
+        if self.calling:
             self._subtest = phase  # its report follows
             return report
         self._phases.append(phase)

@@ -28,6 +28,12 @@ LOCAL_TRANSPORTS = ("uv",)
 #: The message that drops a reference may be on its way, and is sent again when a fault drops it.
 SETTLE = 3.0
 
+#: An agent that is let go ends in milliseconds, or never. In a test's call, no more than this: others fail by it, and
+#: the failure that comes first must be told within the harness's GRACE of theirs.
+PROMPT = 0.2
+#: In its teardown. Two ranks may need this one after the other, within the harness's BUSY_GRACE.
+PARTING = 2.0
+
 Test = TypeVar("Test", bound=Callable[..., Any])
 
 
@@ -142,7 +148,7 @@ def backend_options(world: World, options: AgentOptions, store: str = "") -> tup
 
 @contextlib.contextmanager
 def agent(rank: Rank, options: AgentOptions) -> Iterator[Agent]:
-    """An agent for one test. It is shut down in every case: gracefully when this rank did well."""
+    """An agent for one test. It is shut down in every case: gracefully when all ranks did well."""
     world = rank.world
     backend, chosen = backend_options(world, options)
     names = tuple(options.name.format(rank=number) for number in range(world.size))
@@ -206,12 +212,20 @@ def let_go(rank: Rank) -> None:
 
     torch waits for the calls that it still works on, and some never end (docs/findings/rpc-abrupt-shutdown.md).
     A failure must not become a hang by it: the process is not used again, so they may stay, and the agent is a leak.
+    What torch raises here is a warning only, beside the failure.
     """
+    import torch.distributed.rpc as torch_rpc
+
+    rpc: Any = torch_rpc
+    if not rpc.api._is_current_rpc_agent_set():
+        return
     rank.spent.append("an RPC agent was ended in the middle of its calls")
     ending = threading.Thread(target=shut_down, args=(rank, False), daemon=True)
     with rank.watch.allowing():
         ending.start()
-        ending.join(SETTLE)
+        ending.join(PROMPT if rank.calling else PARTING)
+    if rank.calling:
+        rank.item.addfinalizer(functools.partial(ending.join, PARTING))
 
 
 def _file_leaks(leaks: list[Leak]) -> None:

@@ -12,9 +12,12 @@ from everyrank.suites.errors import BrokenAdapter, Deviation, Unusable
 
 def in_a_line(error: Exception) -> str:
     """An error on one line. Over RPC its text is wrapped in those of other places, with their tracebacks."""
+    kind = type(error).__name__
     lines = str(error).strip().splitlines() or [""]
-    named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
-    told, kind = named[-1] if named else lines[0], type(error).__name__
+    if isinstance(error, KeyError) and "\n" in str(error.args[0] if error.args else ""):
+        lines = str(error.args[0]).splitlines()  # str() of it has them all on one line
+    named = [line for line in lines if re.match(rf"([\w.]*(Error|Exception)|{re.escape(kind)})\b", line)]
+    told = named[-1] if named else lines[0]
     return told if told.startswith(kind) else f"{kind}: {told}"
 
 

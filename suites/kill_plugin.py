@@ -16,7 +16,7 @@ def _outcomes(config: pytest.Config) -> Outcomes:
 
 def _matrices(config: pytest.Config) -> list[Matrix]:
     cells = _outcomes(config).cells
-    return [Matrix(name, cells) for name in asked()] if cells else []
+    return [Matrix(name, cells) for name in asked()]
 
 
 @pytest.hookimpl(trylast=True)
@@ -27,16 +27,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    matrices = _matrices(config)
+    matrices = _matrices(config) if _outcomes(config).cells else []
     for matrix in matrices:
         terminalreporter.write_line(f"\n{matrix.text()}")
-    for report in terminalreporter.stats.get("error", []):
-        if isinstance(report, pytest.CollectReport):  # told by nobody else: failures are what this run is for
-            terminalreporter.write_line(str(report.longrepr))
-    for report in terminalreporter.stats.get("failed", []):
-        if dict(report.user_properties).get("outcome") in NO_KILL:
+    for report in [*terminalreporter.stats.get("error", []), *terminalreporter.stats.get("failed", [])]:
+        if _needs_telling(report):
             terminalreporter.write_line(f"\n{report.nodeid}\n{report.longreprtext}")
     # Last, where they are found in the tail of a log.
     for matrix in matrices:
         for fault in matrix.faults:
             terminalreporter.write_line(f"FAULT: {matrix.contract}: {fault}")
+
+
+def _needs_telling(report: pytest.CollectReport | pytest.TestReport) -> bool:
+    """Failures are what this run is for; an end that is no kill, or that belongs to no case, is not."""
+    said = dict(getattr(report, "user_properties", ()))
+    return said.get("outcome", "error") in NO_KILL

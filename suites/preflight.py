@@ -34,7 +34,7 @@ class Preflight:
         self._approximate.discard(item.nodeid)
         if any(one["notes"].get("approximate") for one in ranks):
             self._approximate.add(item.nodeid)
-        if case is not None and case.prepared and ranks and all(one["phase"] != "setup" for one in ranks):
+        if case is not None and case.prepared and ranks and all(map(_began, ranks)):
             self._well.add((case.whose, case.point.size))
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -62,7 +62,7 @@ class Preflight:
     def _skip_what_would_fail_too(self, case: Case, report: pytest.TestReport, outcome: str) -> None:
         """All of a subject that was never seen to work; of one that was, what is of this world size."""
         text, size = str(report.longrepr), case.point.size
-        dead = outcome == "timeout" or (outcome == "crash" and case.prepared)
+        dead = case.prepared and outcome in ("timeout", "crash")
         unused = (case.whose, size) not in self._well and (UNUSABLE in text or dead)
         if FAULT in text or unused:
             works = FAULT not in text and any(whose == case.whose for whose, _ in self._well)
@@ -74,6 +74,11 @@ class Preflight:
             case = self._cases[item.nodeid]
             if case.whose == whose and size in (None, case.point.size):
                 item.add_marker(pytest.mark.skip(reason=reason), append=False)
+
+
+def _began(rank: dict[str, Any]) -> bool:
+    """Whether a rank came to the law, so that its setup, with the plainest use, went well."""
+    return rank["phase"] in ("call", "teardown") or rank["outcome"] == "passed"
 
 
 def identify(items: Iterable[pytest.Item]) -> None:

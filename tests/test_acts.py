@@ -7,16 +7,24 @@ from everyrank.suites.acts import in_a_line, subject_acts
 from everyrank.suites.errors import BrokenAdapter, Deviation
 
 FAR = """\
-ValueError: On WorkerInfo(id=1, name=worker1):
+On WorkerInfo(id=1, name=worker1):
 ValueError('a bad step')
 Traceback (most recent call last):
   File "/home/me/optimizer.py", line 4, in step
     raise ValueError("a bad step")
 ValueError: a bad step
+"""
 
+# Where an error has passed through two places.
+FARTHER = f"""\
+ValueError: {FAR}
 At:
   /venv/lib/python3.12/site-packages/torch/distributed/rpc/internal.py(236): _handle_exception
 """
+
+
+class Refused(Exception):
+    """An error that is not named as one."""
 
 
 @pytest.mark.parametrize(
@@ -25,7 +33,13 @@ At:
         (ValueError("a bad step"), "ValueError: a bad step"),
         (ValueError("a bad step\nand why"), "ValueError: a bad step"),
         (ValueError(), "ValueError: "),
+        (KeyError("lr"), "KeyError: 'lr'"),
+        (KeyError(), "KeyError: "),
         (ValueError(FAR), "ValueError: a bad step"),
+        (ValueError(FARTHER), "ValueError: a bad step"),
+        (KeyError(FAR.replace("ValueError", "KeyError")), "KeyError: a bad step"),
+        (Exception(FAR.replace("ValueError", "Exception")), "Exception: a bad step"),
+        (Refused(FAR.replace("ValueError", "Refused")), "Refused: a bad step"),
         (RuntimeError(FAR), "RuntimeError: ValueError: a bad step"),
         (RuntimeError("once\ntorch.OutOfMemoryError: no room"), "RuntimeError: torch.OutOfMemoryError: no room"),
     ],

@@ -100,12 +100,18 @@ def test_an_end_that_is_no_kill_is_told_whole_and_the_faults_come_last(
         """
         import pytest
 
-        @pytest.mark.parametrize("end", ["fail", "timeout"])
-        def test_a_rogue(record_property, end):
+        @pytest.fixture
+        def case(record_property, request):
             record_property("subject", "skips-the-caller")
-            record_property("case", "rpc-optimizer/parity.one-step[ws2]")
-            record_property("outcome", end)
-            raise RuntimeError(f"ended by {end}")
+            record_property("case", f"rpc-optimizer/parity.one-step[{request.param}-ws2]")
+            record_property("outcome", request.param)
+            if request.param == "error":
+                raise RuntimeError("ended by error")
+            return request.param
+
+        @pytest.mark.parametrize("case", ["fail", "timeout", "error"], indirect=True)
+        def test_a_rogue(case):
+            raise RuntimeError(f"ended by {case}")
         """
     )
     quiet = ["--no-summary", "--tb=no", "-q", "-p", "everyrank.suites.kill_plugin"]
@@ -115,12 +121,20 @@ def test_an_end_that_is_no_kill_is_told_whole_and_the_faults_come_last(
     done.stdout.fnmatch_lines(
         [
             "skips-the-caller * !*",
+            "*RuntimeError: ended by error",
             "*RuntimeError: ended by timeout",
+            "FAULT: rpc-optimizer: skips-the-caller ends parity.one-step by error, which is no kill",
             "FAULT: rpc-optimizer: skips-the-caller ends parity.one-step by timeout, which is no kill",
             "FAULT: rpc-optimizer: no rogue is killed by errors.arguments",
-            "2 failed*",
+            "2 failed, 1 error*",
         ]
     )
+
+
+def test_a_run_without_a_case_is_not_perfect(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVERYRANK_CONTRACTS", "rpc-optimizer")
+    pytester.makepyfile("def test_nothing(): pass")
+    assert pytester.runpytest_subprocess("-p", "everyrank.suites.kill_plugin").ret == 1
 
 
 @pytest.mark.parametrize("contract", contracts())

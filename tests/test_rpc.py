@@ -212,6 +212,12 @@ SOURCE = """
             raise ValueError("the root cause")
 
     @pytest.mark.world(2)
+    def test_both_ranks_are_in_calls_that_never_end(rpc_agent, world):
+        rpc.rpc_async(rpc_agent.names[1 - world.rank], be_called_for_ever)
+        CALLED.wait()
+        assert world.rank == 1, "the root cause"
+
+    @pytest.mark.world(2)
     def test_one_rank_passes_in_a_call_that_never_ends(rpc_agent, world):
         if world.rank == 0:
             rpc.rpc_async("worker1", be_called_for_ever)
@@ -306,12 +312,17 @@ def test_no_false_alarms(inner: Inner) -> None:
     told = [(one["nodeid"], one["text"]) for one in inner.warnings]
     # torch's scripted optimizers warn past every filter.
     told = [one for one in told if "TorchScript" not in one[1]]
-    assert [one for one in told if "never_ends" not in one[0]] == []
+    assert [one for one in told if "never_end" not in one[0]] == []
 
 
 @pytest.mark.parametrize(("end", "rank"), [("fails", 0), ("passes", 1)])
 def test_an_agent_whose_call_never_ends_is_left(inner: Inner, end: str, rank: int) -> None:
-    left = inner[f"test_one_rank_{end}_in_a_call_that_never_ends"].sections["left behind"]
+    """torch's shutdown waits for it, even one that is not graceful."""
+    told = inner[f"test_one_rank_{end}_in_a_call_that_never_ends"]
+    assert "rank 0 of 2 failed first, in call" in told.text
+    assert "ValueError: the root cause" in told.text
+    assert "waiting in" not in told.text
+    left = told.sections["left behind"]
     assert left.strip() == f"rank {rank} left an RPC agent: WorkerInfo(id={rank}, name=worker{rank})"
 
 
@@ -330,13 +341,11 @@ def test_a_failing_rank_is_the_root_cause_while_others_call(inner: Inner, others
     assert "ValueError: the root cause" in told.text
 
 
-@pytest.mark.parametrize("end", ["fails", "passes"])
-def test_a_call_that_never_ends_hides_no_failure(inner: Inner, end: str) -> None:
-    """torch's shutdown waits for it, even one that is not graceful."""
-    told = inner[f"test_one_rank_{end}_in_a_call_that_never_ends"]
-    assert told.outcome == "failed"
+def test_two_agents_whose_calls_never_end_are_both_left(inner: Inner) -> None:
+    told = inner["test_both_ranks_are_in_calls_that_never_end"]
     assert "rank 0 of 2 failed first, in call" in told.text
-    assert "ValueError: the root cause" in told.text
+    assert "waiting in" not in told.text
+    assert len(told.sections["left behind"].strip().splitlines()) == 2
 
 
 def test_a_failure_of_the_callee_is_told_with_its_traceback(inner: Inner) -> None:

@@ -100,7 +100,7 @@ SOURCE = """
         @dist_init
         def test_raises_in_a_call_that_never_ends(self):
             if self.rank == 1:
-                rpc.rpc_async("worker0", be_called_for_ever)
+                rpc.rpc_sync("worker0", be_called_for_ever)
             else:
                 CALLED.wait()
                 self.fail("the root cause")
