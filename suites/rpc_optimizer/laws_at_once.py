@@ -137,6 +137,8 @@ def same_client(place: Arena, point: Point) -> None:
             ours = place.build(optimizer, parameters, **HOW)
             # Its first step is made alone: where steps that make their state race, the process may die of it.
             train(ours, [one.rref for one in parameters], lambda: None, 1)
+        if optimizer is Watched:
+            place.on(1, watch)  # that step had nobody to wait for
         workers = [threading.Thread(target=work, args=(ours, steps)) for _ in range(threads)]
         for worker in workers:
             worker.start()
