@@ -327,11 +327,14 @@ def end_of(fate: Fate) -> str:
 
 
 def said_by(fate: Fate) -> str:
+    """What this rank's own reports say, and where; of a fixture that is not the user's, in which phase."""
     for outcome in ("failed", "xfailed", "skipped"):
         for phase in fate.phases(outcome):
             if outcome == "skipped":
                 return f"skipped: {_reason(phase)}"
             echo = Failure(fate.rank, phase.at, phase).is_echo
             what = "lost the connection to a peer" if echo else _SOURCE.sub("", phase.brief)
-            return f"{what} at {phase.where}" if phase.where else what
+            if phase.where:
+                return f"{what} at {phase.where}"
+            return what if phase.when == "call" else f"{what}, in {phase.when}"
     return ""

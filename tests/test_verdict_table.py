@@ -178,6 +178,14 @@ def test_an_echo_is_told_in_plain_words_among_the_others() -> None:
 
 
 @pytest.mark.parametrize("when", ["setup", "teardown"])
+def test_what_came_in_no_code_of_the_users_is_told_by_its_phase(when: str) -> None:
+    phases = [phase("setup"), phase("call"), phase("teardown")]
+    phases[0 if when == "setup" else 2] = failed(ECHO, when=when, where="")
+    one = verdict(lost(0, SIGSEGV), Fate(1, record(*phases)))
+    assert one.others == (f"rank 1: lost the connection to a peer, in {when}",)
+
+
+@pytest.mark.parametrize("when", ["setup", "teardown"])
 def test_a_failure_is_told_in_the_phase_that_it_came_in(when: str) -> None:
     phases = [phase("setup"), phase("call"), phase("teardown")]
     phases[0 if when == "setup" else 2] = failed(when=when)
