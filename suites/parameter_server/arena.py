@@ -7,8 +7,8 @@ A subject's ``build(module, trainers, optimizer, *, timeout, non_finite)`` makes
 ``optimizer(parameters)`` makes its optimizer, ``timeout`` is how many seconds a round may stay open, and
 ``non_finite`` says that infinite and undefined gradients are taken; a subject has defaults for both. The server's
 ``update_and_fetch(gradients, trainer)`` takes one gradient, or None, for each parameter of ``module``, and returns
-a future of the new model (or of its parameters in order). It is called as it stands, and over an RRef. A subject
-whose server returns the new model itself, when it is there, declares that it ``blocks``.
+a future of the new model (or of its parameters in order). It is called as it stands, and over an RRef to its door. A
+subject whose server returns the new model itself, when it is there, declares that it ``blocks``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,7 @@ from everyrank.suites.acts import subject_acts
 from everyrank.suites.compare import EXACT, Comparison
 from everyrank.suites.contract import Point
 from everyrank.suites.errors import BrokenAdapter, Deviation
+from everyrank.suites.parameter_server.door import door_of
 from everyrank.suites.parameter_server.reports import GRACE, PATIENCE, Report, relay, settle
 from everyrank.suites.subject import Subject
 
@@ -61,8 +63,7 @@ class Arena:
                 f"build of {self.subject.name} returned a {type(server).__name__}, which has no "
                 "update_and_fetch(gradients, trainer)"
             )
-        far = rpc.RRef(server) if self.point.values.get("rpc") else None
-        return Served(self, server, far, trainers, copy.deepcopy(model), optimizer)
+        return Served(self, server, trainers, copy.deepcopy(model), optimizer)
 
 
 class Served:
@@ -72,12 +73,11 @@ class Served:
         self,
         place: Arena,
         server: Any,
-        far: Any,
         trainers: int,
         twin: torch.nn.Module,
         optimizer: Callable[[Any], Any],
     ) -> None:
-        self.server, self.far, self.trainers, self.twin = server, far, trainers, twin
+        self.server, self.trainers, self.twin = server, trainers, twin
         self.names = [name for name, _ in twin.named_parameters()]
         self.twins = list(twin.parameters())
         self.reference = optimizer(list(twin.parameters()))
@@ -86,6 +86,8 @@ class Served:
         self.place = place
         self.rounds = 0
         self.blocks = BLOCKS in place.subject.declares
+        self.door = door_of(server, self.blocks)
+        self.far = rpc.RRef(self.door) if place.point.values.get("rpc") else None
         self.tried = False  # whether it returned when it was first called
 
     def gradients(self, trainer: int, round: int | None = None, sparse: bool = False) -> list[Gradient]:
@@ -98,7 +100,10 @@ class Served:
         """Report, and go on when the server has it. It gets copies, unless these shall be its ``own``."""
         gradients = gradients if own else [None if one is None else one.clone() for one in gradients]
         aside, self.tried = self.blocks or not self.tried, True
-        report = Report(trainer, lambda: self.ask(trainer, gradients, own), aside)
+        taken = None
+        if self.far is not None:
+            self.door.awaits(trainer, taken := threading.Event())
+        report = Report(trainer, lambda: self.ask(trainer, gradients, own), aside, taken)
         if not report.accepted.wait(GRACE if self.blocks else PATIENCE) and not self.blocks:
             raise BrokenAdapter(
                 f"update_and_fetch of {self.place.subject.name} did not return within {PATIENCE:g} s: it returns a "

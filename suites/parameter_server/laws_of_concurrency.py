@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
@@ -53,6 +54,8 @@ def lost_update(place: Arena, point: Point) -> None:
     trainers, rounds = point.values["trainers"], point.values["rounds"]
     served = place.serve(Count(), trainers, points.sgd(lr=1.0))
     if served.far is not None:
+        turns = itertools.count()
+        served.door.within = lambda: by_lines() if next(turns) < _BY_LINES * trainers else nullcontext()
         asked = [
             rpc.rpc_async(f"worker{1 + trainer}", counting, args=(served.far, trainer, trainers, rounds))
             for trainer in range(trainers)
@@ -92,7 +95,7 @@ def _together(served: Served, rounds: int) -> list[list[float]]:
         try:
             for number in range(rounds):
                 start.wait(4 * PATIENCE)
-                with by_lines() if number < _BY_LINES else _freely():
+                with by_lines() if number < _BY_LINES else nullcontext():
                     report = Report(trainer, lambda: served.server.update_and_fetch([gradient], trainer))
                 counted[trainer].append(parameters(report.answer(), trainer)[0].item())
         except threading.BrokenBarrierError:
@@ -121,11 +124,6 @@ def _switching() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
-
-
-@contextmanager
-def _freely() -> Iterator[None]:
-    yield
 
 
 @contextmanager

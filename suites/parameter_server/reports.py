@@ -18,13 +18,19 @@ GRACE = 0.05
 
 
 class Report:
-    """One report of one trainer, asked here, or ``aside`` on a thread of its own where the server may block."""
+    """One report of one trainer, asked here, or ``aside`` on a thread of its own where the server may block.
 
-    def __init__(self, trainer: int, ask: Callable[[], Any], aside: bool = False) -> None:
+    The server has it when ``ask`` returns; or, where that only sends it there, when somebody sets ``taken``.
+    """
+
+    def __init__(
+        self, trainer: int, ask: Callable[[], Any], aside: bool = False, taken: threading.Event | None = None
+    ) -> None:
         self.trainer = trainer
         self.model: Any = None
         self.error: Exception | None = None
-        self.accepted = threading.Event()
+        self.accepted = taken or threading.Event()
+        self._sent = taken is not None
         self.answered = threading.Event()
         self._thread = threading.Thread(target=self._ask, args=(ask,), daemon=True)
         if aside:
@@ -42,7 +48,8 @@ class Report:
                 got.add_done_callback(self._done)
             else:
                 self._ended(got, None)
-        self.accepted.set()
+        if not self._sent:
+            self.accepted.set()
 
     def _done(self, future: Any) -> None:
         try:
@@ -54,6 +61,7 @@ class Report:
     def _ended(self, model: Any, error: Exception | None) -> None:
         self.model, self.error = model, error
         self.answered.set()
+        self.accepted.set()
 
     def due(self, patience: float | None = None) -> None:
         """Wait for the end of a report that has no reason to take longer."""
