@@ -13,7 +13,7 @@ from importlib.metadata import version
 
 from benchmarks.measure import HERE, Row, table
 
-NAMES = ("fresh", "warm", "rpc", "adopt", "large", "single", "deadline", "long")
+NAMES = ("fresh", "warm", "rpc", "adopt", "large", "imports", "single", "deadline", "long")
 
 _BEGIN, _END = "<!-- the last table: begin -->", "<!-- the last table: end -->"
 

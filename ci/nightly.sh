@@ -4,11 +4,13 @@
 #   ci/nightly.sh GPUS HISTORY [what goes to pytest ...]
 #
 # GPUS     so many must be there: where a test is skipped for want of them, it fails. 0: whatever is there will do.
-# HISTORY  the folder that keeps a run file a night, and beside them the last night's summary.md and report.html.
+# HISTORY  the folder that keeps a run file a night, and beside them the last night's summary.md and report.html. Older
+#          nights may be compressed (gzip).
 #
-# Ends with 0 if nothing regressed since the last night whose run came to its end; with 1 if something did, or if a run
-# without such a night before it is not green; with pytest's own status if the tests could not be run. The summary goes
-# to GITHUB_STEP_SUMMARY too, where that is set. BIN is the folder of the environment's programs, with its slash.
+# Ends with 0 if nothing regressed since the last night whose run came to its end; with 1 if something did, if cases are
+# gone (ALLOW_GONE=1: they may be), if nothing ran, if anything went wrong beside the cases, or if a run without such a
+# night before it is not green; with pytest's own status if the tests could not be run. The summary goes to GITHUB_STEP_SUMMARY too, where that is set. BIN
+# is the folder of the environment's programs, with its slash.
 set -euo pipefail
 usage="usage: ci/nightly.sh GPUS HISTORY [what goes to pytest ...]"
 gpus=${1:?"$usage"}
@@ -16,11 +18,20 @@ history=${2:?"$usage"}
 shift 2
 bin=${BIN:-}
 
+# The last line of a run file, compressed or not, if it is a footer: a run that was killed leaves none.
+footer_of() {
+    gzip -cdf -- "$1" 2>/dev/null | tail -n 1 | grep '^{"line":"footer"'
+}
+
 mkdir -p "$history"
 last=""
-for one in "$history"/*.jsonl; do # in the order of their names, which is that of the nights
-    # A run that was killed leaves no footer: there is nothing to compare with.
-    if [ -e "$one" ] && tail -n 1 "$one" | grep -q '^{"line":"footer"'; then
+for one in "$history"/*.jsonl*; do # in the order of their names, which is that of the nights
+    case $one in
+        *.jsonl | *.jsonl.gz) ;;
+        *) continue ;;
+    esac
+    # Without a footer there is nothing to compare with.
+    if [ -e "$one" ] && footer_of "$one" >/dev/null; then
         last=$one
     fi
 done
@@ -36,16 +47,14 @@ ran=0
 
 footer=""
 if [ -e "$tonight" ]; then
-    footer=$(tail -n 1 "$tonight" | grep '^{"line":"footer"' || true)
+    footer=$(footer_of "$tonight" || true)
     "${bin}everyrank" page --partial "$tonight" -o "$history/report.html" || true
 fi
-red=0 # whether the run file itself says why pytest is not content
-if printf '%s' "$footer" | grep -Eq '"(crash|timeout|error|fail|stale|not-run)":[1-9]'; then
-    red=1
+gone=()
+if [ "${ALLOW_GONE:-0}" != 0 ]; then
+    gone=(--allow-gone)
 fi
-
 ended=0
-compared=0
 {
     echo "# everyrank, $(date -u +'%Y-%m-%d %H:%M') UTC, on $(uname -n), GPUS=$gpus"
     echo
@@ -56,13 +65,9 @@ compared=0
         echo "The first night: there is nothing to compare with. pytest ended with $ran."
         ended=$ran
     else
-        "${bin}everyrank" diff --format markdown "$last" "$tonight" || compared=$?
-        ended=$compared
-        if [ "$ran" -ne 0 ] && [ "$red" -eq 0 ]; then
-            # A test of one process, say: of those a run file says nothing.
-            echo "**pytest ended with $ran**, for a reason that is in no line of the run file: see its output."
-            ended=$ran
-        elif [ "$ran" -ne 0 ] && [ "$compared" -eq 0 ]; then
+        # It reads the footer too: what could not be collected, tests of one process that failed, pytest's exit status.
+        "${bin}everyrank" diff --format markdown "${gone[@]}" "$last" "$tonight" || ended=$?
+        if [ "$ran" -ne 0 ] && [ "$ended" -eq 0 ]; then
             echo "Not green, and no worse than the night before."
         fi
     fi

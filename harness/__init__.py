@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from everyrank.rpc import RpcAgentTestFixture, dist_init
     from everyrank.world import World, current_world
 
+    __version__: str
+
 _HOME = {
     "LeakWarning": "everyrank.errors",
     "MisuseError": "everyrank.errors",
@@ -32,12 +34,17 @@ __all__ = [
     "RpcAgentTestFixture",
     "World",
     "WorldTimeout",
+    "__version__",
     "current_world",
     "dist_init",
 ]
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("everyrank")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)

@@ -10,16 +10,14 @@ import pytest
 from everyrank import capture
 from everyrank.channel import Channel
 from everyrank.launch.fork import BecomeRank
-from everyrank.leaks import snapshot
 from everyrank.rank import Rank
 from everyrank.record import Collect, ToRank
 
 
 def prepare_ranks(session: pytest.Session) -> BecomeRank:
-    """For the zygote: all that its forks need not do by themselves. Returns what makes a rank of one."""
+    """For the zygote: what its forks need not do by themselves. Returns what makes a rank of one."""
     capture.leave(session.config)
     rank = Rank(session, capture.streams())
-    snapshot()  # what torch does on the first look at its state, it need not do in every fork
 
     def become_rank(channel: int, out: int, err: int, stacks: int, progress: int) -> None:
         capture.begin(session.config, out, err)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 from collections.abc import Sequence
+
+import everyrank
 
 #: name: (what it does, the function that does it, as module:function)
 COMMANDS = {
@@ -28,14 +31,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module, _, function = COMMANDS[given[0]][1].partition(":")
         code: int = getattr(importlib.import_module(module), function)(given[1:])
         return code
+    if given[:1] == ["--version"]:
+        print(f"everyrank {everyrank.__version__}")
+        return 0
     asked = given[:1] in ([], ["-h"], ["--help"])
     if not asked:
-        print(f"everyrank: there is no command {given[0]!r}", file=sys.stderr)
+        print(f"everyrank: there is no command {given[0]!r}{_guess(given[0])}", file=sys.stderr)
     print(_usage(), file=sys.stdout if asked else sys.stderr)
     return 0 if asked else 2
+
+
+def _guess(typed: str) -> str:
+    close = difflib.get_close_matches(typed.lower(), [*COMMANDS, "--version", "--help"], n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 def _usage() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  {name:{width}}  {says}" for name, (says, _) in COMMANDS.items()]
-    return "usage: everyrank COMMAND ...\n\n" + "\n".join(lines) + "\n\neveryrank COMMAND --help tells more."
+    return (
+        "usage: everyrank COMMAND ...\n\n"
+        + "\n".join(lines)
+        + "\n\neveryrank COMMAND --help tells more; everyrank --version prints the version."
+    )

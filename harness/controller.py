@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from everyrank import claims, leases, skips
+from everyrank import claims, holders, leases, skips
 from everyrank.declaration import SIZE_PARAMETER
 from everyrank.desk import DebugOptions
 from everyrank.errors import MisuseError
 from everyrank.gpus import GpuLease
+from everyrank.launch.keeper import die_with_parent
 from everyrank.liveworld import LiveWorld
 from everyrank.options import Options, leaks_of
 from everyrank.record import Order
@@ -25,9 +26,10 @@ from everyrank.run import Run
 from everyrank.stash import DECLARATION, FIXTURES, MISUSE, TIMEOUT
 from everyrank.told import told as told_of
 from everyrank.told import untold
+from everyrank.torchrun import reserved_port
 from everyrank.verdict import Fate, Fates, Verdict, judge
 from everyrank.world import rank_seed
-from everyrank.worlds import Worlds, broken_before, reusable, warn
+from everyrank.worlds import Worlds, broken_before, warn, why_not_kept
 
 #: A test that has ended: what other plugins are told (nothing, where none listens), and the reports to log.
 _Ended = tuple[dict[str, Any], list[pytest.TestReport]]
@@ -49,8 +51,9 @@ class Controller:
             see_off=self._see_off,
             terminal=self._terminal_for_debugger,
         )
-        self._leases = leases.Leases(leases.capacity(), leases.folder())
-        self._claims = claims.start(lambda text: warn(self._config, text))
+        run = holders.run_of(session.config)
+        self._leases = leases.Leases(leases.capacity(), leases.folder(), self._say, run)
+        self._claims = claims.start(self._say_and_warn)
         self._places = {item: index for index, item in enumerate(session.items)}
         self._occurrences = _occurrences(session.items)
         self._tests = 0
@@ -61,6 +64,11 @@ class Controller:
 
     def open(self) -> None:
         """Right after collection, before any test has run."""
+        parent = getattr(self._config, "workerinput", {}).get("everyrank_parent")
+        if parent is not None and parent == os.getppid():
+            # A worker of pytest-xdist ends with the pytest that started it, as a run without workers would. By
+            # itself it waits for its test, whose reports nobody reads any more: for up to 15 s, with all its ranks.
+            die_with_parent(parent)
         self._worlds.open()
 
     def close(self) -> None:
@@ -183,7 +191,7 @@ class Controller:
         logged = reports(verdict, fates, telling)
         for report in logged:
             report.start, report.stop = started, time.time()
-        pass_on_warnings(self._config, fates, item)
+        pass_on_warnings(self._config, verdict, fates, item)
         self._obey_requests(fates)
         return (told_of(verdict, fates, telling) if self._heard else {}), logged
 
@@ -209,19 +217,25 @@ class Controller:
         self, item: pytest.Item, nextitem: pytest.Item | None, ready: LiveWorld | None, keep: bool
     ) -> tuple[Verdict, Fates]:
         size = self._size(item)
-        with self._gpus_for(item, ready) as lease, self._leases.held(size):
+        with (
+            self._gpus_for(item, ready) as lease,
+            self._leases.held(size, item.nodeid) as waited,
+            reserved_port() as port,
+        ):
             keep = keep and (lease is None or self._follows(item, nextitem))
             world = ready or self._worlds.start(item, size, self._key(item), lease)
             folder = os.path.join(self._worlds.launcher.folder, f"test-{self._tests}")
             self._tests += 1
-            orders = self._orders(item, nextitem, folder, keep, lease)
+            orders = self._orders(item, nextitem, folder, port, keep, lease)
             limit, source = self._limit(item)
             run = self._watcher(world, orders, limit, source)
             try:
                 self._start_spare(item, nextitem)
                 fates = run.watch()
+                fates.waited = waited
+                self._worlds.note_imports(fates, lambda: self._more_worlds_follow(item))
                 verdict = judge(fates)
-                if keep and reusable(verdict, fates) and not world.broken and run.close_up():
+                if keep and self._may_be_kept(run, verdict):
                     world.served.append(item.nodeid)
                     self._worlds.keep(world)
                 else:
@@ -233,6 +247,15 @@ class Controller:
             finally:
                 _remove(folder)
             return judge(fates), fates
+
+    def _may_be_kept(self, run: Run, verdict: Verdict) -> bool:
+        """Whether the world may serve another test; otherwise its fates say why not."""
+        fates = run.fates
+        fates.not_kept = why_not_kept(verdict, fates) or ("a rank ended after its record" if run.world.broken else "")
+        if not fates.not_kept and not run.close_up():
+            late = {fate.rank: fate.out_of_order for fate in fates.ranks if fate.out_of_order}
+            fates.not_kept = "; ".join(f"rank {rank} {why}" for rank, why in late.items()) or "a rank left"
+        return not fates.not_kept
 
     @contextlib.contextmanager
     def _gpus_for(self, item: pytest.Item, ready: LiveWorld | None) -> Iterator[GpuLease | None]:
@@ -284,7 +307,13 @@ class Controller:
         return self._options.timeout, "everyrank_timeout"
 
     def _orders(
-        self, item: pytest.Item, nextitem: pytest.Item | None, folder: str, keep: bool, lease: GpuLease | None
+        self,
+        item: pytest.Item,
+        nextitem: pytest.Item | None,
+        folder: str,
+        port: int,
+        keep: bool,
+        lease: GpuLease | None,
     ) -> list[Order]:
         declared = item.stash[DECLARATION]
         follows = nextitem if keep and self._follows(item, nextitem) else None
@@ -305,6 +334,7 @@ class Controller:
                 visible=claims.visible(lease, rank, forked),
                 seed=rank_seed(named, self._options.seed, rank),
                 folder=folder,
+                port=port,
                 keep=keep,
                 group="process_group" in item.stash[FIXTURES],
                 leaks=leaks_of(item, self._options),
@@ -333,6 +363,12 @@ class Controller:
         needs = skips.needs(declared, self._size(item))
         return (self._size(item), declared.device, needs, group, agent, where, declared.company)
 
+    def _more_worlds_follow(self, item: pytest.Item) -> bool:
+        """Whether a later test needs another world than this one."""
+        here, later = self._key(item), self._session.items[self._places.get(item, -1) + 1 :]
+        tests = (test for test in later if DECLARATION in test.stash and MISUSE not in test.stash)
+        return any(self._is_fresh(test) or self._key(test) != here for test in tests)
+
     def _is_fresh(self, item: pytest.Item) -> bool:
         return item.stash[DECLARATION].fresh or self._options.fresh
 
@@ -346,6 +382,14 @@ class Controller:
         spent = "rpc_agent" in item.stash[FIXTURES] and self._key(item) == self._key(nextitem)
         if spent or self._is_fresh(nextitem):
             self._worlds.start_spare(nextitem, self._size(nextitem), self._key(nextitem))
+
+    def _say(self, text: str) -> None:
+        with self._terminal_for_debugger():
+            holders.say(self._config, text)
+
+    def _say_and_warn(self, text: str) -> None:
+        self._say(text)
+        warn(self._config, text)
 
     # --- what ranks ask of the whole run -----------------------------------------------------------
 

@@ -12,7 +12,7 @@ class RankLost(Exception):
 
 
 class WorldTimeout(Exception):
-    """A world missed its deadline. Name it in ``xfail(raises=...)`` to expect that."""
+    """A world missed its deadline, or could never have met it. Name it in ``xfail(raises=...)`` to expect that."""
 
 
 class LeakWarning(UserWarning):

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from everyrank.devices import Gpu
 from everyrank.errors import MisuseError
+from everyrank.holders import is_gone
 from everyrank.leases import LockFile, prepare, tidy
 from everyrank.skips import Needs
 
@@ -27,7 +28,7 @@ PIECES = 12
 QUANTUM = 10.0
 
 #: Whoever waits longer than this says so.
-_PATIENCE = 30.0
+_PATIENCE = 5.0
 
 _POLL = 0.005
 
@@ -201,6 +202,8 @@ def _is_held(file: LockFile) -> bool:
 
 
 def _holder(path: Path) -> str:
-    with contextlib.suppress(OSError):
-        return path.read_text().strip()
+    """The pid in a GPU's file, unless its process is gone: what it had started may still hold the GPU."""
+    with contextlib.suppress(OSError, ValueError):
+        pid = int(path.read_text())
+        return "" if is_gone(pid) else str(pid)
     return ""

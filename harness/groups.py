@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import types
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,10 @@ class Groups:
             timeout=timedelta(minutes=30),
         )
 
+    def is_open(self) -> bool:
+        """Whether the fixture `process_group` holds a group now."""
+        return self._kept is not None
+
     def keep(self, group: Any) -> None:
         """A group that a test has opened for those that follow it in this world."""
         self._kept = group
@@ -91,3 +96,20 @@ class Groups:
         except Exception as error:
             return f"the closing barrier failed: {error}"
         return ""
+
+
+def unbind_defaults() -> None:
+    """Let go of the group that `torch.distributed.nn.functional` found open when it was first imported.
+
+    It takes ``group.WORLD`` for a default argument: that group would live on after its end, with all its sockets, and
+    be what later calls use. DDP imports it. Without a group the default is None, the group that is open at the call.
+    """
+    module = sys.modules.get("torch.distributed.nn.functional")
+    if module is None:
+        return
+    import torch.distributed as dist
+
+    for function in vars(module).values():
+        if isinstance(function, types.FunctionType) and function.__defaults__:
+            defaults = (None if isinstance(value, dist.ProcessGroup) else value for value in function.__defaults__)
+            function.__defaults__ = tuple(defaults)

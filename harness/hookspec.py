@@ -16,6 +16,7 @@ def pytest_everyrank_collected(config: pytest.Config, items: list[pytest.Item], 
     """The multi-rank tests that will run, in order, before the first of them; with pytest-xdist, in each worker.
 
     ``run`` holds ``launcher``, ``seed`` (of ``--world-seed``) and ``backends``. Not called where there are none.
+    The kit's plugin adds ``left_out``, a list of ``filter``, ``reason`` and ``cases``, where it has left out cases.
     """
 
 
@@ -25,5 +26,6 @@ def pytest_everyrank_told(item: pytest.Item, told: dict[str, Any], reports: list
 
     ``told`` always holds ``rule`` (the row of the verdict's truth table; ``skipped`` or ``refused`` for a test that
     got no world), ``size``, ``repeat`` and ``worlds_up``. A test that had a world also has ``world``,
-    ``passes_alone``, ``ranks``, ``leaks`` and ``rollcall``: see ``everyrank.told``.
+    ``passes_alone``, ``not_kept``, ``ranks``, ``leaks``, ``rollcall`` and ``blame`` (the ranks to blame and the rule
+    that names them, or None): see ``everyrank.told``.
     """

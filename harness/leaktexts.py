@@ -11,12 +11,40 @@ import threading
 from everyrank.origins import ORIGINS
 from everyrank.record import Leak
 
+#: The kinds of leaks, as they are told, one and many. What may explain others comes first.
+KINDS = {
+    "process-group": ("a process group", "process groups"),
+    "rpc-agent": ("an RPC agent", "RPC agents"),
+    "process": ("a child process", "child processes"),
+    "thread": ("a thread", "threads"),
+    "rref": ("an RRef", "RRefs"),
+    "fd": ("a file descriptor", "file descriptors"),
+    "shm": ("shared memory", "pieces of shared memory"),
+    "gpu-memory": ("GPU memory", "pieces of GPU memory"),
+    "socket": ("a socket", "sockets"),
+    "temp-file": ("a temporary file", "temporary files"),
+    "env": ("a variable of the environment changed", "variables of the environment changed"),
+    "state": ("its process changed", "changes of its process"),
+    "signal": ("a signal's handler changed", "handlers of signals changed"),
+}
+
 _TCP_LISTEN = "0A"
 
+#: How multiprocessing names them, by itself and in a rank.
+_SEMAPHORES = ("sem.mp-", "sem.everyrank-")
 
-def leak(key: tuple[str, str], value: str, before: str | None, brief: bool) -> Leak:
-    """One difference between two snapshots; ``brief`` where there are many of its kind, which are told as one."""
+
+def leak(key: tuple[str, str], value: str, before: str | None, many: set[str]) -> Leak:
+    """One difference between two snapshots; briefly where there are ``many`` of its kind, which are told as one."""
     kind, name = key
+    if kind == "process-group":
+        what = value.partition(" of ")[2] if kind in many else ""
+        return Leak(kind, (f"of {what}" if what else value) + _from("made", ORIGINS.of_group(name)))
+    if kind == "rpc-agent":
+        where = ORIGINS.of_agent()
+        return Leak(kind, f"started at {where}" if where else value)
+    if kind == "shm" and name.startswith(_SEMAPHORES):
+        return Leak(kind, "a semaphore of multiprocessing's")
     if kind == "thread":
         thread = next((one for one in threading.enumerate() if str(one.ident) == name), None)
         return Leak(kind, value + _from("started", ORIGINS.of_thread(thread) if thread is not None else ""))
@@ -24,11 +52,11 @@ def leak(key: tuple[str, str], value: str, before: str | None, brief: bool) -> L
         return Leak(kind, value + _from("started", ORIGINS.of_process(value)))
     if kind == "fd" and value.startswith("socket:"):
         where = ORIGINS.of_socket(int(name))
-        if brief and not where:
+        if "socket" in many and not where:
             return Leak("socket", "opened by a library")
         return Leak("socket", _socket(value) + _from("opened", where))
     if kind == "fd":
-        return Leak(kind, value + _from("opened", ORIGINS.of_file(value)))
+        return Leak(kind, value + _from("opened", ORIGINS.of_file(value) or ORIGINS.of_pipe(value)))
     if kind == "gpu-memory":
         return Leak(kind, f"{int(value) - int(before or 0)} bytes on {name}")
     if kind == "env":

@@ -13,13 +13,19 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from everyrank import holders
 from everyrank.errors import MisuseError
 
 #: Ranks mostly wait for each other, so a core carries several.
 RANKS_PER_CORE = 4
+
+#: Who waits longer than this for places says so, and who holds them.
+PATIENCE = 5.0
+#: And this long, where all are held by other workers of the same run.
+OWN_PATIENCE = 60.0
 
 _POLL = 0.002
 
@@ -122,23 +128,26 @@ def tidy(where: Path, files: Iterable[LockFile]) -> None:
 class Leases:
     """This process's hold on the slots. Files are opened once and kept."""
 
-    def __init__(self, slots: int, where: Path) -> None:
+    def __init__(self, slots: int, where: Path, tell: Callable[[str], None] | None = None, run: int = 0) -> None:
         self._where = where
         self._turnstile = LockFile(where / "turnstile")
         self._files = [LockFile(where / f"cpu-{number}") for number in range(slots)]
         self._ready = False
+        self._tell = tell
+        self._run = run or os.getpid()
 
     @contextlib.contextmanager
-    def held(self, ranks: int) -> Iterator[None]:
-        """Slots for this many ranks, or all there are. Waits for its turn."""
+    def held(self, ranks: int, test: str = "a test") -> Iterator[str]:
+        """Slots for this many ranks, or all there are. Waits for its turn; hands over what a long wait was for."""
         if not self._ready:
             prepare(self._where)
             self._ready = True
         wanted = min(ranks, len(self._files))
+        wait = _Wait(self, f"{test} waits for {wanted} place{'s' if wanted > 1 else ''}")
         taken: list[LockFile] = []
         try:
             while not self._turnstile.take():
-                time.sleep(_POLL)
+                wait.go_on(taken)
             try:
                 while len(taken) < wanted:
                     before = len(taken)
@@ -146,14 +155,61 @@ class Leases:
                         if len(taken) < wanted and file not in taken and file.take():
                             taken.append(file)
                     if len(taken) == before:
-                        time.sleep(_POLL)
+                        wait.go_on(taken)
             finally:
                 self._turnstile.let_go()
-            yield
+            holders.note([file.fd for file in taken], holders.this_process(self._run, test.partition("::")[0]))
+            yield wait.summary()
         finally:
             for file in taken:
+                os.ftruncate(file.fd, 0)
                 file.let_go()
+
+    def tell(self, waiting: str, waited: float, taken: list[LockFile]) -> str:
+        """Say what a world waits for. Nothing yet, where the workers of this very run take turns: that is how a run
+        goes, unless it lasts."""
+        found = [holders.read(file.path) for file in self._files if file not in taken and _is_locked(file.path)]
+        ours = all(holder is not None and holder.run == self._run for holder in found)
+        if ours and waited < OWN_PATIENCE:
+            return ""
+        text = f"{waiting}: {holders.describe(found, len(self._files))}"
+        if self._tell is not None:
+            self._tell(text)
+        return text
 
     def close(self) -> None:
         if self._ready:
             tidy(self._where, [*self._files, self._turnstile])
+
+
+class _Wait:
+    """One wait for places, which is told of once it has lasted."""
+
+    def __init__(self, leases: Leases, waiting: str) -> None:
+        self._leases = leases
+        self._waiting = waiting
+        self._began = time.monotonic()
+        self._look_at = self._began + PATIENCE
+        self._told = ""
+
+    def go_on(self, taken: list[LockFile]) -> None:
+        now = time.monotonic()
+        if not self._told and now >= self._look_at:
+            self._told = self._leases.tell(self._waiting, now - self._began, taken)
+            self._look_at = now + 1
+        time.sleep(_POLL)
+
+    def summary(self) -> str:
+        return f"{self._told} (it waited {time.monotonic() - self._began:.0f} s)" if self._told else ""
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether somebody holds it. Looks without waiting, through an open file of its own, and lets go at once."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _try(fd, fcntl.LOCK_SH)
+    finally:
+        os.close(fd)

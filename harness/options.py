@@ -26,6 +26,7 @@ class Options:
     pdb_rank: int | None
     require_gpus: int
     adopt: bool
+    preload: bool
 
 
 def add(parser: pytest.Parser) -> None:
@@ -63,6 +64,12 @@ def add(parser: pytest.Parser) -> None:
         default="300",
     )
     parser.addini("everyrank_launcher", "fork or spawn", default="fork")
+    parser.addini(
+        "everyrank_preload",
+        "let the process that ranks are forked from import what tests import on ranks",
+        type="bool",
+        default=True,
+    )
     parser.addini("everyrank_leaks", "report, fail or off", default="report")
 
 
@@ -89,6 +96,7 @@ def read(config: pytest.Config) -> Options:
         pdb_rank=rank,
         require_gpus=_not_negative(config.getoption("require_gpus"), "--require-gpus"),
         adopt=config.getoption("adopt") or bool(config.getini("everyrank_adopt")),
+        preload=bool(config.getini("everyrank_preload")),
     )
 
 

@@ -87,6 +87,14 @@ def _suspect(item: pytest.Item) -> bool:
     )
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    # In pytest-xdist's controller. A worker that it starts itself may end with it; one on another host, or behind
+    # another gateway, is no child of this process.
+    if node.gateway.spec.popen and not node.gateway.spec.via:
+        node.workerinput["everyrank_parent"] = os.getpid()
+
+
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
     # The innermost: worlds have ended, and handed over what they measured, before pytest-cov adds it up.

@@ -15,14 +15,17 @@ from typing import Any
 import msgspec
 import pytest
 from _pytest.runner import runtestprotocol
-from everyrank import devices, measured
+from everyrank import devices, groups, helpers, measured, torchrun
 from everyrank.bounds import bounded
 from everyrank.channel import Channel, Closed
 from everyrank.debug import RankDebugger, Terminal
 from everyrank.errors import MisuseError
 from everyrank.groups import Groups
+from everyrank.hints import add_hint, hint
+from everyrank.imports import Imports
 from everyrank.launch.protocol import RUN_VARIABLE, STACKS_SIGNAL
 from everyrank.leaks import Watch, swept
+from everyrank.leaktexts import KINDS
 from everyrank.progress import Progress
 from everyrank.record import (
     ClosedUp,
@@ -45,9 +48,9 @@ from everyrank.record import (
 )
 from everyrank.seeds import sow
 from everyrank.telling import describe, fingerprint
+from everyrank.warned import is_ignored, warned
+from everyrank.witness import Witness
 from everyrank.world import World, enter
-
-_WHO = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 
 RANK: pytest.StashKey[Rank] = pytest.StashKey()
 
@@ -78,9 +81,11 @@ class Rank:
     def __init__(self, session: pytest.Session, terminal: tuple[int, ...]) -> None:
         self.session = session
         self.config = session.config
+        self.witness = Witness(lambda statement: self.channel.send(statement))
         self.groups = Groups()
+        self._rendezvous = torchrun.Rendezvous()
         #: What the run itself says, once all is collected, where this process will say who it is.
-        self.outside = {name: os.environ.get(name) for name in (*_WHO, "MASTER_ADDR")}
+        self.outside = {name: os.environ.get(name) for name in torchrun.VARIABLES}
         self.watch: Watch
         self.order: Order
         self.world: World
@@ -94,6 +99,7 @@ class Rank:
         self.calling = False
         self._subtest: Phase | None = None
         self._progress: Progress
+        self._imports: Imports
         self._terminal = Terminal(terminal)
         self._serializer = self.config.hook.pytest_report_to_serializable
         _rank[:] = [self]
@@ -105,6 +111,7 @@ class Rank:
         """Until told to leave; ends the process."""
         self.channel = channel
         self._progress = Progress(progress)
+        self._imports = Imports(self.config.rootpath)
         self._settle_here(stacks)
         try:
             while True:
@@ -128,7 +135,6 @@ class Rank:
         loopback = "lo" if sys.platform == "linux" else "lo0"
         for variable in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
             os.environ.setdefault(variable, loopback)
-        os.environ["MASTER_ADDR"] = "127.0.0.1"
         self.config.stash[RANK] = self
         manager = self.config.pluginmanager
         controller = manager.get_plugin("everyrank-controller")
@@ -168,8 +174,11 @@ class Rank:
                 return self._record("", [], [], trouble)
             self._enter(order)
             self.item = item
-            self.measured = self.measured or measured.of_this_rank(self.config, os.path.dirname(order.folder))
-            self.watch = Watch(swept(self.config, os.path.dirname(order.folder)))
+            run_folder = os.path.dirname(order.folder)
+            self.measured = self.measured or measured.of_this_rank(self.config, run_folder)
+            self.watch = Watch(swept(self.config, run_folder))
+            self.witness.begin(order.number, run_folder, self.watch)
+            self._rendezvous.begin(order, self.watch)
             nextitem = None
             if order.next_nodeid is not None:
                 nextitem, _ = self._find(order.next_nodeid, order.next_index, 0)
@@ -182,14 +191,17 @@ class Rank:
                 excinfo = pytest.ExceptionInfo.from_exception(error)
                 text = {"text": bounded(str(item.repr_failure(excinfo)))}
                 self._phases.append(Phase("call", "failed", text, time.monotonic(), *describe(excinfo)))
+            self._rendezvous.end()
+            groups.unbind_defaults()
             over = exit_request is None  # pytest.exit() leaves its test where it stands
             leaks, unclean = self.watch.leaks() if over else ([], [])
-            unclean += [*self.spent, *(f"left a {leak.kind}" for leak in leaks)]
-            leaks = leaks if order.leaks != "off" else []
+            unclean = [*self.spent, *unclean]
+            unclean += [f"left {KINDS[leak.kind][0]}: {leak.what}" for leak in [*self.leaks, *leaks]]
             if self.groups.lost():
-                unclean.append("the default group was destroyed or replaced")
+                unclean.append("destroyed or replaced the default group")
+            leaks = [*self.leaks, *(leaks if order.leaks != "off" else [])]
             self._save_coverage()
-            return self._record(fingerprint(item), [*self.leaks, *leaks], unclean, "", exit_request)
+            return self._record(fingerprint(item), leaks, list(dict.fromkeys(unclean)), "", exit_request)
         except BaseException:
             return self._record("", [], [], bounded(traceback.format_exc()))
 
@@ -215,6 +227,7 @@ class Rank:
             exit_request=exit_request,
             stop_request=str(self.session.shouldstop or ""),
             notes=bounded(self.notes),
+            imports=self._imports.new(),
         )
 
     def _find(self, nodeid: str, index: int, occurrence: int) -> tuple[pytest.Item | None, str]:
@@ -240,12 +253,12 @@ class Rank:
             _meet=self._meet,
         )
         enter(self.world)
-        here = (order.rank, order.rank, order.size, order.size)
-        os.environ.update({name: str(value) for name, value in zip(_WHO, here, strict=True)})
+        os.environ.update(torchrun.environment(order.rank, order.size, order.port))
         if order.visible is not None:
             os.environ[devices.variable()] = order.visible
         os.environ["EVERYRANK_NODEID"] = order.nodeid
         os.environ[RUN_VARIABLE] = os.path.dirname(order.folder)
+        helpers.settle(os.path.dirname(order.folder))
         sow(order.seed)
 
     def _save_coverage(self) -> None:
@@ -340,6 +353,8 @@ class Rank:
         if hasattr(report, "wasxfail"):
             outcome = "xfailed" if report.outcome == "skipped" else "xpassed"
         strict = call.excinfo is None and report.outcome == "failed"
+        if call.excinfo is not None and (advice := hint(call.excinfo.value, call.when, self.groups.is_open())):
+            add_hint(report, advice)
         brief, where, signature = describe(call.excinfo)
         if strict:
             outcome, brief = "xpassed", str(report.longrepr)
@@ -379,17 +394,8 @@ class Rank:
 
     @pytest.hookimpl
     def pytest_warning_recorded(self, warning_message: Any, when: str) -> None:
-        category = warning_message.category
-        self._warnings.append(
-            Warned(
-                category.__name__,
-                category.__module__,
-                bounded(str(warning_message.message)),
-                warning_message.filename,
-                warning_message.lineno,
-                when,
-            )
-        )
+        if when != "runtest" or not is_ignored(self.item, warning_message):
+            self._warnings.append(warned(warning_message, when))
 
     @pytest.hookimpl(tryfirst=True, optionalhook=True)
     def pytest_timeout_set_timer(self, settings: Any) -> bool:

@@ -45,6 +45,7 @@ class Order(Message, frozen=True):
     visible: str | None  # the GPUs that this rank may see, as the variable has them; None: what it sees anyway
     seed: int
     folder: str
+    port: int  # free for the rendezvous of code that opens its group itself
     keep: bool  # whether the world may serve another test
     group: bool  # whether the world keeps its default group from test to test
     leaks: str
@@ -152,12 +153,39 @@ class Record(Message, frozen=True):
     exit_request: str | None = None  # pytest.exit() was called: its text
     stop_request: str = ""  # session.shouldstop was set: its text
     notes: dict[str, Any] = {}  # what the test noted about itself, for reports: plain data
+    imports: list[str] = []  # modules of installed packages that are new to this process, the outermost first
 
     @property
     def ended_badly(self) -> bool:
         """Whether the other ranks may wait for this one in vain."""
         failed = any(phase.outcome == "failed" and phase.when != "teardown" for phase in self.phases)
         return failed or bool(self.trouble) or self.exit_request is not None
+
+
+class Collective(msgspec.Struct, frozen=True):
+    """One collective of a rank, as torch has recorded it."""
+
+    group: str
+    number: int  # among those of its group
+    name: str
+    tensors: str  # shapes and dtypes
+
+
+class Statement(Message, frozen=True):
+    """What a rank's witness says, when its whole world stands still."""
+
+    test: int  # the number of the order
+    thread: int  # the witness's own
+    may_act: str = ""  # why this rank may do something by itself
+    operation: str = ""  # what the main thread waits in; empty where that is not certain
+    where: str = ""  # the user's line
+    group: str = ""
+    members: list[int] = []  # the ranks of the group
+    number: int | None = None  # which of the group's collectives; None for a send or a receive
+    peer: int | None = None  # of a send or a receive; None for any
+    patience: float = 0.0  # after so many seconds the call gives up
+    collectives: list[Collective] = []  # the last ones of this test
+    before: dict[str, int] = {}  # by group: how many there were before this test, where that is known
 
 
 class ClosedUp(Message, frozen=True):
@@ -172,7 +200,7 @@ class Left(Message, frozen=True):
     problem: str
 
 
-FromRank = Ended | Deadline | WantsDebugger | DebuggerLeft | Meet | Record | ClosedUp | Left
+FromRank = Ended | Deadline | WantsDebugger | DebuggerLeft | Meet | Statement | Record | ClosedUp | Left
 ToRank = Collect | Order | CloseUp | Leave | Granted | Met
 
 
@@ -183,6 +211,13 @@ class Start(Message, frozen=True):
     """Start one rank; its file descriptors travel with this message."""
 
     number: int
+
+
+class Preload(Message, frozen=True):
+    """Import these, if it is safe to, before further ranks are forked."""
+
+    names: list[str]
+    within: float  # seconds
 
 
 class Kill(Message, frozen=True):
@@ -215,5 +250,15 @@ class Unsafe(Message, frozen=True):
     reason: str
 
 
-FromKeeper = Started | Exited | Unsafe
-ToKeeper = Start | Kill | Close
+class Importing(Message, frozen=True):
+    """A zygote's successor is about to import this."""
+
+    name: str
+
+
+class Preloaded(Message, frozen=True):
+    """What was to be imported is there, but for what is left to the ranks."""
+
+
+FromKeeper = Started | Exited | Unsafe | Importing | Preloaded
+ToKeeper = Start | Preload | Kill | Close

@@ -6,12 +6,12 @@ import os
 import shlex
 
 import pytest
-from everyrank.stash import REPEAT
+from everyrank.stash import REPEAT, REPEAT_OPTIONS
 
 
 def repeat_line(item: pytest.Item, seed: int) -> str:
     """As it would be typed in the folder in which this run was started."""
-    options = [f"--world-seed={seed}"] if seed else []
+    options = [*item.stash.get(REPEAT_OPTIONS, []), *([f"--world-seed={seed}"] if seed else [])]
     again = item.stash.get(REPEAT, None)
     return shlex.join(["pytest", *_named(item), *options]) if again is None else again(options)
 

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import warnings
-from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import msgspec
 import pytest
 from _pytest._code.code import ExceptionChainRepr, ReprEntryNative, ReprFileLocation, ReprTraceback
 from _pytest.skipping import evaluate_xfail_marks
 from everyrank import rollcall
 from everyrank.errors import LeakWarning, RankLost, RankWarning, WorldTimeout
+from everyrank.leaklines import ALL_LEAKS, folded_leak_lines, leak_lines, lines_beside_failure
 from everyrank.record import Phase, Warned
 from everyrank.repeat import lasting_id, repeat_line
-from everyrank.verdict import Fates, Verdict
+from everyrank.verdict import Fates, Verdict, blamed
+from everyrank.warned import folded
 from everyrank.world import rank_seed, ranks_text
 
 When = Literal["setup", "call", "teardown"]
+
+#: Outcomes of tests that were stopped by an exception, before they could put away what they had opened.
+_BAD = ("failed", "error", "xfailed")
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,9 @@ def reports(verdict: Verdict, fates: Fates, telling: Telling) -> list[pytest.Tes
         _add_teardown_failures(teardown, verdict, fates, telling)
     _add_leaks(told, teardown, verdict, fates, telling)
     told.append(teardown)
+    if fates.waited:
+        told[-2].user_properties.append(("waited", fates.waited))
+        told[-2].sections.append(("waited", fates.waited))
     _add_output(told, verdict, fates)
     return told
 
@@ -155,7 +162,9 @@ def _longrepr(root: Any, verdict: Verdict, telling: Telling) -> ExceptionChainRe
         chain.insert(0, (head, None, None))
     last, _, descr = chain[-1]
     chain[-1] = (last, crash, descr)
-    return ExceptionChainRepr(chain)
+    made = ExceptionChainRepr(chain)
+    made.sections = list(getattr(root, "sections", ()))
+    return made
 
 
 def refusal(item: pytest.Item, text: str) -> ExceptionChainRepr:
@@ -187,8 +196,8 @@ def _add_sections(longrepr: ExceptionChainRepr, verdict: Verdict, fates: Fates, 
         all_told = verdict.rule in ("some skipped", "cut") or (lead.record is None and lead.early)
         longrepr.addsection("the ranks" if all_told else "the other ranks", "\n".join(verdict.others))
     stances = [fate.stance for fate in fates.ranks if fate.stance is not None]
-    if stances and verdict.rule in ("deadline", "lost", "cut"):
-        longrepr.addsection("roll call", rollcall.told(stances))
+    if stances and verdict.rule in ("deadline", "deadlock", "lost", "cut"):
+        longrepr.addsection("roll call", rollcall.told(stances, blamed(fates), cause_is_known=bool(fates.deadlock)))
     for fate in fates.ranks:
         if fate.lost and fate.last_words:
             longrepr.addsection(f"last words of rank {fate.rank}", fate.last_words)
@@ -236,48 +245,10 @@ def _add_leaks(
         teardown.outcome = "failed"
         teardown.longrepr = _longrepr(None, late, telling)
         _add_sections(teardown.longrepr, late, fates, telling)
-    else:
-        told[-1].sections.append(("left behind", "\n".join(lines)))
-
-
-#: The kinds of leaks, as they are told: one, and many.
-_LEAKS = {
-    "process": ("a child process", "child processes"),
-    "thread": ("a thread", "threads"),
-    "process-group": ("a process group", "process groups"),
-    "rpc-agent": ("an RPC agent", "RPC agents"),
-    "rref": ("an RRef", "RRefs"),
-    "fd": ("a file descriptor", "file descriptors"),
-    "shm": ("shared memory", "pieces of shared memory"),
-    "gpu-memory": ("GPU memory", "pieces of GPU memory"),
-    "socket": ("a socket", "sockets"),
-    "temp-file": ("a temporary file", "temporary files"),
-    "env": ("a variable of the environment changed", "variables of the environment changed"),
-    "state": ("its process changed", "changes of its process"),
-    "signal": ("a signal's handler changed", "handlers of signals changed"),
-}
-
-
-def left_behind(fates: Fates) -> dict[tuple[str, str], Counter[int]]:
-    """How many of each thing each rank left, by kind and name."""
-    left: dict[tuple[str, str], Counter[int]] = {}
-    for fate in fates.ranks:
-        for leak in fate.record.leaks if fate.record else ():
-            what = re.sub(r"^(socket|pipe):\[\d+\]$", r"\1", leak.what)
-            left.setdefault((leak.kind, what), Counter())[fate.rank] += 1
-    return left
-
-
-def leak_lines(fates: Fates) -> list[str]:
-    """``ranks 0-3 left a thread: Thread-1``: one line for all that is alike, however many ranks left it."""
-    lines = []
-    for (kind, what), counts in left_behind(fates).items():
-        for count in sorted(set(counts.values())):
-            one, many = _LEAKS[kind]
-            ranks = [rank for rank, counted in counts.items() if counted == count]
-            each = " each" if count > 1 and len(ranks) > 1 else ""
-            lines.append(f"{ranks_text(ranks)} left {one if count == 1 else f'{count} {many}'}{each}: {what}")
-    return lines
+        return
+    if verdict.outcome in _BAD and telling.item.config.get_verbosity() < ALL_LEAKS:
+        lines = lines_beside_failure(fates)
+    told[-1].sections.append(("left behind", "\n".join(lines)))
 
 
 def _add_output(told: list[pytest.TestReport], verdict: Verdict, fates: Fates) -> None:
@@ -299,7 +270,13 @@ def _add_output(told: list[pytest.TestReport], verdict: Verdict, fates: Fates) -
 
 def _expected_loss(verdict: Verdict, item: pytest.Item) -> Verdict:
     """A crash or a timeout is an expected failure only where the mark names it."""
-    kinds = {"lost": RankLost, "launcher lost": RankLost, "silent": RankLost, "deadline": WorldTimeout}
+    kinds = {
+        "lost": RankLost,
+        "launcher lost": RankLost,
+        "silent": RankLost,
+        "deadline": WorldTimeout,
+        "deadlock": WorldTimeout,
+    }
     kind = kinds.get(verdict.rule)
     if kind is None:
         return verdict
@@ -310,18 +287,21 @@ def _expected_loss(verdict: Verdict, item: pytest.Item) -> Verdict:
     if kind not in named:
         return verdict
     reason = f"{expected.reason}: " if expected.reason else ""
-    return replace(verdict, outcome="xfailed", headline=f"{reason}{verdict.headline}")
+    return replace(verdict, outcome="xfailed", headline=f"{reason}{_first_line(verdict.headline)}")
 
 
-def pass_on_warnings(config: pytest.Config, fates: Fates, item: pytest.Item) -> None:
-    """Warnings of the ranks, each once, as if they had been raised here."""
+def pass_on_warnings(config: pytest.Config, verdict: Verdict, fates: Fates, item: pytest.Item) -> None:
+    """Warnings of the ranks, each once, as if they had been raised here. Leaks of a test that failed, or is known to,
+    are in its report."""
     seen: dict[Warned, None] = {}
     for fate in fates.ranks:
         for warned in fate.record.warnings if fate.record else ():
-            seen.setdefault(warned)
+            seen.setdefault(msgspec.structs.replace(warned, text=folded(warned.text)))
     path, line = str(item.path), (item.location[1] or 0) + 1
     messages = [_message(warned) for warned in seen]
-    messages += [warnings.WarningMessage(LeakWarning(leak), LeakWarning, path, line) for leak in leak_lines(fates)]
+    if verdict.outcome not in _BAD:
+        leaks = [LeakWarning(leak) for leak in folded_leak_lines(fates)]
+        messages += [warnings.WarningMessage(leak, LeakWarning, path, line) for leak in leaks]
     for message in messages:
         config.hook.pytest_warning_recorded.call_historic(
             kwargs={"warning_message": message, "nodeid": item.nodeid, "when": "runtest", "location": None}

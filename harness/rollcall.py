@@ -14,10 +14,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import IO
 
+from everyrank.blame import ENDED, Blame, Evidence, blame
 from everyrank.bounds import one_line
-from everyrank.frames import Frame, is_ours, is_users, standing
+from everyrank.frames import Frame, is_ours, is_users, standing, waits
 from everyrank.launch.protocol import STACKS_SIGNAL, Seat, read_all
-from everyrank.world import ranks_text
+from everyrank.world import few_ranks_text, ranks_text
 
 #: A rank that runs at all answers within this, also on a busy machine.
 _ANSWER = 0.5
@@ -32,6 +33,11 @@ _NATIVE_FRAME = re.compile(
 )
 _THREAD = re.compile(r"^(?:Current thread|Thread) (?P<id>0x[0-9a-f]+)")
 
+#: A headline holds so many groups of ranks; the rest are counted.
+_GROUPS_IN_HEADLINE = 3
+
+_NO_ANSWER = "not answering (no stack can be had)"
+
 Stack = tuple[Frame, ...]  # innermost first
 
 
@@ -43,12 +49,27 @@ class Stance:
     stack: Stack  # the main thread's
     beside: tuple[Stack, ...] = ()  # those of its other threads that run the user's code: RPC calls, say
     state: str = ""  # what the kernel says, where that matters: stopped
+    number: int | None = None  # which of its test's collectives of the default group it waits in, where that is known
     native: tuple[str, ...] = ()  # the C frames that it is in, innermost first, or why they are not known
 
     @property
     def doing(self) -> str:
-        told = _doing(self.stack) if self.stack else "not answering (no stack can be had)"
+        told = _doing(self.stack) if self.stack else _NO_ANSWER
         return f"{told}, {self.state}" if self.state else told
+
+    def sentence(self, ranks: list[int]) -> str:
+        """The same of these ranks: ``ranks 0,2,3 wait in all_reduce at test_x.py:25``."""
+        one = len(ranks) == 1
+        doing = self.doing.removeprefix("waiting ")
+        verb = ("is" if one else "are") if doing == self.doing else "waits" if one else "wait"
+        return f"{few_ranks_text(ranks)} {verb} {doing}"
+
+    @property
+    def evidence(self) -> Evidence:
+        """What this says of who is to blame. A rank that is stopped keeps others waiting, wherever it is."""
+        operation, _, where = standing(self.stack).rpartition(" at ")
+        held = False if self.state else waits(self.stack)
+        return Evidence(self.rank, waits=held, operation=operation, where=where, number=self.number)
 
 
 def _doing(stack: Stack) -> str:
@@ -89,7 +110,8 @@ def ask(seats: dict[int, Asked], native_within: float = 0.0, stop: bool = True) 
     ]
     if native_within and len(seats) > _NATIVE_READERS:
         # Reading costs 0.3 s and more of a core, and the bound on a world's end holds: a few tell for all.
-        asked = [group[0].rank for _, group in groups(stances)][:_NATIVE_READERS]
+        blamed = blame([stance.evidence for stance in stances])
+        asked = [group[0].rank for _, group in groups(stances, blamed)][:_NATIVE_READERS]
         natives = read_natives({rank: seats[rank].pid for rank in asked}, native_within)
     return [replace(stance, native=natives.get(stance.rank, ())) for stance in stances]
 
@@ -177,36 +199,49 @@ def read_natives(pids: dict[int, int | None], within: float) -> dict[int, tuple[
     return found
 
 
-def groups(stances: Iterable[Stance]) -> list[tuple[str, list[Stance]]]:
-    """Who stands together, the odd ones out first."""
+def groups(stances: Iterable[Stance], blamed: Blame) -> list[tuple[str, list[Stance]]]:
+    """Who stands together; those to blame come first, then by rank."""
     together: dict[str, list[Stance]] = {}
     for stance in stances:
         together.setdefault(stance.doing, []).append(stance)
-    return sorted(together.items(), key=lambda one: (len(one[1]), one[1][0].rank))
+    return sorted(together.items(), key=lambda group: (group[1][0].rank not in blamed.ranks, group[1][0].rank))
 
 
-def folded(stances: Iterable[Stance]) -> list[str]:
+def folded(stances: Iterable[Stance], blamed: Blame) -> list[str]:
     """One line a group: ``ranks 0,2,3 are waiting in all_reduce at test_x.py:12``."""
     lines = []
-    for doing, group in groups(stances):
+    for doing, group in groups(stances, blamed):
         verb = "is" if len(group) == 1 else "are"
         lines.append(f"{ranks_text([stance.rank for stance in group])} {verb} {doing}")
     return lines
 
 
-def told(stances: list[Stance]) -> str:
-    """The whole roll call: who is where, then each group's stack."""
+def cause(stances: list[Stance], blamed: Blame) -> str:
+    """Why a world did not finish, in one line: who is where, those to blame first."""
+    clauses = [group[0].sentence([stance.rank for stance in group]) for _, group in groups(stances, blamed)]
+    if blamed.rule == ENDED:
+        ranks = list(blamed.ranks)
+        clauses.insert(0, f"{few_ranks_text(ranks)} ended {'its' if len(ranks) == 1 else 'their'} test")
+    more = len(clauses) - _GROUPS_IN_HEADLINE
+    if more > 0:
+        clauses[_GROUPS_IN_HEADLINE:] = [f"and {more} more group{'s' if more > 1 else ''}"]
+    return "; ".join(clauses)
+
+
+def told(stances: list[Stance], blamed: Blame, cause_is_known: bool = False) -> str:
+    """The whole roll call: who is where, then each group's stack. Nobody needs native frames for a known cause."""
     if not stances:
         return "no rank is left to ask"
-    lines = folded(stances)
-    for _, group in groups(stances):
+    lines = folded(stances, blamed)
+    for _, group in groups(stances, blamed):
         lines += ["", f"{ranks_text([stance.rank for stance in group])}, innermost frame first:"]
-        lines += [f"  {frame.function} at {frame.file}:{frame.line}" for frame in until_pytest(group[0].stack)]
+        lines += [f"  {frame.function} at {frame}" for frame in until_pytest(group[0].stack)]
         lines += _beside(group)
         native = next((stance for stance in group if stance.native), None)
         if native is not None:
             lines += [f"  native frames of rank {native.rank}:", *(f"    {frame}" for frame in native.native)]
-    if not native_reader() and any(stance.doing.startswith("waiting") for stance in stances):
+    wanted = not cause_is_known and not native_reader()
+    if wanted and any(stance.doing.startswith("waiting") for stance in stances):
         lines += ["", "(native frames: install everyrank[native])"]
     return "\n".join(lines)
 
@@ -251,12 +286,17 @@ def native_frames(text: str, pid: int | None, most: int = 24) -> tuple[str, ...]
 def fatal(text: str) -> str:
     """What faulthandler wrote at a fatal signal, without the frames of pytest and of this harness."""
     kept: list[str] = []
-    stack: list[tuple[str, bool]] = []
+    stack: list[tuple[str, str]] = []  # lines and files
     for line in [*text.splitlines(), ""]:
         if match := _FRAME.match(line):
-            stack.append((line, is_users(match["file"])))
+            stack.append((line, match["file"]))
             continue
-        users = [number for number, (_, is_one) in enumerate(stack) if is_one]
+        if stack and all(is_ours(file) for _, file in stack):  # a rank's witness
+            while kept and not _THREAD.match(kept.pop()):
+                pass
+            stack = []
+            continue
+        users = [number for number, (_, file) in enumerate(stack) if is_users(file)]
         kept += [frame for frame, _ in stack[: users[-1] + 1 if users else None]]
         stack = []
         if not line.startswith("Extension modules: "):

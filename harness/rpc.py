@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import pytest
 from everyrank.errors import MisuseError
 from everyrank.record import Leak
 from everyrank.world import World, current_world
 
 if TYPE_CHECKING:
-    import pytest
     from everyrank.rank import Rank
     from torch._C._distributed_rpc import RpcBackendOptions
 
@@ -107,6 +107,19 @@ def faulty_agent_missing() -> str:
     return ""
 
 
+#: What a test fails with where an agent would need numpy; the preflight of the suites knows it by this text.
+NO_NUMPY = "torch starts no RPC agent without numpy: install numpy beside torch"
+
+
+def numpy_missing() -> str:
+    """Why no agent can be started here, or nothing. torch's agents turn their addresses into arrays."""
+    try:
+        import numpy  # noqa: F401
+    except ImportError:
+        return NO_NUMPY
+    return ""
+
+
 def backend_options(world: World, options: AgentOptions, store: str = "") -> tuple[Any, RpcBackendOptions]:
     """The backend and the options that ``init_rpc`` takes, for one agent of this world.
 
@@ -167,9 +180,11 @@ def start(rank: Rank, name: str, backend: Any, options: RpcBackendOptions, kept:
     import torch.distributed.rpc as torch_rpc
 
     rpc: Any = torch_rpc
+    if missing := numpy_missing():
+        pytest.fail(missing, pytrace=False)
     if not kept:
         # A second agent of one process never deletes its RRefs: see docs/findings/rpc-second-agent.md.
-        rank.spent.append("an RPC agent has run")
+        rank.spent.append("ran an RPC agent")
     with warnings.catch_warnings():
         # torch's own use of its own deprecated way; nobody who writes a test can do anything about it.
         warnings.filterwarnings("ignore", "You are using a Backend", UserWarning)
@@ -219,7 +234,7 @@ def let_go(rank: Rank) -> None:
     rpc: Any = torch_rpc
     if not rpc.api._is_current_rpc_agent_set():
         return
-    rank.spent.append("an RPC agent was ended in the middle of its calls")
+    rank.spent.append("ended an RPC agent in the middle of its calls")
     ending = threading.Thread(target=shut_down, args=(rank, False), daemon=True)
     with rank.watch.allowing():
         ending.start()

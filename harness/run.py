@@ -7,9 +7,12 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from everyrank import rollcall
+from everyrank.census import Census
 from everyrank.channel import Closed
+from everyrank.deadlock import Deadlock, deadlock
 from everyrank.desk import DebugOptions, Desk
 from everyrank.launch.protocol import Lost, Seat, read_all
 from everyrank.liveworld import Live, LiveWorld
@@ -27,8 +30,10 @@ from everyrank.record import (
     Met,
     Order,
     Record,
+    Statement,
     WantsDebugger,
 )
+from everyrank.stillness import processor_time
 from everyrank.verdict import Fate, Fates
 
 #: After a failure, ranks that are still in the test get this long to finish or to fail by themselves. Most of
@@ -74,6 +79,7 @@ class Run:
         self._used: dict[int, float] = {}
         self._used_at_first: dict[int, float] = {}
         self._looked_at = 0.0
+        self._census = Census.of(orders)
 
     # --- the test ----------------------------------------------------------------------------------
 
@@ -95,6 +101,8 @@ class Run:
                 self._miss_deadline()
             elif self._open() and (cut := self._to_cut(now)):
                 self._cut(cut)
+            elif self._open() and (found := self._deadlock(now)):
+                self._end_deadlock(found)
         self._leave_desk()
         self._look()
         self.world.show_the_rest(self._live)
@@ -107,7 +115,7 @@ class Run:
         first = None
         for fate, seat, order in zip(self.fates.ranks, self.world.seats, self.orders, strict=True):
             when, began = seat.output.progress.of(order.number)
-            if when:
+            if when and not fate.cut:  # a rank may go on for a moment between its roll call and its end
                 if not fate.phase:
                     self._began_at = max(self._began_at, began)
                 fate.phase = when
@@ -136,6 +144,8 @@ class Run:
             times.append(since + BUSY_GRACE)
             if not self._teardowns_only():
                 times.append(max(self._looked_at, since) + GRACE / 2)
+        if self._census is not None and self._open():
+            times.append(max(self._census.next_at, now + 0.001))  # also to see whether all have begun
         future = [at for at in times if at > now]
         if not future:
             return None if not times else 0.05
@@ -170,7 +180,7 @@ class Run:
         """Whether the rank has used no processor time since this was last asked, nor wants any: it waits for
         somebody. Or, after a failure, has used its grace: it may spin. On a busy machine a rank that comes to the
         same end late is not cut off for that."""
-        used, wants = _processor_time(self.world.seats[fate.rank].pid)
+        used, wants = processor_time(self.world.seats[fate.rank].pid)
         waits = self._used.get(fate.rank) == used and not wants
         self._used[fate.rank] = used
         first = self._used_at_first.setdefault(fate.rank, used)
@@ -181,6 +191,30 @@ class Run:
         self.fates.deadline = self._limit if begun else START
         self.fates.deadline_from = self._deadline_from if begun else "for a world's start"
         self._cut(self._open(), native=NATIVE)
+
+    def _all_is_well(self) -> bool:
+        """Whether nothing but a deadlock would keep this test from its end."""
+        bad = self._trouble_at is not None or self._skip_at is not None or self.world.broken
+        return not bad and not self._meeting and all(fate.phase for fate in self.fates.ranks)
+
+    def _deadlock(self, now: float) -> Deadlock | None:
+        """Why no rank that is left can go on, where that is certain."""
+        if self._census is None:
+            return None
+        if not self._all_is_well():
+            self._census.forget(now)
+            return None
+        ended = frozenset(fate.rank for fate in self.fates.ranks if fate.record is not None)
+        said = self._census.turn([seat.pid for seat in self.world.seats], ended)
+        left = self._due - now if self._due is not None else float("inf")
+        return deadlock(said, ended, left) if said is not None else None
+
+    def _end_deadlock(self, found: Deadlock) -> None:
+        self.fates.deadlock = found.cause
+        self._cut(self._open())  # what each rank waits in is known: its native stack would take time and tell no more
+        for fate in self.fates.ranks:
+            if fate.stance is not None:
+                fate.stance = replace(fate.stance, number=found.numbers.get(fate.rank))
 
     def _cut(self, cut: list[Fate], native: float = 0.0) -> None:
         """Ask these ranks where they are, then end them."""
@@ -312,6 +346,9 @@ class Run:
             self._timed = True
             self._due = time.monotonic() + message.seconds
             self._limit, self._deadline_from = message.seconds, "pytest-timeout"
+        elif isinstance(message, Statement):
+            if self._census is not None:
+                self._census.hear(rank, message)
         elif isinstance(message, Meet):
             self._meeting[rank] = message
             self._hold_meeting()
@@ -371,21 +408,3 @@ def _plain_exit(status: int | None) -> str:
     if os.WIFSIGNALED(status):
         return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
     return f"exit code {os.WEXITSTATUS(status)}"
-
-
-def _processor_time(pid: int | None) -> tuple[float, bool]:
-    """What the threads of a process and its children have used, in seconds, and whether one of them wants more
-    just now."""
-    used, wants = 0, False
-    families = [str(pid)]
-    while families:
-        one = families.pop()
-        with contextlib.suppress(OSError):  # gone, or not on this machine
-            for thread in os.listdir(f"/proc/{one}/task"):
-                with open(f"/proc/{one}/task/{thread}/stat") as file:
-                    fields = file.read().rpartition(")")[2].split()
-                used += int(fields[11]) + int(fields[12])
-                wants = wants or fields[0] in "RD"
-                with open(f"/proc/{one}/task/{thread}/children") as file:
-                    families += file.read().split()
-    return used / os.sysconf("SC_CLK_TCK"), wants

@@ -12,7 +12,7 @@ from everyrank import devices
 def sow(seed: int) -> None:
     """Seed every generator that a test may draw from."""
     random.seed(seed)
-    if "numpy" in sys.modules:
+    if sys.modules.get("numpy") is not None:
         import numpy
 
         numpy.random.seed(seed % 2**32)

@@ -15,8 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from everyrank import rollcall
+from everyrank.blame import Evidence, blame
 from everyrank.frames import is_ours, is_users
 from everyrank.launch.protocol import STACKS_SIGNAL, stacks_name
+from everyrank.paths import shown
 from everyrank.rollcall import Stance
 from everyrank.world import ranks_text
 
@@ -129,9 +131,10 @@ def _told(world: list[Found], native: bool) -> str:
     inside = [stance for stance in stances if stance.rank not in done]
     tests = [frame for stance in inside for frame in stance.stack[::-1] if is_users(frame.file)]
     if tests:
-        head += f", in {tests[0].function} ({os.path.basename(tests[0].file)})"
+        head += f", in {tests[0].function} ({shown(tests[0].file)})"
     if inside:
-        lines.append(rollcall.told(inside))
+        ended = [Evidence(rank, ended=True) for rank in done]
+        lines.append(rollcall.told(inside, blame([*ended, *(stance.evidence for stance in inside)])))
     return "\n".join([head, *lines])
 
 

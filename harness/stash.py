@@ -17,6 +17,8 @@ MISUSE: pytest.StashKey[str] = pytest.StashKey()
 TIMEOUT: pytest.StashKey[float] = pytest.StashKey()
 #: Says how to run it alone with these further options, where that is not pytest with its id.
 REPEAT: pytest.StashKey[Callable[[Sequence[str]], str]] = pytest.StashKey()
+#: Further options that a run of it needs.
+REPEAT_OPTIONS: pytest.StashKey[list[str]] = pytest.StashKey()
 
 
 def is_declared(item: pytest.Item) -> bool:

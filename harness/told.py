@@ -6,22 +6,25 @@ from typing import Any
 
 import pytest
 from everyrank import rollcall
+from everyrank.leaklines import left_behind
 from everyrank.options import Options
 from everyrank.record import Phase
 from everyrank.repeat import repeat_line
-from everyrank.report import Telling, left_behind
+from everyrank.report import Telling
 from everyrank.stash import DECLARATION, FIXTURES
-from everyrank.verdict import Fate, Fates, Verdict, end_of, said_by
+from everyrank.verdict import Fate, Fates, Verdict, blamed, end_of, said_by
 
 
 def told(verdict: Verdict, fates: Fates, telling: Telling) -> dict[str, Any]:
     """All that is known of a test that had a world, beside what its reports say."""
     stances = [fate.stance for fate in fates.ranks if fate.stance is not None]
+    blame = blamed(fates)
     return {
         "rule": verdict.rule,
         "size": len(fates.ranks),
         "world": fates.world,
         "passes_alone": telling.passes_alone,
+        "not_kept": fates.not_kept,
         "repeat": repeat_line(telling.item, telling.seed),
         "ranks": [_rank(fate) for fate in fates.ranks],
         "leaks": [
@@ -32,13 +35,12 @@ def told(verdict: Verdict, fates: Fates, telling: Telling) -> dict[str, Any]:
             {
                 "ranks": [stance.rank for stance in group],
                 "doing": doing,
-                "frames": [
-                    f"{one.function} at {one.file}:{one.line}" for one in rollcall.until_pytest(group[0].stack)
-                ],
+                "frames": [f"{frame.function} at {frame}" for frame in rollcall.until_pytest(group[0].stack)],
                 "native": list(next((stance.native for stance in group if stance.native), ())),
             }
-            for doing, group in rollcall.groups(stances)
+            for doing, group in rollcall.groups(stances, blame)
         ],
+        "blame": {"ranks": list(blame.ranks), "rule": blame.rule} if blame.ranks else None,
     }
 
 

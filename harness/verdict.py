@@ -9,10 +9,11 @@ import os
 import re
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from everyrank.blame import Blame, Evidence, blame
 from everyrank.record import Phase, Record
-from everyrank.rollcall import Stance
+from everyrank.rollcall import Stance, cause
 from everyrank.world import ranks_text
 
 #: What a rank says when it is only the echo of another rank's end.
@@ -61,11 +62,14 @@ class Fates:
     ranks: list[Fate]
     deadline: float | None = None  # the deadline, in seconds, if it was missed
     deadline_from: str = ""
+    deadlock: str = ""  # why no rank that was left could go on; nobody waited for the deadline then
     launcher_lost: str = ""  # how the launcher itself ended
     launcher: str = "fork"
     world: int = 0  # its number among the worlds of this pytest process
     seconds: float = 0.0
     began: bool = False  # whether any rank began the test at all
+    waited: str = ""  # what the world had to wait for, if that took long
+    not_kept: str = ""  # why the world could serve no other test, where it was meant to
     late: dict[int, str] = field(default_factory=dict)  # wider fixtures whose teardown failed, by rank
 
 
@@ -115,6 +119,26 @@ def failures(fates: Fates) -> list[Failure]:
     """All failing phases of all ranks, the root cause first."""
     found = [Failure(fate.rank, phase.at, phase) for fate in fates.ranks for phase in fate.phases("failed")]
     return sorted(found, key=lambda failure: (*failure.order, failure.rank))
+
+
+# --- who is to blame ----------------------------------------------------------------------------------
+
+
+def blamed(fates: Fates) -> Blame:
+    """The ranks to blame, of all that is known of them."""
+    return blame([_evidence(fate, fates) for fate in fates.ranks])
+
+
+def _evidence(fate: Fate, fates: Fates) -> Evidence:
+    found = failures(fates)
+    # An echo is no trouble of one's own; nor is a teardown that fails after a test that failed.
+    counts = [failure for failure in found if failure.order[:2] == found[0].order[:2] and not failure.is_echo]
+    troubles = [(failure.at, failure.phase.signature) for failure in counts if failure.rank == fate.rank]
+    if fate.lost and fate.status is not None:
+        troubles.append((_death(fate), exit_text(fate.status)))
+    seen = fate.stance.evidence if fate.stance is not None else Evidence(fate.rank)
+    ended = fate.record is not None or fate.skipped is not None
+    return replace(seen, trouble=min(troubles, default=None), ended=ended)
 
 
 # --- the rules: each gives its verdict where it applies -----------------------------------------------
@@ -172,11 +196,24 @@ def _deadline(fates: Fates) -> Verdict | None:
     late = [fate.rank for fate in cut]
     phases = {fate.phase for fate in cut}
     what = f" its {phases.pop()}" if len(phases) == 1 and phases < {"setup", "teardown"} else ""
+    stances = [fate.stance for fate in cut if fate.stance is not None]
+    why = f"{cause(stances, blamed(fates))} (deadline {fates.deadline:g} s)\n" if stances else ""
     headline = (
-        f"the world of {len(fates.ranks)} missed its deadline of {fates.deadline:g} s ({fates.deadline_from}): "
+        f"{why}the world of {len(fates.ranks)} missed its deadline of {fates.deadline:g} s ({fates.deadline_from}): "
         f"{ranks_text(late)} had not finished{what}"
     )
     return Verdict("deadline", "failed", "call", headline, late[0], None, tuple(late), _others(fates, set(late)))
+
+
+def _deadlock(fates: Fates) -> Verdict | None:
+    if not fates.deadlock or any(not failure.is_echo for failure in failures(fates)):
+        return None
+    cut = [fate.rank for fate in fates.ranks if fate.cut]
+    headline = (
+        f"{fates.deadlock}\nthe world of {len(fates.ranks)} stood still: {ranks_text(cut)} could never have gone on, "
+        "so nobody waited for the deadline"
+    )
+    return Verdict("deadlock", "failed", "call", headline, cut[0], None, tuple(cut), _others(fates, set(cut)))
 
 
 def _failed(fates: Fates) -> Verdict | None:
@@ -285,6 +322,7 @@ RULES: tuple[Callable[[Fates], Verdict | None], ...] = (
     _different_items,
     _lost,
     _deadline,
+    _deadlock,
     _failed,
     _some_skipped,
     _cut,

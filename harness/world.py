@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import re
@@ -113,6 +114,14 @@ def ranks_text(ranks: list[int]) -> str:
     return "ranks " + ",".join(map(str, ranks))
 
 
+def few_ranks_text(ranks: list[int], most: int = 8) -> str:
+    """The same where there is little room: of many ranks in no row, the first and how many they are."""
+    text = ranks_text(ranks)
+    if len(ranks) <= most or "-" in text:
+        return text
+    return f"{len(ranks)} ranks ({','.join(map(str, sorted(ranks)[:most]))},...)"
+
+
 def digest(value: Any) -> str:
     """Equal for equal values on different ranks, whatever objects they are."""
     state = hashlib.sha256()
@@ -122,11 +131,7 @@ def digest(value: Any) -> str:
 
 def _feed(update: Callable[[bytes], None], value: Any) -> None:
     if hasattr(value, "untyped_storage") and hasattr(value, "detach"):
-        import torch
-
-        plain = value.detach().cpu().contiguous()
-        update(f"tensor {plain.dtype} {tuple(plain.shape)} ".encode())
-        update(plain.reshape(-1).view(torch.uint8).numpy().tobytes() if plain.numel() else b"")
+        _feed_tensor(update, value.detach())
     elif isinstance(value, dict):
         update(f"dict {len(value)} ".encode())
         for key in sorted(value, key=repr):
@@ -140,6 +145,29 @@ def _feed(update: Callable[[bytes], None], value: Any) -> None:
         _feed(update, sorted(map(repr, value)))
     else:
         update(re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode("utf-8", "backslashreplace"))
+
+
+def _feed_tensor(update: Callable[[bytes], None], tensor: Any) -> None:
+    """Without numpy, which torch does not require and which has no bfloat16."""
+    layout = str(tensor.layout)
+    update(f"tensor {tensor.dtype} {tuple(tensor.shape)} {layout} ".encode())
+    if tensor.is_meta:
+        return
+    if layout in _PARTS:
+        whole = tensor.coalesce() if layout == "torch.sparse_coo" else tensor
+        for part in _PARTS[layout]:
+            _feed_tensor(update, getattr(whole, part)())
+        return
+    plain = tensor.cpu().resolve_conj().resolve_neg().contiguous()
+    update(ctypes.string_at(plain.data_ptr(), plain.numel() * plain.element_size()) if plain.numel() else b"")
+
+
+#: What the values of a sparse tensor are made of.
+_PARTS = {
+    "torch.sparse_coo": ("indices", "values"),
+    **dict.fromkeys(("torch.sparse_csr", "torch.sparse_bsr"), ("crow_indices", "col_indices", "values")),
+    **dict.fromkeys(("torch.sparse_csc", "torch.sparse_bsc"), ("ccol_indices", "row_indices", "values")),
+}
 
 
 def _short(value: Any) -> str:

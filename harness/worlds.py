@@ -18,15 +18,21 @@ from everyrank.channel import Closed
 from everyrank.gpus import GpuLease
 from everyrank.launch import fork, spawn
 from everyrank.launch.local import LocalLauncher, pipes
+from everyrank.leaklines import leak_lines
+from everyrank.leaks import snapshot
 from everyrank.liveworld import LiveWorld
 from everyrank.options import Options
-from everyrank.report import leak_lines
+from everyrank.preload import Preloading
 from everyrank.seeds import accelerated
 from everyrank.stash import FIXTURES
 from everyrank.verdict import Fates, Verdict
+from everyrank.world import ranks_text
 
 #: Idle warm worlds are kept up to this many ranks together.
 _IDLE_RANKS = 48
+
+#: Of the reasons why a world is not kept, so many are written down.
+_REASONS = 5
 
 Key = tuple[object, ...]
 
@@ -52,6 +58,7 @@ class Worlds:
         self._idle: OrderedDict[Key, LiveWorld] = OrderedDict()
         self._spare: LiveWorld | None = None  # for the next test, forked while this one runs
         self._started = 0
+        self._preloading = Preloading(options.preload)
 
     def open(self) -> None:
         """Start the launcher: right after collection, before any test has run."""
@@ -88,7 +95,7 @@ class Worlds:
                 f"{error.strerror}. Make room there, or set TMPDIR to a folder that can be written."
             ) from None
 
-    def _do_early(self) -> fork.BecomeRank:
+    def _do_early(self) -> fork.Zygote:
         """In the zygote: what every rank would otherwise do by itself, and pay for with pages of its own."""
         self._leave_behind()
         wanted = {name for item in self._session.items for name in item.stash.get(FIXTURES, [])}
@@ -98,11 +105,9 @@ class Worlds:
             import everyrank.rpc  # noqa: F401
             import torch.distributed.rpc
             import torch.distributed.rpc.rref_proxy  # noqa: F401
-        if "torch" in sys.modules:
-            accelerated()
-        if "numpy" in sys.modules:
-            import numpy.random  # noqa: F401
-        return prepare_ranks(self._session)
+        become_rank = prepare_ranks(self._session)
+        _warm_up()
+        return fork.Zygote(become_rank, _warm_up)
 
     def close(self) -> None:
         """End every world, in order where that can be had, and leave nothing behind."""
@@ -174,6 +179,8 @@ class Worlds:
 
     def start(self, item: pytest.Item, size: int, key: Key, lease: GpuLease | None = None) -> LiveWorld:
         launcher = self.launcher
+        self._preload(launcher)
+        launcher.settle()
         fds = lease.fds if lease is not None else []
         seats = launcher.start(size, fds)
         if launcher.lost:  # it died since it was last heard of, which is no fault of this test
@@ -193,8 +200,28 @@ class Worlds:
 
     def start_spare(self, item: pytest.Item, size: int, key: Key) -> None:
         """Fork the ranks of the next test while this one runs."""
-        if self._spare is None and self.launcher.name == "fork" and size <= leases.capacity():
+        # A test does not wait for imports that the next one may need.
+        ready = not self._preloading.is_due and not self.launcher.preloading
+        if ready and self._spare is None and self.launcher.name == "fork" and size <= leases.capacity():
             self._spare = self.start(item, size, key)
+
+    def note_imports(self, fates: Fates, more_worlds: Callable[[], bool]) -> None:
+        """What the ranks of a test imported, further ranks need not. Where the run will need more of them, the zygote
+        imports it while tests go on in the worlds that there are; otherwise when it is to fork the next."""
+        self._preloading.note(fates)
+        launcher = self._launcher
+        if launcher is None or launcher.lost or launcher.name != "fork" or not self._preloading.is_due:
+            return
+        if self._spare is not None:
+            self._spare.end()  # it would import all that once more
+            self._spare = None
+        if not launcher.preloading and more_worlds():
+            self._preload(launcher)
+
+    def _preload(self, launcher: LocalLauncher) -> None:
+        if launcher.name == "fork" and (order := self._preloading.take()) is not None:
+            launcher.settle()
+            launcher.preload(order)
 
     def dismiss_with_gpus(self) -> None:
         """Nobody waits for a GPU while an idle world of this run has one."""
@@ -211,20 +238,42 @@ class Worlds:
             self._see_off(world)
 
 
+def _warm_up() -> None:
+    """In the zygote: what libraries do when they are first asked, they need not do in every fork."""
+    if "torch" in sys.modules:
+        accelerated()
+    if sys.modules.get("numpy") is not None:
+        import numpy.random  # noqa: F401
+    snapshot()
+
+
 def broken_before(fates: Fates) -> bool:
     """Whether the world lost a rank before the test began there."""
     return not fates.began or any(fate.lost and not fate.phase for fate in fates.ranks)
 
 
-def reusable(verdict: Verdict, fates: Fates) -> bool:
-    """Only a world in which every rank did well, and came back as it was, is kept."""
-    records = [fate.record for fate in fates.ranks]
-    return (
-        verdict.outcome in ("passed", "skipped")
-        and all(record is not None and not record.unclean and not record.leaks for record in records)
-        and len({record.collectives for record in records if record is not None}) == 1
-        and not leak_lines(fates)
-    )
+def why_not_kept(verdict: Verdict, fates: Fates) -> str:
+    """Why the world may serve no other test: only one in which every rank did well, and came back as it was, may."""
+    if verdict.outcome not in ("passed", "skipped"):
+        return "the test ended in an error" if verdict.outcome == "error" else f"the test {verdict.outcome}"
+    records = {fate.rank: fate.record for fate in fates.ranks if fate.record is not None}
+    if len(records) < len(fates.ranks):
+        return "a rank filed no record"
+    reasons: dict[str, list[int]] = {}
+    for rank, record in records.items():
+        for reason in record.unclean:
+            reasons.setdefault(reason, []).append(rank)
+    if reasons:
+        return _in_brief([f"{ranks_text(ranks)} {reason}" for reason, ranks in reasons.items()])
+    if leaks := leak_lines(fates):
+        return _in_brief(leaks)
+    counts = {record.collectives for record in records.values()}
+    return "the ranks did not all issue the same number of collectives" if len(counts) > 1 else ""
+
+
+def _in_brief(reasons: list[str]) -> str:
+    more = f"; and {len(reasons) - _REASONS} more" if len(reasons) > _REASONS else ""
+    return "; ".join(reasons[:_REASONS]) + more
 
 
 def warn(config: pytest.Config, text: str) -> None:

@@ -1,19 +1,21 @@
 """Bring the ledgers to what a run has shown: new deviations in, stale entries out, and nothing that hides a fault.
 
 Only a case that came to its end and broke its law is accepted, by its own id, as unreported: where it is reported is
-for a person to write. A crash, a timeout, an error or a case that was not run is left, and told.
+for a person to write. Its entry states what was seen; one that stated something else is restated. A crash, a timeout,
+an error, a case that was not run or a red test of no subject is left, and told.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from everyrank.reports.errors import BadLedger, NoSubject
 from everyrank.reports.ledgers import Entry, LedgerFile, new_ledger, read_ledger
 from everyrank.reports.model import RED, CaseLine, Ending
 from everyrank.reports.reading import Run
+from everyrank.reports.statement import statement
 from everyrank.reports.words import plain
 
 #: Characters of a note.
@@ -25,6 +27,8 @@ _NEVER: dict[Ending, str] = {
     "error": "an error is never accepted",
     "not-run": "it was not run",
 }
+
+_NO_SUBJECT = "a test of no subject has no ledger: mend it, or mark it xfail"
 
 _NO_LEDGER = "its subject names no ledger: --ledger says where it is to be"
 
@@ -42,11 +46,8 @@ class Edit:
     ledger: LedgerFile
     added: tuple[Entry, ...]
     removed: tuple[Entry, ...]
+    restated: tuple[Entry, ...]
     text: str
-
-    @property
-    def changes(self) -> bool:
-        return bool(self.added or self.removed)
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,11 @@ def accept(
     cases: dict[Path, list[CaseLine]] = {}
     left: list[Left] = []
     for case in run.cases:
-        if not case.subject or (subjects is not None and case.subject not in subjects):
+        if subjects is not None and case.subject not in subjects:
             continue
-        if case.subject in ledgers:
+        if not case.subject:
+            left += [Left(case, _NEVER.get(case.outcome, _NO_SUBJECT))] if case.outcome in RED else []
+        elif case.subject in ledgers:
             cases.setdefault(ledgers[case.subject], []).append(case)
         elif case.outcome in RED:
             left.append(Left(case, _NEVER.get(case.outcome, _NO_LEDGER)))
@@ -116,25 +119,31 @@ def _edit(run: Run, path: Path, cases: Sequence[CaseLine]) -> tuple[Edit | None,
     if not red:
         return None, []
     ledger = read_ledger(path) if path.exists() else new_ledger(path, red[0].subject, run.header.torch)
-    added, left = _new(ledger, red)
+    added, restated, left = _new(ledger, red)
     removed, kept = _stale(run, ledger, cases)
-    if not (added or removed):
+    if not (added or removed or restated):
         return None, left + kept
-    return Edit(ledger, tuple(added), tuple(removed), ledger.changed(removed, added)), left + kept
+    text = ledger.changed(removed, added, restated)
+    return Edit(ledger, tuple(added), tuple(removed), tuple(restated), text), left + kept
 
 
-def _new(ledger: LedgerFile, red: Iterable[CaseLine]) -> tuple[list[Entry], list[Left]]:
+def _new(ledger: LedgerFile, red: Iterable[CaseLine]) -> tuple[list[Entry], list[Entry], list[Left]]:
+    """The entries that are new, and those that state something else now."""
     added: dict[str, Entry] = {}
+    restated: dict[str, Entry] = {}
     left = []
     for case in red:
         if case.outcome == "stale":
             continue
         why = _refusal(ledger, case)
+        entry, seen = ledger.entry(short(case)), statement(case.deviations)
         if why:
             left.append(Left(case, why))
-        elif ledger.entry(short(case)) is None:
-            added[short(case)] = Entry(short(case), "fail", note=_note(case))
-    return list(added.values()), left
+        elif entry is None:
+            added[short(case)] = Entry(short(case), "fail", note=_note(case), states=seen)
+        elif case.ledger is not None and entry.states != seen:  # else an entry that this run did not know
+            restated[short(case)] = replace(entry, states=seen)
+    return list(added.values()), list(restated.values()), left
 
 
 def _refusal(ledger: LedgerFile, case: CaseLine) -> str:
@@ -148,8 +157,10 @@ def _refusal(ledger: LedgerFile, case: CaseLine) -> str:
     if "*" in short(case) or "?" in short(case):
         return "its id would be read as a pattern"
     entry = ledger.entry(short(case))
-    if entry is not None and entry.kind != "fail":
+    if entry is not None and entry.kind not in ("fail", "documented"):
         return f"the entry {entry.case!r} expects {entry.kind!r}, and it ends in 'fail': mend the entry"
+    if entry is not None and entry.is_pattern and case.ledger is not None:
+        return f"the entry {entry.case!r} stands for more cases, and states another deviation: narrow or mend it"
     return ""
 
 
@@ -181,6 +192,8 @@ def _still_wanted(run: Run, entry: Entry, cases: Iterable[CaseLine]) -> str:
         )
     if entry.is_pattern and _chosen(run.header.command):
         return f"the entry {entry.case!r} stands for more cases than this run chose: run them all"
+    if entry.is_pattern and run.footer is not None and run.footer.troubles:
+        return f"the entry {entry.case!r} may stand for more cases than were collected: {run.footer.troubles[0]}"
     return ""
 
 

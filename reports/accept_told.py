@@ -6,18 +6,22 @@ import difflib
 from collections.abc import Iterator, Sequence
 
 from everyrank.reports.accept import Edit, Left
+from everyrank.reports.conclusion import Reason
 from everyrank.reports.words import count, plain
 
 #: Cases of one reason that are named.
 _MOST = 10
+#: Characters of what went wrong beside the cases.
+_REASON = 400
 
 
-def told(edits: Sequence[Edit], left: Sequence[Left], dry_run: bool) -> str:
-    """What was written (or would be), and what is left."""
+def told(edits: Sequence[Edit], left: Sequence[Left], dry_run: bool, beside: Sequence[Reason] = ()) -> str:
+    """What was written (or would be), what is left, and what went wrong beside the cases."""
     lines: list[str] = []
     for edit in edits:
         lines += _dry(edit) if dry_run else _written(edit)
     lines += _left(left)
+    lines += [f"not accepted: {plain(reason.text, _REASON)}" for reason in beside]
     lines.append(_sum(edits, left, dry_run))
     return "\n".join(lines) + "\n"
 
@@ -26,6 +30,7 @@ def _written(edit: Edit) -> Iterator[str]:
     yield str(edit.ledger.path)
     yield from (f"  - {plain(entry.case)}" for entry in edit.removed)
     yield from (f"  + {plain(entry.case)}" for entry in edit.added)
+    yield from (f"  ~ {plain(entry.case)}" for entry in edit.restated)
 
 
 def _dry(edit: Edit) -> Iterator[str]:
@@ -37,7 +42,8 @@ def _dry(edit: Edit) -> Iterator[str]:
 def _left(left: Sequence[Left]) -> Iterator[str]:
     reasons: dict[str, list[str]] = {}
     for one in left:
-        reasons.setdefault(one.why, []).append(f"{one.case.subject} {one.case.case or one.case.id}")
+        name = f"{one.case.subject} {one.case.case}" if one.case.subject else one.case.id
+        reasons.setdefault(one.why, []).append(name)
     for why, names in reasons.items():
         yield f"not accepted: {plain(why)}"
         yield from (f"  {plain(name)}" for name in names[:_MOST])
@@ -46,12 +52,15 @@ def _left(left: Sequence[Left]) -> Iterator[str]:
 
 
 def _sum(edits: Sequence[Edit], left: Sequence[Left], dry_run: bool) -> str:
-    added, removed = (sum(len(getattr(edit, name)) for edit in edits) for name in ("added", "removed"))
+    names = ("added", "removed", "restated")
+    added, removed, restated = (sum(len(getattr(edit, name)) for edit in edits) for name in names)
     parts = []
     if added:
         parts.append(f"{count(added, 'deviation')} added as unreported")
     if removed:
         parts.append(f"{'1 stale entry' if removed == 1 else f'{removed:,} stale entries'} removed")
+    if restated:
+        parts.append(f"{'1 entry' if restated == 1 else f'{restated:,} entries'} restated")
     if left:
         parts.append(f"{count(len(left), 'case')} not accepted")
     return ("dry run, nothing was written: " if dry_run else "") + (", ".join(parts) or "nothing to accept")

@@ -33,9 +33,10 @@ class Badge:
 
 
 def badge(run: Run, subject: str, label: str = "everyrank") -> Badge:
-    """Count the cases of a subject. Raises `NoSubject` if the run has none of it."""
+    """Count the cases of a subject. Raises `NoSubject` if the run has none of it, and had no reason to lack it."""
     of_it = [case for case in run.cases if case.subject == subject]
-    if not of_it and subject not in run.header.subjects:
+    beside = run.conclusion.beside
+    if not of_it and subject not in run.header.subjects and run.cases and not beside:
         names = sorted({*run.header.subjects, *(case.subject for case in run.cases if case.subject)})
         raise NoSubject(f"{run.path}: no case is of a subject {subject!r}: there are {', '.join(names) or 'none'}")
     counts = Counter(case.outcome for case in of_it)
@@ -44,19 +45,19 @@ def badge(run: Run, subject: str, label: str = "everyrank") -> Badge:
     counts["not-run"] += nameless
     asked = sum(number for ending, number in counts.items() if ending not in _NOT_ASKED)
     holds = sum(counts[ending] for ending in _HOLDS)
-    parts = [f"{holds:,} of {asked:,} hold" if asked else "nothing asked"]
+    parts = [f"{holds:,} of {asked:,} hold" if asked else "nothing asked" if of_it else "nothing ran"]
     told = [ending for ending in ENDINGS if counts[ending] and ending not in ("pass", "not-applicable")]
     parts += [f"{counts[ending]:,} {ending}" for ending in told]
-    if not run.complete:
-        parts.append("run not whole")
-    return Badge(label, ", ".join(parts), _colour(counts, run.complete, asked))
+    parts += [reason.brief for reason in run.conclusion.reasons if reason.kind == "not-whole" or reason in beside]
+    red = bool(beside) or any(counts[ending] for ending in RED)
+    return Badge(label, ", ".join(parts), _colour(counts, red, run.complete and asked > 0))
 
 
-def _colour(counts: Counter[Ending], complete: bool, asked: int) -> str:
+def _colour(counts: Counter[Ending], red: bool, tried: bool) -> str:
     """Red for what is not as declared, grey for what is not known; the brightest green only without deviations."""
-    if any(counts[ending] for ending in RED):
+    if red:
         return "red"
-    if not complete or not asked:
+    if not tried:
         return "lightgrey"
     if counts["known"]:
         return "yellow"

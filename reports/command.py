@@ -7,10 +7,11 @@ import contextlib
 import inspect
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from everyrank.reports.errors import ReportError
+from everyrank.reports.errors import CannotWrite, ReportError
 from everyrank.reports.words import plain
 
 _PARTIAL = "read also files of runs that were killed: what was never told counts as not-run"
@@ -40,22 +41,24 @@ def page(arguments: Sequence[str]) -> int:
         from everyrank.reports import history, reading
         from everyrank.reports.keeping import keep
         from everyrank.reports.page import build, output
+        from everyrank.reports.page.nights import NIGHTS
 
         runs = [reading.read(path, given.partial) for path in given.runs]
         build.check_apart(runs)
         output.check(given.output)
-        nights = history.of_folder(given.history, given.partial) if given.history else None
+        nights = history.of_folder(given.history, given.partial, case_nights=NIGHTS) if given.history else None
         keep(given.output, build.page(runs, given.title, nights), given.runs)
-        print(f"{given.output}: {output.told(runs)}")
+        hand_over(f"{given.output}: {output.told(runs)}\n", None, [])
         return 0
 
-    return _answer("page", make)
+    return answer("page", make)
 
 
 def diff(arguments: Sequence[str]) -> int:
     """Compare two run files: what regressed, what was fixed, what is new, slower or less exact.
 
-    Ends with 1 if anything regressed, with 2 if a file cannot be believed.
+    Ends with 1 if a case is red that was not, if cases are gone, if nothing ran, or if anything went wrong beside the
+    cases; with 2 if a file cannot be believed, or the result not be written.
     """
     parser = _parser("diff", diff)
     parser.add_argument("old", type=Path, help="the run file of last night")
@@ -74,6 +77,11 @@ def diff(arguments: Sequence[str]) -> int:
         "--aliases", type=Path, metavar="FILE",
         help="a TOML file of what was renamed: tables [laws] and [subjects] with lines such as \"old\" = \"new\"",
     )  # fmt: skip
+    parser.add_argument(
+        "--allow-gone",
+        action="store_true",
+        help="cases of the older run may be missing: they were removed on purpose",
+    )
     parser.add_argument("--most", type=_number, default=5, metavar="N", help="cases to name for each law (5; 0: all)")
     parser.add_argument("--partial", action="store_true", help=_PARTIAL)
     given = parser.parse_args(arguments)
@@ -83,15 +91,15 @@ def diff(arguments: Sequence[str]) -> int:
 
         old, new = (reading.read(path, given.partial) for path in (given.old, given.new))
         aliases = pairing.read_aliases(given.aliases, given.alias, [old])
-        found = diff.diff(old, new, aliases)
+        found = diff.diff(old, new, aliases, given.allow_gone)
         if given.format == "json":
             told = diff_told.as_json(found)
         else:
             told = (diff_told.as_text if given.format == "text" else diff_told.as_markdown)(found, given.most)
-        _hand_over(told, given.output, [given.old, given.new])
-        return 1 if found.regressed else 0
+        hand_over(told, given.output, [given.old, given.new])
+        return 0 if found.passed else 1
 
-    return _answer("diff", compare)
+    return answer("diff", compare)
 
 
 def accept(arguments: Sequence[str]) -> int:
@@ -116,10 +124,11 @@ def accept(arguments: Sequence[str]) -> int:
         if not given.dry_run:
             for edit in edits:
                 keeping.keep(edit.ledger.path, edit.text, [given.run])
-        _hand_over(accept_told.told(edits, left, given.dry_run), None, [])
-        return 1 if left else 0
+        beside = () if given.subject else run.conclusion.beside
+        hand_over(accept_told.told(edits, left, given.dry_run, beside), None, [])
+        return 1 if left or beside else 0
 
-    return _answer("accept", bring_up_to_date)
+    return answer("accept", bring_up_to_date)
 
 
 def history(arguments: Sequence[str]) -> int:
@@ -143,10 +152,10 @@ def history(arguments: Sequence[str]) -> int:
 
         found = history.of_folder(given.folder, given.partial, given.rebuild)
         told = history_told.as_json(found) if given.format == "json" else history_told.as_text(found, given.all)
-        _hand_over(told, given.output, [given.folder / night.path for night in found.nights])
+        hand_over(told, given.output, [given.folder / night.path for night in found.nights])
         return 0
 
-    return _answer("history", look_back)
+    return answer("history", look_back)
 
 
 def badge(arguments: Sequence[str]) -> int:
@@ -168,10 +177,10 @@ def badge(arguments: Sequence[str]) -> int:
         if kind not in (".json", ".svg"):
             raise ReportError(f"{given.output}: a badge is a .json or an .svg")
         made = badge.badge(reading.read(given.run, given.partial), given.subject, given.label)
-        _hand_over(badge.as_svg(made) if kind == ".svg" else badge.as_json(made), given.output, [given.run])
+        hand_over(badge.as_svg(made) if kind == ".svg" else badge.as_json(made), given.output, [given.run])
         return 0
 
-    return _answer("badge", make)
+    return answer("badge", make)
 
 
 def _parser(name: str, function: Callable[..., int]) -> argparse.ArgumentParser:
@@ -189,12 +198,14 @@ def _number(text: str) -> int:
     return number
 
 
-def _hand_over(told: str, output: Path | None, made_of: Sequence[Path]) -> None:
-    """To the file that was asked for, or to stdout."""
+def hand_over(told: str, output: Path | None, made_of: Sequence[Path]) -> None:
+    """To the file that was asked for, or to stdout. Raises `CannotWrite`: a full disk is no regression."""
     if output is not None:
         from everyrank.reports.keeping import keep
 
         return keep(output, told, made_of)
+    if sys.stdout is None:
+        raise CannotWrite("stdout: cannot be written: it is closed")
     # Ids hold what tests put into them; a terminal may not know the letters.
     with contextlib.suppress(AttributeError, ValueError):
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -202,14 +213,27 @@ def _hand_over(told: str, output: Path | None, made_of: Sequence[Path]) -> None:
         sys.stdout.write(told)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Its reader has seen enough (head, less); Python would complain once more at exit.
+        _let_go_of_stdout()  # its reader has seen enough (head, less)
+    except OSError as error:
+        _let_go_of_stdout()
+        raise CannotWrite(f"stdout: cannot be written: {error.strerror or error}") from None
+
+
+def _let_go_of_stdout() -> None:
+    """Python would write what is left at its exit, and complain once more."""
+    with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _answer(name: str, work: Callable[[], int]) -> int:
-    """Do it; where it cannot be done, say why on one line and end with 2."""
+def answer(name: str, work: Callable[[], int]) -> int:
+    """Do it; where it cannot be done, say why on one line and end with 2.
+
+    So does a fault of ours, with its traceback: Python's own status for it, 1, would say that something regressed.
+    """
     try:
         return work()
     except ReportError as error:
         print(f"everyrank {name}: {plain(str(error))}", file=sys.stderr)
-        return 2
+    except Exception:
+        traceback.print_exc()
+    return 2

@@ -11,10 +11,13 @@ from everyrank.reports.pace import Pace, pace
 from everyrank.reports.pairing import Aliases, pair
 from everyrank.reports.reading import Run
 
-Kind = Literal["regression", "fix", "changed", "new", "gone"]
+Kind = Literal["regression", "stale", "fix", "changed", "new", "gone"]
 
 #: In this order they are told.
-KINDS: tuple[Kind, ...] = ("regression", "fix", "changed", "new", "gone")
+KINDS: tuple[Kind, ...] = ("regression", "stale", "fix", "changed", "new", "gone")
+
+#: Of these a case is red that was not.
+WORSE: frozenset[Kind] = frozenset(("regression", "stale"))
 
 _GOOD: frozenset[Ending] = frozenset(("pass", "approximate"))
 _DECLARED: frozenset[Ending] = frozenset(("known", "unsupported"))
@@ -62,38 +65,69 @@ class Diff:
     changes: tuple[Change, ...]
     pace: Pace
     less_exact: tuple[LessExact, ...]
+    still_red: int = 0  # cases that are red, and were
+    allow_gone: bool = False
 
     def of(self, kind: Kind) -> list[Change]:
         return [change for change in self.changes if change.kind == kind]
 
     @property
+    def new_troubles(self) -> list[str]:
+        """What went wrong beside the cases now and did not before; an interrupted run says as little each time."""
+        before = {detail for reason in self.old.conclusion.beside for detail in reason.details}
+        return [
+            detail
+            for reason in self.new.conclusion.beside
+            for detail in reason.details
+            if detail not in before or reason.kind == "interrupted"
+        ]
+
+    @property
+    def nothing_ran(self) -> bool:
+        """Whether no case of the new run was tried, so that it shows nothing."""
+        return any(reason.kind == "nothing-ran" for reason in self.new.conclusion.reasons)
+
+    @property
     def regressed(self) -> bool:
-        return any(change.kind == "regression" for change in self.changes)
+        """Whether something is red that was not: a case, a declaration, or what stands beside the cases."""
+        return any(change.kind in WORSE for change in self.changes) or bool(self.new_troubles)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the new run is no worse than the old one, and holds all that the old one held.
+
+        What went wrong beside the cases fails each night, not only the first: a file that cannot be collected, or an
+        interrupted run, keeps something from being compared at all.
+        """
+        proof = not self.nothing_ran and not self.new.conclusion.beside
+        return proof and not self.regressed and (self.allow_gone or not self.of("gone"))
 
 
-def diff(old: Run, new: Run, aliases: Aliases | None = None) -> Diff:
-    """Compare two runs, case by case."""
+def diff(old: Run, new: Run, aliases: Aliases | None = None, allow_gone: bool = False) -> Diff:
+    """Compare two runs, case by case. With ``allow_gone`` cases may be missing now."""
     pairs = pair(old, new, aliases or Aliases())
     changes = [Change(kind, a, b) for a, b in pairs.both if (kind := judged(a.outcome, b.outcome)) is not None]
     changes += [Change("regression" if case.outcome in RED else "new", None, case) for case in pairs.new]
     changes += [Change("gone", case, None) for case in pairs.gone]
     order = {ending: place for place, ending in enumerate(ENDINGS)}
     changes.sort(key=lambda change: (KINDS.index(change.kind), order[change.case.outcome]))
-    return Diff(old, new, tuple(changes), pace(pairs.both), tuple(_less_exact(pairs.both)))
+    still = sum(before.outcome in RED and now.outcome in RED for before, now in pairs.both)
+    less_exact = tuple(_less_exact(pairs.both))
+    return Diff(old, new, tuple(changes), pace(pairs.both), less_exact, still, allow_gone)
 
 
 def judged(old: Ending, new: Ending) -> Kind | None:
     """What it means that a case which ended so now ends so; None if it ends as before.
 
-    A stale entry of a ledger is red, but of a case that was known not to work it is good news: what is left to do is
-    to remove the entry. A case that was not there before and is red is a regression (see `diff`).
+    A declaration that no longer holds is stale, and red, though the case works now: what is left to do is to remove
+    it. A case that was not there before and is red is a regression (see `diff`).
     """
     if old == new:
         return None
-    if (old in RED or old in _DECLARED) and (new in _GOOD or new == "stale"):
+    if (old in RED or old in _DECLARED) and new in _GOOD:
         return "fix"
     if new in RED and old not in RED:
-        return "regression"
+        return "stale" if new == "stale" and old in _DECLARED else "regression"
     return "changed"
 
 

@@ -8,22 +8,29 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from everyrank.reports.diff import KINDS, Change, Diff, Kind, LessExact
+from everyrank.reports.diff import KINDS, WORSE, Change, Diff, Kind, LessExact
 from everyrank.reports.model import ENDINGS, CaseLine, Ending
 from everyrank.reports.reading import Run
+from everyrank.reports.source import of_header
 from everyrank.reports.words import code, count, duration, plain
 
 #: What one change of a kind is called, and several.
 _NOUNS: dict[Kind, tuple[str, str]] = {
     "regression": ("regression", "regressions"),
+    "stale": ("stale declaration", "stale declarations"),
     "fix": ("fix", "fixes"),
     "changed": ("case of another kind", "cases of another kind"),
     "new": ("new case", "new cases"),
     "gone": ("case gone", "cases gone"),
 }
 
+#: Of these the reason is told as well.
+_WITH_WHY: frozenset[Kind] = frozenset(("regression", "stale", "changed"))
+
 #: Characters of a failure's first line.
 _MESSAGE = 160
+#: New troubles that are named; JSON has all.
+_TROUBLES = 20
 #: For each case that is named of a law, so many laws are.
 _LAWS = 4
 
@@ -59,7 +66,7 @@ def as_text(diff: Diff, most: int = 5) -> str:
         if changes:
             lines += [
                 heading(kind, len(changes)),
-                *_text_groups(changes, most, kind in ("regression", "changed")),
+                *_text_groups(changes, most, kind in _WITH_WHY),
                 "",
             ]
     lines += _text_pace(diff, most)
@@ -73,7 +80,8 @@ def as_text(diff: Diff, most: int = 5) -> str:
 
 def as_markdown(diff: Diff, most: int = 5) -> str:
     """For a pull request or a CI summary: what matters first, the rest folded away."""
-    sign = ":x:" if diff.regressed else ":white_check_mark:"
+    # A tick never stands over a night that is still red.
+    sign = ":x:" if not diff.passed else ":white_check_mark:" if diff.new.conclusion.as_declared else ":warning:"
     lines = [f"### {sign} everyrank: {verdict(diff)}", "", *_counts_table(diff), ""]
     lines += [
         line for part in (f"Old: {_run(diff.old, code)}", f"New: {_run(diff.new, code)}") for line in (part, "")
@@ -84,8 +92,8 @@ def as_markdown(diff: Diff, most: int = 5) -> str:
     for kind in KINDS:
         changes = diff.of(kind)
         if changes:
-            told = list(_markdown_groups(changes, most, kind in ("regression", "changed")))
-            lines += _folded(heading(kind, len(changes)), told, kind == "regression")
+            told = list(_markdown_groups(changes, most, kind in _WITH_WHY))
+            lines += _folded(heading(kind, len(changes)), told, kind in WORSE)
     slower = [f"- {one}" for one in _some([*_slow_laws(diff, code), *_slow_cases(diff, code)], most)]
     if slower:
         lines += _folded(", ".join(_slower(diff)), slower)
@@ -98,7 +106,11 @@ def as_markdown(diff: Diff, most: int = 5) -> str:
 def as_json(diff: Diff) -> str:
     """For programs: everything, with the cases by their ids."""
     data = {
+        "passed": diff.passed,
         "regressed": diff.regressed,
+        "state": diff.new.conclusion.state,
+        "still_red": diff.still_red,
+        "new_troubles": diff.new_troubles,
         "old": _run_data(diff.old),
         "new": _run_data(diff.new),
         "counts": {kind: len(diff.of(kind)) for kind in KINDS},
@@ -127,12 +139,33 @@ def heading(kind: Kind, number: int) -> str:
 
 
 def verdict(diff: Diff) -> str:
-    """One line: how many of each kind, and nothing that there is none of."""
-    said = [heading(kind, len(diff.of(kind))) for kind in KINDS if diff.of(kind)]
-    said += _slower(diff)
-    if diff.less_exact:
-        said.append(f"{count(len(diff.less_exact), 'case')} less exact")
-    return ", ".join(said) or "no change"
+    """One line: how many of each kind, and nothing that there is none of. A run that is still red says so."""
+    kinds = {kind: heading(kind, number) for kind in KINDS if (number := len(diff.of(kind)))}
+    red = [text for kind, text in kinds.items() if kind in WORSE]
+    red += [*_new_troubles(diff), *(["nothing ran"] if diff.nothing_ran else []), *_still_red(diff)]
+    if red and not diff.regressed and not diff.nothing_ran:
+        red.insert(0, "no regression")
+    less = [f"{count(len(diff.less_exact), 'case')} less exact"] if diff.less_exact else []
+    rest = [text for kind, text in kinds.items() if kind not in WORSE]
+    return ", ".join([*red, *rest, *_slower(diff), *less]) or "no change"
+
+
+def _new_troubles(diff: Diff) -> list[str]:
+    return [f"{count(len(diff.new_troubles), 'new trouble')} beside the cases"] if diff.new_troubles else []
+
+
+def _still_red(diff: Diff) -> list[str]:
+    """What is as red as it was, since the older of the two nights at the latest; and whether the new one is whole."""
+    parts = [f"{diff.still_red:,} still red since {_since(diff)}"] if diff.still_red else []
+    beside = sum(len(reason.details) for reason in diff.new.conclusion.beside)
+    if (same := beside - len(diff.new_troubles)) > 0:
+        parts.append(f"{count(same, 'trouble')} beside the cases as before")
+    return [*parts, *([] if diff.new.complete else ["the new run is not whole"])]
+
+
+def _since(diff: Diff) -> str:
+    old, new = (time.gmtime(run.header.started) for run in (diff.old, diff.new))
+    return time.strftime("%m-%d" if old.tm_year == new.tm_year else "%Y-%m-%d", old)
 
 
 # --- the parts that the forms share ------------------------------------------------------------------
@@ -154,9 +187,13 @@ def _run(run: Run, quote: Callable[[str], str] = plain) -> str:
     when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(head.started))
     counts = ", ".join(f"{number:,} {ending}" for ending, number in run.counts.items())
     whole = "" if run.complete else f" NOT WHOLE, {run.came}:"
-    troubles = count(len(run.footer.troubles), "trouble") if run.footer and run.footer.troubles else ""
-    beside = f"; {troubles} beside the cases" if troubles else ""
-    return f"{quote(str(run.path))} ({when} UTC, torch {plain(head.torch)}):{whole} {counts or 'no cases'}{beside}"
+    beside = "".join(f"; {reason.brief}" for reason in run.conclusion.beside)
+    source = of_header(head)
+    where = f", {quote(str(source))}" if str(source) else ""
+    if source.web_link:
+        where += f", [CI run]({source.web_link})" if quote is code else f", {source.web_link}"
+    facts = f"{when} UTC, torch {plain(head.torch)}{where}"
+    return f"{quote(str(run.path))} ({facts}):{whole} {counts or 'no cases'}{beside}"
 
 
 def _apart(diff: Diff, quote: Callable[[str], str] = plain) -> Iterator[str]:
@@ -166,10 +203,7 @@ def _apart(diff: Diff, quote: Callable[[str], str] = plain) -> Iterator[str]:
         before, now = getattr(old, name), getattr(new, name)
         if before != now:
             yield f"{name}: {quote(_value(before))} -> {quote(_value(now))}"
-    known = set(diff.old.footer.troubles) if diff.old.footer else set()
-    for trouble in diff.new.footer.troubles if diff.new.footer else ():
-        if trouble not in known:
-            yield f"new trouble: {quote(trouble)}"
+    yield from _some([f"new trouble: {quote(trouble)}" for trouble in diff.new_troubles], _TROUBLES)
 
 
 def _value(value: object) -> str:
@@ -288,6 +322,7 @@ def _run_data(run: Run) -> dict[str, Any]:
         "started": run.header.started,
         "kit": run.header.kit,
         "torch": run.header.torch,
+        "source": msgspec.to_builtins(of_header(run.header)),
         "counts": run.counts,
     }
 

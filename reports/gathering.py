@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from everyrank.reports.line import Told, crash_line, line, not_run_line
 from everyrank.reports.model import CaseLine
+from everyrank.reports.single_process import SingleProcessTests
 from everyrank.reports.writing import encoded
 
 #: The attribute of a test's last report that holds what the harness told, as JSON.
@@ -52,6 +53,7 @@ class Gathering:
         self.run: dict[str, Any] = {}
         self.worlds_up: Counter[str] = Counter()
         self.troubles: list[str] = []
+        self.single = SingleProcessTests()
         self._heard = heard
         self._said: dict[str, Identity] = {}
         self._left: Counter[str] = Counter()
@@ -72,6 +74,7 @@ class Gathering:
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.nodeid not in self._said:
+            self.single.hear(report)
             return
         key = (report.nodeid, getattr(report, "worker_id", ""))
         if report.when not in ("setup", "call", "teardown"):  # xdist's: the worker itself is gone

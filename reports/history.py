@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Literal
 
 import msgspec
+from everyrank.reports.conclusion import State as RunState
 from everyrank.reports.diff import GREW
 from everyrank.reports.errors import CannotRead, NoNights
-from everyrank.reports.history_index import LawKey, forget, index, index_of
-from everyrank.reports.model import RED, Ending
+from everyrank.reports.history_index import CaseKey, LawKey, forget, index, index_of
+from everyrank.reports.model import ENDINGS, NOT_TRIED, RED, Ending
 from everyrank.reports.pace import LAW_CASES, LAW_RATIO, LAW_SECONDS
+from everyrank.reports.source import Source
 
 #: So many nights must have gone before, to say that one is slower.
 NIGHTS = 3
@@ -25,7 +28,12 @@ LAWS = 6
 
 State = Literal["green", "red", "unknown"]
 
+#: A letter for each of `ENDINGS`, and one for a night in which a case was not tried.
+LETTERS, UNTRIED = "abcdefghijklmnopqrstuvwxyz", "."
+
+_SOURCE = msgspec.json.Decoder(Source)
 _COUNTS = msgspec.json.Decoder(dict[Ending, int])
+_REASONS = msgspec.json.Decoder(tuple[str, ...])
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,9 @@ class Night:
     came: str
     seconds: float | None
     counts: dict[Ending, int]
+    source: Source = field(default_factory=Source)
+    state: RunState = "as-declared"
+    reasons: tuple[str, ...] = ()  # why it is not as declared, beside the counts
     tempo: float = 1.0  # how slow all laws were together, against the nights in the middle
 
     @property
@@ -59,10 +70,11 @@ class Point:
 
     @property
     def state(self) -> State:
-        """Red if a case is; of cases that were not run nothing is known."""
-        if any(ending in RED and ending != "not-run" for ending in self.counts):
+        """Red if a case is; of cases that were not tried nothing is known, neither that they are red nor green."""
+        tried = self.counts.keys() - NOT_TRIED
+        if tried & RED:
             return "red"
-        return "green" if any(ending != "not-run" for ending in self.counts) else "unknown"
+        return "green" if tried else "unknown"
 
 
 @dataclass(frozen=True)
@@ -150,20 +162,25 @@ class History:
     nights: tuple[Night, ...]
     laws: tuple[LawHistory, ...]
     left_out: tuple[str, ...]  # one line for each file that is no night, with the reason
+    #: How each case ended in the latest nights, a letter of `LETTERS` a night; empty if that was not asked for.
+    cases: Mapping[CaseKey, str] = field(default_factory=dict)
 
 
-def of_folder(folder: Path, partial: bool = False, rebuild: bool = False) -> History:
-    """The history of the run files below a folder. Raises a `ReportError` if there are none that can be read."""
+def of_folder(folder: Path, partial: bool = False, rebuild: bool = False, case_nights: int = 0) -> History:
+    """The history of the run files below a folder; that of each case, for so many of the latest nights.
+
+    Raises a `ReportError` if there are none that can be read.
+    """
     try:
         next(folder.iterdir(), None)
     except OSError as error:
         raise CannotRead(folder, f"cannot be read: {error.strerror or error}") from None
     try:
         with index(folder, rebuild) as base:
-            found = _history(base, partial)
+            found = _history(base, partial, case_nights)
     except sqlite3.DatabaseError:  # broken in its middle: all that it held is in the files
         with index(folder, rebuild=True) as base:
-            found = _history(base, partial)
+            found = _history(base, partial, case_nights)
     if not found.nights:
         forget(folder)
         why = f": {found.left_out[0]}" if found.left_out else ""
@@ -177,14 +194,15 @@ def of_files(files: Sequence[Path], partial: bool = False) -> History:
         return _history(base, partial)
 
 
-def _history(base: sqlite3.Connection, partial: bool) -> History:
+def _history(base: sqlite3.Connection, partial: bool, case_nights: int = 0) -> History:
     left_out = []
     nights: dict[int, Night] = {}
     seen: dict[str, str] = {}
-    query = "SELECT night, path, problem, started, kit, torch, whole, came, seconds, counts, same FROM nights"
-    for night, path, problem, started, kit, torch, whole, came, seconds, counts, same in base.execute(
-        query + " ORDER BY started, path"
-    ):
+    query = (
+        "SELECT night, path, problem, whole, came, same, started, kit, torch, seconds, counts, source, state, reasons"
+        " FROM nights ORDER BY started, path"
+    )
+    for night, path, problem, whole, came, same, *facts in base.execute(query):
         if problem:
             left_out.append(problem)
         elif not whole and not partial:
@@ -193,9 +211,11 @@ def _history(base: sqlite3.Connection, partial: bool) -> History:
             left_out.append(f"{path}: the same run as {seen[same]}")
         else:
             seen[same] = path
-            nights[night] = Night(path, started, kit, torch, bool(whole), came, seconds, _COUNTS.decode(counts))
+            nights[night] = _night(path, bool(whole), came, *facts)
     place = {night: number for number, night in enumerate(nights)}
-    flips = _flips(base, nights)
+    with _chosen(base, nights):
+        flips = _flips(base)
+        letters = _letters(base, len(nights), max(0, len(nights) - case_nights)) if case_nights else {}
     points: dict[LawKey, list[Point | None]] = {}
     for night, subject, contract, law, counts, seconds, relative, ulps in base.execute("SELECT * FROM laws"):
         if night in place:
@@ -204,7 +224,15 @@ def _history(base: sqlite3.Connection, partial: bool) -> History:
     tempos = _tempos(len(nights), points.values())
     laws = tuple(LawHistory(*key, _evened(points[key], tempos), *flips.get(key, (0, 0, 0))) for key in sorted(points))
     told = tuple(replace(one, tempo=tempo) for one, tempo in zip(nights.values(), tempos, strict=True))
-    return History(told, laws, tuple(left_out))
+    return History(told, laws, tuple(left_out), letters)
+
+
+def _night(
+    path: str, whole: bool, came: str, started: float, kit: str, torch: str, seconds: float | None,
+    counts: str, source: str, state: RunState, reasons: str,
+) -> Night:  # fmt: skip
+    told = _COUNTS.decode(counts), _SOURCE.decode(source), state, _REASONS.decode(reasons)
+    return Night(path, started, kit, torch, whole, came, seconds, *told)
 
 
 def _tempos(nights: int, laws: Iterable[Sequence[Point | None]]) -> list[float]:
@@ -226,23 +254,42 @@ def _evened(points: Sequence[Point | None], tempos: Sequence[float]) -> tuple[Po
     )
 
 
-def _flips(base: sqlite3.Connection, nights: dict[int, Night]) -> dict[LawKey, tuple[int, int, int]]:
-    """For each law: flips of its cases, steps from night to night that tried them, flips without a new version."""
+@contextlib.contextmanager
+def _chosen(base: sqlite3.Connection, nights: dict[int, Night]) -> Iterator[None]:
+    """A table of the nights that count, in their order."""
     base.execute("CREATE TEMP TABLE IF NOT EXISTS chosen (night INTEGER PRIMARY KEY, place INTEGER, version TEXT)")
     base.execute("DELETE FROM chosen")
     rows = [(night, place, f"{one.kit} {one.torch}") for place, (night, one) in enumerate(nights.items())]
     base.executemany("INSERT INTO chosen VALUES (?, ?, ?)", rows)
+    try:
+        yield
+    finally:
+        base.execute("DROP TABLE chosen")
+
+
+def _letters(base: sqlite3.Connection, nights: int, first: int) -> dict[CaseKey, str]:
+    """How each case ended, a letter a night from the first on."""
+    letter = dict(zip(ENDINGS, LETTERS, strict=False))
+    rows: dict[int, list[str]] = {}
+    query = "SELECT name, place, ending FROM outcomes JOIN chosen USING (night) WHERE place >= ?"
+    for name, place, ending in base.execute(query, (first,)):
+        rows.setdefault(name, [UNTRIED] * (nights - first))[place - first] = letter[ending]
+    names = base.execute("SELECT name, subject, contract, law, title FROM names")
+    return {(*key,): "".join(rows[name]) for name, *key in names if name in rows}
+
+
+def _flips(base: sqlite3.Connection) -> dict[LawKey, tuple[int, int, int]]:
+    """For each law: flips of its cases, steps from night to night that tried them, flips without a new version."""
     found = base.execute("""
         WITH steps AS (
             SELECT name, red, version,
                    lag(red) OVER each AS before, lag(version) OVER each AS version_before
-            FROM outcomes JOIN chosen USING (night)
+            FROM outcomes JOIN chosen USING (night) WHERE ending NOT IN ('not-run', 'skipped', 'not-applicable')
             WINDOW each AS (PARTITION BY name ORDER BY place)
         )
         SELECT subject, contract, law, sum(red != before), count(*), sum(red != before AND version = version_before)
         FROM steps JOIN names USING (name) WHERE before IS NOT NULL GROUP BY subject, contract, law
     """).fetchall()
-    base.execute("DROP TABLE chosen")
     return {
         (subject, contract, law): (flips, steps, flaked) for subject, contract, law, flips, steps, flaked in found
     }

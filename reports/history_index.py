@@ -14,23 +14,27 @@ import msgspec
 from everyrank.reports.errors import CannotRead, NoFooter, RunFileError
 from everyrank.reports.model import ENDINGS, RED, CaseLine
 from everyrank.reports.reading import Run, read
+from everyrank.reports.source import of_header
 
 #: The index of a folder, kept in it.
 NAME = ".everyrank-history.sqlite"
 
 #: Another number makes every older index one to be made anew.
-_VERSION = 1
+_VERSION = 3
 
 _TABLES = """
     CREATE TABLE nights (
         night INTEGER PRIMARY KEY, path TEXT UNIQUE, size INTEGER, changed INTEGER, problem TEXT,
-        started REAL, kit TEXT, torch TEXT, whole INTEGER, came TEXT, seconds REAL, counts TEXT, same TEXT
+        started REAL, kit TEXT, torch TEXT, whole INTEGER, came TEXT, seconds REAL, counts TEXT, same TEXT,
+        source TEXT, state TEXT, reasons TEXT
     );
     CREATE TABLE names (
         name INTEGER PRIMARY KEY, subject TEXT, contract TEXT, law TEXT, title TEXT,
         UNIQUE (subject, contract, law, title)
     );
-    CREATE TABLE outcomes (night INTEGER, name INTEGER, red INTEGER, PRIMARY KEY (night, name)) WITHOUT ROWID;
+    CREATE TABLE outcomes (
+        night INTEGER, name INTEGER, red INTEGER, ending TEXT, PRIMARY KEY (night, name)
+    ) WITHOUT ROWID;
     CREATE INDEX by_name ON outcomes (name);
     CREATE TABLE laws (
         night INTEGER, subject TEXT, contract TEXT, law TEXT, counts TEXT,
@@ -41,6 +45,15 @@ _TABLES = """
 LawKey = tuple[str, str, str]
 
 
+#: A law, and the case by which it is known from night to night.
+CaseKey = tuple[str, str, str, str]
+
+
+def case_key(case: CaseLine) -> CaseKey:
+    """The law and the case; a test of no subject is known by its id."""
+    return (*law_of(case), case.case or case.id)
+
+
 def law_of(case: CaseLine) -> LawKey:
     """The subject, the contract and the law; of a test of no subject, its function in place of the law."""
     return (case.subject, case.contract, case.law) if case.law else ("", "", case.id.partition("[")[0])
@@ -49,7 +62,7 @@ def law_of(case: CaseLine) -> LawKey:
 @contextlib.contextmanager
 def index(folder: Path, rebuild: bool = False) -> Iterator[sqlite3.Connection]:
     """The index of all run files below the folder, up to date; in memory where the folder cannot be written."""
-    files = sorted(file for file in folder.rglob("*.jsonl") if not file.is_dir())
+    files = sorted(file for kind in ("*.jsonl", "*.jsonl.gz") for file in folder.rglob(kind) if not file.is_dir())
     place = str(folder / NAME)
     if rebuild:
         forget(folder)
@@ -150,11 +163,16 @@ def _add(base: sqlite3.Connection, path: str, file: Path, stamp: tuple[int, int]
     counts = msgspec.json.encode(Counter(case.outcome for case in run.told)).decode()
     seconds = run.footer.seconds if run.footer else None
     same = msgspec.json.encode([head.started, head.command, len(head.cases)]).decode()
+    source = msgspec.json.encode(of_header(head)).decode()
+    reasons = msgspec.json.encode([reason.text for reason in run.conclusion.not_in_counts]).decode()
     night = base.execute(
-        "INSERT INTO nights (path, size, changed, problem, started, kit, torch, whole, came, seconds, counts, same)"
-        " VALUES (?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?)",
-        (path, *stamp, head.started, head.kit, head.torch, run.complete, run.came, seconds, counts, same),
-    ).lastrowid
+        "INSERT INTO nights (path, size, changed, problem, started, kit, torch, whole, came, seconds, counts, same,"
+        " source, state, reasons) VALUES (?, ?, ?, '', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            path, *stamp, head.started, head.kit, head.torch, run.complete, run.came, seconds, counts, same,
+            source, run.conclusion.state, reasons,
+        ),
+    ).lastrowid  # fmt: skip
     _add_laws(base, night, run)
     _add_outcomes(base, night, run)
 
@@ -176,14 +194,14 @@ def _add_laws(base: sqlite3.Connection, night: int | None, run: Run) -> None:
 def _add_outcomes(base: sqlite3.Connection, night: int | None, run: Run) -> None:
     """Whether each case was red; of one that was not run nothing is known."""
     order = {ending: place for place, ending in enumerate(ENDINGS)}
-    worst: dict[tuple[str, str, str, str], CaseLine] = {}
+    worst: dict[CaseKey, CaseLine] = {}
     for case in run.told:
-        key = (*law_of(case), case.case or case.id)
+        key = case_key(case)
         if case.outcome != "not-run" and (key not in worst or order[case.outcome] < order[worst[key].outcome]):
             worst[key] = case
     base.executemany("INSERT OR IGNORE INTO names (subject, contract, law, title) VALUES (?, ?, ?, ?)", worst)
     base.executemany(
-        "INSERT INTO outcomes SELECT ?, name, ? FROM names"
+        "INSERT INTO outcomes SELECT ?, name, ?, ? FROM names"
         " WHERE subject = ? AND contract = ? AND law = ? AND title = ?",
-        [(night, case.outcome in RED, *key) for key, case in worst.items()],
+        [(night, case.outcome in RED, case.outcome, *key) for key, case in worst.items()],
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
-from everyrank.reports.history import History, LawHistory, State
+from everyrank.reports.history import History, LawHistory, Night, State
 from everyrank.reports.model import RED
 from everyrank.reports.words import count, duration, plain
 
@@ -16,6 +16,8 @@ MARKS: dict[State, str] = {"green": ".", "red": "F", "unknown": " "}
 
 #: Nights that are drawn.
 _DRAWN = 60
+#: Nights that are named for what went wrong beside their cases, the latest, and characters of each.
+_WRONG, _REASON = 10, 400
 
 
 def as_text(history: History, every: bool = False) -> str:
@@ -25,6 +27,7 @@ def as_text(history: History, every: bool = False) -> str:
     span = f"from {nights[0].date} to {nights[-1].date} UTC"
     lines = [f"{count(len(nights), 'night')} {span}" + (f", {killed} of them not whole" if killed else "")]
     lines += [f"left out: {plain(one)}" for one in history.left_out]
+    lines += _wrong_beside(nights)
     lines.append("")
     told: set[int] = set()
     for title, wanted in _SECTIONS:
@@ -34,7 +37,7 @@ def as_text(history: History, every: bool = False) -> str:
     rest = [law for law in history.laws if id(law) not in told]
     lines += _section("the other laws", rest, history) if every else []
     if not told:
-        lines.append("no law is red, flips, or got slower or less exact")
+        lines.append("no law is red, flips, or got slower or less exact" + _but(nights[-1]))
     elif rest and not every:
         lines.append(f"{count(len(rest), 'other law')}: nothing to tell (--all shows them)")
     return "\n".join(lines).rstrip() + "\n"
@@ -63,6 +66,22 @@ _SECTIONS: Sequence[tuple[str, Callable[[LawHistory], bool]]] = (
 )
 
 
+def _wrong_beside(nights: Sequence[Night]) -> list[str]:
+    """What no law shows: nights in which something went wrong beside the cases, or nothing ran."""
+    lines = [
+        f"{night.date} ({plain(night.path)}): {plain('; '.join(night.reasons), _REASON)}"
+        for night in nights
+        if night.reasons
+    ]
+    more = len(lines) - _WRONG
+    return [f"... {count(more, 'night')} before these too", *lines[more:]] if more > 0 else lines
+
+
+def _but(last: Night) -> str:
+    """What is to be said of the last night where no law says it."""
+    return "" if last.state == "as-declared" else f"; the last night is not as declared ({last.date})"
+
+
 def _section(title: str, laws: Iterable[LawHistory], history: History) -> Iterator[str]:
     laws = list(laws)
     if not laws:
@@ -83,11 +102,12 @@ def name(law: LawHistory) -> str:
 def _facts(law: LawHistory, history: History) -> Iterator[str]:
     if law.since is not None:
         night = history.nights[law.since]
-        yield f"red since {night.date} ({plain(night.path)})"
+        yield f"red since {night.date} ({plain(', '.join([night.path, *_sources(law, history, law.since)]))})"
         counts = next((point.counts for point in reversed(law.points) if point and point.state == "red"), {})
         yield "last " + ", ".join(f"{number} {ending}" for ending, number in counts.items() if ending in RED)
     if law.first_bad is not None and law.first_bad != law.since:
-        yield f"first bad night {history.nights[law.first_bad].date}"
+        bad = plain(", ".join(_sources(law, history, law.first_bad)))
+        yield f"first bad night {history.nights[law.first_bad].date}" + (f" ({bad})" if bad else "")
     if law.flips:
         yield count(law.flips, "flip")
     if law.flaked:
@@ -98,6 +118,16 @@ def _facts(law: LawHistory, history: History) -> Iterator[str]:
     if last is not None and last.relative is not None:
         grew = "" if law.drift in (None, 1.0) else _times(law.drift)
         yield ("exact" if last.relative == 0 else f"error {last.relative:.2g}") + grew
+
+
+def _sources(law: LawHistory, history: History, night: int) -> Iterator[str]:
+    """The commit of a night, and that of the night before in which the law was tried."""
+    source = history.nights[night].source
+    before = [known for known, _ in law.known if known < night]
+    if str(source):
+        yield str(source)
+    if before and (good := history.nights[before[-1]].source).commit not in ("", source.commit):
+        yield f"{good.commit[:10]} the night before"
 
 
 def _times(drift: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,12 +22,24 @@ def keep(path: Path | str, data: str | bytes, made_of: Iterable[Path | str] = ()
             if target.exists() and os.path.exists(source) and target.samefile(source):
                 raise CannotWrite(f"{path}: is what the result is made of: choose another name")
         if path.exists() and not path.is_file() and not path.is_dir():
-            path.write_bytes(raw)  # a pipe or a device cannot be renamed over
+            _write_to_device(path, raw)  # a pipe or a device cannot be renamed over
         else:
             _replace(target, raw)
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise CannotWrite(f"{path}: cannot be written: {reason}") from None
+
+
+def _write_to_device(path: Path, raw: bytes) -> None:
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ENXIO and path.is_fifo():
+            raise OSError(errno.ENXIO, "it is a pipe that nobody reads") from None
+        raise
+    os.set_blocking(fd, True)
+    with os.fdopen(fd, "wb") as file:
+        file.write(raw)
 
 
 def _replace(target: Path, raw: bytes) -> None:

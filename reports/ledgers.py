@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from everyrank.reports.errors import BadLedger
+from everyrank.reports.inputs import read_input
+from everyrank.reports.statement import NOTHING, Statement
 from everyrank.reports.words import plain
 
 if sys.version_info >= (3, 11):
@@ -23,6 +25,13 @@ else:
     import tomli as tomllib
 
 _HEADER = re.compile(r"[ \t]*\[\[[ \t]*known[ \t]*\]\][ \t]*(#.*)?")
+
+#: In the order in which they are written.
+_KEYS = ("case", "kind", "match", "raises", "at_most", "issue", "note", "link")
+
+_KIND = re.compile(r"[ \t]*kind[ \t]*=.*")
+
+_STATEMENT = re.compile(r"[ \t]*(match|raises|at_most)[ \t]*=.*")
 
 
 @dataclass(frozen=True)
@@ -33,6 +42,8 @@ class Entry:
     kind: str
     issue: str = "unreported"
     note: str = ""
+    link: str = ""
+    states: Statement = NOTHING
     first: int = -1
     end: int = -1
 
@@ -53,12 +64,19 @@ class Entry:
 
     @property
     def lines(self) -> list[str]:
-        pairs = [("case", self.case), ("kind", self.kind), ("issue", self.issue), ("note", self.note)]
-        return ["[[known]]", *(f"{key} = {_quoted(value)}" for key, value in pairs if value)]
+        return ["[[known]]", *(f"{key} = {_value(value)}" for key, value in self.data.items())]
 
     @property
-    def data(self) -> dict[str, str]:
-        return {key: value for key in ("case", "kind", "issue", "note") if (value := getattr(self, key))}
+    def statement(self) -> list[str]:
+        """The lines of what it states."""
+        return [line for line in self.lines if _STATEMENT.fullmatch(line)]
+
+    @property
+    def data(self) -> dict[str, Any]:
+        values = {**vars(self), **vars(self.states)}
+        match = list(self.states.match)
+        values["match"] = match[0] if len(match) == 1 else match
+        return {key: value for key in _KEYS if (value := values[key])}
 
 
 @dataclass(frozen=True)
@@ -73,8 +91,9 @@ class LedgerFile:
         """The entry that speaks of this case (without its contract)."""
         return next((entry for entry in self.entries if entry.matches(case)), None)
 
-    def changed(self, removed: Collection[Entry], added: Sequence[Entry]) -> str:
-        """The text without some entries and with others, each after the last one of its law."""
+    def changed(self, removed: Collection[Entry], added: Sequence[Entry], restated: Sequence[Entry] = ()) -> str:
+        """The text without some entries and with others, each after the last one of its law; and with what some
+        entries state now in place of what they stated."""
         newline = "\r\n" if "\r\n" in self.text else "\n"
         lines = _lines(self.text)
         gone = {number for entry in removed for number in _cut(lines, entry)}
@@ -83,6 +102,12 @@ class LedgerFile:
             kin = [old.end for old in self.entries if old.law == entry.law and old not in removed]
             place = max(kin, default=len(lines))
             after.setdefault(place, []).extend(["", *entry.lines])
+        for entry in restated:
+            before = [number for number in range(entry.first, entry.end) if _STATEMENT.fullmatch(lines[number])]
+            gone.update(before)
+            kind = [number for number in range(entry.first, entry.end) if _KIND.fullmatch(lines[number])]
+            place = next(iter(before), (kind or [entry.end - 1])[0] + 1)
+            after.setdefault(place, [])[:0] = entry.statement
         kept: list[str] = []
         for number in range(len(lines) + 1):
             if number == len(lines):
@@ -91,17 +116,18 @@ class LedgerFile:
             if number < len(lines) and number not in gone:
                 kept.append(lines[number])
         text = newline.join([*kept, ""])
-        self._check(text, removed, added)
+        self._check(text, [*removed, *restated], [*added, *restated])
         return text
 
     def _check(self, text: str, removed: Collection[Entry], added: Sequence[Entry]) -> None:
         """Read the new text: it must hold the old entries without those removed, and the new ones."""
         before, now = _loaded(self.path, self.text), _loaded(self.path, text)
-        gone = [self.entries.index(entry) for entry in removed]
+        firsts = [entry.first for entry in self.entries]
+        gone = [firsts.index(entry.first) for entry in removed]
         left = [raw for number, raw in enumerate(before.pop("known", [])) if number not in gone]
         expected = [*left, *(entry.data for entry in added)]
         found = now.pop("known", [])
-        if before != now or sorted(map(str, found)) != sorted(map(str, expected)):
+        if before != now or sorted(map(_ordered, found)) != sorted(map(_ordered, expected)):
             raise BadLedger(
                 f"{self.path}: cannot be changed line by line: write its entries as plain [[known]] tables"
             )
@@ -116,7 +142,7 @@ def new_ledger(path: Path, subject: str, torch: str) -> LedgerFile:
 def read_ledger(path: Path) -> LedgerFile:
     """Read a ledger, and find the lines of each entry. Raises `BadLedger`."""
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = read_input(path).decode("utf-8")
     except OSError as error:
         raise BadLedger(f"{path}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
@@ -135,10 +161,22 @@ def _entries(path: Path, lines: list[str], heads: list[int], known: list[Any]) -
         end = following
         while end > first + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
             end -= 1  # what stands above the next entry is not of this one
-        if not {"case", "kind"} <= raw.keys() <= {"case", "kind", "issue", "note"}:
-            raise BadLedger(f"{path}:{first + 1}: not an entry: it holds case, kind, issue and note")
-        case, kind, issue, note = (str(raw.get(key, "")) for key in ("case", "kind", "issue", "note"))
-        yield Entry(case, kind, issue, note, first, end)
+        if not {"case", "kind"} <= raw.keys() <= set(_KEYS):
+            raise BadLedger(f"{path}:{first + 1}: not an entry: it holds {', '.join(_KEYS)}")
+        case, kind, issue, note, link = (str(raw.get(key, "")) for key in ("case", "kind", "issue", "note", "link"))
+        yield Entry(case, kind, issue, note, link, _stated(raw), first, end)
+
+
+def _stated(raw: dict[str, Any]) -> Statement:
+    """What it states, as far as it can be read: the kit says what is wrong with it."""
+    match, at_most = raw.get("match", []), raw.get("at_most")
+    patterns = match if isinstance(match, list) else [match]
+    bound = float(at_most) if isinstance(at_most, (int, float)) else None
+    return Statement(tuple(map(str, patterns)), str(raw.get("raises", "")), bound)
+
+
+def _ordered(entry: dict[str, Any]) -> str:
+    return json.dumps(entry, sort_keys=True, default=str)
 
 
 def _lines(text: str) -> list[str]:
@@ -168,6 +206,13 @@ def _trim(lines: list[str]) -> None:
     """No blank lines at the end."""
     while lines and not lines[-1].strip():
         lines.pop()
+
+
+def _value(value: str | float | list[str]) -> str:
+    """A text, a number, or a list of texts."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_quoted, value))}]"
+    return _quoted(value) if isinstance(value, str) else repr(value)
 
 
 def _quoted(text: str) -> str:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 import msgspec
+from everyrank.reports.cutting import cut_middle
+from everyrank.reports.failure_message import failure_message
 from everyrank.reports.model import (
     RED,
+    BlamePart,
     CaseLine,
+    DeviationPart,
     Ending,
     ErrorPart,
     LeakPart,
@@ -22,13 +27,16 @@ from everyrank.reports.model import (
 
 #: Of a longer text, this much of the start and as much of the end is kept, in characters.
 TEXT, OUTPUT, BRIEF = 8_000, 2_000, 300
-#: Of captured texts, and of leaks, so many are kept.
-OUTPUTS, LEAKS = 16, 50
+#: Of captured texts, of leaks, and of what ranks deviate by, so many are kept.
+OUTPUTS, LEAKS, DEVIATIONS = 16, 50, 8
+
+_RANKS = re.compile(r".*, ranks? ([0-9]{1,6}(?:[,-][0-9]{1,6})*)", re.DOTALL)
 
 _ENDINGS = frozenset(get_args(Ending))
 #: Rules of the verdict that are an outcome by themselves, where the kit says nothing else.
 _RULES: dict[str, Ending] = {
     "deadline": "timeout",
+    "deadlock": "timeout",
     "lost": "crash",
     "launcher lost": "crash",
     "silent": "crash",
@@ -60,9 +68,11 @@ class Told(msgspec.Struct):
     worlds_up: int = 0
     world: int | None = None
     passes_alone: bool = False
+    not_kept: str = ""
     ranks: list[ToldRank] = []
     leaks: list[LeakPart] = []
     rollcall: list[StancePart] = []
+    blame: BlamePart | None = None
 
 
 def line(reports: Sequence[Any], told: Told | None, said: Mapping[str, str]) -> CaseLine:
@@ -79,7 +89,7 @@ def line(reports: Sequence[Any], told: Told | None, said: Mapping[str, str]) -> 
         rule=told.rule,
         **_identity(said),
         message=_brief(noted or _message(reports, outcome)),
-        text=bounded(_text(reports, outcome, noted), TEXT),
+        text=cut_middle(_text(reports, outcome, noted), TEXT),
         size=told.size,
         world="" if told.world is None else f"{worker}-{told.world}".lstrip("-"),
         worker=worker,
@@ -90,11 +100,14 @@ def line(reports: Sequence[Any], told: Told | None, said: Mapping[str, str]) -> 
         ranks=[_rank(one) for one in told.ranks],
         error=_error(told.ranks),
         steps=_steps(told.ranks),
+        deviations=_deviations(told.ranks),
         leaks=_leaks(told.leaks),
         rollcall=told.rollcall,
-        output=_output(reports),
+        blame=told.blame,
+        output=_output(reports, told),
         repeat=told.repeat,
         passes_alone=told.passes_alone,
+        not_kept=_brief(told.not_kept),
     )
 
 
@@ -102,7 +115,7 @@ def crash_line(report: Any, said: Mapping[str, str]) -> CaseLine:
     """For a test whose pytest process ended: pytest-xdist says so in a report of its own."""
     text = str(report.longrepr)
     return CaseLine(
-        id=report.nodeid, outcome="crash", rule="worker lost", message=_brief(text), text=bounded(text, TEXT),
+        id=report.nodeid, outcome="crash", rule="worker lost", message=_brief(text), text=cut_middle(text, TEXT),
         **_identity(said),
     )  # fmt: skip
 
@@ -110,13 +123,6 @@ def crash_line(report: Any, said: Mapping[str, str]) -> CaseLine:
 def not_run_line(id: str, said: Mapping[str, str]) -> CaseLine:
     """For a test that was collected and never told."""
     return CaseLine(id=id, outcome="not-run", message="the run ended before it was told", **_identity(said))
-
-
-def bounded(text: str, kept: int) -> str:
-    """The text, or its start and its end."""
-    if len(text) <= 2 * kept:
-        return text
-    return f"{text[:kept]}\n... [{len(text) - 2 * kept} characters are left out here] ...\n{text[-kept:]}"
 
 
 def _brief(text: str) -> str:
@@ -134,7 +140,8 @@ def _identity(said: Mapping[str, str]) -> dict[str, Any]:
     found["lack"] = said.get("lack", "")
     if "ledger-kind" in said:
         kind, issue = said["ledger-kind"], said.get("ledger-issue", "unreported")
-        found["ledger"] = LedgerPart(kind, issue, said.get("ledger-note", ""), said.get("ledger-file", ""))
+        more = (said.get(f"ledger-{name}", "") for name in ("note", "file", "link"))
+        found["ledger"] = LedgerPart(kind, issue, *more)
     return found
 
 
@@ -153,8 +160,7 @@ def _message(reports: Sequence[Any], outcome: Ending) -> str:
     for one in reports:
         if one.outcome == "failed":
             crash = getattr(one.longrepr, "reprcrash", None)
-            said = str(crash.message if crash is not None else one.longrepr)
-            return said.strip().partition("\n")[0]
+            return failure_message(str(crash.message if crash is not None else one.longrepr))
     for one in reports:
         if hasattr(one, "wasxfail"):
             return f"xpassed: {one.wasxfail}" if one.outcome == "passed" else str(one.wasxfail)
@@ -184,14 +190,33 @@ def _leaks(found: Sequence[LeakPart]) -> list[LeakPart]:
     return parts
 
 
-def _output(reports: Iterable[Any]) -> list[OutputPart]:
+def _output(reports: Iterable[Any], told: Told) -> list[OutputPart]:
     """What was captured, each text once; what else stands in sections has a place of its own in the line."""
     found = {part: None for one in reports for part in one.sections if part[1] and part[0].startswith("Captured")}
-    parts = [OutputPart(name, bounded(text, OUTPUT)) for name, text in found]
+    parts = [OutputPart(name, cut_middle(text, OUTPUT), _ranks_in(name, told.size)) for name, text in found]
+    # Of many texts some are left out: never those of a rank that failed, if others have any.
+    blamed = set(told.blame.ranks if told.blame is not None else ())
+    bad = {rank.rank for rank in told.ranks if rank.outcome in ("failed", "lost")}
+
+    def urgency(part: OutputPart) -> tuple[bool, bool, int]:
+        others = blamed.isdisjoint(part.ranks), bad.isdisjoint(part.ranks)
+        return *others, 0 if all(others) else len(part.ranks)
+
+    parts.sort(key=urgency)
     if len(parts) > OUTPUTS:
         left = f"{len(parts) - OUTPUTS} more captured texts are left out"
         parts = [*parts[:OUTPUTS], OutputPart("...", left)]
     return parts
+
+
+def _ranks_in(name: str, size: int) -> list[int]:
+    """The ranks that the harness names at the end of a section's name: ``..., ranks 0-2,5``."""
+    _, _, who = name.rpartition(", ")
+    if who == f"all {size} ranks":
+        return list(range(size))
+    found = _RANKS.fullmatch(name)
+    spans = [span.partition("-") for span in found[1].split(",")] if found is not None else []
+    return [rank for first, _, last in spans for rank in range(int(first), int(last or first) + 1) if rank < size]
 
 
 # --- what the ranks noted ----------------------------------------------------------------------------
@@ -223,3 +248,18 @@ def _steps(ranks: Iterable[ToldRank]) -> list[StepPart]:
     if not any(relative or ulps for relative, ulps in largest.values()):
         return []
     return [StepPart(step, relative, ulps) for step, (relative, ulps) in sorted(largest.items())]
+
+
+def _deviations(ranks: Iterable[ToldRank]) -> list[DeviationPart]:
+    """What the ranks deviated by: each way once, with its ranks, and the largest error of those."""
+    found: dict[tuple[str, tuple[str, ...]], DeviationPart] = {}
+    for one in ranks:
+        if "deviation" in one.notes:
+            noted = {**one.notes["deviation"], "ranks": [one.rank]}
+            part = msgspec.convert({**noted, "text": _brief(noted["text"])}, DeviationPart, strict=False)
+            same = found.get((part.text, tuple(part.raised)))
+            if same is not None:
+                off = max((off for off in (same.off, part.off) if off is not None), default=None)
+                part = msgspec.structs.replace(part, ranks=[*same.ranks, one.rank], off=off)
+            found[part.text, tuple(part.raised)] = part
+    return list(found.values())[:DEVIATIONS]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 from everyrank.reports.errors import BadAlias
+from everyrank.reports.inputs import read_input
 from everyrank.reports.model import CaseLine
 from everyrank.reports.reading import Run
 
@@ -63,7 +64,7 @@ def read_aliases(path: Path | None, pairs: Sequence[str], old: Iterable[Run]) ->
 
 def _table(path: Path) -> tuple[dict[str, str], dict[str, str]]:
     try:
-        data = tomllib.loads(path.read_text("utf-8"))
+        data = tomllib.loads(read_input(path).decode("utf-8"))
     except OSError as error:
         raise BadAlias(f"{path}: cannot be read: {error.strerror or error}") from None
     except ValueError as error:

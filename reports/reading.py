@@ -7,6 +7,7 @@ without a footer was left by a run that was killed; it is read with ``partial`` 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 import msgspec
+from everyrank.reports.conclusion import Conclusion, conclude
 from everyrank.reports.errors import (
     BadLine,
     Binary,
@@ -33,13 +35,17 @@ from everyrank.reports.errors import (
     TwoSubjects,
     Unlisted,
 )
-from everyrank.reports.model import ENDINGS, RED, SCHEMA, AnyLine, CaseLine, Ending, Footer, Header
+from everyrank.reports.inputs import Inflated, is_compressed, open_input
+from everyrank.reports.model import ENDINGS, SCHEMA, AnyLine, CaseLine, Ending, Footer, Header
 from everyrank.reports.untold import untold_cases
 
 #: Bytes. A run of 100,000 cases is a third of it; what is larger is not read into memory to find out what it is.
 LARGEST = 512 * 1024**2
 #: Bytes in one line: a header that lists a million cases has fewer.
 LONGEST = 128 * 1024**2
+
+#: How every run file begins.
+HEADER = b'{"line":"header"'
 
 #: What decoding may raise; the last, at a hundred thousand open brackets.
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -72,10 +78,15 @@ class Run:
         counted = Counter(case.outcome for case in self.cases)
         return {ending: counted[ending] for ending in ENDINGS if counted[ending]}
 
+    @cached_property
+    def conclusion(self) -> Conclusion:
+        """What the run comes to as a whole."""
+        return conclude(self.counts, self.footer, self.came)
+
     @property
     def green(self) -> bool:
         """Whether the run is whole and nothing in it, or beside it, needs a person."""
-        return self.footer is not None and not self.footer.troubles and not RED & self.counts.keys()
+        return self.conclusion.as_declared
 
     @property
     def came(self) -> str:
@@ -88,7 +99,7 @@ def read(path: Path | str, partial: bool = False) -> Run:
     """Read a run file; with ``partial`` also one of a run that was killed. Raises a `RunFileError`."""
     path = Path(path)
     try:
-        with path.open("rb") as file:
+        with open_input(path) as file:
             return _read(path, file, partial)
     except OSError as error:
         raise CannotRead(path, f"cannot be read: {error.strerror or error}") from None
@@ -112,13 +123,16 @@ class _Loose(msgspec.Struct):
 def _read(path: Path, file: BinaryIO, partial: bool) -> Run:
     if os.fstat(file.fileno()).st_size > LARGEST:
         raise TooLarge(path, f"larger than {LARGEST >> 20} MiB: no run leaves such a file")
-    lines = _lines(path, file)
+    inflated = Inflated(file) if is_compressed(file) else None
+    lines = _lines(path, file if inflated is None else io.BufferedReader(inflated))
     number, raw = next(lines, (0, b""))
-    if not raw:
+    if not raw and not (inflated and inflated.cut):
         raise Empty(path, "empty: the run that was to write it never began")
     header = _header(path, number, raw)
     told, footer = _rest(path, lines, header, partial)
     if footer is not None:
+        if inflated is not None and inflated.cut and not partial:
+            raise Cut(path, "cut at the end of its compressed data: the copy broke off")
         _check_counts(path, header, told, footer)
     elif not partial:
         run = Run(path, header, told, None)
@@ -145,7 +159,7 @@ def _header(path: Path, number: int, raw: bytes) -> Header:
     try:
         first = msgspec.json.decode(raw, type=_First)
     except _UNREADABLE:
-        if raw.startswith(b'{"line":"header"') and not raw.endswith(b"\n"):
+        if HEADER.startswith(raw[: len(HEADER)]) and not raw.endswith(b"\n"):
             raise Cut(path, "cut in the middle of its header", number) from None
         raise NotOurs(path, "not a run file of everyrank: its first line is no header", number) from None
     if first.line != "header":

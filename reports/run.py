@@ -8,14 +8,20 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from everyrank.reports import machine
+from everyrank.reports.conclusion import Conclusion, conclude
 from everyrank.reports.gathering import Collected, Gathering
-from everyrank.reports.model import SCHEMA, CaseLine, Footer, Header
+from everyrank.reports.model import SCHEMA, CaseLine, Footer, Header, LeftOutPart
 from everyrank.reports.progress import Progress, terminal
+from everyrank.reports.source import source_of
 from everyrank.reports.summary import Summary
 from everyrank.reports.tally import Tally
 from everyrank.reports.writing import NotWritable, RunFile
+
+#: Characters of what interrupted a run.
+_INTERRUPTED = 300
 
 
 def wanted(config: pytest.Config) -> Path | None:
@@ -38,8 +44,10 @@ class Run:
         self._started = time.time()
         self._headed = False
         self._progress: Progress | None = None
+        self._interrupted = ""
+        self.conclusion: Conclusion | None = None  # known at the end
         config.pluginmanager.register(self.gathering, "everyrank-gathering")
-        config.pluginmanager.register(Summary(config, self.tally, path, self._trouble), "everyrank-summary")
+        config.pluginmanager.register(Summary(config, self.tally, path, self), "everyrank-summary")
 
     def expect(self, found: Collected, times: int = 1) -> None:
         """These are the multi-rank tests; before the first of them."""
@@ -53,6 +61,7 @@ class Run:
             return
         self._headed = True
         known = self.gathering.run
+        source = source_of(self._config.rootpath, os.environ)
         self._file.write(
             Header(
                 schema=SCHEMA,
@@ -68,7 +77,13 @@ class Run:
                 command=["pytest", *map(os.fspath, self._config.invocation_params.args)],
                 workers=len(_nodes(self._config)) or 1,
                 subjects=self.gathering.subjects,
+                commit=source.commit,
+                branch=source.branch,
+                dirty=source.dirty,
+                ci=source.ci,
+                ci_link=source.ci_link,
                 cases=self.gathering.ids,
+                left_out=msgspec.convert(known.get("left_out", []), list[LeftOutPart]),
             )
         )
 
@@ -80,7 +95,9 @@ class Run:
             worlds = sum(self.gathering.worlds_up.values())
             self._progress.update(self.tally, len(self.gathering.ids), worlds)
 
-    def _trouble(self) -> str:
+    @property
+    def trouble(self) -> str:
+        """Why the run file is not whole; nothing, if it is."""
         return self._file.trouble if self._file is not None else ""
 
     def expect_of_worker(self, found: Collected) -> None:
@@ -88,6 +105,13 @@ class Run:
         if not self.gathering.ids:
             each = self._config.getoption("dist", "no") == "each"
             self.expect(found, len(_nodes(self._config)) if each else 1)
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        """Ctrl-C, ``pytest.exit()``, or a session that was told to stop."""
+        if excinfo.typename == "Interrupted" and self.gathering.troubles:
+            return  # pytest stops after errors of collection, which the troubles name
+        said = " ".join(str(excinfo.value).split())[:_INTERRUPTED]
+        self._interrupted = said or excinfo.typename
 
     # The innermost of the wrappers: the terminal's own, around it, prints the summary.
     @pytest.hookimpl(wrapper=True, trylast=True)
@@ -103,11 +127,18 @@ class Run:
             self._progress.close()
             self._progress = None
         self.gathering.close()
+        footer = Footer(
+            counts=dict(Counter[str](self.tally.outcomes)),
+            seconds=time.time() - self._started,
+            exit=int(session.exitstatus),
+            troubles=self.gathering.troubles,
+            interrupted=self._interrupted,
+            single=self.gathering.single.part(),
+        )
+        self.conclusion = conclude(self.tally.outcomes, footer)
         if self._file is None:
             return
-        counts: Counter[str] = Counter(self.tally.outcomes)
-        seconds = time.time() - self._started
-        self._file.write(Footer(dict(counts), seconds, int(session.exitstatus), self.gathering.troubles))
+        self._file.write(footer)
         self._file.close()
         if self._file.trouble and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.INTERNAL_ERROR  # what was asked for is not there

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
+from everyrank.reports.conclusion import Conclusion
 from everyrank.reports.model import ENDINGS, RED, Ending
 from everyrank.reports.tally import MOST, Tally
+
+
+class Ended(Protocol):
+    """What a run knows of itself at its end."""
+
+    @property
+    def trouble(self) -> str: ...
+
+    @property
+    def conclusion(self) -> Conclusion | None: ...
 
 
 class Summary:
@@ -18,23 +29,28 @@ class Summary:
     Nothing is told of a few tests of no subject, unless a run file was asked for: pytest tells enough of them.
     """
 
-    def __init__(self, config: pytest.Config, tally: Tally, path: Path | None, trouble: Callable[[], str]) -> None:
+    def __init__(self, config: pytest.Config, tally: Tally, path: Path | None, run: Ended) -> None:
         self._config = config
         self._tally = tally
         self._path = path
-        self._trouble = trouble
+        self._run = run
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         quiet = self._config.get_verbosity() < 0 or self._config.getoption("no_summary", False)
         asked = self._tally.subjects or self._path is not None
         if self._tally.total and asked and not quiet:
-            terminalreporter.write_sep("=", title(self._tally))
-            for line in text(self._tally):
+            terminalreporter.write_sep("=", title(self._tally, self._run.conclusion))
+            details = self._config.get_verbosity() > 0
+            for line in [*text(self._tally, details), *(known(self._tally) if details else ())]:
+                terminalreporter.write_line(line)
+        if self._tally.not_kept and self._config.get_verbosity() > 0:
+            terminalreporter.write_sep("=", "everyrank: worlds that were not kept for the next test")
+            for line in not_kept(self._tally):
                 terminalreporter.write_line(line)
         if self._path is None:
             return
-        if trouble := self._trouble():
+        if trouble := self._run.trouble:
             terminalreporter.write_line(f"run file: {trouble}", red=True)
         else:
             shown = _shown(self._path)
@@ -48,23 +64,45 @@ def _shown(path: Path) -> str:
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def title(tally: Tally) -> str:
-    """What the section is called."""
-    subjects = len(tally.subjects)
-    of = "" if not subjects else " of 1 subject" if subjects == 1 else f" of {subjects} subjects"
+def title(tally: Tally, conclusion: Conclusion | None = None) -> str:
+    """What the section is called. Of subjects the kit's last line has the total: one is enough."""
     red = "all green" if not tally.red else f"{tally.red:,} not green"
-    what = "case" if subjects else "multi-rank test"
-    return f"everyrank: {tally.total:,} {what}{'' if tally.total == 1 else 's'}{of}, {red}"
+    if conclusion is not None and not tally.red and not conclusion.as_declared:
+        beside = ", ".join(reason.lead for reason in conclusion.reasons)
+        red = beside if conclusion.state == "nothing-ran" else f"none red, but {beside}"
+    if tally.subjects:
+        return f"everyrank: {red}"
+    return f"everyrank: {tally.total:,} multi-rank test{'' if tally.total == 1 else 's'}, {red}"
 
 
-def text(tally: Tally) -> list[str]:
-    """The whole section, line by line."""
+def text(tally: Tally, details: bool = False) -> list[str]:
+    """The whole section, line by line. With ``details``, or where something is red, what is slow and what is far off
+    too: nobody looks for that after a green run."""
     lines = _matrix(tally)
+    if tally.documented:
+        lines.append(f"documented by the library itself: {tally.documented:,} of {tally.outcomes['known']:,} known")
+    if not (details or tally.red):
+        return lines
     lines += _part("laws that are not green", [_law(*one) for one in tally.red_laws])
     lines += _part("worst", [f"{outcome:9}{told}" for outcome, told in tally.worst], tally.red)
     lines += _part("slowest", [f"{seconds:7.2f} s  {id}" for seconds, id in tally.slowest])
     errors = [f"{relative:8.1e}, {ulps:g} ULPs  {where}" for relative, ulps, where in tally.errors]
     return lines + _part("largest errors that are in no ledger", errors)
+
+
+def known(tally: Tally) -> list[str]:
+    """What the ledgers know, as it was seen in this run: with ``-v`` only."""
+    lines = [
+        f"  {subject}  {note or 'no note'}: {count:,}, such as\n    {seen}"
+        for (subject, note), (count, seen) in tally.known.items()
+    ]
+    return ["known, and seen again:", *lines] if lines else []
+
+
+def not_kept(tally: Tally) -> list[str]:
+    """Why worlds served no further test, of tests that did well: with ``-v`` only."""
+    more = {reason: f" and {count - 1} more" if count > 1 else "" for reason, (count, _) in tally.not_kept.items()}
+    return [f"{first}{more[reason]}: {reason}" for reason, (_, first) in tally.not_kept.items()]
 
 
 def _matrix(tally: Tally) -> list[str]:

@@ -22,6 +22,11 @@ class Tally:
     rows: dict[str, Counter[Ending]] = field(default_factory=lambda: defaultdict(Counter))
     laws: dict[tuple[str, str], Counter[Ending]] = field(default_factory=lambda: defaultdict(Counter))
     subjects: set[str] = field(default_factory=set)
+    documented: int = 0
+    """How many of the known cases are limits that the library documents."""
+    known: dict[tuple[str, str], tuple[int, str]] = field(default_factory=dict)
+    """By subject and the ledger's note: how many cases, and what the first of them deviated by."""
+    not_kept: dict[str, tuple[int, str]] = field(default_factory=dict)  # by reason: how many tests, and the first
     _worst: list[tuple[int, int, str, str]] = field(default_factory=list)
     _slowest: list[tuple[float, int, str]] = field(default_factory=list)
     _errors: list[tuple[float, float, int, str]] = field(default_factory=list)
@@ -34,10 +39,19 @@ class Tally:
         if case.subject:
             self.subjects.add(case.subject)
             self.laws[case.subject, case.law][case.outcome] += 1
+        if case.outcome == "known" and case.ledger is not None and case.ledger.kind == "documented":
+            self.documented += 1
+        if case.outcome == "known" and case.ledger is not None and case.deviations:
+            count_so_far, first = self.known.get((case.subject, case.ledger.note), (0, ""))
+            first = first or f"{case.case}: {case.deviations[0].text}"
+            self.known[case.subject, case.ledger.note] = (count_so_far + 1, first)
         if case.outcome in RED:
             # The most urgent, and of those the first; heaps hold their smallest on top.
             told = f"{case.id}: {case.message}" if case.message else case.id
             _keep(self._worst, (-ENDINGS.index(case.outcome), -count, case.outcome, told))
+        elif case.not_kept and (case.not_kept in self.not_kept or len(self.not_kept) < MOST):
+            count_so_far, first = self.not_kept.get(case.not_kept, (0, case.id))
+            self.not_kept[case.not_kept] = (count_so_far + 1, first)
         if case.seconds:
             _keep(self._slowest, (case.seconds, -count, case.id))
         if case.error is not None and case.error.relative and case.outcome not in _WRITTEN_UP:

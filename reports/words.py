@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 
@@ -34,10 +35,24 @@ def count(number: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``3 ms``, ``0.25 s``, ``12 s``, ``3 min 5 s``."""
-    if seconds < 0.01:
-        return f"{seconds * 1000:.2g} ms"
-    if seconds < 100:
-        return f"{seconds:.2g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 100 else f"{minutes // 60} h {minutes % 60} min"
+    """``25 ms``, ``0.25 s``, ``12 s``, ``9 min``, ``3 min 5 s``, ``1 h 40 min``: rounded first, then named.
+
+    The page's ``duration`` (``page/js/dom.js``) says the same.
+    """
+    if seconds <= 0:
+        return "0 s"
+    milliseconds, short = float(f"{seconds * 1000:.2g}"), float(f"{seconds:.2g}")
+    if milliseconds < 0.1:
+        return "under 0.1 ms"
+    if milliseconds < 100:
+        return f"{milliseconds:g} ms"
+    if short < 60:
+        return f"{short:g} s"
+    whole = math.floor(seconds + 0.5)
+    if whole < 3600:
+        return _two_units(*divmod(whole, 60), "min", "s")
+    return _two_units(*divmod(math.floor(seconds / 60 + 0.5), 60), "h", "min")
+
+
+def _two_units(large: int, small: int, name: str, of_small: str) -> str:
+    return f"{large} {name}" + (f" {small} {of_small}" if small else "")

@@ -1,4 +1,7 @@
-"""The writer of run files. A line is in the file as soon as it is known: a killed run leaves what it did."""
+"""The writer of run files. A line is in the file as soon as it is known: a killed run leaves what it did.
+
+That holds for compressed files (``.gz``) as well: each line is flushed, so that all of it can be inflated.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,19 @@ import errno
 import fcntl
 import os
 import stat
+import zlib
 from pathlib import Path
 from typing import Any
 
 import msgspec
+from everyrank.reports.inputs import GZIP, GZIP_BITS
 from everyrank.reports.model import AnyLine
 
 #: How every run file begins.
 _OURS = b'{"line":"header","schema":'
+
+#: Bytes of an older file that show what it is; a compressed one that holds something has more than the least.
+_START, _LEAST = 1 << 16, 32
 
 
 class NotWritable(Exception):
@@ -26,6 +34,7 @@ class RunFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.trouble = ""  # why no line could be written any more
+        self._deflate = zlib.compressobj(wbits=GZIP_BITS) if path.suffix == ".gz" else None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
@@ -46,14 +55,20 @@ class RunFile:
             if error.errno != errno.EWOULDBLOCK:
                 raise NotWritable(f"{self.path} cannot be locked: {error.strerror}") from None
             raise NotWritable(f"{self.path} is being written by another run, or by ranks that it left") from None
-        start = os.pread(self._file, len(_OURS), 0)
+        start = _inflated_start(os.pread(self._file, _START, 0))
         if start != _OURS[: len(start)]:
             raise NotWritable(f"{self.path} is no run file of everyrank, and stays as it is: name another file")
         os.ftruncate(self._file, 0)
 
     def write(self, line: AnyLine) -> None:
         """Add a line. A disk that is full, say, is no reason to end the tests: ``trouble`` says so."""
-        left = memoryview(encoded(line) + b"\n")
+        data = encoded(line) + b"\n"
+        if self._deflate is not None:
+            data = self._deflate.compress(data) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
+        self._append(data)
+
+    def _append(self, data: bytes) -> None:
+        left = memoryview(data)
         try:
             while left and not self.trouble:
                 left = left[os.write(self._file, left) :]
@@ -61,7 +76,22 @@ class RunFile:
             self.trouble = f"{self.path} could not be written to its end: {error.strerror}"
 
     def close(self) -> None:
+        """The footer, if there is one, has been written."""
+        if self._deflate is not None:
+            self._append(self._deflate.flush())
         os.close(self._file)
+
+
+def _inflated_start(data: bytes) -> bytes:
+    """How a file begins, compressed or not, as far as it must be known."""
+    if data[: len(GZIP)] != GZIP:
+        return data[: len(_OURS)]
+    try:
+        start = zlib.decompressobj(GZIP_BITS).decompress(data, len(_OURS))
+    except zlib.error:
+        return data[: len(_OURS)]
+    # Of a run that was killed at once there may be no more than gzip's own header.
+    return start if start or len(data) < _LEAST else data[: len(_OURS)]
 
 
 def encoded(value: Any) -> bytes:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 import torch
-from everyrank.suites.errors import BrokenAdapter, Deviation, Unusable
+from everyrank.suites.errors import BrokenAdapter, Deviation, Unusable, kinds
 
 
 def in_a_line(error: Exception) -> str:
@@ -30,7 +30,7 @@ class subject_acts:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         __tracebackhide__ = True
         if isinstance(error, Exception) and not isinstance(error, (BrokenAdapter, Deviation)):
-            raise Deviation(f"raised {in_a_line(error)}") from error
+            raise Deviation(f"raised {in_a_line(error)}", kinds(error)) from error
 
 
 @contextlib.contextmanager

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from everyrank.suites.errors import (
     NotApplicable,
     Unusable,
 )
+from everyrank.suites.judge import Outcome, judge
 from everyrank.suites.ledger import Entry, Ledger, matches, read
 from everyrank.suites.subject import Lack, Subject
 
@@ -29,15 +29,6 @@ OUTCOMES = (
     "pass", "approximate", "fail", "known", "stale", "unsupported", "not-applicable", "error", "timeout", "crash",
     "not-run",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a case ended on this rank, before the ledger and the lacks are asked."""
-
-    kind: str  # pass, approximate, fail, error, not-applicable
-    text: str = ""
-    error: BaseException | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -112,6 +103,8 @@ class Case:
         rank.item.user_properties.append(("outcome", verdict))
         if text:
             rank.notes["message"] = text.splitlines()[0]
+        if outcome.bad:
+            rank.notes["deviation"] = outcome.seen.as_note()
         if verdict == "known":
             pytest.xfail(text)
         if verdict == "not-applicable":
@@ -143,50 +136,14 @@ class Case:
 
     def judged(self, outcome: Outcome) -> tuple[str, str]:
         """The outcome in the light of what the subject declared."""
-        bad = outcome.kind in ("fail", "error")
-        if self.lack is not None:
-            return self._probed(outcome)
-        if self.entry is not None:
-            if bad and outcome.kind == self.entry.kind:
-                return "known", f"known: {self.entry.note} ({self.entry.issue}): {outcome.text.splitlines()[0]}"
-            if outcome.kind in ("pass", "approximate") and not self._others_failed():
-                return (
-                    "stale",
-                    f"the ledger expects {self.entry.kind!r} ({self.entry.case}), and it passes: remove the entry",
-                )
-            if bad:
-                return outcome.kind, f"{outcome.text}\n  the ledger expects {self.entry.kind!r}, not {outcome.kind!r}"
-        return outcome.kind, outcome.text
-
-    def _probed(self, outcome: Outcome) -> tuple[str, str]:
-        """A declared lack: the subject must refuse with the declared error."""
-        assert self.lack is not None
-        if _raised(outcome.error, self.lack.error):
-            return "unsupported", self.lack.reason
-        if outcome.kind in ("fail", "error"):
-            return (
-                outcome.kind,
-                f"declared as lacking ({self.lack.reason}), but not refused as declared: {outcome.text}",
-            )
-        if outcome.kind in ("pass", "approximate") and not self._others_failed():
-            return "stale", f"declared as lacking ({self.lack.reason}), and it works: remove the declaration"
-        return outcome.kind, outcome.text
+        declared = self.lack is not None or self.entry is not None
+        return judge(outcome, self.entry, self.lack, declared and outcome.well and self._others_failed())
 
     def _others_failed(self) -> bool:
         """Whether another rank of this case has come to another end."""
         from everyrank.world import current_world
 
         return current_world().somebody_left()
-
-
-def _raised(error: BaseException | None, wanted: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
-    """Whether the error, or one that it came of, is of the declared kind."""
-    kinds = wanted if isinstance(wanted, tuple) else (wanted,)
-    while error is not None:
-        if isinstance(error, kinds) and not isinstance(error, Deviation):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 #: The subjects that this process has seen used.
@@ -273,16 +230,6 @@ def _lack(subject: Subject, case: str) -> Lack | None:
     return next((lack for pattern, lack in subject.lacks.items() if matches(pattern, case)), None)
 
 
-def chosen(cases: list[Case], law: str | None, optimizer: str | None) -> Iterator[Case]:
-    """Those of one law (or a pattern) and one optimizer."""
-    for case in cases:
-        if law is not None and not matches(law, case.law.id):
-            continue
-        if optimizer is not None and case.point.optimizer.lower() != optimizer.lower():
-            continue
-        yield case
-
-
 def properties(case: Case) -> list[tuple[str, object]]:
     """What a report says about its case, whatever becomes of it."""
     said: list[tuple[str, object]] = [
@@ -295,7 +242,7 @@ def properties(case: Case) -> list[tuple[str, object]]:
     if case.ledger is not None:
         said.append(("ledger-file", os.path.relpath(case.ledger)))
     if case.entry is not None:
-        said += [(f"ledger-{name}", getattr(case.entry, name)) for name in ("kind", "issue", "note")]
+        said += [(f"ledger-{name}", getattr(case.entry, name)) for name in ("kind", "issue", "note", "link")]
     if case.lack is not None:
         said.append(("lack", case.lack.reason))
     return said

@@ -77,7 +77,13 @@ class Comparison:
                 one = _difference(number, name, expected.detach(), self._before[name])
                 self._in_a_step = max(self._in_a_step, one.relative)
                 self._before[name] = expected.detach().clone()
-        note(number, worst)
+        note(number, worst, self.allowed)
+
+    @property
+    def allowed(self) -> Tolerance:
+        """What is not counted as a deviation, the subject's own bound included."""
+        bound = self.bound.relative if self.bound is not None else 0.0
+        return Tolerance(max(self.tolerance.relative, bound), self.tolerance.ulps)
 
     def _one(self, step: int, name: str, ours: torch.Tensor, expected: torch.Tensor) -> Difference | None:
         """Compare one parameter; returns how they differ, whether or not that is allowed."""
@@ -108,7 +114,8 @@ class Comparison:
             first = self.differences[0]
             steps = sorted({one.step for one in self.differences})
             names = sorted({one.name for one in self.differences})
-            raise Deviation(f"{first}\n  differs at steps {steps} in {', '.join(names)}")
+            text = f"{first}\n  differs at steps {steps} in {', '.join(names)}"
+            raise Deviation(text, off=max(one.relative for one in self.differences))
         if self._start and self._moved <= max(self.tolerance.relative * 1000, 0.0):
             raise Vacuous("the reference did not move, so there is nothing that could differ")
         if self.approximate and self.bound is not None:
@@ -117,18 +124,25 @@ class Comparison:
             notes()["approximate"] = True
 
 
-def note(step: int, difference: Difference | None) -> None:
-    """Note the largest error, and that of each step, for reports: of all that this rank compares in its test."""
+def note(step: int, difference: Difference | None, allowed: Tolerance) -> None:
+    """Note the largest error, and that of each step, for reports: of all that this rank compares in its test.
+
+    With the largest error goes what was allowed there; where all agree, the most that was allowed anywhere.
+    """
     noted = notes()
     steps = noted.setdefault("steps", {})
     relative, ulps = steps.get(str(step), (0.0, 0.0))
     if difference is None:
         steps[str(step)] = (relative, ulps)
-        noted.setdefault("error", {"ulps": 0.0, "absolute": 0.0, "relative": 0.0, "step": step, "name": ""})
+        exact = {"ulps": 0.0, "absolute": 0.0, "relative": 0.0, "step": step, "name": "", "allowed": vars(EXACT)}
+        error = noted.setdefault("error", exact)
+        if not error["relative"]:
+            error["allowed"] = {name: max(most, error["allowed"][name]) for name, most in vars(allowed).items()}
         return
     steps[str(step)] = (max(relative, _finite(difference.relative)), max(ulps, _finite(difference.ulps)))
     if _size(difference) >= (noted.get("error", {}).get("relative", 0.0), 0.0):
         noted["error"] = {name: _finite(value) for name, value in vars(difference).items()}
+        noted["error"]["allowed"] = dict(vars(allowed))
 
 
 def _size(difference: Difference) -> tuple[float, float]:
@@ -158,7 +172,8 @@ def same(ours: torch.Tensor, expected: torch.Tensor, what: str) -> None:
     comparison = Comparison()
     comparison.step(0, {what: ours}, {what: expected})
     if comparison.differences:
-        raise Deviation(str(comparison.differences[0]).removeprefix("step 0, "))
+        (difference,) = comparison.differences
+        raise Deviation(str(difference).removeprefix("step 0, "), off=difference.relative)
 
 
 def check(holds: bool, text: str) -> None:

@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 #: How the text of a case begins that says nothing about any law.
 FAULT = "the adapter is at fault, not the implementation"
 UNUSABLE = "not even the plainest use works"
 
 
 class Deviation(AssertionError):
-    """The subject broke a law."""
+    """The subject broke a law.
+
+    ``raised`` names the exception that it raised where it has no reason to, by its class and the classes above it;
+    ``off`` is the largest relative error, where values were compared. A ledger's entry may speak of both.
+    """
+
+    def __init__(self, text: str = "", raised: Sequence[str] = (), off: float | None = None) -> None:
+        super().__init__(text)
+        self.raised = tuple(raised)
+        self.off = off
+
+    def packed(self) -> str:
+        """As text, by which a rank hands it to the others."""
+        return json.dumps([str(self), self.raised, self.off])
+
+    @classmethod
+    def unpacked(cls, packed: str, prefix: str) -> Deviation:
+        """Another rank's, which the prefix names."""
+        text, raised, off = json.loads(packed)
+        return cls(prefix + text, raised, off)
+
+
+def kinds(error: BaseException) -> tuple[str, ...]:
+    """The names of an exception's class and of those above it, but for what every exception is."""
+    above = [kind.__name__ for kind in type(error).__mro__[1:]]
+    return type(error).__name__, *(name for name in above if name not in ("Exception", "BaseException", "object"))
 
 
 class BrokenAdapter(Exception):

@@ -10,9 +10,11 @@ from typing import Any, TypeVar
 
 import pytest
 from everyrank.errors import RankLost, WorldTimeout
-from everyrank.suites.case import Case, cases, chosen
+from everyrank.suites.case import Case, cases
 from everyrank.suites.errors import DeclarationError, LedgerError
-from everyrank.suites.filters import unknown
+from everyrank.suites.filters import SELECTIONS, Filters
+from everyrank.suites.generate.cases import generated
+from everyrank.suites.generate.options import PLAN
 from everyrank.suites.outcomes import Outcomes
 from everyrank.suites.subject import Subject
 
@@ -43,14 +45,15 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     problem = ""
     try:
         found = cases(subject, beside)
+        if (plan := metafunc.config.stash.get(PLAN, None)) is not None:
+            found += generated(found, plan)
     except (DeclarationError, LedgerError) as error:
         problem = str(error)
     if problem:
         pytest.fail(problem, pytrace=False)
-    law, optimizer = metafunc.config.getoption("law"), metafunc.config.getoption("optimizer")
-    if optimizer is not None and hasattr(metafunc.config, "workerinput") and (problem := unknown(optimizer)):
-        pytest.fail(problem, pytrace=False)  # a worker of pytest-xdist can only say it so
-    metafunc.parametrize("case", [parameter(case, mark) for case in chosen(found, law, optimizer)], indirect=True)
+    selection = Filters.of(metafunc.config).select(subject, found)
+    metafunc.config.stash.setdefault(SELECTIONS, {})[metafunc.definition.nodeid] = selection
+    metafunc.parametrize("case", [parameter(case, mark) for case in selection.cases], indirect=True)
 
 
 def parameter(case: Case, *further: Any, id: str = "") -> Any:
@@ -59,10 +62,11 @@ def parameter(case: Case, *further: Any, id: str = "") -> Any:
     gpus = case.point.size if case.subject.device == "cuda" else 0
     marks = [pytest.mark.world(case.point.size, gpus=gpus, timeout=limit, fresh=case.law.fresh)]
     marks += [pytest.mark.rank_fixtures(*case.fixtures), *case.contract.marks, *further]
+    if case.subject.warns:
+        marks.append(pytest.mark.filterwarnings(*case.subject.warns))
     if case.entry is not None and case.entry.kind in ("crash", "timeout"):
         lost = RankLost if case.entry.kind == "crash" else WorldTimeout
-        reason = f"known: {case.entry.note} ({case.entry.issue})"
-        marks.append(pytest.mark.xfail(raises=lost, reason=reason, strict=True))
+        marks.append(pytest.mark.xfail(raises=lost, reason=case.entry.reason, strict=True))
     return pytest.param(case, id=id or case.id, marks=marks)
 
 

@@ -11,6 +11,8 @@ from functools import cached_property
 from everyrank.fixtures.rogues import Rogue
 from everyrank.suites.case import Case, cases
 from everyrank.suites.contract import contract, home
+from everyrank.suites.generate.cases import generated
+from everyrank.suites.generate.options import Plan
 from everyrank.suites.subject import Subject
 
 EXEMPLAR, NOTHING = "(exemplar)", "(nothing)"
@@ -36,17 +38,15 @@ def controls(name: str) -> dict[str, Subject]:
     return {EXEMPLAR: subjects.EXEMPLAR, NOTHING: subjects.NOTHING}
 
 
-def tried(name: str) -> list[Case]:
-    """Every rogue of a contract, and the controls, on every core case."""
+def tried(name: str, plan: Plan | None = None) -> list[Case]:
+    """Every rogue of a contract, and the controls, on every core case; with a plan, on generated cases alone."""
     subjects = controls(name)
     exemplar = subjects[EXEMPLAR]
     subjects |= {rogue.name: replace(exemplar, build=rogue.build, sabotage=rogue.name) for rogue in rogues(name)}
-    return [
-        case
-        for row, subject in subjects.items()
-        for case in cases(replace(subject, name=row))
-        if case.point.core and not case.point.not_applicable
-    ]
+    tables = [cases(replace(subject, name=row)) for row, subject in subjects.items()]
+    if plan is not None:
+        return [case for table in tables for case in generated(table, plan)]
+    return [case for table in tables for case in table if case.point.core and not case.point.not_applicable]
 
 
 @dataclass(frozen=True)

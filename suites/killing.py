@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from everyrank.suites.blind import asked_ledger, tried_under
 from everyrank.suites.case import Case
+from everyrank.suites.generate.options import PLAN
 from everyrank.suites.items import parameter
 from everyrank.suites.kill import asked, tried
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    found = [case for name in asked() for case in tried(name)]
+    ledger, plan = asked_ledger(), metafunc.config.stash.get(PLAN, None)
+    found = [case for name in asked() for case in (tried_under(name, ledger) if ledger else tried(name, plan))]
     given = [parameter(case, id=f"{case.subject.name}/{case.id}") for case in found]
     metafunc.parametrize("case", given, indirect=True)
 

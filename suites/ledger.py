@@ -1,15 +1,17 @@
 """A ledger: a subject's known deviations, in TOML, checked both ways.
 
 An entry that matches no case is an error at collection; a case that passes in spite of its entry is stale, and red.
+An entry states what is seen: a case that deviates otherwise is red, too.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import re
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +22,93 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-KINDS = ("fail", "error", "timeout", "crash")
+#: A limit that the library itself documents, with a link to where. Its case ends as any that breaks its law.
+DOCUMENTED = "documented"
+
+KINDS = ("fail", "error", "timeout", "crash", DOCUMENTED)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How a case deviates on one rank."""
+
+    kind: str  # fail or error
+    text: str
+    raised: tuple[str, ...] = ()  # the class of the exception that the subject raised instead, and those above it
+    off: float | None = None  # the largest relative error, where values were compared
+
+    def as_note(self) -> dict[str, Any]:
+        """For reports: its first line, and what else an entry can speak of. JSON has no infinity."""
+        off = None if self.off is None else min(self.off, sys.float_info.max)
+        return {"text": (self.text.splitlines() or [""])[0], "raised": list(self.raised), "off": off}
+
+    def __str__(self) -> str:
+        off = "" if self.off is None else f", off by {self.off:.2g} relative"
+        what = f"raised {self.raised[0]}" if self.raised else "nothing raised"
+        return f"{self.kind!r}, {what}{off}"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One known deviation: which cases, how they end, and where it is reported."""
+    """One known deviation: which cases, how they end, what is seen, and where it is reported, or else documented."""
 
     case: str
     kind: str
-    issue: str
+    issue: str = ""
     note: str = ""
+    link: str = ""
+    match: tuple[str, ...] = ()
+    """Texts, one of which the deviation's text holds; a star stands for anything."""
+    raises: str = ""
+    """The exception that the subject raises; without it, an entry that states anything is of values that differ."""
+    at_most: float | None = None
+    """The largest relative error."""
+
+    @property
+    def documented(self) -> bool:
+        return self.kind == DOCUMENTED
+
+    @property
+    def ends(self) -> str:
+        """How its cases end."""
+        return "fail" if self.documented else self.kind
+
+    @property
+    def states(self) -> bool:
+        """Whether it says what is seen, beside how its cases end."""
+        return bool(self.match or self.raises) or self.at_most is not None
+
+    @property
+    def expects(self) -> str:
+        """What is to be seen."""
+        parts = [f"{self.ends!r}"]
+        if self.ends == "fail" and self.states:
+            parts.append(f"raises {self.raises}" if self.raises else "nothing raised")
+        if self.match:
+            parts.append(f"a text with {' or '.join(map(repr, self.match))}")
+        if self.at_most is not None:
+            parts.append(f"off by at most {self.at_most:g} relative")
+        return ", ".join(parts)
+
+    def covers(self, seen: Seen) -> bool:
+        """Whether this is the deviation that it states."""
+        if seen.kind != self.ends:
+            return False
+        if not self.states:
+            return True
+        if self.raises:
+            if self.raises not in seen.raised:
+                return False
+        elif seen.raised and self.ends == "fail":
+            return False
+        if self.match and not any(holds(seen.text, pattern) for pattern in self.match):
+            return False
+        return self.at_most is None or (seen.off is not None and seen.off <= self.at_most)
+
+    @property
+    def reason(self) -> str:
+        """What a report says of it."""
+        return f"documented: {self.note} ({self.link})" if self.documented else f"known: {self.note} ({self.issue})"
 
 
 @dataclass(frozen=True)
@@ -39,6 +117,8 @@ class Ledger:
 
     entries: tuple[Entry, ...] = ()
     file: str = ""
+    blind: Mapping[str, str] = field(default_factory=dict)
+    """Rogues that stay green under this ledger, as ``everyrank kill-matrix --ledger`` shows, and why."""
 
     def entry(self, case: str) -> Entry | None:
         """The entry for this case id (without the contract)."""
@@ -48,8 +128,14 @@ class Ledger:
         """Refuse entries that match nothing, and cases that two entries claim."""
         ids = list(cases)
         for entry in self.entries:
-            if not any(matches(entry.case, case) for case in ids):
+            covered = sum(matches(entry.case, case) for case in ids)
+            if not covered:
                 raise LedgerError(f"{self.file}: the entry {entry.case!r} matches no case: mend or remove it")
+            if covered > 1 and not entry.states and entry.kind not in ("crash", "timeout"):
+                raise LedgerError(
+                    f"{self.file}: the entry {entry.case!r} covers {covered} cases: say what is seen, by match, "
+                    "raises or at_most"
+                )
         for case in ids:
             named = [entry.case for entry in self.entries if matches(entry.case, case)]
             if len(named) > 1:
@@ -66,6 +152,12 @@ def _expression(pattern: str) -> re.Pattern[str]:
     return re.compile("".join({"*": ".*", "?": "."}.get(one, re.escape(one)) for one in pattern))
 
 
+def holds(text: str, pattern: str) -> bool:
+    """Whether the text has the pattern in it: a star stands for anything, any white space for any other."""
+    parts = [re.escape(" ".join(part.split())) for part in pattern.split("*")]
+    return re.search(".*".join(parts), " ".join(text.split())) is not None
+
+
 def read(path: Path) -> Ledger:
     """Read a ledger, or say in one sentence what is wrong with it."""
     try:
@@ -75,22 +167,62 @@ def read(path: Path) -> Ledger:
         raise LedgerError(f"there is no ledger {path.name}: a subject without known deviations names none") from None
     except tomllib.TOMLDecodeError as error:
         raise LedgerError(f"{path.name}: not TOML: {error}") from None
-    unknown = set(data) - {"subject", "known"}
+    unknown = set(data) - {"subject", "known", "blind"}
     if unknown:
-        raise LedgerError(f"{path.name}: unknown key {sorted(unknown)[0]!r}: a ledger holds `subject` and [[known]]")
-    return Ledger(tuple(_entry(path.name, raw) for raw in data.get("known", [])), path.name)
+        holds = "a ledger holds `subject`, [[known]] and [blind]"
+        raise LedgerError(f"{path.name}: unknown key {sorted(unknown)[0]!r}: {holds}")
+    blind = data.get("blind", {})
+    if not isinstance(blind, dict) or not all(isinstance(reason, str) and reason for reason in blind.values()):
+        raise LedgerError(f"{path.name}: [blind] names rogues, each with the reason why it stays green")
+    return Ledger(tuple(_entry(path.name, raw) for raw in data.get("known", [])), path.name, blind)
 
 
 def _entry(file: str, raw: dict[str, Any]) -> Entry:
     name = raw.get("case")
     if not isinstance(name, str) or not name:
         raise LedgerError(f"{file}: an entry without `case`")
-    unknown = set(raw) - {"case", "kind", "issue", "note"}
+    where = f"{file}: {name}"
+    unknown = set(raw) - {"case", "kind", "issue", "note", "link", "match", "raises", "at_most"}
     if unknown:
-        raise LedgerError(f"{file}: {name}: unknown key {sorted(unknown)[0]!r}")
+        raise LedgerError(f"{where}: unknown key {sorted(unknown)[0]!r}")
     if raw.get("kind") not in KINDS:
-        raise LedgerError(f"{file}: {name}: kind must be one of {', '.join(KINDS)}, not {raw.get('kind')!r}")
-    issue = raw.get("issue")
+        raise LedgerError(f"{where}: kind must be one of {', '.join(KINDS)}, not {raw.get('kind')!r}")
+    issue, link = _reported(where, raw)
+    note, (match, raises, at_most) = str(raw.get("note", "")), _statement(where, raw)
+    return Entry(name, raw["kind"], issue, note, link, match, raises, at_most)
+
+
+def _reported(where: str, raw: dict[str, Any]) -> tuple[str, str]:
+    """Its issue, or the link to where the limit is documented."""
+    issue, link = raw.get("issue"), raw.get("link")
+    if raw["kind"] == DOCUMENTED:
+        if not isinstance(link, str) or not link.startswith("https://"):
+            raise LedgerError(f"{where}: link must lead to where the limit is documented, not be {link!r}")
+        if issue is not None:
+            raise LedgerError(f"{where}: a documented limit has a link, and no issue")
+        return "", link
+    if link is not None:
+        raise LedgerError(f'{where}: link is for kind = "documented"; where it is reported is the issue')
     if not isinstance(issue, str) or not (issue == "unreported" or issue.startswith("https://")):
-        raise LedgerError(f'{file}: {name}: issue must be a link or "unreported", not {issue!r}')
-    return Entry(name, raw["kind"], issue, str(raw.get("note", "")))
+        raise LedgerError(f'{where}: issue must be a link or "unreported", not {issue!r}')
+    return issue, ""
+
+
+def _statement(where: str, raw: dict[str, Any]) -> tuple[tuple[str, ...], str, float | None]:
+    """What it says is seen."""
+    match, raises, at_most = raw.get("match", []), raw.get("raises", ""), raw.get("at_most")
+    patterns = [match] if isinstance(match, str) else match
+    if raw["kind"] in ("crash", "timeout") and raw.keys() & {"match", "raises", "at_most"}:
+        raise LedgerError(f"{where}: a {raw['kind']} leaves no text: match, raises and at_most are for other kinds")
+    if not isinstance(patterns, list) or not all(isinstance(one, str) and one.strip("* ") for one in patterns):
+        raise LedgerError(f"{where}: match must be a part of the deviation's text, or a list of such, not {match!r}")
+    if "match" in raw and not patterns:
+        raise LedgerError(f"{where}: match must have a text in it")
+    named = isinstance(raises, str) and (raises.isidentifier() or "raises" not in raw)
+    if not named or raises in ("Exception", "BaseException"):
+        raise LedgerError(f"{where}: raises must be the name of the exception's class, not {raises!r}")
+    number = isinstance(at_most, (int, float)) and not isinstance(at_most, bool) and 0 < at_most < math.inf
+    if at_most is not None and (not number or raises):
+        what = "goes with values that differ, not with raises" if number else f"must be a number, not {at_most!r}"
+        raise LedgerError(f"{where}: at_most, the largest relative error, {what}")
+    return tuple(patterns), raises, at_most

@@ -7,6 +7,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from everyrank.suites.ledger import DOCUMENTED
+from everyrank.suites.left_out import LEFT_OUT
 
 
 class Outcomes:
@@ -14,20 +16,40 @@ class Outcomes:
 
     def __init__(self) -> None:
         self.cells: dict[tuple[str, str], str] = {}
+        self._documented: set[tuple[str, str]] = set()
+        self._not_tried: dict[tuple[str, str], str] = {}  # the reason, such as too few GPUs
         self._since = time.monotonic()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.user_properties:
             said = {str(name): str(value) for name, value in report.user_properties}
             if "outcome" in said:
-                self.cells[said.get("subject", ""), said.get("case", report.nodeid)] = said["outcome"]
+                cell = said.get("subject", ""), said.get("case", report.nodeid)
+                self.cells[cell] = said["outcome"]
+                if said.get("ledger-kind") == DOCUMENTED:
+                    self._documented.add(cell)
+            elif report.skipped and "case" in said and isinstance(report.longrepr, tuple):
+                self._not_tried[said["subject"], said["case"]] = report.longrepr[2].removeprefix("Skipped: ")
 
-    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        if not self.cells:
-            return
+    def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
+        left_out = config.stash.get(LEFT_OUT, None)
+        for line in left_out.lines() if left_out is not None else ():
+            terminalreporter.write_line(f"filtered: {line}")
+        if self.cells:
+            terminalreporter.write_line(self._total())
+        for reason, count in Counter(self._not_tried.values()).most_common():
+            terminalreporter.write_line(f"conformance: not tried: {count} case{'' if count == 1 else 's'}: {reason}")
+
+    def _total(self) -> str:
         seconds = time.monotonic() - self._since
-        kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(self.cells.values()).most_common())
+        kinds = ", ".join(map(self._counted, Counter(self.cells.values()).most_common()))
         subjects = len({subject for subject, _ in self.cells})
         many = f"{len(self.cells)} cases of {subjects} subjects" if subjects > 1 else f"{len(self.cells)} cases"
         rate = len(self.cells) / seconds
-        terminalreporter.write_line(f"conformance: {many} in {seconds:.0f} s ({rate:.1f} a second): {kinds}")
+        return f"conformance: {many} in {seconds:.0f} s ({rate:.1f} a second): {kinds}"
+
+    def _counted(self, ends: tuple[str, int]) -> str:
+        """A limit that the library documents is known, and counted as that too."""
+        kind, count = ends
+        documented = sum(self.cells[cell] == kind for cell in self._documented) if kind == "known" else 0
+        return f"{count} {kind} ({documented} documented)" if documented else f"{count} {kind}"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
+from everyrank.suites.generate import options as generation
+from everyrank.suites.left_out import LEFT_OUT, WORKER_OUTPUT, WORKER_PROBLEM, LeftOut
 from everyrank.suites.outcomes import Outcomes
 
 if TYPE_CHECKING:
@@ -14,17 +17,23 @@ if TYPE_CHECKING:
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("everyrank-suites", "everyrank: conformance")
     group.addoption("--law", metavar="ID", default=None, help="only cases of this law, or of laws like `parity.*`")
-    group.addoption("--optimizer", metavar="NAME", default=None, help="only cases of this optimizer")
+    group.addoption(
+        "--optimizer", metavar="NAME", default=None, help="only cases of this optimizer, or of optimizers like `Ada*`"
+    )
+    generation.add(group)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "conformance(subject, beside, again): one case a test; see everyrank.suites")
+    if not config.pluginmanager.has_plugin("warnings"):  # -p no:warnings: the marks of cases name it all the same
+        config.addinivalue_line("markers", "filterwarnings(filter): without pytest's own plugin it does nothing.")
     if not any(isinstance(one, Outcomes) for one in config.pluginmanager.get_plugins()):
         config.pluginmanager.register(Outcomes(), "everyrank-outcomes")
+    generation.configure(config)
     if config.getoption("law"):
         from everyrank.suites.filters import check_law
 
-        check_law(config.getoption("law"))
+        check_law(config.getoption("law"), generates=generation.PLAN in config.stash)
 
 
 @pytest.hookimpl(trylast=True)
@@ -45,14 +54,60 @@ def case(request: pytest.FixtureRequest) -> Case:
     return given
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("optimizer") and not hasattr(config, "workerinput"):
-        from everyrank.suites.filters import unknown
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
+    if config.getoption("law") is not None or config.getoption("optimizer") is not None:
+        from everyrank.suites.filters import settle
 
-        if problem := unknown(config.getoption("optimizer")):
-            raise pytest.UsageError(problem)
+        problem = settle(config, items)
+        # A file that could not be read may have had what was asked for; a spawned rank reads one file of the run.
+        whole = not session.testsfailed and not config.pluginmanager.has_plugin("everyrank-spawned")
+        if problem and whole:
+            _refuse(config, problem)
+    yield  # -k and others choose
     if any(item.get_closest_marker("conformance") is not None for item in items):
         from everyrank.suites.preflight import Preflight, identify
 
         identify(items)
         config.pluginmanager.register(Preflight(items), "everyrank-preflight")
+
+
+def _refuse(config: pytest.Config, problem: str) -> NoReturn:
+    """End the run with a usage error; a worker of pytest-xdist leaves that to its controller."""
+    output = getattr(config, "workeroutput", None)
+    if output is None:
+        raise pytest.UsageError(problem)
+    output[WORKER_PROBLEM] = problem
+    pytest.exit(problem, returncode=pytest.ExitCode.USAGE_ERROR)
+
+
+@pytest.hookimpl(optionalhook=True, tryfirst=True)
+def pytest_everyrank_collected(config: pytest.Config, run: dict[str, Any]) -> None:
+    left_out = config.stash.get(LEFT_OUT, None)
+    if left_out is not None:
+        run["left_out"] = left_out.as_data()["counts"]
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    left_out = config.stash.get(LEFT_OUT, None)
+    lines = left_out.lines() if left_out is not None and config.getoption("verbose") >= 0 else []
+    return [f"filtered: {line}" for line in lines]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    left_out, output = session.config.stash.get(LEFT_OUT, None), getattr(session.config, "workeroutput", None)
+    if left_out is not None and output is not None:
+        output[WORKER_OUTPUT] = left_out.as_data()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """In the controller of pytest-xdist: what a worker says of the filters."""
+    output = getattr(node, "workeroutput", {})
+    if WORKER_OUTPUT in output:
+        node.config.stash[LEFT_OUT] = LeftOut.from_data(output[WORKER_OUTPUT])
+    if WORKER_PROBLEM in output:
+        raise pytest.UsageError(output[WORKER_PROBLEM])

@@ -7,14 +7,16 @@ from functools import partial
 from typing import Any
 
 import pytest
-from everyrank.stash import REPEAT
+from everyrank.rpc import NO_NUMPY
+from everyrank.stash import REPEAT, REPEAT_OPTIONS
 from everyrank.suites.case import Case, properties
 from everyrank.suites.errors import FAULT, UNUSABLE
+from everyrank.suites.generate.options import GENERATE
 
 _NOT_RUN = "not run: see "
 
 #: The verdicts that a rank could not file an outcome for.
-_ENDS = {"deadline": "timeout", "lost": "crash", "silent": "crash", "launcher lost": "crash"}
+_ENDS = {"deadline": "timeout", "deadlock": "timeout", "lost": "crash", "silent": "crash", "launcher lost": "crash"}
 
 
 class Preflight:
@@ -64,7 +66,7 @@ class Preflight:
         text, size = str(report.longrepr), case.point.size
         dead = case.prepared and outcome in ("timeout", "crash")
         unused = (case.whose, size) not in self._well and (UNUSABLE in text or dead)
-        if FAULT in text or unused:
+        if FAULT in text or NO_NUMPY in text or unused:
             works = FAULT not in text and any(whose == case.whose for whose, _ in self._well)
             self._skip(f"{_NOT_RUN}{report.nodeid}", case.whose, size if works else None)
 
@@ -87,6 +89,8 @@ def identify(items: Iterable[pytest.Item]) -> None:
         case = _case(item)
         if case is not None:
             item.user_properties += properties(case)
+            if case.law.id == GENERATE:
+                item.stash[REPEAT_OPTIONS] = case.point.values["plan"].options()
             mark = item.get_closest_marker("conformance")
             if mark is not None and "again" in mark.kwargs:
                 again: Callable[[Sequence[str]], str] = partial(mark.kwargs["again"], case.id)

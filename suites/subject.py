@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+from _pytest.config import parse_warning_filter
 from everyrank.suites.errors import DeclarationError
 
 
@@ -47,6 +49,8 @@ class Subject:
     declares: frozenset[str] = frozenset()
     """Choices that a contract leaves to the subject, by the contract's names."""
     bound: Bound | None = None
+    warns: tuple[str, ...] = ()
+    """The warnings that it brings, which are not shown: ``ignore:text:category``, as pytest's ``filterwarnings``."""
     sabotage: str = ""
     """Of a rogue: what was done to the exemplar."""
 
@@ -60,6 +64,21 @@ class Subject:
         for size in self.sizes or ():
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise DeclarationError(f"{self.name}: a world size must be a whole number of ranks, not {size!r}")
+        for warning in self.warns:
+            self._check_warning(warning)
         for pattern, lack in self.lacks.items():
             if not isinstance(lack, Lack):
                 raise DeclarationError(f"{self.name}: lacks[{pattern!r}] must be Lack(error, reason), not {lack!r}")
+
+    def _check_warning(self, warning: str) -> None:
+        """Refuse what pytest would not understand, and what would hide every warning of a category."""
+        try:
+            action, text, _, module, _ = parse_warning_filter(warning, escape=False)
+        except (pytest.UsageError, ImportError) as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise DeclarationError(f"{self.name}: warns: {warning!r} is no filter of warnings: {reason}") from None
+        if action != "ignore" or not (text or module):
+            raise DeclarationError(
+                f"{self.name}: warns: a declared warning is ignored, and named by its text: write "
+                f"'ignore:the start of its text:Category', not {warning!r}"
+            )

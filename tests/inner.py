@@ -131,6 +131,9 @@ class Project:
         plain = [
             "-p",
             "no:randomly",
+            # Hypothesis imports trio, where that is installed, and trio starts a process.
+            "-p",
+            "no:hypothesispytest",
             "-p",
             "no:cacheprovider",
             "-p",

@@ -13,6 +13,7 @@ import msgspec
 from everyrank.reports.model import (
     SCHEMA,
     AnyLine,
+    BlamePart,
     CaseLine,
     Ending,
     ErrorPart,
@@ -228,6 +229,7 @@ def _ended(
         steps=steps,
         leaks=[LeakPart("thread", f"pt_gloo_runner{tail}", [1])] if number % 97 == 3 else [],
         rollcall=_rollcall(plain.size) if ending in ("timeout", "crash") else [],
+        blame=BlamePart([plain.size - 1], "waits in another call") if ending == "timeout" else None,
         output=[OutputPart("stdout of rank 1", f"epoch 1{tail}\n" * 3)] if bad or number % 41 == 0 else [],
         ledger=plain.ledger if ending in ("known", "stale") else None,
         lack="sparse gradients are not done yet" if ending == "unsupported" else "",

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import expecttest
 import pytest
 from everyrank.command import main
-from everyrank.reports.model import CaseLine, Ending, LedgerPart
+from everyrank.reports.ledgers import Entry, read_ledger
+from everyrank.reports.model import CaseLine, Ending, Footer, LedgerPart, SinglePart
 from everyrank.suites.ledger import read as read_as_the_kit_does
 
 from tests.made_up_runs import case, header, of
@@ -74,6 +76,14 @@ def accept(folder: Path, capsys: pytest.CaptureFixture[str]) -> Accept:
 
 def _cases(folder: Path) -> list[str]:
     return [entry.case for entry in read_as_the_kit_does(folder / "mine.toml").entries]
+
+
+def test_an_entry_that_is_documented_keeps_its_link(tmp_path: Path) -> None:
+    text = '[[known]]\ncase = "a[b]"\nkind = "documented"\nlink = "https://example.org"\n'
+    (tmp_path / "mine.toml").write_text(text)
+    ledger = read_ledger(tmp_path / "mine.toml")
+    assert ledger.entries[0].link == "https://example.org"
+    assert ledger.changed([], [Entry("a[c]", "fail")]).startswith(text)
 
 
 def test_a_new_deviation_goes_beside_those_of_its_law_and_is_unreported(folder: Path, accept: Accept) -> None:
@@ -180,9 +190,40 @@ def test_an_entry_that_expects_another_end_is_for_a_person(folder: Path, accept:
     assert "the entry 'none.position[SGD-*]' expects 'timeout', and it ends in 'fail': mend the entry" in told
 
 
-def test_tests_of_no_subject_are_no_matter_of_ledgers(folder: Path, accept: Accept) -> None:
+def test_a_red_test_of_no_subject_is_told_and_left(folder: Path, accept: Accept) -> None:
     plain = CaseLine("test_a.py::test_b[ws2]", "fail")
-    assert accept([plain, case()]) == (0, "nothing to accept\n")
+    assert accept([plain, case()]) == (
+        1,
+        "not accepted: a test of no subject has no ledger: mend it, or mark it xfail\n"
+        "  test_a.py::test_b[ws2]\n"
+        "1 case not accepted\n",
+    )
+    assert accept([plain, case()], "--subject=mine.Optimizer") == (0, "nothing to accept\n")
+    assert accept([CaseLine("test_a.py::test_b[ws2]", "pass"), case()]) == (0, "nothing to accept\n")
+
+
+def test_what_went_wrong_beside_the_cases_is_told_and_no_ledger_takes_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = of(header(), [case()])
+    footer = Footer(
+        counts={"pass": 1}, seconds=1.0, exit=1, single=SinglePart(failed=1, failures=["test_a.py::test_b"])
+    )
+    replace(made, footer=footer).write(folder / "run.jsonl")
+    assert main(["accept", "run.jsonl"]) == 1
+    out = capsys.readouterr().out
+    assert out == "not accepted: 1 single-process test failed: test_a.py::test_b\nnothing to accept\n"
+
+
+def test_a_stale_pattern_stays_if_its_other_cases_may_not_have_been_collected(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = of(header(subjects={"mine.Optimizer": "mine.toml"}), [case("clip", outcome="stale")])
+    footer = Footer(counts={"stale": 1}, seconds=1.0, exit=1, troubles=["test_b.py could not be collected"])
+    replace(made, footer=footer).write(folder / "run.jsonl")
+    assert main(["accept", "run.jsonl"]) == 1
+    assert "may stand for more cases than were collected: test_b.py could not be collected" in capsys.readouterr().out
+    assert (folder / "mine.toml").read_text() == LEDGER
 
 
 def test_a_run_that_was_killed_is_accepted_as_far_as_it_came(folder: Path, accept: Accept) -> None:

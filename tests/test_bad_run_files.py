@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +30,26 @@ def _without_outcome(file: Path) -> None:
     file.write_bytes(made_up(cases=5).data.replace(b'"outcome":"pass"', b'"outcome":null', 1))
 
 
+def _cut_compressed(file: Path) -> None:
+    file.write_bytes(gzip.compress(made_up(cases=50).data)[:-2000])
+
+
+def _without_trailer(file: Path) -> None:
+    """All lines are there; what is missing is the checksum that would prove it."""
+    file.write_bytes(gzip.compress(made_up(cases=5).data)[:-4])
+
+
+def _damaged(file: Path) -> None:
+    data = bytearray(gzip.compress(made_up(cases=50).data))
+    data[200:210] = b"\xff" * 10
+    file.write_bytes(data)
+
+
+def _socket(file: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(os.path.relpath(file))  # from here: a whole path may be too long for a socket
+
+
 #: what is wrong with it: (how it is made, what is said)
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "not ours": (lambda file: file.write_text('{"event": "start"}\n'), "not a run file of everyrank"),
@@ -38,6 +62,16 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "two subjects": (_two_subjects, "two subjects are named 'mine.Optimizer'"),
     "no outcome": (_without_outcome, "has no outcome"),
     "a folder": (lambda file: file.mkdir(), "cannot be read: Is a directory"),
+    "a pipe that nobody writes to": (os.mkfifo, "cannot be read: it is a pipe that nobody writes to"),
+    "a socket": (_socket, "cannot be read: it is no plain file"),
+    "a device": (lambda file: file.symlink_to("/dev/zero"), "cannot be read: it is no plain file"),
+    "compressed and cut": (_cut_compressed, "cut in the middle of a line"),
+    "compressed and without its trailer": (_without_trailer, "cut at the end of its compressed data"),
+    "compressed and damaged": (_damaged, "cannot be read: its compressed data is damaged"),
+    "compressed and empty": (
+        lambda file: file.write_bytes(gzip.compress(b"")),
+        "empty: the run that was to write it",
+    ),
     "missing": (lambda file: None, "cannot be read: No such file or directory"),
 }
 
@@ -103,6 +137,72 @@ def test_a_file_without_rights(
     assert (out, err.count("\n")) == ("", 1)
     assert "bad.jsonl: cannot be read: Permission denied" in err
     assert (folder / "output").read_text() == "of last night"
+
+
+def _status(folder: Path, arguments: list[str], redirect: str) -> tuple[int, str]:
+    """How a command ends whose stdout goes elsewhere, and what it says of it."""
+    line = f'exec "$@" {redirect}'
+    command = ["bash", "-c", line, "bash", sys.executable, "-m", "everyrank", *arguments]
+    done = subprocess.run(command, cwd=folder, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["diff", "good.jsonl", "good.jsonl"],
+        ["diff", "good.jsonl", "good.jsonl", "-o", "/dev/full"],
+        ["accept", "good.jsonl", "--dry-run", "--ledger", "ledger.toml", "--subject=everyrank.RpcOptimizer"],
+        ["badge", "good.jsonl", "--subject=torch.replicate"],
+        ["page", "good.jsonl", "-o", "page.html"],
+        ["history", "bad"],
+        ["schema"],
+    ],
+    ids=" ".join,
+)
+def test_a_full_disk_is_no_regression(folder: Path, arguments: list[str]) -> None:
+    made_up(cases=9).write(folder / "bad" / "night.jsonl")
+    code, said = _status(folder, arguments, ">/dev/full")
+    assert code == 2
+    assert said.count("\n") == 1
+    assert said.startswith(f"everyrank {arguments[0]}: ")
+    assert "cannot be written: No space left on device" in said
+
+
+def test_nor_is_a_stdout_that_is_closed_or_a_reader_that_has_seen_enough(folder: Path) -> None:
+    code, said = _status(folder, ["diff", "good.jsonl", "good.jsonl"], ">&-")
+    assert (code, said) == (2, "everyrank diff: stdout: cannot be written: it is closed\n")
+    code, said = _status(folder, ["diff", "good.jsonl", "good.jsonl"], "> >(true)")
+    assert (code, said) == (0, "")
+
+
+def test_a_fault_of_ours_is_no_regression(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("everyrank.reports.diff.diff", lambda *_: 1 / 0)
+    assert main(["diff", "good.jsonl", "good.jsonl"]) == 2
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["diff", "good.jsonl", "good.jsonl", "-o", "pipe"],
+        ["diff", "good.jsonl", "good.jsonl", "--aliases", "pipe"],
+        ["page", "good.jsonl", "-o", "pipe"],
+        ["accept", "good.jsonl", "--ledger", "pipe", "--subject=everyrank.RpcOptimizer"],
+    ],
+    ids=" ".join,
+)
+def test_a_pipe_that_has_no_other_end_hangs_nothing(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    os.mkfifo(folder / "pipe")
+    made_up(seed=1, cases=400).write(folder / "good.jsonl")
+    assert main(arguments) == 2
+    err = capsys.readouterr().err
+    assert "it is a pipe that nobody" in err
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 
+import pytest
 from everyrank.suites import Subject
 from everyrank.suites.case import cases
 from everyrank.suites.contract import contracts
@@ -54,6 +55,14 @@ def test_a_subject_that_breaks_it_ends_badly(project: Project) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     assert "[fail] mine.Bad rpc-optimizer/state.kept[ws2]" in done.stdout
     assert "1 fail" in done.stdout
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
+def test_filters_that_fit_no_case_are_a_usage_error(project: Project, workers: tuple[str, ...]) -> None:
+    done = _everyrank(project, "run", "mine:GOOD", "--law=state.kept", "--optimizer=SGD", *workers)
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "no case of mine.Good fits: --law state.kept leaves out " in done.stderr
+    assert "--optimizer SGD leaves out 1 case of laws that name no optimizer" in done.stderr
 
 
 def test_a_broken_adapter_is_told_once_and_the_rest_is_not_run(project: Project) -> None:
@@ -164,3 +173,10 @@ def test_without_a_command_it_tells_its_commands(project: Project) -> None:
     done = _everyrank(project)
     assert done.returncode == 0
     assert "usage: everyrank COMMAND" in done.stdout
+
+
+@pytest.mark.parametrize("option", ["--law=none.*", "--optimizer=SGD"])
+def test_the_kill_matrix_takes_no_filter(project: Project, option: str) -> None:
+    done = _everyrank(project, "kill-matrix", option)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert f"the kill matrix takes no {option.partition('=')[0]}, since a part" in done.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -128,6 +130,42 @@ def test_the_last_line_counts_cases_and_outcomes(inner: Inner) -> None:
     assert sorted(told) == ["1 crash", "1 error", "1 fail", "1 known", "1 unsupported", "2 stale"]
 
 
+def test_a_limit_that_the_library_documents_is_counted_and_shown_as_that(project: Project) -> None:
+    documented = _KNOWN.replace('kind = "fail"', 'kind = "documented"')
+    link = "https://example.org/limits"
+    project.write("known.toml", documented.replace('issue = "unreported"', f'link = "{link}"'))
+    project.write("test_inner.py", _SUBJECTS)
+    chosen = ("--law=state.kept", "-k", "test_ledger or test_stale", "-W", "ignore", "--run-file=out.jsonl")
+    inner = project.run(*chosen, "-rx", "-o", "verbosity_test_cases=1")
+    assert _case(inner, "test_ledger") == "xfailed"
+    assert _case(inner, "test_stale") == "failed"
+    assert "conformance: 2 cases of 2 subjects" in inner.out
+    assert "1 known (1 documented)" in inner.out
+    assert f"documented: does not move ({link}): step 1, parameter 0 on worker1: off by" in inner.out
+    assert "documented by the library itself: 1 of 1 known" in inner.out
+    lines = [json.loads(line) for line in (inner.folder / "out.jsonl").read_text().splitlines()]
+    (known,) = [line for line in lines if line.get("outcome") == "known"]
+    assert (known["ledger"]["kind"], known["ledger"]["issue"], known["ledger"]["link"]) == ("documented", "", link)
+
+
+def test_what_the_machine_could_not_try_stands_beside_the_outcomes(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    project.write(
+        "test_inner.py",
+        """
+        from everyrank.suites import Subject, conformance
+
+        @conformance(Subject("gpu", contract="sharded-optimizer", build=print, device="cuda"))
+        def test_gpu(case): case.run()
+        """,
+    )
+    inner = project.run("--law=closure", "--optimizer=SGD")
+    tried = re.findall(r"^conformance: not tried: (\d+) cases?: (.*GPUs?.*)$", inner.out, re.M)
+    assert sum(int(count) for count, _ in tried) == len(inner.tests) > 0
+
+
 def test_case_ids_are_unique_and_name_contract_law_and_size() -> None:
     found = cases(Subject("any", contract="rpc-optimizer", build=print))
     ids = [case.id for case in found]
@@ -141,9 +179,15 @@ def test_case_ids_are_unique_and_name_contract_law_and_size() -> None:
         ("known = 3 3", "not TOML"),
         ("[[knwon]]", "unknown key 'knwon'"),
         ('[[known]]\nkind = "fail"', "an entry without `case`"),
-        ('[[known]]\ncase = "a"\nkind = "sad"', "kind must be one of fail, error, timeout, crash, not 'sad'"),
+        ('[[known]]\ncase = "a"\nkind = "sad"', "kind must be one of fail, error, timeout, crash, documented, not"),
         ('[[known]]\ncase = "a"\nkind = "fail"\nissue = "soon"', 'issue must be a link or "unreported"'),
         ('[[known]]\ncase = "a"\nkind = "fail"\nisue = "soon"', "unknown key 'isue'"),
+        ('[[known]]\ncase = "a"\nkind = "documented"', "a: link must lead to where the limit is documented, not be"),
+        (
+            '[[known]]\ncase = "a"\nkind = "documented"\nlink = "https://x"\nissue = "unreported"',
+            "a: a documented limit has a link, and no issue",
+        ),
+        ('[[known]]\ncase = "a"\nkind = "fail"\nlink = "https://x"', 'a: link is for kind = "documented"'),
     ],
 )
 def test_a_ledger_that_cannot_be_believed_is_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -163,6 +207,20 @@ def test_a_ledger_entry_for_no_case_or_claimed_twice_is_refused(tmp_path: Path) 
     file.write_text(entry.format("state.kept[ws2]") + entry.format("state.*"))
     with pytest.raises(LedgerError, match="claimed twice"):
         cases(subject)
+
+
+def test_an_entry_that_covers_several_cases_states_what_is_seen(tmp_path: Path) -> None:
+    file = tmp_path / "known.toml"
+    subject = Subject("any", contract="rpc-optimizer", build=print, known=file)
+    entry = '[[known]]\ncase = "errors.*"\nkind = "{}"\nissue = "unreported"\n{}\n'
+    file.write_text(entry.format("fail", ""))
+    with pytest.raises(
+        LedgerError, match=r"'errors.\*' covers \d+ cases: say what is seen, by match, raises or at_m"
+    ):
+        cases(subject)
+    for kind, statement in (("fail", 'match = "off by"'), ("error", 'raises = "KeyError"'), ("crash", "")):
+        file.write_text(entry.format(kind, statement))
+        assert cases(subject)
 
 
 def test_a_ledger_entry_for_what_is_lacking_would_never_be_looked_at(tmp_path: Path) -> None:
@@ -235,6 +293,7 @@ def test_a_row_of_ones_own_is_filtered_for(project: Project, workers: tuple[str,
 def test_an_unknown_optimizer_is_refused_by_workers_too(project: Project) -> None:
     project.write("test_inner.py", _OWN)
     inner = project.run("--optimizer=Adma", "-n", "2")
-    assert inner.code not in (0, 5)
-    assert "--optimizer: no row is called 'Adma'; there are" in inner.out
+    assert inner.code == 4
+    assert "--optimizer: no row is called 'Adma'. Did you mean 'Adamax' or 'Adam' or 'RAdam'?" in inner.out
+    assert ", SparseAdam, Mine\n" in inner.out
     assert "Traceback" not in inner.out

@@ -254,3 +254,13 @@ def test_an_interrupt_at_the_prompt_is_for_the_rank(sessions: Any) -> None:
     session.ask("p 'still', world.rank")
     assert "('still', 0)" in session.ask("c")
     assert session.end()[0] == 0
+
+
+def test_a_person_may_take_their_time_while_others_wait_in_a_collective(sessions: Any) -> None:
+    session = sessions("test_stops", "--timeout=60")
+    session.ask("import time; time.sleep(4)")
+    session.ask("continue")
+    session.ask("time.sleep(4)")
+    session.ask("continue")
+    code, rest = session.end()
+    assert code == 0, rest

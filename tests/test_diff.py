@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from everyrank.reports.diff import Diff, diff, judged
+from everyrank.reports.diff import WORSE, Diff, diff, judged
 from everyrank.reports.model import ENDINGS, RED, Ending, ErrorPart
 from everyrank.reports.pairing import Aliases
 from everyrank.reports.reading import read
@@ -47,8 +47,10 @@ def _kinds(found: Diff) -> dict[str, list[str]]:
         ("fail", "pass", "fix"),
         ("crash", "approximate", "fix"),
         ("known", "pass", "fix"),
-        ("known", "stale", "fix"),
-        ("unsupported", "stale", "fix"),
+        ("known", "stale", "stale"),
+        ("unsupported", "stale", "stale"),
+        ("fail", "stale", "changed"),
+        ("skipped", "stale", "regression"),
         ("unsupported", "pass", "fix"),
         ("stale", "pass", "fix"),
         ("fail", "crash", "changed"),
@@ -66,15 +68,39 @@ def test_what_a_step_means(old: Ending, new: Ending, kind: str) -> None:
     assert judged(old, new) == kind
 
 
-def test_no_step_from_green_to_red_goes_by_but_good_news_of_what_was_known() -> None:
+def test_no_step_from_green_to_red_goes_by_and_none_that_is_red_is_a_fix() -> None:
     for old, new in itertools.product(ENDINGS, ENDINGS):
         kind = judged(old, new)
         assert (kind is None) == (old == new)
         if old not in RED and new in RED:
-            good_news = new == "stale" and old in ("known", "unsupported")
-            assert kind == ("fix" if good_news else "regression"), (old, new)
-        if kind == "regression":
+            no_longer_holds = new == "stale" and old in ("known", "unsupported")
+            assert kind == ("stale" if no_longer_holds else "regression"), (old, new)
+        if kind in WORSE:
             assert new in RED
+        if kind == "fix":
+            assert new not in RED
+
+
+def test_a_declaration_that_went_stale_is_red_as_it_is_everywhere(compare: Any) -> None:
+    old, new = of(header(), [case(outcome="known")]), of(header(), [case(outcome="stale")])
+    found = compare(old, new)
+    assert _kinds(found) == {"stale": ["SGD"]}
+    assert found.regressed
+    assert not found.passed
+
+
+def test_what_is_red_as_before_is_no_regression_and_is_counted(compare: Any) -> None:
+    run = of(header(), [case(outcome="fail"), case(label="Adam", outcome="stale"), case(label="Muon")])
+    found = compare(run, run.but({run.cases[0].id: {"outcome": "crash"}}))
+    assert (found.regressed, found.passed, found.still_red) == (False, True, 2)
+
+
+@pytest.mark.parametrize("allow_gone", [False, True])
+def test_cases_that_vanished_are_no_success_unless_they_may(tmp_path: Path, allow_gone: bool) -> None:
+    old = of(header(), [case(), case(label="Adam")]).write(tmp_path / "old.jsonl")
+    new = of(header(), [case()]).write(tmp_path / "new.jsonl")
+    found = diff(read(old), read(new), allow_gone=allow_gone)
+    assert (found.regressed, found.passed) == (False, allow_gone)
 
 
 def test_equal_runs_do_not_differ(compare: Any) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import expecttest
 import msgspec
 import pytest
 from everyrank.command import main
-from everyrank.reports.model import CaseLine, Ending, ErrorPart
+from everyrank.reports.model import CaseLine, Ending, ErrorPart, SinglePart
 
 from tests.made_up_runs import case, header, made_up, of
 
@@ -40,7 +42,8 @@ def _two_nights(files: Path) -> None:
 def test_the_exit_is_1_on_regression_and_0_without(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _two_nights(files)
     assert main(["diff", "old.jsonl", "new.jsonl"]) == 1
-    assert main(["diff", "new.jsonl", "old.jsonl"]) == 0
+    assert main(["diff", "new.jsonl", "old.jsonl"]) == 1  # a case is gone
+    assert main(["diff", "new.jsonl", "old.jsonl", "--allow-gone"]) == 0
     assert main(["diff", "old.jsonl", "old.jsonl"]) == 0
     assert capsys.readouterr().out.endswith("no change\n")
 
@@ -50,12 +53,96 @@ def test_json_holds_every_change(files: Path, capsys: pytest.CaptureFixture[str]
     assert main(["diff", "old.jsonl", "new.jsonl", "--format=json"]) == 1
     data = msgspec.json.decode(capsys.readouterr().out)
     assert data["regressed"] is True
-    assert data["counts"] == {"regression": 2, "fix": 1, "changed": 0, "new": 1, "gone": 1}
+    assert data["counts"] == {"regression": 2, "stale": 1, "fix": 0, "changed": 0, "new": 1, "gone": 1}
     assert [(one["kind"], one["from"], one["to"]) for one in data["changes"]] == [
-        ("regression", "pass", "fail"), ("regression", "pass", "fail"), ("fix", "known", "stale"),
+        ("regression", "pass", "fail"), ("regression", "pass", "fail"), ("stale", "known", "stale"),
         ("new", None, "pass"), ("gone", "pass", None),
     ]  # fmt: skip
     assert data["changes"][0]["repeat"] == "pytest 'test_mine.py'"
+
+
+def _night(files: Path, name: str, started: float, *endings: Ending, **footer: Any) -> None:
+    """A run with a case for each ending, and a footer that says more."""
+    made = of(header(started=started), [case(label=f"SGD-{n}", outcome=one) for n, one in enumerate(endings)])
+    assert made.footer is not None
+    replace(made, footer=msgspec.structs.replace(made.footer, **footer)).write(files / name)
+
+
+_NOVEMBER = 1_795_219_200.0  # 2026-11-21
+_DAY = 86_400.0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sign", "says"),
+    [
+        (["fail"] * 3 + ["pass"], ["fail"] * 3 + ["pass"], ":warning:", "no regression, 3 still red since 11-21"),
+        (["fail", "fail"], ["fail", "pass"], ":warning:", "no regression, 1 still red since 11-21, 1 fix"),
+        (["fail", "pass"], ["fail", "fail"], ":x:", "1 regression, 1 still red since 11-21"),
+        (["known", "fail"], ["stale", "fail"], ":x:", "1 stale declaration, 1 still red since 11-21"),
+        (["fail", "pass"], ["pass", "pass"], ":white_check_mark:", "1 fix"),
+        (["pass"], ["pass"], ":white_check_mark:", "no change"),
+        (["pass", "pass"], ["pass"], ":x:", "1 case gone"),
+        (["pass"], ["skipped"], ":x:", "nothing ran, 1 case of another kind"),
+    ],
+)
+def test_a_tick_never_stands_over_a_night_that_is_still_red(
+    files: Path, capsys: pytest.CaptureFixture[str], old: list[Ending], new: list[Ending], sign: str, says: str
+) -> None:
+    _night(files, "old.jsonl", _NOVEMBER, *old)
+    _night(files, "new.jsonl", _NOVEMBER + _DAY, *new)
+    assert main(["diff", "old.jsonl", "new.jsonl"]) == (sign == ":x:")
+    assert capsys.readouterr().out.splitlines()[-1] == says
+    assert main(["diff", "old.jsonl", "new.jsonl", "--format=markdown"]) == (sign == ":x:")
+    assert capsys.readouterr().out.splitlines()[0] == f"### {sign} everyrank: {says}"
+
+
+def test_red_since_last_year_says_which_year(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _night(files, "old.jsonl", _NOVEMBER, "fail")
+    _night(files, "new.jsonl", _NOVEMBER + 60 * _DAY, "fail")
+    assert main(["diff", "old.jsonl", "new.jsonl"]) == 0
+    assert capsys.readouterr().out.endswith("no regression, 1 still red since 2026-11-21\n")
+
+
+def test_trouble_beside_the_cases_fails_each_night_and_is_named_as_new_once(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = SinglePart(passed=1, failed=1, failures=["test_a.py::test_x"])
+    two = SinglePart(failed=2, failures=["test_a.py::test_x", "test_a.py::test_y"])
+    _night(files, "0.jsonl", _NOVEMBER, "pass")
+    _night(files, "1.jsonl", _NOVEMBER + _DAY, "pass", exit=1, single=one)
+    _night(files, "2.jsonl", _NOVEMBER + 2 * _DAY, "pass", exit=1, single=two)
+    assert main(["diff", "0.jsonl", "1.jsonl"]) == 1
+    out = capsys.readouterr().out
+    assert "new trouble: test_a.py::test_x failed, in one process" in out
+    assert out.endswith("\n1 new trouble beside the cases\n")
+    assert main(["diff", "1.jsonl", "1.jsonl"]) == 1
+    assert capsys.readouterr().out.endswith("\nno regression, 1 trouble beside the cases as before\n")
+    assert main(["diff", "1.jsonl", "2.jsonl"]) == 1
+    out = capsys.readouterr().out
+    assert "test_y failed" in out
+    assert "test_x failed" not in out
+    assert out.endswith("\n1 new trouble beside the cases, 1 trouble beside the cases as before\n")
+    assert main(["diff", "2.jsonl", "0.jsonl"]) == 0
+
+
+def test_of_very_many_new_troubles_the_first_are_named(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    many = SinglePart(failed=60, failures=[f"test_a.py::test_{number:02}" for number in range(60)])
+    _night(files, "0.jsonl", _NOVEMBER, "pass")
+    _night(files, "1.jsonl", _NOVEMBER + _DAY, "pass", exit=1, single=many)
+    assert main(["diff", "0.jsonl", "1.jsonl"]) == 1
+    out = capsys.readouterr().out
+    assert out.count("new trouble: ") == 20
+    assert "... and 40 more" in out
+    assert out.endswith("\n60 new troubles beside the cases\n")
+
+
+def test_a_run_that_was_interrupted_shows_as_little_the_second_time(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(2):
+        _night(files, f"{number}.jsonl", _NOVEMBER, "pass", exit=2, interrupted="KeyboardInterrupt")
+    assert main(["diff", "0.jsonl", "1.jsonl"]) == 1
+    assert "new trouble: interrupted: KeyboardInterrupt" in capsys.readouterr().out
 
 
 def test_the_output_is_a_file_where_one_is_named(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,9 +279,11 @@ torch: 2.13.0+cpu -> 2.14.0
     step 3, w on rank 1: 4 ULPs
     to repeat: pytest 'test_mine.py'
 
-1 fix
+1 stale declaration
   mine.Optimizer rpc-optimizer/parity.one-step: 1 case known -> stale
     [Muon-ws2]
+    step 3, w on rank 1: 4 ULPs
+    to repeat: pytest 'test_mine.py'
 
 1 new case
   mine.Optimizer rpc-optimizer/parity.one-step: 1 case new: pass
@@ -210,7 +299,7 @@ torch: 2.13.0+cpu -> 2.14.0
 1 case less exact
   mine.Optimizer rpc-optimizer/clip[SGD-0-ws2]: exact -> 4.4e-16 (2 ULPs) at layers.0.weight, step 3, rank 1
 
-2 regressions, 1 fix, 1 new case, 1 case gone, 1 law slower, 1 case less exact
+2 regressions, 1 stale declaration, 1 new case, 1 case gone, 1 law slower, 1 case less exact
 """,
         )
 
@@ -218,7 +307,7 @@ torch: 2.13.0+cpu -> 2.14.0
         self.assertExpectedInline(
             self.told("markdown"),
             """\
-### :x: everyrank: 2 regressions, 1 fix, 1 new case, 1 case gone, 1 law slower, 1 case less exact
+### :x: everyrank: 2 regressions, 1 stale declaration, 1 new case, 1 case gone, 1 law slower, 1 case less exact
 
 | outcome | old | new | |
 |---|--:|--:|--:|
@@ -241,9 +330,11 @@ torch: `2.13.0+cpu` -> `2.14.0`
 
 </details>
 
-<details><summary>1 fix</summary>
+<details open><summary>1 stale declaration</summary>
 
 - `mine.Optimizer rpc-optimizer/parity.one-step`: 1 case **known -> stale**: `[Muon-ws2]`
+  - `step 3, w on rank 1: 4 ULPs`
+  - to repeat: `pytest 'test_mine.py'`
 
 </details>
 

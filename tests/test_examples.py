@@ -1,8 +1,7 @@
-"""The examples and the snippets in the documents are what a user starts from: they pass as they stand."""
+"""The examples are what a user starts from: they pass as they stand. Blocks in documents: test_documents.py."""
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
@@ -36,14 +35,3 @@ def test_every_example_passes(example: Inner) -> None:
 )
 def test_the_kinds_of_test_that_the_readme_names_are_there(example: Inner, name: str) -> None:
     assert example[name].outcome == "passed"
-
-
-@pytest.mark.parametrize("document", ["README.md", "docs/writing-tests.md", "docs/conformance.md"])
-def test_the_snippets_of_a_document_pass(project: Project, document: str) -> None:
-    snippets = re.findall(r"^```python\n(.*?)^```", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
-    complete = [snippet for snippet in snippets if "mylib" not in snippet]  # what a user has to write is not here
-    for number, snippet in enumerate(complete):
-        project.write(f"test_snippet_{number}.py", snippet)
-    inner = project.run()
-    assert complete
-    assert set(inner.outcomes().values()) == {"passed"}, inner.out

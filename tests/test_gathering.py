@@ -85,6 +85,20 @@ def test_of_a_flood_of_leaks_and_outputs_some_are_kept_and_the_rest_counted() ->
     assert (len(line.output), line.output[-1].text) == (17, "48 more captured texts are left out")
 
 
+def test_the_output_of_ranks_that_failed_comes_first_and_is_never_left_out() -> None:
+    names = [f"rank {rank}" for rank in range(62)] + ["all 64 ranks", "ranks 61-62,9", "rank 63"]
+    sections = [(f"Captured stdout call, {name}", "text") for name in names]
+    last = _report("teardown", sections=[*sections, ("Captured log call", "no rank is named")])
+    ranks = [{"rank": 63, "outcome": "failed"}, {"rank": 9, "outcome": "lost"}]
+    blame = {"ranks": [63], "rule": "failed first"}
+    attach({"rule": "failed", "size": 64, "repeat": "", "ranks": ranks, "blame": blame}, [last])
+    ((line,), _) = _told(_report("setup"), _report("call"), last)
+    told = [(part.name.partition(", ")[2], part.ranks) for part in line.output]
+    assert told[:2] == [("rank 63", [63]), ("all 64 ranks", list(range(64)))]
+    assert told[2:4] == [("rank 9", [9]), ("ranks 61-62,9", [61, 62, 9])]
+    assert told[4] == ("rank 0", [0])
+
+
 def test_of_a_worker_on_another_machine_the_ids_are_known(tmp_path: Path) -> None:
     found = fetch(tmp_path / "never-written.json", [_ID])
     assert (found.ids, found.said) == ([_ID], [{}])

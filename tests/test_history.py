@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import sqlite3
 from collections.abc import Sequence
@@ -61,6 +62,13 @@ def test_a_night_that_did_not_run_it_says_nothing(tmp_path: Path) -> None:
     found = law(tmp_path, ".", "n", ".", "F", "n", "F")
     assert found.states == ["green", "unknown", "green", "red", "unknown", "red"]
     assert (found.first_bad, found.since, found.flips) == (3, 3, 1)
+
+
+def test_a_night_that_skipped_it_is_not_green_and_ends_no_red_streak(tmp_path: Path) -> None:
+    found = law(tmp_path, ".", "F", "s", "F", "s")
+    assert found.states == ["green", "red", "unknown", "red", "unknown"]
+    assert (found.red, found.since, found.flips) == (True, 1, 1)
+    assert (found.flipped, found.steps) == (1, 2)
 
 
 def test_the_flake_rate_is_of_cases_and_steps_between_nights(tmp_path: Path) -> None:
@@ -140,6 +148,16 @@ def test_a_killed_run_is_left_out_and_told_and_counts_with_partial(tmp_path: Pat
     found = of_folder(tmp_path, partial=True)
     assert [one.whole for one in found.nights] == [True, False]
     assert found.laws[0].states == ["green", "red"]
+
+
+def test_nights_may_be_compressed_and_a_compressed_copy_counts_once(tmp_path: Path) -> None:
+    night(0, [case()]).write(tmp_path / "0.jsonl")
+    (tmp_path / "0.jsonl.gz").write_bytes(gzip.compress(night(0, [case()]).data))
+    (tmp_path / "1.jsonl.gz").write_bytes(gzip.compress(night(1, [case(outcome="fail")]).data))
+    found = of_folder(tmp_path)
+    assert [one.path for one in found.nights] == ["0.jsonl", "1.jsonl.gz"]
+    assert found.laws[0].states == ["green", "red"]
+    assert found.left_out == ("0.jsonl.gz: the same run as 0.jsonl",)
 
 
 def test_what_is_no_run_file_is_left_out_and_told(tmp_path: Path) -> None:

@@ -33,9 +33,11 @@ HOLDS: dict[str, Callable[[nn.Module], bool]] = {
     "equal-shapes": lambda m: len(_trainable(m)) > 1 and len({p.shape for p in _trainable(m)}) == 1,
     "few-rows": lambda m: any(p.dim() == 2 and p.shape[0] == 1 for p in m.parameters()),
     "frozen": lambda m: any(not p.requires_grad for p in m.parameters()),
+    "large": lambda m: any(p.numel() * p.element_size() > 25 * 2**20 for p in m.parameters()),
     "matrices": lambda m: all(p.dim() == 2 and (p.grad is None or not p.grad.is_sparse) for p in m.parameters()),
     "mixed-dtypes": lambda m: len({p.dtype for p in _trainable(m)}) > 1,
     "non-contiguous": lambda m: any(not p.is_contiguous() for p in m.parameters()),
+    "partly-sparse": lambda m: len({p.grad.is_sparse for p in m.parameters() if p.grad is not None}) == 2,
     "optional": lambda m: hasattr(m, "skip"),
     "sparse": lambda m: all(p.grad is not None and p.grad.is_sparse for p in m.parameters()),
     "tied": lambda m: len(list(m.named_parameters())) < len(list(m.named_parameters(remove_duplicate=False))),
@@ -114,6 +116,20 @@ def test_the_optional_branch_goes_unused_where_skip_is_set() -> None:
     module.skip = True  # type: ignore[assignment]
     data.loss(module, data.batch_for(model, 0, 0, 0)).backward()
     assert [name for name, p in module.named_parameters() if p.grad is None] == ["branch.weight", "branch.bias"]
+
+
+def test_sparse_gradients_repeat_rows_out_of_order_and_share_them_between_ranks() -> None:
+    model = MODELS["sparse-embedding"]
+    rows = []
+    for rank in (0, 1, 2):
+        module = model.build()
+        data.loss(module, data.batch_for(model, seed=5, rank=rank, step=1)).backward()
+        gradient = module.get_parameter("words.weight").grad
+        assert gradient is not None
+        rows.append(gradient._indices()[0].tolist())
+    assert all(len(set(one)) < len(one) for one in rows)
+    assert all(one != sorted(one) for one in rows)
+    assert set(rows[0]) & set(rows[1]) & set(rows[2])
 
 
 def test_shapes_differ_but_where_equal_ones_are_the_point() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import time
 from pathlib import Path
@@ -107,6 +108,70 @@ def test_a_killed_pytest_leaves_nothing(project: Project, launcher: str, number:
 
 def test_a_killed_xdist_controller_leaves_nothing(project: Project) -> None:
     HeldUp(project, "-n", "1").end(signal.SIGKILL)
+
+
+#: Notes the signal by which execnet ends the test of a worker whose controller is gone, when it has waited enough.
+NOTES_INTERRUPTS = """
+    import pathlib, signal
+
+    def note(number, frame):
+        (pathlib.Path(__file__).parent / "interrupted").touch()
+        raise KeyboardInterrupt
+
+    def pytest_collection_finish(session):
+        signal.signal(signal.SIGINT, note)
+"""
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_an_xdist_worker_does_not_wait_for_its_world_when_its_controller_was_killed(
+    project: Project, launcher: str
+) -> None:
+    project.write("conftest.py", NOTES_INTERRUPTS)
+    held_up = HeldUp(project, "-n", "1", "--launcher", launcher)
+    worker, keeper = os.pidfd_open(held_up.controller), os.pidfd_open(held_up.keeper)
+    held_up.process.kill()
+    _wait_for_end(worker, keeper)
+    held_up.end(signal.SIGKILL)
+    assert not (project.folder / "interrupted").exists()
+
+
+def test_an_xdist_worker_does_not_wait_for_a_single_process_test_when_its_controller_was_killed(
+    project: Project,
+) -> None:
+    project.write("conftest.py", NOTES_INTERRUPTS)
+    project.write(
+        "test_inner.py",
+        """
+        import os, pathlib, threading
+
+        def test_before(world):
+            world.barrier()
+
+        def test_sleeps():
+            part = pathlib.Path(__file__).parent / "part"
+            part.write_text(str(os.getpid()))
+            part.rename(part.with_name("worker"))
+            threading.Event().wait()
+        """,
+    )
+    process = project.start("-n", "1")
+    pid = project.folder / "worker"
+    while not pid.exists():
+        assert process.poll() is None, process.communicate()[0]
+        os.sched_yield()
+    worker = os.pidfd_open(int(pid.read_text()))
+    process.kill()
+    _wait_for_end(worker)
+    process.communicate()
+    project.assert_nothing_left()
+    assert not (project.folder / "interrupted").exists()
+
+
+def _wait_for_end(*pidfds: int) -> None:
+    for fd in pidfds:
+        assert select.select([fd], [], [], 120)[0]
+        os.close(fd)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from everyrank.reports.model import RED
+from everyrank.reports.model import ENDINGS, RED
 
 from tests.chromium import Browser
 from tests.made_up_runs import case, header, made_up, of
@@ -38,6 +38,19 @@ def test_red_cases_of_one_cause_are_told_once_and_lead_to_it(browser: Browser, t
     browser.wait(lambda: len(browser.all(".cases li")) == 7)
     browser.click(".finding[data-outcome='crash'] button.title")
     assert "was killed by SIGKILL" in browser.case_opened()
+
+
+def test_two_hangs_at_two_lines_are_two_causes_and_one_hang_on_more_ranks_is_one(
+    browser: Browser, tmp_path: Path
+) -> None:
+    hangs = [
+        "rank 1 is in lazy at test_red.py:30; ranks 0,2,3 wait in all_reduce at test_red.py:25 (deadline 3 s)",
+        "rank 1 is in lazy at test_red.py:30; ranks 0,2 wait in all_reduce at test_red.py:25 (deadline 60 s)",
+        "rank 1 is in lazy at test_red.py:70; ranks 0,2,3 wait in all_reduce at test_red.py:25 (deadline 3 s)",
+    ]
+    lines = [case(label=f"SGD-{at}", outcome="timeout", message=hang) for at, hang in enumerate(hangs)]
+    browser.open(write(of(header(), lines), tmp_path), view="findings")
+    assert "3 cases, 2 causes" in browser.text("#main")
 
 
 def test_of_very_many_causes_the_first_are_drawn_and_the_rest_on_demand(browser: Browser, tmp_path: Path) -> None:
@@ -241,3 +254,49 @@ def test_the_list_is_printed_beyond_what_is_in_sight(browser: Browser, report: P
     assert len(browser.all(".row")) == 400
     browser.js("window.dispatchEvent(new Event('afterprint'))")
     assert len(browser.all(".row")) < 80
+
+
+# --- names and shapes --------------------------------------------------------------------------------------------
+
+
+def test_names_of_subjects_break_where_their_words_end(browser: Browser, tmp_path: Path) -> None:
+    name = "torch.distributed.algorithms.PostLocalSGDOptimizerWithAveraging.eager"
+    browser.open(write(of(header(), [case(subject=name, outcome="fail"), case(subject="mine.Two")]), tmp_path))
+    broken = """
+        return [...document.querySelectorAll(arguments[0])].flatMap((node) => [...node.childNodes])
+          .filter((one) => one.nodeType === 3)
+          .filter((one) => {
+            const range = document.createRange();
+            range.selectNodeContents(one);
+            return range.getClientRects().length > 1;
+          })
+          .map((one) => one.data);
+    """
+    assert browser.texts(".across")[0] == name
+    assert browser.js(broken, ".across") == []
+    fits = "const a = document.querySelector('.across'); return a.scrollHeight <= a.clientHeight + 1"
+    assert browser.js(fits)
+    browser.open(write(of(header(), [case(subject=name, outcome="fail")]), tmp_path), case=case(subject=name).id)
+    browser.resize(390, 844)
+    browser.case_opened()
+    assert browser.texts(".facts li")[0] == name
+    assert browser.js(broken, ".facts li") == []
+    assert browser.js("const d = document.getElementById('drawer'); return d.scrollWidth <= d.clientWidth")
+
+
+def test_the_help_says_what_each_shape_stands_for(browser: Browser, report: Path, tmp_path: Path) -> None:
+    browser.open(report)
+    browser.keys("?")
+    shapes = browser.js("""
+        return [...document.querySelectorAll("#shapes div")].map((row) => [
+          row.querySelector("use").getAttribute("href").slice(3),
+          row.querySelector("dt").textContent.trim(), row.querySelector("dd").textContent])
+    """)
+    assert [(shape, word) for shape, word, _ in shapes] == [(ending, ending) for ending in ENDINGS]
+    says = {word: told for _, word, told in shapes}
+    assert says["known"] == "a deviation that the ledger knows"
+    assert says["unsupported"] == "a declared lack, refused as declared"
+    assert says["skipped"] == "skipped, with a reason"
+    assert browser.one("#shapes").is_displayed()
+    browser.resize(390, 844)
+    assert browser.js("const d = document.getElementById('help'); return d.scrollWidth <= d.clientWidth")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import os
 import random
 import re
+import threading
 from pathlib import Path
 
 import msgspec
@@ -204,7 +206,6 @@ def test_a_case_without_an_outcome_is_named(file: Path, outcome: bytes) -> None:
     [
         (b'{"line":"case","id":"a","outcome":"great"}\n', "great"),
         (b'{"line":"case","id":7,"outcome":"pass"}\n', "$.id"),
-        (b'{"line":"case","id":"a","outcome":"pass","novel":1}\n', "novel"),
         (b'{"line":"poem"}\n', "poem"),
         (b'{"line":"case","id":\n', "not JSON"),
         (b"3\n", "int"),
@@ -220,6 +221,80 @@ def test_a_line_that_is_not_of_the_schema_says_what_is_wrong(
     assert type(refused) is errors.BadLine
     assert refused.line == 4
     assert says in str(refused)
+
+
+def test_keys_that_a_later_version_added_are_passed_over(file: Path) -> None:
+    """In each kind of line, and in its parts; a kind of line that is not known may change what the others mean."""
+    made = made_up(cases=40)
+    novel: list[bytes] = []
+    for raw in _lines(made):
+        line = msgspec.json.decode(raw)
+        for part in [line, *(one for key in ("phases", "ranks", "steps") for one in line.get(key, []))]:
+            part["novel"] = {"of": ["a", "later", "version"]}
+        novel.append(msgspec.json.encode(line) + b"\n")
+    file.write_bytes(b"".join(novel))
+    run = read(file)
+    assert (run.header, run.told, run.footer) == (made.header, made.cases, made.footer)
+
+
+# --- compressed --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["run.jsonl.gz", "run.jsonl"])
+def test_a_compressed_file_is_read_as_the_other_is_whatever_its_name(tmp_path: Path, name: str) -> None:
+    made = made_up(cases=500)
+    (tmp_path / name).write_bytes(gzip.compress(made.data))
+    run = read(tmp_path / name)
+    assert (run.told, run.footer) == (made.cases, made.footer)
+
+
+def test_several_compressed_pieces_in_a_row_are_one_file(file: Path) -> None:
+    made = made_up(cases=20)
+    file.write_bytes(b"".join(gzip.compress(line) for line in _lines(made)))
+    assert read(file).told == made.cases
+
+
+@pytest.mark.parametrize("end", [0.2, 0.5, 0.9])
+def test_a_compressed_file_that_broke_off_is_cut_and_partial_has_what_is_there(file: Path, end: float) -> None:
+    whole = gzip.compress(made_up(cases=200).data)
+    refused = _refused(file, whole[: int(len(whole) * end)])
+    assert type(refused) is errors.Cut
+    run = read(file, partial=True)
+    assert not run.complete
+    assert abs(len(run.told) / 200 - end) < 0.3
+    assert run.told == made_up(cases=200).cases[: len(run.told)]
+
+
+def test_a_compressed_file_of_which_hardly_anything_is_there_is_cut(file: Path) -> None:
+    whole = gzip.compress(made_up(cases=5).data)
+    for end in (11, 15, 40):
+        assert type(_refused(file, whole[:end])) is errors.Cut
+
+
+def test_a_compressed_gigabyte_is_refused_in_the_middle(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("everyrank.reports.reading.LONGEST", 10**6)
+    refused = _refused(file, gzip.compress(_lines(made_up(cases=3))[0] + b"x" * 10**7))
+    assert type(refused) is errors.TooLarge
+
+
+def test_a_compressed_pipe_whose_writer_takes_its_time_is_read(file: Path) -> None:
+    os.mkfifo(file)
+    made = made_up(cases=100)
+    opened = threading.Event()
+
+    def write() -> None:
+        with file.open("wb") as pipe:
+            opened.set()
+            pipe.write(gzip.compress(made.data))
+
+    writer = threading.Thread(target=write)
+    # Its other end is open, and nothing has come yet: as a shell leaves it for <(...).
+    first = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
+    writer.start()
+    assert opened.wait(60)
+    assert read(file).told == made.cases
+    writer.join(60)
+    os.close(first)
 
 
 def test_a_doubled_file(file: Path) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 
 import pytest
-from everyrank import rollcall
+from everyrank import rollcall, witness
+from everyrank.blame import ENDED, Blame, blame
 from everyrank.frames import Frame
 from everyrank.rollcall import Stance
 
@@ -32,6 +33,18 @@ Current thread 0x00007f12 (most recent call first):
 @pytest.fixture(autouse=True)
 def _no_native_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollcall, "native_reader", lambda: "/usr/bin/pystack")
+
+
+def by_evidence(*stances: Stance) -> Blame:
+    return blame([stance.evidence for stance in stances])
+
+
+def folded(*stances: Stance) -> list[str]:
+    return rollcall.folded(stances, by_evidence(*stances))
+
+
+def told(*stances: Stance) -> str:
+    return rollcall.told(list(stances), by_evidence(*stances))
 
 
 # --- reading ---------------------------------------------------------------------------------------------
@@ -84,7 +97,7 @@ def test_a_rank_stands_where_the_users_code_called(stance: Stance, doing: str) -
 
 
 def test_a_stack_without_code_of_the_user_is_told_by_its_innermost_frame() -> None:
-    assert Stance(0, (PYTEST,)).doing == "waiting in pytest_pyfunc_call at python.py:166"
+    assert Stance(0, (PYTEST,)).doing == "waiting in pytest_pyfunc_call at _pytest/python.py:166"
 
 
 # --- grouping --------------------------------------------------------------------------------------------
@@ -92,43 +105,48 @@ def test_a_stack_without_code_of_the_user_is_told_by_its_innermost_frame() -> No
 
 def test_the_odd_one_out_comes_first() -> None:
     stances = [Stance(0, REDUCES), Stance(1, REDUCES), Stance(2, RECEIVES), Stance(3, REDUCES)]
-    assert rollcall.folded(stances) == [
+    assert folded(*stances) == [
         "rank 2 is waiting in recv at test_x.py:38",
         "ranks 0,1,3 are waiting in all_reduce at test_x.py:40",
     ]
 
 
-def test_groups_of_one_size_come_by_rank() -> None:
+def test_of_two_ranks_the_one_that_does_not_wait_comes_first() -> None:
+    assert folded(Stance(0, REDUCES), Stance(1, LOOPS))[0] == "rank 1 is in step at test_x.py:7"
+
+
+def test_groups_come_by_rank_after_those_to_blame() -> None:
     stances = [Stance(0, REDUCES), Stance(1, RECEIVES), Stance(2, LOOPS)]
-    assert [group[0].rank for _, group in rollcall.groups(stances)] == [0, 1, 2]
+    assert [group[0].rank for _, group in rollcall.groups(stances, by_evidence(*stances))] == [2, 0, 1]
+    assert [group[0].rank for _, group in rollcall.groups(stances, Blame())] == [0, 1, 2]
 
 
 def test_a_stopped_rank_is_not_of_the_group_that_stands_at_the_same_line() -> None:
     stances = [Stance(0, LOOPS), Stance(1, LOOPS, state="stopped"), Stance(2, LOOPS)]
-    assert rollcall.folded(stances)[0] == "rank 1 is in step at test_x.py:7, stopped"
+    assert "rank 1 is in step at test_x.py:7, stopped" in folded(*stances)
 
 
 def test_ranks_that_called_from_different_lines_are_different_groups() -> None:
     elsewhere = (REDUCES[0], WRAPPER, Frame(HERE, 41, "test_loop"), PYTEST)
-    assert len(rollcall.groups([Stance(0, REDUCES), Stance(1, elsewhere)])) == 2
+    assert len(rollcall.groups([Stance(0, REDUCES), Stance(1, elsewhere)], Blame())) == 2
 
 
 # --- telling ---------------------------------------------------------------------------------------------
 
 
 def test_each_group_shows_one_stack_down_to_the_test() -> None:
-    assert rollcall.told([Stance(0, REDUCES), Stance(1, LOOPS), Stance(2, REDUCES)]).splitlines() == [
+    assert told(Stance(0, REDUCES), Stance(1, LOOPS), Stance(2, REDUCES)).splitlines() == [
         "rank 1 is in step at test_x.py:7",
         "ranks 0,2 are waiting in all_reduce at test_x.py:40",
         "",
         "rank 1, innermost frame first:",
-        f"  step at {HERE}:7",
-        f"  test_loop at {HERE}:38",
+        "  step at test_x.py:7",
+        "  test_loop at test_x.py:38",
         "",
         "ranks 0,2, innermost frame first:",
-        f"  all_reduce at {TORCH}:3010",
-        f"  wrapper at {WRAPPER.file}:81",
-        f"  test_loop at {HERE}:40",
+        "  all_reduce at torch/distributed/distributed_c10d.py:3010",
+        "  wrapper at torch/distributed/c10d_logger.py:81",
+        "  test_loop at test_x.py:40",
     ]
 
 
@@ -140,7 +158,7 @@ def test_other_threads_in_the_users_code_are_told_by_place() -> None:
         Stance(1, LOOPS),
         Stance(2, REDUCES, beside=(serves, (Frame(HERE, 9, "once"),))),
     ]
-    lines = rollcall.told(stances).splitlines()
+    lines = told(*stances).splitlines()
     assert [line for line in lines if "thread" in line] == [
         "  3 other threads of ranks 0,2 are waiting in wait at test_x.py:5",
         "  another thread of rank 2 is in once at test_x.py:9",
@@ -149,7 +167,7 @@ def test_other_threads_in_the_users_code_are_told_by_place() -> None:
 
 def test_c_frames_are_told_once_a_group() -> None:
     stances = [Stance(0, REDUCES), Stance(1, REDUCES, native=("epoll_wait in libc.so.6", "wait at pair.cc:3"))]
-    assert rollcall.told(stances).splitlines()[-3:] == [
+    assert told(*stances).splitlines()[-3:] == [
         "  native frames of rank 1:",
         "    epoll_wait in libc.so.6",
         "    wait at pair.cc:3",
@@ -158,17 +176,63 @@ def test_c_frames_are_told_once_a_group() -> None:
 
 def test_without_a_reader_of_c_frames_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollcall, "native_reader", lambda: "")
-    assert rollcall.told([Stance(0, REDUCES)]).endswith("(native frames: install everyrank[native])")
-    assert "install" not in rollcall.told([Stance(0, LOOPS)])
+    assert told(Stance(0, REDUCES)).endswith("(native frames: install everyrank[native])")
+    assert "install" not in told(Stance(0, LOOPS))
+    assert "install" not in rollcall.told([Stance(0, REDUCES)], rollcall.Blame(), cause_is_known=True)
 
 
 def test_an_empty_roll_call_says_so() -> None:
-    assert rollcall.told([]) == "no rank is left to ask"
+    assert rollcall.told([], Blame()) == "no rank is left to ask"
 
 
 def test_a_deep_stack_without_code_of_the_user_is_bounded() -> None:
-    text = rollcall.told([Stance(0, (PYTEST,) * 500)])
+    text = told(Stance(0, (PYTEST,) * 500))
     assert len(text.splitlines()) < 30
+
+
+# --- the cause, in one line --------------------------------------------------------------------------------
+
+
+def cause(*stances: Stance, blamed: Blame | None = None) -> str:
+    return rollcall.cause(list(stances), blamed or by_evidence(*stances))
+
+
+def test_the_cause_begins_with_the_rank_to_blame() -> None:
+    stances = [Stance(0, REDUCES), Stance(1, LOOPS), Stance(2, REDUCES), Stance(3, REDUCES)]
+    assert cause(*stances) == "rank 1 is in step at test_x.py:7; ranks 0,2,3 wait in all_reduce at test_x.py:40"
+
+
+def test_a_rank_that_ended_its_test_is_the_cause() -> None:
+    told = cause(Stance(0, REDUCES), blamed=Blame((1,), ENDED))
+    assert told == "rank 1 ended its test; rank 0 waits in all_reduce at test_x.py:40"
+
+
+@pytest.mark.parametrize(
+    ("stance", "told"),
+    [
+        (Stance(0, LOOPS, state="stopped"), "rank 0 is in step at test_x.py:7, stopped"),
+        (Stance(0, ()), "rank 0 is not answering (no stack can be had)"),
+    ],
+)
+def test_a_rank_of_which_little_is_known_is_the_cause(stance: Stance, told: str) -> None:
+    assert cause(stance) == told
+
+
+def test_of_many_groups_the_cause_names_a_few_and_counts_the_rest() -> None:
+    """One line of a summary, also where each of 32 ranks is at a line of its own."""
+    apart = [Stance(rank, (Frame(HERE, rank, "step"), PYTEST)) for rank in range(32)]
+    assert cause(*apart) == (
+        "rank 0 is in step at test_x.py:0; rank 1 is in step at test_x.py:1; rank 2 is in step at test_x.py:2; "
+        "and 29 more groups"
+    )
+
+
+def test_of_many_ranks_in_no_row_the_cause_names_the_first_and_says_how_many() -> None:
+    stances = [Stance(rank, LOOPS if rank % 2 else REDUCES) for rank in range(128)]
+    assert cause(*stances) == (
+        "64 ranks (1,3,5,7,9,11,13,15,...) are in step at test_x.py:7; "
+        "64 ranks (0,2,4,6,8,10,12,14,...) wait in all_reduce at test_x.py:40"
+    )
 
 
 # --- frames in C -----------------------------------------------------------------------------------------
@@ -210,6 +274,24 @@ Current thread 0x00007f12 (most recent call first):
   File "{PYTEST.file}", line 166 in pytest_pyfunc_call
 
 Extension modules: numpy, torch (total: 2)
+"""
+    assert rollcall.fatal(text).splitlines() == [
+        "Fatal Python error: Segmentation fault",
+        "",
+        "Current thread 0x00007f12 (most recent call first):",
+        f'  File "{HERE}", line 12 in test_loop',
+    ]
+
+
+def test_a_fatal_error_is_told_without_the_threads_of_this_harness() -> None:
+    text = f"""\
+Fatal Python error: Segmentation fault
+
+Thread 0x00007f11 (most recent call first):
+  File "{witness.__file__}", line 80 in _serve
+
+Current thread 0x00007f12 (most recent call first):
+  File "{HERE}", line 12 in test_loop
 """
     assert rollcall.fatal(text).splitlines() == [
         "Fatal Python error: Segmentation fault",

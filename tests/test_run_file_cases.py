@@ -110,6 +110,7 @@ def test_a_failing_case_has_its_largest_error_and_that_of_each_step(run: tuple[I
     assert case["outcome"] == "fail"
     assert case["message"].startswith("step 1, parameter ")
     error, steps = case["error"], case["steps"]
+    assert error["allowed"] == {"relative": 0.0, "ulps": 0.0}  # bit for bit
     assert error["name"].startswith("parameter ")
     assert error["relative"] == max(step["relative"] for step in steps) > 0
     assert error["step"] in [step["step"] for step in steps if step["relative"] == error["relative"]]
@@ -145,6 +146,7 @@ def test_the_header_names_each_subject_and_its_ledger(run: tuple[Inner, RunFile]
 def test_the_largest_error_is_that_of_all_ranks(run: tuple[Inner, RunFile]) -> None:
     case = run[1]["test_close"]
     error = case["error"]
+    assert error["allowed"] == {"relative": 0.5, "ulps": 0.0}
     assert case["outcome"] == "pass"
     assert (error["rank"], error["step"], error["name"]) == (2, 1, "w")
     assert error["relative"] == pytest.approx(0.05, rel=1e-4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import signal
 import stat
@@ -9,10 +10,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from everyrank.reports.model import CaseLine
+from everyrank.reports.errors import NoFooter
+from everyrank.reports.model import CaseLine, Footer
+from everyrank.reports.reading import read as believed
 from everyrank.reports.writing import NotWritable, RunFile
 
 from tests.inner import Project
+from tests.made_up_runs import header
 from tests.run_files import read
 
 _TWO = """
@@ -287,3 +291,62 @@ def test_text_that_is_no_utf8_is_escaped(tmp_path: Path) -> None:
     file.write(CaseLine(id="test_\udcff.py::test", outcome="pass"))
     file.close()
     assert "test_\\\\udcff.py::test" in file.path.read_text()
+
+
+# --- compressed --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [[], ["-n", "2"]], ids=["alone", "workers"])
+def test_a_run_file_may_be_compressed(project: Project, more: list[str]) -> None:
+    project.write("test_inner.py", _TWO)
+    project.run("--run-file", "run.jsonl.gz", *more)
+    file = project.folder / "run.jsonl.gz"
+    assert gzip.decompress(file.read_bytes()).count(b"\n") == 5
+    assert believed(file).counts == {"fail": 1, "pass": 2}
+    project.run("--run-file", "run.jsonl.gz", "-k", "one", *more)
+    assert believed(file).counts == {"pass": 1}, "an older one is written anew"
+
+
+def test_a_killed_run_leaves_its_lines_in_a_compressed_file_too(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.write("test_inner.py", _WAITS)
+    pipe = project.folder / "pipe"
+    os.mkfifo(pipe)
+    monkeypatch.setenv("EVERYRANK_PIPE", str(pipe))
+    process = project.start("--run-file", "run.jsonl.gz")
+    assert pipe.read_text() == "here"
+    process.kill()
+    process.communicate()
+    project.assert_nothing_left()
+    file = project.folder / "run.jsonl.gz"
+    with pytest.raises(NoFooter, match="1 of 3 cases told"):
+        believed(file)
+    assert [case.outcome for case in believed(file, partial=True).told] == ["pass"]
+    RunFile(file).close()  # it is ours, and may be written anew
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"years of work", gzip.compress(b"years of work" * 100, mtime=0), b"\x1f\x8bnot gzip at all" * 9],
+    ids=["plain", "compressed", "neither"],
+)
+def test_what_is_no_run_file_stays_whatever_the_name(tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / "run.jsonl.gz"
+    file.write_bytes(data)
+    with pytest.raises(NotWritable, match="is no run file of everyrank"):
+        RunFile(file)
+    assert file.read_bytes() == data
+
+
+def test_a_line_can_be_read_as_soon_as_it_is_written(tmp_path: Path) -> None:
+    file = RunFile(tmp_path / "run.jsonl.gz")
+    cases = [CaseLine(id=f"test_x.py::test_{number}", outcome="pass") for number in range(3)]
+    file.write(header(cases=[case.id for case in cases]))
+    for told, case in enumerate(cases):
+        assert believed(file.path, partial=True).told == tuple(cases[:told])
+        file.write(case)
+    file.write(Footer({"pass": 3}, 1.0, 0))
+    file.close()
+    assert believed(file.path).complete
+    assert not file.trouble

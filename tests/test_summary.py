@@ -8,10 +8,10 @@ import expecttest
 import pexpect
 import pyte
 import pytest
-from everyrank.reports.model import CaseLine, Ending, ErrorPart
+from everyrank.reports.model import CaseLine, DeviationPart, Ending, ErrorPart, LedgerPart
 from everyrank.reports.progress import duration
 from everyrank.reports.progress import text as progress_text
-from everyrank.reports.summary import text, title
+from everyrank.reports.summary import known, text, title
 from everyrank.reports.tally import Tally
 
 from tests.inner import Project
@@ -52,7 +52,7 @@ class TestText(expecttest.TestCase):
         self.assertExpectedInline(
             "\n".join([title(_mixed()), *text(_mixed())]),
             """\
-everyrank: 17 cases of 2 subjects, 3 not green
+everyrank: 3 not green
                      crash  fail  known  skipped  pass
 mylib.MyOptimizer        1     1      1        .    12
 mylib.Other              .     1      .        .     .
@@ -85,11 +85,22 @@ largest errors that are in no ledger:
         self.assertExpectedInline(
             "\n".join([title(tally), *text(tally)]),
             """\
-everyrank: 1 case of 1 subject, all green
+everyrank: all green
+                   pass
+mylib.MyOptimizer     1""",
+        )
+
+    def test_a_green_run_with_details(self) -> None:
+        off = ErrorPart(ulps=3.0, absolute=1e-9, relative=2e-10, step=3, name="layer0.weight", rank=1)
+        self.assertExpectedInline(
+            "\n".join(text(_tally(_case(1, "pass", error=off)), details=True)),
+            """\
                    pass
 mylib.MyOptimizer     1
 slowest:
-     0.10 s  test_mine.py::test[1]""",
+     0.10 s  test_mine.py::test[1]
+largest errors that are in no ledger:
+   2.0e-10, 3 ULPs  test_mine.py::test[1] (step 3, layer0.weight, rank 1)""",
         )
 
     def test_the_live_line(self) -> None:
@@ -113,7 +124,7 @@ def test_of_many_bad_ones_the_most_urgent_are_told_and_the_rest_counted() -> Non
 
 
 def test_the_slowest_are_told_slowest_first_and_never_more_than_ten() -> None:
-    told = text(_tally(*(_case(number, "pass") for number in range(50))))
+    told = text(_tally(*(_case(number, "pass") for number in range(50))), details=True)
     start = told.index("slowest:")
     assert told[start + 1 :] == [
         f"     {number / 10:.2f} s  test_mine.py::test[{number}]" for number in range(49, 39, -1)
@@ -150,6 +161,8 @@ def test_a_few_tests_of_no_subject_say_nothing_unless_a_run_file_was_asked_for(p
     inner = project.run("-k", "3", "--run-file=run.jsonl")
     assert "everyrank: 13 multi-rank tests, all green" in inner.out
     assert "to look at it: everyrank page run.jsonl -o report.html" in inner.out
+    assert "slowest" not in inner.out
+    assert "slowest" in project.run("-k", "3", "--run-file=run.jsonl", "-v").out
 
 
 def test_quiet_leaves_where_the_run_file_is(project: Project) -> None:
@@ -213,3 +226,24 @@ def test_a_debugger_has_the_terminal_to_itself(project: Project) -> None:
     seen, code = _at_terminal(project, "--pdb", "-k", "3")
     assert code == 0
     assert not any("everyrank: " in screen[-1] for screen in seen)
+
+
+def test_tests_of_one_name_in_two_files_are_told_apart() -> None:
+    tests = [
+        CaseLine(id=f"{file}::test_sum", outcome="fail", message="no") for file in ("a/test_x.py", "b/test_x.py")
+    ]
+    told = "\n".join(text(_tally(*tests)))
+    for file in ("a/test_x.py", "b/test_x.py"):
+        assert f"{file}::test_sum: no" in told
+        assert any(line.startswith(f"{file} ") for line in told.splitlines())
+
+
+def test_what_a_ledger_knows_is_shown_as_it_was_seen() -> None:
+    ledger = LedgerPart("fail", "unreported", "does not move")
+    seen = [DeviationPart("step 1, a: off by 3", [0, 1]), DeviationPart("step 1, b: off by 4", [2])]
+    cases = [_case(number, "known", ledger=ledger, deviations=seen, case=f"c/l[{number}]") for number in range(3)]
+    assert known(_tally(*cases, _case(9, "pass"))) == [
+        "known, and seen again:",
+        "  mylib.MyOptimizer  does not move: 3, such as\n    c/l[0]: step 1, a: off by 3",
+    ]
+    assert known(_tally(_case(9, "pass"))) == []

@@ -95,7 +95,7 @@ SOURCE = """
     def test_hangs_in_teardown(hangs_in_teardown):
         pass
 
-    @late_in_group
+    @pytest.mark.world(3, timeout=60)
     def test_one_is_behind(process_group, world):
         if world.rank == 2:
             dist.recv(torch.ones(1), src=0)
@@ -141,8 +141,11 @@ def worlds(module_project: Project) -> Inner:
 def test_a_missed_deadline_is_a_failure_that_shows_the_odd_one_first(worlds: Inner, test: str) -> None:
     told = worlds[test]
     assert told.outcome == "failed"
-    headline = "the world of 3 missed its deadline of 3 s (the mark world): ranks 0-2 had not finished"
-    assert told.text.startswith(headline)
+    cause, headline, *_ = told.text.splitlines()
+    assert re.fullmatch(
+        r"rank 1 (is|waits) in \w+ at \S+(, stopped)?; ranks 0,2 wait in \w+ at \S+ \(deadline 3 s\)", cause
+    )
+    assert headline == "the world of 3 missed its deadline of 3 s (the mark world): ranks 0-2 had not finished"
     roll_call = told.text.partition("roll call")[2].splitlines()[1:3]
     assert roll_call[0].startswith("rank 1 is ")
     assert roll_call[1].startswith("ranks 0,2 are ")
@@ -168,6 +171,29 @@ def test_ranks_that_all_hang_are_told_together(worlds: Inner, test: str) -> None
 )
 def test_the_roll_call_says_what_the_odd_one_does(worlds: Inner, test: str, where: str) -> None:
     assert where in worlds[test].text
+
+
+@pytest.mark.parametrize(
+    ("test", "cause"),
+    [
+        (
+            "test_sleeps",
+            "rank 1 is in test_sleeps at test_inner.py:14; ranks 0,2 wait in all_reduce at test_inner.py:15",
+        ),
+        ("test_hangs_in_setup", "rank 1 waits in wait at test_inner.py:72 (deadline 1 s)"),
+    ],
+)
+def test_the_first_line_and_the_summary_are_the_cause(worlds: Inner, test: str, cause: str) -> None:
+    assert worlds[test].text.startswith(cause)
+    assert re.search(rf"FAILED \S+::{test} - {re.escape(cause[:15])}", worlds.out)
+
+
+def test_where_no_rank_can_go_on_nobody_waits_for_the_deadline(worlds: Inner) -> None:
+    assert worlds["test_one_is_behind"].text.startswith(
+        "ranks 0,1 wait in their 1st collective, all_reduce at test_inner.py:92; "
+        "rank 2 waits in recv at test_inner.py:91\n"
+        "the world of 3 stood still: ranks 0-2 could never have gone on, so nobody waited for the deadline\n"
+    )
 
 
 def test_another_thread_in_the_users_code_is_told(worlds: Inner) -> None:
@@ -213,3 +239,6 @@ def test_pytest_timeout_governs_a_world(worlds: Inner, test: str) -> None:
 )
 def test_a_timeout_is_expected_only_where_the_mark_names_it(worlds: Inner, test: str, outcome: str) -> None:
     assert worlds[test].outcome == outcome
+    if outcome == "xfailed":
+        (reason,) = (report["wasxfail"] for report in worlds[test].reports if report["wasxfail"])
+        assert reason == "slow: ranks 0-2 wait in wait at test_inner.py:112 (deadline 1 s)"

@@ -43,7 +43,10 @@ def lost(rank: int, status: int, at: float = 1.0, when: str = "call", **more: An
 
 def cut(rank: int, **more: Any) -> Fate:
     """A rank that waited in all_reduce when it was cut off."""
-    stack = (Frame("/site-packages/torch/distributed/c10d.py", 9, "all_reduce"), Frame("/home/me/test_x.py", 12, "t"))
+    stack = (
+        Frame("/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce"),
+        Frame("/home/me/test_x.py", 12, "t"),
+    )
     return Fate(rank, cut=True, phase=more.pop("when", "call"), stance=Stance(rank, stack), **more)
 
 
@@ -268,8 +271,30 @@ def test_a_lost_launcher_outranks_all() -> None:
 def test_a_missed_deadline_names_the_late_and_where_it_came_from() -> None:
     one = verdict(ran(0), cut(1), cut(2), deadline=2.0, deadline_from="the mark world")
     assert said(one) == ("deadline", "failed", "call")
-    assert one.headline == ("the world of 3 missed its deadline of 2 s (the mark world): ranks 1,2 had not finished")
+    assert one.headline == (
+        "rank 0 ended its test; ranks 1,2 wait in all_reduce at test_x.py:12 (deadline 2 s)\n"
+        "the world of 3 missed its deadline of 2 s (the mark world): ranks 1,2 had not finished"
+    )
     assert one.others == ("rank 0: passed",)
+
+
+def test_a_world_that_could_not_go_on_says_why() -> None:
+    one = verdict(cut(0), ran(1), deadlock="rank 1 ended its test without coming to this all_reduce (test_x.py:12)")
+    assert said(one) == ("deadlock", "failed", "call")
+    assert one.headline == (
+        "rank 1 ended its test without coming to this all_reduce (test_x.py:12)\n"
+        "the world of 2 stood still: rank 0 could never have gone on, so nobody waited for the deadline"
+    )
+    assert one.others == ("rank 1: passed",)
+
+
+def test_a_failure_in_a_world_that_could_not_go_on_is_the_root() -> None:
+    bad = Fate(1, record(phase("setup"), phase(), failed(when="teardown")))
+    assert said(verdict(cut(0), bad, deadlock="they wait")) == ("failed", "failed", "teardown")
+
+
+def test_an_expected_failure_does_not_cover_a_world_that_could_not_go_on() -> None:
+    assert verdict(ran(0, phase("call", "xfailed")), cut(1), deadlock="they wait").outcome == "failed"
 
 
 def test_a_failure_before_the_deadline_is_the_root() -> None:

@@ -11,9 +11,11 @@ import socket
 import sys
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from everyrank.launch.keeper import Keeper, control_channel, die_with_parent, own_session
+from everyrank.launch.keeper import Keeper, control_channel, die_with_parent, live_without_parent, own_session
 from everyrank.launch.local import LocalLauncher
+from everyrank.record import Importing, Unsafe
 
 #: How the throw-away child ends where CUDA would not work in a fork.
 _TOUCHED = 2
@@ -21,6 +23,14 @@ _ASKED = "CUDA was asked for its GPUs during collection"
 
 #: Makes a rank of the calling process. Called with channel, stdout, stderr, stacks and progress.
 BecomeRank = Callable[[int, int, int, int, int], None]
+
+
+@dataclass(frozen=True)
+class Zygote:
+    """What its forks have from it."""
+
+    become_rank: BecomeRank
+    warm_up: Callable[[], object]  # for what was imported since: what every rank would otherwise do by itself
 
 
 def unavailable() -> str:
@@ -35,7 +45,7 @@ def unavailable() -> str:
     return ""
 
 
-def launch(prepare: Callable[[], BecomeRank], folder: str) -> tuple[LocalLauncher, str]:
+def launch(prepare: Callable[[], Zygote], folder: str) -> tuple[LocalLauncher, str]:
     """Fork the zygote. Returns the launcher and why it had better not be used, or nothing."""
     ours, theirs = socket.socketpair()
     controller = os.getpid()
@@ -63,29 +73,63 @@ def _has_gpus() -> bool:
         return torch.cuda.device_count() > 0
 
 
-def _be_zygote(fd: int, controller: int, prepare: Callable[[], BecomeRank], folder: str) -> None:
+def _be_zygote(fd: int, controller: int, prepare: Callable[[], Zygote], folder: str) -> None:
     own_session()
-    become_rank = prepare()
+    zygote = prepare()
     keeper = Keeper(control_channel(fd), controller, folder)
-    unsafe = _trial()
+    _serve(keeper, zygote, _trial())
+
+
+def _serve(keeper: Keeper, zygote: Zygote, unsafe: str, successor: bool = False) -> None:
+    """Fork ranks for as long as the controller wants any; or, for a successor, the zygote that it came from."""
     # Everything so far is shared with the ranks; a collection in one must not copy these pages.
     gc.collect()
     gc.freeze()
-    zygote = os.getpid()
+    here = os.getpid()
 
     def start(fds: list[int]) -> int:
         pid = _fork()
         if pid == 0:
             try:
-                die_with_parent(zygote)
+                die_with_parent(here)
                 os.setpgid(0, 0)
                 keeper.release()
-                become_rank(fds[0], fds[1], fds[2], fds[3], fds[4])
+                zygote.become_rank(fds[0], fds[1], fds[2], fds[3], fds[4])
             finally:
                 os._exit(1)
         return pid
 
-    keeper.serve(start, unsafe)
+    def succeed(names: list[str], fd: int) -> int:
+        pid = _fork()
+        if pid == 0:
+            try:
+                die_with_parent(here)
+                os.setpgid(0, 0)
+                keeper.release()
+                _be_successor(fd, here, names, zygote, unsafe)
+            finally:
+                os._exit(1)
+        return pid
+
+    keeper.serve(start, "" if successor else unsafe, succeed)
+
+
+def _be_successor(fd: int, parent: int, names: list[str], zygote: Zygote, unsafe: str) -> None:
+    """Import all that, and go on as a zygote; where it would not be a fit one for that, say so and end."""
+    from everyrank.launch.safe_import import Unfit, import_all
+
+    keeper = Keeper(control_channel(fd), parent, folder="")  # the run's folder goes with the first of all zygotes
+    try:
+        import_all(names, lambda name: keeper.control.send(Importing(name)))
+        keeper.control.send(Importing(""))  # what goes wrong from here on is no one module's fault
+        zygote.warm_up()
+        if (now := _trial()) != unsafe:
+            raise Unfit(now)
+    except BaseException as error:
+        keeper.control.send(Unsafe(f"{type(error).__name__}: {error}"))
+        return
+    live_without_parent()
+    _serve(keeper, zygote, unsafe, successor=True)
 
 
 def _trial() -> str:

@@ -20,8 +20,10 @@ import socket
 import sys
 from collections.abc import Callable, Iterable
 
+from everyrank import helpers
 from everyrank.channel import Channel, Closed
-from everyrank.record import Close, Exited, Kill, Start, Started, ToKeeper, Unsafe
+from everyrank.launch.succession import ForkSuccessor, Succession
+from everyrank.record import Close, Exited, Kill, Preload, Start, Started, ToKeeper, Unsafe
 
 FDS_PER_RANK = 5  # channel, stdout, stderr, stacks, progress
 #: And those of its world's leases on GPUs, which are only held. The kernel lets 253 travel at a time.
@@ -45,14 +47,20 @@ def _prctl(option: int, value: int) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """For a rank: the kernel ends this process when its keeper is gone."""
+    """For a rank, or a worker of pytest-xdist: the kernel ends this process when what started it is gone."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
+def live_without_parent() -> None:
+    """Take that back: for a keeper, which ends what it started when its own controller is gone."""
+    _prctl(_PR_SET_PDEATHSIG, 0)
+
+
 class Keeper:
-    """Serves one controller. ``start`` makes a rank out of its descriptors and returns its pid."""
+    """Serves one controller. ``start`` makes a rank out of its descriptors and returns its pid; ``succeed``, where
+    that is possible, forks a process that imports modules and then takes this one's part in starting ranks."""
 
     def __init__(self, control: Channel[ToKeeper], controller: int, folder: str) -> None:
         self.control = control
@@ -63,55 +71,87 @@ class Keeper:
         self._expired: list[int] = []  # of ranks that have ended; what they started may still be there
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, "control")
+        self._succession = Succession(self._selector, control.send)
         self._controller = controller
         self._controller_fd = _pidfd(controller)
         if self._controller_fd is not None:
             self._selector.register(self._controller_fd, selectors.EVENT_READ, "controller")
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
-    def serve(self, start: Callable[[list[int]], int], unsafe: str = "") -> None:
+    def serve(
+        self, start: Callable[[list[int]], int], unsafe: str = "", succeed: ForkSuccessor | None = None
+    ) -> None:
         """Until the controller says so, or is gone."""
         try:
             self.control.send(Unsafe(unsafe))
-            while self._turn(start):
+            while self._turn(start, succeed):
                 pass
         except Closed:
             pass
         finally:
             self.end()
 
-    def _turn(self, start: Callable[[list[int]], int]) -> bool:
+    def _turn(self, start: Callable[[list[int]], int], succeed: ForkSuccessor | None) -> bool:
         # Without pidfds (macOS) the loop looks around for ended children every so often.
         patience = None if self._controller_fd is not None else 0.02
-        for key, _ in self._selector.select(_EXPIRY if self._expired else patience):
+        for key, _ in self._selector.select(_EXPIRY if self._expired else self._succession.patience(patience)):
             if key.data == "controller":
                 return False
+            if key.data == "successor" and not self._succession.hear():
+                self._end_successor()
             if key.data == "control":
                 message, fds = self.control.receive_with_fds(MOST_FDS)
                 if isinstance(message, Start):
-                    self._start(start, message.number, fds)
+                    self._start(start, message, fds)
+                elif isinstance(message, Preload):
+                    self._succession.begin(message, succeed)
                 elif isinstance(message, Kill):
                     self.kill(message.numbers)
+                    self._succession.kill(message.numbers)
                 elif isinstance(message, Close):
                     return False
+        if self._succession.is_overdue():
+            self._end_successor()
         if os.getppid() != self._controller:
             return False
         self._reap()
         return True
 
-    def _start(self, start: Callable[[list[int]], int], number: int, fds: list[int]) -> None:
+    def _start(self, start: Callable[[list[int]], int], order: Start, fds: list[int]) -> None:
+        if self._succession.start(order, fds):
+            _close_all(fds)
+            return
         try:
             pid = start(fds)
         finally:
-            for fd in fds[:FDS_PER_RANK]:
-                os.close(fd)
-        self.leases[number] = fds[FDS_PER_RANK:]
+            _close_all(fds[:FDS_PER_RANK])
+        self._adopt(order.number, pid, fds[FDS_PER_RANK:])
+        self.control.send(Started(order.number, pid))
+
+    def _adopt(self, number: int, pid: int, leases: list[int]) -> None:
+        self.leases[number] = leases
         self.pids[number] = pid
         pidfd = _pidfd(pid)
         if pidfd is not None:
             self.pidfds[number] = pidfd
             self._selector.register(pidfd, selectors.EVENT_READ, "rank")
-        self.control.send(Started(number, pid))
+
+    def _end_successor(self) -> None:
+        """It is gone, or must go. Its ranks die with it, as this process's children."""
+        successor = self._succession.pid
+        assert successor is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(successor, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(successor, 0)
+        _kill_group(successor)
+        here = set(children())
+        for number, pid in self._succession.ended().items():
+            if pid in here:
+                self._adopt(number, pid, [])
+            else:
+                self.control.send(Exited(number, signal.SIGKILL))  # a wait status: killed by that
+        self._kill_orphans()
 
     def _reap(self) -> None:
         ended = False
@@ -147,7 +187,7 @@ class Keeper:
 
     def _kill_orphans(self) -> None:
         """End what ended ranks left behind, also what moved to a session of its own. Their GPUs are free after it."""
-        ours = set(self.pids.values())
+        ours = {*self.pids.values(), self._succession.pid}
         orphans = [pid for pid in children() if pid not in ours]
         for pid in orphans:
             with contextlib.suppress(ProcessLookupError):
@@ -160,6 +200,7 @@ class Keeper:
         """For a forked rank: close what belongs to the keeper alone."""
         self._selector.close()
         self.control.close()
+        self._succession.release()
         _close_all(self.pidfds.values())
         _close_all(fd for held in self.leases.values() for fd in held)
         _close_all(self._expired)
@@ -168,6 +209,7 @@ class Keeper:
 
     def end(self) -> None:
         """Nothing outlives a keeper."""
+        self._succession.pid = None  # it is ended as whatever else is left
         self.kill(list(self.pids))
         with contextlib.suppress(ChildProcessError):
             while True:
@@ -177,20 +219,28 @@ class Keeper:
                     if known == pid:
                         del self.pids[number]
                         _kill_group(pid)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.folder:
+            remove_traces(self.folder)
 
 
-def children() -> list[int]:
-    """The pids of this process's children, where the kernel tells."""
+def children(of: int | None = None) -> list[int]:
+    """The pids of the children of this process, or of another, where the kernel tells."""
     try:  # mostly there are none, and this says so without a file for each thread
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except (ChildProcessError, AttributeError):  # or a platform without it, and without /proc
         return []
     found: list[int] = []
-    for task in _listdir("/proc/self/task"):
-        with contextlib.suppress(OSError), open(f"/proc/self/task/{task}/children") as file:
+    tasks = f"/proc/{of or 'self'}/task"
+    for task in _listdir(tasks):
+        with contextlib.suppress(OSError), open(f"{tasks}/{task}/children") as file:
             found += [int(pid) for pid in file.read().split()]
     return found
+
+
+def remove_traces(folder: str) -> None:
+    """Remove what a run keeps outside of its processes: its folder, and what multiprocessing named for its ranks."""
+    shutil.rmtree(folder, ignore_errors=True)
+    helpers.remove_all(folder)
 
 
 def _close_all(fds: Iterable[int]) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
+import selectors
 import signal
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from everyrank import witness
 from everyrank.channel import Channel, Closed
+from everyrank.launch.keeper import remove_traces
 from everyrank.launch.protocol import RUN_VARIABLE, Lost, Output, Seat, plain_files, stacks_name
-from everyrank.record import Close, Exited, FromKeeper, FromRank, Kill, Start, Started, Unsafe
+from everyrank.record import Close, Exited, FromKeeper, FromRank, Kill, Preload, Preloaded, Start, Started, Unsafe
 
 
 class LocalLauncher:
@@ -28,6 +30,7 @@ class LocalLauncher:
         self._control: Channel[FromKeeper] = Channel(control, FromKeeper)
         self._seats: dict[int, Seat] = {}
         self._sockets: dict[int, int] = {}  # by seat: the inode of the rank's end of its channel
+        self.preloading = False  # whether the zygote is importing what it was asked to
         self._next = 0
         self._worlds = 0
 
@@ -68,6 +71,8 @@ class LocalLauncher:
     def events(self) -> Iterator[Seat | Lost]:
         try:
             for message in self._control.arrived():
+                if isinstance(message, Preloaded):
+                    self.preloading = False
                 seat = self._seats.get(getattr(message, "number", -1))
                 if seat is None:
                     continue
@@ -76,6 +81,7 @@ class LocalLauncher:
                 elif isinstance(message, Exited):
                     seat.status = message.status
                     seat.gone = True
+                    witness.remove(self.folder, seat.pid)
                     del self._seats[seat.number], self._sockets[seat.number]
                 yield seat
         except Closed:
@@ -85,6 +91,22 @@ class LocalLauncher:
         """Note what has happened to seats that nobody watched."""
         for _ in self.events():
             pass
+
+    def preload(self, order: Preload) -> None:
+        """Have the zygote import these before it forks further ranks. Returns at once."""
+        with contextlib.suppress(Closed):
+            self._control.send(order)
+            self.preloading = True
+
+    def settle(self) -> None:
+        """Wait until the zygote has imported what it was asked to, or has given that up."""
+        if self.lost or not self.preloading:
+            return
+        with selectors.DefaultSelector() as selector:
+            selector.register(self, selectors.EVENT_READ)
+            while self.preloading and not self.lost:
+                selector.select()
+                self.catch_up()
 
     def kill(self, seats: Iterable[Seat]) -> None:
         numbers = [seat.number for seat in seats if not seat.gone]
@@ -127,7 +149,7 @@ class LocalLauncher:
 
     def _tidy(self) -> None:
         self._control.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_traces(self.folder)
 
     def _wait(self) -> int | None:
         """Reap the keeper; it is our child and already on its way out."""

@@ -19,8 +19,8 @@ from everyrank.reports.reading import Run
 
 #: In this order they are one script: what is used at once comes after what it uses.
 SCRIPTS = (
-    "dom", "store", "address", "filters", "matrix", "cases", "plot", "lanes", "drawer", "timeline", "times",
-    "findings", "history", "keys", "main",
+    "dom", "store", "address", "filters", "matrix", "cases", "plot", "lanes", "ranks", "issue", "drawer", "timeline",
+    "times", "findings", "history", "keys", "main",
 )  # fmt: skip
 #: By this a page is known as one of ours.
 GENERATOR = "everyrank page"
@@ -45,7 +45,7 @@ _SLOT = re.compile(r"\{\{(\w+)\}\}")
 
 def page(runs: Sequence[Run], title: str = "", history: History | None = None) -> str:
     """The page of these runs, and of the nights before."""
-    chunks, shortened = details(runs)
+    chunks, shortened = details(runs, history=history)
     nights = None if history is None else nights_data(history)
     data = {**page_data(runs), "shortened": shortened, "history": nights}
     style, script = _joined("css", STYLES), _joined("js", SCRIPTS)

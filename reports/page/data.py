@@ -10,14 +10,21 @@ import base64
 import itertools
 import math
 import zlib
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
 import msgspec
+from everyrank.reports.conclusion import conclude_together
+from everyrank.reports.cutting import WITHIN, cut_middle
+from everyrank.reports.history import History
+from everyrank.reports.history_index import case_key
 from everyrank.reports.model import ENDINGS, RED, CaseLine, OutputPart
+from everyrank.reports.page.nights import NIGHTS
 from everyrank.reports.reading import Run
+from everyrank.reports.source import of_header
 
 #: Cases whose details are inflated together: few enough to be quick, many enough to be small.
 CHUNK = 128
@@ -25,8 +32,8 @@ CHUNK = 128
 BUDGET = 6_500_000
 #: The longest failure text and the longest captured output of one case, from generous to harsh.
 BOUNDS = ((16_000, 8_000), (4_000, 1_500), (1_200, 300), (300, 0))
-#: The longest message in a column.
-MESSAGE = 300
+#: The longest message in a column: more than a run file keeps, so that what it holds is whole.
+MESSAGE = 320
 #: What is known of each case without inflating anything.
 COLUMNS = (
     "outcome", "run", "subject", "law", "optimizer", "head", "point", "tail", "message", "size", "world", "worker",
@@ -66,7 +73,7 @@ def page_data(runs: Sequence[Run]) -> dict[str, Any]:
             strings(head),
             strings(point),
             -1 if tail is None else strings(tail),
-            strings(_shortened(case.message, MESSAGE)),
+            strings(_one_line(case.message)),
             case.size,
             strings(case.world),
             strings(case.worker),
@@ -74,8 +81,8 @@ def page_data(runs: Sequence[Run]) -> dict[str, Any]:
             _ms(case.seconds),
             _number(case.error.ulps) if case.error else None,
             entries(case.ledger) if case.ledger else -1,
-            strings(_shortened(case.lack, MESSAGE)),
-            strings(_shortened("; ".join(f"{leak.kind}: {leak.what}" for leak in case.leaks), MESSAGE)),
+            strings(_one_line(case.lack)),
+            strings(_one_line("; ".join(f"{leak.kind}: {leak.what}" for leak in case.leaks))),
             int(case.passes_alone),
         )
         for name, value in zip(COLUMNS, row, strict=True):
@@ -85,6 +92,7 @@ def page_data(runs: Sequence[Run]) -> dict[str, Any]:
         "red": sorted(RED),
         "chunk": CHUNK,
         "count": len(cases),
+        "conclusion": _conclusion(runs),
         "runs": [_run_facts(run) for run in runs],
         "first": first,
         "subjects": subjects.all,
@@ -96,11 +104,20 @@ def page_data(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def details(runs: Sequence[Run], budget: int = BUDGET) -> tuple[list[str], bool]:
+def _conclusion(runs: Sequence[Run]) -> dict[str, Any]:
+    """What all runs of the page come to together, in sentences whose start is bold."""
+    counts = sum((Counter(run.counts) for run in runs), Counter())
+    noun = "case" if any(case.subject for run in runs for case in run.cases) else "test"
+    state, sentences = conclude_together([(PurePath(run.path).name, run.conclusion) for run in runs], counts, noun)
+    return {"state": state, "sentences": [(lead, _one_line(rest)) for lead, rest in sentences]}
+
+
+def details(runs: Sequence[Run], budget: int = BUDGET, history: History | None = None) -> tuple[list[str], bool]:
     """The details of all cases in chunks, and whether texts were shortened so that they fit."""
     cases = [case for run in runs for case in _as_listed(run)]
     for text, output in BOUNDS:
-        chunks = [_chunk(cases[at : at + CHUNK], text, output) for at in range(0, len(cases), CHUNK)]
+        told = [_detail(case, text, output) | _nights(case, history) for case in cases]
+        chunks = [_chunk(told[at : at + CHUNK]) for at in range(0, len(told), CHUNK)]
         if sum(map(len, chunks)) <= budget:
             break
     return chunks, (text, output) != BOUNDS[0]
@@ -145,12 +162,19 @@ def _run_facts(run: Run) -> dict[str, Any]:
         "seconds": run.footer.seconds if run.footer else None,
         "exit": run.footer.exit if run.footer else None,
         "came": run.came,
+        "source": str(of_header(run.header)),
         "complete": run.complete,
     }
 
 
-def _chunk(cases: Iterable[CaseLine], text: int, output: int) -> str:
-    packed = zlib.compress(msgspec.json.encode([_detail(case, text, output) for case in cases]), 6)
+def _nights(case: CaseLine, history: History | None) -> dict[str, str]:
+    """How the case ended in the nights that are drawn, a letter a night."""
+    letters = history.cases.get(case_key(case), "") if history is not None else ""
+    return {"nights": letters[-NIGHTS:]} if letters else {}
+
+
+def _chunk(told: Sequence[dict[str, Any]]) -> str:
+    packed = zlib.compress(msgspec.json.encode(told), 6)
     return base64.b64encode(packed).decode()
 
 
@@ -161,8 +185,12 @@ _TOLD = ("line", "id", "outcome", "subject", "contract", "law", "case", "optimiz
 def _detail(case: CaseLine, text: int, output: int) -> dict[str, Any]:
     kept = msgspec.structs.replace(
         case,
-        text=_shortened(case.text, text),
-        output=[OutputPart(part.name, _shortened(part.text, output)) for part in case.output if output],
+        text=cut_middle(case.text, text // 2, WITHIN),
+        output=[
+            OutputPart(part.name, cut_middle(part.text, output // 2, WITHIN), part.ranks)
+            for part in case.output
+            if output
+        ],
     )
     told: dict[str, Any] = msgspec.to_builtins(kept)
     for name in (*_TOLD, "started", "seconds"):
@@ -181,12 +209,9 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _shortened(text: str, most: int) -> str:
-    """Start and end of a text that is too long, and how much is missing in between."""
-    if len(text) <= most:
-        return text
-    half = most // 2
-    return f"{text[:half]} [… {len(text) - 2 * half:,} characters left out …] {text[-half:] if half else ''}"
+def _one_line(text: str) -> str:
+    """The start of a text for a column; what is left out is not counted, since the run file may have cut it too."""
+    return text if len(text) <= MESSAGE else f"{text[:MESSAGE]} …"
 
 
 def _ms(seconds: float) -> float:

@@ -6,7 +6,7 @@ import math
 from pathlib import PurePath
 from typing import Any
 
-from everyrank.reports.history import History, LawHistory, Point
+from everyrank.reports.history import LETTERS, History, LawHistory, Point
 from everyrank.reports.model import ENDINGS, RED
 
 #: The latest so many nights are drawn; what is said of flips and flakes is of all.
@@ -23,7 +23,11 @@ def nights_data(history: History) -> dict[str, Any]:
                 "date": night.date,
                 "torch": night.torch,
                 "kit": night.kit,
+                "source": str(night.source),
+                "ci": night.source.web_link,
                 "whole": night.whole,
+                "state": night.state,
+                "reasons": list(night.reasons),
                 "seconds": night.seconds,
                 "counts": [night.counts.get(ending, 0) for ending in ENDINGS],
             }
@@ -32,6 +36,7 @@ def nights_data(history: History) -> dict[str, Any]:
         "laws": [_law(law, first) for law in history.laws],
         "earlier": first,
         "left_out": list(history.left_out),
+        "letters": LETTERS[: len(ENDINGS)],
     }
 
 

@@ -5,7 +5,7 @@ A trainer is *far* where a point says ``rpc``: on a worker of its own, from wher
 
 A subject's ``build(module, trainers, optimizer, *, timeout, non_finite)`` makes a server that trains ``module``.
 ``optimizer(parameters)`` makes its optimizer, ``timeout`` is how many seconds a round may stay open, and
-``non_finite`` says that infinite and undefined gradients are taken; a subject has defaults for both. The server's
+``non_finite`` says whether infinite and undefined gradients are taken; a subject has defaults for both. The server's
 ``update_and_fetch(gradients, trainer)`` takes one gradient, or None, for each parameter of ``module``, and returns
 a future of the new model (or of its parameters in order). It is called as it stands, and over an RRef to its door. A
 subject whose server returns the new model itself, when it is there, declares that it ``blocks``.

@@ -17,7 +17,7 @@ import torch.distributed.rpc as rpc
 from everyrank.suites.acts import subject_acts
 from everyrank.suites.compare import check
 from everyrank.suites.contract import Point
-from everyrank.suites.errors import Deviation
+from everyrank.suites.errors import Deviation, kinds
 from everyrank.suites.parameter_server import points
 from everyrank.suites.parameter_server.arena import Arena, Served
 from everyrank.suites.parameter_server.laws import CONTRACT
@@ -111,7 +111,9 @@ def _together(served: Served, rounds: int) -> list[list[float]]:
         for worker in workers:
             worker.join()
     if failed:
-        raise failed[0] if isinstance(failed[0], Deviation) else Deviation(f"a trainer raised {failed[0]!r}")
+        if isinstance(failed[0], Deviation):
+            raise failed[0]
+        raise Deviation(f"a trainer raised {failed[0]!r}", kinds(failed[0]))
     return counted
 
 

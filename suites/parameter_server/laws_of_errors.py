@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -44,25 +45,28 @@ def _with(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
     return change
 
 
-#: What is wrong, how, and a word of which the error's text must have one.
-_WRONG: dict[str, tuple[Callable[[Gradients], Gradients], Sequence[str]]] = {
-    "shape-more-rows": (_second(lambda one: torch.cat([one, one[:1]])), ("shape", "size")),
-    "shape-broadcasts": (_second(lambda one: one[:1]), ("shape", "size")),
-    "shape-zero-dim": (_second(lambda one: one[0, 0]), ("shape", "size")),
-    "shape-transposed": (_second(lambda one: one.t()), ("shape", "size")),
-    "shape-flat": (_second(lambda one: one.flatten()), ("shape", "size")),
-    "count-fewer": (lambda gradients: gradients[:-1], ("count", "number", "length", "argument", "gradients")),
-    "count-more": (
-        lambda gradients: [*gradients, gradients[0]],
-        ("count", "number", "length", "argument", "gradients"),
-    ),
-    "count-none": (lambda gradients: [], ("count", "number", "length", "argument", "gradients")),
-    "dtype-narrower": (_second(lambda one: one.float()), ("type",)),
-    "dtype-complex": (_second(lambda one: one.to(torch.complex128)), ("type",)),
-    "dtype-whole": (_second(lambda one: one.long()), ("type",)),
-    "nan": (_second(_with(float("nan"))), ("finite", "nan")),
-    "inf": (_second(_with(float("inf"))), ("finite", "inf")),
-    "minus-inf": (_second(_with(-float("inf"))), ("finite", "inf")),
+#: A pattern that the error's text must have, by what is wrong: the words stand in docs/conformance.md.
+_SHAPE = r"shape|size|dimension|[\[(]\d"
+_COUNT = "count|number|length|argument|gradients"
+_DTYPE = r"type|float|complex|int\d"
+_FINITE = "finite|nan|inf"
+
+#: What is wrong, how, and the pattern.
+_WRONG: dict[str, tuple[Callable[[Gradients], Gradients], str]] = {
+    "shape-more-rows": (_second(lambda one: torch.cat([one, one[:1]])), _SHAPE),
+    "shape-broadcasts": (_second(lambda one: one[:1]), _SHAPE),
+    "shape-zero-dim": (_second(lambda one: one[0, 0]), _SHAPE),
+    "shape-transposed": (_second(lambda one: one.t()), _SHAPE),
+    "shape-flat": (_second(lambda one: one.flatten()), _SHAPE),
+    "count-fewer": (lambda gradients: gradients[:-1], _COUNT),
+    "count-more": (lambda gradients: [*gradients, gradients[0]], _COUNT),
+    "count-none": (lambda gradients: [], _COUNT),
+    "dtype-narrower": (_second(lambda one: one.float()), _DTYPE),
+    "dtype-complex": (_second(lambda one: one.to(torch.complex128)), _DTYPE),
+    "dtype-whole": (_second(lambda one: one.long()), _DTYPE),
+    "nan": (_second(_with(float("nan"))), _FINITE),
+    "inf": (_second(_with(float("inf"))), _FINITE),
+    "minus-inf": (_second(_with(-float("inf"))), _FINITE),
 }
 _CORE = {"shape-more-rows", "shape-broadcasts", "count-fewer", "dtype-narrower", "nan", "inf"}
 
@@ -83,12 +87,13 @@ def wrong_gradient(place: Arena, point: Point) -> None:
     """A wrong gradient is an error to its trainer, and the round is as if it had not reported: it may report again.
 
     Wrong are another shape (one that would broadcast, too), count or dtype, and values that are not finite, unless
-    the server was told to take them.
+    the server was told to take them; it is told that it shall not where a law reports some.
     """
     if point.values.get("taken"):
         _taken(place, point)
         return
-    served = plain(place, point)
+    asked = {"non_finite": False} if point.values["words"] is _FINITE else {}
+    served = plain(place, point, **asked)
     _good_round(served)
     parts = [served.gradients(trainer) for trainer in range(served.trainers)]
     reports: dict[int, Report] = {}
@@ -96,8 +101,9 @@ def wrong_gradient(place: Arena, point: Point) -> None:
         report = point.values["change"](parts[trainer]) if trainer == 0 else parts[trainer]
         reports[trainer] = served.report(trainer, report)
     error = reports[0].refusal()
-    words, told = point.values["words"], in_a_line(error)
-    check(any(word in told.lower() for word in words), f"the error does not tell what is wrong: {told}")
+    line = in_a_line(error)
+    named = re.search(point.values["words"], line.lower())
+    check(named is not None, f"the error does not say what is wrong: {line}")
     check(not reports[1].answered.is_set(), "trainer 1 was answered though trainer 0's report had been refused")
     again = served.report(0, parts[0])
     served.applied(parts)

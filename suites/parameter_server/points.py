@@ -67,6 +67,8 @@ def variants() -> Iterator[Point]:
         yield of(plain, momentum, trainers, core=trainers == 1)
         yield of(plain, momentum, trainers, rpc=True, core=trainers == 1)
     for name, model in MODELS.items():
+        if "large" in model.properties:
+            continue  # its size matters to whoever packs parameters into buckets, and a server does not
         yield (
             of(plain, momentum, 2, label=name, model=name)
             if "sparse" not in model.properties

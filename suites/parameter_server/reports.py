@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from everyrank.suites.acts import in_a_line
-from everyrank.suites.errors import Deviation
+from everyrank.suites.errors import Deviation, kinds
 
 #: How long an answer may take that is due; only a failing case waits for it.
 PATIENCE = 5.0
@@ -78,7 +78,8 @@ class Report:
         """The new model, which is due."""
         self.due()
         if self.error is not None:
-            raise Deviation(f"trainer {self.trainer} was refused: {in_a_line(self.error)}") from self.error
+            text = f"trainer {self.trainer} was refused: {in_a_line(self.error)}"
+            raise Deviation(text, kinds(self.error)) from self.error
         return self.model
 
     def values(self) -> list[torch.Tensor]:

@@ -20,10 +20,12 @@ from everyrank.fixtures.data import loss
 from everyrank.suites.acts import subject_acts
 from everyrank.suites.compare import CLOSE_FP64, EXACT, Comparison, Tolerance
 from everyrank.suites.contract import Point
-from everyrank.suites.errors import BrokenAdapter, Deviation
+from everyrank.suites.errors import BrokenAdapter, Deviation, NotApplicable
 from everyrank.suites.reference import SEED, Gradients, Plan, Trajectory, order_matched, step_with, sum_in_order
+from everyrank.suites.replicate.wrappers import Wrappers, names_of
 from everyrank.suites.subject import Subject
 from torch import nn
+from torch.distributed.distributed_c10d import _set_pg_timeout, _world
 
 Values = Mapping[str, torch.Tensor]
 
@@ -32,6 +34,8 @@ LOCAL_BUFFERS = "local-buffers"
 
 #: A collective whose peer is gone ends at once; one that waits for a peer that never comes ends here.
 PATIENCE = timedelta(seconds=10)
+#: Where all ranks that are waited for are known not to come.
+_HURRY = timedelta(milliseconds=300)
 
 
 @dataclass
@@ -43,6 +47,7 @@ class Arena:
     rank: int
     size: int
     deviations: list[str] = field(default_factory=list)
+    wrappers: Wrappers = field(default_factory=Wrappers)
 
     @property
     def local_buffers(self) -> bool:
@@ -60,10 +65,12 @@ class Arena:
             self.deviations.append(text)
 
     def build(self, module: nn.Module, **options: Any) -> nn.Module:
-        """The subject's module. What it raises is the law's affair."""
+        """What the subject makes of a module: that module, or a wrapper. What it raises is the law's affair."""
+        names = names_of(module)
         built = self.subject.build(module, **options)
         if not isinstance(built, nn.Module):
             raise BrokenAdapter(f"build of {self.subject.name} returned a {type(built).__name__}, not a module")
+        self.wrappers.add(built, module, names, self.subject.name)
         return built
 
     def built(self, plan: Plan, seed_by_rank: bool = False, **options: Any) -> nn.Module:
@@ -71,6 +78,39 @@ class Arena:
         module = plan.build(SEED + self.rank if seed_by_rank else SEED)
         with subject_acts():
             return self.build(module, **options)
+
+    def offered(self, plan: Plan, **options: Any) -> nn.Module:
+        """The subject's module, built with options that it may refuse: by a TypeError that names one of them."""
+        module = plan.build()
+        with subject_acts():
+            try:
+                return self.build(module, **options)
+            except TypeError as error:
+                if not any(name in str(error) for name in options):
+                    raise
+                refusal = error
+        raise NotApplicable(f"the subject does not take {', '.join(options)}") from refusal
+
+    def inside(self, module: nn.Module) -> nn.Module:
+        """The module that has the local names: what `build` returned, or what that wraps."""
+        return self.wrappers.inside(module)
+
+    def values(self, module: nn.Module) -> dict[str, torch.Tensor]:
+        """The parameters, by their local names."""
+        return {name: value.detach() for name, value in self.wrappers.parameters(module)}
+
+    def gradients(self, module: nn.Module) -> Gradients:
+        """The gradients as they are now, by their parameters' local names."""
+        return {
+            name: None if value.grad is None else value.grad.detach().clone()
+            for name, value in self.wrappers.parameters(module)
+        }
+
+    def load(self, module: nn.Module, reference: Values) -> None:
+        """Go on from the reference's values, so that one divergence does not hide the next."""
+        with torch.no_grad():
+            for name, parameter in self.wrappers.parameters(module):
+                parameter.copy_(reference[name])
 
     def comparison(self, reference: Trajectory | None = None, tolerance: Tolerance | None = None) -> Comparison:
         comparison = Comparison(tolerance or self.tolerance, self.subject.bound)
@@ -80,7 +120,7 @@ class Arena:
 
     def backward(self, plan: Plan, module: nn.Module, step: int, synced: bool = False) -> torch.Tensor:
         """This rank's part of a step; returns the mean loss of all ranks."""
-        plan.prepare(module, self.rank, step)
+        plan.prepare(self.inside(module), self.rank, step)
         losses = []
         for part in range(plan.parts):
             last = part == plan.parts - 1
@@ -97,7 +137,7 @@ class Arena:
         def closure() -> torch.Tensor:
             optimizer.zero_grad()
             total = self.backward(plan, module, step, synced)
-            found.update({} if found else gradients(module))
+            found.update({} if found else self.gradients(module))
             plan.after_backward(module)
             # The optimizers that look at the loss must see the same one everywhere.
             return self.mean(total) if "closure" in plan.row.needs else total
@@ -123,8 +163,8 @@ class Arena:
             self.compare_gradients(comparison, step, found, expected.gradients)
             if scheduler is not None:
                 scheduler.step()
-            comparison.step(step, values(module), expected.values)
-            load(module, expected.values)
+            comparison.step(step, self.values(module), expected.values)
+            self.load(module, expected.values)
         return comparison
 
     def compare_gradients(self, comparison: Comparison, step: int, ours: Gradients, reference: Gradients) -> None:
@@ -137,9 +177,9 @@ class Arena:
             else:
                 comparison.step(step, {f"{name}.grad": dense(mine)}, {f"{name}.grad": dense(expected)})
 
-    def conforms(self, plan: Plan, reference: Trajectory | None = None, **options: Any) -> None:
+    def conforms(self, plan: Plan, **options: Any) -> None:
         """Built with these options, it trains as the reference does."""
-        self.follow(plan, self.built(plan, **options), reference).verdict()
+        self.follow(plan, self.built(plan, **options)).verdict()
 
     def mean(self, value: torch.Tensor) -> torch.Tensor:
         """The kit's own mean over ranks, in rank order."""
@@ -149,32 +189,47 @@ class Arena:
 
     @contextlib.contextmanager
     def group(self) -> Iterator[Group]:
-        """A group of this case's own, which ranks may leave as a dying process would."""
-        before = _connections()
+        """A default group of this case's own, which a rank may leave as a dying process would.
+
+        A subject knows nothing of it: it uses the default group, or makes groups of its own while it is built.
+        """
+        group = Group(_connections(), set(_world.pg_map))
+        default = dist.group.WORLD
         made = dist.new_group(list(range(self.size)), timeout=PATIENCE)
         current_world().barrier()  # who leaves at once must not keep others from connecting
-        group = Group(made, {fd for fd, link in _connections().items() if before.get(fd) != link})
+        dist.group.WORLD = made
         try:
             yield group
         finally:
             group.leave()
+            dist.group.WORLD = default
             dist.destroy_process_group(made)
 
 
 @dataclass
 class Group:
-    """A process group, and the sockets that it talks over."""
+    """The groups that a rank makes in one case, and the connections, which it can close all at once."""
 
-    process_group: Any
-    sockets: set[int]
+    connections_before: dict[int, str]
+    groups_before: set[Any]
+    left: bool = False
+
+    def hurry(self) -> None:
+        """From here on this rank's operations end soon, whoever does not answer."""
+        for group in set(_world.pg_map) - self.groups_before:
+            _set_pg_timeout(_HURRY, group)
 
     def leave(self) -> None:
         """What the kernel does for a process that dies: all connections are closed, whoever still holds them."""
-        for fd in self.sockets:
+        if self.left:
+            return
+        self.left = True
+        for fd, link in _connections().items():
+            if self.connections_before.get(fd) == link:
+                continue
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as line:
                 line.getpeername()  # not one that only listens
                 line.shutdown(socket.SHUT_RDWR)
-        self.sockets.clear()
 
 
 def _connections() -> dict[int, str]:
@@ -198,10 +253,10 @@ def unsynced(module: Any) -> Iterator[None]:
         with module.no_sync():
             yield
     else:
-        raise BrokenAdapter(
-            f"the module, a {type(module).__name__}, has neither set_requires_gradient_sync(on) nor no_sync(): "
-            "let build add one"
-        )
+        with subject_acts():  # a subject may declare it as lacking
+            raise AttributeError(
+                f"the module, a {type(module).__name__}, has neither set_requires_gradient_sync(on) nor no_sync()"
+            )
 
 
 @contextlib.contextmanager
@@ -214,36 +269,20 @@ def arena(subject: Subject, point: Point) -> Iterator[Arena]:
         if inside.deviations:
             raise Deviation(inside.deviations[0])
     except Deviation as deviation:
-        Path(world.folder, f"{_FOUND}{world.rank}").write_text(str(deviation))
+        half = Path(world.folder, f"half-of-{_FOUND}{world.rank}")
+        half.write_text(deviation.packed())
+        half.rename(half.with_name(f"{_FOUND}{world.rank}"))  # another rank reads it whole, or does not see it
         raise
     # A case has one outcome, whichever rank is asked for it.
     if world.somebody_left():
         told = sorted(Path(world.folder).glob(f"{_FOUND}*"))
-        texts = [f"rank {one.name.removeprefix(_FOUND)}: {one.read_text()}" for one in told]
-        raise Deviation(texts[0] if texts else "another rank did not come to the end")
+        for one in told[:1]:
+            raise Deviation.unpacked(one.read_text(), f"rank {one.name.removeprefix(_FOUND)}: ")
+        raise Deviation("another rank did not come to the end")
 
 
 #: A file in the folder of the world, by which a rank tells the others what it has found.
 _FOUND = "deviation-of-rank-"
-
-
-def values(module: nn.Module) -> dict[str, torch.Tensor]:
-    """The parameters, by name."""
-    return {name: value.detach() for name, value in module.named_parameters()}
-
-
-def gradients(module: nn.Module) -> Gradients:
-    """The gradients, as they are now."""
-    return {
-        name: None if value.grad is None else value.grad.detach().clone() for name, value in module.named_parameters()
-    }
-
-
-def load(module: nn.Module, reference: Values) -> None:
-    """Go on from the reference's values, so that one divergence does not hide the next."""
-    with torch.no_grad():
-        for name, parameter in module.named_parameters():
-            parameter.copy_(reference[name])
 
 
 def dense(gradient: torch.Tensor) -> torch.Tensor:

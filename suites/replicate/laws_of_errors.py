@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from everyrank import current_world
 from everyrank.fixtures.failing import InjectedError
 from everyrank.suites.acts import subject_acts
 from everyrank.suites.contract import Point
 from everyrank.suites.reference import Plan, order_matched
 from everyrank.suites.replicate import points
-from everyrank.suites.replicate.arena import Arena, Group, collect, error_of, load, values
+from everyrank.suites.replicate.arena import Arena, Group, collect, error_of
 from everyrank.suites.replicate.laws import CONTRACT
 from torch import nn
 
@@ -28,15 +29,26 @@ def _uneven() -> Iterator[Point]:
         core = (size,) if label in ("last-fewer", "first-fewer") else ()
         model = "buffers" if label == "all-different" else "plain"
         yield from points.plain(size, label=label, model=model, steps=max(batches), batches=batches, core=core)
+    # The only rank that goes on: no other is slow, all that it waits for are idle.
+    for label, batches in {"last-idle": (2, 1), "others-idle": (1, 2, 1)}.items():
+        core = (2,) if label == "last-idle" else ()
+        more = {"idle": True}
+        yield from points.plain(len(batches), label=label, steps=2, batches=batches, core=core, more=more)
 
 
 @law("uneven", _uneven)
 def uneven(place: Arena, point: Point) -> None:
-    """A rank without a batch counts as zero, and all end equal; or the others raise, naming it. Never a hang."""
+    """A rank without a batch counts as zero, and all end equal; or the others raise, naming it. Never a hang.
+
+    A rank that is done enters ``join()`` where there is one, else it goes. One that stays and does nothing at all is
+    an error to the others by the time limit of their group.
+    """
     plan: Plan = point.values["plan"]
     with place.group() as group:
-        module: Any = place.built(plan, process_group=group.process_group)
-        if callable(getattr(module, "join", None)):
+        module: Any = place.built(plan)
+        if point.values.get("idle"):
+            _left_waiting(place, plan, module, group)
+        elif callable(getattr(module, "join", None)):
             _joined(place, plan, module)
         else:
             _left_alone(place, plan, module, group)
@@ -52,23 +64,42 @@ def _joined(place: Arena, plan: Plan, module: Any) -> None:
         for step, expected in enumerate(reference.steps[: plan.batches[place.rank]], 1):
             found = place.step(plan, module, optimizer, step)
             place.compare_gradients(comparison, step, found, expected.gradients)
-            comparison.step(step, values(module), expected.values)
-            load(module, expected.values)
-    comparison.step(plan.steps, values(module), reference.steps[-1].values)
+            comparison.step(step, place.values(module), expected.values)
+            place.load(module, expected.values)
+    comparison.step(plan.steps, place.values(module), reference.steps[-1].values)
     comparison.verdict()
 
 
 def _left_alone(place: Arena, plan: Plan, module: nn.Module, group: Group) -> None:
     """Who is done goes: its process has nothing more to do."""
     optimizer = plan.optimize(module)
-    fewest = min(plan.batches)
-    done = [rank for rank, batches in enumerate(plan.batches) if batches == fewest]
     error = None
     for step in range(1, plan.batches[place.rank] + 1):
         error = error_of(partial(place.step, plan, module, optimizer, step))
         if error is not None:
             break
     group.leave()
+    _must_raise(place, plan, error)
+
+
+def _left_waiting(place: Arena, plan: Plan, module: nn.Module, group: Group) -> None:
+    """Who is done stays, and does nothing."""
+    optimizer = plan.optimize(module)
+    for step in range(1, min(plan.batches) + 1):
+        place.step(plan, module, optimizer, step)
+    current_world().barrier()
+    error = None
+    for step in range(min(plan.batches) + 1, plan.batches[place.rank] + 1):
+        group.hurry()
+        error = error_of(partial(place.step, plan, module, optimizer, step))
+    current_world().barrier()
+    _must_raise(place, plan, error)
+
+
+def _must_raise(place: Arena, plan: Plan, error: Exception | None) -> None:
+    """Who had more batches than others raised, and named one of them."""
+    fewest = min(plan.batches)
+    done = [rank for rank, batches in enumerate(plan.batches) if batches == fewest]
     if place.rank not in done:
         place.check(error is not None, "trained on, though another rank had no more batches")
         named = any(_names(error, rank) for rank in done)
@@ -91,12 +122,12 @@ def errors_rank(place: Arena, point: Point) -> None:
     plan: Plan = point.values["plan"]
     culprit: int = point.values["culprit"]
     with place.group() as group:
-        module = place.built(plan, process_group=group.process_group)
+        module = place.built(plan)
         optimizer = plan.optimize(module)
         error = None
         for step in range(1, plan.steps + 1):
             fails = step == 2 and place.rank == culprit
-            with sabotage(module, point.values["where"]) if fails else contextlib.nullcontext():
+            with sabotage(place.inside(module), point.values["where"]) if fails else contextlib.nullcontext():
                 error = error_of(partial(place.step, plan, module, optimizer, step))
             if error is not None:
                 break

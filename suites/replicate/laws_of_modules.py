@@ -9,10 +9,10 @@ import torch
 from everyrank.suites.acts import subject_acts
 from everyrank.suites.compare import same
 from everyrank.suites.contract import Point
-from everyrank.suites.errors import Deviation
+from everyrank.suites.errors import Deviation, NotApplicable
 from everyrank.suites.reference import Plan, order_matched
 from everyrank.suites.replicate import points
-from everyrank.suites.replicate.arena import Arena, error_of, gradients, load, values
+from everyrank.suites.replicate.arena import Arena, error_of
 from everyrank.suites.replicate.laws import CONTRACT, own_gradients
 from torch import nn
 
@@ -26,18 +26,39 @@ def _inits() -> Iterator[Point]:
     yield from points.plain(2, 3, label="trained")
     yield from points.plain(2, 3, label="frozen", model="frozen")
     yield from points.plain(2, label="trained-scalars", core=(), model="scalars")
+    for model, core in (("gaps", (2,)), ("large", ())):
+        yield from points.plain(2, label=f"built-{model}", core=core, model=model, steps=1)
+    yield from points.plain(2, 3, label="buffers", core=(2,), model="buffers")
+    yield from points.plain(2, label="buffers-gaps", core=(), model="gaps")
 
 
 @law("init.sync", _inits)
 def init_sync(place: Arena, point: Point) -> None:
-    """Ranks with different seeds have rank 0's parameters when the module is wrapped, and train from them."""
+    """Ranks with different seeds have rank 0's parameters when the module is wrapped, and train from them.
+
+    They have rank 0's buffers then, too; or keep their own, where that is declared.
+    """
     plan: Plan = point.values["plan"]
+    if point.label.startswith("buffers"):
+        _buffers_at_the_start(place, plan)
+        return
     module = place.built(plan, seed_by_rank=True)
-    if point.label in ("built", "frozen"):
-        for name, value in values(module).items():
+    if point.label.startswith(("built", "frozen")):
+        for name, value in place.values(module).items():
             same(value, order_matched(plan).start[name], f"{name}, as it is wrapped")
         return
     place.follow(plan, module).verdict()
+
+
+def _buffers_at_the_start(place: Arena, plan: Plan) -> None:
+    module = plan.build()
+    for name, value in _distinct(module, place.rank, 1).items():
+        module.get_buffer(name).copy_(value)
+    expected = _distinct(module, place.rank if place.local_buffers else 0, 1)
+    with subject_acts():
+        module = place.build(module)
+    for name, value in place.inside(module).named_buffers():
+        same(value, expected[name], f"buffer {name}, as it is wrapped")
 
 
 _BUFFERS = ("train", "eval", "reassigned", "asked", "refused")
@@ -57,18 +78,19 @@ def buffers(place: Arena, point: Point) -> None:
     asked = {"asked": {"broadcast_buffers": True}, "refused": {"broadcast_buffers": False}}.get(manner, {})
     local = manner == "refused" or (place.local_buffers and manner != "asked")
     module = place.built(plan, **asked)
+    inside = place.inside(module)
     seen: list[dict[str, torch.Tensor]] = []
-    module.get_submodule("first").register_forward_pre_hook(lambda *_: seen.append(_copies(module)))
+    inside.get_submodule("first").register_forward_pre_hook(lambda *_: seen.append(_copies(inside)))
     module.train(manner != "eval")
     expected = []
     for step in (1, 2, 3):
-        for name, value in _distinct(module, place.rank, step).items():
+        for name, value in _distinct(inside, place.rank, step).items():
             if manner == "reassigned":
                 owner, _, last = name.rpartition(".")
-                setattr(module.get_submodule(owner), last, value)
+                setattr(inside.get_submodule(owner), last, value)
             else:
-                module.get_buffer(name).copy_(value)
-        expected.append(_distinct(module, place.rank if local else 0, step))
+                inside.get_buffer(name).copy_(value)
+        expected.append(_distinct(inside, place.rank if local else 0, step))
         batch = plan.batch(place.rank, step)
         with torch.set_grad_enabled(manner != "eval"), subject_acts():
             out = module(batch.inputs)
@@ -114,15 +136,15 @@ def ignored(place: Arena, point: Point) -> None:
     with torch.no_grad():
         for parameter in aside.parameters():
             parameter.add_(place.rank)
-    apart = {name: value.clone() for name, value in values(module).items()}
+    apart = {name: value.detach().clone() for name, value in module.named_parameters()}
     with subject_acts():
         module = place.build(module, ignored_modules=[aside])
         module(plan.batch(place.rank, 1).inputs)
-    for name, value in values(module).items():
+    for name, value in place.values(module).items():
         mine = name.startswith(f"{prefix}.")
         expected = apart[name] if mine else order_matched(plan).start[name]
         same(value, expected, f"{name}, which {'is ignored' if mine else 'is not ignored'}, after a forward")
-    load(module, order_matched(plan).start)  # from here on all are equal, and so the mean is known
+    place.load(module, order_matched(plan).start)  # from here on all are equal, and so the mean is known
     optimizer = plan.optimize(module)
     found = place.step(plan, module, optimizer, 1)
     own = own_gradients(plan, place.rank)
@@ -184,12 +206,15 @@ def inputs(place: Arena, point: Point) -> None:
     batch = plan.batch(place.rank, 1)
     args, kwargs = _packed(point.values["manner"], batch.inputs)
     with subject_acts():
-        module: Any = place.build(Taker(plan.build()).to(device), device_id=device)
+        # To a subject that takes no device_id, inputs are given where the module is.
+        asked = {"device_id": device} if device.type == "cuda" else {}
+        module: Any = place.build(Taker(plan.build()).to(device), **asked)
         out = module(*args, **kwargs)
         (out - batch.targets.to(device)).square().mean().backward()
-    place.check(_alike(module.taken, (args, kwargs), device), f"took {module.taken} for {(args, kwargs)} on {device}")
+    taken = place.inside(module).taken
+    place.check(_alike(taken, (args, kwargs), device), f"took {taken} for {(args, kwargs)} on {device}")
     comparison = place.comparison()
-    found = {name.removeprefix("inner."): one for name, one in gradients(module).items()}
+    found = {name.removeprefix("inner."): one for name, one in place.gradients(module).items()}
     place.compare_gradients(comparison, 1, _on_cpu(found), order_matched(plan).steps[0].gradients)
     comparison.verdict()
 
@@ -234,6 +259,7 @@ def device_id(place: Arena, point: Point) -> None:
     plan: Plan = point.values["plan"]
     given = point.values["device"]
     if point.label.startswith("wrong"):
+        place.built(plan, device_id=_DEVICES["cpu"])  # else it refuses the option, and not this value
         error = error_of(lambda: place.build(plan.build(), device_id=given))
         place.check(isinstance(error, (RuntimeError, TypeError, ValueError)), f"device_id={given!r} raised {error!r}")
         place.check("device_id" in str(error), f"the error does not tell of device_id: {error}")
@@ -246,7 +272,7 @@ def device_id(place: Arena, point: Point) -> None:
         module = place.build(plan.build().to("cuda:0"), device_id=given)
         (module(batch.inputs) - batch.targets.to("cuda:0")).square().mean().backward()
     comparison = place.comparison()
-    place.compare_gradients(comparison, 1, _on_cpu(gradients(module)), order_matched(plan).steps[0].gradients)
+    place.compare_gradients(comparison, 1, _on_cpu(place.gradients(module)), order_matched(plan).steps[0].gradients)
     comparison.verdict()
 
 
@@ -254,26 +280,35 @@ def _states() -> Iterator[Point]:
     for model in ("buffers", "tied", "plain"):
         core = (2,) if model != "plain" else ()
         yield from points.plain(1, 2, 3, label=model, model=model, core=core)
+        if model != "plain":
+            yield from points.plain(2, label=f"inside-{model}", model=model, core=())
 
 
 @law("state-dict", _states)
 def state_dict(place: Arena, point: Point) -> None:
-    """Keys, order and values are the local module's, before and after a step; it loads both ways, and trains on."""
+    """Keys, order and values are the local module's, before and after a step; it loads both ways, and trains on.
+
+    So are those of the module inside of a wrapper.
+    """
     plan: Plan = point.values["plan"]
-    module = place.built(plan)
-    _same_state(module, plan.build(), "before training")
+    module = saved = place.built(plan)
+    if point.label.startswith("inside"):
+        saved = place.inside(module)
+        if saved is module:
+            raise NotApplicable("build works in place: there is no module inside")
+    _same_state(saved, plan.build(), "before training")
     other = plan.build(seed=99)
     with subject_acts():
-        module.load_state_dict(other.state_dict(), strict=True)
-    _same_state(module, other, "after loading a local module's")
+        saved.load_state_dict(other.state_dict(), strict=True)
+    _same_state(saved, other, "after loading a local module's")
     with subject_acts():
-        module.load_state_dict(plan.build().state_dict(), strict=True)
+        saved.load_state_dict(plan.build().state_dict(), strict=True)
     reference = order_matched(plan)
     comparison = place.follow(plan, module)
     comparison.verdict()
     local = plan.build(seed=99)
-    local.load_state_dict(module.state_dict(), strict=True)
-    for name, value in values(local).items():
+    local.load_state_dict(saved.state_dict(), strict=True)
+    for name, value in place.values(local).items():
         same(value, reference.steps[-1].values[name], f"{name}, loaded into a local module")
 
 

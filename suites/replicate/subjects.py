@@ -1,4 +1,4 @@
-"""The subjects of ``replicate``: torch's composable replicate, and the exemplar."""
+"""The subjects of ``replicate``: torch's composable replicate, its DistributedDataParallel, and the exemplar."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from everyrank.fixtures.exemplars.replicate import replicate
 from everyrank.suites.replicate.arena import LOCAL_BUFFERS
-from everyrank.suites.subject import Subject
+from everyrank.suites.subject import Lack, Subject
 from torch import nn
 from torch.distributed._composable.replicate import replicate as torch_replicate
 from torch.nn.parallel import DistributedDataParallel
@@ -15,14 +15,15 @@ from torch.nn.parallel import DistributedDataParallel
 EXEMPLAR = Subject("everyrank.replicate", contract="replicate", build=replicate)
 
 
+def _renamed(options: dict[str, Any]) -> dict[str, Any]:
+    """In torch's own words: since torch 2.12 or so DDP warns of the old name of this option."""
+    parameters = inspect.signature(DistributedDataParallel).parameters
+    names = {"broadcast_buffers": "forward_sync_buffers"} if "forward_sync_buffers" in parameters else {}
+    return {names.get(name, name): value for name, value in options.items()}
+
+
 def _torch(module: nn.Module, **options: Any) -> nn.Module:
-    """In its own words: since torch 2.12 or so DDP warns of the old name of this option."""
-    if (
-        "broadcast_buffers" in options
-        and "forward_sync_buffers" in inspect.signature(DistributedDataParallel).parameters
-    ):
-        options["forward_sync_buffers"] = options.pop("broadcast_buffers")
-    return torch_replicate(module, **options)
+    return torch_replicate(module, **_renamed(options))
 
 
 #: It wraps the parameters alone, so no buffer is ever sent.
@@ -32,6 +33,24 @@ TORCH = Subject(
     build=_torch,
     declares=frozenset({LOCAL_BUFFERS}),
     known="replicate.toml",
+)
+
+
+def _ddp(module: nn.Module, **options: Any) -> nn.Module:
+    return DistributedDataParallel(module, **_renamed(options))
+
+
+#: A new module around the one that it is given. On CPUs its `device_ids` must be None.
+DDP = Subject(
+    "torch.DistributedDataParallel",
+    contract="replicate",
+    build=_ddp,
+    lacks={
+        "ignored[*]": Lack(TypeError, "there is no ignored_modules"),
+        "device-id[*]": Lack(TypeError, "there is no device_id, but device_ids, a list"),
+        "inputs[gpu-*]": Lack(TypeError, "there is no device_id, but device_ids, a list"),
+    },
+    known="ddp.toml",
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from everyrank.suites import conformance
 from everyrank.suites.case import Case
-from everyrank.suites.replicate.subjects import EXEMPLAR, TORCH
+from everyrank.suites.replicate.subjects import DDP, EXEMPLAR, TORCH
 
 
 @conformance(EXEMPLAR)
@@ -16,4 +16,10 @@ def test_exemplar(case: Case) -> None:
 @conformance(TORCH)
 def test_torch(case: Case) -> None:
     """torch's composable replicate."""
+    case.run()
+
+
+@conformance(DDP)
+def test_ddp(case: Case) -> None:
+    """torch's DistributedDataParallel."""
     case.run()

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed.autograd as dist_autograd
 from everyrank.fixtures.optimizers import Row, Variant, rows
+from everyrank.fixtures.optimizers import row as find_row
 from everyrank.suites.acts import plainly, stayed, subject_acts
 from everyrank.suites.compare import check, same
 from everyrank.suites.contract import Contract, Point
@@ -136,14 +137,12 @@ def _dtypes() -> Any:
             continue
         for name, dtype in names.items():
             refused = "" if name != "complex" or "complex" in row.takes else f"{row.name} takes no complex parameters"
-            values = {"row": row, "variant": row.variant("defaults"), "dtype": dtype}
+            values = {"row": row, "variant": row.plain, "dtype": dtype}
             yield Point(f"{row.name}-{name}", 2, values, row.name == "SGD", refused, row.name)
+    sgd = find_row("SGD")
     for name, shape in (("zero-dim", ()), ("empty", (0, 3))):
-        yield Point(f"SGD-{name}", 2, {"row": _row("SGD"), "shape": shape, "dtype": torch.float64}, True, "", "SGD")
-
-
-def _row(name: str) -> Row:
-    return next(row for row in rows() if row.name == name)
+        values = {"row": sgd, "variant": sgd.plain, "shape": shape, "dtype": torch.float64}
+        yield Point(f"SGD-{name}", 2, values, True, "", "SGD")
 
 
 @law("parity.dtype", _dtypes)
@@ -154,17 +153,13 @@ def dtype(place: Arena, point: Point) -> None:
         parameters = place.own([(1, (2, 2)), (1, point.values["shape"]), (1, (3,))], kind)
     else:
         parameters = _of_row(place, point, kind)
-    row = point.values["row"]
-    with subject_acts():
-        ours = place.build(row.optimizer, parameters)
-    _trajectory(place, parameters, ours, row.optimizer([one.twin for one in parameters]), steps=3)
+    _trajectory(place, parameters, *_built(place, parameters, point), steps=3)
 
 
 def _sparse() -> Any:
     for row in rows():
         if "sparse" in row.takes and "closure" not in row.needs:
-            values = {"row": row, "variant": row.variant("defaults")}
-            yield Point(f"{row.name}-defaults", 2, values, True, "", row.name)
+            yield Point(f"{row.name}-lr", 2, {"row": row, "variant": row.plain}, True, "", row.name)
 
 
 @law("parity.sparse", _sparse)
@@ -213,7 +208,7 @@ def _positions() -> Any:
         if row.needs & {"closure", "sparse"}:
             continue
         for where, used in _POSITIONS.items():
-            values = {"row": row, "used": used}
+            values = {"row": row, "variant": row.plain, "used": used}
             yield Point(f"{row.name}-{where}", 2, values, row.name in ("SGD", "Adam"), "", row.name)
 
 
@@ -223,9 +218,7 @@ def position(place: Arena, point: Point) -> None:
     shape = (3, 2)
     parameters = place.own([(1, shape)] * 3)
     used = [parameters[number] for number in point.values["used"]]
-    with subject_acts():
-        ours = place.build(point.values["row"].optimizer, parameters)
-    reference = point.values["row"].optimizer([one.twin for one in parameters])
+    ours, reference = _built(place, parameters, point)
     comparison = place.comparison()
     for step in (1, 2, 3):
         place.step(ours, used, step)

@@ -3,88 +3,67 @@
 from __future__ import annotations
 
 import gc
-import weakref
-from collections.abc import Callable
-from typing import Any, ClassVar
+import re
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import torch
-import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from everyrank.fixtures.optimizers import rows
-from everyrank.suites.acts import subject_acts
+from everyrank.suites.acts import in_a_line, subject_acts
 from everyrank.suites.compare import check, same
 from everyrank.suites.contract import Point
+from everyrank.suites.errors import Deviation
 from everyrank.suites.rpc_optimizer import points
 from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, error_of, eventually, loss
 from everyrank.suites.rpc_optimizer.laws import CONTRACT, SGD
+from everyrank.suites.rpc_optimizer.planted import WORDS, Failing, alive, arm, make_step, step_while_held
 
 law = CONTRACT.law
 
 
-class OnePicky(Exception):
-    """An error whose pickle cannot be rebuilt on the other side."""
-
-    def __init__(self, first: str, second: str) -> None:
-        super().__init__(f"{first} {second}")
-
-
-class Failing(torch.optim.SGD):
-    """Fails where it is told to, by the name of the worker that it lives on."""
-
-    alive: ClassVar[weakref.WeakSet[Failing]] = weakref.WeakSet()
-    #: Worker -> the errors of its next steps; filled by ``arm``.
-    armed: ClassVar[dict[str, list[str]]] = {}
-
-    def __init__(self, params: Any, lr: float = 0.1, at_construction: tuple[str, ...] = ()) -> None:
-        super().__init__(params, lr=lr, momentum=0.9)
-        here = rpc.get_worker_info().name
-        Failing.alive.add(self)
-        if here in at_construction:
-            raise ValueError(f"cannot be built: sabotaged at {here}")
-
-    def step(self, closure: Any = None) -> Any:
-        here = rpc.get_worker_info().name
-        errors = Failing.armed.get(here, [])
-        if errors:
-            kind = errors.pop(0)
-            if kind == "unpicklable":
-                raise OnePicky("step", "sabotaged")
-            raise ValueError(f"step sabotaged at {here}")
-        return super().step(closure)
+#: Owners in the order of their parameters. By label: who fails, and another, who is slow.
+OWNERS = (1, 2, 0)
+_ONE = {"first": (1, 2), "middle": (2, 0), "last": (0, 1)}
+_TWO = {"but-first": (2, 0), "but-middle": (1, 0), "but-last": (1, 2)}
 
 
-def arm(kind: str) -> None:
-    """On an owner: its next step fails."""
-    Failing.armed.setdefault(rpc.get_worker_info().name, []).append(kind)
+def _one_fails() -> Iterator[Point]:
+    for label, (failing, slow) in _ONE.items():
+        yield Point(label, 3, {"failing": failing, "slow": slow}, core=True)
 
 
-def alive() -> int:
-    """On an owner: how many optimizers of ours live there."""
-    gc.collect()
-    return len(Failing.alive)
+def _two_fail() -> Iterator[Point]:
+    for label, failing in _TWO.items():
+        yield Point(label, 3, {"failing": failing}, core=True)
 
 
-def _stepping(place: Arena, ours: Any, parameters: list[Parameter], step: int) -> Callable[[], None]:
-    def action() -> None:
-        with dist_autograd.context() as context_id:
-            total = place.remote_loss(parameters, place.inputs(parameters, step), loss)
-            dist_autograd.backward(context_id, [total])
-            ours.step(context_id)
-
-    return action
+def _owned(place: Arena) -> list[Parameter]:
+    return place.own([(owner, (number + 2,)) for number, owner in enumerate(OWNERS)])
 
 
-@law("errors.constructor", lambda: points.plain(3))
+def _others_step(
+    place: Arena, healthy: Any, parameters: list[Parameter], failing: Collection[int], step: int
+) -> None:
+    """In the reference: who failed did not step, and keeps its momentum; the others are done."""
+    pairs = zip(parameters, place.inputs(parameters, step), strict=True)
+    for one in parameters:
+        one.twin.grad = None
+    torch.stack([loss(one.twin, data) for one, data in pairs if one.owner not in failing]).sum().backward()
+    healthy.step()
+
+
+@law("errors.constructor", _one_fails)
 def constructor(place: Arena, point: Point) -> None:
     """An error in a remote constructor reaches the caller: type, message, worker; nothing half-built stays."""
-    parameters = place.own([(1, (3,)), (2, (4,)), (0, (2,))])
+    parameters, name = _owned(place), f"worker{point.values['failing']}"
     before = place.values()
     error = error_of(
-        lambda: place.build(Failing, parameters, at_construction=("worker1",)), "a constructor that fails on worker1"
+        lambda: place.build(Failing, parameters, at_construction=(name,)), f"a constructor that fails on {name}"
     )
     check(isinstance(error, ValueError), f"the error is a {type(error).__name__}, not a ValueError")
     check("cannot be built" in str(error), f"the error's text does not tell the cause: {error}")
-    check("worker1" in str(error), f"the error's text does not name worker1: {error}")
+    check(name in str(error), f"the error's text does not name {name}: {error}")
     error.__traceback__ = None
     del error
     gc.collect()
@@ -95,25 +74,27 @@ def constructor(place: Arena, point: Point) -> None:
         same(value, before[name], f"{name}, after the refused construction")
 
 
-@law("errors.step", lambda: points.plain(3))
+@law("errors.step", _one_fails)
 def in_step(place: Arena, point: Point) -> None:
     """An error in a remote step reaches the caller with type and worker, after all owners are done; then it works."""
-    parameters = place.own([(1, (3,)), (2, (4,)), (0, (2,))])
+    parameters, failing = _owned(place), point.values["failing"]
     with subject_acts():
         ours = place.build(Failing, parameters)
     healthy = SGD([one.twin for one in parameters], lr=0.1, momentum=0.9)
     place.step(ours, parameters, 1)
     place.reference_step(healthy, parameters, 1)
-    place.on(1, arm, "value")
-    error = error_of(_stepping(place, ours, parameters, 2), "a step that fails on worker1")
+    place.on(failing, arm, WORDS[failing])
+    raised = step_while_held(place, ours, parameters, 2, point.values["slow"])
+    check(bool(raised), f"a step that fails on worker{failing} did not raise")
+    (error,) = raised
     check(isinstance(error, ValueError), f"the error is a {type(error).__name__}, not a ValueError")
-    check("worker1" in str(error), f"the error's text does not name worker1: {error}")
-    # worker1 did not step: its twin keeps its place and its momentum; the others are done.
-    inputs = place.inputs(parameters, 2)
-    for one in parameters:
-        one.twin.grad = None
-    torch.stack([loss(one.twin, data) for one, data in zip(parameters[1:], inputs[1:], strict=True)]).sum().backward()
-    healthy.step()
+    check(f"worker{failing}" in str(error), f"the error's text does not name worker{failing}: {error}")
+    _others_step(place, healthy, parameters, {failing}, 2)
+    _goes_on(place, ours, healthy, parameters)
+
+
+def _goes_on(place: Arena, ours: Any, healthy: Any, parameters: list[Parameter]) -> None:
+    """After a second step that has failed on some owners: all are where they should be, and the third step works."""
     comparison = place.comparison()
     comparison.step(2, place.values(), place.twins())
     place.step(ours, parameters, 3)
@@ -122,17 +103,35 @@ def in_step(place: Arena, point: Point) -> None:
     comparison.verdict()
 
 
-@law("errors.several", lambda: points.plain(3))
+@law("errors.several", _two_fail)
 def several(place: Arena, point: Point) -> None:
-    """When several workers fail, all are reported, each under its own name."""
-    parameters = place.own([(1, (3,)), (2, (4,))])
+    """When several workers fail, all are reported, each under its own name; then it works."""
+    parameters, failing = _owned(place), point.values["failing"]
     with subject_acts():
         ours = place.build(Failing, parameters)
-    for owner in (1, 2):
-        place.on(owner, arm, "value")
-    error = error_of(_stepping(place, ours, parameters, 1), "a step that fails on two workers")
-    for name in ("worker1", "worker2"):
-        check(f"sabotaged at {name}" in str(error), f"the error does not report {name}: {error}")
+    healthy = SGD([one.twin for one in parameters], lr=0.1, momentum=0.9)
+    place.step(ours, parameters, 1)
+    place.reference_step(healthy, parameters, 1)
+    for owner in failing:
+        place.on(owner, arm, WORDS[owner])
+    error = error_of(lambda: make_step(place, ours, parameters, 2), "a step that fails on two workers")
+    _others_step(place, healthy, parameters, failing, 2)
+    _goes_on(place, ours, healthy, parameters)
+    text = str(error)
+    for owner in failing:
+        check(f"worker{owner}" in text, f"the error does not name worker{owner}: {text}")
+        check(WORDS[owner] in text, f"the error does not say what went wrong on worker{owner}: {text}")
+    check(_each_under_its_name(text, failing), f"an error stands under another worker's name: {text}")
+
+
+def _each_under_its_name(text: str, failing: Collection[int]) -> bool:
+    """Whether each error follows its worker's name, or each comes before it."""
+    before = after = True
+    for owner in failing:
+        head, _, tail = text.partition(WORDS[owner])
+        names = re.findall(r"worker\d+", head)[-1:], re.findall(r"worker\d+", tail)[:1]
+        before, after = before and names[0] == [f"worker{owner}"], after and names[1] == [f"worker{owner}"]
+    return before or after
 
 
 @law("errors.unpicklable", lambda: points.plain(2))
@@ -142,7 +141,9 @@ def unpicklable(place: Arena, point: Point) -> None:
     with subject_acts():
         ours = place.build(Failing, parameters)
     place.on(1, arm, "unpicklable")
-    error = error_of(_stepping(place, ours, parameters, 1), "a step that fails with an error that cannot travel")
+    error = error_of(
+        lambda: make_step(place, ours, parameters, 1), "a step that fails with an error that cannot travel"
+    )
     check("step sabotaged" in str(error), f"the text of the error was lost: {type(error).__name__}: {error}")
 
 
@@ -173,10 +174,26 @@ def arguments(place: Arena, point: Point) -> None:
     row, invalid = point.values["row"], point.values["invalid"]
     parameters = place.own(points.shapes(row, [1, 1]))
     error = error_of(lambda: place.build(row.optimizer, parameters, **invalid.make()), f"{invalid.name}")
-    check(isinstance(error, invalid.error), f"raises {type(error).__name__}, not {invalid.error.__name__}: {error}")
+    if not isinstance(error, invalid.error):  # the error goes along: a subject may have declared that it refuses so
+        raise Deviation(f"raises {type(error).__name__}, not {invalid.error.__name__}: {in_a_line(error)}") from error
 
 
 def non_leaf(rref: Any) -> torch.Tensor:
     """On an owner."""
     result: torch.Tensor = rref.local_value() * 2
     return result
+
+
+@law("wait", _one_fails)
+def wait(place: Arena, point: Point) -> None:
+    """step returns when the slowest owner is done, and not before."""
+    parameters = _owned(place)
+    with subject_acts():
+        ours = place.build(Failing, parameters)
+    healthy = SGD([one.twin for one in parameters], lr=0.1, momentum=0.9)
+    comparison = place.comparison()
+    for error in step_while_held(place, ours, parameters, 1, point.values["slow"]):
+        raise Deviation(f"raised {in_a_line(error)}") from error
+    place.reference_step(healthy, parameters, 1)
+    comparison.step(1, place.values(), place.twins())
+    comparison.verdict()

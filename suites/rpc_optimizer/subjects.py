@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from everyrank.fixtures import optimizers
 from everyrank.fixtures.exemplars.rpc_optimizer import RpcOptimizer
-from everyrank.suites.subject import Subject
+from everyrank.suites.subject import Lack, Subject
 from torch.distributed.optim import DistributedOptimizer
+from torch.distributed.optim.utils import functional_optim_map
 
 
 def _eager(optimizer: Any, parameters: Any, *args: Any, **kwargs: Any) -> DistributedOptimizer:
@@ -21,9 +23,34 @@ def _eager(optimizer: Any, parameters: Any, *args: Any, **kwargs: Any) -> Distri
         state._enabled.enabled = enabled
 
 
+def _refused_by_torchscript() -> dict[str, Lack]:
+    """What the functional twins refuse loudly: kernels that are not scripted, and arguments that they do not have."""
+    lacks = {}
+    for row in optimizers.TABLE:
+        if row.optimizer not in functional_optim_map:
+            continue
+        for variant in row.variants:
+            cases = f"parity.*[{row.name}-{variant.name}-ws3]"
+            if variant.arguments.get("foreach") or variant.arguments.get("fused"):
+                lacks[cases] = Lack(RuntimeError, "torch.jit.script does not support foreach and fused")
+            if variant.arguments.get("decoupled_weight_decay"):
+                lacks[cases] = Lack(TypeError, "the functional twin has no decoupled_weight_decay")
+        lacks[f"errors.arguments[{row.name}-lr-two-elements-ws2]"] = Lack(RuntimeError, "refused, by another error")
+    lacks["errors.arguments[*-fused-differentiable-ws2]"] = Lack(
+        TypeError, "the functional twins have no differentiable"
+    )
+    return lacks
+
+
 EXEMPLAR = Subject("everyrank.RpcOptimizer", contract="rpc-optimizer", build=RpcOptimizer)
 SCRIPTED = Subject(
-    "torch.DistributedOptimizer.scripted", contract="rpc-optimizer", build=DistributedOptimizer, known="scripted.toml"
+    "torch.DistributedOptimizer.scripted",
+    contract="rpc-optimizer",
+    build=DistributedOptimizer,
+    lacks=_refused_by_torchscript(),
+    known="scripted.toml",
+    # Of each functional optimizer that it scripts; torch raises it whatever the filters say.
+    warns=("ignore:`TorchScript` support for functional optimizers is deprecated:DeprecationWarning",),
 )
 EAGER = Subject("torch.DistributedOptimizer.eager", contract="rpc-optimizer", build=_eager, known="eager.toml")
 

@@ -178,16 +178,24 @@ class Arena:
         drawn = noise(one.twin.shape, one.twin.dtype, self.generator(step, one.number, rank, 2))
         return drawn.to(self.world.device)
 
-    def give_sparse_gradients(self, parameters: Sequence[Parameter], step: int) -> None:
-        """Gradients of some rows only: the first, the last, and one that changes with the step."""
+    def give_sparse_gradients(self, parameters: Sequence[Parameter], step: int, repeated: bool = False) -> None:
+        """Gradients of some rows only: the first, the last, and one that changes with the step.
+
+        ``repeated``: as an embedding that is looked up in any order, and twice for the first row and the last.
+        """
         for one in parameters:
             length = one.twin.shape[0]
             rows = sorted({0, length - 1, step % length})
-            values = self.data(one, step)
-            one.twin.grad = sparse_rows(rows, 0, values)
+            if repeated:
+                rows = [length - 1, *rows[:-1][::-1], length - 1, 0]
+            data = self.data(one, step)
+            values = torch.stack([data[row] * (1 + number) for number, row in enumerate(rows)])
+            one.twin.grad = sparse_rows(rows, values, one.twin.shape)
             for tensor, index in one.pieces:
-                mine = [row for row in rows if index[0].start <= row < index[0].stop]
-                tensor.grad = sparse_rows(mine, index[0].start, values[index])
+                mine = [number for number, row in enumerate(rows) if index[0].start <= row < index[0].stop]
+                local = [rows[number] - index[0].start for number in mine]
+                columns = (slice(None), *index[1:])
+                tensor.grad = sparse_rows(local, values[mine][columns], tensor.shape)
 
     def closure(
         self, parameters: Sequence[Parameter], step: int, of_twins: bool = False
@@ -277,11 +285,10 @@ class Arena:
         if self.parted:  # the others have heard of it, or have ended
             return
         self._met = -1
-        kind = "" if trouble is None else "deviation" if isinstance(trouble, Deviation) else "error"
-        texts = self.meet("the end of the case", f"{kind}\n{trouble}" if kind else "")
-        for rank, text in enumerate(texts):
-            if text.startswith("deviation"):
-                raise Deviation(f"on rank {rank}: {text.partition(chr(10))[2]}")
+        found = trouble.packed() if isinstance(trouble, Deviation) else ""
+        for rank, packed in enumerate(self.meet("the end of the case", found)):
+            if packed:
+                raise Deviation.unpacked(packed, f"on rank {rank}: ")
 
 
 @contextlib.contextmanager
@@ -346,8 +353,8 @@ def coarse(value: torch.Tensor) -> torch.Tensor:
     return (value * 64).round() / 64 if not value.is_complex() else value
 
 
-def sparse_rows(rows: list[int], start: int, values: torch.Tensor) -> torch.Tensor:
-    """A sparse gradient: these rows of the whole, as a shard that begins at ``start`` has them."""
-    local = torch.tensor([row - start for row in rows], dtype=torch.int64, device=values.device)
-    made = torch.sparse_coo_tensor(local.unsqueeze(0), values[local], values.shape, check_invariants=False)
-    return made.coalesce()
+def sparse_rows(rows: list[int], values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """A sparse gradient: these values for these rows, which are in any order, and added up where one is repeated."""
+    index = torch.tensor(rows, dtype=torch.int64, device=values.device).unsqueeze(0)
+    made = torch.sparse_coo_tensor(index, values, tuple(shape), check_invariants=False)
+    return made if len(set(rows)) < len(rows) or rows != sorted(rows) else made.coalesce()

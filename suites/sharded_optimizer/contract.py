@@ -3,9 +3,14 @@
 A subject is ``build(optimizer_class, named_parameters, *arguments, **keywords)``, where ``named_parameters`` maps
 names to tensors, some whole and some a ShardedTensor. What it returns has
 
-- ``step(closure=None)``, ``zero_grad(set_to_none=True)``, ``state_dict()`` and ``load_state_dict(state)``;
+- ``step(closure=None)``, ``zero_grad(set_to_none=True)``, ``state_dict()`` and ``load_state_dict(state)``, where
+  the state is of whatever form the subject likes: each rank gives a ``copy.deepcopy`` of what it got to a fresh
+  subject over the same names, which may come in another order within their groups;
 - ``add_param_group(group)``, where ``group["params"]`` maps names to tensors as well;
 - ``clip_grad_norm_(max_norm, norm_type=2.0)``, which returns the norm.
+
+Where it has ``param_groups``, an option that is set there counts from the next step on, as with torch.optim; only
+generated sequences set any.
 
 Two tools for modules stand beside it, as attributes of ``build``, which is most simply a class:
 
@@ -14,14 +19,22 @@ Two tools for modules stand beside it, as attributes of ``build``, which is most
 
 A subject without one of these, ``step`` apart, declares a lack with AttributeError for the laws that need it.
 
-All run on every rank of the default group. A closure returns the loss of the whole model, the same on all ranks.
-A subject that leaves the gradients of whole parameters to its caller declares ``caller-syncs-whole``.
+A subclass of an optimizer of torch.optim treats a tensor as its base does: element by element, or as a whole.
+``parity.subclass``, ``parity.whole-tensor[*-subclass-*]``, ``errors.rank[step-*]`` and ``errors.rank[after-step-*]``
+use classes that torch does not have; a subject that refuses these, or those that look at the whole tensor, declares
+a lack with NotImplementedError.
+
+All run on every rank of the default group. An error on one rank is raised on every rank; its text holds ``rank`` with
+the number, and the text of its cause (the name of its class, where it has no text). A closure returns the loss of the
+whole model, the same on all ranks. A subject that leaves the gradients of whole parameters to its caller declares
+``caller-syncs-whole``.
 """
 
 from __future__ import annotations
 
-from everyrank.suites.sharded_optimizer import laws, laws_of_models
+from everyrank.suites.sharded_optimizer import laws, laws_of_errors, laws_of_models
 
 CONTRACT = laws.CONTRACT
 
 assert laws_of_models.CONTRACT is CONTRACT
+assert laws_of_errors.CONTRACT is CONTRACT

@@ -70,6 +70,11 @@ def first_without(shape: Shape, dim: int, size: int) -> list[Block]:
     return along(shape, dim, range(1, size), chunks(shape[dim], size - 1))
 
 
+def on_rank_one(shape: Shape, dim: int, size: int) -> list[Block]:
+    """Everything in the shard of rank 1; every other rank has a shard without elements."""
+    return along(shape, dim, range(size), [shape[dim] if rank == 1 else 0 for rank in range(size)])
+
+
 def grid(shape: Shape, dim: int, size: int) -> list[Block]:
     """Cut along both dimensions, two by two, and dealt in turn."""
     tops, lefts = chunks(shape[0], 2), chunks(shape[1], 2)

@@ -66,8 +66,9 @@ def step(
         with subject_acts():
             ours.step(place.closure(parameters, number))
         return
-    if "sparse" in row.needs:
-        place.give_sparse_gradients(parameters, number)
+    repeated = point.values.get("repeated", False)
+    if repeated or "sparse" in row.needs:
+        place.give_sparse_gradients(parameters, number, repeated)
     else:
         place.give_gradients(parameters, number, own)
     with subject_acts():
@@ -93,7 +94,7 @@ def _dtype(point: Point) -> torch.dtype:
 @law("parity.shard", points.shards)
 def shard(place: Arena, point: Point) -> None:
     """After each of 10 steps with new data each rank's shard equals that slice of the reference, bit for bit."""
-    sparse = "sparse" in point.values["row"].needs
+    sparse = "sparse" in point.values["row"].needs or point.values.get("repeated", False)
     parameters = place.make(points.uneven(point.values["dim"], not sparse), _dtype(point))
     trajectory(place, built(place, parameters, point), point, parameters, steps=10)
 
@@ -115,30 +116,37 @@ def whole(place: Arena, point: Point) -> None:
     trajectory(place, built(place, parameters, point), point, parameters, steps=3, own=True)
 
 
-class Normalized(SGD):
-    """A user's own: it divides each gradient by its norm, over the whole tensor."""
+class Signed(SGD):
+    """A user's own, element by element as its base: it takes the sign of each gradient."""
 
     def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    parameter.grad = parameter.grad / (1.0 + parameter.grad.norm())
+                    parameter.grad = parameter.grad.sign()
         return super().step(closure)
 
 
-def _subclass(point: Point) -> Any:
+def unchanged(base: Any) -> Any:
+    """A subclass that does nothing of its own."""
+    return type(f"Unchanged{base.__name__}", (base,), {})
+
+
+@law("parity.subclass", points.subclasses)
+def subclass(place: Arena, point: Point) -> None:
+    """A subclass, with or without a step of its own, steps each shard as it steps that slice of the whole tensor."""
     base: Any = point.values["row"].optimizer
-    chosen = point.values.get("subclass")
-    if chosen == "normalized":
-        return Normalized
-    return type(f"Unchanged{base.__name__}", (base,), {}) if chosen else base
+    parameters = place.make([Spec((7, 3)), Spec((4, 3), None), Spec((5,))])
+    chosen = Signed if point.label == "signed-SGD" else unchanged(base)
+    trajectory(place, built(place, parameters, point, chosen), point, parameters, steps=3)
 
 
 @law("parity.whole-tensor", points.whole_tensors)
 def whole_tensor(place: Arena, point: Point) -> None:
-    """An optimizer that looks at the whole tensor, or a subclass that may, steps as it does on the whole tensor."""
+    """An optimizer that looks at the whole tensor, or a subclass of one, steps as it does on the whole tensor."""
     parameters = place.make(point.values["specs"])
-    pair = built(place, parameters, point, _subclass(point))
+    base = point.values["row"].optimizer
+    pair = built(place, parameters, point, unchanged(base) if point.values.get("subclass") else base)
     evaluates = "closure" in point.values["row"].needs  # many times a step
     trajectory(place, pair, point, parameters, steps=2 if evaluates else 4)
 
@@ -190,8 +198,10 @@ def closure(place: Arena, point: Point) -> None:
     parameters = place.make(point.values["specs"])
     ours, reference = built(place, parameters, point)
     comparison = place.comparison()
+    counts: list[dict[str, int]] = []
+    losses: list[tuple[Any, torch.Tensor]] = []
     for number in (1, 2):
-        counted: dict[str, int] = {"ours": 0, "torch.optim": 0}
+        counted = {"ours": 0, "torch.optim": 0}
 
         def count(who: str, evaluate: Callable[[], Any], counted: dict[str, int] = counted) -> Callable[[], Any]:
             def counting() -> Any:
@@ -203,17 +213,22 @@ def closure(place: Arena, point: Point) -> None:
         expected = reference.step(count("torch.optim", place.closure(parameters, number, of_twins=True)))
         with subject_acts():
             loss = ours.step(count("ours", place.closure(parameters, number)))
-        check(loss is not None, "step returned None instead of the closure's loss")
-        check(
-            bool(torch.as_tensor(loss) == torch.as_tensor(expected)),
-            f"step {number} returned {float(loss)}, not the closure's loss {float(expected)}",
-        )
+        place.compare(comparison, number)
+        counts.append(counted)
+        losses.append((loss, torch.as_tensor(expected)))
+    # The loss comes last: one that is lost, as a ledger may say, hides nothing else.
+    comparison.verdict()
+    for number, counted in enumerate(counts, 1):
         check(
             counted["ours"] == counted["torch.optim"],
             f"step {number} evaluated the closure so often: {counted}",
         )
-        place.compare(comparison, number)
-    comparison.verdict()
+    for number, (loss, expected) in enumerate(losses, 1):
+        check(loss is not None, "step returned None instead of the closure's loss")
+        check(
+            bool(torch.as_tensor(loss) == expected),
+            f"step {number} returned {float(loss)}, not the closure's loss {float(expected)}",
+        )
 
 
 @law("clip", points.clips)

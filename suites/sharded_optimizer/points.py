@@ -9,7 +9,7 @@ import torch
 from everyrank.fixtures.optimizers import Row, Variant, row, rows
 from everyrank.suites.contract import Point
 from everyrank.suites.sharded_optimizer.arena import Spec
-from everyrank.suites.sharded_optimizer.geometry import GEOMETRIES, Geometry, chunked
+from everyrank.suites.sharded_optimizer.geometry import GEOMETRIES, Geometry, chunked, on_rank_one
 
 #: Written for a GPU, or refused on leaves.
 _NOT_HERE = {"cuda", "non-leaf"}
@@ -55,6 +55,8 @@ def shards() -> Iterator[Point]:
             if name != "complex" or "complex" in each.takes:
                 yield point(f"{each.name}-{name}", each, "defaults", dim=0, dtype=dtype)
         yield point(f"{each.name}-defaults-dim0", each, "defaults", 4, dim=0)
+        if "sparse" in each.needs | each.takes and each.name != "LBFGS":
+            yield point(f"{each.name}-repeated-rows", each, "lr", core=each.name == "Adagrad", dim=0, repeated=True)
 
 
 _CORE_CUTS = {"uneven", "several-shards", "last-without-shard", "grid"}
@@ -107,6 +109,8 @@ def beside() -> Iterator[Point]:
     for each in elementwise():
         if "sparse" not in each.needs:
             yield point(f"each-{each.name}", each, "defaults", specs=_BESIDE["beside"])
+            if each.name not in ("SGD", "Adam"):
+                yield point(f"empty-{each.name}", each, "everything", specs=_BESIDE["empty"])
     for size in (1, 2, 4):
         yield point("beside-SGD-momentum", row("SGD"), "momentum", size, specs=_BESIDE["beside"])
     for name in ("fp32", "bf16", "complex"):
@@ -125,22 +129,32 @@ def whole_tensors() -> Iterator[Point]:
     for each in rows():
         if "whole-tensor" in each.needs:
             for name in ("several-shards", "permuted", "last-without-shard", "grid"):
-                specs = [Spec((6, 4), GEOMETRIES[name][0]), Spec((4, 5), GEOMETRIES[name][0])]
+                how = GEOMETRIES[name][0]
+                specs = [Spec((6, 4), how), Spec((3, 5), None), Spec((11, 5), how)]
                 core = (each.name, name) == ("Muon", "permuted")
                 yield point(f"{each.name}-{name}", each, "defaults", core=core, specs=specs)
             core = each.name == "Muon"
             yield point(f"{each.name}-dim1", each, "defaults", core=core, specs=matrices(chunked, 1))
             for size in (2, 4):
                 yield point(f"{each.name}-ranks", each, "defaults", size, specs=matrices(chunked, 0))
-            yield point(f"{each.name}-subclass", each, "defaults", specs=matrices(chunked, 0), subclass="unchanged")
-    yield point(
-        "normalized-SGD", row("SGD"), "momentum", core=True, specs=matrices(chunked, 0), subclass="normalized"
-    )
+            if "closure" not in each.needs:
+                specs = [Spec((4, 5), on_rank_one), Spec((3, 5), None)]
+                yield point(f"empty-shard-{each.name}", each, "lr", specs=specs)
+            specs = matrices(chunked, 0)
+            yield point(f"{each.name}-subclass", each, "defaults", core=core, specs=specs, subclass=True)
+
+
+def subclasses() -> Iterator[Point]:
+    """A do-nothing subclass of every optimizer that a shard can be stepped by, and one with a step of its own."""
+    for each in elementwise():
+        if "sparse" not in each.needs:
+            yield point(f"unchanged-{each.name}", each, "everything", core=each.name == "Adam")
+    yield point("signed-SGD", row("SGD"), "everything", core=True)
 
 
 def matrices(how: Geometry, dim: int) -> list[Spec]:
-    """Matrices only, since some take no others: two sharded, one whole."""
-    return [Spec((7, 4), how, dim), Spec((3, 5), None), Spec((5, 6), how, dim)]
+    """Matrices only, since some take no others: two sharded, none of whose shards is empty, and one whole."""
+    return [Spec((7, 5), how, dim), Spec((3, 5), None), Spec((8, 6), how, dim)]
 
 
 def nones() -> Iterator[Point]:
@@ -158,11 +172,12 @@ def zeros() -> Iterator[Point]:
 
 
 def closures() -> Iterator[Point]:
+    """Every optimizer; those that look at the whole tensor over whole ones: `parity.whole-tensor` has shards."""
     for each in rows():
         if "sparse" not in each.needs and "2d" not in each.needs:
-            yield point(
-                each.name, each, "defaults", core=each.name == "Adam", specs=[Spec((7, 3)), Spec((4, 3), None)]
-            )
+            cut = None if "whole-tensor" in each.needs else chunked
+            specs = [Spec((7, 3), cut), Spec((4, 3), None)]
+            yield point(each.name, each, "defaults", core=each.name == "Adam", specs=specs)
 
 
 def clips() -> Iterator[Point]:
@@ -181,6 +196,8 @@ def saved() -> Iterator[Point]:
         for variant in ("defaults", "everything"):
             core = (each.name, variant) in {("SGD", "everything"), ("Adam", "defaults")}
             yield point(f"{each.name}-{variant}", each, variant, core=core)
+    for each in (row("SGD"), row("Adam")):
+        yield point(f"reordered-{each.name}", each, "everything", core=True, reordered=True)
 
 
 def grouped() -> Iterator[Point]:

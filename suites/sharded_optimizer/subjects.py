@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from everyrank.fixtures.exemplars.sharded_optimizer import ShardedOptimizer
 from everyrank.suites.sharded_optimizer.arena import CALLER_SYNCS
 from everyrank.suites.subject import Lack, Subject
@@ -30,17 +29,16 @@ class _Torch(TorchShardedOptimizer):
         path, _, last = name.rpartition(".")
         shard_parameter(module.get_submodule(path), last, spec)
 
-    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-        return torch.nn.utils.clip_grad_norm_(self.named_params.values(), max_norm, norm_type)
-
 
 _STATE = Lack(NotImplementedError, "torch's ShardedOptimizer has no state dict and takes no further group")
+
+_CLIP = Lack(AttributeError, "torch's ShardedOptimizer has no clip_grad_norm_")
 
 TORCH = Subject(
     "torch.ShardedOptimizer",
     contract="sharded-optimizer",
     build=_Torch,
-    lacks={"state.*": _STATE},
+    lacks={"state.*": _STATE, "clip[*]": _CLIP},
     known="torch.toml",
     declares=frozenset({CALLER_SYNCS}),
 )
@@ -52,6 +50,7 @@ TORCH_CUDA = Subject(
     build=_Torch,
     sizes=(4,),
     device="cuda",
+    lacks={"clip[*]": _CLIP},
     known="torch_cuda.toml",
     declares=frozenset({CALLER_SYNCS}),
 )

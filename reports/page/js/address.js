@@ -1,6 +1,9 @@
 // What is seen stands in the address: it can be kept, sent and gone back from.
 
-const VIEWS = ["matrix", "cases", "time", "findings", "history"];
+/** In the order of their tabs: a page opens on the first. */
+const VIEWS = PLAIN
+  ? ["cases", "matrix", "time", "findings", "history"]
+  : ["matrix", "cases", "time", "findings", "history"];
 const FILTERS = ["q", "outcome", "subject", "law", "optimizer", "size", "worker"];
 const FIELDS = ["view", ...FILTERS, "sort", "paint", "case", "scope"];
 
@@ -9,7 +12,7 @@ function parsed(hash) {
   const given = new URLSearchParams(hash.replace(/^#/, ""));
   const state = {};
   for (const field of FIELDS) state[field] = given.get(field) || "";
-  state.view = VIEWS.includes(state.view) ? state.view : "matrix";
+  state.view = VIEWS.includes(state.view) ? state.view : VIEWS[0];
   state.outcome = state.outcome.split(",").filter((one) => OUTCOMES.includes(one));
   return state;
 }
@@ -18,7 +21,7 @@ function formatted(state) {
   const parts = new URLSearchParams();
   for (const field of FIELDS) {
     const value = field === "outcome" ? state.outcome.join(",") : state[field];
-    if (value && !(field === "view" && value === "matrix")) parts.set(field, value);
+    if (value && !(field === "view" && value === VIEWS[0])) parts.set(field, value);
   }
   return "#" + parts.toString();
 }

@@ -1,14 +1,59 @@
 // The list of cases. However many there are, only those in sight are in the document.
 
+const HAS_ERRORS = column.ulps.some((ulps) => ulps !== null);
+
+/** A column: what it is sorted by, how wide it is, how wide beside an open case, and on paper ("" for not there). */
 const COLUMNS = [
-  { key: "outcome", name: "", less: worstFirst },
-  { key: "case", name: "case", less: (one, other) => nameOf(one).localeCompare(nameOf(other), "en") },
-  { key: "subject", name: "subject", less: (one, other) => column.subject[one] - column.subject[other] },
-  { key: "size", name: "ranks", less: (one, other) => column.size[one] - column.size[other] },
-  { key: "error", name: "error", less: (one, other) => errorRank(other) - errorRank(one) },
-  { key: "time", name: "time", less: (one, other) => column.seconds[other] - column.seconds[one] },
-  { key: "message", name: "message", less: (one, other) => messageOf(other).localeCompare(messageOf(one), "en") },
-];
+  { key: "outcome", name: "", less: worstFirst, wide: "34px", beside: "34px", paper: "18px" },
+  {
+    key: "case",
+    name: CASE,
+    less: (one, other) => nameOf(one).localeCompare(nameOf(other), "en"),
+    wide: "minmax(180px, 2.2fr)",
+    beside: "minmax(180px, 2fr)",
+    paper: "minmax(0, 2fr)",
+  },
+  {
+    key: "subject",
+    name: "subject",
+    less: (one, other) => column.subject[one] - column.subject[other],
+    wide: "minmax(110px, 1fr)",
+    beside: "minmax(100px, 1fr)",
+    paper: "minmax(0, 1.3fr)",
+  },
+  {
+    key: "size",
+    name: "ranks",
+    less: (one, other) => column.size[one] - column.size[other],
+    wide: "52px",
+    beside: "0",
+    paper: "36px",
+  },
+  {
+    key: "error",
+    name: "error",
+    less: (one, other) => errorRank(other) - errorRank(one),
+    wide: "96px",
+    beside: "90px",
+    paper: "76px",
+  },
+  {
+    key: "time",
+    name: "time",
+    less: (one, other) => column.seconds[other] - column.seconds[one],
+    wide: "74px",
+    beside: "70px",
+    paper: "58px",
+  },
+  {
+    key: "message",
+    name: "message",
+    less: (one, other) => messageOf(other).localeCompare(messageOf(one), "en"),
+    wide: "minmax(120px, 2.4fr)",
+    beside: "0",
+    paper: "",
+  },
+].filter((by) => !(by.key === "subject" && PLAIN) && !(by.key === "error" && !HAS_ERRORS));
 
 /** For sorting: what cannot be told in figures is the largest, and no error at all the least. */
 function errorRank(index) {
@@ -19,7 +64,8 @@ function errorRank(index) {
 const narrow = matchMedia("screen and (max-width: 760px)");
 const rowHeight = () => (narrow.matches ? 58 : 28);
 
-const list = { indices: [], at: 0, body: null, space: null, drawn: "" };
+/** The cases in their order, and the lines that they stand on: a place in that order, or the head of a file. */
+const list = { indices: [], lines: [], at: 0, body: null, space: null, drawn: "" };
 
 /** Sorted by a column; a dash before its name turns it round. */
 function sorted(indices, by) {
@@ -27,6 +73,30 @@ function sorted(indices, by) {
   const less = by.startsWith("-") ? (one, other) => found.less(other, one) : found.less;
   return [...indices].sort((one, other) => less(one, other) || one - other);
 }
+
+/** Plain tests stand under their files, until they are sorted by something else. */
+const byFile = (sort) => PLAIN && FILES.size > 1 && sort === "";
+
+/** The cases as the list shows them: files with what needs a person first, and in each file its worst tests. */
+function ordered(indices, sort) {
+  if (!byFile(sort)) return sorted(indices, sort);
+  const files = [...grouped(indices, (index) => column.law[index]).values()];
+  return files
+    .map((tests) => sorted(tests, ""))
+    .sort((one, other) => worstFirst(one[0], other[0]))
+    .flat();
+}
+
+/** What stands on each line: the head of a file before its first test, and each case by its place. */
+function linesOf(order, sort) {
+  const places = [...order.keys()];
+  if (!byFile(sort)) return places;
+  const starts = (at) => at === 0 || column.law[order[at]] !== column.law[order[at - 1]];
+  const files = grouped(order, (index) => column.law[index]);
+  return places.flatMap((at) => (starts(at) ? [{ tests: files.get(column.law[order[at]]) }, at] : [at]));
+}
+
+const lineOf = (at) => list.lines.indexOf(at);
 
 function heading(of, by) {
   const now = of.sort.replace(/^-/, "") === by.key || (by.key === "outcome" && !of.sort);
@@ -48,51 +118,85 @@ function heading(of, by) {
   );
 }
 
-function row(at) {
+/** What a column shows of a case. */
+const CELLS = {
+  outcome: (index) => glyph(outcomeOf(index), outcomeOf(index)),
+  case: (index) => [!byFile(state.sort) && el("span", { class: "group", text: groupOf(index) }), titleOf(index)],
+  subject: (index) => words(subjectOf(index)),
+  size: (index) => (column.size[index] ? String(column.size[index]) : "–"),
+  error: (index) => errorText(column.ulps[index]),
+  time: (index) => (column.seconds[index] ? duration(secondsOf(index)) : "–"),
+  message: (index) => brief(messageOf(index), 240),
+};
+
+const errorText = (ulps) => (ulps === null ? "" : ulps === 0 ? "exact" : `${figure(ulps)} ulp`);
+
+function row(at, line) {
   const index = list.indices[at];
-  const error = column.ulps[index];
-  const part = (key, ...inner) => el("span", { role: "gridcell", class: `c-${key}` }, inner);
   const made = el(
     "div",
     {
       role: "row",
       class: "row",
       id: `row-${at}`,
-      "aria-rowindex": at + 2,
+      "aria-rowindex": line + 2,
       "aria-selected": String(at === list.at),
       "data-red": isRed(index),
       on: { click: () => openFromList(at) },
     },
-    part("outcome", glyph(outcomeOf(index), outcomeOf(index))),
-    part(
-      "case",
-      el("span", { class: "group", text: lawOf(index).contract ? lawOf(index).contract + "/" : "" }),
-      nameOf(index),
-    ),
-    part("subject", words(subjectOf(index))),
-    part("size", column.size[index] ? String(column.size[index]) : "–"),
-    part("error", error === null ? "" : error === 0 ? "exact" : `${figure(error)} ulp`),
-    part("time", column.seconds[index] ? duration(secondsOf(index)) : "–"),
-    part("message", brief(messageOf(index), 160)),
+    COLUMNS.map(({ key }) => el("span", { role: "gridcell", class: `c-${key}` }, CELLS[key](index))),
   );
-  made.style.transform = `translateY(${at * rowHeight()}px)`;
+  return placedAt(made, line);
+}
+
+/** The head of a file: its name, and how many of its tests need a person. */
+function fileRow(tests, line) {
+  const law = lawOf(tests[0]);
+  const red = tests.filter(isRed).length;
+  const made = el(
+    "div",
+    { role: "row", class: "file", "aria-rowindex": line + 2, "data-red": red > 0 },
+    el(
+      "span",
+      { role: "rowheader" },
+      el(
+        "button",
+        {
+          type: "button",
+          tabindex: "-1",
+          title: `only ${law.key}`,
+          on: { click: () => go({ law: law.key, case: "", scope: "" }) },
+        },
+        lawName(law),
+      ),
+    ),
+    el("span", {
+      role: "gridcell",
+      class: "sum",
+      text: red ? `${count(red)} red of ${count(tests.length)}` : plural(tests.length, "test"),
+    }),
+  );
+  return placedAt(made, line);
+}
+
+function placedAt(made, line) {
+  made.style.transform = `translateY(${line * rowHeight()}px)`;
   return made;
 }
+
+const lineRow = (what, line) => (typeof what === "number" ? row(what, line) : fileRow(what.tests, line));
 
 /** Put the rows in sight into the document, and a few on either side. */
 function drawRows(anew) {
   if (!list.body) return;
   const height = rowHeight();
   const first = Math.max(0, Math.floor(list.body.scrollTop / height) - 8);
-  const last = Math.min(
-    list.indices.length,
-    Math.ceil((list.body.scrollTop + list.body.clientHeight) / height) + 8,
-  );
+  const last = Math.min(list.lines.length, Math.ceil((list.body.scrollTop + list.body.clientHeight) / height) + 8);
   const drawn = `${first}-${last}-${list.at}`;
   if (!anew && drawn === list.drawn) return;
   list.drawn = drawn;
   const rows = [];
-  for (let at = first; at < last; at++) rows.push(row(at));
+  for (let line = first; line < last; line++) rows.push(lineRow(list.lines[line], line));
   put(list.space, rows);
   list.body.setAttribute("aria-activedescendant", list.indices.length ? `row-${list.at}` : "");
 }
@@ -107,8 +211,10 @@ function openFromList(at) {
 function reveal(at) {
   const height = rowHeight();
   const { body, space } = list;
-  const foot = (at + 1) * height + space.offsetTop;
-  if (at * height < body.scrollTop) body.scrollTop = at * height;
+  // Before the first test of a file its head comes into sight too.
+  const top = (typeof list.lines[lineOf(at) - 1] === "object" ? lineOf(at) - 1 : lineOf(at)) * height;
+  const foot = (lineOf(at) + 1) * height + space.offsetTop;
+  if (top < body.scrollTop) body.scrollTop = top;
   else if (foot > body.scrollTop + body.clientHeight) body.scrollTop = foot - body.clientHeight;
 }
 
@@ -127,15 +233,16 @@ function moveInList(event) {
 }
 
 function drawCases(into, of, indices) {
-  const order = sorted(indices, of.sort);
+  const order = ordered(indices, of.sort);
   const same = list.indices.length === order.length && list.indices.every((index, at) => index === order[at]);
   const kept = same && list.body ? { at: list.at, top: list.body.scrollTop } : { at: 0, top: 0 };
   list.indices = order;
+  list.lines = linesOf(order, of.sort);
   list.at = kept.at;
   const opened = of.case ? order.indexOf(indexOf(of.case)) : -1;
   if (opened >= 0) list.at = opened;
   list.space = el("div", { class: "space", role: "rowgroup" });
-  list.space.style.height = `${order.length * rowHeight()}px`;
+  list.space.style.height = `${list.lines.length * rowHeight()}px`;
   const heads = COLUMNS.map((by) => heading(of, by));
   list.body = el(
     "div",
@@ -144,14 +251,17 @@ function drawCases(into, of, indices) {
       id: "rows",
       tabindex: "0",
       role: "grid",
-      "aria-label": "Cases",
-      "aria-rowcount": order.length + 1,
+      "aria-label": NAMES.cases,
+      "aria-rowcount": list.lines.length + 1,
       on: { scroll: () => drawRows() },
     },
     el("div", { class: "heads", role: "row", "aria-rowindex": 1 }, heads),
     list.space,
   );
-  put(into, el("div", { class: "list" }, list.body), order.length ? null : nothing());
+  const frame = el("div", { class: PLAIN ? "list plain" : "list" }, list.body);
+  for (const width of ["wide", "beside", "paper"])
+    frame.style.setProperty(`--${width}`, COLUMNS.map((by) => by[width]).join(" "));
+  put(into, frame, order.length ? null : nothing());
   list.body.scrollTop = kept.top;
   if (opened >= 0) reveal(opened);
   drawRows(true);
@@ -163,10 +273,7 @@ addEventListener("resize", () => drawRows());
 /** On paper there is no scrolling: as many rows as anybody would read are put into the document. */
 function drawForPaper() {
   if (state.view !== "cases" || !list.body) return;
-  put(
-    list.space,
-    list.indices.slice(0, 1000).map((_, at) => row(at)),
-  );
+  put(list.space, list.lines.slice(0, 1000).map(lineRow));
 }
 addEventListener("beforeprint", drawForPaper);
 addEventListener("afterprint", () => drawRows(true));

@@ -38,9 +38,16 @@ function glyph(outcome, label) {
 
 /** A link only where it is one; anything else stays text. */
 function link(target, text) {
-  if (!/^https:\/\/[^\s]+$/.test(target)) return el("span", { class: "unlinked", text: text || target });
+  if (!/^https?:\/\/[^\s]+$/.test(target)) return el("span", { class: "unlinked", text: text || target });
   return el("a", { href: target, rel: "noopener noreferrer", target: "_blank", text: text || target });
 }
+
+/** A name that may be broken where its words end, and within a word only if that is endless. */
+const breakable = (name) =>
+  name
+    .split(/(?<=[.\-_/])/)
+    .flatMap((part) => part.match(/.{1,40}/gsu) || [])
+    .flatMap((part) => [part, el("wbr")]);
 
 // --- numbers as people read them ---------------------------------------------------------------------
 
@@ -48,15 +55,20 @@ const counted = new Intl.NumberFormat("en-US");
 const count = (whole) => counted.format(whole);
 const plural = (whole, one, many) => `${count(whole)} ${whole === 1 ? one : many || one + "s"}`;
 
-/** Seconds, to two or three figures. */
+/** Seconds, rounded first and then named: "25 ms", "9 min", "3 min 5 s"; as `duration` in words.py does it. */
 function duration(seconds) {
   if (!(seconds > 0)) return "0 s";
-  if (seconds < 0.0995) return `${(seconds * 1000).toFixed(seconds < 0.00995 ? 1 : 0)} ms`;
-  if (seconds < 9.95) return `${seconds.toFixed(2)} s`;
-  if (seconds < 120) return `${seconds.toFixed(0)} s`;
-  if (seconds < 7200)
-    return `${Math.floor(seconds / 60)} min ${String(Math.round(seconds % 60)).padStart(2, "0")} s`;
-  return `${(seconds / 3600).toFixed(1)} h`;
+  const [milliseconds, short] = [seconds * 1000, seconds].map((value) => Number(value.toPrecision(2)));
+  if (milliseconds < 0.1) return "under 0.1 ms";
+  if (milliseconds < 100) return `${milliseconds} ms`;
+  if (short < 60) return `${short} s`;
+  const whole = Math.round(seconds);
+  return whole < 3600 ? twoUnits(whole, "min", "s") : twoUnits(Math.round(seconds / 60), "h", "min");
+}
+
+function twoUnits(whole, name, ofSmall) {
+  const [large, small] = [Math.floor(whole / 60), whole % 60];
+  return `${large} ${name}${small ? ` ${small} ${ofSmall}` : ""}`;
 }
 
 /** A number of the data: those that JSON does not have come as text. */

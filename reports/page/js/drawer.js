@@ -20,7 +20,7 @@ function closeCase() {
 /** The cases that previous and next lead to, in the order of what needs a person. */
 function neighbours(of, index) {
   const indices = matched(of);
-  if (of.scope === "") return sorted(indices, of.sort);
+  if (of.scope === "") return ordered(indices, of.sort);
   const alike = (other) =>
     column.law[other] === column.law[index] &&
     column.subject[other] === column.subject[index] &&
@@ -124,7 +124,7 @@ function caseHead(index) {
   const outcome = outcomeOf(index);
   const law = lawOf(index);
   const facts = [
-    words(subjectOf(index)),
+    ownerOf(index),
     optimizerOf(index),
     column.size[index] ? plural(column.size[index], "rank") : "no world",
     duration(secondsOf(index)),
@@ -146,13 +146,13 @@ function caseHead(index) {
     el(
       "h2",
       { id: "drawer-title" },
-      law.contract && el("span", { class: "group", text: `${law.contract}/` }),
-      nameOf(index),
+      law.contract && el("span", { class: "group", text: groupOf(index) }),
+      titleOf(index),
     ),
     el(
       "ul",
       { class: "facts" },
-      facts.filter(Boolean).map((fact) => el("li", { text: fact })),
+      facts.filter(Boolean).map((fact) => el("li", null, breakable(fact))),
     ),
     messageOf(index) && el("p", { class: "cause", text: messageOf(index) }),
   );
@@ -160,11 +160,13 @@ function caseHead(index) {
 
 function caseParts(index, detail) {
   return [
-    repeatPart(detail),
+    ...repeatPart(index, detail),
     textPart(detail),
-    lanesSection(detail.rollcall),
+    seenPart(detail),
+    lanesSection(detail.rollcall, detail.blame),
     ranksPart(detail),
     errorSection(detail),
+    nightsPart(detail),
     ledgerPart(detail),
     leaksPart(detail),
     outputPart(detail),
@@ -172,31 +174,24 @@ function caseParts(index, detail) {
   ].filter(Boolean);
 }
 
-function repeatPart(detail) {
-  if (!detail.repeat) return null;
-  const button = el("button", {
-    type: "button",
-    class: "copy",
-    text: "copy",
-    on: { click: () => copy(detail.repeat, button) },
-  });
-  return el("div", { class: "repeat" }, el("code", { text: detail.repeat }), button);
-}
-
-async function copy(text, button) {
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch {
-    // From a file, some browsers have no clipboard but for what is selected.
-    const area = el("textarea", { "aria-hidden": "true" });
-    area.value = text;
-    document.body.append(area);
-    area.select();
-    document.execCommand("copy");
-    area.remove();
-  }
-  button.textContent = "copied";
-  setTimeout(() => (button.textContent = "copy"), 1500);
+/** The command that repeats the case, and what there is to be copied. */
+function repeatPart(index, detail) {
+  const repeat =
+    detail.repeat &&
+    el(
+      "div",
+      { class: "repeat" },
+      el("code", { text: detail.repeat }),
+      copyButton("copy", "copy the command", () => detail.repeat),
+    );
+  const issue =
+    (detail.text || messageOf(index)) &&
+    el(
+      "div",
+      { class: "acts" },
+      copyButton("copy for an issue", "copy the failure as Markdown", () => issueText(index, detail)),
+    );
+  return [repeat, issue].filter(Boolean);
 }
 
 /** The failure text; of a long one the start, and the rest on demand. */
@@ -215,53 +210,33 @@ function textPart(detail) {
   return section("Failure", null, pre, more);
 }
 
-const FATES = {
-  passed: ["pass", "passed"],
-  failed: ["fail", "failed"],
-  skipped: ["skipped", "skipped"],
-  lost: ["crash", "lost: it died, or left without a record"],
-  cut: ["not-run", "cut: ended because the world could not finish"],
-};
-
-function ranksPart(detail) {
-  if (!detail.ranks || !detail.ranks.length) return null;
-  const longest = Math.max(...detail.ranks.map((rank) => rank.seconds || 0));
-  const cards = detail.ranks.map((rank) => {
-    const [shape, says] = FATES[rank.outcome] || ["error", rank.outcome];
-    const bar = el("i", { class: "took", title: duration(rank.seconds || 0) });
-    bar.style.width = longest ? `${(100 * (rank.seconds || 0)) / longest}%` : "0";
-    return el(
+/** What a case deviates by that is not red, and so has no failure text: tonight's, not only the ledger's note. */
+function seenPart(detail) {
+  if (detail.text || !detail.deviations || !detail.deviations.length) return null;
+  const rows = detail.deviations.map((seen) =>
+    el(
       "li",
-      { class: "rank", "data-fate": rank.outcome },
-      el(
-        "p",
-        { class: "who" },
-        glyph(shape, says),
-        el("b", { text: `rank ${rank.rank}` }),
-        el("span", { class: "faint", text: rank.outcome + (rank.phase ? ` in ${rank.phase}` : "") }),
-      ),
-      el("span", { class: "track" }, bar),
-      el("span", { class: "faint small", text: rank.seconds ? duration(rank.seconds) : "" }),
-      rank.text && el("p", { class: "said", text: rank.text }),
-      rank.where && el("p", { class: "where" }, el("code", { text: rank.where })),
-    );
-  });
-  return section(
-    "Ranks",
-    el("span", { class: "faint", text: ruleText(detail.rule) }),
-    el("ol", { class: "ranks" }, cards),
+      null,
+      el("span", { class: "faint", text: `${ranges(seen.ranks)} ` }),
+      breakable(seen.text),
+      seen.off == null ? null : el("span", { class: "faint", text: ` (off by ${seen.off.toPrecision(2)} relative)` }),
+    ),
   );
+  return section("What was seen", null, el("ul", { class: "plain" }, rows));
 }
 
-const ruleText = (rule) => (rule ? `decided by the rule “${rule}”` : "");
+const expectation = (entry) =>
+  entry.kind === "documented"
+    ? ["The library ", el("b", { text: "documents" }), " this limit"]
+    : ["The ledger expects ", el("b", { text: entry.kind })];
 
 function ledgerPart(detail) {
   const parts = [];
   const entry = detail.ledger;
   if (entry) {
     parts.push(
-      el("p", null, "The ledger expects ", el("b", { text: entry.kind }), ": ", entry.note || "no note", "."),
-      el("p", null, link(entry.issue), entry.file && [" in ", el("code", { text: entry.file })]),
+      el("p", null, ...expectation(entry), ": ", entry.note || "no note", "."),
+      el("p", null, link(entry.link || entry.issue), entry.file && [" in ", el("code", { text: entry.file })]),
     );
   }
   if (detail.lack) parts.push(el("p", null, "Declared as lacking: ", detail.lack));
@@ -280,24 +255,6 @@ function leaksPart(detail) {
     ),
   );
   return section("Left behind", null, el("ul", { class: "plain" }, rows));
-}
-
-function outputPart(detail) {
-  if (!detail.output || !detail.output.length) return null;
-  const outputs = detail.output.map((part, at) =>
-    el(
-      "details",
-      { open: at === 0 && detail.output.length < 3 },
-      el(
-        "summary",
-        null,
-        part.name,
-        el("span", { class: "faint", text: ` ${plural(part.text.split("\n").length, "line")}` }),
-      ),
-      el("pre", { tabindex: "0", text: part.text }),
-    ),
-  );
-  return section("Captured output", null, outputs);
 }
 
 function phasesPart(index, detail) {

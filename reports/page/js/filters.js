@@ -81,7 +81,7 @@ function makeFilters() {
   const some = (names, said) => [[null, names.map((name) => [name || NONE, name || said])]];
   const selects = [
     choice("subject", "all subjects", some(SUBJECTS, words(""))),
-    choice("law", "all laws", lawChoices()),
+    choice("law", PLAIN ? "all files" : "all laws", lawChoices()),
     choice("optimizer", "all optimizers", some([...OPTIMIZERS].sort(), "no optimizer")),
     choice("size", "all sizes", [[null, SIZES.map((size) => [String(size), plural(size, "rank")])]]),
     choice("worker", "all workers", some(WORKERS, "no worker")),
@@ -107,6 +107,7 @@ function drawFilters(of, indices) {
     if (select.value !== of[field]) select.append(option(of[field], of[field]));
     select.value = of[field];
     select.classList.toggle("set", of[field] !== "");
+    select.hidden = of[field] === "" && select.querySelectorAll("option").length <= 2; // all, and the one that there is
   }
   byId("clear").hidden = !isFiltered(of);
   byId("told").textContent = isFiltered(of) ? `${count(indices.length)} of ${count(COUNT)}` : "";

@@ -2,13 +2,14 @@
 
 const signatures = new Map(); // by message: many cases have the same
 
-/** Messages that differ only in figures, addresses and names of parameters have one cause. */
+/** Messages that differ only in figures, addresses, ranks and names of parameters have one cause; lines of code tell. */
 function signature(index) {
   const message = column.message[index];
   if (!signatures.has(message)) {
     const text = messageOf(index)
       .replace(/0x[0-9a-f]+/gi, "#")
-      .replace(/[-+]?\d+(\.\d+)?(e[-+]?\d+)?/gi, "#")
+      .replace(/\branks? \d[\d,-]*/g, "ranks")
+      .replace(/(\.py:\d+)|[-+]?\d+(\.\d+)?(e[-+]?\d+)?/gi, (figure, line) => line || "#")
       .replace(/'[^']*'|"[^"]*"/g, "'…'");
     signatures.set(message, text);
   }
@@ -25,7 +26,7 @@ function someOf(indices, name, most) {
 /** Cases as a list that is made when it is opened; of many only the first. */
 function caseList(indices) {
   const items = el("ul");
-  const list = el("details", { class: "cases" }, el("summary", { text: plural(indices.length, "case") }), items);
+  const list = el("details", { class: "cases" }, el("summary", { text: plural(indices.length, CASE) }), items);
   list.addEventListener(
     "toggle",
     () => list.open && !items.firstChild && fillCases(items, [...indices].sort(worstFirst)),
@@ -37,7 +38,7 @@ function fillCases(items, order) {
   const most = 60;
   for (const index of order.slice(0, most)) {
     const act = () => openCase(index, "");
-    const subject = el("span", { class: "faint", text: ` ${words(subjectOf(index))}` });
+    const subject = el("span", { class: "faint", text: ` ${subjectOf(index)}` });
     const shape = glyph(outcomeOf(index), outcomeOf(index));
     items.append(
       el("li", null, el("button", { type: "button", on: { click: act } }, shape, " ", nameOf(index), subject)),
@@ -70,12 +71,12 @@ function causes(indices) {
       { type: "button", class: "title", on: { click: () => openCase(first, "") } },
       messageOf(first) || lawOf(first).key,
     );
-    return finding(outcomeOf(first), of, title, [
-      words(subjectOf(first)),
-      " · ",
+    const where = [
+      !PLAIN && words(subjectOf(first)),
       someOf(of, (index) => lawOf(index).key, 3),
-      optimizerOf(first) && ` · ${someOf(of, optimizerOf, 4)}`,
-    ]);
+      optimizerOf(first) && someOf(of, optimizerOf, 4),
+    ];
+    return finding(outcomeOf(first), of, title, breakable(where.filter(Boolean).join(" · ")));
   });
 }
 
@@ -89,8 +90,8 @@ function entries(indices) {
     const stale = of.filter((index) => outcomeOf(index) === "stale").length;
     return finding(outcomeOf(worst), of, el("p", { class: "title", text: entry.note || "no note" }), [
       words(subjectOf(of[0])),
-      ` · expects ${entry.kind} · `,
-      link(entry.issue),
+      entry.kind === "documented" ? " · documented by the library · " : ` · expects ${entry.kind} · `,
+      link(entry.link || entry.issue),
       entry.file && [" · ", el("code", { text: entry.file })],
       stale > 0 && el("b", { text: ` · ${count(stale)} stale: remove or narrow the entry` }),
     ]);
@@ -123,20 +124,13 @@ function oddities(indices) {
           outcomeOf(worstOf(of)),
           of,
           el("p", { class: "title", text: `left behind: ${data.strings[place]}` }),
-          words(subjectOf(of[0])),
+          someOf(of, ownerOf, 3),
         ),
   );
   const alone = indices.filter((index) => column.alone[index]);
   if (alone.length) {
     const title = el("p", { class: "title", text: "failed in a world that had served before, and pass alone" });
-    rows.push(() =>
-      finding(
-        "fail",
-        alone,
-        title,
-        someOf(alone, (index) => words(subjectOf(index)), 3),
-      ),
-    );
+    rows.push(() => finding("fail", alone, title, someOf(alone, ownerOf, 3)));
   }
   return rows;
 }
@@ -175,9 +169,9 @@ function drawFindings(into, of, indices) {
     into,
     findingSection(
       "Needs a person",
-      `${plural(red, "case")}, ${plural(whys.length, "cause")}`,
+      `${plural(red, CASE)}, ${plural(whys.length, "cause")}`,
       whys,
-      "Nothing: all is as declared.",
+      data.conclusion.state === "as-declared" ? "Nothing: all is as declared." : "No case here needs a person.",
     ),
     findingSection(
       "Known to the ledgers",

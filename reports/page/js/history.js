@@ -56,8 +56,11 @@ function nightBars() {
       const outcome = `${red ? `${count(red)} red of ` : ""}${plural(whole, "case")}`;
       const cut = night.whole ? "" : "; did not come to its end";
       const news = at > 0 ? newVersions(nights[at - 1], night) : "";
-      const told = `${night.date} UTC, ${night.file}: ${outcome}, torch ${night.torch}${cut}${news}`;
-      return el("li", { title: told, "aria-label": told, "data-cut": !night.whole, "data-new": news !== "" }, bar);
+      const source = night.source && `, ${night.source}`;
+      const beside = night.reasons.map((reason) => `; ${reason}`).join("");
+      const told = `${night.date} UTC, ${night.file}${source}: ${outcome}${beside}, torch ${night.torch}${cut}${news}`;
+      const wrong = !night.whole || night.reasons.length > 0;
+      return el("li", { title: told, "aria-label": told, "data-cut": wrong, "data-new": news !== "" }, bar);
     }),
   );
 }
@@ -69,6 +72,52 @@ function nightCell(point, night) {
   const [worst, red, whole] = point;
   const told = `${when}: ${OUTCOMES[worst]}, ${red ? `${count(red)} red of ` : ""}${plural(whole, "case")}`;
   return el("td", { title: told, "data-red": REDNESS[worst] }, glyph(OUTCOMES[worst], told));
+}
+
+/** One case night by night, and since when it is as it is. */
+function nightsPart(detail) {
+  if (!hasHistory() || !detail.nights) return null;
+  const ends = [...detail.nights].map((letter) => OUTCOMES[past.letters.indexOf(letter)]);
+  const tried = [...ends.keys()].filter((night) => ends[night]);
+  const list = el(
+    "ol",
+    { class: "case-nights" },
+    ends.map((outcome, at) => {
+      const night = past.nights[at];
+      const told = [`${night.date} UTC`, night.source, outcome || "not tried"].filter(Boolean).join(", ");
+      return el("li", { title: told, "data-red": RED.has(outcome) }, outcome && glyph(outcome, told));
+    }),
+  );
+  return section(
+    "Over the nights",
+    el("span", {
+      class: "faint",
+      text: `${past.nights[0].date.slice(0, 10)} to ${past.nights.at(-1).date.slice(0, 10)}`,
+    }),
+    list,
+    el("p", { class: "small" }, caseSentence(ends, tried)),
+  );
+}
+
+/** When it last turned, with the commits on either side. */
+function caseSentence(ends, tried) {
+  const red = (night) => RED.has(ends[night]);
+  const number = tried.filter(red).length;
+  if (!tried.length) return "Not tried in any of these nights.";
+  const last = tried.at(-1);
+  const before = tried.filter((night) => red(night) !== red(last)).at(-1);
+  if (before === undefined)
+    return red(last)
+      ? `Red in each of ${plural(number, "night")}.`
+      : `Never red in ${plural(tried.length, "night")}.`;
+  const turned = past.nights[tried.find((night) => night > before)];
+  const named = (night) => [night.date.slice(0, 10), night.source].filter(Boolean).join(", ");
+  return [
+    `${red(last) ? "Red" : "Green"} since ${named(turned)}; `,
+    `${red(last) ? "green" : "red"} last on ${named(past.nights[before])}. `,
+    `Red in ${count(number)} of ${plural(tried.length, "night")}. `,
+    turned.ci && link(turned.ci, "CI run"),
+  ];
 }
 
 /** A line of figures over the nights; gaps where there are none. */
@@ -117,7 +166,7 @@ function nightRow(law) {
         { type: "button", class: "law", title: "the cases of tonight", on: { click: open } },
         lawName({ contract: law.contract, name: law.law }),
       ),
-      el("span", { class: "faint small whose", text: words(law.subject) }),
+      !PLAIN && el("span", { class: "faint small whose" }, breakable(words(law.subject))),
     ),
     law.points.map(nightCell),
     el("td", { class: "told" }, law.red ? el("b", { class: "bad", text: nightName(law.since) }) : ""),

@@ -1,178 +1,179 @@
-// The roll call as lanes: one a rank, from the outermost frame to where it stood. Ranks that are in one frame share
-// its station; where they part, the lanes go on alone. The odd one out is marked.
+// The roll call as lanes: one a rank, from the outermost frame at the top down to where it stood. Ranks that are in one
+// frame share its station; where they part, the lanes go on alone. The ranks to blame, as the run file has them, are
+// marked. Each station has its frame beside it, so that there is nothing to point at.
 
-const LANE = { left: 76, step: 26, most: 22, least: 7 };
+/** With more ranks than this, those that stood together have one lane, as they have one line in the roll call. */
+const LANES = 12;
 
-/** The ranks in the order of their lanes: as the stances have them, which puts those in one place side by side. */
-function laneOrder(stances) {
-  return stances.flatMap((stance, which) =>
-    [...stance.ranks].sort((a, b) => a - b).map((rank) => ({ rank, which })),
-  );
+/** The widest and the narrowest lane, and how wide all of them may be together, in pixels. */
+const WIDTH = { most: 20, least: 3, all: 168 };
+
+/** Stances with whether their ranks are the odd ones out: to blame, while others here are not. */
+function marked(stances, blame) {
+  const blamed = new Set(blame ? blame.ranks : []);
+  const odd = stances.map((stance) => stance.ranks.some((rank) => blamed.has(rank)));
+  return stances.map((stance, which) => ({ ...stance, odd: odd[which] && odd.includes(false) }));
 }
 
-/** Stations: frames at one depth that neighbouring lanes share, all the way from the outermost. */
-function stations(stances, lanes) {
-  const stacks = stances.map((stance) => [...(stance.frames || [])].reverse());
-  const deepest = Math.max(0, ...stacks.map((stack) => stack.length));
-  const found = [];
-  for (let depth = 0; depth < deepest; depth++) {
-    let open = null;
-    lanes.forEach(({ which }, at) => {
-      const stack = stacks[which];
-      if (depth >= stack.length) {
-        open = null;
-        return;
-      }
-      const path = stack.slice(0, depth + 1).join("\n");
-      if (open && open.path === path) open.to = at;
-      else
-        found.push(
-          (open = { path, depth, from: at, to: at, frame: stack[depth], last: depth === stack.length - 1 }),
-        );
-    });
-  }
-  return { found, deepest, stacks };
-}
+/** The colour of a stance. */
+const tint = (which, stances) => (stances[which].odd ? "odd" : `even${which % 3}`);
 
-/** Depths at which every rank is in the same frame are told in one station, but for the last of them. */
-function together(found, lanes, deepest) {
-  let shared = 0;
-  while (shared < deepest) {
-    const here = found.filter((station) => station.depth === shared);
-    if (here.length !== 1 || here[0].from !== 0 || here[0].to !== lanes - 1) break;
-    shared++;
-  }
-  return Math.max(0, shared - 1);
-}
+const frameNode = (frame) => ({ frame, children: new Map(), ends: [] });
 
-/** The colour of a stance; the first is the odd one out where there are several. */
-const tint = (which, stances) => (stances.length > 1 && which === 0 ? "odd" : `even${which % 3}`);
-
-function lanesSection(stances) {
-  if (!stances || !stances.length) return null;
-  const lanes = laneOrder(stances);
-  const height = Math.max(LANE.least, Math.min(LANE.most, 420 / lanes.length));
-  const { found, deepest } = stations(stances, lanes);
-  const folded = together(found, lanes.length, deepest);
-  const x = (depth) => LANE.left + (Math.max(0, depth - folded) + (folded ? 1 : 0)) * LANE.step + 8;
-  const y = (lane) => 8 + height * (lane + 0.5);
-  const right = x(Math.max(0, deepest - 1)) + 22;
-  const picture = svg("svg", {
-    class: "lanes",
-    viewBox: `0 0 ${right} ${16 + height * lanes.length}`,
-    width: right,
-    height: 16 + height * lanes.length,
-    role: "img",
-    "aria-label": stances.map((stance) => `${ranges(stance.ranks)}: ${stance.doing}`).join("; "),
-  });
-  const caption = el("p", {
-    class: "caption faint",
-    text: deepest ? "Each station is a frame; point at one to read it." : "",
-  });
-  drawLanes(picture, stances, lanes, { x, y, height });
-  drawStations(picture, found, folded, { x, y }, caption);
-  return section(
-    "Roll call",
-    el("span", { class: "faint", text: "what each rank was doing when its world did not finish" }),
-    el(
-      "div",
-      { class: "rollcall" },
-      picture,
-      el(
-        "ol",
-        { class: "stances" },
-        stances.map((one, which) => stanceText(one, which, stances)),
-      ),
-    ),
-    caption,
-  );
-}
-
-function drawLanes(picture, stances, lanes, { x, y, height }) {
-  const named = height >= 12;
-  lanes.forEach(({ rank, which }, at) => {
-    const depth = (stances[which].frames || []).length - 1;
-    const end = depth >= 0 ? x(depth) : LANE.left + 8;
-    picture.append(
-      svg("line", { class: `lane ${tint(which, stances)}`, x1: LANE.left - 6, x2: end, y1: y(at), y2: y(at) }),
-    );
-    if (depth < 0) picture.append(svg("text", { class: "name", x: end + 6, y: y(at) + 4 }, "no stack"));
-    if (named) {
-      picture.append(
-        svg(
-          "text",
-          { class: `name ${tint(which, stances)}`, x: LANE.left - 14, y: y(at) + 4, "text-anchor": "end" },
-          `rank ${rank}`,
-        ),
-      );
-    }
-  });
-  if (named) return;
+/** The stacks as one tree, outermost frame first: a frame that stances came to by the same way is one node. */
+function frameTree(stances) {
+  const root = frameNode("");
   stances.forEach((stance, which) => {
-    const first = lanes.findIndex((lane) => lane.which === which);
-    const middle = y(first + (stance.ranks.length - 1) / 2);
-    const text =
-      stance.ranks.length === 1
-        ? `rank ${stance.ranks[0]}`
-        : `${Math.min(...stance.ranks)}–${Math.max(...stance.ranks)}`;
-    picture.append(
-      svg(
-        "text",
-        { class: `name ${tint(which, stances)}`, x: LANE.left - 14, y: middle + 4, "text-anchor": "end" },
-        text,
-      ),
-    );
+    let node = root;
+    for (const frame of [...(stance.frames || [])].reverse()) {
+      if (!node.children.has(frame)) node.children.set(frame, frameNode(frame));
+      node = node.children.get(frame);
+    }
+    node.ends.push(which);
   });
+  return root;
 }
 
-function drawStations(picture, found, folded, { x, y }, caption) {
-  if (folded) {
-    const top = y(found[0].from);
-    const foot = y(found[0].to);
-    const names = found.filter((one) => one.depth < folded).map((one) => one.frame);
-    const stub = svg("g", { class: "station folded" }, svg("title", null, names.join("\n")));
-    stub.append(
-      svg("rect", { x: LANE.left + 2, y: top - 6, width: 24, height: foot - top + 12, rx: 6 }),
-      svg("text", { x: LANE.left + 14, y: (top + foot) / 2 + 3.5, "text-anchor": "middle" }, `+${folded}`),
-    );
-    stub.addEventListener(
-      "mouseenter",
-      () => (caption.textContent = `${plural(folded, "frame")} that all ranks share`),
-    );
-    picture.append(stub);
-  }
-  for (const station of found) {
-    if (station.depth < folded) continue;
-    const top = y(station.from);
-    const stop = svg("g", { class: station.last ? "station last" : "station" }, svg("title", null, station.frame));
-    stop.append(
-      svg("rect", { x: x(station.depth) - 5, y: top - 5, width: 10, height: y(station.to) - top + 10, rx: 5 }),
-    );
-    stop.addEventListener("mouseenter", () => (caption.textContent = station.frame));
-    picture.append(stop);
-  }
+/** The lanes from left to right, and from top to bottom what stands on them: frames, and stances at their ends. */
+function layOut(stances, together) {
+  const lanes = [];
+  const rows = [];
+  const visit = (node, isRoot) => {
+    const row = { frame: node.frame, from: lanes.length, to: 0, ranks: [] };
+    if (!isRoot) rows.push(row);
+    for (const which of node.ends) {
+      const ranks = [...stances[which].ranks].sort((one, other) => one - other);
+      const from = lanes.length;
+      for (const rank of together ? ranks.slice(0, 1) : ranks) lanes.push({ rank, which, end: rows.length });
+      rows.push({ which, from, to: lanes.length, ranks });
+      row.ranks.push(...ranks);
+    }
+    for (const child of node.children.values()) row.ranks.push(...visit(child, false));
+    row.to = lanes.length;
+    return row.ranks;
+  };
+  visit(frameTree(stances), true);
+  return { lanes, rows };
 }
 
-function stanceText(stance, which, stances) {
-  const frames = stance.frames || [];
-  const native = stance.native || [];
-  const stack = [
-    ...frames.map((frame) => el("li", { text: frame })),
-    ...native.map((frame) => el("li", { class: "native", text: frame })),
-  ];
-  const odd = stances.length > 1 && which === 0;
+/** How many of the first frames are those of all ranks, but for the last of them: these are folded into one station. */
+function foldable(rows, lanes, stances) {
+  if (stances.length < 2) return 0;
+  const parted = rows.findIndex((row) => row.which !== undefined || row.to - row.from < lanes.length);
+  return Math.max(0, parted - 1);
+}
+
+function lanesSection(rollcall, blame) {
+  if (!rollcall || !rollcall.length) return null;
+  const stances = marked(rollcall, blame);
+  const ranks = stances.reduce((sum, stance) => sum + stance.ranks.length, 0);
+  const together = ranks > LANES;
+  const { lanes, rows } = layOut(stances, together);
+  const list = el("ol", { class: together ? "lanes together" : "lanes" });
+  const folded = foldable(rows, lanes, stances);
+  const draw = (fold) =>
+    put(
+      list,
+      laneRows({ stances, lanes, rows, together }, fold, () => draw(0)),
+    );
+  list.style.setProperty("--count", lanes.length);
+  list.style.setProperty(
+    "--lane",
+    `${Math.max(WIDTH.least, Math.min(WIDTH.most, Math.floor(WIDTH.all / lanes.length)))}px`,
+  );
+  draw(folded);
+  const says = "what each rank was doing when its world did not finish, outermost frame first";
+  return section("Roll call", el("span", { class: "faint", text: says }), list);
+}
+
+/** The lines of the lanes, and what stands on them; ``fold`` rows are drawn as one, which ``unfold`` opens. */
+function laneRows({ stances, lanes, rows, together }, fold, unfold) {
+  const heads = together ? [] : lanes.map((lane, at) => laneHead(lane, at, stances));
+  // The first line of the grid holds the names of lanes; rows that are folded share the second.
+  const line = (row) => (fold ? Math.max(0, row - fold) + (row < fold ? 0 : 1) : row) + 2;
+  const lines = lanes.map((lane, at) => {
+    const where = { "grid-column": String(at + 1), "grid-row": `2 / ${Math.max(3, line(lane.end))}` };
+    return el("li", { class: `lane ${tint(lane.which, stances)}`, style: where, "aria-hidden": "true" });
+  });
+  const stub = fold > 0 && [foldRow(rows.slice(0, fold), lanes.length, unfold)];
+  const drawn = rows.map((row, at) => {
+    if (at < fold) return null;
+    return row.which === undefined
+      ? frameRow(row, line(at))
+      : stanceRow(stances[row.which], tint(row.which, stances), row, line(at));
+  });
+  return [heads, lines, stub, drawn];
+}
+
+function laneHead({ rank, which }, at, stances) {
+  const style = { "grid-column": String(at + 1), "grid-row": "1" };
+  return el("li", { class: `name ${tint(which, stances)}`, title: `rank ${rank}`, style, text: String(rank) });
+}
+
+/** A row of the grid: a station over the lanes that it is on, and what is said of it beside them. */
+function laneRow(props, row, line, station, ...said) {
+  const over = { "grid-column": `${row.from + 1} / ${row.to + 1}`, "grid-row": String(line) };
   return el(
     "li",
-    { class: `stance ${tint(which, stances)}` },
+    props,
+    fill(station, { style: over }, []),
+    el("div", { class: "says", style: { "grid-row": String(line) } }, said),
+  );
+}
+
+function frameRow(row, line) {
+  const [name, where] = frameParts(row.frame);
+  const title = `${ranges(row.ranks)}: ${row.frame}`;
+  return laneRow(
+    { class: "frame", title },
+    row,
+    line,
+    el("span", { class: "station", "aria-hidden": "true" }),
+    el("span", { class: "frame-name", text: name }),
+    where && el("span", { class: "faint where", text: where }),
+  );
+}
+
+/** A frame's function, and the rest of its line, which is told in a smaller voice. */
+function frameParts(frame) {
+  const at = frame.lastIndexOf(" at ");
+  return at < 0 ? [frame, ""] : [frame.slice(0, at), frame.slice(at)];
+}
+
+function foldRow(rows, lanes, unfold) {
+  const button = el("button", {
+    type: "button",
+    class: "more",
+    text: `${plural(rows.length, "frame")} that all ranks share`,
+    title: rows.map((row) => row.frame).join("\n"),
+    on: { click: unfold },
+  });
+  const station = el("span", { class: "station folded", "aria-hidden": "true", text: `+${rows.length}` });
+  return laneRow({ class: "frame" }, { from: 0, to: lanes }, 2, station, button);
+}
+
+/** The end of the lanes of those who stood together: who they are, and what they were doing. */
+function stanceRow(stance, colour, row, line) {
+  const native = stance.native || [];
+  return laneRow(
+    { class: `stance ${colour}` },
+    row,
+    line,
+    el("span", { class: "station end", "aria-hidden": "true" }),
     el("b", { text: ranges(stance.ranks) }),
-    odd && el("span", { class: "tag", text: "the odd one out" }),
+    stance.odd && el("span", { class: "tag", text: "the odd one out" }),
     el("span", { class: "doing", text: stance.doing }),
-    stack.length &&
+    !(stance.frames || []).length && el("span", { class: "faint small", text: "no stack is known" }),
+    native.length > 0 &&
       el(
         "details",
         null,
-        el("summary", { text: plural(frames.length + native.length, "frame") }),
-        el("ol", { class: "frames" }, stack),
+        el("summary", { text: plural(native.length, "native frame") }),
+        el(
+          "ol",
+          { class: "native" },
+          native.map((frame) => el("li", { text: frame })),
+        ),
       ),
   );
 }

@@ -1,9 +1,18 @@
 // The page as a whole: what the run was, how it came out, and the view that the address names.
 
-const NAMES = { matrix: "Matrix", cases: "Cases", time: "Time", findings: "Findings", history: "History" };
+const NAMES = {
+  matrix: "Matrix",
+  cases: PLAIN ? "Tests" : "Cases",
+  time: "Time",
+  findings: "Findings",
+  history: "History",
+};
 const DRAW = { matrix: drawMatrix, cases: drawCases, time: drawTime, findings: drawFindings, history: drawHistory };
 
 const day = (seconds) => new Date(seconds * 1000).toISOString().replace("T", " ").slice(0, 16) + " UTC";
+
+/** The run's page at its CI service, where there is one. */
+const ciFact = (run) => (run.ci_link ? link(run.ci_link, run.ci || "run") : run.ci);
 
 /** What ran where. */
 function drawFacts() {
@@ -18,6 +27,8 @@ function drawFacts() {
         ? duration(data.runs.reduce((sum, one) => sum + one.seconds, 0))
         : "not to its end",
     ],
+    ["commit", all("source"), all("commit")],
+    ["CI", data.runs.filter((one) => one.ci || one.ci_link).map((one) => [ciFact(one), " "])],
     ["torch", all("torch")],
     ["python", all("python")],
     ["everyrank", all("kit")],
@@ -32,28 +43,26 @@ function drawFacts() {
   put(
     byId("facts"),
     facts
-      .filter(([, value]) => value !== "")
-      .map(([name, value]) => el("div", null, el("dt", { text: name }), el("dd", { text: value, title: value }))),
+      .filter(([, value]) => value.length > 0)
+      .map(([name, value, title]) =>
+        el(
+          "div",
+          null,
+          el("dt", { text: name }),
+          el("dd", { title: title || (typeof value === "string" ? value : null) }, value),
+        ),
+      ),
   );
 }
 
-/** The sentence at the top: it never rounds a bad run up. */
+/** The sentence at the top: it never rounds a bad run up. Python has decided it, as for the badge and the diff. */
 function drawVerdict() {
-  const counts = tally(Array.from({ length: COUNT }, (_, index) => index));
-  const red = OUTCOMES.reduce((sum, _, place) => sum + (REDNESS[place] ? counts[place] : 0), 0);
-  const cut = data.runs.filter((run) => !run.complete);
-  const says = cut.length
-    ? [el("b", { text: "The run did not come to its end" }), `: ${cut.map((run) => run.came).join("; ")}.`]
-    : [];
-  const green = COUNT
-    ? [el("b", { text: COUNT === 1 ? "The one case" : `All ${count(COUNT)} cases` }), " ended as declared."]
-    : [el("b", { text: "Nothing ran" }), "."];
-  const bad = [
-    el("b", { text: `${count(red)} of ${plural(COUNT, "case")}` }),
-    ` ${red === 1 ? "needs" : "need"} a person.`,
-  ];
-  put(byId("sentence"), says, says.length ? " " : "", red ? bad : cut.length ? null : green);
-  byId("verdict").dataset.red = String(red > 0 || cut.length > 0);
+  const { state, sentences } = data.conclusion;
+  put(
+    byId("sentence"),
+    sentences.map(([lead, rest], at) => [at ? " " : "", el("b", { text: lead }), `${rest}.`]),
+  );
+  byId("verdict").dataset.state = state;
   if (data.shortened)
     byId("sentence").append(
       el("small", { text: " Long texts are shortened on this page; the run file has them whole." }),
@@ -147,12 +156,29 @@ try {
 }
 dark.addEventListener("change", setTheme);
 
+/** What each shape stands for: in the help, where a telephone has it too. */
+function drawShapes() {
+  put(
+    byId("shapes"),
+    OUTCOMES.map((outcome) => {
+      const says = (PLAIN && SAYS_OF_TESTS[outcome]) || SAYS[outcome];
+      return el(
+        "div",
+        null,
+        el("dt", { "data-outcome": outcome }, glyph(outcome), " ", outcome),
+        el("dd", { text: says }),
+      );
+    }),
+  );
+}
+
 // --- begin -------------------------------------------------------------------------------------------------
 
 byId("theme").addEventListener("click", turnTheme);
 setTheme();
 byId("help-open").addEventListener("click", () => byId("help").showModal());
 byId("help-close").addEventListener("click", () => byId("help").close());
+drawShapes();
 makeFilters();
 drawFacts();
 drawVerdict();

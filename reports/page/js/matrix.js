@@ -57,7 +57,7 @@ function lawHead(law, total) {
       {
         type: "button",
         class: "law",
-        title: `the ${plural(total, "case")} of ${law.key}`,
+        title: `the ${plural(total, law.contract ? "case" : "test")} of ${law.key}`,
         on: { click: () => go({ view: "cases", law: law.key }) },
       },
       lawName(law),
@@ -94,9 +94,6 @@ function table(label, laws, acrossOf, heads, scope) {
   return el("table", { role: "grid", "aria-label": label }, el("thead", null, head), el("tbody", null, rows));
 }
 
-/** A name that may be broken where its words end. */
-const breakable = (name) => name.split(/(?<=[.\-_])/).flatMap((part) => [part, el("wbr")]);
-
 function columnHead(name, act, title) {
   return el(
     "th",
@@ -120,10 +117,10 @@ function card(title, indices, inner) {
     el(
       "header",
       null,
-      el("h2", { text: title }),
+      el("h2", null, breakable(title)),
       el("span", {
         class: "sum",
-        text: red ? `${count(red)} red of ${count(indices.length)}` : plural(indices.length, "case"),
+        text: red ? `${count(red)} red of ${count(indices.length)}` : plural(indices.length, CASE),
       }),
     ),
     el("div", { class: "spread thin", "aria-hidden": "true" }, bars(counts)),
@@ -198,13 +195,15 @@ function drawMatrix(into, of, indices) {
           on: { click: () => go({ subject: "" }) },
         }),
         " › ",
-        el("b", { text: words(subject) }),
+        el("b", null, breakable(words(subject))),
         el("span", { class: "faint", text: of.subject === NONE ? "" : "  law by optimizer" }),
       )
     : el(
         "p",
         { class: "crumbs faint" },
-        "Law by subject. A cell opens its worst case; a subject's name opens law by optimizer.",
+        PLAIN
+          ? "File by ranks. A cell opens its worst test; a file's name lists its tests."
+          : "Law by subject. A cell opens its worst case; a subject's name opens law by optimizer.",
       );
   const cards = of.subject ? byOptimizer(indices, subject) : bySubject(indices);
   put(into, crumbs, indices.length ? el("div", { class: "cards" }, cards) : nothing());
@@ -214,7 +213,7 @@ function drawMatrix(into, of, indices) {
 
 /** What is said where the filters leave nothing. */
 function nothing() {
-  const text = COUNT ? "No case passes these filters." : "This run has no multi-rank test.";
+  const text = COUNT ? `No ${CASE} passes these filters.` : "This run has no multi-rank test.";
   return el("p", { class: "nothing" }, text);
 }
 

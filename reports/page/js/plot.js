@@ -22,10 +22,19 @@ function decades(values) {
   return [low, high];
 }
 
+/** What the law allows by a measure, or nothing where the run file does not have it. */
+const allowedBy = (allowed, measure) => (allowed ? number(allowed[measure] ?? 0) : null);
+
+/** Whether an error is within what is allowed: by one of the two measures it has to be. */
+const isOver = (step, allowed) =>
+  Boolean(allowed) &&
+  ["relative", "ulps"].every((measure) => !(number(step[measure]) <= allowedBy(allowed, measure)));
+
 /** A small plot of so many steps; ``measure`` is relative or ulps. */
-function plot(steps, measure) {
+function plot(steps, measure, allowed) {
   const values = steps.map((step) => number(step[measure]));
-  const [low, high] = decades(values);
+  const limit = allowedBy(allowed, measure);
+  const [low, high] = decades([...values, limit]);
   const inner = PLOT.height - PLOT.top - PLOT.bottom;
   const foot = PLOT.top + inner;
   const first = steps[0].step;
@@ -69,6 +78,13 @@ function plot(steps, measure) {
       );
     }
   }
+  if (limit > 0) {
+    const across = { x1: PLOT.left, x2: PLOT.width - PLOT.right, y1: y(limit), y2: y(limit) };
+    chart.append(
+      svg("line", { class: "allowed", ...across }),
+      svg("text", { class: "tick allowed", x: PLOT.left + 4, y: y(limit) - 4 }, `allowed: ${figure(limit)}`),
+    );
+  }
   chart.append(
     svg("line", { class: "reference", x1: PLOT.left, x2: PLOT.width - PLOT.right, y1: foot, y2: foot }),
     svg("text", { class: "tick", x: PLOT.left - 6, y: foot + 3.5, "text-anchor": "end" }, "0"),
@@ -92,7 +108,7 @@ function plot(steps, measure) {
     const error = values[at] === 0 ? "exact" : `${figure(values[at])} ${measure === "ulps" ? "ulp" : "relative"}`;
     const told = `step ${step.step}: ${error}`;
     chart.append(
-      svg("circle", { class: values[at] === 0 ? "dot exact" : "dot", cx, cy, r: 3.2 }, svg("title", null, told)),
+      svg("circle", { class: dotClass(step, values[at], allowed), cx, cy, r: 3.2 }, svg("title", null, told)),
     );
     if (at % label === 0) {
       chart.append(svg("text", { class: "tick", x: cx, y: foot + 16, "text-anchor": "middle" }, String(step.step)));
@@ -100,6 +116,18 @@ function plot(steps, measure) {
   });
   chart.append(svg("text", { class: "tick says", x: PLOT.left - 6, y: foot + 16, "text-anchor": "end" }, "step"));
   return chart;
+}
+
+const dotClass = (step, value, allowed) => (value === 0 ? "dot exact" : isOver(step, allowed) ? "dot over" : "dot");
+
+/** What the law allows, in a sentence; of older run files nothing is known. */
+function allowedText(allowed) {
+  if (!allowed) return "";
+  const parts = [
+    allowedBy(allowed, "relative") > 0 && `${figure(allowed.relative)} relative`,
+    allowedBy(allowed, "ulps") > 0 && `${figure(allowed.ulps)} ulp`,
+  ].filter(Boolean);
+  return parts.length ? `Allowed: ${parts.join(" or ")}.` : "Allowed: nothing, it has to be bit for bit.";
 }
 
 function plotLabel(steps, values, measure) {
@@ -129,8 +157,10 @@ function errorSection(detail) {
       ),
     );
   }
+  const allowed = error ? error.allowed : null;
+  if (allowed) facts.push(el("p", { class: "largest", text: allowedText(allowed) }));
   if (!steps || !steps.length) return section("Error against the reference", null, ...facts);
-  const holder = el("div", { class: "plotted" }, plot(steps, "relative"));
+  const holder = el("div", { class: "plotted" }, plot(steps, "relative", allowed));
   const choices = ["relative", "ulps"].map((measure) =>
     el("button", {
       type: "button",
@@ -138,7 +168,7 @@ function errorSection(detail) {
       "aria-pressed": String(measure === "relative"),
       on: {
         click: (event) => {
-          put(holder, plot(steps, measure));
+          put(holder, plot(steps, measure, allowed));
           for (const one of event.target.parentNode.children)
             one.setAttribute("aria-pressed", String(one === event.target));
         },

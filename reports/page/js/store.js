@@ -24,7 +24,11 @@ const workerOf = (index) => data.strings[column.worker[index]];
 const worldOf = (index) => data.strings[column.world[index]];
 const secondsOf = (index) => column.seconds[index] / 1000;
 const isRed = (index) => REDNESS[column.outcome[index]];
-const words = (subject) => subject || "tests without a subject";
+
+/** A suite of plain tests: nothing on this page belongs to a subject. */
+const PLAIN = COUNT > 0 && SUBJECTS.every((subject) => subject === "");
+const words = (subject) => subject || (PLAIN ? "tests" : "tests without a subject");
+const CASE = PLAIN ? "test" : "case"; // what one entry of a list is called
 
 /** What tells a case from the others of its law: the text in its brackets, or the test's own name. */
 const pointOf = (index) => data.strings[column.point[index]];
@@ -36,10 +40,36 @@ function idOf(index) {
   return `${head}${lawOf(index).key}[${pointOf(index)}]${data.strings[column.tail[index]]}`;
 }
 
-/** The case as it is called in a list. */
-function nameOf(index) {
-  return lawOf(index).contract ? `${lawOf(index).name}[${pointOf(index)}]` : pointOf(index);
+/** Files of tests by the shortest end of their path that no other of them has. */
+const FILES = shortPaths(LAWS.filter((law) => !law.contract).map((law) => law.name));
+
+function shortPaths(paths) {
+  const short = new Map();
+  for (const path of paths) {
+    const parts = path.split("/");
+    let from = parts.length - 1;
+    const end = () => `/${parts.slice(from).join("/")}`;
+    while (from > 0 && paths.some((other) => other !== path && `/${other}`.endsWith(end()))) from--;
+    short.set(path, parts.slice(from).join("/"));
+  }
+  return short;
 }
+
+/** What goes before a case's name: its contract, or a test's file where there are several. */
+function groupOf(index) {
+  const law = lawOf(index);
+  if (law.contract) return `${law.contract}/`;
+  return FILES.size > 1 ? `${FILES.get(law.name)}::` : "";
+}
+
+/** The case as it is called among those of its contract, or of its file. */
+const titleOf = (index) => (lawOf(index).contract ? `${lawOf(index).name}[${pointOf(index)}]` : pointOf(index));
+
+/** The case as it is called in a list; tests of the same name in two files have two names. */
+const nameOf = (index) => (lawOf(index).contract ? "" : groupOf(index)) + titleOf(index);
+
+/** Whose a case is: its subject, or the file of a test that has none. */
+const ownerOf = (index) => subjectOf(index) || (lawOf(index).contract ? words("") : lawOf(index).name);
 
 let places = null;
 const keys = new Map();

@@ -73,10 +73,7 @@ function tickStep(span, width) {
   return MARKS.find((one) => one >= rough) || rough;
 }
 
-function tickName(at, step) {
-  if (at === 0) return "0";
-  return step >= MINUTE ? `${Math.round(at / MINUTE)} min` : duration(at / 1000);
-}
+const tickName = (at) => (at === 0 ? "0" : duration(at / 1000));
 
 function paint() {
   const { canvas } = time;
@@ -110,7 +107,7 @@ function paintAxis(pen, ink, x, width, height) {
     pen.moveTo(place, 14);
     pen.lineTo(place, height);
     pen.stroke();
-    const told = tickName(at, step);
+    const told = tickName(at);
     if (place + 3 + pen.measureText(told).width < width) pen.fillText(told, place + 3, 11);
   }
 }

@@ -53,16 +53,14 @@ function tiles(indices) {
   return el(
     "ul",
     { class: "tiles" },
-    tile(duration(sum), `in ${plural(indices.length, "case")}`),
+    tile(duration(sum), `in ${plural(indices.length, CASE)}`),
     span &&
       tile(duration((span[1] - span[0]) / 1000), `from first to last, over ${plural(time.lanes.length, "worker")}`),
-    tile(
-      count(facts.worlds),
-      facts.worlds ? `worlds, ${(facts.tests / facts.worlds).toFixed(1)} tests each` : "worlds",
-    ),
-    facts.worlds && tile(duration(facts.first), "median of a world's first test"),
-    facts.warm && tile(duration(facts.later), "median in a world that was up"),
-    whole && tile(percent(busy, whole), "of the workers' time was spent in cases"),
+    // Conditions, not counts: a count of 0 would stand there as text.
+    facts.worlds > 0 && tile(count(facts.worlds), `worlds, ${(facts.tests / facts.worlds).toFixed(1)} tests each`),
+    facts.worlds > 0 && tile(duration(facts.first), "median of a world's first test"),
+    facts.warm > 0 && tile(duration(facts.later), "median in a world that was up"),
+    whole > 0 && tile(percent(busy, whole), "of the workers' time was spent in cases"),
   );
 }
 
@@ -187,7 +185,7 @@ function drawTime(into, of, indices) {
       "div",
       { class: "rankings" },
       ranking(
-        "By law",
+        PLAIN ? "By file" : "By law",
         indices,
         (index) => lawOf(index).key,
         (law) => go({ law }),
@@ -227,7 +225,7 @@ function slowest(indices) {
         "button",
         { type: "button", on: { click: () => openCase(index, "") } },
         el("span", { class: "name" }, glyph(outcomeOf(index), outcomeOf(index)), " ", nameOf(index)),
-        el("span", { class: "faint", text: words(subjectOf(index)) }),
+        el("span", { class: "faint", text: subjectOf(index) }),
         el("b", { text: duration(secondsOf(index)) }),
       ),
     ),

@@ -1,0 +1,41 @@
+"""What to do about errors of torch's whose cause, in a test on ranks, is known."""
+
+from __future__ import annotations
+
+import pytest
+from _pytest._code.code import ExceptionRepr
+
+_NO_GROUP = "Default process group has not been initialized"
+_TWO_GROUPS = "trying to initialize the default process group twice"
+
+_ASK = (
+    "No process group is open on this rank. Let the test ask for the fixture `process_group`, or call\n"
+    "torch.distributed.init_process_group() itself: the variables that env:// reads are set."
+)
+_ASK_IN_FIXTURE = (
+    "No process group is open on this rank. `process_group` lives for one test: give the fixture that failed the\n"
+    "scope `function`, and let it ask for `process_group`."
+)
+_TWICE = (
+    "The fixture `process_group` has opened the default group already. Code that calls init_process_group() itself\n"
+    "wants a test that asks for `world` instead."
+)
+
+
+def hint(error: BaseException, when: str, group_is_ours: bool) -> str:
+    """What to do about this error in this phase, or nothing."""
+    try:
+        text = str(error)
+    except Exception:  # the user's own class
+        return ""
+    if _NO_GROUP in text:
+        return _ASK_IN_FIXTURE if when == "setup" else _ASK
+    if _TWO_GROUPS in text and group_is_ours:
+        return _TWICE
+    return ""
+
+
+def add_hint(report: pytest.TestReport, advice: str) -> None:
+    """Below the traceback."""
+    if isinstance(report.longrepr, ExceptionRepr):
+        report.longrepr.addsection("hint", advice)

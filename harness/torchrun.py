@@ -1,0 +1,126 @@
+"""What torchrun sets for the processes that it starts, so that code which opens its group itself runs in ranks.
+
+torchrun's agent hosts the store of ``env://``. Here rank 0 does, as without torchrun: code under test may then choose
+another address or port, which an agent's store would not answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from everyrank.leaks import Watch
+    from everyrank.record import Order
+
+_ADDRESS = "127.0.0.1"
+
+#: torch's handler of a scheme: yields a store, a rank and a world size.
+Handler = Callable[..., Iterator[tuple[Any, int, int]]]
+
+
+def environment(rank: int, size: int, port: int) -> dict[str, str]:
+    """The variables that torchrun sets for each process, on one machine."""
+    variables = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "GROUP_RANK": 0,
+        "ROLE_RANK": rank,
+        "WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": size,
+        "GROUP_WORLD_SIZE": 1,
+        "ROLE_WORLD_SIZE": size,
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": _ADDRESS,
+        "MASTER_PORT": port,
+        "TORCHELASTIC_RUN_ID": "everyrank",
+        "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
+        "TORCHELASTIC_USE_AGENT_STORE": False,
+    }
+    return {name: str(value) for name, value in variables.items()}
+
+
+VARIABLES = tuple(environment(0, 1, 0))
+
+
+@contextlib.contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port that rank 0 can listen on, and that nobody else is given in the meantime.
+
+    It is bound here, and nobody listens: the kernel gives it to no one who wants any free port, but lets torch's
+    store, which names it and allows the reuse of addresses, listen there. It costs microseconds where nobody does.
+    """
+    kind = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET  # as the store will bind it
+    with socket.socket(kind) as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if kind == socket.AF_INET6:
+            holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        holder.bind(("", 0))
+        port: int = holder.getsockname()[1]
+        if sys.platform != "linux":
+            holder.close()  # elsewhere a bound port is nobody else's, whatever both allow
+        yield port
+
+
+class Rendezvous:
+    """Lets the ranks of a test open a group by ``env://``, destroy it and open it again as often as they like.
+
+    torch alone, with torchrun or without, often fails at the second time: a rank that is early finds the addresses
+    that the others left in the store the first time, or a store that is about to end. So each opening has keys of its
+    own, and the store lives as long as the test.
+    """
+
+    def __init__(self) -> None:
+        self._torchs: dict[str, Handler] = {}
+        self._order: Order
+        self._watch: Watch
+        self._openings = 0
+        self._stores: list[Any] = []
+
+    def begin(self, order: Order, watch: Watch) -> None:
+        """For a new test."""
+        self.end()
+        self._order, self._watch = order, watch
+        handlers = getattr(sys.modules.get("torch.distributed.rendezvous"), "_rendezvous_handlers", {})
+        if not self._torchs and handlers.keys() >= {"env", "tcp"}:
+            self._torchs = dict(handlers)
+            handlers.update(env=self._env, tcp=self._tcp)
+
+    def end(self) -> None:
+        """The store ends, unless the test has left a group that uses it."""
+        self._openings = 0
+        self._stores.clear()
+
+    def _env(self, url: str, **keywords: Any) -> Iterator[tuple[Any, int, int]]:
+        self._openings += 1
+        prefix, is_worlds = f"everyrank/{self._openings}", self._is_worlds()
+        for store, rank, size in self._watched("env", url, **keywords):
+            if is_worlds and (rank, size) == (self._order.rank, self._order.size):
+                self._stores.append(store)
+                dist: Any = sys.modules["torch.distributed"]
+                store = dist.PrefixStore(prefix, store)
+            yield store, rank, size
+
+    def _tcp(self, url: str, **keywords: Any) -> Iterator[tuple[Any, int, int]]:
+        return self._watched("tcp", url, **keywords)
+
+    def _watched(self, scheme: str, url: str, **keywords: Any) -> Iterator[tuple[Any, int, int]]:
+        found = self._torchs[scheme](url, **keywords)
+        while True:
+            # libuv, which serves the store, keeps a pipe for as long as the process lives. That is no leak.
+            with self._watch.allowing():
+                try:
+                    opened = next(found)
+                except StopIteration:
+                    return
+            yield opened
+
+    def _is_worlds(self) -> bool:
+        """Whether the environment has the address that this test was given: a test may choose its own."""
+        given = environment(self._order.rank, self._order.size, self._order.port)
+        return all(os.environ.get(name) == given[name] for name in ("MASTER_ADDR", "MASTER_PORT"))

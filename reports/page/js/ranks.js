@@ -1,0 +1,98 @@
+// The ranks of a case side by side, those that ended alike together where there are many, and what they printed.
+
+const FATES = {
+  passed: ["pass", "passed"],
+  failed: ["fail", "failed"],
+  skipped: ["skipped", "skipped"],
+  lost: ["crash", "lost: it died, or left without a record"],
+  cut: ["not-run", "cut: ended because the world could not finish"],
+};
+
+/** What needs a person first; all others come as they are numbered. */
+const URGENCY = { failed: 0, lost: 1, cut: 2 };
+
+/** With more ranks than this, those that ended alike are told together. */
+const EACH = 8;
+/** So many cards are drawn at once. */
+const CARDS = 16;
+
+/** Ranks that ended alike; who failed or died comes first. */
+function rankGroups(ranks) {
+  const alike = (rank) => JSON.stringify([rank.outcome, rank.phase, rank.text, rank.where]);
+  if (ranks.length <= EACH) return ranks.map((rank) => [rank]);
+  const urgency = ([rank]) => URGENCY[rank.outcome] ?? 3;
+  const groups = [...grouped(ranks, alike).values()];
+  return groups.sort((one, other) => urgency(one) - urgency(other) || one[0].rank - other[0].rank);
+}
+
+/** How long the ranks of a group took: one figure, or the least and the most. */
+function groupTime(group) {
+  const seconds = group.map((rank) => rank.seconds || 0);
+  const [least, most] = [Math.min(...seconds), Math.max(...seconds)].map(duration);
+  return least === most ? most : `${least} to ${most}`;
+}
+
+function rankCard(group, longest) {
+  const [rank] = group;
+  const [shape, says] = FATES[rank.outcome] || ["error", rank.outcome];
+  const most = Math.max(...group.map((one) => one.seconds || 0));
+  const bar = el("i", { class: "took", title: groupTime(group) });
+  bar.style.width = longest ? `${(100 * most) / longest}%` : "0";
+  return el(
+    "li",
+    { class: "rank", "data-fate": rank.outcome },
+    el(
+      "p",
+      { class: "who" },
+      glyph(shape, says),
+      el("b", { text: ranges(group.map((one) => one.rank)) }),
+      el("span", { class: "faint", text: rank.outcome + (rank.phase ? ` in ${rank.phase}` : "") }),
+    ),
+    el("span", { class: "track" }, bar),
+    el("span", { class: "faint small", text: most ? groupTime(group) : "" }),
+    rank.text && el("p", { class: "said", text: rank.text }),
+    rank.where && el("p", { class: "where" }, el("code", { text: rank.where })),
+  );
+}
+
+function ranksPart(detail) {
+  if (!detail.ranks || !detail.ranks.length) return null;
+  const longest = Math.max(...detail.ranks.map((rank) => rank.seconds || 0));
+  const groups = rankGroups(detail.ranks);
+  const cards = (some) => some.map((group) => rankCard(group, longest));
+  const list = el("ol", { class: "ranks" }, cards(groups.slice(0, CARDS)));
+  const rest = groups.slice(CARDS);
+  const more = el("button", { type: "button", class: "more", text: `the other ${count(rest.length)}` });
+  more.addEventListener("click", () => (list.append(...cards(rest)), more.remove()));
+  return section(
+    "Ranks",
+    el("span", { class: "faint", text: ruleText(detail.rule) }),
+    list,
+    rest.length > 0 && more,
+  );
+}
+
+const ruleText = (rule) => (rule ? `decided by the rule “${rule}”` : "");
+
+/** What was captured: the first text open, and all of ranks that failed or died. */
+function outputPart(detail) {
+  if (!detail.output || !detail.output.length) return null;
+  const bad = new Set(detail.blame ? detail.blame.ranks : []);
+  for (const rank of detail.ranks || [])
+    if (rank.outcome === "failed" || rank.outcome === "lost") bad.add(rank.rank);
+  const ofBad = (part) => (part.ranks || []).some((rank) => bad.has(rank));
+  const outputs = detail.output.map((part, at) =>
+    el(
+      "details",
+      { open: at === 0 || (at < 4 && ofBad(part)) },
+      el(
+        "summary",
+        null,
+        part.name,
+        el("span", { class: "faint", text: ` ${plural(part.text.split("\n").length, "line")}` }),
+      ),
+      el("pre", { tabindex: "0", text: part.text }),
+    ),
+  );
+  return section("Captured output", null, outputs);
+}

@@ -1,0 +1,59 @@
+"""The generated cases of a subject, beside those of its contract's table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from everyrank.rank import current_rank
+from everyrank.suites.case import Case
+from everyrank.suites.contract import Law, Point
+from everyrank.suites.errors import Deviation
+from everyrank.suites.generate.grammar import Grammar, grammar
+from everyrank.suites.generate.options import GENERATE, Plan
+from everyrank.suites.generate.printing import as_test, counted
+from everyrank.suites.generate.search import Search
+
+#: How long a case may take: to start with, and for each draw.
+_START, _PER_DRAW = 20.0, 1.0
+
+
+def generated(table: Sequence[Case], plan: Plan) -> list[Case]:
+    """One case for each world size of the contract's grammar; ``table`` holds the other cases of the subject."""
+    if not table or (found := grammar(table[0].contract.name)) is None:
+        return []
+    features = frozenset(found.features) - found.left_out(table)
+    sizes = [size for size in found.sizes if table[0].subject.sizes is None or size in table[0].subject.sizes]
+    law = Law(GENERATE, _check, lambda: ())
+    values = {"plan": plan, "grammar": found, "features": features, "timeout": _START + plan.draws * _PER_DRAW}
+    return [replace(table[0], law=law, point=Point("", size, values), entry=None, lack=None) for size in sizes]
+
+
+def _check(arena: Any, point: Point) -> None:
+    """After each action of each drawn sequence the subject is where the reference is."""
+    __tracebackhide__ = True
+    plan, found, features = (point.values[name] for name in ("plan", "grammar", "features"))
+    search = Search(found, arena.subject, features, arena.world)
+    result = search.run(plan)
+    rank = current_rank()
+    rank.item.user_properties += [("generate-draws", result.draws), ("generate-actions", result.actions)]
+    rank.item.user_properties += [("generate-seconds", round(result.seconds, 3))]
+    if result.draw is None:
+        return
+    rank.item.user_properties.append(("generate-draw", search.encoded))
+    raise Deviation(_text(result, found, arena.subject, plan, search.encoded))
+
+
+def _text(result: Any, found: Grammar, subject: Any, plan: Plan, encoded: str) -> str:
+    lines = [
+        result.problem,
+        counted(result, plan),
+        "",
+        "as a test:",
+        "",
+        as_test(found, subject, result.draw),
+        "",
+        f"again: --generate-draw='{encoded}'",
+    ]
+    return "\n".join(lines)

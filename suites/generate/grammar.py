@@ -1,0 +1,75 @@
+"""What a contract says about its draws: their kinds, how they are drawn and how one is carried out."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from everyrank.suites.contract import home
+from everyrank.suites.ledger import matches
+from everyrank.suites.subject import Subject
+
+if TYPE_CHECKING:
+    from everyrank.suites.case import Case
+
+
+class Drawn(Protocol):
+    """A draw of any contract."""
+
+    @property
+    def size(self) -> int:
+        """The world size that it needs."""
+
+    @property
+    def actions(self) -> tuple[Any, ...]: ...
+
+
+class Rejected(Exception):
+    """The reference itself refuses the draw, so there is nothing to compare."""
+
+
+@dataclass(frozen=True)
+class Grammar:
+    """The draws of one contract.
+
+    ``carry_out`` makes the objects of a draw on this rank and yields after each action. All ranks come together
+    there, so that a deviation on one of them ends the draw on all. It raises Deviation where this rank's part of the
+    subject differs from the reference, and Rejected, on all ranks alike and before the subject acts, where the
+    reference refuses.
+    """
+
+    contract: str
+    module: str
+    """The module that a printed test imports ``kinds`` from."""
+    kinds: tuple[type, ...]
+    sizes: tuple[int, ...]
+    features: Mapping[str, str]
+    """What is not drawn for a subject whose ledger or lacks speak of a case of this pattern."""
+    strategy: Callable[[int, frozenset[str]], Any]
+    """World size and features -> a Hypothesis strategy of draws. It imports Hypothesis."""
+    carry_out: Callable[[Subject, Any], Iterator[None]]
+
+    @property
+    def by_name(self) -> dict[str, type]:
+        return {kind.__name__: kind for kind in self.kinds}
+
+    def left_out(self, cases: Sequence[Case]) -> frozenset[str]:
+        """The features that are not drawn for the subject of these cases."""
+        excused = [case.short_id for case in cases if case.entry is not None or case.lack is not None]
+        return frozenset(
+            feature
+            for feature, pattern in self.features.items()
+            if any(matches(pattern, short_id) for short_id in excused)
+        )
+
+
+def grammar(contract: str) -> Grammar | None:
+    """The grammar of this contract, where it has one."""
+    module = f"everyrank.suites.{home(contract)}.grammar"
+    if importlib.util.find_spec(module) is None:
+        return None
+    found: Grammar = importlib.import_module(module).GRAMMAR
+    return found

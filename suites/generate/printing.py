@@ -1,0 +1,56 @@
+"""A failing draw as a test to paste, and what a search counted, in words."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from everyrank.suites.generate.data import code, names_in
+
+if TYPE_CHECKING:
+    from everyrank.suites.generate.grammar import Grammar
+    from everyrank.suites.generate.options import Plan
+    from everyrank.suites.generate.search import Found
+    from everyrank.suites.subject import Subject
+
+_TEST = """\
+import pytest
+from everyrank.suites.generate.replay import replay
+from {module} import {names}
+{subject}
+
+
+@pytest.mark.world({size})
+def test_found(process_group):
+    replay({name}, {draw})
+"""
+
+
+def as_test(found: Grammar, subject: Subject, draw: Any) -> str:
+    """A whole test file that carries out this draw on this subject."""
+    module, name = _home(subject)
+    line = f"from {module} import {name}"
+    if not module:
+        line = f"from ... import {name}  # where {subject.name} is declared"
+    names = ", ".join(sorted(names_in(draw)))
+    return _TEST.format(
+        module=found.module, names=names, subject=line, name=name, size=draw.size, draw=code(draw, "    ")
+    )
+
+
+def _home(subject: Subject) -> tuple[str, str]:
+    """The module and the name that a subject can be imported by. The module that declares it comes before others."""
+    homes = [
+        (name, key)
+        for name, module in list(sys.modules.items())
+        for key, value in list(vars(module).items() if hasattr(module, "__dict__") else ())
+        if value is subject and key.isidentifier() and not name.startswith("__")
+    ]
+    return min(homes, key=lambda home: ("test_" in home[0], home), default=("", "SUBJECT"))
+
+
+def counted(result: Found, plan: Plan) -> str:
+    """How many draws it took."""
+    if plan.draw:
+        return "found by carrying out one draw"
+    return f"found by draw {result.draws} of {plan.draws} (seed {plan.seed})"

@@ -1,0 +1,89 @@
+"""What generation alone is worth: which rogues it finds, and after how many draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from everyrank.suites import kill
+from everyrank.suites.generate.options import Plan
+
+#: Of the rogues of a contract, so many must be found.
+SHARE = 0.9
+
+
+@dataclass
+class Row:
+    """What became of one rogue, or of a control."""
+
+    contract: str
+    outcome: str
+    draws: str
+
+
+@dataclass(eq=False)
+class Worth:
+    """A pytest plugin of the process that prints: collects generated cases, prints a table, sets the exit code."""
+
+    contracts: Sequence[str]
+    plan: Plan
+    rows: dict[tuple[str, str], Row] = field(default_factory=dict)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        said = {str(name): str(value) for name, value in report.user_properties}
+        if "outcome" in said:
+            row = Row(said["contract"], said["outcome"], said.get("generate-draws", "?"))
+            self.rows[said["contract"], said["subject"]] = row
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED if self.faults() else pytest.ExitCode.OK
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        for line in self.lines():
+            terminalreporter.write_line(line)
+        for fault in self.faults():
+            terminalreporter.write_line(f"FAULT: {fault}")
+
+    def lines(self) -> list[str]:
+        """One line for each rogue: found after so many draws, or not."""
+        lines = []
+        for contract in self.contracts:
+            found, rogues = self._counted(contract)
+            lines.append(f"\n{contract}: {found} of {rogues} rogues found within {self.plan.draws} draws each")
+            names = [kill.EXEMPLAR, kill.NOTHING, *(rogue.name for rogue in kill.rogues(contract))]
+            width = max(map(len, names))
+            lines += [f"{name:{width}}  {_words(self._row(contract, name))}" for name in names]
+        return lines
+
+    def faults(self) -> list[str]:
+        """What keeps the table from being good, a sentence each."""
+        known = []
+        for contract in self.contracts:
+            found, rogues = self._counted(contract)
+            if not rogues:
+                known.append(f"{contract} has no grammar, or no rogue was tried")
+            elif found < SHARE * rogues:
+                known.append(f"{contract}: {found} of {rogues} rogues found, which is less than {SHARE:.0%}")
+            for name, wanted in ((kill.EXEMPLAR, "pass"), (kill.NOTHING, "fail")):
+                outcome = self._row(contract, name).outcome
+                if outcome != wanted:
+                    known.append(f"{contract}: {name} ends by {outcome} instead of {wanted}")
+        return known
+
+    def _counted(self, contract: str) -> tuple[int, int]:
+        """How many rogues were found, of how many. A crash or a hang does not count as found."""
+        names = [rogue.name for rogue in kill.rogues(contract)]
+        return sum(self._row(contract, name).outcome == "fail" for name in names), len(names)
+
+    def _row(self, contract: str, name: str) -> Row:
+        return self.rows.get((contract, name), Row(contract, "a hang or a crash, which does not count", "?"))
+
+
+def _words(row: Row) -> str:
+    if row.outcome == "fail":
+        return f"found by draw {row.draws}"
+    return f"not found in {row.draws} draws" if row.outcome == "pass" else row.outcome

@@ -1,0 +1,60 @@
+"""What the filters ``--law`` and ``--optimizer`` leave out of a run, counted by filter and reason.
+
+Plain data, and cheap to import: the controller of pytest-xdist, which collects nothing, hears of it from its workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why a case was left out: the filter, as it was given, and what the cases are that do not fit it."""
+
+    filter: str
+    cases: str
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What the filters left out of a whole run."""
+
+    counts: Mapping[Reason, int] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+    """The subjects that no case is left of."""
+
+    def as_data(self) -> dict[str, Any]:
+        counts = [
+            {"filter": reason.filter, "reason": reason.cases, "cases": count} for reason, count in self.counts.items()
+        ]
+        return {"counts": counts, "without": list(self.without)}
+
+    @staticmethod
+    def from_data(data: Mapping[str, Any]) -> LeftOut:
+        counts = {Reason(part["filter"], part["reason"]): part["cases"] for part in data["counts"]}
+        return LeftOut(counts, tuple(data["without"]))
+
+    def by_filter(self) -> list[str]:
+        """One line for each filter."""
+        parts: dict[str, list[str]] = {}
+        largest_first = sorted(self.counts.items(), key=lambda item: (item[0].filter, -item[1]))
+        for reason, count in largest_first:
+            cases = "case" if count == 1 else "cases"
+            parts.setdefault(reason.filter, []).append(f"{count:,} {cases} {reason.cases}")
+        return [f"{filter} leaves out {' and '.join(found)}" for filter, found in parts.items()]
+
+    def lines(self) -> list[str]:
+        """One line for each filter, and one for the subjects that no case is left of."""
+        return [*self.by_filter(), *([f"no case is left of {', '.join(self.without)}"] if self.without else [])]
+
+
+#: What the filters left out of this run; in the controller of pytest-xdist, what its workers say.
+LEFT_OUT: pytest.StashKey[LeftOut] = pytest.StashKey()
+
+#: By this name a worker of pytest-xdist sends it, and a filter that chooses nothing.
+WORKER_OUTPUT, WORKER_PROBLEM = "everyrank_left_out", "everyrank_filter_problem"

@@ -1,0 +1,76 @@
+"""Which module is inside of what a subject built: a wrapper renames parameters, and laws know the local names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from weakref import WeakKeyDictionary
+
+from everyrank.suites.errors import BrokenAdapter
+from torch import nn
+
+#: How many names an error text holds.
+_NAMES = 4
+
+
+class Wrappers:
+    """The wrappers of one case, and the module inside of each. A wrapper that nobody else holds is forgotten."""
+
+    def __init__(self) -> None:
+        self._inside: WeakKeyDictionary[nn.Module, nn.Module] = WeakKeyDictionary()
+
+    def add(self, built: nn.Module, given: nn.Module, names: list[str], subject: str) -> None:
+        """Note what was built of a module that had parameters and buffers of these names."""
+        found = _inside(built, given, names)
+        if found is None:
+            raise BrokenAdapter(
+                f"build of {subject} returned a {type(built).__name__} in which the kit does not find the module "
+                f"that it was given: it has {_listed(names_of(built))}, not {_listed(names)}; let build return that "
+                "module, a wrapper that has it as a submodule, or one with a copy of it"
+            )
+        if found is not built:
+            self._inside[built] = found
+
+    def inside(self, module: nn.Module) -> nn.Module:
+        """The module with the local names: the one that was given, or its copy."""
+        while module in self._inside:
+            module = self._inside[module]
+        return module
+
+    def parameters(self, module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+        """As `named_parameters`, by their local names: no wrapper, of whichever submodule, has a part in them."""
+        seen: set[nn.Parameter] = set()
+        for prefix, part in self._parts("", module, set()):
+            for name, parameter in part.named_parameters(recurse=False):
+                if parameter not in seen:
+                    seen.add(parameter)
+                    yield f"{prefix}{name}", parameter
+
+    def _parts(self, prefix: str, module: nn.Module, seen: set[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+        inside = self.inside(module)
+        if inside in seen:
+            return
+        seen.add(inside)
+        yield prefix, inside
+        for name, child in inside.named_children():
+            yield from self._parts(f"{prefix}{name}.", child, seen)
+
+
+def names_of(module: nn.Module) -> list[str]:
+    """The names of all parameters and buffers: each of them, where one has several."""
+    parameters = [name for name, _ in module.named_parameters(remove_duplicate=False)]
+    return [*parameters, *(name for name, _ in module.named_buffers(remove_duplicate=False))]
+
+
+def _inside(built: nn.Module, given: nn.Module, names: list[str]) -> nn.Module | None:
+    """The module that was given; else one that holds the very parameters; else one of its type and names."""
+    parts = list(built.modules())
+    if any(part is given for part in parts):
+        return given
+    if names_of(given) == names and set(built.parameters()) == set(given.parameters()):
+        return given  # the wrapper keeps it where torch does not look for submodules
+    return next((part for part in parts if names_of(part) == names), None)
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return (", ".join(names[:_NAMES]) + more) or "neither parameters nor buffers"

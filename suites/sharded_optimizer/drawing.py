@@ -1,0 +1,276 @@
+"""Drawing for ``sharded-optimizer``, with Hypothesis. A draw is valid by construction, also while it shrinks."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from everyrank.fixtures.optimizers import Row, Variant, row, rows
+from everyrank.suites.sharded_optimizer import grammar as g
+from everyrank.suites.sharded_optimizer.geometry import chunks
+from hypothesis import strategies as st
+
+Draw = Callable[[Any], Any]
+
+#: Where in a module a parameter may stand.
+_PLACES = ("", "inner.", "inner.deep.", "other.")
+
+#: Values of options that are changed by hand.
+_OPTIONS = {"lr": (0.02, 0.3), "weight_decay": (0.0, 0.2), "maximize": (True, False), "betas": ((0.5, 0.9),)}
+
+#: Needs of a variant that no draw provides.
+_NOT_DRAWN = {"cuda", "non-leaf", "sparse"}
+
+
+def _draw(draw: Draw, size: int, features: frozenset[str]) -> g.Draw:
+    return _Drawing(draw, size, features).make()
+
+
+#: A model, an optimizer and a sequence of actions, for a world of this size and a subject that claims these features.
+draws = st.composite(_draw)
+
+
+class _Drawing:
+    """One draw while it is made."""
+
+    def __init__(self, draw: Draw, size: int, features: frozenset[str]) -> None:
+        self.draw, self.size, self.features = draw, size, features
+
+    def one_of(self, *values: Any) -> Any:
+        return self.draw(st.sampled_from(values))
+
+    def has(self, feature: str) -> bool:
+        return feature in self.features
+
+    def sometimes(self, feature: str, often: int = 1) -> bool:
+        """Whether to draw what belongs to a feature: rarely, and never without the feature."""
+        return self.has(feature) and self.one_of(*[False] * 3, *[True] * often)
+
+    # --- the model -----------------------------------------------------------------------------------
+
+    def make(self) -> g.Draw:
+        name, variant = self.one_of(*self._optimizers())
+        needs = row(name).needs
+        self.matrices = "2d" in needs
+        self.closures_only = "closure" in needs
+        self.module = self.has("modules") and self.one_of(False, False, True)
+        first = 8 if "no-groups" in needs or not self.has("groups") else self.one_of(8, 1, 2)
+        subclass = self._subclass(name, needs)
+        self.whole_tensor = bool(subclass) or "whole-tensor" in needs
+        count = self.draw(st.integers(1, 4))
+        self.params = tuple(self._param(number) for number in range(count))
+        first = min(first, count)
+        self.optimizer, self.first = name, first
+        return g.Draw(
+            size=self.size,
+            params=self.params,
+            optimizer=name,
+            variant=variant,
+            subclass=subclass,
+            dtype=self.one_of("float64", "float64", "float32"),
+            first=8 if first == count else first,
+            module=self.module,
+            actions=tuple(_Actions(self).make()),
+        )
+
+    def _optimizers(self) -> list[tuple[str, str]]:
+        found = []
+        for each in rows():
+            if "whole-tensor" in each.needs and not self.has("optimizers that look at the whole tensor"):
+                continue
+            if "closure" in each.needs and not self.has("closures"):
+                continue
+            found += [(each.name, variant.name) for variant in each.variants if _drawn(each, variant)]
+        # Shrinking goes to the front: the plainest first.
+        return sorted(found, key=lambda one: (one != ("SGD", "defaults"), one[0] != "SGD"))
+
+    def _subclass(self, name: str, needs: frozenset[str]) -> str:
+        feature = "subclasses that look at the whole tensor" if "whole-tensor" in needs else "subclasses"
+        if not self.sometimes(feature):
+            return ""
+        return str(self.one_of("unchanged", "signed")) if name == "SGD" else "unchanged"
+
+    def _param(self, number: int) -> g.Param:
+        dims = 2 if self.matrices else self.one_of(2, 1, 2, 3)
+        other = [self.draw(st.integers(1, 4)) for _ in range(dims)]
+        whole = self.has("whole parameters") and self.one_of(False, False, True)
+        name = f"p{number}"
+        if self.module:
+            name = self.one_of(*_PLACES) + name
+        frozen = self.sometimes("frozen parameters")
+        if whole:
+            return self._whole(name, tuple(other), frozen)
+        dim = self.one_of(*range(min(dims, 2)))
+        tool = self.module and not (self.has("bare shards in modules") and self.one_of(False, False, True))
+        if tool:
+            # Of fewer rows torch's _shard_tensor raises on rank 0 alone, and the other ranks wait for it.
+            length = self.draw(st.integers(self.size - 1, 2 * self.size + 1))
+            if not self.has("ranks without a shard"):
+                length = max(length, self.size)
+            cut = tuple(enumerate(chunks(length, self.size)))
+        else:
+            cut = self._cut()
+        other[dim] = sum(length for _, length in cut)
+        also = f"{name}_again" if self.sometimes("tied parameters", 2) and (tool or not self.module) else ""
+        return g.Param(name, tuple(other), cut, dim, frozen=frozen, tool=tool, also=also)
+
+    def _whole(self, name: str, shape: tuple[int, ...], frozen: bool) -> g.Param:
+        kind = self.one_of("plain", "plain", "view", "scalar", "empty", "transposed")
+        layout = "plain"
+        if kind == "view" or (kind == "transposed" and len(shape) == 2):
+            layout = kind
+        if kind == "scalar" and not self.matrices:
+            shape = ()
+        if kind == "empty" and not self.matrices:
+            shape = (0, *shape[1:])
+        also = f"{name}_again" if self.sometimes("tied parameters") else ""
+        return g.Param(name, shape, layout=layout, frozen=frozen, also=also)
+
+    def _cut(self) -> tuple[tuple[int, int], ...]:
+        """Who owns how many rows: in any order, several times or never."""
+        if self.one_of(False, True):
+            owners = list(self.draw(st.permutations(range(self.size))))
+        else:
+            owners = self.draw(st.lists(st.integers(0, self.size - 1), min_size=1, max_size=2 * self.size))
+        if not self.has("ranks without a shard"):
+            owners += [rank for rank in range(self.size) if rank not in owners]
+        return tuple((owner, self.draw(st.integers(1, 3))) for owner in owners)
+
+
+def _drawn(each: Row, variant: Variant) -> bool:
+    # Fused kernels round a shard otherwise than the whole, and mispair a parameter with a gradient of other strides.
+    fused = variant.arguments.get("fused", False)
+    return not (each.needs | variant.needs) & _NOT_DRAWN and not variant.group_arguments and not fused
+
+
+class _Actions:
+    """The actions of one draw: kinds are drawn first, and what makes no sense at its place is left out."""
+
+    def __init__(self, drawing: _Drawing) -> None:
+        self.d = drawing
+        self.frozen = {number for number, param in enumerate(drawing.params) if param.frozen}
+        self.handed = drawing.first  # how many parameters the optimizer has
+        self.groups = 1
+        self.saved = False
+        self.own = False  # a gradient of each rank's own, of which only one step is defined
+        self.made: list[g.Action] = []
+
+    def make(self) -> list[g.Action]:
+        kinds: list[Callable[[], None]] = [self.train, self.train, self.train, self.give, self.step]
+        kinds += [self.set_option]
+        for feature, makers in {
+            "zero_grad": [self.clear],
+            "closures": [self.step_with_closure],
+            "clipping": [self.clip],
+            "groups": [self.add_group, self.add_group],
+            "frozen parameters": [self.freeze],
+            "saves and loads": [self.save, self.load, self.save_and_load],
+            "modules": [self.names],
+            "errors": [self.fail],
+        }.items():
+            if self.d.has(feature):
+                kinds += makers
+        # What only some models can show comes often where the model can.
+        for maker, able in ((self.names, self.d.module), (self.add_group, self.handed < len(self.d.params))):
+            if able and self.d.one_of(False, True):
+                maker()
+        drawn = self.d.draw(st.lists(st.sampled_from(range(len(kinds))), min_size=1, max_size=10))
+        for index in drawn:
+            kinds[index]()
+        return self.made
+
+    def give(self) -> None:
+        if self.d.closures_only:
+            return
+        trained = [number for number in range(len(self.d.params)) if number not in self.frozen]
+        if self.d.has("missing gradients") and self.d.one_of(False, False, True):
+            missing = self.d.draw(st.sets(st.integers(0, len(self.d.params) - 1), max_size=3))
+            trained = [number for number in trained if number not in missing]
+        self.own = any(self.d.params[number].cut is None for number in trained) and self.d.one_of(True, False)
+        self.made.append(g.Give(tuple(trained), self.own))
+
+    def step(self) -> None:
+        if self.d.closures_only:
+            self.step_with_closure()
+        elif not self.own:
+            self.made.append(g.Step())
+
+    def train(self) -> None:
+        if self.d.closures_only:
+            self.step_with_closure()
+            return
+        self.give()
+        self.made.append(g.Step())
+
+    def step_with_closure(self) -> None:
+        if self.d.has("closures"):
+            self.own = False
+            self.made.append(g.Step(closure=True))
+
+    def clear(self) -> None:
+        if self.handed == len(self.d.params) and not self.own:  # the others' gradients would stay as they are
+            self.made.append(g.Clear(self.d.one_of(None, False, True)))
+
+    def clip(self) -> None:
+        if not self.own:
+            self.made.append(g.Clip(self.d.one_of(0.5, 2.0, 100.0), self.d.one_of(2.0, 1.0, 3.0, float("inf"))))
+
+    def add_group(self) -> None:
+        left = len(self.d.params) - self.handed
+        if left:
+            count = self.d.draw(st.integers(1, left))
+            decay = self.d.one_of(None, 0.2) if "weight_decay" in _arguments(self.d.optimizer) else None
+            self.made.append(g.AddGroup(count, self.d.one_of(0.3, 0.02), decay))
+            self.handed += count
+            self.groups += 1
+            self.saved = False
+
+    def set_option(self) -> None:
+        names = [name for name in _OPTIONS if name in _arguments(self.d.optimizer)]
+        name = self.d.one_of(*names)
+        group = self.d.draw(st.integers(0, self.groups - 1))
+        self.made.append(g.SetOption(group, name, self.d.one_of(*_OPTIONS[name])))
+
+    def freeze(self) -> None:
+        number = self.d.draw(st.integers(0, len(self.d.params) - 1))
+        self.frozen ^= {number}
+        self.made.append(g.Freeze(number, number in self.frozen))
+
+    def save(self) -> None:
+        self.saved = True
+        self.made.append(g.Save())
+
+    def load(self) -> None:
+        if self.saved:
+            fresh = self.d.one_of(False, True)
+            self.own = self.own and not fresh
+            # The state of an optimizer that flattens its parameters, as LBFGS does, depends on their order.
+            self.made.append(g.Load(fresh, fresh and not self.d.closures_only and self.d.one_of(False, True)))
+
+    def save_and_load(self) -> None:
+        self.save()
+        self.load()
+
+    def names(self) -> None:
+        if self.d.module:
+            prefix = self.d.one_of("", "model") if self.d.has("prefixes") else ""
+            recurse = not self.d.has("names without recursion") or self.d.one_of(True, False)
+            self.made.append(g.Names(prefix, recurse))
+
+    def fail(self) -> None:
+        kinds = ["construction"]
+        if self.d.has("errors in a class of the user's own"):
+            kinds.append("step")
+        # A subject that raises on one rank only would leave the others waiting for its gradient of a whole tensor.
+        cut = all(param.cut is not None for param in self.d.params) and not self.d.whole_tensor
+        if self.d.has("errors in closures") and cut:
+            kinds.append("closure")
+        during = self.d.one_of(*kinds)
+        self.made.append(g.Fail(self.d.draw(st.integers(0, self.d.size - 1)), during))
+        self.handed, self.groups, self.saved, self.own = self.d.first, 1, False, False
+
+
+def _arguments(optimizer: str) -> set[str]:
+    kind: Any = row(optimizer).optimizer
+    return set(inspect.signature(kind).parameters)

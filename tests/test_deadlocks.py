@@ -1,0 +1,358 @@
+"""Worlds in which no rank can go on end at once, with the cause; worlds that are only slow are left alone.
+
+That nobody waited for the deadline of a minute is what the text says. The sleeps in the inner tests are slow ranks.
+"""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.inner import Inner, Project
+
+PREAMBLE = """
+    import os, signal, subprocess, threading, time
+    from datetime import timedelta
+    import pytest, torch
+    import torch.distributed as dist
+    import everyrank
+
+    of_2, of_3 = (pytest.mark.world(size, timeout=60) for size in (2, 3))
+"""
+
+STUCK = f"""{PREAMBLE}
+    @of_2
+    def test_returns(process_group, world):
+        for _ in range(3):
+            dist.all_reduce(torch.ones(1))
+        if world.rank == 1:
+            return
+        dist.all_reduce(torch.ones(1))  # returns
+
+    @of_3
+    def test_receives(process_group, world):
+        if world.rank != 1:
+            dist.recv(torch.ones(1), src=1)  # receives
+
+    @of_3
+    def test_different(process_group, world):
+        dist.barrier()
+        if world.rank == 2:
+            dist.broadcast(torch.ones(1), src=0)  # broadcasts
+        dist.all_reduce(torch.ones(1))  # reduces
+
+    @of_2
+    def test_shapes(process_group, world):
+        dist.all_reduce(torch.ones(2 + world.rank))  # shapes
+
+    @of_3
+    def test_subgroup(process_group, world):
+        group = dist.new_group([0, 1])
+        if world.rank == 0:
+            dist.all_reduce(torch.ones(1), group=group)  # subgroup
+
+    @of_2
+    def test_work(process_group, world):
+        if world.rank == 0:
+            work = dist.all_reduce(torch.ones(1), async_op=True)
+            work.wait()  # work
+
+    @of_2
+    def test_objects(process_group, world):
+        if world.rank == 0:
+            dist.all_gather_object([None] * 2, "one")  # objects
+
+    @of_2
+    def test_ddp(process_group, world):
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+        for _ in range(2 - world.rank):
+            model(torch.ones(2)).sum().backward()  # ddp
+
+    @of_3
+    def test_opens_its_own_group(world):
+        dist.init_process_group("gloo")
+        dist.all_reduce(torch.ones(1))
+        if world.rank != 1:
+            dist.all_reduce(torch.ones(1))  # own group
+
+    @of_2
+    def test_opens_two_in_turn(world):
+        for turn in range(2):
+            store = dist.FileStore(f"{{world.folder}}/{{turn}}", world.size)
+            dist.init_process_group("gloo", store=store, rank=world.rank, world_size=world.size)
+            if turn == 0:
+                dist.broadcast(torch.ones(1), src=0)
+                dist.destroy_process_group()
+        if world.rank == 0:
+            dist.broadcast(torch.ones(1), src=0)  # second group
+        dist.all_reduce(torch.ones(1))  # other call
+
+    @pytest.mark.world(2)
+    @pytest.mark.timeout(60)
+    def test_under_pytest_timeout(process_group, world):
+        if world.rank == 1:
+            dist.barrier()  # under pytest-timeout
+
+    @of_2
+    @pytest.mark.xfail(reason="known", raises=everyrank.WorldTimeout)
+    def test_expected(process_group, world):
+        if world.rank == 1:
+            dist.barrier()  # expected
+
+    @of_2
+    @pytest.mark.xfail(reason="known")
+    def test_not_expected(process_group, world):
+        if world.rank == 1:
+            dist.barrier()
+
+    @of_2
+    def test_good(process_group, world):
+        dist.barrier()
+"""
+
+SLOW = f"""{PREAMBLE}
+    sent = []
+
+    @of_2
+    def test_sleeps_before_its_collective(process_group, world):
+        if world.rank == 1:
+            time.sleep(3)
+        dist.all_reduce(torch.ones(1))
+
+    @of_2
+    def test_what_a_rank_that_ended_has_sent_comes(process_group, world):
+        if world.rank == 1:
+            sent.append(dist.isend(torch.ones(1), dst=0))  # torch takes back what nobody holds
+            return
+        time.sleep(3)
+        dist.recv(torch.ones(1), src=1)
+
+    @of_2
+    def test_what_a_rank_that_ended_has_begun_goes_on(process_group, world):
+        if world.rank == 1:
+            dist.all_reduce(torch.ones(1), async_op=True)
+            return
+        time.sleep(3)
+        dist.all_reduce(torch.ones(1))
+
+    @of_2
+    def test_a_thread_of_a_rank_that_ended_answers(process_group, world):
+        def answer():
+            time.sleep(3)
+            dist.send(torch.ones(1), dst=0)
+
+        if world.rank == 1:
+            threading.Thread(target=answer, daemon=True).start()
+            return
+        dist.recv(torch.ones(1), src=1)
+
+    @of_2
+    def test_is_stopped_in_a_collective(process_group, world):
+        if world.rank == 1:
+            # Of no child of this rank's, and while it is in its collective.
+            stop = f"sleep 1; kill -STOP {{os.getpid()}}; sleep 3; kill -CONT {{os.getpid()}}"
+            subprocess.run(["sh", "-c", f"({{stop}}) >/dev/null 2>&1 &"], check=True)
+            time.sleep(2)
+        dist.all_reduce(torch.ones(1))
+
+    @of_2
+    def test_a_group_has_a_time_limit_of_its_own(process_group, world):
+        group = dist.new_group([0, 1], timeout=timedelta(seconds=3))
+        if world.rank == 0:
+            with pytest.raises(RuntimeError, match="(?i)timed out"):
+                dist.all_reduce(torch.ones(1), group=group)
+
+    @of_2
+    def test_a_wait_has_a_time_limit_of_its_own(process_group, world):
+        if world.rank == 0:
+            work = dist.all_reduce(torch.ones(1), async_op=True)
+            with pytest.raises(RuntimeError, match="(?i)timeout|timed out"):
+                work.wait(timedelta(seconds=3))
+            os._exit(7)  # the work would never end
+
+    @of_2
+    def test_a_monitored_barrier_has_a_time_limit(process_group, world):
+        if world.rank == 0:
+            with pytest.raises(RuntimeError, match="(?i)timed out|failed to pass|monitored"):
+                dist.monitored_barrier(timeout=timedelta(seconds=3))
+
+    @of_3
+    def test_some_wait_in_a_subgroup_for_one_that_sleeps(process_group, world):
+        group = dist.new_group([0, 1])
+        if world.rank == 2:
+            return
+        if world.rank == 1:
+            time.sleep(3)
+        dist.all_reduce(torch.ones(1), group=group)
+
+    @pytest.fixture
+    def comes_in_teardown(process_group, world):
+        yield
+        if world.rank == 1:
+            time.sleep(3)
+            dist.barrier()
+
+    @of_2
+    def test_a_fixture_comes_in_its_teardown(comes_in_teardown, world):
+        if world.rank == 0:
+            dist.barrier()
+
+    @of_2
+    def test_sleeps_before_a_collective_of_its_own_group(world):
+        dist.init_process_group("gloo")
+        if world.rank == 0:
+            time.sleep(3)
+        dist.all_reduce(torch.ones(1))
+        dist.destroy_process_group()
+
+    def send_later():
+        time.sleep(3)
+        dist.send(torch.ones(1), dst=0)
+
+    @of_2
+    def test_an_rpc_answers(process_group, rpc_agent, world):
+        if world.rank == 0:
+            from torch.distributed import rpc
+            sent = rpc.rpc_async(1, send_later)
+            dist.recv(torch.ones(1), src=1)
+            sent.wait()
+
+    @of_2
+    def test_a_child_process_holds_a_rank_up(process_group, world):
+        if world.rank == 1:
+            subprocess.run(["sleep", "3"], check=True)
+        dist.all_reduce(torch.ones(1))
+"""
+
+
+def line(comment: str) -> int:
+    return next(number for number, text in enumerate(STUCK.splitlines(), 1) if text.endswith(f"  # {comment}"))
+
+
+@pytest.fixture(scope="module")
+def stuck(module_project: Project) -> Inner:
+    module_project.write("test_inner.py", STUCK)
+    return module_project.run()
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Inner:
+    project = Project(tmp_path_factory.mktemp("slow"))
+    project.write("test_inner.py", SLOW)
+    return project.run("--leaks=off")
+
+
+@pytest.mark.parametrize(
+    ("test", "cause"),
+    [
+        (
+            "test_returns",
+            f"rank 1 ended its test without coming to this all_reduce (test_inner.py:{line('returns')})",
+        ),
+        (
+            "test_receives",
+            f"rank 1 ended its test without sending what this recv waits for (test_inner.py:{line('receives')})",
+        ),
+        (
+            "test_different",
+            f"ranks 0,1 wait in their 2nd collective, all_reduce at test_inner.py:{line('reduces')}; "
+            f"rank 2 in its 2nd, broadcast at test_inner.py:{line('broadcasts')}",
+        ),
+        (
+            "test_shapes",
+            f"rank 1 waits in its 1st collective, all_reduce of (3,) Float at test_inner.py:{line('shapes')}; "
+            "rank 0 ended its test, in which that was all_reduce of (2,) Float",
+        ),
+        (
+            "test_subgroup",
+            f"rank 1 ended its test without coming to this all_reduce (test_inner.py:{line('subgroup')})",
+        ),
+        (
+            "test_opens_its_own_group",
+            f"rank 1 ended its test without coming to this all_reduce (test_inner.py:{line('own group')})",
+        ),
+        (
+            "test_opens_two_in_turn",
+            f"rank 0 waits in its 1st collective, broadcast at test_inner.py:{line('second group')}; "
+            f"rank 1 in its 1st, all_reduce at test_inner.py:{line('other call')}",
+        ),
+        ("test_work", f"rank 1 ended its test without coming to this all_reduce (test_inner.py:{line('work')})"),
+        (
+            "test_objects",
+            f"rank 1 ended its test without coming to this all_gather_object (test_inner.py:{line('objects')})",
+        ),
+        (
+            "test_under_pytest_timeout",
+            f"rank 0 ended its test without coming to this barrier (test_inner.py:{line('under pytest-timeout')})",
+        ),
+    ],
+)
+def test_a_world_that_cannot_go_on_fails_with_the_cause(stuck: Inner, test: str, cause: str) -> None:
+    told = stuck[test]
+    assert told.outcome == "failed"
+    first, second, *_ = told.text.splitlines()
+    assert first == cause
+    assert re.fullmatch(r"the world of \d stood still: .* so nobody waited for the deadline", second)
+    assert "roll call" in told.text
+    assert told.properties["verdict"] == "deadlock"
+
+
+def test_a_batch_too_many_under_ddp_is_told_where_ddp_waits(stuck: Inner) -> None:
+    told = stuck["test_ddp"]
+    cause = rf"rank 1 ended its test without coming to this \w+ \(test_inner.py:{line('ddp')}\)"
+    assert re.fullmatch(cause, told.text.partition("\n")[0])
+
+
+def test_it_is_expected_only_where_the_mark_names_a_timeout(stuck: Inner) -> None:
+    assert stuck["test_expected"].outcome == "xfailed"
+    assert stuck["test_not_expected"].outcome == "failed"
+    assert stuck["test_good"].outcome == "passed"
+
+
+def test_in_clean_interpreters_too(project: Project) -> None:
+    project.write("test_inner.py", STUCK)
+    told = project.run("--launcher=spawn", "-k", "test_returns")["test_returns"]
+    assert told.text.startswith("rank 1 ended its test without coming to this all_reduce")
+
+
+@pytest.mark.parametrize("test", [name for name in re.findall(r"def (test_\w+)", SLOW) if "wait_has" not in name])
+def test_a_world_that_is_only_slow_is_left_alone(slow: Inner, test: str) -> None:
+    assert slow[test].outcome == "passed", slow[test].text
+
+
+def test_a_wait_that_gives_up_by_itself_is_left_alone(slow: Inner) -> None:
+    assert slow["test_a_wait_has_a_time_limit_of_its_own"].text.startswith(
+        "rank 0 of 2 left without a record (exit code 7) in call"
+    )
+
+
+def test_a_rank_with_the_number_of_an_earlier_one_is_asked_in_its_place(project: Project) -> None:
+    """In a long run the kernel gives the numbers of processes out again."""
+    project.write(
+        "test_inner.py",
+        """
+        import os
+        import pytest
+        from everyrank import witness
+
+        @pytest.mark.world(2)
+        def test_left(world, request):
+            os.mkfifo(witness.path(os.path.dirname(world.folder), os.getpid()))
+            request.getfixturevalue("process_group")
+
+        @pytest.mark.world(1, fresh=True)
+        def test_first(process_group, world):
+            asked = witness.path(os.path.dirname(world.folder), os.getpid())
+            assert os.path.exists(asked)
+            with open("earlier", "w") as file:
+                file.write(asked)
+
+        @pytest.mark.world(1, fresh=True)
+        def test_second(process_group):
+            with open("earlier") as file:
+                assert not os.path.exists(file.read())
+        """,
+    )
+    inner = project.run()
+    assert set(inner.outcomes().values()) == {"passed"}, inner.out

@@ -1,0 +1,189 @@
+"""Generated sequences: the same from the same seed, short when they fail, and green where nothing is wrong."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from everyrank import World
+from everyrank.fixtures.rogues.sharded_steps import NoneIsZero, SumsForMean
+from everyrank.suites import sharded_optimizer
+from everyrank.suites.case import cases
+from everyrank.suites.errors import Deviation
+from everyrank.suites.generate import options
+from everyrank.suites.generate.cases import generated
+from everyrank.suites.generate.data import code, decode, encode
+from everyrank.suites.generate.grammar import Rejected
+from everyrank.suites.generate.options import Plan
+from everyrank.suites.generate.printing import as_test
+from everyrank.suites.generate.replay import replay
+from everyrank.suites.generate.search import Found, Search
+from everyrank.suites.ledger import matches
+from everyrank.suites.replicate.subjects import EXEMPLAR as REPLICATE
+from everyrank.suites.sharded_optimizer import grammar
+from everyrank.suites.sharded_optimizer.grammar import GRAMMAR, Draw, Give, Param, Step
+from everyrank.suites.sharded_optimizer.subjects import EXEMPLAR, TORCH
+from everyrank.suites.subject import Subject
+
+EVERYTHING = frozenset(GRAMMAR.features)
+SUMS = replace(EXEMPLAR, name="sums", build=SumsForMean)
+DECAYS = replace(EXEMPLAR, name="decays", build=NoneIsZero)
+
+hypothesis = pytest.mark.skipif(not options.installed(), reason="needs Hypothesis")
+
+
+def _search(world: World, subject: Subject, draws: int, **plan: Any) -> Found:
+    return Search(GRAMMAR, subject, EVERYTHING, world).run(Plan(draws, **plan))
+
+
+def _drawn(world: World, seed: int, draws: int = 30) -> list[Draw]:
+    """What is drawn, of which nothing is carried out."""
+    seen: list[Draw] = []
+
+    def note(subject: Subject, draw: Draw) -> Iterator[None]:
+        seen.append(draw)
+        yield from itertools.repeat(None, len(draw.actions) + 1)
+
+    Search(replace(GRAMMAR, carry_out=note), EXEMPLAR, EVERYTHING, world).run(Plan(draws, seed))
+    return seen
+
+
+@hypothesis
+@pytest.mark.world(2)
+def test_the_same_seed_draws_the_same_and_another_seed_does_not(world: World) -> None:
+    drawn = _drawn(world, seed=1)
+    assert len(drawn) == 30
+    assert drawn == _drawn(world, seed=1)
+    assert drawn != _drawn(world, seed=2)
+
+
+@hypothesis
+@pytest.mark.world(2)
+def test_all_ranks_get_the_same_draws(world: World) -> None:
+    world.all_agree([encode(draw) for draw in _drawn(world, seed=0)])
+
+
+@hypothesis
+@pytest.mark.world(2)
+def test_a_draw_is_the_same_after_a_journey_as_json_and_as_code(world: World) -> None:
+    for draw in _drawn(world, seed=0):
+        assert decode(encode(draw), GRAMMAR.by_name) == draw
+        assert eval(code(draw), vars(grammar)) == draw
+
+
+@hypothesis
+@pytest.mark.world(3, timeout=300)
+def test_a_planted_bug_shrinks_to_a_few_actions_and_the_printed_test_reproduces_it(
+    world: World, process_group: Any
+) -> None:
+    found = _search(world, SUMS, 100)
+    assert found.draw is not None
+    assert len(found.draw.actions) <= 2
+    assert len(found.draw.params) == 1
+    printed: dict[str, Any] = {}
+    exec(as_test(GRAMMAR, SUMS, found.draw), printed)
+    with pytest.raises(Deviation) as caught:
+        printed["test_found"](process_group)
+    assert str(caught.value) == found.problem
+
+
+@hypothesis
+@pytest.mark.world(3, timeout=300)
+def test_the_exemplar_is_green(world: World, process_group: Any) -> None:
+    found = _search(world, EXEMPLAR, 25)
+    assert found.problem == ""
+    assert found.draws + found.rejected >= 25
+    assert found.draws > 20
+
+
+@hypothesis
+@pytest.mark.world(3, timeout=300)
+def test_torchs_own_is_green_in_what_its_ledger_and_its_lacks_leave(world: World, process_group: Any) -> None:
+    left_out = GRAMMAR.left_out(cases(TORCH, Path(sharded_optimizer.__file__).parent))
+    assert {"closures", "clipping", "errors", "saves and loads"} <= left_out
+    assert "missing gradients" not in left_out
+    found = Search(GRAMMAR, TORCH, EVERYTHING - left_out, world).run(Plan(25))
+    assert found.problem == ""
+    assert found.draws > 20
+
+
+@pytest.mark.world(3)
+def test_a_draw_is_replayed_without_hypothesis(world: World, process_group: Any) -> None:
+    whole = Param("p0", (2,))
+    actions = (Give((), own=False), Step())
+    decaying = Draw(3, (whole,), "SGD", actions, variant="weight-decay")
+    replay(EXEMPLAR, decaying)
+    with pytest.raises(Deviation, match=r"action 2, Step\(closure=False\): on rank 0: p0: off by"):
+        replay(DECAYS, decaying)
+    encoded = encode(decaying)
+    assert Search(GRAMMAR, DECAYS, EVERYTHING, world).run(Plan(0, draw=encoded)).draw == decaying
+
+
+@pytest.mark.world(2)
+def test_a_draw_that_the_reference_refuses_says_nothing(world: World) -> None:
+    def refuse(subject: Subject, draw: Draw) -> Iterator[None]:
+        yield
+        raise Rejected
+
+    plan = Plan(0, draw=encode(Draw(2, (), "SGD", (Step(), Step()))))
+    found = Search(replace(GRAMMAR, carry_out=refuse), EXEMPLAR, EVERYTHING, world).run(plan)
+    assert (found.draws, found.rejected, found.draw) == (0, 1, None)
+
+
+@pytest.mark.parametrize("feature", sorted(GRAMMAR.features))
+def test_each_feature_belongs_to_cases_that_exist(feature: str) -> None:
+    known = [case.short_id for case in cases(replace(EXEMPLAR, known=None))]
+    assert any(matches(GRAMMAR.features[feature], short_id) for short_id in known)
+
+
+class _Config:
+    """As much of pytest's configuration as the options ask for."""
+
+    def __init__(self, **given: Any) -> None:
+        self.given = {"generate": 0, "generate_seed": "0", "generate_draw": "", **given}
+        self.stash = pytest.Stash()
+        self.pluginmanager = pytest.PytestPluginManager()
+
+    def getoption(self, name: str) -> Any:
+        return self.given[name]
+
+
+def _configured(**given: Any) -> Plan | None:
+    config: Any = _Config(**given)
+    options.configure(config)
+    return config.stash.get(options.PLAN, None)
+
+
+def test_nothing_is_generated_unless_it_is_asked_for() -> None:
+    assert _configured() is None
+
+
+def test_without_hypothesis_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "installed", lambda: False)
+    with pytest.raises(pytest.UsageError, match=r"needs Hypothesis: pip install 'everyrank\[generate\]'"):
+        _configured(generate=5)
+    assert _configured(generate_draw="{}") is not None  # which needs none
+
+
+def test_a_seed_is_a_number_or_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "installed", lambda: True)
+    assert _configured(generate=5) == Plan(5, 0)
+    assert _configured(generate=5, generate_seed="7") == Plan(5, 7)
+    first, second = (_configured(generate=5, generate_seed="free") for _ in range(2))
+    assert first != second
+    with pytest.raises(pytest.UsageError, match="--generate-seed takes a number or `free`, not 'x'"):
+        _configured(generate=5, generate_seed="x")
+
+
+def test_a_plan_names_the_options_that_repeat_it() -> None:
+    assert Plan(5, 7).options() == ["--generate=5", "--generate-seed=7"]
+    assert Plan(0, draw="{}").options() == ["--generate-draw={}"]
+
+
+def test_a_contract_without_a_grammar_has_no_generated_cases() -> None:
+    assert generated(cases(REPLICATE), Plan(5)) == []
+    assert [case.short_id for case in generated(cases(EXEMPLAR), Plan(5))] == ["generate[ws3]"]
