@@ -29,7 +29,7 @@ from everyrank.told import untold
 from everyrank.torchrun import reserved_port
 from everyrank.verdict import Fate, Fates, Verdict, judge
 from everyrank.world import rank_seed
-from everyrank.worlds import Worlds, broken_before, warn, why_not_kept
+from everyrank.worlds import Worlds, warn, why_not_kept
 
 #: A test that has ended: what other plugins are told (nothing, where none listens), and the reports to log.
 _Ended = tuple[dict[str, Any], list[pytest.TestReport]]
@@ -201,8 +201,11 @@ class Controller:
         served = tuple(warm.served) if warm else ()
         ready = warm or self._worlds.take_spare(self._key(item))
         verdict, fates = self._attempt(item, nextitem, ready, keep=not fresh)
-        if (ready is not None and broken_before(fates)) or (fates.launcher_lost and not fates.began):
+        if (ready is not None and (fates.broken_before or not fates.began)) or (
+            fates.launcher_lost and not fates.began
+        ):
             # That is its neighbours' affair. A keeper that was killed may take a moment to be gone.
+            # A rank that ended after its order, but before it began, is not: another that had begun may have done it.
             served = ()
             verdict, fates = self._attempt(item, nextitem, None, keep=not fresh)
         alone = False

@@ -125,7 +125,8 @@ def _add_torch(now: Snapshot) -> None:
             now["process-group", str(name)] = f"{type(group).__name__} {name!r} of {group.size()} ranks"
     # torch's RRef context is not usable again after a shutdown: a second agent of the same process never deletes
     # its references, and a graceful end of it waits for ever. Where an agent has run, a world is not kept.
-    now[_AGENT_HAS_RUN] = str(_agent_has_run())
+    if _agent_has_run():
+        now[_AGENT_HAS_RUN] = "yes"
     api = sys.modules.get("torch.distributed.rpc.api")
     if api is not None and api._is_current_rpc_agent_set():
         now["rpc-agent", "agent"] = str(api._get_current_rpc_agent().get_worker_info())

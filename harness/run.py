@@ -33,7 +33,7 @@ from everyrank.record import (
     Statement,
     WantsDebugger,
 )
-from everyrank.stillness import processor_time
+from everyrank.stillness import is_ending, processor_time
 from everyrank.verdict import Fate, Fates
 
 #: After a failure, ranks that are still in the test get this long to finish or to fail by themselves. Most of
@@ -88,6 +88,8 @@ class Run:
         started = time.monotonic()
         # Clean interpreters import and collect first; the deadline is the test's, from its first phase on.
         self._due = started + START if self._limit is not None else None
+        # To be asked before the first order: from then on it may be the test that ends a rank.
+        self.fates.broken_before = any(seat.pid and is_ending(seat.pid) for seat in self.world.seats)
         for seat, order in zip(self.world.seats, self.orders, strict=True):
             with contextlib.suppress(Closed):
                 seat.channel.send(order)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -88,6 +89,20 @@ def _facts(path: str) -> dict[str, str]:
 def _read(path: str) -> str:
     with open(path) as file:
         return file.read()
+
+
+#: Of /proc/PID/stat, after the name: the flags, of which one says that it is exiting, and the pending signals.
+_FLAGS, _PENDING = 6, 28
+_EXITING, _SIGKILL = 0x4, 1 << (signal.SIGKILL - 1)
+
+
+def is_ending(pid: int) -> bool:
+    """Whether a process is gone, or has been killed and will be. Its socket may be open for a moment yet."""
+    try:
+        fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    except OSError:
+        return os.path.isdir("/proc/self")
+    return fields[0] in "ZX" or bool(int(fields[_FLAGS]) & _EXITING) or bool(int(fields[_PENDING]) & _SIGKILL)
 
 
 def processor_time(pid: int | None) -> tuple[float, bool]:

@@ -68,6 +68,7 @@ class Fates:
     world: int = 0  # its number among the worlds of this pytest process
     seconds: float = 0.0
     began: bool = False  # whether any rank began the test at all
+    broken_before: bool = False  # whether a rank was gone when the orders were given
     waited: str = ""  # what the world had to wait for, if that took long
     not_kept: str = ""  # why the world could serve no other test, where it was meant to
     late: dict[int, str] = field(default_factory=dict)  # wider fixtures whose teardown failed, by rank

@@ -247,11 +247,6 @@ def _warm_up() -> None:
     snapshot()
 
 
-def broken_before(fates: Fates) -> bool:
-    """Whether the world lost a rank before the test began there."""
-    return not fates.began or any(fate.lost and not fate.phase for fate in fates.ranks)
-
-
 def why_not_kept(verdict: Verdict, fates: Fates) -> str:
     """Why the world may serve no other test: only one in which every rank did well, and came back as it was, may."""
     if verdict.outcome not in ("passed", "skipped"):

@@ -180,8 +180,9 @@ def test_a_package_that_asks_for_its_rank_gets_its_own(inner: Inner) -> None:
     assert inner["test_imports_what_was_left_to_it"].outcome == "passed", inner.out
 
 
-def test_nobody_sees_what_such_an_import_prints(inner: Inner) -> None:
+def test_nobody_sees_what_such_an_import_prints_or_how_it_crashes(inner: Inner) -> None:
     assert "a banner" not in inner.out
+    assert "Fatal Python error" not in inner.out
 
 
 def test_ranks_of_such_a_zygote_are_gone_after_their_deadline(inner: Inner) -> None:
@@ -217,6 +218,14 @@ def test_a_zygote_does_not_outlive_the_one_that_it_came_from(tmp_path_factory: p
     assert "further worlds are spawned" in inner.out
 
 
+def test_a_world_that_a_dying_zygote_was_told_to_start_is_started(tmp_path_factory: pytest.TempPathFactory) -> None:
+    project = InstalledProject(tmp_path_factory.mktemp("project"), {"calm": ""})
+    project.write("test_inner.py", STOPPED)
+    inner = project.run()
+    assert set(inner.outcomes().values()) == {"passed"}, inner.out
+    assert "spawned" not in inner.out
+
+
 def test_an_import_that_hangs_is_given_up(tmp_path_factory: pytest.TempPathFactory) -> None:
     hanging = {"hangs_elsewhere": "if again(): threading.Event().wait()"}
     project = InstalledProject(tmp_path_factory.mktemp("project"), hanging)
@@ -237,6 +246,32 @@ def test_a_run_that_is_killed_while_it_imports_leaves_nothing(tmp_path_factory: 
     process.communicate()
     project.assert_nothing_left()
 
+
+STOPPED = """
+    import os, signal, subprocess, sys
+    from pathlib import Path
+    import pytest
+
+    @pytest.mark.world(2, fresh=True)
+    def test_imports(world):
+        import calm
+
+    @pytest.mark.world(2, fresh=True)
+    def test_notes_its_zygote(world):
+        assert "calm" in sys.modules
+        if world.rank == 0:
+            Path("zygote").write_text(str(os.getppid()))
+
+    def test_stops_the_zygote_and_has_it_killed_soon():
+        zygote = int(Path("zygote").read_text())
+        os.kill(zygote, signal.SIGSTOP)
+        subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -9 {zygote}"])
+
+    @pytest.mark.world(2, fresh=True)
+    def test_is_started(world):
+        assert "calm" not in sys.modules
+        world.barrier()
+"""
 
 OPTIMIZER = """
     import sys

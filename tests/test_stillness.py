@@ -107,3 +107,15 @@ def test_a_loop_of_gloos_may_wake_for_nothing_but_not_work() -> None:
     before = Look(0.0, {(1, 1): 5}, {(1, 2): 1.0})
     assert Look(1.0, {(1, 1): 5}, {(1, 2): 1.002}).still_since(before)
     assert not Look(1.0, {(1, 1): 5}, {(1, 2): 1.2}).still_since(before)
+
+
+def test_what_was_killed_is_ending_at_once_and_until_it_is_gone(start: Start) -> None:
+    for _ in range(5):
+        process = start("print(flush=True); time.sleep(1000)")
+        assert not stillness.is_ending(process.pid)
+        process.kill()
+        assert stillness.is_ending(process.pid)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert stillness.is_ending(process.pid)
+        process.wait()
+        assert stillness.is_ending(process.pid)

@@ -98,6 +98,24 @@ SOURCE = {
         def test_does_not_notice(process_group):
             dist.barrier()
         """,
+    "test_killed_before_it_begins.py": """
+        import os, pathlib, signal
+        import pytest
+
+        FOLDER = pathlib.Path(os.environ["PYTHONPATH"])
+
+        @pytest.mark.world(2)
+        def test_notes_rank_0(world):
+            if world.rank == 0:
+                FOLDER.joinpath("rank 0").write_text(str(os.getpid()))
+
+        def test_stops_rank_0():
+            os.kill(int(FOLDER.joinpath("rank 0").read_text()), signal.SIGSTOP)
+
+        @pytest.mark.world(2)
+        def test_kills_rank_0(world):
+            os.kill(int(FOLDER.joinpath("rank 0").read_text()), signal.SIGKILL)
+        """,
     "test_late.py": """
         import pytest
 
@@ -223,9 +241,14 @@ def test_a_rank_killed_between_two_tests_hurts_neither(whole: Ran) -> None:
     for test in ("test_notes_a_rank", "test_kills_the_idle_rank", "test_does_not_notice"):
         assert whole.inner[test].outcome == "passed", whole.inner[test].text
 
-    # The death may be noticed only when the survivors have begun the test: what counts is the run that was judged.
+    # The survivors had begun the test: what counts is the run that was judged.
     judged = [line["pid"] for line in whole.seen if line["test"] == "test_does_not_notice"][-3:]
     assert len({*whole.of("test_notes_a_rank", "pid"), *judged}) == 6
+
+
+def test_a_test_that_kills_a_rank_which_has_not_begun_is_not_run_in_another_world(project: Project) -> None:
+    inner = project.run("test_killed_before_it_begins.py")
+    assert "rank 0 of 2 was killed by SIGKILL" in inner["test_kills_rank_0"].text
 
 
 @pytest.mark.parametrize("arguments", [(), ("--fresh-worlds",)], ids=["warm", "fresh"])

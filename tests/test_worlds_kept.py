@@ -144,3 +144,9 @@ def test_a_library_that_a_test_is_the_first_to_import_is_no_leak(project: Projec
     inner = project.run("--fresh-worlds")
     assert "leaks" not in inner["test_imports_torch_itself"].properties
     assert "default dtype" in inner["test_imports_torch_and_changes_it"].properties["leaks"]
+
+
+def test_it_ends_no_world_either(project: Project) -> None:
+    project.write("test_lazy.py", LAZY)
+    project.run("-k", "itself", "--run-file", "run.jsonl")
+    assert [case.get("not_kept", "") for case in read(project.folder / "run.jsonl").cases] == [""]

@@ -5,6 +5,7 @@ Each rank has the very items that were collected: nothing is pickled and nothing
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
 import socket
@@ -118,6 +119,7 @@ def _be_successor(fd: int, parent: int, names: list[str], zygote: Zygote, unsafe
     """Import all that, and go on as a zygote; where it would not be a fit one for that, say so and end."""
     from everyrank.launch.safe_import import Unfit, import_all
 
+    faulthandler.disable()  # an import may crash here, which is found out so and is nobody's failure
     keeper = Keeper(control_channel(fd), parent, folder="")  # the run's folder goes with the first of all zygotes
     try:
         import_all(names, lambda name: keeper.control.send(Importing(name)))

@@ -98,7 +98,7 @@ class Keeper:
             if key.data == "controller":
                 return False
             if key.data == "successor" and not self._succession.hear():
-                self._end_successor()
+                self._end_successor(start)
             if key.data == "control":
                 message, fds = self.control.receive_with_fds(MOST_FDS)
                 if isinstance(message, Start):
@@ -111,22 +111,23 @@ class Keeper:
                 elif isinstance(message, Close):
                     return False
         if self._succession.is_overdue():
-            self._end_successor()
+            self._end_successor(start)
         if os.getppid() != self._controller:
             return False
         self._reap()
         return True
 
     def _start(self, start: Callable[[list[int]], int], order: Start, fds: list[int]) -> None:
-        if self._succession.start(order, fds):
-            _close_all(fds)
-            return
+        if not self._succession.start(order, fds):
+            self._start_here(start, order.number, fds)
+
+    def _start_here(self, start: Callable[[list[int]], int], number: int, fds: list[int]) -> None:
         try:
             pid = start(fds)
         finally:
             _close_all(fds[:FDS_PER_RANK])
-        self._adopt(order.number, pid, fds[FDS_PER_RANK:])
-        self.control.send(Started(order.number, pid))
+        self._adopt(number, pid, fds[FDS_PER_RANK:])
+        self.control.send(Started(number, pid))
 
     def _adopt(self, number: int, pid: int, leases: list[int]) -> None:
         self.leases[number] = leases
@@ -136,8 +137,9 @@ class Keeper:
             self.pidfds[number] = pidfd
             self._selector.register(pidfd, selectors.EVENT_READ, "rank")
 
-    def _end_successor(self) -> None:
-        """It is gone, or must go. Its ranks die with it, as this process's children."""
+    def _end_successor(self, start: Callable[[list[int]], int]) -> None:
+        """It is gone, or must go. Its ranks die with it, as this process's children. Those that it was told to start,
+        and did not, are started here: their world has no part in that death."""
         successor = self._succession.pid
         assert successor is not None
         with contextlib.suppress(ProcessLookupError):
@@ -146,12 +148,20 @@ class Keeper:
             os.waitpid(successor, 0)
         _kill_group(successor)
         here = set(children())
-        for number, pid in self._succession.ended().items():
+        ranks, ordered = self._succession.ended()
+        for number, pid in ranks.items():
             if pid in here:
                 self._adopt(number, pid, [])
             else:
                 self.control.send(Exited(number, signal.SIGKILL))  # a wait status: killed by that
+        unknown = here - {*ranks.values(), *self.pids.values()}
         self._kill_orphans()
+        for number, fds in ordered.items():
+            if unknown:  # one of them may be this rank, forked and not reported, with an order read already
+                _close_all(fds)
+                self.control.send(Exited(number, signal.SIGKILL))
+            else:
+                self._start_here(start, number, fds)
 
     def _reap(self) -> None:
         ended = False

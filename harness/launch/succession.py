@@ -8,6 +8,7 @@ keeper like any other, whose controller is the zygote: that hands orders on to i
 from __future__ import annotations
 
 import contextlib
+import os
 import selectors
 import socket
 import time
@@ -33,7 +34,8 @@ class Succession:
         self.pid: int | None = None
         self.ready = False
         self.due: float | None = None  # when a trial must have come to its end
-        self.ranks: dict[int, int | None] = {}  # those that it has started: number -> pid, once that is known
+        self.ranks: dict[int, int] = {}  # those that it has started: number -> pid
+        self._ordered: dict[int, list[int]] = {}  # those that it was told to start, and what they are made of
         self._selector = selector
         self._tell = tell
         self._fork: ForkSuccessor
@@ -110,6 +112,7 @@ class Succession:
     def _note(self, message: FromKeeper) -> None:
         if isinstance(message, Started):
             self.ranks[message.number] = message.pid
+            _close_all(self._ordered.pop(message.number))
         elif isinstance(message, Exited):
             self.ranks.pop(message.number, None)
         elif isinstance(message, Preloaded):
@@ -122,36 +125,38 @@ class Succession:
     def is_overdue(self) -> bool:
         return self.due is not None and time.monotonic() >= self.due
 
-    def ended(self) -> dict[int, int | None]:
-        """Its process is gone: try again with less, if it was on trial. Returns the ranks that it leaves behind."""
+    def ended(self) -> tuple[dict[int, int], dict[int, list[int]]]:
+        """Its process is gone: try again with less, if it was on trial. Returns the ranks that it leaves behind, and
+        those that it did not come to start, with their descriptors."""
         assert self._channel is not None
         self._selector.unregister(self._channel)
         self._channel.close()
-        on_trial, ranks = not self.ready, self.ranks
-        self._channel, self.pid, self.due, self.ready, self.ranks = None, None, None, False, {}
+        on_trial, ranks, ordered = not self.ready, self.ranks, self._ordered
+        self._channel, self.pid, self.due, self.ready, self.ranks, self._ordered = None, None, None, False, {}, {}
         if on_trial:
             self._drop()
             self._try()
         elif self._asked:
             self._asked = False
             self._tell(Preloaded())
-        return ranks
+        return ranks, ordered
 
     # --- orders that are handed on to it -----------------------------------------------------------
 
     def start(self, order: Start, fds: list[int]) -> bool:
-        """Let it start a rank. False: the keeper has to do it itself."""
+        """Let it start a rank of these, which it may keep. False: the keeper has to do it itself."""
         if not self.ready or self._channel is None:
             return False
         try:
             self._channel.send(order, fds)
         except Closed:
             return False  # its end will be heard of
-        self.ranks[order.number] = None
+        self._ordered[order.number] = fds
         return True
 
     def kill(self, numbers: list[int]) -> None:
-        if self._channel is not None and (theirs := [number for number in numbers if number in self.ranks]):
+        theirs = [number for number in numbers if number in self.ranks or number in self._ordered]
+        if self._channel is not None and theirs:
             with contextlib.suppress(Closed):  # they die with it
                 self._channel.send(Kill(theirs))
 
@@ -159,3 +164,10 @@ class Succession:
         """For a forked process, which has no part in this."""
         if self._channel is not None:
             self._channel.close()
+        for fds in self._ordered.values():
+            _close_all(fds)
+
+
+def _close_all(fds: list[int]) -> None:
+    for fd in fds:
+        os.close(fd)
