@@ -24,13 +24,16 @@ def in_a_line(error: Exception) -> str:
 class subject_acts:
     """Where a subject has no reason to raise. A class, since a traceback would show the insides of contextlib."""
 
+    def __init__(self, doing: str = "") -> None:
+        self.doing = doing
+
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         __tracebackhide__ = True
         if isinstance(error, Exception) and not isinstance(error, (BrokenAdapter, Deviation)):
-            raise Deviation(f"raised {in_a_line(error)}", kinds(error)) from error
+            raise Deviation(f"{self.doing} raised {in_a_line(error)}".lstrip(), kinds(error)) from error
 
 
 @contextlib.contextmanager

@@ -280,6 +280,18 @@ class Arena:
             raise Deviation(f"the ranks went different ways: {where}")
         return met.texts
 
+    @contextlib.contextmanager
+    def may_part(self) -> Iterator[None]:
+        """Where one rank may fail while the others wait for it in a collective.
+
+        It ends its test without meeting them, and the harness ends them, since they wait for a rank that has ended.
+        """
+        try:
+            yield
+        except Deviation:
+            self.parted = True
+            raise
+
     def conclude(self, trouble: Exception | None) -> None:
         """One end for all ranks: a deviation on one is one on all."""
         if self.parted:  # the others have heard of it, or have ended

@@ -15,7 +15,8 @@ generated sequences set any.
 Two tools for modules stand beside it, as attributes of ``build``, which is most simply a class:
 
 - ``named_parameters(module, prefix="", recurse=True)`` yields names and parameters, whole or sharded;
-- ``shard_parameter(module, name, spec)`` cuts the parameter of that (dotted) name in place.
+- ``shard_parameter(module, name, spec)`` cuts the parameter of that (dotted) name in place, by a
+  ``ChunkShardingSpec`` of one chunk a rank; where there are fewer rows than chunks, the last ranks have none.
 
 A subject without one of these, ``step`` apart, declares a lack with AttributeError for the laws that need it.
 

@@ -40,6 +40,11 @@ def chunks(length: int, parts: int) -> list[int]:
     return [max(0, min(each, length - each * number)) for number in range(parts)]
 
 
+def past_the_end(length: int, parts: int) -> bool:
+    """Whether the last of so many equal chunks would begin beyond the end."""
+    return -(-length // parts) * (parts - 1) > length
+
+
 def chunked(shape: Shape, dim: int, size: int) -> list[Block]:
     """Equal chunks in rank order; the last may be smaller, or empty."""
     return along(shape, dim, range(size), chunks(shape[dim], size))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from everyrank.fixtures.models import MODELS
+from everyrank.fixtures.models import MODELS, fill
 from everyrank.suites.acts import subject_acts
 from everyrank.suites.compare import check
 from everyrank.suites.contract import Point
@@ -24,11 +24,11 @@ law = CONTRACT.law
 _KEYWORDS = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
 
 
-def _cut(place: Arena, model: nn.Module, names: Sequence[str]) -> None:
+def _cut(place: Arena, model: nn.Module, names: Sequence[str], dim: int = 0) -> None:
     """Cut these parameters by the subject's own tool."""
-    with subject_acts():
-        for name in names:
-            place.tool("shard_parameter")(model, name, place.spec())
+    for name in names:
+        with subject_acts(f"cutting {name} into {place.size} chunks along dim {dim}"):
+            place.tool("shard_parameter")(model, name, place.spec(dim))
 
 
 def _named(place: Arena, model: nn.Module, **arguments: Any) -> list[tuple[str, Any]]:
@@ -115,6 +115,40 @@ def names(place: Arena, point: Point) -> None:
         else:
             inside = model.get_parameter(name.removeprefix(start))
             check(value is inside, f"{name} is not the model's own parameter")
+
+
+class OfLength(nn.Module):
+    """A matrix with this many rows, or columns, to be cut; and a bias that stays whole."""
+
+    def __init__(self, length: int, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+        self.weight = nn.Parameter(torch.empty((length, 2) if dim == 0 else (2, length), dtype=torch.float64))
+        self.bias = nn.Parameter(torch.empty(2, dtype=torch.float64))
+
+
+def _of_lengths(point: Point) -> nn.Module:
+    """A model with one of each for each length and dim, named after them."""
+    cuts = [(dim, length) for dim in point.values["dims"] for length in point.values["lengths"]]
+    model = nn.ModuleDict({f"dim{dim}_of_{length}": OfLength(length, dim) for dim, length in cuts})
+    fill(model, seed=5)
+    return model
+
+
+@law("parity.shard-parameter", points.lengths_to_cut)
+def by_its_own_tool(place: Arena, point: Point) -> None:
+    """shard_parameter cuts any number of rows or columns, also fewer than ranks; each shard gets its own update.
+
+    `past-the-end` has the lengths where a chunk of the usual size would begin beyond the last row.
+    """
+    model, uncut = _of_lengths(point), _of_lengths(point)
+    for name, module in model.named_children():
+        with place.may_part():
+            _cut(place, model, [f"{name}.weight"], module.dim)
+    _adopt(place, uncut, _named(place, model))
+    for param in place.parameters:
+        check(param.whole == param.name.endswith("bias"), f"{param.name} is {'whole' if param.whole else 'cut'} now")
+    _train(place, {param.name: param.given for param in place.parameters})
 
 
 _FROZEN = {"sharded": "first.weight", "whole": "first.bias", "sharded-last": "last.weight"}

@@ -9,7 +9,7 @@ import torch
 from everyrank.fixtures.optimizers import Row, Variant, row, rows
 from everyrank.suites.contract import Point
 from everyrank.suites.sharded_optimizer.arena import Spec
-from everyrank.suites.sharded_optimizer.geometry import GEOMETRIES, Geometry, chunked, on_rank_one
+from everyrank.suites.sharded_optimizer.geometry import GEOMETRIES, Geometry, chunked, on_rank_one, past_the_end
 
 #: Written for a GPU, or refused on leaves.
 _NOT_HERE = {"cuda", "non-leaf"}
@@ -80,6 +80,18 @@ def cut(name: str, dim: int) -> list[Spec]:
     """Three parameters cut this way."""
     how, lengths = GEOMETRIES[name]
     return [Spec((length, 3 + n) if dim == 0 else (3 + n, length), how, dim) for n, length in enumerate(lengths)]
+
+
+def lengths_to_cut() -> Iterator[Point]:
+    """Every length up to 2W + 1, many in one case. Those that torch cannot cut have a case of their own."""
+    for size in (2, 3, 4):
+        lengths = range(1, 2 * size + 2)
+        beyond = [length for length in lengths if past_the_end(length, size)]
+        usual = [length for length in lengths if length not in beyond]
+        for dim in (0, 1):
+            yield plain(f"dim{dim}", size, core=(size, dim) == (3, 1), lengths=usual, dims=(dim,))
+        if beyond:
+            yield plain("past-the-end", size, core=size == 3, lengths=beyond, dims=(0, 1))
 
 
 def uneven(dim: int, dense_only: bool = True) -> list[Spec]:
