@@ -7,8 +7,8 @@ distributed autograd context on all owners, and returns when they are done.
 
 from __future__ import annotations
 
-from everyrank.suites.rpc_optimizer import dead_owner, laws, laws_at_once, laws_of_errors
+from everyrank.suites.rpc_optimizer import dead_owner, laws, laws_at_once, laws_of_arguments, laws_of_errors
 
 CONTRACT = laws.CONTRACT
 
-assert all(part.CONTRACT is CONTRACT for part in (laws_of_errors, laws_at_once, dead_owner))
+assert all(part.CONTRACT is CONTRACT for part in (laws_of_arguments, laws_of_errors, laws_at_once, dead_owner))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from typing import Any
 
@@ -45,7 +44,7 @@ def _plainest(place: Arena) -> None:
 CONTRACT.plainest = _plainest
 
 
-def _built(place: Arena, parameters: list[Parameter], point: Point) -> tuple[Any, Any]:
+def built(place: Arena, parameters: list[Parameter], point: Point) -> tuple[Any, Any]:
     """The subject and the reference, for a point that names an optimizer."""
     row: Row = point.values["row"]
     variant: Variant = point.values["variant"]
@@ -54,7 +53,7 @@ def _built(place: Arena, parameters: list[Parameter], point: Point) -> tuple[Any
     return ours, row.optimizer([one.twin for one in parameters], **variant.make())
 
 
-def _trajectory(
+def compare_steps(
     place: Arena, parameters: list[Parameter], ours: Any, reference: Any, steps: int, how: Any = None
 ) -> None:
     comparison = place.comparison()
@@ -65,7 +64,7 @@ def _trajectory(
     comparison.verdict()
 
 
-def _of_row(place: Arena, point: Point, dtype: torch.dtype = torch.float64) -> list[Parameter]:
+def of_row(place: Arena, point: Point, dtype: torch.dtype = torch.float64) -> list[Parameter]:
     owners = [1 + number % (point.size - 1) for number in range(3)]
     return place.own(points.shapes(point.values["row"], [*owners, 0]), dtype)
 
@@ -73,38 +72,22 @@ def _of_row(place: Arena, point: Point, dtype: torch.dtype = torch.float64) -> l
 @law("parity.one-step", points.variants)
 def one_step(place: Arena, point: Point) -> None:
     """After one step each parameter equals the reference, bit for bit."""
-    parameters = _of_row(place, point)
-    _trajectory(place, parameters, *_built(place, parameters, point), steps=1)
+    parameters = of_row(place, point)
+    compare_steps(place, parameters, *built(place, parameters, point), steps=1)
 
 
 @law("parity.trajectory", points.variants)
 def trajectory(place: Arena, point: Point) -> None:
     """After each of 10 steps with new data each parameter equals the reference, bit for bit."""
-    parameters = _of_row(place, point)
-    _trajectory(place, parameters, *_built(place, parameters, point), steps=10)
+    parameters = of_row(place, point)
+    compare_steps(place, parameters, *built(place, parameters, point), steps=10)
 
 
 @law("parity.defaults", points.defaults)
 def defaults(place: Arena, point: Point) -> None:
     """With no arguments at all, the defaults are those of torch.optim, in the second and third step too."""
-    parameters = _of_row(place, point, torch.float32)
-    _trajectory(place, parameters, *_built(place, parameters, point), steps=3)
-
-
-@law("parity.arguments", points.defaults)
-def arguments(place: Arena, point: Point) -> None:
-    """Arguments given by position have the effect that they have in torch.optim."""
-    row: Row = point.values["row"]
-    parameters = _of_row(place, point)
-    moved = {"lr": 0.05, "betas": (0.5, 0.7), "eps": 1e-3, "rho": 0.5, "weight_decay": 0.1, "momentum": 0.6}
-    given = []
-    for argument in list(inspect.signature(row.optimizer.__init__).parameters.values())[2:]:
-        if argument.kind is not argument.POSITIONAL_OR_KEYWORD or argument.name not in moved:
-            break
-        given.append(moved[argument.name])
-    with subject_acts():
-        ours = place.build(row.optimizer, parameters, *given)
-    _trajectory(place, parameters, ours, row.optimizer([one.twin for one in parameters], *given), steps=3)
+    parameters = of_row(place, point, torch.float32)
+    compare_steps(place, parameters, *built(place, parameters, point), steps=3)
 
 
 _OWNERSHIP = {
@@ -127,7 +110,7 @@ def ownership(place: Arena, point: Point) -> None:
     parameters = place.own(point.values["specs"])
     with subject_acts():
         ours = place.build(torch.optim.Adam, parameters, lr=0.1)
-    _trajectory(place, parameters, ours, torch.optim.Adam([one.twin for one in parameters], lr=0.1), steps=3)
+    compare_steps(place, parameters, ours, torch.optim.Adam([one.twin for one in parameters], lr=0.1), steps=3)
 
 
 def _dtypes() -> Any:
@@ -152,8 +135,8 @@ def dtype(place: Arena, point: Point) -> None:
     if "shape" in point.values:
         parameters = place.own([(1, (2, 2)), (1, point.values["shape"]), (1, (3,))], kind)
     else:
-        parameters = _of_row(place, point, kind)
-    _trajectory(place, parameters, *_built(place, parameters, point), steps=3)
+        parameters = of_row(place, point, kind)
+    compare_steps(place, parameters, *built(place, parameters, point), steps=3)
 
 
 def _sparse() -> Any:
@@ -166,20 +149,7 @@ def _sparse() -> Any:
 def sparse(place: Arena, point: Point) -> None:
     """Sparse gradients, where the optimizer takes them."""
     parameters = place.own([(1, (6, 3)), (1, (4, 2))])
-    _trajectory(place, parameters, *_built(place, parameters, point), steps=3, how=sparse_loss)
-
-
-class DoNothing(torch.optim.SGD):
-    """A subclass that changes nothing."""
-
-
-@law("parity.subclass", lambda: points.plain(2))
-def subclass(place: Arena, point: Point) -> None:
-    """A do-nothing subclass behaves as its base."""
-    parameters = place.own(SHARED[:1])
-    with subject_acts():
-        ours = place.build(DoNothing, parameters, lr=0.1, momentum=0.9)
-    _trajectory(place, parameters, ours, SGD([one.twin for one in parameters], lr=0.1, momentum=0.9), steps=3)
+    compare_steps(place, parameters, *built(place, parameters, point), steps=3, how=sparse_loss)
 
 
 @law("none.frozen", lambda: points.plain(2))
@@ -218,7 +188,7 @@ def position(place: Arena, point: Point) -> None:
     shape = (3, 2)
     parameters = place.own([(1, shape)] * 3)
     used = [parameters[number] for number in point.values["used"]]
-    ours, reference = _built(place, parameters, point)
+    ours, reference = built(place, parameters, point)
     comparison = place.comparison()
     for step in (1, 2, 3):
         place.step(ours, used, step)
@@ -333,7 +303,7 @@ def kept(place: Arena, point: Point) -> None:
     parameters = place.own([(1, (3,)), (1, (4,))])
     with subject_acts():
         ours = place.build(SGD, parameters, lr=0.1, momentum=0.9)
-    _trajectory(place, parameters, ours, SGD([one.twin for one in parameters], lr=0.1, momentum=0.9), steps=5)
+    compare_steps(place, parameters, ours, SGD([one.twin for one in parameters], lr=0.1, momentum=0.9), steps=5)
 
 
 @law("owned.only", lambda: points.plain(2))

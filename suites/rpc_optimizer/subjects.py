@@ -35,6 +35,9 @@ def _refused_by_torchscript() -> dict[str, Lack]:
                 lacks[cases] = Lack(RuntimeError, "torch.jit.script does not support foreach and fused")
             if variant.arguments.get("decoupled_weight_decay"):
                 lacks[cases] = Lack(TypeError, "the functional twin has no decoupled_weight_decay")
+        lacks[f"parity.arguments[{row.name}-explicit-defaults-ws2]"] = Lack(
+            TypeError, "the functional twins have no differentiable"
+        )
         lacks[f"errors.arguments[{row.name}-lr-two-elements-ws2]"] = Lack(RuntimeError, "refused, by another error")
     lacks["errors.arguments[*-fused-differentiable-ws2]"] = Lack(
         TypeError, "the functional twins have no differentiable"
