@@ -158,6 +158,7 @@ SLOW = f"""{PREAMBLE}
 
     @of_2
     def test_a_group_has_a_time_limit_of_its_own(process_group, world):
+        dist.barrier()  # to open the group is under its limit too
         group = dist.new_group([0, 1], timeout=timedelta(seconds=3))
         if world.rank == 0:
             with pytest.raises(RuntimeError, match="(?i)timed out"):
