@@ -178,25 +178,6 @@ class Arena:
         drawn = noise(one.twin.shape, one.twin.dtype, self.generator(step, one.number, rank, 2))
         return drawn.to(self.world.device)
 
-    def give_sparse_gradients(self, parameters: Sequence[Parameter], step: int, repeated: bool = False) -> None:
-        """Gradients of some rows only: the first, the last, and one that changes with the step.
-
-        ``repeated``: as an embedding that is looked up in any order, and twice for the first row and the last.
-        """
-        for one in parameters:
-            length = one.twin.shape[0]
-            rows = sorted({0, length - 1, step % length})
-            if repeated:
-                rows = [length - 1, *rows[:-1][::-1], length - 1, 0]
-            data = self.data(one, step)
-            values = torch.stack([data[row] * (1 + number) for number, row in enumerate(rows)])
-            one.twin.grad = sparse_rows(rows, values, one.twin.shape)
-            for tensor, index in one.pieces:
-                mine = [number for number, row in enumerate(rows) if index[0].start <= row < index[0].stop]
-                local = [rows[number] - index[0].start for number in mine]
-                columns = (slice(None), *index[1:])
-                tensor.grad = sparse_rows(local, values[mine][columns], tensor.shape)
-
     def closure(
         self, parameters: Sequence[Parameter], step: int, of_twins: bool = False
     ) -> Callable[[], torch.Tensor]:
@@ -363,10 +344,3 @@ def gradient(value: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
 def coarse(value: torch.Tensor) -> torch.Tensor:
     """Rounded to multiples of 1/64."""
     return (value * 64).round() / 64 if not value.is_complex() else value
-
-
-def sparse_rows(rows: list[int], values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """A sparse gradient: these values for these rows, which are in any order, and added up where one is repeated."""
-    index = torch.tensor(rows, dtype=torch.int64, device=values.device).unsqueeze(0)
-    made = torch.sparse_coo_tensor(index, values, tuple(shape), check_invariants=False)
-    return made if len(set(rows)) < len(rows) or rows != sorted(rows) else made.coalesce()

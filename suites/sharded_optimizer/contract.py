@@ -33,9 +33,10 @@ whole model, the same on all ranks. A subject that leaves the gradients of whole
 
 from __future__ import annotations
 
-from everyrank.suites.sharded_optimizer import laws, laws_of_errors, laws_of_models
+from everyrank.suites.sharded_optimizer import laws, laws_of_errors, laws_of_models, laws_of_tables
 
 CONTRACT = laws.CONTRACT
 
 assert laws_of_models.CONTRACT is CONTRACT
 assert laws_of_errors.CONTRACT is CONTRACT
+assert laws_of_tables.CONTRACT is CONTRACT

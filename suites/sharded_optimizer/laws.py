@@ -13,6 +13,7 @@ from everyrank.suites.contract import Contract, Point
 from everyrank.suites.sharded_optimizer import points
 from everyrank.suites.sharded_optimizer.arena import CALLER_SYNCS, Arena, Parameter, Spec, arena
 from everyrank.suites.sharded_optimizer.geometry import GEOMETRIES
+from everyrank.suites.sharded_optimizer.sparse_gradients import give_some_rows
 
 CONTRACT = Contract("sharded-optimizer", arena, fixtures=("process_group",), choices=(CALLER_SYNCS,))
 law = CONTRACT.law
@@ -68,7 +69,7 @@ def step(
         return
     repeated = point.values.get("repeated", False)
     if repeated or "sparse" in row.needs:
-        place.give_sparse_gradients(parameters, number, repeated)
+        give_some_rows(place, parameters, number, repeated)
     else:
         place.give_gradients(parameters, number, own)
     with subject_acts():

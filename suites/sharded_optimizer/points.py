@@ -59,6 +59,13 @@ def shards() -> Iterator[Point]:
             yield point(f"{each.name}-repeated-rows", each, "lr", core=each.name == "Adagrad", dim=0, repeated=True)
 
 
+def tables() -> Iterator[Point]:
+    """Every optimizer that takes sparse gradients."""
+    for each in elementwise():
+        if "sparse" in each.needs | each.takes:
+            yield point(each.name, each, "lr", core=each.name == "Adagrad")
+
+
 _CORE_CUTS = {"uneven", "several-shards", "last-without-shard", "grid"}
 
 
