@@ -154,7 +154,7 @@ def sparse(place: Arena, point: Point) -> None:
 
 @law("none.frozen", lambda: points.plain(2))
 def frozen(place: Arena, point: Point) -> None:
-    """A parameter without requires_grad never moves, and those beside it get their own update."""
+    """A parameter without requires_grad never moves, in the loss or not, and those beside it get their own update."""
     first = place.own([(1, (3,))])
     still = place.own([(1, (3,))], requires_grad=False)
     last = place.own([(1, (3,))])
@@ -163,9 +163,9 @@ def frozen(place: Arena, point: Point) -> None:
         ours = place.build(SGD, everyone, lr=0.1, momentum=0.9, weight_decay=0.1)
     reference = SGD([one.twin for one in everyone], lr=0.1, momentum=0.9, weight_decay=0.1)
     comparison = place.comparison()
-    for step in (1, 2):
-        place.step(ours, [*first, *last], step)
-        place.reference_step(reference, [*first, *last], step)
+    for step, used in ((1, [*first, *last]), (2, everyone)):
+        place.step(ours, used, step)
+        place.reference_step(reference, used, step)
         comparison.step(step, place.values(), place.twins())
     comparison.verdict()
 
