@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from typing import Any
 
 import pytest
 import torch
 from everyrank.fixtures.exemplars.parameter_server import BatchUpdateParameterServer
+from everyrank.fixtures.rogues.parameter_server import KnowsItsUpdates
 from everyrank.suites.contract import Law, Point, contract
 from everyrank.suites.errors import BrokenAdapter, Deviation
 from everyrank.suites.parameter_server import example
 from everyrank.suites.parameter_server.arena import Arena
+from everyrank.suites.parameter_server.laws_of_overlap import WatchedLock
 from everyrank.suites.subject import Subject
 
 
@@ -35,8 +39,13 @@ class Listing(BatchUpdateParameterServer):
 
 def _near() -> list[tuple[Law, Point]]:
     """One core point of each law, with the trainers in this process."""
-    found = contract("parameter-server").points((1,))
-    chosen = {law.id: (law, point) for law, point in found if point.core and point.values.get("what") != "gradients"}
+    found = [(law, point) for law, point in contract("parameter-server").points((1,)) if point.core]
+    says_nothing = {("what", "gradients"), ("moment", "answered")}  # where a server blocks
+    chosen = {
+        law.id: (law, point)
+        for law, point in found
+        if not any(point.values.get(name) == value for name, value in says_nothing)
+    }
     return list(chosen.values())
 
 
@@ -52,6 +61,55 @@ def test_a_server_that_blocks_and_does_not_say_so_is_told_to(monkeypatch: pytest
     law, point = next((law, point) for law, point in _near() if law.id == "wait")
     with pytest.raises(BrokenAdapter, match="or the subject declares that it `blocks`"):
         law.check(Arena(Subject("mine", contract="parameter-server", build=Blocking), point), point)
+
+
+class LocksFirst(BatchUpdateParameterServer):
+    """Lets nobody in during an update, before it has looked at a report."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lock = contextlib.nullcontext()
+        self.turn = threading.Condition()
+
+    def update_and_fetch(self, gradients: Any, trainer: int) -> Any:
+        with self.turn:
+            return super().update_and_fetch(gradients, trainer)
+
+
+class RefusesDuringUpdates(KnowsItsUpdates):
+    def update_and_fetch(self, gradients: Any, trainer: int) -> Any:
+        if self.updating:
+            raise RuntimeError("an update is under way")
+        return super().update_and_fetch(gradients, trainer)
+
+
+class RefusesDuringUpdatesLater(KnowsItsUpdates):
+    def update_and_fetch(self, gradients: Any, trainer: int) -> Any:
+        refused = self.updating
+        answer = super().update_and_fetch(gradients, trainer) if not refused else torch.futures.Future()
+        if refused:
+            answer.set_exception(RuntimeError("an update is under way"))
+        return answer
+
+
+@pytest.mark.parametrize("kind", [LocksFirst, RefusesDuringUpdates, RefusesDuringUpdatesLater])
+@pytest.mark.parametrize("label", ["updated-n3", "answered-n3"])
+def test_a_report_during_an_update_may_be_kept_out_or_refused(kind: Any, label: str) -> None:
+    law = contract("parameter-server").laws["overlap"]
+    point = next(point for point in law.points() if point.label == label)
+    law.check(Arena(Subject("mine", contract="parameter-server", build=kind), point), point)
+
+
+def test_a_lock_tells_who_has_to_wait_for_it_and_nobody_else() -> None:
+    waits: list[bool] = []
+    lock = WatchedLock(threading.RLock(), lambda: waits.append(True))
+    with lock, lock:
+        assert not waits
+        other = threading.Thread(target=lambda: lock.acquire(timeout=0))
+        other.start()
+        other.join()
+    assert waits == [True]
+    assert lock.acquire(blocking=False)
 
 
 class Stuck(BatchUpdateParameterServer):
