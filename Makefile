@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install conformance again kill-matrix test check bench clean
+.PHONY: install conformance again kill-matrix blind-spots test check bench clean
 
 install: $(STAMP)
 
@@ -18,6 +18,10 @@ again: $(STAMP)
 
 kill-matrix: $(STAMP)
 	$(BIN)/everyrank kill-matrix -n auto
+
+# Which rogues stay green under each ledger: only those that it lists, with a reason.
+blind-spots: $(STAMP)
+	set -e; for ledger in suites/*/*.toml; do $(BIN)/everyrank kill-matrix --ledger $$ledger -n auto; done
 
 test: $(STAMP)
 	$(BIN)/pytest tests/ -n auto
