@@ -213,24 +213,33 @@ def with_decay(place: Arena, point: Point) -> None:
     comparison.verdict()
 
 
-@law("none.later-context", lambda: points.plain(2))
+def _two_classes(**of_sgd: Any) -> Any:
+    """One class that torch has a functional twin for, and one that it has none for: two paths through torch's."""
+    yield Point("", 2, {"optimizer": SGD, "keywords": {"lr": 0.1, **of_sgd}}, core=True)
+    yield Point("NAdam", 2, {"optimizer": torch.optim.NAdam, "keywords": {"lr": 0.1}}, core=True, optimizer="NAdam")
+
+
+def _built_plainly(place: Arena, parameters: list[Parameter], point: Point) -> Any:
+    with subject_acts():
+        return place.build(point.values["optimizer"], parameters, **point.values["keywords"])
+
+
+@law("none.later-context", _two_classes)
 def later_context(place: Arena, point: Point) -> None:
     """A parameter used in context 1 and absent from context 2 does not move in step 2."""
     parameters = place.own([(1, (3,)), (1, (3,))])
-    with subject_acts():
-        ours = place.build(SGD, parameters, lr=0.1)
+    ours = _built_plainly(place, parameters, point)
     place.step_that_moves(ours, parameters)
     before = parameters[0].value()
     place.step(ours, parameters[1:], 2)
     same(parameters[0].value(), before, "the parameter that context 2 does not use")
 
 
-@law("context.empty", lambda: points.plain(2))
+@law("context.empty", lambda: _two_classes(momentum=0.9))
 def empty(place: Arena, point: Point) -> None:
     """A context with no backward moves nothing."""
     parameters = place.own([*SHARED[:1], (0, (2,))])
-    with subject_acts():
-        ours = place.build(SGD, parameters, lr=0.1, momentum=0.9)
+    ours = _built_plainly(place, parameters, point)
     place.step_that_moves(ours, parameters)
     before = place.values()
     place.step(ours, [], 2)
@@ -306,13 +315,12 @@ def kept(place: Arena, point: Point) -> None:
     compare_steps(place, parameters, ours, SGD([one.twin for one in parameters], lr=0.1, momentum=0.9), steps=5)
 
 
-@law("owned.only", lambda: points.plain(2))
+@law("owned.only", _two_classes)
 def owned_only(place: Arena, point: Point) -> None:
     """Nothing is written to parameters that it was not given, .grad included."""
     given = place.own([(1, (3,))])
     other = place.own([(1, (3,))])
-    with subject_acts():
-        ours = place.build(SGD, given, lr=0.1)
+    ours = _built_plainly(place, given, point)
     place.step_that_moves(ours, given)
     before = other[0].value()
     place.step(ours, [*given, *other], 2)
