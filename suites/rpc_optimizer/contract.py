@@ -3,12 +3,23 @@
 A subject is ``build(optimizer_class, rrefs, *arguments, **keywords)``, where ``rrefs`` are RRefs of parameters on
 other workers (and on this one). What it returns has ``step(context_id)``, which applies the gradients of that
 distributed autograd context on all owners, and returns when they are done.
+
+What else it has of an optimizer's (schedulers, ``param_groups``, step hooks, ``defaults``, ``copy.deepcopy``,
+``repr``) works as with torch.optim, or raises.
 """
 
 from __future__ import annotations
 
-from everyrank.suites.rpc_optimizer import dead_owner, laws, laws_at_once, laws_of_arguments, laws_of_errors
+from everyrank.suites.rpc_optimizer import (
+    dead_owner,
+    laws,
+    laws_at_once,
+    laws_of_arguments,
+    laws_of_errors,
+    laws_of_surface,
+)
 
 CONTRACT = laws.CONTRACT
 
+assert laws_of_surface.CONTRACT is CONTRACT
 assert all(part.CONTRACT is CONTRACT for part in (laws_of_arguments, laws_of_errors, laws_at_once, dead_owner))

@@ -9,8 +9,9 @@ names to tensors, some whole and some a ShardedTensor. What it returns has
 - ``add_param_group(group)``, where ``group["params"]`` maps names to tensors as well;
 - ``clip_grad_norm_(max_norm, norm_type=2.0)``, which returns the norm.
 
-Where it has ``param_groups``, an option that is set there counts from the next step on, as with torch.optim; only
-generated sequences set any.
+Where it has ``param_groups``, an option that is set there counts from the next step on, as with torch.optim. What
+else it has of an optimizer's (schedulers, step hooks, ``defaults``, ``copy.deepcopy``, ``repr``) works as well, or
+raises.
 
 Two tools for modules stand beside it, as attributes of ``build``, which is most simply a class:
 
@@ -33,10 +34,11 @@ whole model, the same on all ranks. A subject that leaves the gradients of whole
 
 from __future__ import annotations
 
-from everyrank.suites.sharded_optimizer import laws, laws_of_errors, laws_of_models, laws_of_tables
+from everyrank.suites.sharded_optimizer import laws, laws_of_errors, laws_of_models, laws_of_surface, laws_of_tables
 
 CONTRACT = laws.CONTRACT
 
 assert laws_of_models.CONTRACT is CONTRACT
 assert laws_of_errors.CONTRACT is CONTRACT
 assert laws_of_tables.CONTRACT is CONTRACT
+assert laws_of_surface.CONTRACT is CONTRACT

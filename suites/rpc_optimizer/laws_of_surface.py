@@ -1,0 +1,38 @@
+"""The law of ``rpc-optimizer`` about what an optimizer has besides its step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from everyrank.suites import surface
+from everyrank.suites.acts import subject_acts
+from everyrank.suites.contract import Point
+from everyrank.suites.rpc_optimizer.arena import Arena
+from everyrank.suites.rpc_optimizer.laws import CONTRACT
+
+
+def _points() -> Iterator[Point]:
+    for label in surface.LABELS:
+        yield Point(label, 2, core=label == "all")
+
+
+@CONTRACT.law("surface", _points)
+def works_or_refuses(place: Arena, point: Point) -> None:
+    """Schedulers, param_groups, step hooks, defaults, deepcopy and repr work as those of torch.optim, or raise."""
+    parameters = place.own([(1, (3, 4)), (1, (2,))])
+    with subject_acts():
+        ours = place.build(surface.OPTIMIZER, parameters, **surface.ARGUMENTS)
+    reference = surface.OPTIMIZER([param.twin for param in parameters], **surface.ARGUMENTS)
+    comparison = place.comparison()
+
+    def step_copy(other: Any) -> None:
+        place.step(other, parameters, surface.STEPS + 1)
+
+    def step(number: int) -> None:
+        place.step(ours, parameters, number)
+        place.reference_step(reference, parameters, number)
+        comparison.step(number, place.values(), place.twins())
+
+    surface.use(point.label, surface.Pair(ours, reference, step_copy), step)
+    comparison.verdict()

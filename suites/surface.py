@@ -1,0 +1,143 @@
+"""The law ``surface``, shared by contracts: what an optimizer has besides its step works, or refuses.
+
+Each part uses one thing of the subject as it uses that of the reference, the subject's first: whatever the subject
+raises is a refusal, and the reference then goes without it too.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from everyrank.suites.compare import check
+from everyrank.suites.errors import BrokenAdapter, Deviation
+
+#: The optimizer that all parts are used on: its momentum shows a state that somebody else has changed.
+OPTIMIZER, ARGUMENTS = torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}
+
+STEPS = 3
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The subject and the reference, which take the same steps, and how to step a copy of the subject alone."""
+
+    ours: Any
+    reference: torch.optim.Optimizer
+    step_copy: Callable[[Any], None]
+
+    @property
+    def rate(self) -> float:
+        """The learning rate that counts now."""
+        return float(self.reference.param_groups[0]["lr"])
+
+
+#: Uses its part before the first step, and again after each.
+Part = Callable[[Pair], Iterator[None]]
+
+
+def scheduler(pair: Pair) -> Iterator[None]:
+    """A scheduler halves the learning rate after each step."""
+    schedulers = [torch.optim.lr_scheduler.ExponentialLR(each, 0.5) for each in (pair.ours, pair.reference)]
+    while True:
+        yield
+        for each in schedulers:
+            each.step()
+
+
+def groups(pair: Pair) -> Iterator[None]:
+    """A learning rate that is set in param_groups counts from the next step on."""
+    while True:
+        rates = [group["lr"] for group in pair.ours.param_groups]
+        check(set(rates) == {pair.rate}, f"the learning rates in param_groups are {rates}, where {pair.rate} is due")
+        rate = pair.rate * 0.75
+        for group in [*pair.ours.param_groups, *pair.reference.param_groups]:
+            group["lr"] = rate
+        yield
+
+
+def pre_hook(pair: Pair) -> Iterator[None]:
+    """A hook is called before each step."""
+    yield from _hook(pair.ours.register_step_pre_hook, "pre")
+
+
+def post_hook(pair: Pair) -> Iterator[None]:
+    """A hook is called after each step."""
+    yield from _hook(pair.ours.register_step_post_hook, "post")
+
+
+def _hook(register: Callable[[Callable[..., None]], Any], kind: str) -> Iterator[None]:
+    calls: list[int] = []
+    register(lambda *arguments: calls.append(1))
+    for steps in range(STEPS + 1):
+        check(len(calls) == steps, f"a step {kind}-hook was taken, and called {len(calls)} times in {steps} steps")
+        yield
+
+
+def defaults(pair: Pair) -> Iterator[None]:
+    """The defaults are what the optimizer was built with."""
+    for name, value in ARGUMENTS.items():
+        stated = pair.ours.defaults[name]
+        check(stated == value, f"defaults says that {name} is {stated}, and it was built with {value}")
+    yield
+
+
+def deepcopy(pair: Pair) -> Iterator[None]:
+    """A copy has parameters and state of its own: a step of it changes nothing of the subject's."""
+    yield
+    pair.step_copy(copy.deepcopy(pair.ours))
+    yield
+
+
+def described(pair: Pair) -> Iterator[None]:
+    """A learning rate that repr() states is the one that counts."""
+    while True:
+        stated = [float(number) for number in re.findall(r"\blr[:=] ?([\d.e-]+)", repr(pair.ours))]
+        check(set(stated) <= {pair.rate}, f"repr() states the learning rate {stated}, where {pair.rate} counts")
+        yield
+
+
+PARTS: Mapping[str, Part] = {
+    "scheduler": scheduler,
+    "param-groups": groups,
+    "pre-hook": pre_hook,
+    "post-hook": post_hook,
+    "defaults": defaults,
+    "deepcopy": deepcopy,
+    "repr": described,
+}
+
+#: The label of each point: a part of its own, or all of them on one optimizer.
+LABELS = (*PARTS, "all")
+
+
+def use(label: str, pair: Pair, step: Callable[[int], None]) -> list[str]:
+    """Use these parts while ``step`` steps the subject and the reference; returns those that were refused."""
+    parts = {name: part(pair) for name, part in PARTS.items() if label in (name, "all")}
+    refused = []
+    for number in range(STEPS + 1):
+        if number:
+            step(number)
+        for name, part in list(parts.items()):
+            if not _accepted(part):
+                refused.append(name)
+                del parts[name]
+    return refused
+
+
+def _accepted(part: Iterator[None]) -> bool:
+    """Whether the subject let the part be used once more."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a scheduler's, of a step that it cannot see
+            next(part, None)
+    except (Deviation, BrokenAdapter):
+        raise
+    except Exception:
+        return False
+    return True
