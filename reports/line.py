@@ -140,7 +140,7 @@ def _identity(said: Mapping[str, str]) -> dict[str, Any]:
     found["lack"] = said.get("lack", "")
     if "ledger-kind" in said:
         kind, issue = said["ledger-kind"], said.get("ledger-issue", "unreported")
-        more = (said.get(f"ledger-{name}", "") for name in ("note", "file", "link"))
+        more = (said.get(f"ledger-{name}", "") for name in ("note", "file", "link", "expects"))
         found["ledger"] = LedgerPart(kind, issue, *more)
     return found
 

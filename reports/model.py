@@ -168,6 +168,7 @@ class LedgerPart(Part, frozen=True):
     note: str
     file: str = ""
     link: str = ""  # of the kind "documented": where the library states the limit
+    expects: str = ""  # what is to be seen: how the case ends, and what of it the entry states
 
 
 class CaseLine(Line, tag="case", frozen=True):

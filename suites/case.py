@@ -242,7 +242,8 @@ def properties(case: Case) -> list[tuple[str, object]]:
     if case.ledger is not None:
         said.append(("ledger-file", os.path.relpath(case.ledger)))
     if case.entry is not None:
-        said += [(f"ledger-{name}", getattr(case.entry, name)) for name in ("kind", "issue", "note", "link")]
+        told = ("kind", "issue", "note", "link", "expects")
+        said += [(f"ledger-{name}", getattr(case.entry, name)) for name in told]
     if case.lack is not None:
         said.append(("lack", case.lack.reason))
     return said

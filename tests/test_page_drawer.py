@@ -275,7 +275,9 @@ def test_a_limit_that_the_library_documents_is_called_that_and_links_to_where(
 def test_a_known_deviation_shows_what_was_seen_and_not_only_the_note(browser: Browser, tmp_path: Path) -> None:
     raised = "<script>raised</script> KeyError"
     seen = [DeviationPart("step 2, a: off by 3", [0, 1], off=0.0171), DeviationPart(raised, [2])]
-    known = case(outcome="known", size=3, ledger=LedgerPart("fail", "unreported", "wrong"), deviations=seen)
+    states = "'fail', nothing raised, a text with 'off by'"
+    entry = LedgerPart("fail", "unreported", "wrong", expects=states)
+    known = case(outcome="known", size=3, ledger=entry, deviations=seen)
     browser.open(write(of(header(), [known]), tmp_path), case=known.id)
     browser.case_opened()
     shown = " ".join(browser.text("#drawer").split())
@@ -283,6 +285,7 @@ def test_a_known_deviation_shows_what_was_seen_and_not_only_the_note(browser: Br
         "What was seen ranks 0-1 step 2, a: off by 3 (off by 0.017 relative) rank 2 <script>raised</script> KeyError"
         in shown
     )
+    assert f"It covers only what is seen so: {states}." in shown
 
 
 # --- texts that would break a page -----------------------------------------------------------------------------

@@ -236,6 +236,7 @@ function ledgerPart(detail) {
   if (entry) {
     parts.push(
       el("p", null, ...expectation(entry), ": ", entry.note || "no note", "."),
+      entry.expects && el("p", null, "It covers only what is seen so: ", breakable(entry.expects), "."),
       el("p", null, link(entry.link || entry.issue), entry.file && [" in ", el("code", { text: entry.file })]),
     );
   }
