@@ -112,6 +112,18 @@ def test_a_lock_tells_who_has_to_wait_for_it_and_nobody_else() -> None:
     assert lock.acquire(blocking=False)
 
 
+class TakesNonFiniteUnasked(BatchUpdateParameterServer):
+    def __init__(self, *args: Any, non_finite: bool = True, **kwargs: Any) -> None:
+        super().__init__(*args, non_finite=non_finite, **kwargs)
+
+
+@pytest.mark.parametrize("label", ["nan-n2", "inf-n2", "nan-taken-n2"])
+def test_whether_values_that_are_not_finite_are_taken_is_asked_for(label: str) -> None:
+    law = contract("parameter-server").laws["errors.gradient"]
+    point = next(point for point in law.points() if point.label == label)
+    law.check(Arena(Subject("mine", contract="parameter-server", build=TakesNonFiniteUnasked), point), point)
+
+
 class Stuck(BatchUpdateParameterServer):
     def models(self, full: Any) -> Any:
         return {}
