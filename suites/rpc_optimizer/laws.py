@@ -170,7 +170,14 @@ def frozen(place: Arena, point: Point) -> None:
     comparison.verdict()
 
 
-_POSITIONS = {"first": [1, 2], "middle": [0, 2], "last": [0, 1], "none": [0, 1, 2]}
+#: By where the None gradient is: the parameters that are used in each step. The last is the caller's own.
+_POSITIONS: dict[str, list[list[int]]] = {
+    "first": [[1, 2]] * 3,
+    "middle": [[0, 2]] * 3,
+    "last": [[0, 1]] * 3,
+    "none": [[0, 1, 2]] * 3,
+    "all": [[3], [3], [0, 1, 2, 3]],
+}
 
 
 def _positions() -> Any:
@@ -184,13 +191,12 @@ def _positions() -> Any:
 
 @law("none.position", _positions)
 def position(place: Arena, point: Point) -> None:
-    """With a None gradient first, in the middle or last, the others get their own gradient."""
-    shape = (3, 2)
-    parameters = place.own([(1, shape)] * 3)
-    used = [parameters[number] for number in point.values["used"]]
+    """With a None gradient first, in the middle or last, the others get their own; all None leave no trace."""
+    parameters = place.own([(owner, (3, 2)) for owner in (1, 1, 1, 0)])
     ours, reference = built(place, parameters, point)
     comparison = place.comparison()
-    for step in (1, 2, 3):
+    for step, numbers in enumerate(point.values["used"], 1):
+        used = [parameters[number] for number in numbers]
         place.step(ours, used, step)
         place.reference_step(reference, used, step)
         comparison.step(step, place.values(), place.twins())
