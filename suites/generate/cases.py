@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from everyrank import current_world
 from everyrank.rank import current_rank
 from everyrank.suites.case import Case
 from everyrank.suites.contract import Law, Point
@@ -34,7 +35,7 @@ def _check(arena: Any, point: Point) -> None:
     """After each action of each drawn sequence the subject is where the reference is."""
     __tracebackhide__ = True
     plan, found, features = (point.values[name] for name in ("plan", "grammar", "features"))
-    search = Search(found, arena.subject, features, arena.world)
+    search = Search(found, arena.subject, features, current_world())
     result = search.run(plan)
     rank = current_rank()
     rank.item.user_properties += [("generate-draws", result.draws), ("generate-actions", result.actions)]

@@ -102,8 +102,8 @@ def _must_raise(place: Arena, plan: Plan, error: Exception | None) -> None:
     done = [rank for rank, batches in enumerate(plan.batches) if batches == fewest]
     if place.rank not in done:
         place.check(error is not None, "trained on, though another rank had no more batches")
-        named = any(_names(error, rank) for rank in done)
-        place.check(named, f"the error names none of ranks {done}, which had no more batches: {_text(error)}")
+        named = any(names_rank(error, rank) for rank in done)
+        place.check(named, f"the error names none of ranks {done}, which had no more batches: {text_of(error)}")
 
 
 def _failures() -> Iterator[Point]:
@@ -137,10 +137,10 @@ def errors_rank(place: Arena, point: Point) -> None:
         group.leave()
         if place.rank == culprit:
             own = isinstance(_root(error), InjectedError)
-            place.check(own, f"rank {culprit}'s own error did not reach it: {_text(error)}")
+            place.check(own, f"rank {culprit}'s own error did not reach it: {text_of(error)}")
         else:
             place.check(error is not None, f"trained on, though rank {culprit} had failed")
-            place.check(_names(error, culprit), f"the error does not name rank {culprit}: {_text(error)}")
+            place.check(names_rank(error, culprit), f"the error does not name rank {culprit}: {text_of(error)}")
         del module, optimizer, error
         collect()
 
@@ -176,9 +176,9 @@ def _root(error: BaseException | None) -> BaseException | None:
     return next((one for one in _chain(error) if isinstance(one, InjectedError)), error)
 
 
-def _names(error: BaseException | None, rank: int) -> bool:
+def names_rank(error: BaseException | None, rank: int) -> bool:
     return any(re.search(rf"\brank\s*{rank}\b", str(one), re.IGNORECASE) for one in _chain(error))
 
 
-def _text(error: BaseException | None) -> str:
+def text_of(error: BaseException | None) -> str:
     return " / ".join(f"{type(one).__name__}: {str(one)[:160]}" for one in _chain(error)) or "none"

@@ -1,0 +1,145 @@
+"""The model of a draw of ``replicate``: every parameter adds a term of its own to the output."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from everyrank.fixtures.models import fill
+from everyrank.suites.replicate import grammar as g
+from torch import nn
+
+#: How many numbers the model gives for a row, rows of a batch, and rows of an embedding.
+WIDTH, ROWS, VOCABULARY = 2, 4, 3
+
+#: Larger parameters get one factor an element instead of one for each row too.
+_SMALL = 64
+
+#: The length of the storage that parameters share.
+_STORAGE = 1024
+
+
+class Rows(NamedTuple):
+    """What the model takes: numbers and ids, row by row."""
+
+    numbers: torch.Tensor
+    ids: torch.Tensor
+
+
+class Part(nn.Module):
+    """A module of the tree. Its layer ``first`` is always used, so that each backward reaches each replica."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first: nn.Module = nn.Linear(1, WIDTH, dtype=torch.float64)
+        self.own: list[tuple[int, str, bool]] = []
+        """Its parameters by each of their names: the number in the draw, the name, and whether it is an embedding."""
+        self.parts: list[str] = []
+
+    def part(self, path: str) -> Part:
+        """The module at this path; made where there is none."""
+        if not path:
+            return self
+        name, _, rest = path.partition(".")
+        if name not in self.parts:
+            self.add_module(name, Part())
+            self.parts.append(name)
+        inside = self.get_submodule(name)
+        assert isinstance(inside, Part)
+        return inside.part(rest)
+
+    def forward(self, rows: Rows, skips: tuple[int, ...] = ()) -> torch.Tensor:
+        out: torch.Tensor = self.first(rows.numbers[:, None])
+        for name, buffer in self.named_buffers(recurse=False):
+            if buffer.is_floating_point():
+                out = out + buffer.double().sum() / 64
+            elif buffer.dtype == torch.int64 and self.training:
+                self.get_buffer(name).add_(1)
+        for place, (number, name, embedding) in enumerate(self.own):
+            if number in skips:
+                continue
+            parameter = self.get_parameter(name)
+            if embedding:
+                term = nn.functional.embedding(rows.ids, parameter, sparse=True)
+            else:
+                term = _term(parameter, rows, place)
+            # The last term's gradient is the sum's own: memory that the backward goes on to read.
+            out = out / 2 + term
+        for name in self.parts:
+            out = out + self.get_submodule(name)(rows, skips=skips)
+        return out
+
+
+def _term(parameter: torch.Tensor, rows: Rows, place: int) -> torch.Tensor:
+    """No two elements, and no two names of one parameter, have the same part in it."""
+    flat, count = parameter.reshape(-1), parameter.numel()
+    x = rows.numbers.to(parameter.dtype)
+    if count > _SMALL:
+        scale = torch.linspace(0.5, 1, count, dtype=torch.float64).to(parameter.dtype)
+        term = (x * (flat @ scale) / math.sqrt(count))[:, None].expand(-1, WIDTH)
+    else:
+        phases = torch.arange(1, count * WIDTH + 1, dtype=torch.float64).to(parameter.dtype) + place
+        factors = torch.sin(x[:, None] * phases).view(len(x), count, WIDTH)
+        term = (flat[None, :, None] * factors).sum(1) / math.sqrt(max(count, 1))
+    return (term.real + term.imag / 2 if term.is_complex() else term).double()
+
+
+def make(draw: g.Draw, seed: int) -> Part:
+    """A fresh model; equal seeds give equal values."""
+    with torch.random.fork_rng(devices=[]):
+        root = Part()
+        if draw.apart:
+            root.first = nn.Identity()  # nothing averages what stands outside of the submodules
+        used = 0
+        shared: dict[str, torch.Tensor] = {}
+        for number, param in enumerate(draw.params):
+            storage = shared.setdefault(param.dtype, torch.empty(_STORAGE, dtype=getattr(torch, param.dtype)))
+            made = nn.Parameter(_values(param, storage[used:]), requires_grad=not param.frozen)
+            used += math.prod(param.shape) + 1 if param.layout == "shared" else 0
+            for name in filter(None, (param.name, param.also)):
+                path, _, last = name.rpartition(".")
+                part = root.part(path)
+                part.register_parameter(last, made)
+                part.own.append((number, last, param.layout == "embedding"))
+    for buffer in draw.buffers:
+        dtype = getattr(torch, buffer.dtype)
+        value = torch.zeros(6, dtype=dtype)[::2] if buffer.gaps else torch.zeros(3, dtype=dtype)
+        root.register_buffer(buffer.name, value)
+    fill(root, seed)
+    return root
+
+
+def _values(param: g.Param, storage: torch.Tensor) -> torch.Tensor:
+    dtype = storage.dtype
+    if param.layout == "transposed":
+        return torch.empty(param.shape[::-1], dtype=dtype).t()
+    if param.layout == "gaps":
+        *other, last = param.shape
+        return torch.empty((*other, 2 * last), dtype=dtype)[..., ::2]
+    if param.layout == "shared":
+        return storage[: math.prod(param.shape)].view(param.shape)
+    return torch.empty(param.shape, dtype=dtype)
+
+
+def batch(number: int, time: int, rank: int, rowless: bool) -> tuple[Rows, torch.Tensor]:
+    """One rank's rows and their targets: of its own for each action and each time."""
+    generator = torch.Generator().manual_seed(1 + rank + 8 * (time + 64 * number))
+    count = 0 if rowless else ROWS
+    numbers = torch.randn(ROWS, dtype=torch.float64, generator=generator) * (1 + 0.25 * rank)
+    ids = torch.randint(VOCABULARY, (ROWS,), generator=generator)
+    targets = torch.randn(ROWS, WIDTH, dtype=torch.float64, generator=generator) + 0.5 * (rank + 1)
+    return Rows(numbers[:count], ids[:count]), targets[:count]
+
+
+def loss(out: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """A row counts the same whoever has it: the mean of the ranks' losses is that of the whole batch."""
+    return (out - targets).square().sum() / (ROWS * WIDTH)
+
+
+def buffer_values(buffer: torch.Tensor, number: int, rank: int) -> torch.Tensor:
+    """Values that no other rank has at any action."""
+    if buffer.dtype == torch.bool:
+        return torch.tensor([bool((rank + number) >> bit & 1) for bit in range(buffer.numel())])
+    base = 2**40 + 1 if buffer.dtype == torch.int64 else 0  # which no float32 holds
+    return torch.zeros_like(buffer) + base + 4 * (number % 32) + rank
