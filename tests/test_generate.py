@@ -23,7 +23,7 @@ from everyrank.suites.generate.printing import as_test
 from everyrank.suites.generate.replay import replay
 from everyrank.suites.generate.search import Found, Search
 from everyrank.suites.ledger import matches
-from everyrank.suites.replicate.subjects import EXEMPLAR as REPLICATE
+from everyrank.suites.parameter_server.subjects import EXEMPLAR as SERVER
 from everyrank.suites.sharded_optimizer import grammar
 from everyrank.suites.sharded_optimizer.grammar import GRAMMAR, Draw, Give, Param, Step
 from everyrank.suites.sharded_optimizer.subjects import EXEMPLAR, TORCH
@@ -185,5 +185,5 @@ def test_a_plan_names_the_options_that_repeat_it() -> None:
 
 
 def test_a_contract_without_a_grammar_has_no_generated_cases() -> None:
-    assert generated(cases(REPLICATE), Plan(5)) == []
+    assert generated(cases(SERVER), Plan(5)) == []
     assert [case.short_id for case in generated(cases(EXEMPLAR), Plan(5))] == ["generate[ws3]"]

@@ -107,9 +107,9 @@ def fail(arena: Arena, draw: g.Draw, action: g.Fail, number: int) -> None:
             with sabotage(arena.inside(module), action.where) if culprit else contextlib.nullcontext():
                 error = error_of(partial(_backward, module, number, 1, arena.rank))
         group.leave()
-        del module
+        raised, text, named = error is not None, text_of(error), names_rank(error, action.rank)
+        del module, error  # which hold the group's sockets
         collect()
     if not culprit:
-        check(error is not None, f"trained on, though rank {action.rank} did not")
-        named = names_rank(error, action.rank)
-        check(named, f"the error does not name rank {action.rank}: {text_of(error)}")
+        check(raised, f"trained on, though rank {action.rank} did not")
+        check(named, f"the error does not name rank {action.rank}: {text}")
