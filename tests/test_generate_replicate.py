@@ -147,6 +147,9 @@ EVERY_ACTION = {
         (Backward(skips=(0,), skipped_by=(1,)), Clear(), Backward(skips=(1,), skipped_by=(0, 1, 2)), Step()),
     ),
     "accumulate": Draw(3, (Param("p0", (3, 2), "embedding"),), (Backward(synced=False, times=2), Backward(), Step())),
+    "no rows of an embedding": Draw(
+        3, (Param("p0", (3, 2), "embedding"),), (Backward(skips=(0,), skipped_by=(1,)), Uneven((1, 2, 2)))
+    ),
     "ignored": Draw(3, (Param("inner.p0", (2,)), *ONE), (Backward(), Step(), Save(), Load()), ignored="inner"),
     "apart": Draw(3, (Param("inner.p0", (2,)), Param("other.p1", (2,))), (Backward(), Step()), apart=True),
     "load": Draw(3, ONE, (Backward(), Step(), Save(), Step(), Load(fresh=True), Backward()), optimizer="momentum"),
