@@ -146,7 +146,11 @@ EVERY_ACTION = {
         (Param("p0", (2,)), Param("other.p1", (3, 2), "transposed", also="p1_again")),
         (Backward(skips=(0,), skipped_by=(1,)), Clear(), Backward(skips=(1,), skipped_by=(0, 1, 2)), Step()),
     ),
-    "accumulate": Draw(3, (Param("p0", (3, 2), "embedding"),), (Backward(synced=False, times=2), Backward(), Step())),
+    "accumulate": Draw(
+        3,
+        (Param("p0", (3, 2), "embedding"),),
+        (Backward(synced=False, times=2), Backward(), Clear(set_to_none=False), Backward(), Step()),
+    ),
     "no rows of an embedding": Draw(
         3, (Param("p0", (3, 2), "embedding"),), (Backward(skips=(0,), skipped_by=(1,)), Uneven((1, 2, 2)))
     ),
