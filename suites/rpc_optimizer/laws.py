@@ -122,6 +122,10 @@ def _dtypes() -> Any:
             refused = "" if name != "complex" or "complex" in row.takes else f"{row.name} takes no complex parameters"
             values = {"row": row, "variant": row.plain, "dtype": dtype}
             yield Point(f"{row.name}-{name}", 2, values, row.name == "SGD", refused, row.name)
+        everything = next((each for each in row.variants if each.name == "everything"), row.plain)
+        if "complex" in row.takes - everything.refuses:
+            values = {"row": row, "variant": everything, "dtype": torch.complex128}
+            yield Point(f"{row.name}-complex-everything", 2, values, row.name == "SGD", "", row.name)
     sgd = find_row("SGD")
     for name, shape in (("zero-dim", ()), ("empty", (0, 3))):
         values = {"row": sgd, "variant": sgd.plain, "shape": shape, "dtype": torch.float64}
@@ -130,7 +134,7 @@ def _dtypes() -> Any:
 
 @law("parity.dtype", _dtypes)
 def dtype(place: Arena, point: Point) -> None:
-    """fp32, fp64, bf16 and complex parameters, and 0-dim and empty ones, are stepped as in torch.optim."""
+    """fp32, fp64, bf16 and complex parameters (with all arguments), 0-dim and empty ones, step as in torch.optim."""
     kind = point.values["dtype"]
     if "shape" in point.values:
         parameters = place.own([(1, (2, 2)), (1, point.values["shape"]), (1, (3,))], kind)
