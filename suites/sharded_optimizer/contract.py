@@ -27,9 +27,9 @@ use classes that torch does not have; a subject that refuses these, or those tha
 a lack with NotImplementedError.
 
 All run on every rank of the default group. An error on one rank is raised on every rank; its text holds ``rank`` with
-the number, and the text of its cause (the name of its class, where it has no text). A closure returns the loss of the
-whole model, the same on all ranks. A subject that leaves the gradients of whole parameters to its caller declares
-``caller-syncs-whole``.
+the number, and the text of its cause (the name of its class, where it has no text); between the two it names no other
+rank but the one that hears of it. A closure returns the loss of the whole model, the same on all ranks. A subject
+that leaves the gradients of whole parameters to its caller declares ``caller-syncs-whole``.
 """
 
 from __future__ import annotations

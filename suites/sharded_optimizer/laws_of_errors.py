@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -55,6 +56,8 @@ def _troubles() -> Iterator[Point]:
 def on_a_rank(place: Arena, point: Point) -> None:
     """An error on one rank is raised on all of them, in time; its text names the rank, and holds that of the cause.
 
+    The rank that is named nearest to the cause, all before it or all behind it, is the one that failed. A rank that
+    hears of it may name itself as well.
     Where the cause cannot be printed, the name of its class is enough. `step` and `after-step` fail in an optimizer
     class that torch does not have: a subject that refuses such a class with NotImplementedError lacks them.
     """
@@ -67,6 +70,21 @@ def on_a_rank(place: Arena, point: Point) -> None:
         check(bool(text), f"rank {rank} heard nothing of the error on rank {victim}")
         check(f"rank {victim}" in text, f"rank {rank} was not told that the error was on rank {victim}: {text}")
         check(_CAUSES[what] in text, f"rank {rank} was not told the cause: {text}")
+        near = _stands_by(_CAUSES[what], victim, text, rank)
+        check(near, f"rank {rank} was told of another rank than rank {victim} beside the cause: {text}")
+
+
+def _stands_by(cause: str, victim: int, text: str, rank: int) -> bool:
+    """Whether each mention of the cause comes next after this rank's number, or each next before it."""
+
+    def named(part: str) -> list[str]:
+        return [number for number in re.findall(r"rank (\d+)", part) if number == str(victim) or number != str(rank)]
+
+    parts = text.split(cause)
+    heads = [cause.join(parts[:number]) for number in range(1, len(parts))]
+    tails = [cause.join(parts[number:]) for number in range(1, len(parts))]
+    wanted = [str(victim)]
+    return all(named(head)[-1:] == wanted for head in heads) or all(named(tail)[:1] == wanted for tail in tails)
 
 
 def _sabotaged(place: Arena, parameters: Sequence[Parameter], what: str, victim: int) -> Callable[[], None]:
