@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from everyrank.suites.acts import subject_acts
 from everyrank.suites.contract import Point
 from everyrank.suites.rpc_optimizer import points
 from everyrank.suites.rpc_optimizer.arena import Arena
-from everyrank.suites.rpc_optimizer.laws import CONTRACT, SGD, SHARED, compare_steps, of_row
+from everyrank.suites.rpc_optimizer.laws import CONTRACT, SHARED, compare_steps, of_row
 
 law = CONTRACT.law
 
@@ -62,10 +63,61 @@ class DoNothing(torch.optim.SGD):
     """A subclass that changes nothing."""
 
 
-@law("parity.subclass", lambda: points.plain(2))
+class DoNothingAdagrad(torch.optim.Adagrad):
+    """Another one."""
+
+
+class OfAUser:
+    """Whose class has its base's name."""
+
+    class SGD(torch.optim.SGD):
+        """Takes the sign of each gradient."""
+
+        def step(self, closure: Any = None) -> Any:
+            for parameter in self.param_groups[0]["params"]:
+                if parameter.grad is not None:
+                    parameter.grad = parameter.grad.sign()
+            return super().step(closure)
+
+
+def _subclasses() -> Iterator[Point]:
+    """By label: the subclass, its arguments, and which parameters each step uses."""
+    yield Point("", 2, {"optimizer": DoNothing, "reference": torch.optim.SGD}, core=True)
+    yield Point("signed", 2, {"optimizer": OfAUser.SGD, "reference": OfAUser.SGD}, core=True)
+    everyone, lr = [0, 1, 2], {"lr": 0.1}
+    for label, chosen, keywords, used in (
+        ("defaults", DoNothing, {}, [everyone]),
+        ("none-gradient", DoNothingAdagrad, lr, [[1, 2], [1, 2]]),
+        ("later-context", DoNothing, lr, [everyone, [1, 2]]),
+    ):
+        yield Point(label, 2, {"optimizer": chosen, "keywords": keywords, "used": used}, core=True)
+
+
+@law("parity.subclass", _subclasses)
 def subclass(place: Arena, point: Point) -> None:
-    """A do-nothing subclass behaves as its base."""
+    """A do-nothing subclass behaves as its base, also as the subject steps that; a step of its own is not lost."""
+    if "used" in point.values:
+        _as_its_base(place, point)
+        return
     parameters = place.own(SHARED[:1])
+    keywords = {"lr": 0.1, "momentum": 0.9}
     with subject_acts():
-        ours = place.build(DoNothing, parameters, lr=0.1, momentum=0.9)
-    compare_steps(place, parameters, ours, SGD([one.twin for one in parameters], lr=0.1, momentum=0.9), steps=3)
+        ours = place.build(point.values["optimizer"], parameters, **keywords)
+    reference = point.values["reference"]([one.twin for one in parameters], **keywords)
+    compare_steps(place, parameters, ours, reference, steps=3)
+
+
+def _as_its_base(place: Arena, point: Point) -> None:
+    """The subject with the subclass, and with its base: the same steps over the same values."""
+    chosen, other = point.values["optimizer"], replace(place, parameters=[])
+    pairs = []
+    for arena, optimizer in ((place, chosen), (other, chosen.__base__)):
+        parameters = arena.own([(1, (3, 2))] * 3)
+        with subject_acts():
+            pairs.append((arena, arena.build(optimizer, parameters, **point.values["keywords"])))
+    comparison = place.comparison()
+    for step, numbers in enumerate(point.values["used"], 1):
+        for arena, ours in pairs:
+            arena.step(ours, [arena.parameters[number] for number in numbers], step)
+        comparison.step(step, place.values(), other.values())
+    comparison.verdict()
