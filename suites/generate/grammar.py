@@ -51,6 +51,8 @@ class Grammar:
     strategy: Callable[[int, frozenset[str]], Any]
     """World size and features -> a Hypothesis strategy of draws. It imports Hypothesis."""
     carry_out: Callable[[Subject, Any], Iterator[None]]
+    driven: bool = False
+    """Whether rank 0 carries a draw out alone, while the others serve it."""
 
     @property
     def by_name(self) -> dict[str, type]:

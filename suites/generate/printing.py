@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+import pytest
+from everyrank.suites.contract import contract
 from everyrank.suites.generate.data import code, names_in
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ from {module} import {names}
 
 
 @pytest.mark.world({size})
-def test_found(process_group):
+{marks}def test_found({fixtures}):
     replay({name}, {draw})
 """
 
@@ -33,9 +35,22 @@ def as_test(found: Grammar, subject: Subject, draw: Any) -> str:
     if not module:
         line = f"from ... import {name}  # where {subject.name} is declared"
     names = ", ".join(sorted(names_in(draw)))
+    needs = contract(found.contract)
     return _TEST.format(
-        module=found.module, names=names, subject=line, name=name, size=draw.size, draw=code(draw, "    ")
+        module=found.module,
+        names=names,
+        subject=line,
+        name=name,
+        size=draw.size,
+        draw=code(draw, "    "),
+        marks="".join(f"@pytest.mark.{_mark(each.mark)}\n" for each in needs.marks),
+        fixtures=", ".join(needs.fixtures),
     )
+
+
+def _mark(mark: pytest.Mark) -> str:
+    given = [*map(repr, mark.args), *(f"{name}={value!r}" for name, value in mark.kwargs.items())]
+    return f"{mark.name}({', '.join(given)})"
 
 
 def _home(subject: Subject) -> tuple[str, str]:

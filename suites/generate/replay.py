@@ -26,13 +26,18 @@ def replay(subject: Subject, draw: Drawn) -> None:
         raise BrokenAdapter(f"{subject.contract} has no grammar, so there are no draws for {subject.name}")
     if draw.size != world.size:
         raise BrokenAdapter(f"the draw is for {draw.size} ranks, and this world has {world.size}")
-    problem = perform(found, subject, draw, world)
+    if found.driven and world.rank:
+        return
+    problem = perform(found, subject, draw, None if found.driven else world)
     if problem:
         raise Deviation(problem)
 
 
-def perform(found: Grammar, subject: Subject, draw: Drawn, world: World, name: str = "the draw") -> str | None:
-    """Carry out one draw. Returns, on all ranks alike, what differs; nothing at all; or None if it was rejected."""
+def perform(found: Grammar, subject: Subject, draw: Drawn, world: World | None, name: str = "the draw") -> str | None:
+    """Carry out one draw, with the other ranks of ``world`` or alone.
+
+    Returns, on all ranks alike, what differs; nothing at all; or None if it was rejected.
+    """
     with contextlib.closing(found.carry_out(subject, draw)) as actions:  # type: ignore[type-var]
         for number in range(len(draw.actions) + 1):  # before the first action the objects are made
             texts = meet(world, f"{name}, action {number}", _attempt(actions))
@@ -62,8 +67,10 @@ def _attempt(actions: Any) -> str:
     return ""
 
 
-def meet(world: World, point: str, text: str) -> list[str]:
-    """Every rank's text, once all ranks are at this point."""
+def meet(world: World | None, point: str, text: str) -> list[str]:
+    """Every rank's text, once all ranks are at this point; without a world, this rank's."""
+    if world is None:
+        return [text]
     met = world._meet(point, "", text)
     if met.missing or set(met.points) != {point}:
         where = "; ".join(f"rank {rank}: {one or 'ended'}" for rank, one in enumerate(met.points))

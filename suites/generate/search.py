@@ -39,10 +39,11 @@ class _Failing(Exception):
 
 
 class Search:
-    """One search, on one rank. All ranks make one with the same arguments and call `run`."""
+    """One search, on one rank. All ranks make one with the same arguments and call `run`; or rank 0, if it drives."""
 
     def __init__(self, found: Grammar, subject: Subject, features: frozenset[str], world: World) -> None:
-        self.grammar, self.subject, self.features, self.world = found, subject, features, world
+        self.grammar, self.subject, self.features, self.size = found, subject, features, world.size
+        self.world = None if found.driven else world
         self.number = 0
         self.result = Found()
 
@@ -54,7 +55,7 @@ class Search:
     def run(self, plan: Plan) -> Found:
         if plan.draw:
             self._carry_out(decode(plan.draw, self.grammar.by_name))
-        elif self.world.rank == 0:
+        elif self.world is None or self.world.rank == 0:
             self._lead(plan)
         else:
             self._follow()
@@ -81,7 +82,7 @@ class Search:
             deadline=None,
             suppress_health_check=list(HealthCheck),
             report_multiple_bugs=False,
-        )(given(self.grammar.strategy(self.world.size, self.features))(attempt))
+        )(given(self.grammar.strategy(self.size, self.features))(attempt))
         with contextlib.suppress(_Failing):
             seed(plan.seed)(search)()
         self._hand_out(_END)

@@ -121,10 +121,10 @@ def several(place: Arena, point: Point) -> None:
     for owner in failing:
         check(f"worker{owner}" in text, f"the error does not name worker{owner}: {text}")
         check(WORDS[owner] in text, f"the error does not say what went wrong on worker{owner}: {text}")
-    check(_each_under_its_name(text, failing), f"an error stands under another worker's name: {text}")
+    check(each_under_its_name(text, failing), f"an error stands under another worker's name: {text}")
 
 
-def _each_under_its_name(text: str, failing: Collection[int]) -> bool:
+def each_under_its_name(text: str, failing: Collection[int]) -> bool:
     """Whether each error follows its worker's name, or each comes before it."""
     before = after = True
     for owner in failing:

@@ -1,0 +1,196 @@
+"""The draws of ``rpc-optimizer``: parameters on their owners, optimizers over some of them, and what is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from everyrank.fixtures.optimizers import Row, Variant, rows
+from everyrank.suites.generate.grammar import Grammar
+from everyrank.suites.subject import Subject
+
+
+@dataclass(frozen=True)
+class Param:
+    """One parameter, reached by an RRef of its own."""
+
+    owner: int
+    shape: tuple[int, ...]
+    frozen: bool = False
+    sparse: bool = False
+    """Whether its gradients are sparse."""
+    layout: str = "plain"
+    """How its owner holds it: plain, transposed, or a view of every second row."""
+    same_as: int | None = None
+    """The number of an earlier parameter, whose tensor it is under another RRef."""
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """One optimizer over some of the parameters, in this order."""
+
+    of: tuple[int, ...]
+    name: str = "SGD"
+    """A row of the optimizer table."""
+    variant: str = "lr"
+    kind: str = ""
+    """``subclass`` for one that does nothing of its own; ``planted`` for one that can be made to fail or to wait."""
+    given: str = "named"
+    """How the arguments are given: ``named``, ``positional``, or ``explicit`` with every default by name."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """In one context: a backward through each of these sets of parameters, then a step of each of these optimizers.
+
+    No two sets have an owner in common: of a second backward through the same owner torch never comes back.
+    ``again``: each backward is made twice, through the same graph. ``times``: so many contexts of this kind, one
+    after the other, each with data of its own.
+    """
+
+    backwards: tuple[tuple[int, ...], ...]
+    by: tuple[int, ...] = (0,)
+    times: int = 1
+    again: bool = False
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Two contexts that are open at the same time, with a backward each; then a step for each of them."""
+
+    older: tuple[int, ...]
+    newer: tuple[int, ...]
+    by: tuple[int, int] = (0, 0)
+    newer_first: bool = False
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A step with a context that is ``unknown`` or ``closed``, which raises and moves nothing."""
+
+    context: str
+    by: int = 0
+
+
+@dataclass(frozen=True)
+class Invalid:
+    """Build an optimizer with arguments that torch.optim refuses, or of no parameters, or of one that is no leaf."""
+
+    optimizer: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Sabotage:
+    """A step of a planted optimizer that fails on some workers, and waits on another until it is let go.
+
+    ``foreign``: the error is of a class that cannot travel.
+    """
+
+    by: int
+    failing: tuple[int, ...] = ()
+    slow: int | None = None
+    foreign: bool = False
+
+
+@dataclass(frozen=True)
+class FailBuild:
+    """Build an optimizer over these parameters whose constructor fails on one worker."""
+
+    of: tuple[int, ...]
+    failing: int
+
+
+@dataclass(frozen=True)
+class Together:
+    """Two steps at the same time, by planted optimizers that share a parameter, or by one: they are serialized."""
+
+    by: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Renew:
+    """Drop all optimizers, of which nothing stays on any owner, and build them anew."""
+
+
+Action = Step | Beside | Refused | Invalid | Sabotage | FailBuild | Together | Renew
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A model, optimizers over parts of it, and a sequence of actions."""
+
+    size: int
+    params: tuple[Param, ...]
+    optimizers: tuple[Optimizer, ...]
+    actions: tuple[Action, ...]
+    dtype: str = "float64"
+
+
+def drawn_variants(row: Row) -> list[Variant]:
+    """The variants of an optimizer that can be drawn. A flat list of RRefs has no place for groups."""
+    needs = {"closure", "cuda", "non-leaf"}
+    return [each for each in row.variants if not (row.needs | each.needs) & needs and not each.group_arguments]
+
+
+def _features() -> dict[str, str]:
+    """What can be drawn, with the cases of which a subject's ledger and lacks must not speak."""
+    found = {
+        "classes of the user's own": "parity.subclass[*]",
+        "parameters of no optimizer": "owned.only[*]",
+        "frozen parameters": "none.frozen[*]",
+        "missing gradients": "none.later-context[*]",
+        "empty contexts": "context.empty[*]",
+        "contexts beside each other": "context.own[*]",
+        "wrong contexts": "context.invalid[*]",
+        "bf16": "parity.dtype[*-bf16-ws2]",
+        "errors in steps": "errors.step[*]",
+        "errors in several steps": "errors.several[*]",
+        "errors that cannot travel": "errors.unpicklable[*]",
+        "errors in constructors": "errors.constructor[*]",
+        "owners that wait": "wait[*]",
+        "steps at the same time": "concurrent.*[*]",
+        "dropped optimizers": "clean.rrefs[*]",
+        "refuses empty-list": "errors.arguments[empty-list-ws2]",
+        "refuses non-leaf": "errors.arguments[non-leaf-ws2]",
+    }
+    for row in rows():
+        name = row.name
+        if not drawn_variants(row):
+            continue
+        if "sparse" in row.takes:
+            found[f"{name} with sparse gradients"] = f"parity.sparse[{name}-*]"
+        if "sparse" in row.needs:
+            continue
+        found |= {f"{name} {each.name}": f"parity.*[{name}-{each.name}-ws3]" for each in drawn_variants(row)}
+        found[f"{name} positional"] = f"parity.arguments[{name}-positional-ws2]"
+        found[f"{name} explicit"] = f"parity.arguments[{name}-explicit-defaults-ws2]"
+        found[f"{name} with missing gradients"] = f"none.position[{name}-*]"
+        if "complex" in row.takes:
+            found[f"{name} complex"] = f"parity.dtype[{name}-complex-ws2]"
+        found |= {f"{name} refuses {each.name}": f"errors.arguments[{name}-{each.name}-ws2]" for each in row.invalid}
+    return found
+
+
+def _strategy(size: int, features: frozenset[str]) -> object:
+    from everyrank.suites.rpc_optimizer.drawing import draws
+
+    return draws(size, features)
+
+
+def _carry_out(subject: Subject, draw: Draw) -> Iterator[None]:
+    from everyrank.suites.rpc_optimizer.carrying_out import Player
+
+    yield from Player(subject, draw).play()
+
+
+GRAMMAR = Grammar(
+    contract="rpc-optimizer",
+    module="everyrank.suites.rpc_optimizer.grammar",
+    kinds=(Draw, Param, Optimizer, Step, Beside, Refused, Invalid, Sabotage, FailBuild, Together, Renew),
+    sizes=(3,),
+    features=_features(),
+    strategy=_strategy,
+    carry_out=_carry_out,
+    driven=True,
+)
