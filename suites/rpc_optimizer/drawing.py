@@ -122,7 +122,7 @@ class _Drawing:
         made = []
         for number, each in enumerate(chosen):
             tensors = list(names.values())
-            if number or self.has("parameters of no optimizer"):
+            if number or (self.has("parameters of no optimizer") and not any(other.kind for other in chosen)):
                 tensors = list(self.some(tensors)) if self.one_of(False, True) else tensors
             of = tuple(self.one_of(*tensor) for tensor in tensors)
             made.append(g.Optimizer(of, each.name, each.variant, each.kind, each.given))

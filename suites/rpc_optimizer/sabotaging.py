@@ -41,7 +41,8 @@ class Counted(Failing):
         super().__init__(params, lr, at_construction)
 
     def step(self, closure: Any = None) -> Any:
-        mine = [parameter.data_ptr() for group in self.param_groups for parameter in group["params"]]
+        # Two parameters without an element are at the same place: at none.
+        mine = {each.data_ptr() for group in self.param_groups for each in group["params"] if each.numel()}
         with self.door:
             self.inside.update(mine)
             Counted.together |= any(self.inside[each] > 1 for each in mine)
