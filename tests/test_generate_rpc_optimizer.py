@@ -47,7 +47,7 @@ with_agents = pytest.mark.rpc(num_worker_threads=4, rpc_timeout=20)
 
 #: One parameter on each worker, and one that worker1 has twice.
 PARAMS = (Param(1, (2,)), Param(2, (2, 3), layout="transposed"), Param(0, ()), Param(1, (2,), same_as=0))
-PLANTED = (Optimizer((0, 1, 2), kind="planted"),)
+PLANTED = (Optimizer((0, 1, 2), own="planted"),)
 
 
 def _search(world: World, subject: Subject, draws: int) -> Found:
@@ -142,7 +142,7 @@ def test_every_kind_of_action_is_carried_out_without_hypothesis(world: World, wa
     each = (0, 1, 2, 3)
     actions = (
         Step((each,), times=2),
-        Step(((0, 3), (1, 2)), by=(0, 0), again=True),
+        Step((each,), by=(0, 0), again=True),
         Step(()),
         Beside(each, each, newer_first=True),
         Refused("unknown"),
@@ -158,7 +158,7 @@ def test_every_kind_of_action_is_carried_out_without_hypothesis(world: World, wa
         Step((each,)),
     )
     replay(EXEMPLAR, Draw(3, PARAMS, PLANTED, actions))
-    replay(EXEMPLAR, Draw(3, PARAMS[:1], (Optimizer((0,), kind="planted"),) * 2, (Together((0, 1)),)))
+    replay(EXEMPLAR, Draw(3, PARAMS[:1], (Optimizer((0,), own="planted"),) * 2, (Together((0, 1)),)))
 
 
 #: What each of these does wrong, and the shortest draw that shows it.
@@ -185,7 +185,7 @@ WRONG = {
     ),
     "steps at the same time": (
         TakesNoLock,
-        Draw(3, PARAMS[:1], (Optimizer((0,), kind="planted"),), (Together((0, 0)),)),
+        Draw(3, PARAMS[:1], (Optimizer((0,), own="planted"),), (Together((0, 0)),)),
         "two steps of one parameter were made at the same time on worker1",
     ),
 }

@@ -86,8 +86,8 @@ class Player:
         for each in self.draw.optimizers:
             kind, args, kwargs = _arguments(each)
             with _reference_acts():
-                base: Any = SGD if each.kind else row(each.name).optimizer
-                extra = {"momentum": 0.9} if each.kind == "planted" else {}
+                base: Any = SGD if each.own else row(each.name).optimizer
+                extra = {"momentum": 0.9} if each.own == "planted" else {}
                 twins = [one.twin for one in self._some(each.of)]
                 self.reference.append(base(twins, *args, **kwargs, **extra))
             _, args, kwargs = _arguments(each)  # fresh: a tensor must not be shared
@@ -293,10 +293,10 @@ class Player:
 
 def _arguments(given: g.Optimizer) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """The class that the subject gets, and its arguments by position and by name."""
-    if given.kind == "planted":
+    if given.own == "planted":
         return s.Counted, (), {"lr": 0.1}
     found = row(given.name)
-    kind: Any = DoNothing if given.kind == "subclass" else found.optimizer
+    kind: Any = DoNothing if given.own == "subclass" else found.optimizer
     moved = found.variant(given.variant).make()
     _, *documented = inspect.signature(found.optimizer).parameters.values()
     if given.given == "explicit":

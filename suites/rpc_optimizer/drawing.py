@@ -55,7 +55,7 @@ class _Drawing:
         used = [row(each.name) for each in chosen]
         self.matrices = any("2d" in each.needs for each in used)
         # torch steps a class of the user's own on its eager path, whatever the ledger of its scripted path says.
-        self.complete = not self.has("missing gradients") or any(each.kind for each in chosen)
+        self.complete = not self.has("missing gradients") or any(each.own for each in chosen)
         self.whole = any(not self.has(f"{each.name} with missing gradients") for each in used if not self.sparse)
         self.complete |= self.whole or self.sparse
         self.all_sparse = any("sparse" in each.needs for each in used)
@@ -88,7 +88,7 @@ class _Drawing:
     def _choose(self) -> g.Optimizer:
         """An optimizer over no parameters yet."""
         if self.planted:
-            return g.Optimizer((), kind="planted")
+            return g.Optimizer((), own="planted")
         chosen, variant = self.one_of(*self._choices("sparse" if self.sparse else self.dtype))
         kind = ""
         if chosen.name == "SGD" and not self.sparse and self.has("classes of the user's own"):
@@ -122,10 +122,10 @@ class _Drawing:
         made = []
         for number, each in enumerate(chosen):
             tensors = list(names.values())
-            if number or (self.has("parameters of no optimizer") and not any(other.kind for other in chosen)):
+            if number or (self.has("parameters of no optimizer") and not any(other.own for other in chosen)):
                 tensors = list(self.some(tensors)) if self.one_of(False, True) else tensors
             of = tuple(self.one_of(*tensor) for tensor in tensors)
-            made.append(g.Optimizer(of, each.name, each.variant, each.kind, each.given))
+            made.append(g.Optimizer(of, each.name, each.variant, each.own, each.given))
         return tuple(made)
 
 
@@ -171,9 +171,9 @@ class _Actions:
         self.made.append(g.Step(() if empty else tuple(backwards), by, self.d.one_of(1, 1, 2, 4), again))
 
     def parted(self, used: tuple[int, ...]) -> list[tuple[int, ...]]:
-        """One backward through all of these, or one for each of two sets of owners."""
+        """One backward through all of these, or one for each of two sets of owners, of which the driver is none."""
         owners = sorted({self.d.params[number].owner for number in used})
-        if len(owners) == 1 or self.d.one_of(True, True, False):
+        if len(owners) == 1 or 0 in owners or self.d.one_of(True, True, False):
             return [used]
         first = self.d.draw(st.integers(1, len(owners) - 1))
         parts = (owners[:first], owners[first:])

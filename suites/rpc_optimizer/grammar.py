@@ -33,7 +33,7 @@ class Optimizer:
     name: str = "SGD"
     """A row of the optimizer table."""
     variant: str = "lr"
-    kind: str = ""
+    own: str = ""
     """``subclass`` for one that does nothing of its own; ``planted`` for one that can be made to fail or to wait."""
     given: str = "named"
     """How the arguments are given: ``named``, ``positional``, or ``explicit`` with every default by name."""
@@ -43,7 +43,7 @@ class Optimizer:
 class Step:
     """In one context: a backward through each of these sets of parameters, then a step of each of these optimizers.
 
-    No two sets have an owner in common: of a second backward through the same owner torch never comes back.
+    No two sets have an owner in common, nor is the driver one: torch never comes back of a second backward then.
     ``again``: each backward is made twice, through the same graph. ``times``: so many contexts of this kind, one
     after the other, each with data of its own.
     """
