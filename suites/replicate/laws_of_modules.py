@@ -26,6 +26,8 @@ def _inits() -> Iterator[Point]:
     yield from points.plain(2, 3, label="trained")
     yield from points.plain(2, 3, label="frozen", model="frozen")
     yield from points.plain(2, label="trained-scalars", core=(), model="scalars")
+    for model in ("frozen", "gaps"):  # also for what wraps first and sends with the first forward
+        yield from points.plain(2, label=f"trained-{model}", core=(2,), model=model)
     for model, core in (("gaps", (2,)), ("large", ())):
         yield from points.plain(2, label=f"built-{model}", core=core, model=model, steps=1)
     yield from points.plain(2, 3, label="buffers", core=(2,), model="buffers")
