@@ -104,7 +104,8 @@ class _Drawing:
         if layout == "empty":
             return g.Param(name, (0, *shape[1:]), dtype=dtype, frozen=frozen, also=also)
         if layout == "transposed":
-            shape = (*shape, 2, 3)[:2]
+            # With a side of 1 torch's broadcast raises: docs/findings/ddp.md.
+            shape = (*(side for side in shape if side > 1), 2, 3)[:2]
         if layout == "gaps":
             shape = shape or (2,)
         return g.Param(name, shape, layout, dtype, frozen, also)

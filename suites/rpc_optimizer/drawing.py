@@ -80,10 +80,13 @@ class _Drawing:
         found = [(each, variant) for each in rows() for variant in g.drawn_variants(each)]
         found = [(each, variant) for each, variant in found if self.has(f"{each.name} {variant.name}")]
         if what == "complex128":
-            found = [(each, variant) for each, variant in found if self.has(f"{each.name} complex")]
-            found = [(each, variant) for each, variant in found if "complex" not in variant.refuses]
+            found = [(each, variant) for each, variant in found if self._is_complex(each, variant)]
         # Shrinking goes to the front: the plainest first.
         return sorted(found, key=lambda one: (one[0].name != "SGD", one[1].name != "lr"))
+
+    def _is_complex(self, row: Row, variant: Variant) -> bool:
+        feature = f"{row.name} complex" if variant is row.plain else f"{row.name} complex with arguments"
+        return self.has(feature) and "complex" not in variant.refuses
 
     def _choose(self) -> g.Optimizer:
         """An optimizer over no parameters yet."""

@@ -168,6 +168,7 @@ def _features() -> dict[str, str]:
         found[f"{name} with missing gradients"] = f"none.position[{name}-*]"
         if "complex" in row.takes:
             found[f"{name} complex"] = f"parity.dtype[{name}-complex-ws2]"
+            found[f"{name} complex with arguments"] = f"parity.dtype[{name}-complex-everything-ws2]"
         found |= {f"{name} refuses {each.name}": f"errors.arguments[{name}-{each.name}-ws2]" for each in row.invalid}
     return found
 
