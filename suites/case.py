@@ -242,8 +242,8 @@ def properties(case: Case) -> list[tuple[str, object]]:
     if case.ledger is not None:
         said.append(("ledger-file", os.path.relpath(case.ledger)))
     if case.entry is not None:
-        told = ("kind", "issue", "note", "link", "expects")
-        said += [(f"ledger-{name}", getattr(case.entry, name)) for name in told]
+        said += [(f"ledger-{name}", getattr(case.entry, name)) for name in ("kind", "issue", "note", "link")]
+        said.append(("ledger-expects", case.entry.expects if case.entry.states else ""))
     if case.lack is not None:
         said.append(("lack", case.lack.reason))
     return said
