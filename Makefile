@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install conformance again kill-matrix blind-spots test check bench clean
+.PHONY: install conformance again kill-matrix blind-spots generate test check bench clean
 
 install: $(STAMP)
 
@@ -22,6 +22,11 @@ kill-matrix: $(STAMP)
 # Which rogues stay green under each ledger: only those that it lists, with a reason.
 blind-spots: $(STAMP)
 	set -e; for ledger in suites/*/*.toml; do $(BIN)/everyrank kill-matrix --ledger $$ledger -n auto; done
+
+# Drawn sequences alone, on each subject whose contract has a grammar: about a minute with 30 draws each.
+generate: DRAWS ?= 30
+generate: $(STAMP)
+	$(BIN)/pytest suites/ -n auto --law generate --generate=$(DRAWS)
 
 test: $(STAMP)
 	$(BIN)/pytest tests/ -n auto

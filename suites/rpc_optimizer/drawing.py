@@ -56,7 +56,8 @@ class _Drawing:
         self.matrices = any("2d" in each.needs for each in used)
         # torch steps a class of the user's own on its eager path, whatever the ledger of its scripted path says.
         self.complete = not self.has("missing gradients") or any(each.own for each in chosen)
-        self.whole = any(not self.has(f"{each.name} with missing gradients") for each in used if not self.sparse)
+        dense = [each for each in used if "sparse" not in each.needs]
+        self.whole = any(not self.has(f"{each.name} with missing gradients") for each in dense)
         self.complete |= self.whole or self.sparse
         self.all_sparse = any("sparse" in each.needs for each in used)
         owners = self.one_of((1, 2, 0), (1,), (1, 2), (0,), (2,))
