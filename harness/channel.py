@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -110,3 +111,9 @@ class Channel(Generic[In]):
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             raise Closed(f"not a message of ours: {error}") from error
         return message
+
+
+def close_all(fds: Iterable[int]) -> None:
+    """Close descriptors that came with a message."""
+    for fd in fds:
+        os.close(fd)

@@ -18,10 +18,10 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from everyrank import helpers
-from everyrank.channel import Channel, Closed
+from everyrank.channel import Channel, Closed, close_all
 from everyrank.launch.succession import ForkSuccessor, Succession
 from everyrank.record import Close, Exited, Kill, Preload, Start, Started, ToKeeper, Unsafe
 
@@ -125,7 +125,7 @@ class Keeper:
         try:
             pid = start(fds)
         finally:
-            _close_all(fds[:FDS_PER_RANK])
+            close_all(fds[:FDS_PER_RANK])
         self._adopt(number, pid, fds[FDS_PER_RANK:])
         self.control.send(Started(number, pid))
 
@@ -158,7 +158,7 @@ class Keeper:
         self._kill_orphans()
         for number, fds in ordered.items():
             if unknown:  # one of them may be this rank, forked and not reported, with an order read already
-                _close_all(fds)
+                close_all(fds)
                 self.control.send(Exited(number, signal.SIGKILL))
             else:
                 self._start_here(start, number, fds)
@@ -203,7 +203,7 @@ class Keeper:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if not orphans:
-            _close_all(self._expired)
+            close_all(self._expired)
             self._expired.clear()
 
     def release(self) -> None:
@@ -211,9 +211,9 @@ class Keeper:
         self._selector.close()
         self.control.close()
         self._succession.release()
-        _close_all(self.pidfds.values())
-        _close_all(fd for held in self.leases.values() for fd in held)
-        _close_all(self._expired)
+        close_all(self.pidfds.values())
+        close_all(fd for held in self.leases.values() for fd in held)
+        close_all(self._expired)
         if self._controller_fd is not None:
             os.close(self._controller_fd)
 
@@ -251,11 +251,6 @@ def remove_traces(folder: str) -> None:
     """Remove what a run keeps outside of its processes: its folder, and what multiprocessing named for its ranks."""
     shutil.rmtree(folder, ignore_errors=True)
     helpers.remove_all(folder)
-
-
-def _close_all(fds: Iterable[int]) -> None:
-    for fd in fds:
-        os.close(fd)
 
 
 def _listdir(path: str) -> list[str]:

@@ -8,14 +8,13 @@ keeper like any other, whose controller is the zygote: that hands orders on to i
 from __future__ import annotations
 
 import contextlib
-import os
 import selectors
 import socket
 import time
 from collections.abc import Callable
 
 import msgspec
-from everyrank.channel import Channel, Closed
+from everyrank.channel import Channel, Closed, close_all
 from everyrank.record import Exited, FromKeeper, Importing, Kill, Preload, Preloaded, Start, Started, Unsafe
 
 #: So many forks may find out which imports are to be left to the ranks, in one go.
@@ -112,7 +111,7 @@ class Succession:
     def _note(self, message: FromKeeper) -> None:
         if isinstance(message, Started):
             self.ranks[message.number] = message.pid
-            _close_all(self._ordered.pop(message.number))
+            close_all(self._ordered.pop(message.number))
         elif isinstance(message, Exited):
             self.ranks.pop(message.number, None)
         elif isinstance(message, Preloaded):
@@ -165,9 +164,4 @@ class Succession:
         if self._channel is not None:
             self._channel.close()
         for fds in self._ordered.values():
-            _close_all(fds)
-
-
-def _close_all(fds: list[int]) -> None:
-    for fd in fds:
-        os.close(fd)
+            close_all(fds)
