@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
+from everyrank.suites.generate.drawing import Drawing, draws_of
 from everyrank.suites.replicate import grammar as g
 from hypothesis import strategies as st
-
-Draw = Callable[[Any], Any]
 
 #: Where in a module a parameter may stand: in the whole, or in one that is replicated or ignored by itself.
 _PLACES = ("", "inner.", "inner.deep.", "other.")
@@ -26,29 +24,10 @@ _OPTIONS = {
 _LARGE = (2**20 + 3,)
 
 
-def _draw(draw: Draw, size: int, features: frozenset[str]) -> g.Draw:
-    return _Drawing(draw, size, features).make()
-
-
-#: A model and a sequence of actions, for a world of this size and a subject that claims these features.
-draws = st.composite(_draw)
-
-
-class _Drawing:
+class _Drawing(Drawing):
     """One draw while it is made."""
 
-    def __init__(self, draw: Draw, size: int, features: frozenset[str]) -> None:
-        self.draw, self.size, self.features = draw, size, features
-
-    def one_of(self, *values: Any) -> Any:
-        return self.draw(st.sampled_from(values))
-
-    def has(self, feature: str) -> bool:
-        return feature in self.features
-
-    def sometimes(self, feature: str, often: int = 1) -> bool:
-        """Whether to draw what belongs to a feature: rarely, and never without the feature."""
-        return self.has(feature) and self.one_of(*[False] * 4, *[True] * often)
+    LEFT_OUT = 4
 
     def make(self) -> g.Draw:
         options = [option for option, feature in _OPTIONS.items() if self.has(feature)]
@@ -290,3 +269,7 @@ class _Actions:
 
     def fails(self, where: str) -> None:
         self.made.append(g.Fail(self.d.draw(st.integers(0, self.d.size - 1)), where))
+
+
+#: A model and a sequence of actions, for a world of this size and a subject that claims these features.
+draws = draws_of(_Drawing)

@@ -6,35 +6,17 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from everyrank.fixtures.optimizers import Row, Variant, row, rows
+from everyrank.suites.generate.drawing import Drawing, draws_of
 from everyrank.suites.rpc_optimizer import grammar as g
 from hypothesis import strategies as st
-
-Draw = Callable[[Any], Any]
 
 #: Few, so that equal ones are frequent.
 _SHAPES: tuple[tuple[int, ...], ...] = ((2,), (2, 3), (3,), (), (0, 3), (3, 4), (2, 1, 2))
 _MATRICES: tuple[tuple[int, ...], ...] = ((2, 3), (3, 4), (4, 2))
 
 
-def _draw(draw: Draw, size: int, features: frozenset[str]) -> g.Draw:
-    return _Drawing(draw, size, features).make()
-
-
-#: A model, optimizers and a sequence of actions, for a world of this size and a subject that claims these features.
-draws = st.composite(_draw)
-
-
-class _Drawing:
+class _Drawing(Drawing):
     """One draw while it is made."""
-
-    def __init__(self, draw: Draw, size: int, features: frozenset[str]) -> None:
-        self.draw, self.size, self.features = draw, size, features
-
-    def one_of(self, *values: Any) -> Any:
-        return self.draw(st.sampled_from(values))
-
-    def has(self, feature: str) -> bool:
-        return feature in self.features
 
     def some(self, values: Iterable[Any]) -> tuple[Any, ...]:
         """Some of these, at least one, in any order."""
@@ -243,3 +225,7 @@ class _Actions:
 
     def renew(self) -> None:
         self.made.append(g.Renew())
+
+
+#: A model, optimizers and a sequence of actions, for a world of this size and a subject that claims these features.
+draws = draws_of(_Drawing)

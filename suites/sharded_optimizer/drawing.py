@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from everyrank.fixtures.optimizers import Row, Variant, row, rows
+from everyrank.suites.generate.drawing import Drawing, draws_of
 from everyrank.suites.sharded_optimizer import grammar as g
 from everyrank.suites.sharded_optimizer.geometry import chunks
 from hypothesis import strategies as st
-
-Draw = Callable[[Any], Any]
 
 #: Where in a module a parameter may stand.
 _PLACES = ("", "inner.", "inner.deep.", "other.")
@@ -23,29 +22,8 @@ _OPTIONS = {"lr": (0.02, 0.3), "weight_decay": (0.0, 0.2), "maximize": (True, Fa
 _NOT_DRAWN = {"cuda", "non-leaf", "sparse"}
 
 
-def _draw(draw: Draw, size: int, features: frozenset[str]) -> g.Draw:
-    return _Drawing(draw, size, features).make()
-
-
-#: A model, an optimizer and a sequence of actions, for a world of this size and a subject that claims these features.
-draws = st.composite(_draw)
-
-
-class _Drawing:
+class _Drawing(Drawing):
     """One draw while it is made."""
-
-    def __init__(self, draw: Draw, size: int, features: frozenset[str]) -> None:
-        self.draw, self.size, self.features = draw, size, features
-
-    def one_of(self, *values: Any) -> Any:
-        return self.draw(st.sampled_from(values))
-
-    def has(self, feature: str) -> bool:
-        return feature in self.features
-
-    def sometimes(self, feature: str, often: int = 1) -> bool:
-        """Whether to draw what belongs to a feature: rarely, and never without the feature."""
-        return self.has(feature) and self.one_of(*[False] * 3, *[True] * often)
 
     # --- the model -----------------------------------------------------------------------------------
 
@@ -274,3 +252,7 @@ class _Actions:
 def _arguments(optimizer: str) -> set[str]:
     kind: Any = row(optimizer).optimizer
     return set(inspect.signature(kind).parameters)
+
+
+#: A model, an optimizer and a sequence of actions, for a world of this size and a subject that claims these features.
+draws = draws_of(_Drawing)
