@@ -24,14 +24,13 @@ from everyrank.repeat import lasting_id
 from everyrank.report import Telling, pass_on_warnings, refusal, reports
 from everyrank.run import Run
 from everyrank.stash import DECLARATION, FIXTURES, MISUSE, TIMEOUT
-from everyrank.told import told as told_of
-from everyrank.told import untold
+from everyrank.told import result_without_world, test_result
 from everyrank.torchrun import reserved_port
 from everyrank.verdict import Fate, Fates, Verdict, judge
 from everyrank.world import rank_seed
 from everyrank.worlds import Worlds, warn, why_not_kept
 
-#: A test that has ended: what other plugins are told (nothing, where none listens), and the reports to log.
+#: A test that has ended: the result for other plugins (empty if none implements the hook), and the reports to log.
 _Ended = tuple[dict[str, Any], list[pytest.TestReport]]
 
 _GOOD = ("passed", "skipped", "xfailed", "xpassed")
@@ -57,7 +56,10 @@ class Controller:
         self._places = {item: index for index, item in enumerate(session.items)}
         self._occurrences = _occurrences(session.items)
         self._tests = 0
-        self._heard = bool(self._config.hook.pytest_everyrank_told.get_hookimpls())
+        hook = self._config.hook
+        self._wants_results = bool(
+            hook.pytest_everyrank_result.get_hookimpls() or hook.pytest_everyrank_told.get_hookimpls()
+        )
         self._debugging = bool(self._config.getoption("usepdb", False) or self._config.getoption("trace", False))
 
     # --- the run -----------------------------------------------------------------------------------
@@ -101,11 +103,12 @@ class Controller:
         if DECLARATION not in item.stash and MISUSE not in item.stash:
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        told, logged = self._without_world(item) or self._in_world(item, nextitem)
+        result, logged = self._without_world(item) or self._in_world(item, nextitem)
         self._tear_down_here(logged, nextitem)
-        if told:
-            told["worlds_up"] = self._worlds.up
-            item.ihook.pytest_everyrank_told(item=item, told=told, reports=logged)
+        if result:
+            result["worlds_up"] = self._worlds.up
+            item.ihook.pytest_everyrank_result(item=item, result=result, reports=logged)
+            item.ihook.pytest_everyrank_told(item=item, told=result, reports=logged)
         for report in logged:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
@@ -172,7 +175,7 @@ class Controller:
             pytest.TestReport(item.nodeid, item.location, keywords, "passed", None, "teardown", **more),
         ]
         rule = "skipped" if outcome == "skipped" else "refused"
-        return (untold(rule, item, self._options.seed) if self._heard else {}), logged
+        return (result_without_world(rule, item, self._options.seed) if self._wants_results else {}), logged
 
     def _tear_down_here(self, logged: list[pytest.TestReport], nextitem: pytest.Item | None) -> None:
         """Fixtures that single-process tests left up in this process, for as long as pytest would have."""
@@ -193,7 +196,7 @@ class Controller:
             report.start, report.stop = started, time.time()
         pass_on_warnings(self._config, verdict, fates, item)
         self._obey_requests(fates)
-        return (told_of(verdict, fates, telling) if self._heard else {}), logged
+        return (test_result(verdict, fates, telling) if self._wants_results else {}), logged
 
     def _judged(self, item: pytest.Item, nextitem: pytest.Item | None) -> tuple[Verdict, Fates, Telling]:
         fresh = self._is_fresh(item)

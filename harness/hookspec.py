@@ -1,6 +1,6 @@
-"""The hooks that other plugins may implement: what the harness tells of multi-rank tests, as plain data.
+"""The hooks that other plugins may implement: what the harness knows of multi-rank tests, as plain data.
 
-Plain means: dicts with text keys, lists, text, numbers, booleans and None, fit for JSON. Neither hook is called, and
+Plain means: dicts with text keys, lists, text, numbers, booleans and None, fit for JSON. No hook is called, and
 nothing is made for it, where no plugin implements it.
 """
 
@@ -21,11 +21,20 @@ def pytest_everyrank_collected(config: pytest.Config, items: list[pytest.Item], 
 
 
 @pytest.hookspec
-def pytest_everyrank_told(item: pytest.Item, told: dict[str, Any], reports: list[pytest.TestReport]) -> None:
+def pytest_everyrank_result(item: pytest.Item, result: dict[str, Any], reports: list[pytest.TestReport]) -> None:
     """A multi-rank test has ended; its reports are about to be logged.
 
-    ``told`` always holds ``rule`` (the row of the verdict's truth table; ``skipped`` or ``refused`` for a test that
+    ``result`` always holds ``rule`` (the row of the verdict's truth table; ``skipped`` or ``refused`` for a test that
     got no world), ``size``, ``repeat`` and ``worlds_up``. A test that had a world also has ``world``,
     ``passes_alone``, ``not_kept``, ``ranks``, ``leaks``, ``rollcall`` and ``blame`` (the ranks to blame and the rule
     that names them, or None): see ``everyrank.told``.
     """
+
+
+@pytest.hookspec(
+    warn_on_impl=DeprecationWarning(
+        "pytest_everyrank_told is now called pytest_everyrank_result(item, result, reports)"
+    )
+)
+def pytest_everyrank_told(item: pytest.Item, told: dict[str, Any], reports: list[pytest.TestReport]) -> None:
+    """The old name of ``pytest_everyrank_result``, which still works."""

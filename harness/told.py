@@ -1,4 +1,4 @@
-"""A verdict as plain data, for the plugins that hear ``pytest_everyrank_told``."""
+"""A verdict as plain data, for the plugins that implement ``pytest_everyrank_result``."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from everyrank.stash import DECLARATION, FIXTURES
 from everyrank.verdict import Fate, Fates, Verdict, blamed, end_of, said_by
 
 
-def told(verdict: Verdict, fates: Fates, telling: Telling) -> dict[str, Any]:
-    """All that is known of a test that had a world, beside what its reports say."""
+def test_result(verdict: Verdict, fates: Fates, telling: Telling) -> dict[str, Any]:
+    """Return all that is known of a test that had a world, except what its reports hold."""
     stances = [fate.stance for fate in fates.ranks if fate.stance is not None]
     blame = blamed(fates)
     return {
@@ -44,13 +44,13 @@ def told(verdict: Verdict, fates: Fates, telling: Telling) -> dict[str, Any]:
     }
 
 
-def untold(rule: str, item: pytest.Item, seed: int) -> dict[str, Any]:
-    """The same for a test that got no world."""
+def result_without_world(rule: str, item: pytest.Item, seed: int) -> dict[str, Any]:
+    """Return the same for a test that got no world."""
     return {"rule": rule, "size": 0, "repeat": repeat_line(item, seed)}
 
 
 def collected(items: list[pytest.Item], options: Options) -> dict[str, Any]:
-    """What a run is, as far as the harness knows it."""
+    """Return what the harness knows of the run."""
     # A misused test has no declaration.
     groups = [item.stash[DECLARATION] for item in items if "process_group" in item.stash.get(FIXTURES, [])]
     return {

@@ -60,7 +60,7 @@ class ToldRank(msgspec.Struct):
 
 
 class Told(msgspec.Struct):
-    """What the harness tells of one test (``pytest_everyrank_told``)."""
+    """What the harness reports of one test (``pytest_everyrank_result``)."""
 
     rule: str
     size: int

@@ -49,10 +49,10 @@ def pytest_everyrank_collected(config: pytest.Config, items: list[pytest.Item], 
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_everyrank_told(item: pytest.Item, told: dict[str, Any], reports: list[pytest.TestReport]) -> None:
+def pytest_everyrank_result(item: pytest.Item, result: dict[str, Any], reports: list[pytest.TestReport]) -> None:
     from everyrank.reports.gathering import attach
 
-    attach(told, reports)
+    attach(result, reports)
 
 
 @pytest.hookimpl(optionalhook=True)

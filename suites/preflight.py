@@ -30,9 +30,9 @@ class Preflight:
         self._ended: dict[str, str] = {}
         self._approximate: set[str] = set()
 
-    def pytest_everyrank_told(self, item: pytest.Item, told: dict[str, Any]) -> None:
+    def pytest_everyrank_result(self, item: pytest.Item, result: dict[str, Any]) -> None:
         """What its reports do not say: they are those of one rank, and the rank that drives may have died."""
-        case, ranks = self._cases.get(item.nodeid), told.get("ranks", ())
+        case, ranks = self._cases.get(item.nodeid), result.get("ranks", ())
         self._approximate.discard(item.nodeid)
         if any(one["notes"].get("approximate") for one in ranks):
             self._approximate.add(item.nodeid)

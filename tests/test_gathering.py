@@ -142,8 +142,8 @@ _LISTENER = """
     def pytest_everyrank_collected(config, items, run):
         note(items=[item.name for item in items], run=run)
 
-    def pytest_everyrank_told(item, told, reports):
-        note(item=item.name, told=told, whens=[report.when for report in reports])
+    def pytest_everyrank_result(item, result, reports):
+        note(item=item.name, result=result, whens=[report.when for report in reports])
 """
 
 
@@ -154,12 +154,23 @@ def test_any_plugin_hears_of_tests_and_verdicts_as_plain_data(project: Project) 
     collected, two, misused = (json.loads(line) for line in (project.folder / "heard.jsonl").read_text().splitlines())
     run = {"launcher": "fork", "seed": 3, "backends": []}
     assert collected == {"items": ["test_two", "test_misused"], "run": run}
-    assert (two["item"], two["told"]["rule"], two["whens"]) == ("test_two", "failed", ["setup", "call", "teardown"])
-    assert [rank["outcome"] for rank in two["told"]["ranks"]] == ["failed", "passed"]
-    assert misused["told"] == {
+    assert (two["item"], two["result"]["rule"], two["whens"]) == ("test_two", "failed", ["setup", "call", "teardown"])
+    assert [rank["outcome"] for rank in two["result"]["ranks"]] == ["failed", "passed"]
+    assert misused["result"] == {
         "rule": "refused", "size": 0, "repeat": "pytest test_inner.py::test_misused --world-seed=3",
         "worlds_up": 0,
     }  # fmt: skip
+
+
+def test_the_old_name_of_the_hook_still_works_and_is_deprecated(project: Project) -> None:
+    project.write("test_inner.py", _TESTS)
+    project.write(
+        "conftest.py", _LISTENER.replace("_result(item, result,", "_told(item, told,").replace("=result", "=told")
+    )
+    inner = project.run("-p", "no:everyrank-reports")
+    assert "DeprecationWarning: pytest_everyrank_told is now called pytest_everyrank_result" in inner.out
+    ended = [json.loads(line) for line in (project.folder / "heard.jsonl").read_text().splitlines()][1:]
+    assert [each["result"]["rule"] for each in ended] == ["failed", "refused"]
 
 
 def test_reports_without_the_harness_find_nothing_to_tell(project: Project) -> None:
