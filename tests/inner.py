@@ -1,4 +1,4 @@
-"""An inner pytest: what a user would run, in a process, a folder and a temp folder of its own."""
+"""Run an inner pytest as a user would, in its own process, with its own folder and temp folder."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any
 
 MARKER = "EVERYRANK_INNER_RUN"
 
-#: Loaded into the inner run: writes each report as a line of JSON.
-_TELL = """
+#: A plugin for the inner run. It writes each report and each warning as a line of JSON.
+_REPORTER = """
 import json, os
 import pytest
 
@@ -26,31 +26,31 @@ def pytest_runtest_logreport(report):
         return
     line = {
         "nodeid": report.nodeid, "when": report.when, "outcome": report.outcome, "text": str(report.longrepr or ""),
-        "sections": [list(one) for one in report.sections], "wasxfail": getattr(report, "wasxfail", None),
-        "properties": [list(one) for one in report.user_properties],
+        "sections": [list(section) for section in report.sections], "wasxfail": getattr(report, "wasxfail", None),
+        "properties": [list(pair) for pair in report.user_properties],
     }
-    with open(os.environ["EVERYRANK_INNER_TOLD"], "a") as file:
+    with open(os.environ["EVERYRANK_INNER_REPORTS"], "a") as file:
         file.write(json.dumps(line) + "\\n")
 
 def pytest_warning_recorded(warning_message, nodeid):
     if "PYTEST_XDIST_WORKER" in os.environ or "EVERYRANK_NODEID" in os.environ:
         return
     line = {"warning": warning_message.category.__name__, "text": str(warning_message.message), "nodeid": nodeid}
-    with open(os.environ["EVERYRANK_INNER_TOLD"], "a") as file:
+    with open(os.environ["EVERYRANK_INNER_REPORTS"], "a") as file:
         file.write(json.dumps(line) + "\\n")
 """
 
 
 @dataclass
-class Told:
-    """What the inner run told of one test."""
+class InnerTest:
+    """One test of an inner run, with the reports that pytest made of it."""
 
     nodeid: str
     reports: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def outcome(self) -> str:
-        """passed, failed, skipped, xfailed, xpassed or error (in setup or teardown)."""
+        """Return passed, failed, skipped, xfailed, xpassed or error (a failure in setup or teardown)."""
         for report in self.reports:
             if report["outcome"] == "failed":
                 return "failed" if report["when"] == "call" else "error"
@@ -63,7 +63,7 @@ class Told:
 
     @property
     def text(self) -> str:
-        """All failure and skip texts."""
+        """Return the texts of all failures and skips."""
         return "\n".join(report["text"] for report in self.reports if report["text"])
 
     @property
@@ -81,30 +81,30 @@ class Inner:
 
     code: int
     out: str
-    tests: dict[str, Told]
+    tests: dict[str, InnerTest]
     warnings: list[dict[str, Any]]
     folder: Path
 
-    def __getitem__(self, name: str) -> Told:
-        """A test by the end of its node id: ``test_x`` or ``test_x[ws4]``."""
-        found = [told for nodeid, told in self.tests.items() if nodeid.split("::", 1)[-1] == name]
-        found = found or [told for nodeid, told in self.tests.items() if nodeid.endswith("::" + name)]
+    def __getitem__(self, name: str) -> InnerTest:
+        """Return a test by the end of its node id: ``test_x`` or ``test_x[ws4]``."""
+        found = [test for nodeid, test in self.tests.items() if nodeid.split("::", 1)[-1] == name]
+        found = found or [test for nodeid, test in self.tests.items() if nodeid.endswith("::" + name)]
         assert len(found) == 1, f"{name}: {len(found)} of {sorted(self.tests)}\n{self.out[-3000:]}"
         return found[0]
 
     def outcomes(self) -> dict[str, str]:
-        return {nodeid.rsplit("::", 1)[-1]: told.outcome for nodeid, told in self.tests.items()}
+        return {nodeid.rsplit("::", 1)[-1]: test.outcome for nodeid, test in self.tests.items()}
 
 
 class Project:
-    """A folder with tests in it, in which to run pytest."""
+    """A folder with tests, in which pytest runs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.temp = folder / "tmp"
         self.temp.mkdir(exist_ok=True)
         self.marker = uuid.uuid4().hex
-        (folder / "everyrank_inner_tell.py").write_text(_TELL)
+        (folder / "everyrank_inner_reporter.py").write_text(_REPORTER)
 
     def write(self, name: str, text: str) -> Path:
         path = self.folder / name
@@ -113,16 +113,16 @@ class Project:
         return path
 
     def environment(self) -> dict[str, str]:
-        # What a terminal, a CI service or an outer run says would change what the inner run writes.
-        apart = ("PYTEST", "COV_", "CI", "BUILD_NUMBER", "FORCE_COLOR", "NO_COLOR", "PY_COLORS")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(apart)}
+        # Variables of a terminal, a CI service or an outer run would change the output of the inner run.
+        excluded = ("PYTEST", "COV_", "CI", "BUILD_NUMBER", "FORCE_COLOR", "NO_COLOR", "PY_COLORS")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(excluded)}
         return {
             **kept,
             "COLUMNS": "80",
             MARKER: self.marker,
             "TMPDIR": str(self.temp),
             "EVERYRANK_LEASES": str(self.folder / "leases"),
-            "EVERYRANK_INNER_TOLD": str(self.folder / "told.jsonl"),
+            "EVERYRANK_INNER_REPORTS": str(self.folder / "reports.jsonl"),
             "PYTHONPATH": str(self.folder),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
@@ -131,13 +131,13 @@ class Project:
         plain = [
             "-p",
             "no:randomly",
-            # Hypothesis imports trio, where that is installed, and trio starts a process.
+            # If trio is installed, Hypothesis imports it, and trio starts a process.
             "-p",
             "no:hypothesispytest",
             "-p",
             "no:cacheprovider",
             "-p",
-            "everyrank_inner_tell",
+            "everyrank_inner_reporter",
             "--rootdir",
             str(self.folder),
         ]
@@ -145,7 +145,7 @@ class Project:
 
     def start(self, *arguments: str, **keywords: Any) -> subprocess.Popen[str]:
         """Start an inner run; end it with ``finish``, or kill it and call ``assert_nothing_left``."""
-        (self.folder / "told.jsonl").write_text("")
+        (self.folder / "reports.jsonl").write_text("")
         return subprocess.Popen(
             self.command(*arguments),
             cwd=self.folder,
@@ -155,7 +155,7 @@ class Project:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            # Started in the background by a shell, this run ignores Ctrl-C, and so would all that it starts.
+            # A shell starts background jobs with SIGINT ignored; the inner run would inherit that.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             **keywords,
         )
@@ -168,26 +168,26 @@ class Project:
             out, _ = process.communicate()
             raise AssertionError(f"the inner run did not end within {within} s:\n{out[-5000:]}") from None
         self.assert_nothing_left()
-        tests, warnings = self.told()
+        tests, warnings = self.results()
         return Inner(process.returncode, out, tests, warnings, self.folder)
 
     def run(self, *arguments: str) -> Inner:
-        """Run pytest here and wait; nothing may be left of it."""
+        """Run pytest in this folder, wait for its end, and assert that it left nothing behind."""
         return self.finish(self.start(*arguments))
 
-    def told(self) -> tuple[dict[str, Told], list[dict[str, Any]]]:
-        tests: dict[str, Told] = {}
+    def results(self) -> tuple[dict[str, InnerTest], list[dict[str, Any]]]:
+        tests: dict[str, InnerTest] = {}
         warnings = []
-        for line in (self.folder / "told.jsonl").read_text().splitlines():
+        for line in (self.folder / "reports.jsonl").read_text().splitlines():
             data = json.loads(line)
             if "warning" in data:
                 warnings.append(data)
             else:
-                tests.setdefault(data["nodeid"], Told(data["nodeid"])).reports.append(data)
+                tests.setdefault(data["nodeid"], InnerTest(data["nodeid"])).reports.append(data)
         return tests, warnings
 
     def processes(self) -> list[int]:
-        """Living processes that carry this project's marker."""
+        """Return the pids of living processes that carry this project's marker."""
         wanted = f"{MARKER}={self.marker}".encode()
         found = []
         for name in os.listdir("/proc"):
@@ -201,7 +201,7 @@ class Project:
         return found
 
     def assert_nothing_left(self, within: float = 30) -> None:
-        """No process and no folder of everyrank's, as soon as the dying have died."""
+        """Assert that soon no process and no folder of everyrank is left; ending processes get `within` seconds."""
         until = time.monotonic() + within
         while (left := (self.processes(), self._folders())) != ([], []) and time.monotonic() < until:
             time.sleep(0.02)
