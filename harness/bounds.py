@@ -8,7 +8,7 @@ from typing import Any
 KEPT = 50_000
 
 
-def bounded(value: Any) -> Any:
+def truncate(value: Any) -> Any:
     """The value with every text in it bounded, and fit to be sent as UTF-8."""
     if isinstance(value, str):
         if len(value) > 2 * KEPT:
@@ -16,9 +16,9 @@ def bounded(value: Any) -> Any:
             value = f"{value[:KEPT]}\n... [everyrank left out {left_out} characters here] ...\n{value[-KEPT:]}"
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {str(key): bounded(one) for key, one in value.items()}
+        return {str(key): truncate(one) for key, one in value.items()}
     if isinstance(value, (list, tuple)):
-        return [bounded(one) for one in value]
+        return [truncate(one) for one in value]
     if value is None or isinstance(value, (bool, int, float)):
         return value
     return str(value)
@@ -26,5 +26,5 @@ def bounded(value: Any) -> Any:
 
 def one_line(text: str, most: int = 300) -> str:
     """The text on one line, shortened."""
-    text = bounded(" ".join(text.split()))
+    text = truncate(" ".join(text.split()))
     return text if len(text) <= most else text[:most] + " ..."

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Sequence
 
 from everyrank import stillness
-from everyrank.record import Order, Statement
+from everyrank.record import Order, WitnessStatement
 from everyrank.witness import path
 
 #: The processes of a world are looked at this often, and asked when so many looks in a row were alike.
@@ -29,7 +29,7 @@ class Census:
         self._folder = run_folder
         self._test = test
         self._looks: list[stillness.Look] = []
-        self._heard: dict[int, Statement] = {}
+        self._heard: dict[int, WitnessStatement] = {}
         self._asked_at: float | None = None
         self._answered: stillness.Look | None = (
             None  # a world that was asked in vain is not asked again until it moves
@@ -47,12 +47,12 @@ class Census:
         self._looks, self._heard, self._asked_at = [], {}, None
         self.next_at = now + _EVERY
 
-    def hear(self, rank: int, statement: Statement) -> None:
+    def hear(self, rank: int, statement: WitnessStatement) -> None:
         if self._asked_at is not None and statement.test == self._test:
             self._heard[rank] = statement
             self.next_at = time.monotonic() + _SOON
 
-    def turn(self, pids: Sequence[int | None], ended: Collection[int]) -> dict[int, Statement] | None:
+    def turn(self, pids: Sequence[int | None], ended: Collection[int]) -> dict[int, WitnessStatement] | None:
         """What all ranks said, where their world stood still before it was asked, and since; else nothing yet.
 
         ``ended``: ranks that wait for an order. Their main threads are woken by what their own witnesses send.
@@ -84,7 +84,7 @@ class Census:
 
     def _listen(
         self, look: stillness.Look | None, pids: Sequence[int | None], ended: Collection[int]
-    ) -> dict[int, Statement] | None:
+    ) -> dict[int, WitnessStatement] | None:
         """A witness that has just spoken is awake for a moment: what has run since is told by the next look."""
         now = time.monotonic()
         if look is not None and len(self._heard) == len(pids):
@@ -98,7 +98,7 @@ class Census:
 
     def _conclude(
         self, look: stillness.Look, pids: Sequence[int | None], ended: Collection[int]
-    ) -> dict[int, Statement] | None:
+    ) -> dict[int, WitnessStatement] | None:
         heard, before = self._heard, self._looks[0]
         self._answered = look
         self.forget(look.at)

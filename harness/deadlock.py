@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from everyrank.record import Collective, Statement
+from everyrank.record import Collective, WitnessStatement
 from everyrank.world import few_ranks_text
 
 #: Who waits as long as this for a time limit of its own has none that a test could be about.
@@ -27,7 +27,7 @@ class Deadlock:
     numbers: dict[int, int]  # by rank: in which of its test's collectives of the default group it waits
 
 
-def deadlock(said: Mapping[int, Statement], ended: frozenset[int], left: float) -> Deadlock | None:
+def deadlock(said: Mapping[int, WitnessStatement], ended: frozenset[int], left: float) -> Deadlock | None:
     """Of a world that stands still: ``said`` by every rank, ``left`` seconds to its deadline."""
     inside = {rank: one for rank, one in said.items() if rank not in ended}
     if not inside or any(one.may_act for one in said.values()):
@@ -39,7 +39,7 @@ def deadlock(said: Mapping[int, Statement], ended: frozenset[int], left: float) 
     return Deadlock(_cause(said, inside, ended), _numbers(inside))
 
 
-def _in_vain(rank: int, said: Mapping[int, Statement], ended: frozenset[int]) -> bool:
+def _in_vain(rank: int, said: Mapping[int, WitnessStatement], ended: frozenset[int]) -> bool:
     """Whether a rank waits for one that has ended its test, or that waits in something else."""
     own = said[rank]
     if own.number is None:  # a send or a receive
@@ -48,7 +48,7 @@ def _in_vain(rank: int, said: Mapping[int, Statement], ended: frozenset[int]) ->
     return any(_is_elsewhere(said[member], own, member in ended) for member in own.members if member != rank)
 
 
-def _is_elsewhere(other: Statement, own: Statement, ended: bool) -> bool:
+def _is_elsewhere(other: WitnessStatement, own: WitnessStatement, ended: bool) -> bool:
     """Whether another member of the group will never come to a collective."""
     if not ended:
         return _call(other) != _call(own)
@@ -59,13 +59,13 @@ def _is_elsewhere(other: Statement, own: Statement, ended: bool) -> bool:
     return _key(passed) != _call(own)
 
 
-def _answers(other: Statement, rank: int, own: Statement) -> bool:
+def _answers(other: WitnessStatement, rank: int, own: WitnessStatement) -> bool:
     """Whether a rank that waits in a send may be what another's receive waits for, and the other way round."""
     fits = {own.operation, other.operation} == {"send", "recv"} and own.group == other.group
     return fits and other.peer in (rank, None)
 
 
-def _call(one: Statement) -> tuple[object, ...]:
+def _call(one: WitnessStatement) -> tuple[object, ...]:
     """Equal for ranks that wait for each other in one collective."""
     current = _current(one)
     return _key(current) if current else (one.group, one.operation)
@@ -75,17 +75,17 @@ def _key(one: Collective) -> tuple[object, ...]:
     return one.group, one.number, one.name, one.tensors if one.name in _SAME_ON_ALL else ""
 
 
-def _current(one: Statement) -> Collective | None:
+def _current(one: WitnessStatement) -> Collective | None:
     same = (found for found in one.collectives if (found.group, found.number) == (one.group, one.number))
     return next(same, None)
 
 
-def _numbers(inside: Mapping[int, Statement]) -> dict[int, int]:
+def _numbers(inside: Mapping[int, WitnessStatement]) -> dict[int, int]:
     counted = {rank: _number(one) for rank, one in inside.items()}
     return {rank: number for rank, number in counted.items() if number is not None}
 
 
-def _number(one: Statement) -> int | None:
+def _number(one: WitnessStatement) -> int | None:
     """Which collective of its test that is, of those of its group; unknown where a test has made very many."""
     before = one.before.get(one.group)
     return None if before is None or one.number is None else one.number - before
@@ -94,13 +94,15 @@ def _number(one: Statement) -> int | None:
 # --- in words ----------------------------------------------------------------------------------------
 
 
-def _cause(said: Mapping[int, Statement], inside: Mapping[int, Statement], ended: frozenset[int]) -> str:
+def _cause(
+    said: Mapping[int, WitnessStatement], inside: Mapping[int, WitnessStatement], ended: frozenset[int]
+) -> str:
     calls = {_call(one) for one in inside.values()}
     first = inside[min(inside)]
     missed = [rank for rank in sorted(ended) if rank in first.members]
     if len(calls) == 1 and missed and not any(_passed(said[rank], first) for rank in missed):
         verb = "its" if len(missed) == 1 else "their"
-        return f"{few_ranks_text(missed)} ended {verb} test without {_due(first)} ({first.where})"
+        return f"{few_ranks_text(missed)} ended {verb} test without {_due(first)} ({first.location})"
     came = {rank: passed for rank in missed if (passed := _passed(said[rank], first)) is not None}
     clauses = _waits(inside, with_tensors=bool(came))
     for rank, passed in came.items():
@@ -116,14 +118,14 @@ def _cause(said: Mapping[int, Statement], inside: Mapping[int, Statement], ended
     return "; ".join(clauses)
 
 
-def _due(one: Statement) -> str:
+def _due(one: WitnessStatement) -> str:
     """What a rank that ended its test did not do."""
     if one.operation == "recv":
         return "sending what this recv waits for"
     return "receiving what this send offers" if one.operation == "send" else f"coming to this {one.operation}"
 
 
-def _passed(one: Statement, waiting: Statement) -> Collective | None:
+def _passed(one: WitnessStatement, waiting: WitnessStatement) -> Collective | None:
     """The collective of this rank that has the number of the one that another waits in, if it came to so many."""
     if waiting.number is None:
         return None
@@ -131,11 +133,11 @@ def _passed(one: Statement, waiting: Statement) -> Collective | None:
     return next(numbered, None)
 
 
-def _waits(inside: Mapping[int, Statement], with_tensors: bool) -> list[str]:
+def _waits(inside: Mapping[int, WitnessStatement], with_tensors: bool) -> list[str]:
     """``rank 0 waits in its 5th collective, all_reduce at a.py:3``, for each group of ranks."""
     together: dict[tuple[object, ...], list[int]] = {}
     for rank, one in sorted(inside.items()):
-        together.setdefault((*_call(one), one.where), []).append(rank)
+        together.setdefault((*_call(one), one.location), []).append(rank)
     names = [(one.group, one.number, one.operation) for one in inside.values()]
     # Some may differ in nothing but their tensors.
     with_tensors = with_tensors or len(set(names)) < len({_call(one) for one in inside.values()})
@@ -148,7 +150,7 @@ def _waits(inside: Mapping[int, Statement], with_tensors: bool) -> list[str]:
         verb = " in" if clauses and number is not None else " waits in" if alone else " wait in"
         which = f" {'its' if alone else 'their'} {_ordinal(number)}" if number is not None else ""
         noun = "," if which and clauses else " collective," if which else ""
-        clauses.append(f"{few_ranks_text(ranks)}{verb}{which}{noun} {one.operation}{tensors} at {one.where}")
+        clauses.append(f"{few_ranks_text(ranks)}{verb}{which}{noun} {one.operation}{tensors} at {one.location}")
     return clauses
 
 

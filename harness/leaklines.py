@@ -24,7 +24,7 @@ def left_behind(fates: Fates) -> LeftBehind:
     left: LeftBehind = {}
     for fate in fates.ranks:
         for leak in fate.record.leaks if fate.record else ():
-            what = re.sub(r"^(socket|pipe):\[\d+\]", r"\1", leak.what)
+            what = re.sub(r"^(socket|pipe):\[\d+\]", r"\1", leak.description)
             left.setdefault((leak.kind, what), Counter())[fate.rank] += 1
     return left
 

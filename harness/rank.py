@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from _pytest.runner import runtestprotocol
 from everyrank import devices, groups, helpers, measured, torchrun
-from everyrank.bounds import bounded
+from everyrank.bounds import truncate
 from everyrank.channel import Channel, Closed
 from everyrank.debug import RankDebugger, Terminal
 from everyrank.errors import MisuseError
@@ -32,15 +32,15 @@ from everyrank.record import (
     CloseUp,
     Deadline,
     DebuggerLeft,
-    Ended,
     Granted,
     Leak,
     Leave,
-    Left,
+    LeftWorld,
     Meet,
     Met,
     Order,
     Phase,
+    PhaseEnded,
     Record,
     ToRank,
     WantsDebugger,
@@ -123,7 +123,7 @@ class Rank:
                 elif isinstance(message, Leave):
                     problem = self._tear_down()
                     self._save_coverage()
-                    self.channel.send(Left(problem))
+                    self.channel.send(LeftWorld(problem))
                     os._exit(0)
         except Closed:
             os._exit(1)
@@ -189,21 +189,21 @@ class Rank:
                 exit_request = str(error)
             except KeyboardInterrupt as error:
                 excinfo = pytest.ExceptionInfo.from_exception(error)
-                text = {"text": bounded(str(item.repr_failure(excinfo)))}
+                text = {"text": truncate(str(item.repr_failure(excinfo)))}
                 self._phases.append(Phase("call", "failed", text, time.monotonic(), *describe(excinfo)))
             self._rendezvous.end()
             groups.unbind_defaults()
             over = exit_request is None  # pytest.exit() leaves its test where it stands
             leaks, unclean = self.watch.leaks() if over else ([], [])
             unclean = [*self.spent, *unclean]
-            unclean += [f"left {KINDS[leak.kind][0]}: {leak.what}" for leak in [*self.leaks, *leaks]]
+            unclean += [f"left {KINDS[leak.kind][0]}: {leak.description}" for leak in [*self.leaks, *leaks]]
             if self.groups.lost():
                 unclean.append("destroyed or replaced the default group")
             leaks = [*self.leaks, *(leaks if order.leaks != "off" else [])]
             self._save_coverage()
             return self._record(fingerprint(item), leaks, list(dict.fromkeys(unclean)), "", exit_request)
         except BaseException:
-            return self._record("", [], [], bounded(traceback.format_exc()))
+            return self._record("", [], [], truncate(traceback.format_exc()))
 
     def _record(
         self,
@@ -226,7 +226,7 @@ class Rank:
             trouble=trouble,
             exit_request=exit_request,
             stop_request=str(self.session.shouldstop or ""),
-            notes=bounded(self.notes),
+            notes=truncate(self.notes),
             imports=self._imports.new(),
         )
 
@@ -275,7 +275,7 @@ class Rank:
         try:
             self.session._setupstate.teardown_exact(None)
         except BaseException as error:
-            return str(bounded("".join(traceback.format_exception(error))))
+            return str(truncate("".join(traceback.format_exception(error))))
         return ""
 
     def failed(self) -> bool:
@@ -285,7 +285,9 @@ class Rank:
     def announce_skip(self, reason: str) -> None:
         """Say that this rank skips the test, before it waits for the others: they may wait for it."""
         skipped = f"Skipped: {reason}"
-        self.channel.send(Ended(Phase("call", "skipped", {"longrepr": ["", 0, skipped]}, time.monotonic(), skipped)))
+        self.channel.send(
+            PhaseEnded(Phase("call", "skipped", {"longrepr": ["", 0, skipped]}, time.monotonic(), skipped))
+        )
 
     # --- words with the controller -----------------------------------------------------------------
 
@@ -358,14 +360,14 @@ class Rank:
         brief, where, signature = describe(call.excinfo)
         if strict:
             outcome, brief = "xpassed", str(report.longrepr)
-        data = bounded(self._serializer(config=self.config, report=report))
+        data = truncate(self._serializer(config=self.config, report=report))
         phase = Phase(str(report.when), outcome, data, at, brief, where, signature, strict)
         if self.calling:
             self._subtest = phase  # its report follows
             return report
         self._phases.append(phase)
         if outcome in ("failed", "skipped", "xfailed"):
-            self.channel.send(Ended(phase))
+            self.channel.send(PhaseEnded(phase))
         return report
 
     @pytest.hookimpl
@@ -375,13 +377,13 @@ class Rank:
         if self._subtest is None or not report.failed:
             return
         name = report.head_line.removeprefix(f"{report.location[2]} ")
-        data = bounded(self._serializer(config=self.config, report=report))
+        data = truncate(self._serializer(config=self.config, report=report))
         with contextlib.suppress(AttributeError, KeyError, TypeError):
             data["longrepr"]["chain"][-1][1]["message"] = f"{name} {report.longrepr.reprcrash.message}"
         sub = self._subtest
-        where = f"{sub.where} in subtest {name}"
+        where = f"{sub.location} in subtest {name}"
         self._phases.append(
-            msgspec.structs.replace(sub, report=data, where=where, signature=f"{sub.signature} {name}")
+            msgspec.structs.replace(sub, report=data, location=where, signature=f"{sub.signature} {name}")
         )
 
     @pytest.hookimpl(wrapper=True)

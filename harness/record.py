@@ -79,7 +79,7 @@ class Met(Message, frozen=True):
 # --- from a rank to the controller -----------------------------------------------------------------
 
 
-class Ended(Message, frozen=True):
+class PhaseEnded(Message, frozen=True):
     """A phase ended other than well; sent at once, since the teardown may never come to its end."""
 
     phase: Phase
@@ -113,7 +113,7 @@ class Leak(msgspec.Struct, frozen=True):
     """Something that a test left behind on a rank."""
 
     kind: str
-    what: str
+    description: str
 
 
 class Warned(msgspec.Struct, frozen=True):
@@ -133,9 +133,9 @@ class Phase(msgspec.Struct, frozen=True):
     when: str
     outcome: str  # passed, failed, skipped, xfailed, xpassed
     report: dict[str, Any]
-    at: float = 0.0  # when it ended, on the machine's monotonic clock
+    ended_at: float = 0.0  # when it ended, on the machine's monotonic clock
     brief: str = ""  # the failure in one line
-    where: str = ""  # the frame of the user's code that it came from
+    location: str = ""  # the frame of the user's code that it came from
     signature: str = ""  # equal for equal failures
     strict_xpass: bool = False
 
@@ -171,14 +171,14 @@ class Collective(msgspec.Struct, frozen=True):
     tensors: str  # shapes and dtypes
 
 
-class Statement(Message, frozen=True):
+class WitnessStatement(Message, frozen=True):
     """What a rank's witness says, when its whole world stands still."""
 
     test: int  # the number of the order
     thread: int  # the witness's own
     may_act: str = ""  # why this rank may do something by itself
     operation: str = ""  # what the main thread waits in; empty where that is not certain
-    where: str = ""  # the user's line
+    location: str = ""  # the user's line
     group: str = ""
     members: list[int] = []  # the ranks of the group
     number: int | None = None  # which of the group's collectives; None for a send or a receive
@@ -194,20 +194,22 @@ class ClosedUp(Message, frozen=True):
     problem: str
 
 
-class Left(Message, frozen=True):
+class LeftWorld(Message, frozen=True):
     """The rank has torn everything down and leaves; how that failed, or nothing."""
 
     problem: str
 
 
-FromRank = Ended | Deadline | WantsDebugger | DebuggerLeft | Meet | Statement | Record | ClosedUp | Left
+FromRank = (
+    PhaseEnded | Deadline | WantsDebugger | DebuggerLeft | Meet | WitnessStatement | Record | ClosedUp | LeftWorld
+)
 ToRank = Collect | Order | CloseUp | Leave | Granted | Met
 
 
 # --- between the controller and a keeper -----------------------------------------------------------
 
 
-class Start(Message, frozen=True):
+class StartRank(Message, frozen=True):
     """Start one rank; its file descriptors travel with this message."""
 
     number: int
@@ -261,4 +263,4 @@ class Preloaded(Message, frozen=True):
 
 
 FromKeeper = Started | Exited | Unsafe | Importing | Preloaded
-ToKeeper = Start | Preload | Kill | Close
+ToKeeper = StartRank | Preload | Kill | Close

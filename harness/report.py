@@ -209,7 +209,7 @@ def _add_sections(longrepr: ExceptionChainRepr, verdict: Verdict, fates: Fates, 
 def _add_teardown_failures(report: pytest.TestReport, verdict: Verdict, fates: Fates, telling: Telling) -> None:
     """A failure in teardown is told beside one in the call, as pytest does."""
     failed = [
-        (phase.at, fate.rank, phase)
+        (phase.ended_at, fate.rank, phase)
         for fate in fates.ranks
         for phase in fate.phases("failed")
         if phase.when == "teardown"

@@ -21,17 +21,17 @@ from everyrank.record import (
     CloseUp,
     Deadline,
     DebuggerLeft,
-    Ended,
     FromRank,
     Granted,
     Leave,
-    Left,
+    LeftWorld,
     Meet,
     Met,
     Order,
+    PhaseEnded,
     Record,
-    Statement,
     WantsDebugger,
+    WitnessStatement,
 )
 from everyrank.stillness import is_ending, processor_time
 from everyrank.verdict import Fate, Fates
@@ -331,7 +331,7 @@ class Run:
 
     def _take(self, rank: int, message: FromRank) -> None:
         fate = self.fates.ranks[rank]
-        if isinstance(message, Ended):
+        if isinstance(message, PhaseEnded):
             fate.early.append(message.phase)
             if message.phase.outcome == "skipped":
                 self._skip_at = self._skip_at or time.monotonic()
@@ -348,7 +348,7 @@ class Run:
             self._timed = True
             self._due = time.monotonic() + message.seconds
             self._limit, self._deadline_from = message.seconds, "pytest-timeout"
-        elif isinstance(message, Statement):
+        elif isinstance(message, WitnessStatement):
             if self._census is not None:
                 self._census.hear(rank, message)
         elif isinstance(message, Meet):
@@ -362,7 +362,7 @@ class Run:
             self._leave_desk()
         elif isinstance(message, ClosedUp):
             self._closed[rank] = message.problem
-        elif isinstance(message, Left):
+        elif isinstance(message, LeftWorld):
             self._left[rank] = message.problem
 
     def _leave_desk(self) -> None:

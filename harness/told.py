@@ -63,7 +63,7 @@ def collected(items: list[pytest.Item], options: Options) -> dict[str, Any]:
 def _rank(fate: Fate) -> dict[str, Any]:
     filed = fate.record.phases if fate.record is not None else fate.early
     bad = next((one for kind in ("failed", "xfailed", "skipped") for one in fate.phases(kind)), None)
-    where = bad.where if bad is not None else ""
+    where = bad.location if bad is not None else ""
     return {
         "rank": fate.rank,
         "outcome": _outcome(fate, bad),

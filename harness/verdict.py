@@ -118,7 +118,7 @@ def exit_text(status: int, ranks: int = 1) -> str:
 
 def failures(fates: Fates) -> list[Failure]:
     """All failing phases of all ranks, the root cause first."""
-    found = [Failure(fate.rank, phase.at, phase) for fate in fates.ranks for phase in fate.phases("failed")]
+    found = [Failure(fate.rank, phase.ended_at, phase) for fate in fates.ranks for phase in fate.phases("failed")]
     return sorted(found, key=lambda failure: (*failure.order, failure.rank))
 
 
@@ -371,9 +371,9 @@ def said_by(fate: Fate) -> str:
         for phase in fate.phases(outcome):
             if outcome == "skipped":
                 return f"skipped: {_reason(phase)}"
-            echo = Failure(fate.rank, phase.at, phase).is_echo
+            echo = Failure(fate.rank, phase.ended_at, phase).is_echo
             what = "lost the connection to a peer" if echo else _SOURCE.sub("", phase.brief)
-            if phase.where:
-                return f"{what} at {phase.where}"
+            if phase.location:
+                return f"{what} at {phase.location}"
             return what if phase.when == "call" else f"{what}, in {phase.when}"
     return ""

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from _pytest.config import parse_warning_filter
-from everyrank.bounds import bounded
+from everyrank.bounds import truncate
 from everyrank.record import Warned
 
 #: From this port on, Linux and others choose for a socket that asks for none: it says nothing, and differs each time.
@@ -32,7 +32,7 @@ _CHANCE = re.compile(
 def warned(message: Any, when: str) -> Warned:
     """A warning as pytest recorded it, as it is filed."""
     category = message.category
-    text = bounded(str(message.message))
+    text = truncate(str(message.message))
     return Warned(category.__name__, category.__module__, text, message.filename, message.lineno, when)
 
 

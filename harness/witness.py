@@ -25,7 +25,7 @@ from typing import Any
 
 from everyrank.frames import Frame, is_users, standing
 from everyrank.leaks import Watch
-from everyrank.record import Collective, Statement
+from everyrank.record import Collective, WitnessStatement
 
 #: torch's functions that return when other ranks have done their part, not before. monitored_barrier() is none: it
 #: is there to fail after a time of its own.
@@ -61,7 +61,7 @@ def remove(run_folder: str, pid: int | None) -> None:
 class Witness:
     """One rank's. Its thread starts with the first default group of gloo, and stays as long as the process."""
 
-    def __init__(self, answer: Callable[[Statement], None]) -> None:
+    def __init__(self, answer: Callable[[WitnessStatement], None]) -> None:
         self._answer = answer
         self._fd = -1
         self._test = 0
@@ -110,12 +110,12 @@ class Witness:
             try:
                 statement = self._statement()
             except Exception as error:  # torch's recorder is private, and the frame belongs to another thread
-                statement = Statement(
+                statement = WitnessStatement(
                     self._test, threading.get_native_id(), may_act=f"{type(error).__name__}: {error}"
                 )
             self._answer(statement)
 
-    def _statement(self) -> Statement:
+    def _statement(self) -> WitnessStatement:
         recorded = _recorded()
         known = [one for one in recorded if one["time_created_ns"] >= self._began]
         before: dict[str, int] = {}
@@ -125,7 +125,7 @@ class Witness:
                 before[group] = number
             elif number == 1:
                 before[group] = 0
-        common = Statement(
+        common = WitnessStatement(
             self._test,
             threading.get_native_id(),
             may_act=self._may_act(),
@@ -173,7 +173,7 @@ def _collective(one: dict[str, Any]) -> Collective:
     )
 
 
-def _waiting(said: Statement, active: list[dict[str, Any]], default: Any) -> Statement:
+def _waiting(said: WitnessStatement, active: list[dict[str, Any]], default: Any) -> WitnessStatement:
     """What the main thread waits in; as it was, where that is not certain."""
     import torch.distributed as dist
 
@@ -201,8 +201,8 @@ def _waiting(said: Statement, active: list[dict[str, Any]], default: Any) -> Sta
 
 
 def _said_to_wait(
-    said: Statement, operation: str, where: str, group: Any, peer: int | None, active: list[dict[str, Any]]
-) -> Statement:
+    said: WitnessStatement, operation: str, where: str, group: Any, peer: int | None, active: list[dict[str, Any]]
+) -> WitnessStatement:
     """The statement of a rank that waits in this."""
     import msgspec
     import torch
@@ -212,7 +212,7 @@ def _said_to_wait(
     return msgspec.structs.replace(
         said,
         operation=operation,
-        where=where,
+        location=where,
         group=_name(group),
         members=dist.get_process_group_ranks(group),
         number=active[-1]["collective_seq_id"] if active else None,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from everyrank import census, stillness
 from everyrank.census import Census
-from everyrank.record import Statement
+from everyrank.record import WitnessStatement
 from everyrank.stillness import Look
 
 PIDS = [100, 200]
@@ -15,7 +15,7 @@ PIDS = [100, 200]
 AT_REST = {(100, 100): 5, (100, 101): 1, (200, 200): 5, (200, 201): 1}
 ASKED = {**AT_REST, (100, 101): 2, (200, 201): 2}
 
-Turns = Callable[[Sequence[dict[tuple[int, int], int] | None]], list[dict[int, Statement] | None]]
+Turns = Callable[[Sequence[dict[tuple[int, int], int] | None]], list[dict[int, WitnessStatement] | None]]
 
 
 class Clock:
@@ -30,7 +30,7 @@ class Clock:
 def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
     """What a census concludes from these looks at a world; both witnesses speak once they are asked."""
 
-    def run(looks: Sequence[dict[tuple[int, int], int] | None]) -> list[dict[int, Statement] | None]:
+    def run(looks: Sequence[dict[tuple[int, int], int] | None]) -> list[dict[int, WitnessStatement] | None]:
         clock, left = Clock(), list(looks)
         asked: list[str] = []
 
@@ -48,7 +48,7 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
             while asked:
                 rank = len(asked) - 1
                 asked.pop()
-                one.hear(rank, Statement(1, thread=PIDS[rank] + 1))
+                one.hear(rank, WitnessStatement(1, thread=PIDS[rank] + 1))
         return said
 
     return run

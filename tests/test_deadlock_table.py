@@ -7,30 +7,30 @@ from typing import Any
 import msgspec
 import pytest
 from everyrank.deadlock import deadlock
-from everyrank.record import Collective, Statement
+from everyrank.record import Collective, WitnessStatement
 
 EVER = float("inf")
 
 
-def waits(name: str = "all_reduce", number: int = 5, at: str = "a.py:3", **more: Any) -> Statement:
+def waits(name: str = "all_reduce", number: int = 5, at: str = "a.py:3", **more: Any) -> WitnessStatement:
     """A rank of two that waits in a collective of the default group."""
     group, tensors = more.pop("group", "0"), more.pop("tensors", "(2,) Float")
     fields: dict[str, Any] = {"operation": name, "members": [0, 1], "patience": 1800.0, "before": {"0": 0}, **more}
     collectives = [Collective(group, number, name, tensors)]
-    return Statement(1, 99, where=at, group=group, number=number, collectives=collectives, **fields)
+    return WitnessStatement(1, 99, location=at, group=group, number=number, collectives=collectives, **fields)
 
 
-def in_p2p(name: str, peer: int | None, **more: Any) -> Statement:
+def in_p2p(name: str, peer: int | None, **more: Any) -> WitnessStatement:
     fields: dict[str, Any] = {"members": [0, 1], "patience": 1800.0, **more}
-    return Statement(1, 99, operation=name, where="a.py:7", group="0", peer=peer, **fields)
+    return WitnessStatement(1, 99, operation=name, location="a.py:7", group="0", peer=peer, **fields)
 
 
-def ended(came_to: int = 0, name: str = "all_reduce", **more: Any) -> Statement:
+def ended(came_to: int = 0, name: str = "all_reduce", **more: Any) -> WitnessStatement:
     collectives = [Collective("0", number, name, "(2,) Float") for number in range(1, came_to + 1)]
-    return Statement(1, 99, collectives=collectives, **more)
+    return WitnessStatement(1, 99, collectives=collectives, **more)
 
 
-def cause(*said: Statement, gone: tuple[int, ...] = (), left: float = EVER) -> str:
+def cause(*said: WitnessStatement, gone: tuple[int, ...] = (), left: float = EVER) -> str:
     found = deadlock(dict(enumerate(said)), frozenset(gone), left)
     return found.cause if found is not None else ""
 
@@ -115,7 +115,7 @@ def test_numbers_are_told_as_people_say_them(number: int, word: str) -> None:
 @pytest.mark.parametrize(
     ("said", "gone"),
     [
-        ([waits(), Statement(1, 99)], ()),  # one is not in a collective
+        ([waits(), WitnessStatement(1, 99)], ()),  # one is not in a collective
         ([waits(), ended(4, may_act="it has other threads")], (1,)),
         ([waits(may_act="it has set a timer"), ended(4)], (1,)),
         ([waits(patience=5.0), ended(4)], (1,)),  # its group gives up by itself
@@ -129,7 +129,7 @@ def test_numbers_are_told_as_people_say_them(number: int, word: str) -> None:
         ([ended(), ended()], (0, 1)),
     ],
 )
-def test_where_anything_is_not_certain_nothing_is_said(said: list[Statement], gone: tuple[int, ...]) -> None:
+def test_where_anything_is_not_certain_nothing_is_said(said: list[WitnessStatement], gone: tuple[int, ...]) -> None:
     assert cause(*said, gone=gone) == ""
 
 

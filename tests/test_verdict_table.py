@@ -25,7 +25,7 @@ def skip(reason: str = "why", when: str = "call") -> Phase:
 
 
 def failed(brief: str = "ValueError: bad", at: float = 1.0, when: str = "call", where: str = "test_x.py:5") -> Phase:
-    return phase(when, "failed", at=at, brief=brief, where=where)
+    return phase(when, "failed", ended_at=at, brief=brief, location=where)
 
 
 def record(*phases: Phase, print_: str = "test_x", **more: Any) -> Record:

@@ -79,7 +79,7 @@ def test_one_cut_counts_what_it_left_out(note: str) -> None:
 
 def test_a_second_cut_counts_what_the_first_left_out_and_not_its_note() -> None:
     text = "".join(f"{number:x}" for number in range(100_000))
-    once = bounds.bounded(text)
+    once = bounds.truncate(text)
     twice = cut_middle(once, TEXT)
     assert _left_out(twice) == len(text) - 2 * TEXT
     assert _left_out(cut_middle(twice, 600, WITHIN)) == len(text) - 1200

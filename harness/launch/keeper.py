@@ -23,7 +23,7 @@ from collections.abc import Callable
 from everyrank import helpers
 from everyrank.channel import Channel, Closed, close_all
 from everyrank.launch.succession import ForkSuccessor, Succession
-from everyrank.record import Close, Exited, Kill, Preload, Start, Started, ToKeeper, Unsafe
+from everyrank.record import Close, Exited, Kill, Preload, Started, StartRank, ToKeeper, Unsafe
 
 FDS_PER_RANK = 5  # channel, stdout, stderr, stacks, progress
 #: And those of its world's leases on GPUs, which are only held. The kernel lets 253 travel at a time.
@@ -101,7 +101,7 @@ class Keeper:
                 self._end_successor(start)
             if key.data == "control":
                 message, fds = self.control.receive_with_fds(MOST_FDS)
-                if isinstance(message, Start):
+                if isinstance(message, StartRank):
                     self._start(start, message, fds)
                 elif isinstance(message, Preload):
                     self._succession.begin(message, succeed)
@@ -117,7 +117,7 @@ class Keeper:
         self._reap()
         return True
 
-    def _start(self, start: Callable[[list[int]], int], order: Start, fds: list[int]) -> None:
+    def _start(self, start: Callable[[list[int]], int], order: StartRank, fds: list[int]) -> None:
         if not self._succession.start(order, fds):
             self._start_here(start, order.number, fds)
 

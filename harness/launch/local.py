@@ -14,7 +14,7 @@ from everyrank import witness
 from everyrank.channel import Channel, Closed
 from everyrank.launch.keeper import remove_traces
 from everyrank.launch.protocol import RUN_VARIABLE, Lost, Output, Seat, plain_files, stacks_name
-from everyrank.record import Close, Exited, FromKeeper, FromRank, Kill, Preload, Preloaded, Start, Started, Unsafe
+from everyrank.record import Close, Exited, FromKeeper, FromRank, Kill, Preload, Preloaded, Started, StartRank, Unsafe
 
 
 class LocalLauncher:
@@ -57,7 +57,7 @@ class LocalLauncher:
             self._next += 1
             self._seats[seat.number] = seat
             self._sockets[seat.number] = os.fstat(theirs.fileno()).st_ino
-            self._control.send(Start(seat.number), [theirs.fileno(), *passed, *leases])
+            self._control.send(StartRank(seat.number), [theirs.fileno(), *passed, *leases])
         except Closed:
             self._note_loss()
             seat.gone = True

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import msgspec
 from everyrank.channel import Channel, Closed, close_all
-from everyrank.record import Exited, FromKeeper, Importing, Kill, Preload, Preloaded, Start, Started, Unsafe
+from everyrank.record import Exited, FromKeeper, Importing, Kill, Preload, Preloaded, Started, StartRank, Unsafe
 
 #: So many forks may find out which imports are to be left to the ranks, in one go.
 _ATTEMPTS = 8
@@ -142,7 +142,7 @@ class Succession:
 
     # --- orders that are handed on to it -----------------------------------------------------------
 
-    def start(self, order: Start, fds: list[int]) -> bool:
+    def start(self, order: StartRank, fds: list[int]) -> bool:
         """Let it start a rank of these, which it may keep. False: the keeper has to do it itself."""
         if not self.ready or self._channel is None:
             return False
