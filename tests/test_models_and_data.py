@@ -50,7 +50,7 @@ def _storages(module: nn.Module) -> int:
     return len({p.untyped_storage().data_ptr() for p in module.parameters() if p.numel()})
 
 
-def test_every_property_is_checked_and_had_by_a_model() -> None:
+def test_every_property_is_checked_and_some_model_has_it() -> None:
     assert set(HOLDS) == set(PROPERTIES) == set().union(*(model.properties for model in MODELS.values()))
 
 
@@ -72,16 +72,16 @@ def test_a_model_is_the_same_for_the_same_seed_and_another_for_another(model: Mo
     if dtype == torch.bfloat16 and "complex" in model.properties:
         return  # there is no complex number of two bfloat16
     torch.manual_seed(1)
-    one = model.build(5, dtype)
+    first = model.build(5, dtype)
     torch.manual_seed(2)
     same, other = model.build(5, dtype), model.build(6, dtype)
-    assert all(torch.equal(a, b) for a, b in zip(_tensors(one), _tensors(same), strict=True))
-    parameters = zip(one.parameters(), other.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in zip(_tensors(first), _tensors(same), strict=True))
+    parameters = zip(first.parameters(), other.parameters(), strict=True)
     assert all(not torch.equal(a, b) for a, b in parameters if a.numel())
 
 
 @pytest.mark.parametrize("model", ALL)
-def test_a_model_in_fp32_is_the_rounding_of_the_one_in_fp64(model: Model) -> None:
+def test_a_model_in_fp32_is_the_rounding_of_the_model_in_fp64(model: Model) -> None:
     if "mixed-dtypes" in model.properties:
         return
     for wide, narrow in zip(model.build().parameters(), model.build(dtype=torch.float32).parameters(), strict=True):
@@ -103,14 +103,14 @@ def test_every_used_parameter_gets_a_gradient_that_is_not_zero(model: Model) -> 
         assert parameter.grad.to_dense().abs().max() > 1e-4, name
 
 
-def test_unused_parameters_lie_before_between_and_after_the_used_ones() -> None:
+def test_unused_parameters_lie_before_between_and_after_used_parameters() -> None:
     used = [parameter.grad is not None for parameter in _trained(MODELS["unused"]).parameters()]
     assert not used[0]
     assert not used[-1]
     assert [key for key, _ in itertools.groupby(used)] == [False, True, False, True, False]
 
 
-def test_the_optional_branch_goes_unused_where_skip_is_set() -> None:
+def test_the_optional_branch_goes_unused_if_skip_is_set() -> None:
     model = MODELS["optional"]
     module = model.build()
     module.skip = True  # type: ignore[assignment]
@@ -127,12 +127,12 @@ def test_sparse_gradients_repeat_rows_out_of_order_and_share_them_between_ranks(
         gradient = module.get_parameter("words.weight").grad
         assert gradient is not None
         rows.append(gradient._indices()[0].tolist())
-    assert all(len(set(one)) < len(one) for one in rows)
-    assert all(one != sorted(one) for one in rows)
+    assert all(len(set(touched)) < len(touched) for touched in rows)
+    assert all(touched != sorted(touched) for touched in rows)
     assert set(rows[0]) & set(rows[1]) & set(rows[2])
 
 
-def test_shapes_differ_but_where_equal_ones_are_the_point() -> None:
+def test_no_two_parameters_of_the_plain_model_have_one_shape() -> None:
     shapes = [tuple(parameter.shape) for parameter in MODELS["plain"].build().parameters()]
     assert len(set(shapes)) == len(shapes)
 
@@ -140,33 +140,33 @@ def test_shapes_differ_but_where_equal_ones_are_the_point() -> None:
 @pytest.mark.parametrize("tokens", [False, True], ids=["features", "tokens"])
 def test_a_batch_is_the_same_for_the_same_seed_rank_and_step(tokens: bool) -> None:
     torch.manual_seed(1)
-    one = data.batch(1, 2, 3, tokens=tokens)
+    first = data.batch(1, 2, 3, tokens=tokens)
     torch.manual_seed(2)
     before = torch.get_rng_state()
-    assert all(torch.equal(a, b) for a, b in zip(one, data.batch(1, 2, 3, tokens=tokens), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(first, data.batch(1, 2, 3, tokens=tokens), strict=True))
     assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("tokens", [False, True], ids=["features", "tokens"])
 def test_no_two_batches_are_equal(tokens: bool) -> None:
-    """Over seeds, ranks and steps, also where their sums agree; row for row, so that none is part of another."""
-    places = list(itertools.product(range(3), range(8), range(10)))
-    batches = [data.batch(seed, rank, step, tokens=tokens) for seed, rank, step in places]
-    assert len({tuple(map(tuple, one.targets.tolist())) for one in batches}) == len(places)
-    assert len({tuple(map(tuple, one.inputs.tolist())) for one in batches}) == len(places)
+    """Compare over seeds, ranks and steps, also those with equal sums."""
+    arguments = list(itertools.product(range(3), range(8), range(10)))
+    batches = [data.batch(seed, rank, step, tokens=tokens) for seed, rank, step in arguments]
+    assert len({tuple(map(tuple, batch.targets.tolist())) for batch in batches}) == len(arguments)
+    assert len({tuple(map(tuple, batch.inputs.tolist())) for batch in batches}) == len(arguments)
 
 
 @pytest.mark.parametrize("model", ALL)
 def test_gradients_differ_on_every_rank(model: Model) -> None:
-    """Clearly so, in direction and in size: else a rank that is left out or counted twice hides."""
+    """They differ clearly: otherwise a rank that is left out or counted twice would not show."""
     flat = []
     for rank in range(4):
         module = model.build()
         data.loss(module, data.batch_for(model, seed=0, rank=rank, step=0)).backward()
         used = [p.grad.to_dense().reshape(-1) for p in module.parameters() if p.grad is not None]
         flat.append(torch.cat([torch.view_as_real(g).reshape(-1) if g.is_complex() else g.double() for g in used]))
-    for one, other in itertools.combinations(flat, 2):
-        assert (one - other).norm() > 0.05 * one.norm()
+    for gradient, other in itertools.combinations(flat, 2):
+        assert (gradient - other).norm() > 0.05 * gradient.norm()
 
 
 @pytest.mark.parametrize("tokens", [False, True], ids=["features", "tokens"])
@@ -182,7 +182,7 @@ def test_the_whole_batch_is_all_parts_in_rank_order(size: int, tokens: bool) -> 
 
 
 @pytest.mark.parametrize("model", ALL)
-def test_the_mean_of_the_parts_gradients_is_the_wholes(model: Model) -> None:
+def test_the_mean_of_the_parts_gradients_is_the_gradient_of_the_whole(model: Model) -> None:
     tokens = "sparse" in model.properties
     whole = model.build()
     data.loss(whole, data.whole_batch(3, 1, 3, tokens=tokens)).backward()
@@ -190,10 +190,12 @@ def test_the_mean_of_the_parts_gradients_is_the_wholes(model: Model) -> None:
     for rank in range(3):
         (data.loss(parts, data.batch_for(model, 3, rank, 1)) / 3).backward()
     tolerance = 1e-6 if model.name == "mixed-dtypes" else 1e-12
-    for one, other in zip(whole.parameters(), parts.parameters(), strict=True):
-        assert (one.grad is None) == (other.grad is None)
-        if one.grad is not None and other.grad is not None:
-            torch.testing.assert_close(other.grad.to_dense(), one.grad.to_dense(), rtol=tolerance, atol=tolerance)
+    for expected, actual in zip(whole.parameters(), parts.parameters(), strict=True):
+        assert (expected.grad is None) == (actual.grad is None)
+        if expected.grad is not None and actual.grad is not None:
+            torch.testing.assert_close(
+                actual.grad.to_dense(), expected.grad.to_dense(), rtol=tolerance, atol=tolerance
+            )
 
 
 def _tensors(module: nn.Module) -> list[torch.Tensor]:

@@ -16,7 +16,7 @@ from everyrank.fixtures.optimizers import TABLE, Invalid, Row, Variant
 Trajectory = list[list[torch.Tensor]]
 
 CASES = [pytest.param(row, variant, id=f"{row.name}-{variant.name}") for row, variant in optimizers.every()]
-INVALID = [pytest.param(row, one, id=f"{row.name}-{one.name}") for row in TABLE for one in row.invalid]
+INVALID = [pytest.param(row, entry, id=f"{row.name}-{entry.name}") for row in TABLE for entry in row.invalid]
 NAMES = [row.name for row in TABLE]
 SHAPES = ((3, 2), (2, 4))
 STEPS = 10
@@ -28,7 +28,7 @@ def _parameters(dtype: torch.dtype, device: str) -> list[torch.Tensor]:
 
 
 def _loss(parameters: list[torch.Tensor], step: int) -> torch.Tensor:
-    """Not quadratic, so that LBFGS does not land on the minimum at once; new targets at every step."""
+    """Return a loss with new targets at every step; not quadratic, or LBFGS would reach its minimum at once."""
     generator = torch.Generator().manual_seed(100 + step)
     total = torch.zeros((), dtype=torch.float64, device=parameters[0].device)
     for scale, parameter in enumerate(parameters, start=1):
@@ -59,7 +59,7 @@ def run(
     device: str = "cpu",
     leaves: bool | None = None,
 ) -> tuple[Trajectory, list[dict[str, Any]]]:
-    """The parameters before and after each step, and the state after the last."""
+    """Return the parameters before and after each step, and the state after the last step."""
     parameters = _parameters(dtype, device)
     if leaves is None:
         leaves = "non-leaf" not in variant.needs
@@ -82,8 +82,8 @@ def run(
             optimizer.step()
         seen.append([parameter.detach().clone() for parameter in parameters])
     state = [
-        {key: value.detach().clone() if isinstance(value, torch.Tensor) else value for key, value in of.items()}
-        for of in (optimizer.state[parameter] for parameter in parameters if parameter in optimizer.state)
+        {key: value.detach().clone() if isinstance(value, torch.Tensor) else value for key, value in entry.items()}
+        for entry in (optimizer.state[parameter] for parameter in parameters if parameter in optimizer.state)
     ]
     return seen, state
 
@@ -93,16 +93,16 @@ def _construct(row: Row, parameters: Any, **arguments: Any) -> Any:
     return optimizer(parameters, **arguments)
 
 
-def difference(one: Trajectory, other: Trajectory) -> float:
-    """The largest absolute difference at any step."""
-    pairs = [(a, b) for left, right in zip(one, other, strict=True) for a, b in zip(left, right, strict=True)]
+def difference(first: Trajectory, second: Trajectory) -> float:
+    """Return the largest absolute difference at any step."""
+    pairs = [(a, b) for left, right in zip(first, second, strict=True) for a, b in zip(left, right, strict=True)]
     return max(float((a - b).abs().max()) for a, b in pairs)
 
 
 @pytest.mark.parametrize(("row", "variant"), CASES)
 def test_every_variant_moves_every_parameter_in_three_steps(row: Row, variant: Variant) -> None:
     if "cuda" in variant.needs:
-        # Declared, and true: where this fails, the need is stale.
+        # The need is declared and true: if this fails, it is stale.
         with pytest.raises((AssertionError, RuntimeError), match="apturable"):
             run(row, variant, steps=3)
         return
@@ -114,14 +114,14 @@ def test_every_variant_moves_every_parameter_in_three_steps(row: Row, variant: V
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="capturable is refused on CPU tensors")
 @pytest.mark.parametrize(("row", "variant"), [case for case in CASES if "cuda" in case.values[1].needs])  # type: ignore[union-attr]
-def test_what_needs_cuda_equals_the_variant_it_is_against_there(row: Row, variant: Variant) -> None:
+def test_a_variant_that_needs_cuda_has_its_effect_there(row: Row, variant: Variant) -> None:
     ours, _ = run(row, variant, device="cuda")
     theirs, _ = run(row, row.variant(variant.against), device="cuda")
     assert difference(ours, theirs) < variant.within
 
 
 @pytest.mark.parametrize(("row", "variant"), [case for case in CASES if "non-leaf" in case.values[1].needs])  # type: ignore[union-attr]
-def test_what_needs_non_leaf_parameters_refuses_leaves(row: Row, variant: Variant) -> None:
+def test_a_variant_that_needs_non_leaf_parameters_refuses_leaves(row: Row, variant: Variant) -> None:
     with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
         run(row, variant, steps=1, leaves=True)
 
@@ -149,7 +149,7 @@ def test_a_variant_has_the_declared_effect_within_ten_steps(row: Row, variant: V
 
 @pytest.mark.parametrize(("row", "variant"), [case for case in CASES if case.values[1].group_arguments])  # type: ignore[union-attr]
 def test_each_group_has_its_own_values(row: Row, variant: Variant) -> None:
-    """One group's values for all parameters is something else than the groups: else the groups prove nothing."""
+    """Giving all parameters the values of one group must differ from the groups: otherwise they prove nothing."""
     grouped, _ = run(row, variant)
     for arguments in variant.make_groups():
         alone, _ = run(row, Variant("alone", arguments))
@@ -157,14 +157,14 @@ def test_each_group_has_its_own_values(row: Row, variant: Variant) -> None:
 
 
 @pytest.mark.parametrize(("row", "invalid"), INVALID)
-def test_invalid_arguments_raise_what_the_row_says(row: Row, invalid: Invalid) -> None:
+def test_invalid_arguments_raise_the_error_of_their_row(row: Row, invalid: Invalid) -> None:
     with pytest.raises(invalid.error, match=invalid.match) as caught:
         _construct(row, _parameters(torch.float64, "cpu"), **invalid.make())
     assert caught.type is invalid.error
 
 
 @pytest.mark.parametrize("row", TABLE, ids=NAMES)
-def test_no_groups_is_declared_where_groups_are_refused(row: Row) -> None:
+def test_no_groups_is_declared_if_groups_are_refused(row: Row) -> None:
     groups = [{"params": [parameter]} for parameter in _parameters(torch.float64, "cpu")]
     if "no-groups" in row.needs:
         with pytest.raises(ValueError, match="doesn't support per-parameter options"):
@@ -175,7 +175,7 @@ def test_no_groups_is_declared_where_groups_are_refused(row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", TABLE, ids=NAMES)
-def test_two_dimensional_is_declared_where_other_shapes_are_refused(row: Row) -> None:
+def test_two_dimensional_is_declared_if_other_shapes_are_refused(row: Row) -> None:
     vector = [torch.zeros(3, requires_grad=True)]
     if "2d" in row.needs:
         with pytest.raises(ValueError, match="2D"):
@@ -185,14 +185,14 @@ def test_two_dimensional_is_declared_where_other_shapes_are_refused(row: Row) ->
 
 
 @pytest.mark.parametrize("row", TABLE, ids=NAMES)
-def test_whole_tensor_is_declared_where_a_shard_cannot_be_stepped_alone(row: Row) -> None:
-    """Step the rows of each matrix apart: the same as stepping the matrix, exactly for the element-wise ones."""
+def test_whole_tensor_is_declared_if_a_shard_cannot_be_stepped_alone(row: Row) -> None:
+    """Step the rows of each matrix separately: for element-wise optimizers alone this equals stepping the matrix."""
     if "closure" in row.needs:
         assert "whole-tensor" in row.needs
         return
     whole, halves = _parameters(torch.float64, "cpu"), _parameters(torch.float64, "cpu")
     shards = [piece.detach().clone().requires_grad_() for parameter in halves for piece in parameter.split(1)]
-    one, other = _construct(row, whole), _construct(row, shards)
+    of_wholes, of_shards = _construct(row, whole), _construct(row, shards)
     for step in range(3):
         _gradients(whole, step, sparse=False)
         pieces = [piece for parameter in whole for piece in parameter.grad.split(1)]  # type: ignore[union-attr]
@@ -201,9 +201,9 @@ def test_whole_tensor_is_declared_where_a_shard_cannot_be_stepped_alone(row: Row
         if "sparse" in row.needs:
             for parameter in whole:
                 parameter.grad = parameter.grad.to_sparse(1)  # type: ignore[union-attr]
-        one.step()
-        other.step()
-        # The next gradients must not differ for what this step did.
+        of_wholes.step()
+        of_shards.step()
+        # The next gradients must not depend on the difference that this step made.
         joined = torch.cat([shard.detach().reshape(-1) for shard in shards])
         apart = (joined - torch.cat([parameter.detach().reshape(-1) for parameter in whole])).abs().max()
         assert (apart > 1e-6) == ("whole-tensor" in row.needs)
@@ -223,19 +223,19 @@ def _takes(attempt: Callable[[], Any]) -> bool:
 def test_complex_parameters_and_sparse_gradients_are_taken_as_declared(row: Row, variant: Variant) -> None:
     if variant.needs:
         return
-    for what, arguments in (("complex", {"dtype": torch.complex128}), ("sparse", {"sparse": True})):
-        declared = what in row.takes - variant.refuses
+    for ability, arguments in (("complex", {"dtype": torch.complex128}), ("sparse", {"sparse": True})):
+        declared = ability in row.takes - variant.refuses
 
         def attempt(arguments: dict[str, Any] = arguments) -> None:
-            # Opted in, since torch warns (once a process) about those who did not choose.
+            # Invariants are checked, since torch warns once a process if nobody chose.
             with torch.sparse.check_sparse_tensor_invariants():
                 run(row, variant, steps=2, **arguments)
 
-        assert _takes(attempt) == declared, f"{what}: declared {declared}"
+        assert _takes(attempt) == declared, f"{ability}: declared {declared}"
 
 
 class Still(torch.optim.SGD):
-    """An optimizer of somebody else's."""
+    """An optimizer of another project."""
 
 
 def _optimizer_classes() -> Iterator[type[torch.optim.Optimizer]]:
@@ -275,7 +275,7 @@ def test_names_are_lower_case_and_hold_no_values() -> None:
     entries: list[Variant | Invalid] = []
     for row in TABLE:
         entries += [*row.variants, *row.invalid]
-    names = [one.name for one in entries]
+    names = [entry.name for entry in entries]
     assert [name for name in names if not re.fullmatch(r"[a-z]+\d?(-[a-z]+\d?)*", name)] == []
 
 
@@ -287,8 +287,8 @@ def test_arguments_are_fresh_for_every_run() -> None:
 def test_groups_are_dealt_out_in_turn() -> None:
     parameters = [torch.zeros(1, requires_grad=True) for _ in range(5)]
     first, second = optimizers.row("SGD").variant("groups").split(parameters)
-    assert [id(one) for one in first["params"]] == [id(parameters[i]) for i in (0, 2, 4)]
-    assert [id(one) for one in second["params"]] == [id(parameters[i]) for i in (1, 3)]
+    assert [id(parameter) for parameter in first["params"]] == [id(parameters[i]) for i in (0, 2, 4)]
+    assert [id(parameter) for parameter in second["params"]] == [id(parameters[i]) for i in (1, 3)]
     assert len(optimizers.row("SGD").variant("groups").split(parameters[:1])) == 1
 
 
@@ -297,7 +297,7 @@ def test_a_registered_row_appears_everywhere_and_goes_again() -> None:
     row = optimizers.register(Row(Still, (Variant("defaults"),)))
     try:
         assert optimizers.row("Still") is row
-        assert row in [each for each, _ in optimizers.every()]
+        assert row in [candidate for candidate, _ in optimizers.every()]
         assert optimizers.counts()["optimizers"] == before["optimizers"] + 1
         with pytest.raises(ValueError, match="has a row 'Still' already"):
             optimizers.register(row)
@@ -326,9 +326,12 @@ def test_a_row_that_contradicts_itself_is_refused() -> None:
 
 
 def test_the_counts_are_stated() -> None:
-    """Shown by -rP. The table may grow; it shrinks only on an older torch."""
+    """Print the counts, for -rP. The table may grow; it shrinks only on an older torch."""
     counts = optimizers.counts()
-    print(f"\noptimizer table, torch {torch.__version__}: " + ", ".join(f"{n} {what}" for what, n in counts.items()))
+    print(
+        f"\noptimizer table, torch {torch.__version__}: "
+        + ", ".join(f"{count} {noun}" for noun, count in counts.items())
+    )
     for row in TABLE:
         needs = ", ".join(sorted(row.needs)) or "-"
         print(

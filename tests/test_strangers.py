@@ -55,12 +55,12 @@ _SERVERS = """
         def __init__(self, module, trainers, optimizer, *, timeout=60.0, non_finite=True):
             super().__init__(module, trainers, optimizer, timeout=timeout, non_finite=non_finite)
 
-        def check_one(self, what, parameter, gradient):
+        def check_gradient(self, label, parameter, gradient):
             if gradient.dtype != parameter.dtype:
-                raise ValueError(f"expected {parameter.dtype}, got {gradient.dtype} for {what}")
+                raise ValueError(f"expected {parameter.dtype}, got {gradient.dtype} for {label}")
             if gradient.shape != parameter.shape:
-                raise ValueError(f"expected {list(parameter.shape)}, got {list(gradient.shape)} for {what}")
-            super().check_one(what, parameter, gradient)
+                raise ValueError(f"expected {list(parameter.shape)}, got {list(gradient.shape)} for {label}")
+            super().check_gradient(label, parameter, gradient)
 
     @conformance(Subject("server", contract="parameter-server", build=Server))
     def test_server(case): case.run()
