@@ -1,4 +1,4 @@
-"""Where the laws of ``replicate`` are checked: a module of one's own on each rank, trained as planned."""
+"""The arena of ``replicate``: on each rank it builds a module, trains it and compares it with the reference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # the first optimizer imports it; here once, instead of in every rank
+import torch._dynamo  # the first optimizer imports it: import it once here, instead of in every rank
 import torch.distributed as dist
 from everyrank import current_world
 from everyrank.fixtures.data import loss
@@ -29,18 +29,18 @@ from torch.distributed.distributed_c10d import _set_pg_timeout, _world
 
 Values = Mapping[str, torch.Tensor]
 
-#: What a subject may declare: each rank keeps its own buffers.
+#: A choice that a subject may declare: each rank keeps its own buffers.
 LOCAL_BUFFERS = "local-buffers"
 
-#: A collective whose peer is gone ends at once; one that waits for a peer that never comes ends here.
+#: The time limit of collectives. If a peer is gone, they end at once; if a peer never comes, after this time.
 PATIENCE = timedelta(seconds=10)
-#: Where all ranks that are waited for are known not to come.
-_HURRY = timedelta(milliseconds=300)
+#: The time limit of collectives whose peers are known not to come.
+_SHORT_PATIENCE = timedelta(milliseconds=300)
 
 
 @dataclass
 class Arena:
-    """What each rank has in hand."""
+    """The subject and the point of one case, and what the laws do with them, on one rank."""
 
     subject: Subject
     point: Point
@@ -56,16 +56,16 @@ class Arena:
 
     @property
     def tolerance(self) -> Tolerance:
-        """Two ranks have one order of a sum, and halves are exact: bit for bit. With more, orders differ."""
+        """Return how far values may be off: on two ranks not at all, as halves are exact and sums have one order."""
         return EXACT if self.size <= 2 else CLOSE_FP64
 
     def check(self, holds: bool, text: str) -> None:
-        """A law's own condition; told at the end, since the other ranks may need this one until then."""
+        """Note a deviation if a condition fails. It is raised at the end: others may need this rank until then."""
         if not holds:
             self.deviations.append(text)
 
     def build(self, module: nn.Module, **options: Any) -> nn.Module:
-        """What the subject makes of a module: that module, or a wrapper. What it raises is the law's affair."""
+        """Let the subject build on a module; return that module or its wrapper. Let its errors pass."""
         names = names_of(module)
         built = self.subject.build(module, **options)
         if not isinstance(built, nn.Module):
@@ -73,14 +73,14 @@ class Arena:
         self.wrappers.add(built, module, names, self.subject.name)
         return built
 
-    def built(self, plan: Plan, seed_by_rank: bool = False, **options: Any) -> nn.Module:
-        """The subject's module, as the plan has it, where it has no reason to raise."""
+    def build_model(self, plan: Plan, seed_by_rank: bool = False, **options: Any) -> nn.Module:
+        """Let the subject build on the plan's model. It has no reason to raise."""
         module = plan.build(SEED + self.rank if seed_by_rank else SEED)
         with subject_acts():
             return self.build(module, **options)
 
-    def offered(self, plan: Plan, **options: Any) -> nn.Module:
-        """The subject's module, built with options that it may refuse: by a TypeError that names one of them."""
+    def build_if_accepted(self, plan: Plan, **options: Any) -> nn.Module:
+        """Build with options. If the subject refuses one by a TypeError that names it, the case is not applicable."""
         module = plan.build()
         with subject_acts():
             try:
@@ -92,34 +92,35 @@ class Arena:
         raise NotApplicable(f"the subject does not take {', '.join(options)}") from refusal
 
     def inside(self, module: nn.Module) -> nn.Module:
-        """The module that has the local names: what `build` returned, or what that wraps."""
+        """Return the module that has the local names: the one that `build` returned, or the one inside it."""
         return self.wrappers.inside(module)
 
     def values(self, module: nn.Module) -> dict[str, torch.Tensor]:
-        """The parameters, by their local names."""
+        """Return the parameters' values by their local names."""
         return {name: value.detach() for name, value in self.wrappers.parameters(module)}
 
     def gradients(self, module: nn.Module) -> Gradients:
-        """The gradients as they are now, by their parameters' local names."""
+        """Return copies of the gradients by their parameters' local names."""
         return {
             name: None if value.grad is None else value.grad.detach().clone()
             for name, value in self.wrappers.parameters(module)
         }
 
     def load(self, module: nn.Module, reference: Values) -> None:
-        """Go on from the reference's values, so that one divergence does not hide the next."""
+        """Copy the reference's values into the module. Otherwise one divergence would hide the next."""
         with torch.no_grad():
             for name, parameter in self.wrappers.parameters(module):
                 parameter.copy_(reference[name])
 
     def comparison(self, reference: Trajectory | None = None, tolerance: Tolerance | None = None) -> Comparison:
+        """Return a new comparison for this case, from the reference's start if there is one."""
         comparison = Comparison(tolerance or self.tolerance, self.subject.bound)
         if reference is not None:
             comparison.start(reference.start)
         return comparison
 
     def backward(self, plan: Plan, module: nn.Module, step: int, synced: bool = False) -> torch.Tensor:
-        """This rank's part of a step; returns the mean loss of all ranks."""
+        """Run forward and backward on this rank's part of a step; return the sum of its microbatches' losses."""
         plan.prepare(self.inside(module), self.rank, step)
         losses = []
         for part in range(plan.parts):
@@ -131,7 +132,7 @@ class Arena:
         return sum_in_order(losses)
 
     def step(self, plan: Plan, module: nn.Module, optimizer: Any, step: int, synced: bool = False) -> Gradients:
-        """One step of the subject; returns the gradients of its first backward, before any clipping."""
+        """Train the subject for one step; return the gradients of its first backward, before any clipping."""
         found: Gradients = {}
 
         def closure() -> torch.Tensor:
@@ -139,7 +140,7 @@ class Arena:
             total = self.backward(plan, module, step, synced)
             found.update({} if found else self.gradients(module))
             plan.after_backward(module)
-            # The optimizers that look at the loss must see the same one everywhere.
+            # The optimizers that look at the loss must see the same loss on every rank.
             return self.mean(total) if "closure" in plan.row.needs else total
 
         step_with(plan, optimizer, closure)
@@ -153,7 +154,7 @@ class Arena:
         tolerance: Tolerance | None = None,
         synced: bool = False,
     ) -> Comparison:
-        """Train as planned, and compare after each step with the reference, from whose values it goes on."""
+        """Train as planned. After each step compare with the reference, then go on from the reference's values."""
         reference = reference or order_matched(plan)
         comparison = self.comparison(reference, tolerance)
         optimizer = plan.optimize(module)
@@ -168,35 +169,35 @@ class Arena:
         return comparison
 
     def compare_gradients(self, comparison: Comparison, step: int, ours: Gradients, reference: Gradients) -> None:
-        """Both None, or both the same gradient."""
+        """Compare gradients: each must be None in both, or the same in both."""
         for name, expected in reference.items():
             mine = ours.get(name)
             if mine is None or expected is None:
-                have, want = ("None" if one is None else "a gradient" for one in (mine, expected))
+                have, want = ("None" if gradient is None else "a gradient" for gradient in (mine, expected))
                 self.check(have == want, f"step {step}, {name}.grad is {have} instead of {want}")
             else:
                 comparison.step(step, {f"{name}.grad": dense(mine)}, {f"{name}.grad": dense(expected)})
 
-    def conforms(self, plan: Plan, **options: Any) -> None:
-        """Built with these options, it trains as the reference does."""
-        self.follow(plan, self.built(plan, **options)).verdict()
+    def check_training(self, plan: Plan, **options: Any) -> None:
+        """Check that a module built with these options trains as the reference does."""
+        self.follow(plan, self.build_model(plan, **options)).verdict()
 
     def mean(self, value: torch.Tensor) -> torch.Tensor:
-        """The kit's own mean over ranks, in rank order."""
+        """Return the mean over ranks, computed by the kit in rank order."""
         parts = [torch.empty_like(value) for _ in range(self.size)]
         dist.all_gather(parts, value)
         return sum_in_order(parts) / self.size
 
     @contextlib.contextmanager
     def group(self) -> Iterator[Group]:
-        """A default group of this case's own, which a rank may leave as a dying process would.
+        """Replace the default group by one of this case, which a rank may leave as a dying process would.
 
-        A subject knows nothing of it: it uses the default group, or makes groups of its own while it is built.
+        The subject needs no change for it: it uses the default group, or makes its own groups while it is built.
         """
         group = Group(_connections(), set(_world.pg_map))
         default = dist.group.WORLD
         made = dist.new_group(list(range(self.size)), timeout=PATIENCE)
-        current_world().barrier()  # who leaves at once must not keep others from connecting
+        current_world().barrier()  # a rank that leaves at once must not keep others from connecting
         dist.group.WORLD = made
         try:
             yield group
@@ -208,31 +209,32 @@ class Arena:
 
 @dataclass
 class Group:
-    """The groups that a rank makes in one case, and the connections, which it can close all at once."""
+    """The groups that a rank makes in one case, and their connections, which it can close all at once."""
 
     connections_before: dict[int, str]
     groups_before: set[Any]
     left: bool = False
 
-    def hurry(self) -> None:
-        """From here on this rank's operations end soon, whoever does not answer."""
+    def shorten_patience(self) -> None:
+        """Let this rank's operations end soon from now on if a peer does not answer."""
         for group in set(_world.pg_map) - self.groups_before:
-            _set_pg_timeout(_HURRY, group)
+            _set_pg_timeout(_SHORT_PATIENCE, group)
 
     def leave(self) -> None:
-        """What the kernel does for a process that dies: all connections are closed, whoever still holds them."""
+        """Shut all connections down, whatever still holds them, as the kernel does when a process dies."""
         if self.left:
             return
         self.left = True
         for fd, link in _connections().items():
             if self.connections_before.get(fd) == link:
                 continue
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as line:
-                line.getpeername()  # not one that only listens
-                line.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
+                connection.getpeername()  # raises for a socket that only listens
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 def _connections() -> dict[int, str]:
+    """Return the sockets of this process: the kernel's name of each by its file descriptor."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -244,7 +246,7 @@ def _connections() -> dict[int, str]:
 
 @contextlib.contextmanager
 def unsynced(module: Any) -> Iterator[None]:
-    """Forward and backward without communication, by torch's method or as DDP has it."""
+    """Turn communication off for forward and backward, by the method of torch's replicate or by that of DDP."""
     if callable(getattr(module, "set_requires_gradient_sync", None)):
         module.set_requires_gradient_sync(False)
         yield
@@ -260,29 +262,31 @@ def unsynced(module: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def arena(subject: Subject, point: Point) -> Iterator[Arena]:
-    """All ranks do the same, over the default group."""
+def open_arena(subject: Subject, point: Point) -> Iterator[Arena]:
+    """Give this rank its arena. All ranks do the same, over the default group.
+
+    A deviation on one rank is raised on all: a case has one outcome, and any rank may be asked for it.
+    """
     world = current_world()
-    inside = Arena(subject, point, world.rank, world.size)
+    arena = Arena(subject, point, world.rank, world.size)
     try:
-        yield inside
-        if inside.deviations:
-            raise Deviation(inside.deviations[0])
+        yield arena
+        if arena.deviations:
+            raise Deviation(arena.deviations[0])
     except Deviation as deviation:
-        half = Path(world.folder, f"half-of-{_FOUND}{world.rank}")
-        half.write_text(deviation.packed())
-        half.rename(half.with_name(f"{_FOUND}{world.rank}"))  # another rank reads it whole, or does not see it
+        unfinished = Path(world.folder, f"unfinished-{_DEVIATION}{world.rank}")
+        unfinished.write_text(deviation.packed())
+        # Another rank reads the whole text, or does not see the file.
+        unfinished.rename(unfinished.with_name(f"{_DEVIATION}{world.rank}"))
         raise
-    # A case has one outcome, whichever rank is asked for it.
     if world.somebody_left():
-        told = sorted(Path(world.folder).glob(f"{_FOUND}*"))
-        for one in told[:1]:
-            raise Deviation.unpacked(one.read_text(), f"rank {one.name.removeprefix(_FOUND)}: ")
+        for file in sorted(Path(world.folder).glob(f"{_DEVIATION}*"))[:1]:
+            raise Deviation.unpacked(file.read_text(), f"rank {file.name.removeprefix(_DEVIATION)}: ")
         raise Deviation("another rank did not come to the end")
 
 
-#: A file in the folder of the world, by which a rank tells the others what it has found.
-_FOUND = "deviation-of-rank-"
+#: How the name of the file begins in which a rank leaves its deviation for the others, in the world's folder.
+_DEVIATION = "deviation-of-rank-"
 
 
 def dense(gradient: torch.Tensor) -> torch.Tensor:
@@ -290,7 +294,7 @@ def dense(gradient: torch.Tensor) -> torch.Tensor:
 
 
 def error_of(action: Callable[[], Any]) -> Exception | None:
-    """What it raises."""
+    """Return the exception that the action raises, if any."""
     try:
         action()
     except Exception as error:
@@ -299,5 +303,5 @@ def error_of(action: Callable[[], Any]) -> Exception | None:
 
 
 def collect() -> None:
-    """Let go of what only cycles hold: the sockets of a group that was left."""
+    """Free what only reference cycles hold: the sockets of a group that was left."""
     gc.collect()

@@ -1,8 +1,8 @@
-"""Carrying out a draw of ``replicate``: each action on the subject, and on one plain model for each rank.
+"""Carry out a draw of ``replicate``: each action on the subject, and on one plain model for each rank.
 
-The reference is in one process: every rank has the models of all of them, without any communication, and takes the
-mean of their gradients where a backward is synced. That is the gradient of the whole batch, since the loss counts
-each row the same. After each comparison the subject goes on from the reference's gradients, so that steps are exact.
+The reference needs no communication: every process has the models of all ranks, and takes the mean of their gradients
+if a backward is synced. That is the gradient of the whole batch, since the loss counts each row the same. After each
+comparison the subject goes on from the reference's gradients, so steps are exact.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from torch import nn
 
 
 class Player(Objects):
-    """What each action of one draw does to its objects on this rank."""
+    """Carries out the actions of one draw on its objects, on this rank."""
 
     saved: Any = None
-    """What was saved last, and whether it is of the module inside."""
+    """The states saved last, and whether the module's is that of the module inside of the wrapper."""
 
     def play(self) -> Iterator[None]:
-        """Make the objects, then carry out one action after the other; yields after each."""
+        """Make the objects, then carry out one action after the other; yield after each."""
         self.begin(SEED)
         self.compare()
         yield
@@ -75,7 +75,7 @@ class Player(Objects):
             parameter.grad = mine if earlier is None else earlier if mine is None else earlier + mine
 
     def _average(self) -> None:
-        """The mean of what all ranks have, where any of them has used the parameter since the last time."""
+        """Average the gradients of each parameter that any rank has used since the last time."""
         self.scales = {}
         for name in set().union(*self.touched):
             parameters = [twin.get_parameter(name) for twin in self.twins]
@@ -91,7 +91,7 @@ class Player(Objects):
 
     @contextlib.contextmanager
     def _acting(self) -> Iterator[None]:
-        """The subject acts. It may refuse to go on once a parameter was replaced."""
+        """Let the subject act. It may refuse to go on once a parameter was replaced."""
         try:
             with subject_acts():
                 yield
@@ -191,15 +191,15 @@ class Player(Objects):
             self.optimize()
         with subject_acts():
             (self.inside if inside else self.ours).load_state_dict(state)
-        for twin, of_twin in zip(self.twins, states, strict=True):
-            twin.load_state_dict(of_twin)
-        for optimizer, of_optimizer in zip((*self.optimizers, self.optimizer), kept, strict=True):
-            optimizer.load_state_dict(of_optimizer)
+        for twin, twin_state in zip(self.twins, states, strict=True):
+            twin.load_state_dict(twin_state)
+        for optimizer, optimizer_state in zip((*self.optimizers, self.optimizer), kept, strict=True):
+            optimizer.load_state_dict(optimizer_state)
 
     def _wrongdevice(self, action: g.WrongDevice) -> None:
         error = error_of(lambda: self.arena.build(make(self.draw, SEED), device_id="cpu"))
         check(isinstance(error, (RuntimeError, TypeError, ValueError)), f"device_id='cpu' raised {error!r}")
-        check("device_id" in str(error), f"the error does not tell of device_id: {error}")
+        check("device_id" in str(error), f"the error does not name device_id: {error}")
 
     def _uneven(self, action: g.Uneven) -> None:
         train_unevenly(self.arena, self.draw, action, self.number)

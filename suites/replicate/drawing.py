@@ -1,4 +1,4 @@
-"""Drawing for ``replicate``, with Hypothesis. A draw is valid by construction, also while it shrinks."""
+"""Draw for ``replicate`` with Hypothesis. A draw is valid by construction, also while it shrinks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from everyrank.suites.generate.drawing import Drawing, draws_of
 from everyrank.suites.replicate import grammar as g
 from hypothesis import strategies as st
 
-#: Where in a module a parameter may stand: in the whole, or in one that is replicated or ignored by itself.
-_PLACES = ("", "inner.", "inner.deep.", "other.")
+#: Prefixes of parameter names: the whole module, or a submodule that may be replicated or ignored on its own.
+_PREFIXES = ("", "inner.", "inner.deep.", "other.")
 
-#: Options of the subject, with the features that they belong to.
+#: Options of the subject, each with the feature that allows it.
 _OPTIONS = {
     "small-buckets": "small buckets",
     "bucket-view": "bucket views",
@@ -20,7 +20,7 @@ _OPTIONS = {
     "own-buffers": "own buffers",
 }
 
-#: More elements than a loop over whole pages of 2**20 of them would send, and not a multiple of that.
+#: The shape of a large parameter: more than one chunk of 2**20 elements, and not a multiple of it.
 _LARGE = (2**20 + 3,)
 
 
@@ -62,16 +62,16 @@ class _Drawing(Drawing):
     def _param(self, number: int) -> g.Param:
         name = f"p{number}"
         if self.apart or (self.ignored and not number):
-            name = (self.ignored + "." if self.ignored else self.one_of(*_PLACES[1:])) + name
+            name = (self.ignored + "." if self.ignored else self.one_of(*_PREFIXES[1:])) + name
         elif self.one_of(False, True):
-            name = self.one_of(*_PLACES) + name
+            name = self.one_of(*_PREFIXES) + name
         frozen = self.sometimes("frozen parameters")
         also = ""
         if not self.apart and not self.ignored and self.sometimes("tied parameters"):
             also = f"{self.one_of('', 'other.')}p{number}_again"
         shape = tuple(self.draw(st.lists(st.integers(1, 3), max_size=3)))
         if self.params and self.one_of(False, False, True):
-            shape = self.params[-1].shape  # where a gradient that went to the wrong one raises nothing
+            shape = self.params[-1].shape  # with equal shapes a gradient of the wrong parameter raises no error
         layout = self._layout()
         if layout == "embedding":
             return g.Param(name, (3, 2), layout, frozen=frozen, also=also)
@@ -111,16 +111,16 @@ class _Drawing(Drawing):
 
 
 class _Actions:
-    """The actions of one draw: kinds are drawn first, and what makes no sense at its place is left out."""
+    """The actions of one draw: kinds are drawn first, and an action that makes no sense at that point is left out."""
 
     def __init__(self, drawing: _Drawing) -> None:
         self.d = drawing
         self.frozen = {number for number, param in enumerate(drawing.params) if param.frozen}
         self.static = drawing.option == "static-graph"
         self.handed = drawing.first
-        self.pending = False  # gradients that were not averaged yet, and are another on each rank
+        self.pending = False  # gradients are not averaged yet and differ between ranks
         self.trained = False
-        self.quiet = False  # the last forward was one after which DDP sends no buffers
+        self.quiet = False  # after the last forward DDP sends no buffers
         self.saved = False
         self.made: list[g.Action] = []
 
@@ -165,7 +165,7 @@ class _Actions:
         self.pending, self.quiet, self.trained = False, False, True
 
     def accumulate(self) -> None:
-        """Without sync, and mostly with sync after it."""
+        """Add a backward without sync, and in most cases one with sync after it."""
         if self.static and not (self.trained or self.d.has("static graphs that begin without sync")):
             return
         self.made.append(g.Backward(synced=False, times=self.d.one_of(1, 1, 2)))
@@ -193,7 +193,7 @@ class _Actions:
             self.made.append(g.Clear(self.d.one_of(True, True, False)))
 
     def give(self) -> None:
-        # A view of a bucket must not be replaced, and a frozen parameter's gradient is nobody's affair.
+        # A view of a bucket must not be replaced, and no law is about a frozen parameter's gradient.
         if self.d.option not in ("bucket-view", "static-graph"):
             to = tuple(
                 index for index in self.some()
@@ -262,13 +262,13 @@ class _Actions:
         self.made.append(g.Uneven(batches))
 
     def idle(self) -> None:
-        self.fails("idle")
+        self.add_failure("idle")
 
     def fail(self) -> None:
-        self.fails(self.d.one_of("forward", "backward"))
+        self.add_failure(self.d.one_of("forward", "backward"))
 
-    def fails(self, where: str) -> None:
-        self.made.append(g.Fail(self.d.draw(st.integers(0, self.d.size - 1)), where))
+    def add_failure(self, phase: str) -> None:
+        self.made.append(g.Fail(self.d.draw(st.integers(0, self.d.size - 1)), phase))
 
 
 #: A model and a sequence of actions, for a world of this size and a subject that claims these features.

@@ -1,6 +1,6 @@
-"""The actions of a draw of ``replicate`` that have objects and a process group of their own.
+"""The actions of a draw of ``replicate`` that use their own objects and process group.
 
-Ranks are done, or go, at different times there: what would be left of the draw's objects would not be known.
+In these, ranks are done or leave at different times: if they used the draw's objects, their state would be unknown.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from torch import nn
 
 _RATE = 0.1
 
-#: The order of a sum differs, in a few steps with few parameters.
+#: How far values may be off: in a few steps with few parameters, the order of a sum differs.
 _CLOSE = {torch.float64: 1e-9, torch.complex128: 1e-9, torch.float32: 1e-3}
 
 
 def train_unevenly(arena: Arena, draw: g.Draw, action: g.Uneven, number: int) -> None:
-    """A rank without a batch counts as zero, and all end equal."""
+    """Check that a rank without a batch counts as zero, and that all ranks end equal."""
     twin = _model(draw)
     for step in range(max(action.batches)):
         _reference_step(twin, action, number, step)
@@ -41,7 +41,7 @@ def train_unevenly(arena: Arena, draw: g.Draw, action: g.Uneven, number: int) ->
                 _backward(module, number, step, arena.rank)
                 _descend(list(named.values()))
         for name, expected in twin.named_parameters():
-            _close(name, named[name].detach(), expected.detach())
+            _check_close(name, named[name].detach(), expected.detach())
         del module, named
         collect()
 
@@ -79,7 +79,7 @@ def _descend(parameters: list[nn.Parameter]) -> None:
                 parameter.sub_(dense(parameter.grad), alpha=_RATE)
 
 
-def _close(name: str, ours: torch.Tensor, expected: torch.Tensor) -> None:
+def _check_close(name: str, ours: torch.Tensor, expected: torch.Tensor) -> None:
     if not expected.numel():
         return
     off = float((ours - expected).abs().max())
@@ -90,7 +90,7 @@ def _close(name: str, ours: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def fail(arena: Arena, draw: g.Draw, action: g.Fail, number: int) -> None:
-    """Who fails has its own error, and all others end with one that names it."""
+    """Check that the failing rank gets its own error, and that all others get an error that names it."""
     with arena.group() as group:
         module = _built(arena, draw)
         with subject_acts():
@@ -100,7 +100,7 @@ def fail(arena: Arena, draw: g.Draw, action: g.Fail, number: int) -> None:
         error = None
         if action.where == "idle":
             if not culprit:
-                group.hurry()
+                group.shorten_patience()
                 error = error_of(partial(_backward, module, number, 1, arena.rank))
             current_world().barrier()
         else:
@@ -108,7 +108,7 @@ def fail(arena: Arena, draw: g.Draw, action: g.Fail, number: int) -> None:
                 error = error_of(partial(_backward, module, number, 1, arena.rank))
         group.leave()
         raised, text, named = error is not None, text_of(error), names_rank(error, action.rank)
-        del module, error  # which hold the group's sockets
+        del module, error  # they hold the group's sockets
         collect()
     if not culprit:
         check(raised, f"trained on, though rank {action.rank} did not")

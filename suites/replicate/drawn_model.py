@@ -1,4 +1,4 @@
-"""The model of a draw of ``replicate``: every parameter adds a term of its own to the output."""
+"""The model of a draw of ``replicate``: every parameter adds its own term to the output."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from everyrank.fixtures.models import fill
 from everyrank.suites.replicate import grammar as g
 from torch import nn
 
-#: How many numbers the model gives for a row, rows of a batch, and rows of an embedding.
+#: How many numbers the model returns for a row, how many rows a batch has, and how many rows an embedding has.
 WIDTH, ROWS, VOCABULARY = 2, 4, 3
 
-#: Larger parameters get one factor an element instead of one for each row too.
+#: Parameters with more elements get one factor per element, not one per element and row.
 _SMALL = 64
 
 #: The length of the storage that parameters share.
@@ -21,7 +21,7 @@ _STORAGE = 1024
 
 
 class Rows(NamedTuple):
-    """What the model takes: numbers and ids, row by row."""
+    """The model's input: numbers and ids, row by row."""
 
     numbers: torch.Tensor
     ids: torch.Tensor
@@ -38,7 +38,7 @@ class Part(nn.Module):
         self.parts: list[str] = []
 
     def part(self, path: str) -> Part:
-        """The module at this path; made where there is none."""
+        """Return the module at this path; make it if there is none."""
         if not path:
             return self
         name, _, rest = path.partition(".")
@@ -56,41 +56,41 @@ class Part(nn.Module):
                 out = out + buffer.double().sum() / 64
             elif buffer.dtype == torch.int64 and self.training:
                 self.get_buffer(name).add_(1)
-        for place, (number, name, embedding) in enumerate(self.own):
+        for index, (number, name, embedding) in enumerate(self.own):
             if number in skips:
                 continue
             parameter = self.get_parameter(name)
             if embedding:
                 term = nn.functional.embedding(rows.ids, parameter, sparse=True)
             else:
-                term = _term(parameter, rows, place)
-            # The last term's gradient is the sum's own: memory that the backward goes on to read.
+                term = _term(parameter, rows, index)
+            # The last term's gradient is the memory of the sum's gradient, which the backward goes on to read.
             out = out / 2 + term
         for name in self.parts:
             out = out + self.get_submodule(name)(rows, skips=skips)
         return out
 
 
-def _term(parameter: torch.Tensor, rows: Rows, place: int) -> torch.Tensor:
-    """No two elements, and no two names of one parameter, have the same part in it."""
+def _term(parameter: torch.Tensor, rows: Rows, index: int) -> torch.Tensor:
+    """Return a term to which each element, and each name of one parameter, contributes in its own way."""
     flat, count = parameter.reshape(-1), parameter.numel()
     x = rows.numbers.to(parameter.dtype)
     if count > _SMALL:
         scale = torch.linspace(0.5, 1, count, dtype=torch.float64).to(parameter.dtype)
         term = (x * (flat @ scale) / math.sqrt(count))[:, None].expand(-1, WIDTH)
     else:
-        phases = torch.arange(1, count * WIDTH + 1, dtype=torch.float64).to(parameter.dtype) + place
+        phases = torch.arange(1, count * WIDTH + 1, dtype=torch.float64).to(parameter.dtype) + index
         factors = torch.sin(x[:, None] * phases).view(len(x), count, WIDTH)
         term = (flat[None, :, None] * factors).sum(1) / math.sqrt(max(count, 1))
     return (term.real + term.imag / 2 if term.is_complex() else term).double()
 
 
 def make(draw: g.Draw, seed: int) -> Part:
-    """A fresh model; equal seeds give equal values."""
+    """Return a fresh model; equal seeds give equal values."""
     with torch.random.fork_rng(devices=[]):
         root = Part()
         if draw.apart:
-            root.first = nn.Identity()  # nothing averages what stands outside of the submodules
+            root.first = nn.Identity()  # only submodules are replicated: this layer would not be averaged
         used = 0
         shared: dict[str, torch.Tensor] = {}
         for number, param in enumerate(draw.params):
@@ -123,7 +123,7 @@ def _values(param: g.Param, storage: torch.Tensor) -> torch.Tensor:
 
 
 def batch(number: int, time: int, rank: int, rowless: bool) -> tuple[Rows, torch.Tensor]:
-    """One rank's rows and their targets: of its own for each action and each time."""
+    """Return one rank's rows and targets, which differ for each action and each time."""
     generator = torch.Generator().manual_seed(1 + rank + 8 * (time + 64 * number))
     count = 0 if rowless else ROWS
     numbers = torch.randn(ROWS, dtype=torch.float64, generator=generator) * (1 + 0.25 * rank)
@@ -133,13 +133,13 @@ def batch(number: int, time: int, rank: int, rowless: bool) -> tuple[Rows, torch
 
 
 def loss(out: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """A row counts the same whoever has it: the mean of the ranks' losses is that of the whole batch."""
+    """Return the loss. A row counts the same on every rank: the ranks' mean is the whole batch's loss."""
     return (out - targets).square().sum() / (ROWS * WIDTH)
 
 
 def buffer_values(buffer: torch.Tensor, number: int, rank: int) -> torch.Tensor:
-    """Values that no other rank has at any action."""
+    """Return values that no other rank has at any action."""
     if buffer.dtype == torch.bool:
         return torch.tensor([bool((rank + number) >> bit & 1) for bit in range(buffer.numel())])
-    base = 2**40 + 1 if buffer.dtype == torch.int64 else 0  # which no float32 holds
+    base = 2**40 + 1 if buffer.dtype == torch.int64 else 0  # too large for a float32 to hold exactly
     return torch.zeros_like(buffer) + base + 4 * (number % 32) + rank

@@ -1,4 +1,4 @@
-"""The objects of a draw of ``replicate`` on one rank, how they are made and how they are compared."""
+"""The objects of a draw of ``replicate`` on one rank: make them and compare them with the references."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from everyrank.suites.replicate.drawn_model import Part, buffer_values, make
 from everyrank.suites.subject import Subject
 from torch import nn
 
-#: How far a mean may be off, of the largest gradient that it is of: another order of a sum.
+#: How far a mean may be off, relative to the largest gradient in it: the order of a sum may differ.
 _OFF = {torch.float64: 1e-12, torch.complex128: 1e-12, torch.float32: 1e-6}
 
 _OPTIMIZERS: dict[str, Any] = {
@@ -33,7 +33,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "own-buffers": {"broadcast_buffers": False},
 }
 
-#: Options that a subject may refuse; it is built without them then.
+#: Options that a subject may refuse; then it builds without them.
 _OFFERED = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph", "find_unused_parameters")
 
 
@@ -49,13 +49,13 @@ class Objects:
         self.frozen = {number for number, param in enumerate(draw.params) if param.frozen}
         self.replaced = False
         self.scales: dict[str, float] = {}
-        """The largest gradient that each mean of the last backward is of."""
+        """For each mean of the last backward, the largest gradient in it."""
         self.number = 0
 
     # --- objects -------------------------------------------------------------------------------------
 
     def begin(self, seed: int) -> None:
-        """A model on each rank, with values of its own; the references have what replicas are to have."""
+        """Make a model with its own values on each rank, and references with the values that replicas must have."""
         self.twins = [self._model(seed, rank) for rank in range(self.size)]
         for twin in self.twins[1:]:
             for name, parameter in twin.named_parameters():
@@ -69,7 +69,7 @@ class Objects:
         self.optimize()
 
     def send_buffers(self) -> None:
-        """What a forward does to the buffers of all ranks, where they are not left alone."""
+        """Give the references rank 0's buffers, as a forward must, unless buffers stay local."""
         if not self.local_buffers:
             for twin in self.twins[1:]:
                 for name, buffer in twin.named_buffers():
@@ -108,7 +108,7 @@ class Objects:
                     if not refused:
                         raise
                     del options[refused[0]]
-        if self.draw.option == "own-buffers":  # of the start, only those that are sent are spoken of
+        if self.draw.option == "own-buffers":  # no law states the initial value of a buffer that is not sent
             for name, buffer in self.arena.inside(built).named_buffers():
                 buffer.copy_(self.twins[self.rank].get_buffer(name))
         self.replicas.append(built)
@@ -136,7 +136,7 @@ class Objects:
         return self.arena.inside(self.ours)
 
     def named(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        """Its parameters by the names that the draw gives them, wherever torch lists them first."""
+        """Return the parameters by the draw's names; torch may list a tied one by its other name."""
         found = dict(self.arena.wrappers.parameters(model))
         for param in self.draw.params:
             if param.name not in found and param.also in found:
@@ -149,7 +149,7 @@ class Objects:
     # --- comparing -----------------------------------------------------------------------------------
 
     def compare(self) -> None:
-        """Names, values and whether they are trained; gradients, from which the subject then goes on; buffers."""
+        """Compare parameters, gradients and buffers. The subject then goes on from the reference's gradients."""
         if not self.equal:
             return
         twin, ours = self.named(self.twins[self.rank]), self.named(self.inside)
@@ -165,7 +165,7 @@ class Objects:
             same(buffers[name], buffer, f"buffer {name}")
 
     def _compare_gradient(self, name: str, parameter: nn.Parameter, expected: nn.Parameter) -> None:
-        have, want = ("None" if each.grad is None else "a gradient" for each in (parameter, expected))
+        have, want = ("None" if side.grad is None else "a gradient" for side in (parameter, expected))
         check(have == want, f"{name}.grad is {have} instead of {want}")
         if parameter.grad is None or expected.grad is None:
             return

@@ -1,4 +1,4 @@
-"""The draws of ``replicate``: a model, the options that it is built with, and what is done with it."""
+"""The draws of ``replicate``: a model, the options that it is built with, and the actions on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from everyrank.suites.subject import Subject
 
 @dataclass(frozen=True)
 class Param:
-    """One parameter. A dotted name puts it into a submodule."""
+    """One parameter. If its name has dots, it is in a submodule."""
 
     name: str
     shape: tuple[int, ...]
@@ -36,7 +36,7 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Backward:
-    """Forwards and backwards, each on rows of its own.
+    """Run forwards and backwards, each on its own rows.
 
     ``skips``: these parameters go unused on the ranks ``skipped_by``. ``rowless``: these ranks have no rows.
     """
@@ -50,7 +50,7 @@ class Backward:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the optimizer."""
+    """Do one step of the optimizer."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Clear:
 
 @dataclass(frozen=True)
 class Give:
-    """Set the gradients of these parameters by hand, to another value on each rank if ``own``."""
+    """Set the gradients of these parameters by hand; if ``own``, to a different value on each rank."""
 
     to: tuple[int, ...]
     own: bool = False
@@ -78,7 +78,7 @@ class Freeze:
 
 @dataclass(frozen=True)
 class Replace:
-    """Put a new parameter of the same values in place of one; begin again with the optimizer."""
+    """Replace a parameter by a new one with the same values, and make a new optimizer."""
 
     param: int
 
@@ -92,7 +92,7 @@ class SetRate:
 
 @dataclass(frozen=True)
 class AddGroup:
-    """Hand the next parameters over, which the optimizer did not have, as a group with a learning rate of its own."""
+    """Add the next parameters, which the optimizer did not have, as a group with its own learning rate."""
 
     count: int
     lr: float
@@ -100,45 +100,45 @@ class AddGroup:
 
 @dataclass(frozen=True)
 class SetBuffers:
-    """Give each rank values of its own in all buffers; new tensors, if ``reassigned``."""
+    """Give each rank its own values in all buffers; if ``reassigned``, as new tensors."""
 
     reassigned: bool = False
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """One forward in eval, without gradients."""
+    """Run one forward in eval, without gradients."""
 
 
 @dataclass(frozen=True)
 class Save:
-    """Keep a copy of the state dicts of module and optimizer; of the module inside of a wrapper, if ``inside``."""
+    """Copy the state dicts of module and optimizer; if ``inside``, that of the module inside of the wrapper."""
 
     inside: bool = False
 
 
 @dataclass(frozen=True)
 class Load:
-    """Load what was kept last, into the same objects or into fresh ones."""
+    """Load the last copy into the same objects, or into fresh ones."""
 
     fresh: bool = False
 
 
 @dataclass(frozen=True)
 class WrongDevice:
-    """Build a module like this one with a ``device_id`` that is none: it must be refused."""
+    """Build a module like this with an invalid ``device_id``, which must be refused."""
 
 
 @dataclass(frozen=True)
 class Uneven:
-    """Train fresh objects under ``join()``, with so many batches on each rank."""
+    """Train fresh objects under ``join()``, with these numbers of batches on the ranks."""
 
     batches: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Fail:
-    """Let one rank of fresh objects fail in its ``forward`` or ``backward`` and go, or be ``idle`` and stay."""
+    """With fresh objects, let one rank fail in its ``forward`` or ``backward`` and leave, or be ``idle`` and stay."""
 
     rank: int
     where: str
@@ -165,7 +165,7 @@ Action = (
 
 @dataclass(frozen=True)
 class Draw:
-    """A model, how the subject is asked to build it, an optimizer over its first parameters, and actions."""
+    """A model, the options for building it, an optimizer over its first parameters, and actions."""
 
     size: int
     params: tuple[Param, ...]
@@ -174,18 +174,18 @@ class Draw:
     optimizer: str = "SGD"
     """SGD, momentum or Adam."""
     first: int = 8
-    """How many of ``params`` the optimizer is built with; the others may come as groups."""
+    """How many of ``params`` the optimizer is built with; the others may be added as groups."""
     option: str = ""
     """small-buckets, bucket-view, static-graph, device or own-buffers."""
     apart: bool = False
-    """Whether each submodule is replicated by itself, and not the whole."""
+    """Whether each submodule is replicated separately, instead of the whole module."""
     ignored: str = ""
     """A submodule that is not replicated."""
     equal_at_once: bool = True
-    """Whether values are compared as soon as the module is built, or only from the first forward on."""
+    """Whether values are compared as soon as the module is built; otherwise from the first forward on."""
 
 
-#: Not drawn where a subject's ledger or lacks speak of one of these cases.
+#: A feature is not drawn if an entry of the subject's ledger or of its lacks matches these cases.
 FEATURES = {
     "values as they are built": "init.sync[built-*]",
     "small buckets": "parity.options[small-buckets-*]",

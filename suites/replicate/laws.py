@@ -15,24 +15,24 @@ from everyrank.suites.replicate import points
 from everyrank.suites.replicate.arena import (
     LOCAL_BUFFERS,
     Arena,
-    arena,
+    open_arena,
     unsynced,
 )
 from torch import nn
 
-CONTRACT = Contract("replicate", arena, fixtures=("process_group",), choices=(LOCAL_BUFFERS,))
+CONTRACT = Contract("replicate", open_arena, fixtures=("process_group",), choices=(LOCAL_BUFFERS,))
 law = CONTRACT.law
 
 
-def _plainest(place: Arena) -> None:
-    """A small model, one step of SGD."""
-    plan = Plan(place.size, steps=1, variant="defaults")
+def _plainest(arena: Arena) -> None:
+    """Build on a small model and train it for one step of SGD."""
+    plan = Plan(arena.size, steps=1, variant="defaults")
     with plainly("build, of a small model,"):
-        module = place.build(plan.build())
-    for name, value in place.values(module).items():
+        module = arena.build(plan.build())
+    for name, value in arena.values(module).items():
         stayed(name, value.device, "cpu")
     with plainly("forward and backward"):
-        loss(module, plan.batch(place.rank, 1)).backward()
+        loss(module, plan.batch(arena.rank, 1)).backward()
     plan.optimize(module).step()
 
 
@@ -40,13 +40,13 @@ CONTRACT.plainest = _plainest
 
 
 @law("parity.train", points.training)
-def train(place: Arena, point: Point) -> None:
+def train(arena: Arena, point: Point) -> None:
     """After each step, W ranks on W parts of a batch have the gradients and parameters of one process.
 
-    With three ranks and more, where the order of a sum differs, LBFGS amplifies rounding: three steps, within 1e-6.
+    With three or more ranks the order of a sum differs and LBFGS amplifies rounding: three steps, within 1e-6.
     """
     plan: Plan = point.values["plan"]
-    place.follow(plan, place.built(plan), tolerance=point.values.get("tolerance")).verdict()
+    arena.follow(plan, arena.build_model(plan), tolerance=point.values.get("tolerance")).verdict()
 
 
 _MANNERS = ("several", "nested", "both")
@@ -58,44 +58,44 @@ def _submodules() -> Iterator[Point]:
 
 
 @law("parity.submodules", _submodules)
-def submodules(place: Arena, point: Point) -> None:
-    """Applied to several submodules, all of them train as one; to a nested one, it and nothing else is averaged."""
+def submodules(arena: Arena, point: Point) -> None:
+    """Several replicated submodules train like one module; a nested one is averaged, and nothing else is."""
     plan: Plan = point.values["plan"]
     module = plan.build()
     first, last = module.get_submodule("first"), module.get_submodule("last")
     with subject_acts():
         if point.values["manner"] == "several":
-            module.add_module("first", place.build(first))
-            module.add_module("last", place.build(last))
+            module.add_module("first", arena.build(first))
+            module.add_module("last", arena.build(last))
         elif point.values["manner"] == "both":
-            module.add_module("last", place.build(last))
-            module = place.build(module)
+            module.add_module("last", arena.build(last))
+            module = arena.build(module)
     if point.values["manner"] != "nested":
-        place.follow(plan, module).verdict()
+        arena.follow(plan, module).verdict()
         return
     innermost = nn.Sequential(first)
     nest = nn.Sequential(nn.Sequential(innermost, nn.Tanh()), last)
     with subject_acts():
-        innermost[0] = place.build(first)
+        innermost[0] = arena.build(first)
     module.add_module("first", innermost[0])
-    batch = plan.batch(place.rank, 1)
+    batch = plan.batch(arena.rank, 1)
     with subject_acts():
         (nest(batch.inputs) - batch.targets).square().mean().backward()
-    _only(place, plan, place.gradients(module), averaged="first")
+    _only(arena, plan, arena.gradients(module), averaged="first")
 
 
-def _only(place: Arena, plan: Plan, found: Any, averaged: str) -> None:
-    """The gradients of one module are the mean, all others are this rank's own."""
+def _only(arena: Arena, plan: Plan, found: Any, averaged: str) -> None:
+    """Check that the gradients of one module are the mean, and that all others are this rank's own."""
     together = order_matched(plan).steps[0].gradients
-    alone = own_gradients(plan, place.rank)
-    comparison = place.comparison()
+    alone = own_gradients(plan, arena.rank)
+    comparison = arena.comparison()
     expected = {name: (together if name.startswith(f"{averaged}.") else alone)[name] for name in found}
-    place.compare_gradients(comparison, 1, found, expected)
+    arena.compare_gradients(comparison, 1, found, expected)
     comparison.verdict()
 
 
 def own_gradients(plan: Plan, rank: int) -> dict[str, Any]:
-    """The gradients that a rank has before any mean."""
+    """Return the gradients that a rank has before they are averaged."""
     module = plan.build()
     batch = plan.batch(rank, 1)
     (module(batch.inputs) - batch.targets).square().mean().backward()
@@ -115,16 +115,16 @@ def _options() -> Iterator[Point]:
     for name, options in _OPTIONS.items():
         core = (3,) if name in ("small-buckets", "all") else ()
         yield from points.plain(1, 2, 3, 4, label=name, core=core, steps=4, more={"options": options})
-    # With two ranks, where fp32 is exact too.
+    # At most two ranks: their sums are exact in fp32 too.
     mixed = {"options": _OPTIONS["small-buckets"]}
     yield from points.plain(1, 2, label="mixed-dtypes", model="mixed-dtypes", core=(2,), more=mixed)
 
 
 @law("parity.options", _options)
-def options(place: Arena, point: Point) -> None:
-    """Bucket size, gradients as views of buckets and a static graph make no difference to the result, if taken."""
+def options(arena: Arena, point: Point) -> None:
+    """Bucket size, gradients as views of buckets and a static graph, if accepted, do not change the result."""
     plan: Plan = point.values["plan"]
-    place.follow(plan, place.offered(plan, **point.values["options"])).verdict()
+    arena.follow(plan, arena.build_if_accepted(plan, **point.values["options"])).verdict()
 
 
 def _means() -> Iterator[Point]:
@@ -139,67 +139,67 @@ def _means() -> Iterator[Point]:
 
 
 @law("mean", _means)
-def mean(place: Arena, point: Point) -> None:
-    """Gradients are averaged once, by the number of ranks: they are those of the whole batch, in each step."""
+def mean(arena: Arena, point: Point) -> None:
+    """Gradients are averaged once, by the number of ranks: in each step they are those of the whole batch."""
     plan: Plan = point.values["plan"]
-    place.follow(plan, place.built(plan), whole_batch(plan), CLOSE_FP64).verdict()
+    arena.follow(plan, arena.build_model(plan), whole_batch(plan), CLOSE_FP64).verdict()
 
 
 def _accumulations() -> Iterator[Point]:
     for parts in (2, 3, 5):
         core = (3,) if parts == 3 else ()
-        yield from points.plain(1, 2, 3, label=f"parts{parts}", core=core, parts=parts, more={"how": "unsynced"})
-    # What learns from its first backward, or keeps gradients in memory of its own: with that one synced, or not.
+        yield from points.plain(1, 2, 3, label=f"parts{parts}", core=core, parts=parts, more={"sync": "unsynced"})
+    # Options that learn from the first backward or keep gradients in their own memory, with the first synced or not.
     for name in ("bucket-view", "static-graph"):
-        for how in ("unsynced", "later"):
-            core = (2,) if how == "unsynced" else ()
-            more = {"how": how, "options": _OPTIONS[name]}
-            yield from points.plain(2, label=f"{name}-{how}", core=core, parts=2, steps=3, more=more)
+        for sync in ("unsynced", "later"):
+            core = (2,) if sync == "unsynced" else ()
+            more = {"sync": sync, "options": _OPTIONS[name]}
+            yield from points.plain(2, label=f"{name}-{sync}", core=core, parts=2, steps=3, more=more)
     yield from points.plain(
-        2, label="sparse", model="sparse-sum", core=(2,), parts=2, variant="lr", more={"how": "unsynced"}
+        2, label="sparse", model="sparse-sum", core=(2,), parts=2, variant="lr", more={"sync": "unsynced"}
     )
-    yield from points.plain(2, 3, label="synced", core=(3,), parts=3, more={"how": "synced"})
-    yield from points.plain(2, 3, label="local", core=(3,), parts=2, more={"how": "local"})
+    yield from points.plain(2, 3, label="synced", core=(3,), parts=3, more={"sync": "synced"})
+    yield from points.plain(2, 3, label="local", core=(3,), parts=2, more={"sync": "local"})
 
 
 @law("accumulate", _accumulations)
-def accumulate(place: Arena, point: Point) -> None:
-    """k microbatches without sync, then one with, equal one batch; so do k with sync. Without, none is averaged.
+def accumulate(arena: Arena, point: Point) -> None:
+    """k microbatches without sync, then one with sync, equal one batch; so do k with sync. Only sync averages.
 
-    It is the same with a static graph and with gradients as views of buckets, whether or not the first is synced.
+    This also holds with a static graph and with gradients as views of buckets, whether or not the first is synced.
     """
     plan: Plan = point.values["plan"]
     options = point.values.get("options")
-    module = place.offered(plan, **options) if options else place.built(plan)
-    if point.values["how"] == "later":
+    module = arena.build_if_accepted(plan, **options) if options else arena.build_model(plan)
+    if point.values["sync"] == "later":
         with subject_acts():
-            loss(module, plan.batch(place.rank, 1)).backward()
-        place.inside(module).zero_grad()
-    if point.values["how"] == "local":
-        batch = plan.batch(place.rank, 1)
+            loss(module, plan.batch(arena.rank, 1)).backward()
+        arena.inside(module).zero_grad()
+    if point.values["sync"] == "local":
+        batch = plan.batch(arena.rank, 1)
         with unsynced(module), subject_acts():
             (module(batch.inputs) - batch.targets).square().mean().backward()
-        comparison = place.comparison()
-        place.compare_gradients(comparison, 1, place.gradients(module), own_gradients(plan, place.rank))
+        comparison = arena.comparison()
+        arena.compare_gradients(comparison, 1, arena.gradients(module), own_gradients(plan, arena.rank))
     else:
-        synced = point.values["how"] == "synced"
-        comparison = place.follow(plan, module, whole_batch(plan), CLOSE_FP64, synced)
+        synced = point.values["sync"] == "synced"
+        comparison = arena.follow(plan, module, whole_batch(plan), CLOSE_FP64, synced)
     comparison.verdict()
 
 
 @law("clip", lambda: points.plain(1, 2, 3, 4, core=(3,), clip=0.05))
-def clip(place: Arena, point: Point) -> None:
-    """Clipping to a norm has the effect that it has in one process."""
-    place.conforms(point.values["plan"])
+def clip(arena: Arena, point: Point) -> None:
+    """Clipping to a norm has the same effect as in one process."""
+    arena.check_training(point.values["plan"])
 
 
 @law("schedule", lambda: points.plain(1, 2, 3, 4, core=(3,), steps=4, schedule=True))
-def schedule(place: Arena, point: Point) -> None:
-    """A schedule of the learning rate has the effect that it has in one process."""
-    place.conforms(point.values["plan"])
+def schedule(arena: Arena, point: Point) -> None:
+    """A schedule of the learning rate has the same effect as in one process."""
+    arena.check_training(point.values["plan"])
 
 
-#: Which ranks go without the branch; counted from the end where negative.
+#: The ranks that do not use the branch; negative numbers count from the end.
 _SKIPS = {"first-rank": {0}, "last-rank": {-1}, "all-but-one": {0, 2, 3}, "all-ranks": {0, 1, 2, 3}}
 
 
@@ -210,22 +210,22 @@ def _unused() -> Iterator[Point]:
         for size in (2, 3, 4):
             skips = frozenset(rank % size for rank in ranks)
             yield from points.plain(size, label=label, model="optional", skips=skips, steps=3, core=core)
-    everybody = frozenset(range(4))
-    yield from points.plain(2, 3, label="later", model="optional", skips=everybody, skips_from=2, steps=3)
+    all_ranks = frozenset(range(4))
+    yield from points.plain(2, 3, label="later", model="optional", skips=all_ranks, skips_from=2, steps=3)
 
 
 @law("unused", _unused)
-def unused(place: Arena, point: Point) -> None:
-    """Unused everywhere, its gradient stays None; unused on one rank, it counts as zero there, and gets the mean.
+def unused(arena: Arena, point: Point) -> None:
+    """A parameter that no rank uses keeps the gradient None; if some use it, all get the mean, zero for the others.
 
     A subject that must be asked for this takes DDP's ``find_unused_parameters``; all others are built without it.
     """
     plan: Plan = point.values["plan"]
     try:
-        module = place.offered(plan, find_unused_parameters=True)
+        module = arena.build_if_accepted(plan, find_unused_parameters=True)
     except NotApplicable:
-        module = place.built(plan)
-    place.follow(plan, module).verdict()
+        module = arena.build_model(plan)
+    arena.follow(plan, module).verdict()
 
 
 def _frozen() -> Iterator[Point]:
@@ -234,15 +234,15 @@ def _frozen() -> Iterator[Point]:
 
 
 @law("frozen", _frozen)
-def frozen(place: Arena, point: Point) -> None:
-    """A frozen parameter has no gradient and stays; unfrozen later, it is averaged as the others are."""
-    place.conforms(point.values["plan"])
+def frozen(arena: Arena, point: Point) -> None:
+    """A frozen parameter has no gradient and does not change; once unfrozen, it is averaged like the others."""
+    arena.check_training(point.values["plan"])
 
 
 @law("tied", lambda: points.plain(2, 3, model="tied", steps=3))
-def tied(place: Arena, point: Point) -> None:
+def tied(arena: Arena, point: Point) -> None:
     """A parameter with two names is averaged once."""
-    place.conforms(point.values["plan"])
+    arena.check_training(point.values["plan"])
 
 
 def _rewraps() -> Iterator[Point]:
@@ -253,24 +253,24 @@ def _rewraps() -> Iterator[Point]:
 
 
 @law("rewrap", _rewraps)
-def rewrap(place: Arena, point: Point) -> None:
-    """A parameter replaced after wrapping is averaged as the others are, or is refused with an error."""
+def rewrap(arena: Arena, point: Point) -> None:
+    """A parameter replaced after wrapping is averaged like the others, or is refused with an error."""
     plan: Plan = point.values["plan"]
-    module = place.built(plan)
+    module = arena.build_model(plan)
     reference = order_matched(plan)
-    comparison = place.comparison(reference)
+    comparison = arena.comparison(reference)
     for step, expected in enumerate(reference.steps, 1):
         if step == point.values["when"]:
-            last = place.inside(module).get_submodule("last")
+            last = arena.inside(module).get_submodule("last")
             last.register_parameter("weight", nn.Parameter(last.get_parameter("weight").detach().clone()))
-        optimizer = plan.optimize(module)  # of the parameters that are there now; this variant keeps no state
+        optimizer = plan.optimize(module)  # of the current parameters; this variant keeps no state
         try:
-            found = place.step(plan, module, optimizer, step)
+            found = arena.step(plan, module, optimizer, step)
         except Exception:
             if step < point.values["when"]:
                 raise
-            break  # refused; but not after a step that went wrong
-        place.compare_gradients(comparison, step, found, expected.gradients)
-        comparison.step(step, place.values(module), expected.values)
-        place.load(module, expected.values)
+            break  # it refuses; a step that went wrong before this one would have failed above
+        arena.compare_gradients(comparison, step, found, expected.gradients)
+        comparison.step(step, arena.values(module), expected.values)
+        arena.load(module, expected.values)
     comparison.verdict()

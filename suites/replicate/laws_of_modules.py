@@ -1,4 +1,4 @@
-"""The laws of ``replicate`` about the module itself: what is equal on all ranks, what goes in, what is saved."""
+"""The laws of ``replicate`` about the module: what is equal on all ranks, its inputs and its state dict."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _inits() -> Iterator[Point]:
     yield from points.plain(2, 3, label="trained")
     yield from points.plain(2, 3, label="frozen", model="frozen")
     yield from points.plain(2, label="trained-scalars", core=(), model="scalars")
-    for model in ("frozen", "gaps"):  # also for what wraps first and sends with the first forward
+    for model in ("frozen", "gaps"):  # also for a subject that sends its parameters only with the first forward
         yield from points.plain(2, label=f"trained-{model}", core=(2,), model=model)
     for model, core in (("gaps", (2,)), ("large", ())):
         yield from points.plain(2, label=f"built-{model}", core=core, model=model, steps=1)
@@ -35,31 +35,31 @@ def _inits() -> Iterator[Point]:
 
 
 @law("init.sync", _inits)
-def init_sync(place: Arena, point: Point) -> None:
-    """Ranks with different seeds have rank 0's parameters when the module is wrapped, and train from them.
+def init_sync(arena: Arena, point: Point) -> None:
+    """Ranks with different seeds have rank 0's parameters once the module is wrapped, and train from them.
 
-    They have rank 0's buffers then, too; or keep their own, where that is declared.
+    They have rank 0's buffers then too, or keep their own if the subject declares that.
     """
     plan: Plan = point.values["plan"]
     if point.label.startswith("buffers"):
-        _buffers_at_the_start(place, plan)
+        _check_initial_buffers(arena, plan)
         return
-    module = place.built(plan, seed_by_rank=True)
+    module = arena.build_model(plan, seed_by_rank=True)
     if point.label.startswith(("built", "frozen")):
-        for name, value in place.values(module).items():
+        for name, value in arena.values(module).items():
             same(value, order_matched(plan).start[name], f"{name}, as it is wrapped")
         return
-    place.follow(plan, module).verdict()
+    arena.follow(plan, module).verdict()
 
 
-def _buffers_at_the_start(place: Arena, plan: Plan) -> None:
+def _check_initial_buffers(arena: Arena, plan: Plan) -> None:
     module = plan.build()
-    for name, value in _distinct(module, place.rank, 1).items():
+    for name, value in _distinct(module, arena.rank, 1).items():
         module.get_buffer(name).copy_(value)
-    expected = _distinct(module, place.rank if place.local_buffers else 0, 1)
+    expected = _distinct(module, arena.rank if arena.local_buffers else 0, 1)
     with subject_acts():
-        module = place.build(module)
-    for name, value in place.inside(module).named_buffers():
+        module = arena.build(module)
+    for name, value in arena.inside(module).named_buffers():
         same(value, expected[name], f"buffer {name}, as it is wrapped")
 
 
@@ -73,34 +73,34 @@ def _buffers() -> Iterator[Point]:
 
 
 @law("buffers", _buffers)
-def buffers(place: Arena, point: Point) -> None:
-    """Before each forward, in train and eval, buffers of every dtype are rank 0's; or stay local, where declared."""
+def buffers(arena: Arena, point: Point) -> None:
+    """Before each forward, in train and eval, buffers of all dtypes are rank 0's, or stay local if declared so."""
     plan: Plan = point.values["plan"]
     manner = point.values["manner"]
     asked = {"asked": {"broadcast_buffers": True}, "refused": {"broadcast_buffers": False}}.get(manner, {})
-    local = manner == "refused" or (place.local_buffers and manner != "asked")
-    module = place.built(plan, **asked)
-    inside = place.inside(module)
+    local = manner == "refused" or (arena.local_buffers and manner != "asked")
+    module = arena.build_model(plan, **asked)
+    inside = arena.inside(module)
     seen: list[dict[str, torch.Tensor]] = []
     inside.get_submodule("first").register_forward_pre_hook(lambda *_: seen.append(_copies(inside)))
     module.train(manner != "eval")
     expected = []
     for step in (1, 2, 3):
-        for name, value in _distinct(inside, place.rank, step).items():
+        for name, value in _distinct(inside, arena.rank, step).items():
             if manner == "reassigned":
                 owner, _, last = name.rpartition(".")
                 setattr(inside.get_submodule(owner), last, value)
             else:
                 inside.get_buffer(name).copy_(value)
-        expected.append(_distinct(inside, place.rank if local else 0, step))
-        batch = plan.batch(place.rank, step)
+        expected.append(_distinct(inside, arena.rank if local else 0, step))
+        batch = plan.batch(arena.rank, step)
         with torch.set_grad_enabled(manner != "eval"), subject_acts():
             out = module(batch.inputs)
             if manner != "eval":
                 out.square().mean().backward()
     for step, (ours, wanted) in enumerate(zip(seen, expected, strict=True), 1):
         if manner != "eval":
-            wanted["steps"] = wanted["steps"] + 1  # which the model itself has counted by then
+            wanted["steps"] = wanted["steps"] + 1  # the model itself has counted one more by then
         for name, value in wanted.items():
             same(ours[name], value, f"buffer {name} in forward {step}")
 
@@ -110,7 +110,7 @@ def _copies(module: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def _distinct(module: nn.Module, rank: int, step: int) -> dict[str, torch.Tensor]:
-    """Values for each buffer that no other rank has at any step."""
+    """Return values for each buffer that no other rank has at any step."""
     found = {}
     for name, value in module.named_buffers():
         if value.dtype == torch.bool:
@@ -129,31 +129,31 @@ def _ignored() -> Iterator[Point]:
 
 
 @law("ignored", _ignored)
-def ignored(place: Arena, point: Point) -> None:
-    """Ignored modules keep their own parameters and gradients on each rank; all others are replicated."""
+def ignored(arena: Arena, point: Point) -> None:
+    """Ignored modules keep their own parameters and gradients on each rank; all other modules are replicated."""
     plan: Plan = point.values["plan"]
     prefix = point.values["ignored"]
     module = plan.build()
-    aside = module.get_submodule(prefix)
+    ignored_module = module.get_submodule(prefix)
     with torch.no_grad():
-        for parameter in aside.parameters():
-            parameter.add_(place.rank)
-    apart = {name: value.detach().clone() for name, value in module.named_parameters()}
+        for parameter in ignored_module.parameters():
+            parameter.add_(arena.rank)
+    unreplicated = {name: value.detach().clone() for name, value in module.named_parameters()}
     with subject_acts():
-        module = place.build(module, ignored_modules=[aside])
-        module(plan.batch(place.rank, 1).inputs)
-    for name, value in place.values(module).items():
+        module = arena.build(module, ignored_modules=[ignored_module])
+        module(plan.batch(arena.rank, 1).inputs)
+    for name, value in arena.values(module).items():
         mine = name.startswith(f"{prefix}.")
-        expected = apart[name] if mine else order_matched(plan).start[name]
+        expected = unreplicated[name] if mine else order_matched(plan).start[name]
         same(value, expected, f"{name}, which {'is ignored' if mine else 'is not ignored'}, after a forward")
-    place.load(module, order_matched(plan).start)  # from here on all are equal, and so the mean is known
+    arena.load(module, order_matched(plan).start)  # from here on all ranks are equal, so the mean is known
     optimizer = plan.optimize(module)
-    found = place.step(plan, module, optimizer, 1)
-    own = own_gradients(plan, place.rank)
+    found = arena.step(plan, module, optimizer, 1)
+    own = own_gradients(plan, arena.rank)
     together = order_matched(plan).steps[0].gradients
     expected_gradients = {name: (own if name.startswith(f"{prefix}.") else together)[name] for name in found}
-    comparison = place.comparison()
-    place.compare_gradients(comparison, 1, found, expected_gradients)
+    comparison = arena.comparison()
+    arena.compare_gradients(comparison, 1, found, expected_gradients)
     comparison.verdict()
 
 
@@ -165,7 +165,7 @@ class Pair(NamedTuple):
 
 
 class Taker(nn.Module):
-    """Notes what it is given."""
+    """A wrapper that notes the arguments of its forward."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class Taker(nn.Module):
 
 
 def _packed(manner: str, x: torch.Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same input in various packings, beside what is no tensor at all."""
+    """Return the same input packed in this manner, together with values that are not tensors."""
     plain = torch.arange(3)
     packings: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
         "positional": ((x, plain, None, "text", 7), {}),
@@ -201,28 +201,28 @@ def _inputs() -> Iterator[Point]:
 
 
 @law("inputs", _inputs)
-def inputs(place: Arena, point: Point) -> None:
-    """Positional and keyword inputs arrive on the module's device, in the structure that they were given in."""
+def inputs(arena: Arena, point: Point) -> None:
+    """Positional and keyword inputs arrive on the module's device, in the structure in which they were given."""
     plan: Plan = point.values["plan"]
     device = torch.device(point.values["device"], 0 if point.values["device"] == "cuda" else None)
-    batch = plan.batch(place.rank, 1)
+    batch = plan.batch(arena.rank, 1)
     args, kwargs = _packed(point.values["manner"], batch.inputs)
     with subject_acts():
-        # To a subject that takes no device_id, inputs are given where the module is.
+        # On the CPU no device_id is passed: a subject without that option must keep the law too.
         asked = {"device_id": device} if device.type == "cuda" else {}
-        module: Any = place.build(Taker(plan.build()).to(device), **asked)
+        module: Any = arena.build(Taker(plan.build()).to(device), **asked)
         out = module(*args, **kwargs)
         (out - batch.targets.to(device)).square().mean().backward()
-    taken = place.inside(module).taken
-    place.check(_alike(taken, (args, kwargs), device), f"took {taken} for {(args, kwargs)} on {device}")
-    comparison = place.comparison()
-    found = {name.removeprefix("inner."): one for name, one in place.gradients(module).items()}
-    place.compare_gradients(comparison, 1, _on_cpu(found), order_matched(plan).steps[0].gradients)
+    taken = arena.inside(module).taken
+    arena.check(_alike(taken, (args, kwargs), device), f"took {taken} for {(args, kwargs)} on {device}")
+    comparison = arena.comparison()
+    found = {name.removeprefix("inner."): gradient for name, gradient in arena.gradients(module).items()}
+    arena.compare_gradients(comparison, 1, _on_cpu(found), order_matched(plan).steps[0].gradients)
     comparison.verdict()
 
 
 def _alike(taken: Any, given: Any, device: torch.device) -> bool:
-    """The same structure and values, with every tensor on the device."""
+    """Return whether both have the same structure and values, with every taken tensor on the device."""
     if type(taken) is not type(given):
         return False
     if isinstance(given, torch.Tensor):
@@ -235,7 +235,7 @@ def _alike(taken: Any, given: Any, device: torch.device) -> bool:
 
 
 def _on_cpu(found: dict[str, Any]) -> dict[str, Any]:
-    return {name: None if one is None else one.cpu() for name, one in found.items()}
+    return {name: None if gradient is None else gradient.cpu() for name, gradient in found.items()}
 
 
 _DEVICES: dict[str, Any] = {"cpu": torch.device("cpu"), "cpu-index": torch.device("cpu", 0)}
@@ -256,25 +256,27 @@ def _devices() -> Iterator[Point]:
 
 
 @law("device-id", _devices)
-def device_id(place: Arena, point: Point) -> None:
-    """An int and a torch.device are taken, that of a CPU too; anything else raises an error that says so."""
+def device_id(arena: Arena, point: Point) -> None:
+    """``device_id`` may be an int or a torch.device, also a CPU's; else an error is raised that names device_id."""
     plan: Plan = point.values["plan"]
     given = point.values["device"]
     if point.label.startswith("wrong"):
-        place.built(plan, device_id=_DEVICES["cpu"])  # else it refuses the option, and not this value
-        error = error_of(lambda: place.build(plan.build(), device_id=given))
-        place.check(isinstance(error, (RuntimeError, TypeError, ValueError)), f"device_id={given!r} raised {error!r}")
-        place.check("device_id" in str(error), f"the error does not tell of device_id: {error}")
+        arena.build_model(
+            plan, device_id=_DEVICES["cpu"]
+        )  # if this raises, the subject refuses the option, not the wrong value
+        error = error_of(lambda: arena.build(plan.build(), device_id=given))
+        arena.check(isinstance(error, (RuntimeError, TypeError, ValueError)), f"device_id={given!r} raised {error!r}")
+        arena.check("device_id" in str(error), f"the error does not name device_id: {error}")
         return
     if not point.label.startswith("gpu"):
-        place.conforms(plan, device_id=given)
+        arena.check_training(plan, device_id=given)
         return
-    batch = plan.batch(place.rank, 1)
+    batch = plan.batch(arena.rank, 1)
     with subject_acts():
-        module = place.build(plan.build().to("cuda:0"), device_id=given)
+        module = arena.build(plan.build().to("cuda:0"), device_id=given)
         (module(batch.inputs) - batch.targets.to("cuda:0")).square().mean().backward()
-    comparison = place.comparison()
-    place.compare_gradients(comparison, 1, _on_cpu(place.gradients(module)), order_matched(plan).steps[0].gradients)
+    comparison = arena.comparison()
+    arena.compare_gradients(comparison, 1, _on_cpu(arena.gradients(module)), order_matched(plan).steps[0].gradients)
     comparison.verdict()
 
 
@@ -287,15 +289,15 @@ def _states() -> Iterator[Point]:
 
 
 @law("state-dict", _states)
-def state_dict(place: Arena, point: Point) -> None:
-    """Keys, order and values are the local module's, before and after a step; it loads both ways, and trains on.
+def state_dict(arena: Arena, point: Point) -> None:
+    """A state dict has the local module's keys, order and values, before and after a step; it loads both ways.
 
-    So are those of the module inside of a wrapper.
+    The module trains on after loading. All this also holds for the module inside of a wrapper.
     """
     plan: Plan = point.values["plan"]
-    module = saved = place.built(plan)
+    module = saved = arena.build_model(plan)
     if point.label.startswith("inside"):
-        saved = place.inside(module)
+        saved = arena.inside(module)
         if saved is module:
             raise NotApplicable("build works in place: there is no module inside")
     _same_state(saved, plan.build(), "before training")
@@ -306,11 +308,11 @@ def state_dict(place: Arena, point: Point) -> None:
     with subject_acts():
         saved.load_state_dict(plan.build().state_dict(), strict=True)
     reference = order_matched(plan)
-    comparison = place.follow(plan, module)
+    comparison = arena.follow(plan, module)
     comparison.verdict()
     local = plan.build(seed=99)
     local.load_state_dict(saved.state_dict(), strict=True)
-    for name, value in place.values(local).items():
+    for name, value in arena.values(local).items():
         same(value, reference.steps[-1].values[name], f"{name}, loaded into a local module")
 
 

@@ -1,4 +1,4 @@
-"""Where each law of ``replicate`` is checked."""
+"""The points of the laws of ``replicate``: optimizers, variants, world sizes and models."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from everyrank.suites.compare import Tolerance
 from everyrank.suites.contract import Point
 from everyrank.suites.reference import Plan
 
-#: step() under autograd writes leaves in place, and there is no kernel of this kind for CPU tensors.
+#: Variants left out: step() under autograd writes leaves in place, and CPU tensors have no kernel of that kind.
 _EXCLUDED = ("cuda", "non-leaf")
 
 SIZES = (1, 2, 3, 4)
 
-#: What LBFGS needs in three steps where the order of a sum differs. It looks for the minimum twenty times a step: two
-#: orders are 1e-12 apart after two steps, 1e-8 after three, and have nothing in common after six. With two ranks,
-#: where sums are exact, there is nothing to amplify.
+#: The tolerance that LBFGS needs in three steps if the order of a sum differs. It looks for the minimum twenty times
+#: a step: two orders are 1e-12 apart after two steps, 1e-8 after three, and have nothing in common after six. With
+#: two ranks sums are exact, so nothing is amplified.
 AMPLIFIED = Tolerance(relative=1e-6)
 
-#: What shows only late, or only with more than two ranks.
+#: Variants whose errors show only late, or only with more than two ranks.
 _LONG = ("everything", "groups", "weight-decay", "momentum", "amsgrad")
 
-#: Rogues are tried on these: plain ones that show a wrong scale, one that hides it, one with groups,
+#: The core points, on which rogues are tried: plain ones that show a wrong scale, one that hides it, one with groups,
 #: and one with many backwards in a step.
 _CORE = {
     ("SGD", "everything", 3, 10),
@@ -34,18 +34,18 @@ _CORE = {
 
 
 def training() -> Iterator[Point]:
-    """Every optimizer in every variant; without arguments at every world size, for 2 and for 10 steps."""
+    """Yield every optimizer in every variant; without arguments at every world size, for 2 and for 10 steps."""
     for row, variant in every(_EXCLUDED):
-        places = {(2, 2)}
+        runs = {(2, 2)}
         if variant.name == "defaults":
-            places |= {(size, steps) for size in SIZES for steps in (2, 10)}
+            runs |= {(size, steps) for size in SIZES for steps in (2, 10)}
         if variant.name in _LONG:
-            places.add((3, 10))
-        for size, steps in sorted(places):
-            yield from _of(row, variant, size, steps)
+            runs.add((3, 10))
+        for size, steps in sorted(runs):
+            yield from _points_of(row, variant, size, steps)
 
 
-def _of(row: Row, variant: Variant, size: int, steps: int) -> Iterator[Point]:
+def _points_of(row: Row, variant: Variant, size: int, steps: int) -> Iterator[Point]:
     amplifies = "closure" in row.needs and size > 2
     steps = min(steps, 3) if amplifies else steps
     plan = Plan(size, steps, model_for(row), row.name, variant.name)
@@ -55,14 +55,14 @@ def _of(row: Row, variant: Variant, size: int, steps: int) -> Iterator[Point]:
 
 
 def model_for(row: Row) -> str:
-    """A model that this optimizer can take."""
+    """Return the name of a model that this optimizer can train."""
     if "sparse" in row.needs:
         return "sparse-embedding"
     return "matrices" if "2d" in row.needs else "plain"
 
 
 def plain(*sizes: int, label: str = "", core: tuple[int, ...] = (3,), **values: Any) -> Iterator[Point]:
-    """No matter of optimizers: one plan at each size."""
+    """Yield one plan at each size, for a law that is not about optimizers."""
     more = values.pop("more", {})
     for size in sizes:
         yield Point(label, size, {"plan": Plan(size, **values), **more}, size in core)

@@ -16,7 +16,7 @@ EXEMPLAR = Subject("everyrank.replicate", contract="replicate", build=replicate)
 
 
 def _renamed(options: dict[str, Any]) -> dict[str, Any]:
-    """In torch's own words: since torch 2.12 or so DDP warns of the old name of this option."""
+    """Rename an option as this torch calls it: since torch 2.12 or so, DDP warns about the old name."""
     parameters = inspect.signature(DistributedDataParallel).parameters
     names = {"broadcast_buffers": "forward_sync_buffers"} if "forward_sync_buffers" in parameters else {}
     return {names.get(name, name): value for name, value in options.items()}
@@ -26,7 +26,7 @@ def _torch(module: nn.Module, **options: Any) -> nn.Module:
     return torch_replicate(module, **_renamed(options))
 
 
-#: It wraps the parameters alone, so no buffer is ever sent.
+#: torch's replicate wraps only the parameters, so it never sends a buffer.
 TORCH = Subject(
     "torch.replicate",
     contract="replicate",
@@ -40,7 +40,7 @@ def _ddp(module: nn.Module, **options: Any) -> nn.Module:
     return DistributedDataParallel(module, **_renamed(options))
 
 
-#: A new module around the one that it is given. On CPUs its `device_ids` must be None.
+#: DDP returns a new module that wraps the given one. On CPUs its `device_ids` must be None.
 DDP = Subject(
     "torch.DistributedDataParallel",
     contract="replicate",
@@ -55,7 +55,7 @@ DDP = Subject(
 
 
 def _nothing(module: nn.Module, **options: Any) -> nn.Module:
-    """Takes everything and does nothing."""
+    """Accept every option and do nothing."""
     module.__dict__["set_requires_gradient_sync"] = lambda requires_gradient_sync: None
     return module
 

@@ -1,4 +1,4 @@
-"""``replicate``, on torch's and on the exemplar."""
+"""The contract ``replicate`` on torch's two implementations and on the exemplar."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from everyrank.suites.replicate.subjects import DDP, EXEMPLAR, TORCH
 
 @conformance(EXEMPLAR)
 def test_exemplar(case: Case) -> None:
-    """Our own keeps every law."""
+    """Our own implementation keeps every law."""
     case.run()
 
 

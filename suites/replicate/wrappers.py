@@ -1,4 +1,4 @@
-"""Which module is inside of what a subject built: a wrapper renames parameters, and laws know the local names."""
+"""Find the module inside of a subject's wrapper: a wrapper renames parameters, but laws use the local names."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from weakref import WeakKeyDictionary
 from everyrank.suites.errors import BrokenAdapter
 from torch import nn
 
-#: How many names an error text holds.
+#: How many names an error message lists.
 _NAMES = 4
 
 
 class Wrappers:
-    """The wrappers of one case, and the module inside of each. A wrapper that nobody else holds is forgotten."""
+    """The wrappers of one case, and the module inside of each. A wrapper is dropped once nothing else holds it."""
 
     def __init__(self) -> None:
         self._inside: WeakKeyDictionary[nn.Module, nn.Module] = WeakKeyDictionary()
 
     def add(self, built: nn.Module, given: nn.Module, names: list[str], subject: str) -> None:
-        """Note what was built of a module that had parameters and buffers of these names."""
+        """Note the result of a build on a module whose parameters and buffers had these names."""
         found = _inside(built, given, names)
         if found is None:
             raise BrokenAdapter(
@@ -31,13 +31,13 @@ class Wrappers:
             self._inside[built] = found
 
     def inside(self, module: nn.Module) -> nn.Module:
-        """The module with the local names: the one that was given, or its copy."""
+        """Return the module with the local names: the one that was given to the subject, or its copy."""
         while module in self._inside:
             module = self._inside[module]
         return module
 
     def parameters(self, module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-        """As `named_parameters`, by their local names: no wrapper, of whichever submodule, has a part in them."""
+        """Yield what `named_parameters` yields, but by the local names, as if no submodule had a wrapper."""
         seen: set[nn.Parameter] = set()
         for prefix, part in self._parts("", module, set()):
             for name, parameter in part.named_parameters(recurse=False):
@@ -56,18 +56,18 @@ class Wrappers:
 
 
 def names_of(module: nn.Module) -> list[str]:
-    """The names of all parameters and buffers: each of them, where one has several."""
+    """Return the names of all parameters and buffers; if one has several names, all of them."""
     parameters = [name for name, _ in module.named_parameters(remove_duplicate=False)]
     return [*parameters, *(name for name, _ in module.named_buffers(remove_duplicate=False))]
 
 
 def _inside(built: nn.Module, given: nn.Module, names: list[str]) -> nn.Module | None:
-    """The module that was given; else one that holds the very parameters; else one of its type and names."""
+    """Return the given module if it is inside; else one with the same parameters; else one with the same names."""
     parts = list(built.modules())
     if any(part is given for part in parts):
         return given
     if names_of(given) == names and set(built.parameters()) == set(given.parameters()):
-        return given  # the wrapper keeps it where torch does not look for submodules
+        return given  # the wrapper keeps it in an attribute that torch does not search for submodules
     return next((part for part in parts if names_of(part) == names), None)
 
 
