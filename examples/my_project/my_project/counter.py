@@ -19,11 +19,11 @@ class Counter:
 
 
 def everywhere(workers: tuple[str, ...], amount: int, owner: str) -> int:
-    """Let every worker count a new counter up, and return what it says in the end."""
+    """Let every worker count a new counter up, and return its final count."""
     counter = rpc.remote(owner, Counter)
     done = [rpc.rpc_async(worker, _add, args=(counter, amount)) for worker in workers]
-    for one in done:
-        one.wait()
+    for future in done:
+        future.wait()
     return counter.rpc_sync().add(0)
 
 
