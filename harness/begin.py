@@ -15,7 +15,7 @@ from everyrank.record import Collect, ToRank
 
 
 def prepare_ranks(session: pytest.Session) -> BecomeRank:
-    """For the zygote: what its forks need not do by themselves. Returns what makes a rank of one."""
+    """Prepare, in the zygote, what all ranks share. Return the function that turns a fork into a rank."""
     capture.leave(session.config)
     rank = Rank(session, capture.streams())
 
@@ -35,7 +35,7 @@ def serve_spawned(
     progress: int,
     terminal: tuple[int, ...],
 ) -> None:
-    """For a clean interpreter: pytest's main, with this plugin in place of its run loop."""
+    """Run pytest's main in a clean interpreter, and serve as a rank instead of pytest's run loop."""
     from _pytest.config import _prepareconfig
 
     config = _prepareconfig(collect.args, ["everyrank.plugin"] if not _installed() else None)
@@ -55,7 +55,7 @@ def _installed() -> bool:
 
 
 class _Spawned:
-    """In place of pytest's run loop: the session is collected, now take orders."""
+    """Replaces pytest's run loop: after collection, this process takes orders."""
 
     def __init__(self, channel: Channel[ToRank], fds: tuple[int, int, int, int], terminal: tuple[int, ...]) -> None:
         self._channel = channel

@@ -1,4 +1,4 @@
-"""A rank's standard streams: pytest's own capture, started anew on files that the controller can read."""
+"""A rank's standard streams: pytest's own capture, started again on files that the controller can read."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import pytest
 
 
 def leave(config: pytest.Config) -> None:
-    """Leave the controller's capture: the standard streams are again those of the person who started pytest."""
+    """Leave the controller's capture: give the standard streams of the user who started pytest back."""
     manager: Any = config.pluginmanager.getplugin("capturemanager")
     if manager is not None and manager._global_capturing is not None:
-        # Not stop_global_capturing(): that reads, and so moves, what the controller captured.
+        # stop_global_capturing() would read, and so consume, what the controller captured.
         manager._global_capturing.stop_capturing()
         manager._global_capturing = None
 
 
 def begin(config: pytest.Config, out: int, err: int) -> None:
-    """Capture into files of this rank's own."""
+    """Capture into this rank's own files."""
     manager: Any = config.pluginmanager.getplugin("capturemanager")
     if manager is None:
         _redirect(out, err)
     elif manager._method == "fd":
-        # Between the phases, too, native threads write: into this rank's files, not onto the terminal.
+        # Native threads also write between the phases: into this rank's files, not onto the terminal.
         os.dup2(out, 1)
         os.dup2(err, 2)
         manager.start_global_capturing()
@@ -39,7 +39,7 @@ def begin(config: pytest.Config, out: int, err: int) -> None:
 
 
 def streams() -> tuple[int, ...]:
-    """Descriptors of their own for this process's standard streams."""
+    """Return duplicates of the descriptors of this process's standard streams."""
     return tuple(os.dup(fd) for fd in (0, 1, 2))
 
 
@@ -47,5 +47,5 @@ def _redirect(out: int, err: int) -> None:
     for stream, fd, target in ((sys.stdout, out, 1), (sys.stderr, err, 2)):
         os.dup2(fd, target)
         if hasattr(stream, "reconfigure"):
-            # The controller shows whole lines as they come, also when the rank is killed after them.
+            # The controller shows whole lines as they arrive, even if the rank is killed after them.
             stream.reconfigure(line_buffering=True)

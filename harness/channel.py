@@ -53,7 +53,7 @@ class Channel(Generic[In]):
         return message
 
     def arrived(self) -> Iterator[In]:
-        """The messages that are here; never blocks. Raises Closed after the last one."""
+        """Yield the messages that have arrived; never block. Raise Closed after them if the other side is gone."""
         closed: Closed | None = None
         while closed is None:
             try:
@@ -67,7 +67,7 @@ class Channel(Generic[In]):
             raise closed
 
     def receive_with_fds(self, count: int) -> tuple[In, list[int]]:
-        """The next message and the descriptors that came with it. One message at a time only."""
+        """Wait for the next message and its descriptors. Only for a sender of one message at a time."""
         head, fds, _, _ = socket.recv_fds(self.sock, _LENGTH.size, count)
         if not head:
             raise Closed("end of stream")
@@ -83,7 +83,7 @@ class Channel(Generic[In]):
         self.sock.close()
 
     def _read(self, most: int = 1 << 18, flags: int = 0) -> bool:
-        """Read once. False: nothing is here now."""
+        """Read once; return False if no data has arrived."""
         try:
             data = self.sock.recv(most, flags)
         except BlockingIOError:
@@ -109,7 +109,7 @@ class Channel(Generic[In]):
         try:
             message: In = self._decoder.decode(body)
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
-            raise Closed(f"not a message of ours: {error}") from error
+            raise Closed(f"not a message of everyrank: {error}") from error
         return message
 
 

@@ -13,15 +13,15 @@ import pytest
 Ask = Callable[[str], bool]
 
 
-class Terminal:
-    """The streams of the person who started pytest, as the rank inherited them; lent for the time of a debugger."""
+class UserTerminal:
+    """The streams of the user who started pytest, as the rank inherited them; a debugger borrows them."""
 
     def __init__(self, streams: tuple[int, ...]) -> None:
         self._streams = streams
-        self._before: list[tuple[int, int]] = []  # a descriptor, and what it pointed at
+        self._before: list[tuple[int, int]] = []  # a descriptor and a duplicate of its file
 
     def lend(self, config: pytest.Config) -> None:
-        """Point the standard streams at the terminal, also whenever pytest suspends its capture."""
+        """Point the standard streams at the terminal, also for pytest's suspended capture."""
         if self._before:
             return
         capturing = _suspend_capture(config)
@@ -34,6 +34,7 @@ class Terminal:
                 os.dup2(stream, target)
 
     def take_back(self, config: pytest.Config) -> None:
+        """Point the standard streams at the rank's own files again."""
         if not self._before:
             return
         _suspend_capture(config)
@@ -57,9 +58,9 @@ def _suspend_capture(config: pytest.Config, in_: bool = True) -> Any:
 
 
 class RankDebugger:
-    """Stands between pytest's debugger and the one rank that a person may talk to."""
+    """Lets pytest's debugger run on one rank at a time."""
 
-    def __init__(self, config: pytest.Config, ask: Ask, release: Callable[[], None], terminal: Terminal) -> None:
+    def __init__(self, config: pytest.Config, ask: Ask, release: Callable[[], None], terminal: UserTerminal) -> None:
         self._config = config
         self._ask = ask
         self._release = release
@@ -75,7 +76,7 @@ class RankDebugger:
         return manager.unregister(name=name) if manager.has_plugin(name) else None
 
     def _enter(self, reason: str) -> bool:
-        """Ask for the person; if they are ours, ours is the terminal too."""
+        """Ask the controller for the debugger; if it is granted, borrow the terminal."""
         if not self._open:
             if not self._ask(reason):
                 return False
@@ -90,7 +91,7 @@ class RankDebugger:
             self._release()
 
     def set_trace(self, *args: Any, **kwargs: Any) -> None:
-        """What ``breakpoint()`` and ``pdb.set_trace()`` come to. On the other ranks: nothing."""
+        """Handle ``breakpoint()`` and ``pdb.set_trace()``. On the ranks that get no debugger, do nothing."""
         from _pytest.debugging import pytestPDB
 
         if not self._enter("breakpoint"):
@@ -101,7 +102,7 @@ class RankDebugger:
 
     @pytest.hookimpl
     def pytest_leave_pdb(self, pdb: Any) -> None:
-        """The person said ``continue``. With breakpoints of their own ahead, they stay at this rank."""
+        """Return the terminal after ``continue``, unless the user has set breakpoints on this rank."""
         if not pdb.breaks:
             self._leave()
 
@@ -124,7 +125,7 @@ class RankDebugger:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self) -> Generator[None, Any, Any]:
-        """However the debugger was left, by ``quit`` or by the end of the test, it is left."""
+        """Return the terminal after the test, if ``quit`` or the end of the test left the debugger open."""
         try:
             return (yield)
         finally:

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 
 class Groups:
-    """One rank's default group. It is opened by the first test that asks and stays, if told to."""
+    """One rank's default group. The first test that asks for it opens it; it may stay open for later tests."""
 
     def __init__(self) -> None:
         self._kept: Any = None
 
     @contextlib.contextmanager
     def default(self, world: World, watch: Watch, leaving: bool, keep: bool) -> Iterator[Any]:
-        """The default group for one test, over a FileStore of its own."""
+        """Provide the default group for one test, over a FileStore of its own."""
         import torch.distributed as dist
 
         if self._kept is None:
@@ -34,7 +34,7 @@ class Groups:
         try:
             yield dist.group.WORLD
         finally:
-            # A process that is about to end does not wait for a destructor.
+            # A process that is about to end need not destroy its group.
             if not keep and not leaving:
                 self._kept = None
                 if dist.is_initialized():
@@ -46,8 +46,8 @@ class Groups:
 
         if world.device.startswith("cuda"):
             torch.cuda.set_device(world.device)
-        # A file of its own: FileStore deletes its file with its last user (pytorch#67566). Beside the test's
-        # folder, where the group outlives the test: new_group() in a later test goes to this store again.
+        # The group has a file of its own, since FileStore deletes its file with its last user (pytorch#67566). If the
+        # group outlives the test, the file lies beside the test's folder: a later new_group() uses this store.
         path = f"{world.folder}.process_group" if outlives else os.path.join(world.folder, "process_group")
         store: Any = dist.FileStore(path, world.size)  # type: ignore[attr-defined]
         dist.init_process_group(
@@ -59,15 +59,15 @@ class Groups:
         )
 
     def is_open(self) -> bool:
-        """Whether the fixture `process_group` holds a group now."""
+        """Return whether the fixture `process_group` holds a group now."""
         return self._kept is not None
 
     def keep(self, group: Any) -> None:
-        """A group that a test has opened for those that follow it in this world."""
+        """Keep a group that a test opened for the next tests of this world."""
         self._kept = group
 
     def collectives(self) -> int | None:
-        """How many collectives this rank has issued in the kept group; None without such a group."""
+        """Return how many collectives this rank has issued in the kept group; None without such a group."""
         c10d = sys.modules.get("torch.distributed.distributed_c10d")
         if self._kept is None or c10d is None or not c10d.is_initialized():
             return None
@@ -78,7 +78,7 @@ class Groups:
         return count
 
     def lost(self) -> bool:
-        """Whether a test destroyed or replaced the group that was kept."""
+        """Return whether a test destroyed or replaced the kept group."""
         if self._kept is None:
             return False
         import torch.distributed as dist
@@ -86,7 +86,7 @@ class Groups:
         return not dist.is_initialized() or dist.group.WORLD is not self._kept
 
     def barrier(self) -> str:
-        """Pass a barrier of the kept group; what went wrong, or nothing."""
+        """Pass a barrier of the kept group; return what went wrong, or an empty text."""
         if self._kept is None:
             return ""
         import torch.distributed as dist
@@ -99,10 +99,10 @@ class Groups:
 
 
 def unbind_defaults() -> None:
-    """Let go of the group that `torch.distributed.nn.functional` found open when it was first imported.
+    """Release the group that was open when `torch.distributed.nn.functional` was first imported.
 
-    It takes ``group.WORLD`` for a default argument: that group would live on after its end, with all its sockets, and
-    be what later calls use. DDP imports it. Without a group the default is None, the group that is open at the call.
+    The module uses ``group.WORLD`` as a default argument: after the group is destroyed, its sockets would stay open
+    and later calls would use it. DDP imports the module. The default None means the group that is open at the call.
     """
     module = sys.modules.get("torch.distributed.nn.functional")
     if module is None:

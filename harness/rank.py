@@ -1,4 +1,4 @@
-"""What a rank does: take orders, let pytest run the very item, file a record, leave in order."""
+"""A rank's process: it takes orders, lets pytest run the item itself, files a record and leaves in order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from _pytest.runner import runtestprotocol
 from everyrank import devices, groups, helpers, measured, torchrun
 from everyrank.bounds import truncate
 from everyrank.channel import Channel, Closed
-from everyrank.debug import RankDebugger, Terminal
+from everyrank.debug import RankDebugger, UserTerminal
 from everyrank.errors import MisuseError
 from everyrank.groups import Groups
 from everyrank.hints import add_hint, hint
@@ -46,8 +46,8 @@ from everyrank.record import (
     WantsDebugger,
     Warned,
 )
-from everyrank.seeds import sow
-from everyrank.telling import describe, fingerprint
+from everyrank.seeds import seed_generators
+from everyrank.telling import describe_failure, fingerprint
 from everyrank.warned import is_ignored, warned
 from everyrank.witness import Witness
 from everyrank.world import World, enter
@@ -58,22 +58,22 @@ _rank: list[Rank] = []
 
 
 def current_rank() -> Rank:
-    """The rank that this process is."""
+    """Return the rank that this process is."""
     if not _rank:
         raise MisuseError("this process is not a rank of a world")
     return _rank[-1]
 
 
 def notes() -> dict[str, Any]:
-    """What this rank's test notes about itself, for reports; outside of a world, nobody reads it."""
+    """Return the dict of what this rank's test notes about itself, for reports; not read outside of a world."""
     return _rank[-1].notes if _rank else {}
 
 
 class Rank:
-    """One process of a world, from its first order to its last. Also a pytest plugin, in that process.
+    """One process of a world, from its first order to its last; also a pytest plugin in that process.
 
-    A zygote makes one, and each of its forks goes on from there: what all ranks have in common is done once, and
-    its memory is shared.
+    A zygote creates one Rank and its forks continue with it: what all ranks have in common is done once, and its
+    memory is shared.
     """
 
     channel: Channel[ToRank]
@@ -84,7 +84,7 @@ class Rank:
         self.witness = Witness(lambda statement: self.channel.send(statement))
         self.groups = Groups()
         self._rendezvous = torchrun.Rendezvous()
-        #: What the run itself says, once all is collected, where this process will say who it is.
+        #: The values that torchrun's variables had after the collection, before this process became a rank.
         self.outside = {name: os.environ.get(name) for name in torchrun.VARIABLES}
         self.watch: Watch
         self.order: Order
@@ -92,7 +92,7 @@ class Rank:
         self.item: pytest.Item
         self.leaks: list[Leak] = []
         self.measured: measured.RankCoverage | None = None
-        self.spent: list[str] = []  # why this process cannot serve another test, however well it did
+        self.spent: list[str] = []  # why this process cannot serve another test, even after a good one
         self.notes: dict[str, Any] = {}
         self._phases: list[Phase] = []
         self._warnings: list[Warned] = []
@@ -100,7 +100,7 @@ class Rank:
         self._subtest: Phase | None = None
         self._progress: Progress
         self._imports: Imports
-        self._terminal = Terminal(terminal)
+        self._terminal = UserTerminal(terminal)
         self._serializer = self.config.hook.pytest_report_to_serializable
         _rank[:] = [self]
         self._settle_in()
@@ -108,7 +108,7 @@ class Rank:
     # --- orders ------------------------------------------------------------------------------------
 
     def serve(self, channel: Channel[ToRank], stacks: int, progress: int) -> None:
-        """Until told to leave; ends the process."""
+        """Take orders until the controller ends the world; then end the process."""
         self.channel = channel
         self._progress = Progress(progress)
         self._imports = Imports(self.config.rootpath)
@@ -129,9 +129,9 @@ class Rank:
             os._exit(1)
 
     def _settle_in(self) -> None:
-        """What holds for this process and its forks."""
+        """Prepare this process and its forks."""
         os.environ["OMP_NUM_THREADS"] = "1"
-        # A host name may not resolve in a sandbox; one machine needs nothing but its loopback.
+        # A host name may not resolve in a sandbox; ranks on one host need only its loopback interface.
         loopback = "lo" if sys.platform == "linux" else "lo0"
         for variable in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
             os.environ.setdefault(variable, loopback)
@@ -141,19 +141,19 @@ class Rank:
         if controller is not None:
             manager.unregister(controller)
         if hasattr(self.config.option, "randomly_reset_seed"):
-            # It would give all ranks the same seed, which hides missing communication.
+            # pytest-randomly would give all ranks the same seed, which hides missing communication.
             self.config.option.randomly_reset_seed = False
         manager.register(self, "everyrank-rank")
-        # What others hear of this rank they hear in the controller. xdist's worker would write to its master
-        # from here, on a stream that it shares with the controller and all ranks.
+        # Other plugins get this rank's reports in the controller. From here, xdist's worker would write to its
+        # master on a stream that it shares with the controller and all ranks.
         for hook in (self.config.hook.pytest_runtest_logreport, self.config.hook.pytest_warning_recorded):
-            for heard in hook.get_hookimpls():
-                if heard.plugin is not self:
-                    hook._remove_plugin(heard.plugin)
+            for implementation in hook.get_hookimpls():
+                if implementation.plugin is not self:
+                    hook._remove_plugin(implementation.plugin)
         RankDebugger(self.config, self._ask_debugger, self._release_debugger, self._terminal)
 
     def _settle_here(self, stacks: int) -> None:
-        """What each process has to do for itself."""
+        """Prepare what each process needs separately."""
         faulthandler.enable(file=stacks)
         faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -161,11 +161,11 @@ class Rank:
         if "torch" in sys.modules:
             import torch
 
-            # As torchrun does. After a fork, OpenMP with more threads than one can hang.
+            # torchrun does the same. After a fork, OpenMP can hang with more than one thread.
             torch.set_num_threads(1)
 
     def run(self, order: Order) -> Record:
-        """Run one test and tell all about it; nothing that it does escapes but death."""
+        """Run one test and return its record; only the death of this process prevents that."""
         self._phases, self._warnings, self.leaks, self._subtest = [], [], [], None
         self.notes = {}
         try:
@@ -190,11 +190,11 @@ class Rank:
             except KeyboardInterrupt as error:
                 excinfo = pytest.ExceptionInfo.from_exception(error)
                 text = {"text": truncate(str(item.repr_failure(excinfo)))}
-                self._phases.append(Phase("call", "failed", text, time.monotonic(), *describe(excinfo)))
+                self._phases.append(Phase("call", "failed", text, time.monotonic(), *describe_failure(excinfo)))
             self._rendezvous.end()
             groups.unbind_defaults()
-            over = exit_request is None  # pytest.exit() leaves its test where it stands
-            leaks, unclean = self.watch.leaks() if over else ([], [])
+            complete = exit_request is None  # pytest.exit() interrupts the test
+            leaks, unclean = self.watch.leaks() if complete else ([], [])
             unclean = [*self.spent, *unclean]
             unclean += [f"left {KINDS[leak.kind][0]}: {leak.description}" for leak in [*self.leaks, *leaks]]
             if self.groups.lost():
@@ -259,7 +259,7 @@ class Rank:
         os.environ["EVERYRANK_NODEID"] = order.nodeid
         os.environ[RUN_VARIABLE] = os.path.dirname(order.folder)
         helpers.settle(os.path.dirname(order.folder))
-        sow(order.seed)
+        seed_generators(order.seed)
 
     def _save_coverage(self) -> None:
         if self.measured is None:
@@ -271,7 +271,7 @@ class Rank:
             self._warnings.append(Warned("PytestWarning", "pytest", text, __file__, 0, "runtest"))
 
     def _tear_down(self) -> str:
-        """What fixtures of wider scopes still hold, when no next test will do it. Its failure, or nothing."""
+        """Tear down the fixtures of wider scopes after the last test. Return the failure, or an empty text."""
         try:
             self.session._setupstate.teardown_exact(None)
         except BaseException as error:
@@ -279,27 +279,27 @@ class Rank:
         return ""
 
     def failed(self) -> bool:
-        """Whether this rank's test has gone wrong so far."""
+        """Return whether this rank's test has failed or was skipped so far."""
         return any(phase.outcome in ("failed", "xfailed", "skipped") for phase in self._phases)
 
     def announce_skip(self, reason: str) -> None:
-        """Say that this rank skips the test, before it waits for the others: they may wait for it."""
+        """Report that this rank skips the test before it waits for the others: they may wait for it."""
         skipped = f"Skipped: {reason}"
         self.channel.send(
             PhaseEnded(Phase("call", "skipped", {"longrepr": ["", 0, skipped]}, time.monotonic(), skipped))
         )
 
-    # --- words with the controller -----------------------------------------------------------------
+    # --- questions to the controller ---------------------------------------------------------------
 
-    def _meet(self, point: str, brought: str, text: str) -> Met:
-        self.channel.send(Meet(point, brought, text))
+    def _meet(self, point: str, digest: str, text: str) -> Met:
+        self.channel.send(Meet(point, digest, text))
         met: Met = self._answer(Met)
         return met
 
-    def gather(self, what: str, text: str) -> list[str] | None:
-        """Every rank's text, before something that only all ranks can do. None: one of them will never come."""
-        met = self._meet(what, "", text)
-        return met.texts if not met.missing and set(met.points) == {what} else None
+    def gather(self, point: str, text: str) -> list[str] | None:
+        """Wait for all ranks at this point and return their texts; None if one of them will never reach it."""
+        met = self._meet(point, "", text)
+        return met.texts if not met.missing and set(met.points) == {point} else None
 
     def _ask_debugger(self, reason: str) -> bool:
         self.channel.send(WantsDebugger(reason))
@@ -332,7 +332,7 @@ class Rank:
     def pytest_runtest_call(self) -> Generator[None, Any, Any]:
         __tracebackhide__ = True
         self._progress.enter("call")
-        sow(self.order.seed)  # whatever the fixtures drew
+        seed_generators(self.order.seed)  # so that fixtures cannot change what the test draws
         self.calling = True
         try:
             return (yield)
@@ -349,7 +349,7 @@ class Rank:
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        at = time.monotonic()
+        ended_at = time.monotonic()
         report = yield
         outcome: str = report.outcome
         if hasattr(report, "wasxfail"):
@@ -357,11 +357,11 @@ class Rank:
         strict = call.excinfo is None and report.outcome == "failed"
         if call.excinfo is not None and (advice := hint(call.excinfo.value, call.when, self.groups.is_open())):
             add_hint(report, advice)
-        brief, where, signature = describe(call.excinfo)
+        brief, location, signature = describe_failure(call.excinfo)
         if strict:
             outcome, brief = "xpassed", str(report.longrepr)
         data = truncate(self._serializer(config=self.config, report=report))
-        phase = Phase(str(report.when), outcome, data, at, brief, where, signature, strict)
+        phase = Phase(str(report.when), outcome, data, ended_at, brief, location, signature, strict)
         if self.calling:
             self._subtest = phase  # its report follows
             return report
@@ -372,18 +372,18 @@ class Rank:
 
     @pytest.hookimpl
     def pytest_runtest_logreport(self, report: Any) -> None:
-        """In a rank this is told of subtests only. One that failed fails the test, which goes on; others are
-        no news, as in any pytest."""
+        """Add the failure of a subtest to the record: the test goes on and fails. In a rank, pytest calls this
+        hook for subtests only. Subtests that pass are not reported, as usual in pytest."""
         if self._subtest is None or not report.failed:
             return
         name = report.head_line.removeprefix(f"{report.location[2]} ")
         data = truncate(self._serializer(config=self.config, report=report))
         with contextlib.suppress(AttributeError, KeyError, TypeError):
             data["longrepr"]["chain"][-1][1]["message"] = f"{name} {report.longrepr.reprcrash.message}"
-        sub = self._subtest
-        where = f"{sub.location} in subtest {name}"
+        subtest = self._subtest
+        location = f"{subtest.location} in subtest {name}"
         self._phases.append(
-            msgspec.structs.replace(sub, report=data, location=where, signature=f"{sub.signature} {name}")
+            msgspec.structs.replace(subtest, report=data, location=location, signature=f"{subtest.signature} {name}")
         )
 
     @pytest.hookimpl(wrapper=True)
@@ -401,7 +401,7 @@ class Rank:
 
     @pytest.hookimpl(tryfirst=True, optionalhook=True)
     def pytest_timeout_set_timer(self, settings: Any) -> bool:
-        """The controller keeps the time; it only has to hear of a timer that starts with the call."""
+        """Report a timer that starts with the call; the controller keeps all other time limits itself."""
         if settings.func_only:
             self.channel.send(Deadline(settings.timeout))
         return True

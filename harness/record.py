@@ -1,6 +1,6 @@
-"""What travels between the controller and the ranks: typed messages, never pickles.
+"""The messages between the controller, the ranks and the keepers: typed structs, never pickles.
 
-A record is what one rank files about one test. Reports inside it are pytest's own serialised form.
+A rank files one record about each test. Reports inside a record have pytest's own serialised form.
 """
 
 from __future__ import annotations
@@ -11,38 +11,38 @@ import msgspec
 
 
 class Message(msgspec.Struct, tag=True, frozen=True):
-    """The base of everything that travels."""
+    """The base of all messages."""
 
 
 # --- from the controller to a rank -----------------------------------------------------------------
 
 
 class Collect(Message, frozen=True):
-    """To a rank in a clean interpreter: be this pytest run, narrowed to one file."""
+    """Ask a rank in a clean interpreter to repeat the collection of this pytest run, for one file."""
 
     args: list[str]
     options: dict[str, Any]
     invocation_dir: str
     file: str
     sys_path: list[str]
-    environment: dict[str, str]  # what must be there before the file is imported
-    coverage: dict[str, Any]  # how it is to be measured, if it is
+    environment: dict[str, str]  # variables to set before the file is imported
+    coverage: dict[str, Any]  # how to measure coverage; empty if it is not measured
 
 
 class Order(Message, frozen=True):
     """Run this item as this rank."""
 
-    number: int  # of this attempt, among all of the run
+    number: int  # of this attempt, counted over the whole run
     nodeid: str
-    occurrence: int  # which of the items of that name, since pytest allows several
-    index: int  # its place among the collected items, which a forked rank shares
-    next_nodeid: str | None  # what this world runs next: fixtures that it shares stay up
+    occurrence: int  # which of the items with this node id, since pytest allows several
+    index: int  # among the collected items, which are the same in a forked rank
+    next_nodeid: str | None  # the next test of this world: shared fixtures stay up
     next_index: int
     rank: int
     size: int
     backend: str
     device: str
-    visible: str | None  # the GPUs that this rank may see, as the variable has them; None: what it sees anyway
+    visible: str | None  # the GPUs that this rank may see, as the variable lists them; None: no change
     seed: int
     folder: str
     port: int  # free for the rendezvous of code that opens its group itself
@@ -54,21 +54,21 @@ class Order(Message, frozen=True):
 
 
 class CloseUp(Message, frozen=True):
-    """All ranks passed and came back clean: pass a closing barrier, then wait for an order."""
+    """Ask a rank to pass a closing barrier and to wait for an order: all ranks passed and left nothing behind."""
 
 
 class Leave(Message, frozen=True):
-    """No more orders: tear down what is left and go."""
+    """Ask a rank to tear down its fixtures and to end: there are no more orders."""
 
 
 class Granted(Message, frozen=True):
-    """The answer to a rank that asked for the debugger."""
+    """Answer a rank that asked for the debugger."""
 
     yes: bool
 
 
 class Met(Message, frozen=True):
-    """All ranks came to a meeting point; what each of them brought, by rank."""
+    """Report what each rank brought to a meeting point, by rank: all ranks have reached it or ended."""
 
     points: list[str]
     digests: list[str]
@@ -80,29 +80,29 @@ class Met(Message, frozen=True):
 
 
 class PhaseEnded(Message, frozen=True):
-    """A phase ended other than well; sent at once, since the teardown may never come to its end."""
+    """Report at once that a phase failed or was skipped: the teardown may never end."""
 
     phase: Phase
 
 
 class Deadline(Message, frozen=True):
-    """From pytest-timeout with ``func_only``: the call has this long from now on."""
+    """Report the time limit that starts now, with the call (pytest-timeout with ``func_only``)."""
 
     seconds: float
 
 
 class WantsDebugger(Message, frozen=True):
-    """A rank reached a breakpoint or failed under ``--pdb``."""
+    """Ask for the debugger: this rank reached a breakpoint or failed under ``--pdb``."""
 
     reason: str
 
 
 class DebuggerLeft(Message, frozen=True):
-    """The person at the debugger let the rank go on."""
+    """Report that the user at the debugger let the rank continue."""
 
 
 class Meet(Message, frozen=True):
-    """A rank came to ``world.barrier()`` or ``world.all_agree()``."""
+    """Report that a rank reached a meeting point, such as ``world.barrier()`` or ``world.all_agree()``."""
 
     point: str
     digest: str
@@ -133,9 +133,9 @@ class Phase(msgspec.Struct, frozen=True):
     when: str
     outcome: str  # passed, failed, skipped, xfailed, xpassed
     report: dict[str, Any]
-    ended_at: float = 0.0  # when it ended, on the machine's monotonic clock
+    ended_at: float = 0.0  # on the host's monotonic clock
     brief: str = ""  # the failure in one line
-    location: str = ""  # the frame of the user's code that it came from
+    location: str = ""  # the frame of the user's code that raised it
     signature: str = ""  # equal for equal failures
     strict_xpass: bool = False
 
@@ -149,21 +149,21 @@ class Record(Message, frozen=True):
     warnings: list[Warned]
     unclean: list[str]  # why this rank's process cannot serve another test
     collectives: int | None  # the default group's count, when a group is kept
-    trouble: str = ""  # the item could not be run at all: why
-    exit_request: str | None = None  # pytest.exit() was called: its text
-    stop_request: str = ""  # session.shouldstop was set: its text
-    notes: dict[str, Any] = {}  # what the test noted about itself, for reports: plain data
+    trouble: str = ""  # why the item could not be run at all
+    exit_request: str | None = None  # the text given to pytest.exit(), if it was called
+    stop_request: str = ""  # the text of session.shouldstop, if it was set
+    notes: dict[str, Any] = {}  # plain data that the test noted about itself, for reports
     imports: list[str] = []  # modules of installed packages that are new to this process, the outermost first
 
     @property
     def ended_badly(self) -> bool:
-        """Whether the other ranks may wait for this one in vain."""
+        """Return whether the other ranks may wait for this one in vain."""
         failed = any(phase.outcome == "failed" and phase.when != "teardown" for phase in self.phases)
         return failed or bool(self.trouble) or self.exit_request is not None
 
 
 class Collective(msgspec.Struct, frozen=True):
-    """One collective of a rank, as torch has recorded it."""
+    """One collective of a rank, as torch recorded it."""
 
     group: str
     number: int  # among those of its group
@@ -172,30 +172,30 @@ class Collective(msgspec.Struct, frozen=True):
 
 
 class WitnessStatement(Message, frozen=True):
-    """What a rank's witness says, when its whole world stands still."""
+    """Report what a rank's main thread waits for: the witness's answer when no thread of the world runs."""
 
     test: int  # the number of the order
-    thread: int  # the witness's own
-    may_act: str = ""  # why this rank may do something by itself
-    operation: str = ""  # what the main thread waits in; empty where that is not certain
+    thread: int  # the witness's native thread id
+    may_act: str = ""  # why this rank may still act without its main thread
+    operation: str = ""  # the call that the main thread waits in; empty if that is not certain
     location: str = ""  # the user's line
     group: str = ""
     members: list[int] = []  # the ranks of the group
-    number: int | None = None  # which of the group's collectives; None for a send or a receive
-    peer: int | None = None  # of a send or a receive; None for any
-    patience: float = 0.0  # after so many seconds the call gives up
+    number: int | None = None  # the collective's number in its group; None for a send or a receive
+    peer: int | None = None  # the other rank of a send or a receive; None for any rank
+    patience: float = 0.0  # the time limit of the call, in seconds
     collectives: list[Collective] = []  # the last ones of this test
-    before: dict[str, int] = {}  # by group: how many there were before this test, where that is known
+    before: dict[str, int] = {}  # by group: the number of collectives before this test, if known
 
 
 class ClosedUp(Message, frozen=True):
-    """The closing barrier was passed, or why not."""
+    """Report that the closing barrier was passed, or why it was not."""
 
     problem: str
 
 
 class LeftWorld(Message, frozen=True):
-    """The rank has torn everything down and leaves; how that failed, or nothing."""
+    """Report that the rank has torn everything down and ends; ``problem`` says what failed, if anything."""
 
     problem: str
 
@@ -216,50 +216,50 @@ class StartRank(Message, frozen=True):
 
 
 class Preload(Message, frozen=True):
-    """Import these, if it is safe to, before further ranks are forked."""
+    """Import these modules before further ranks are forked, if that is safe."""
 
     names: list[str]
     within: float  # seconds
 
 
 class Kill(Message, frozen=True):
-    """Kill these ranks and all that they started."""
+    """Kill these ranks and every process that they started."""
 
     numbers: list[int]
 
 
 class Close(Message, frozen=True):
-    """Kill what is left, tidy up and go."""
+    """Kill the ranks that are left, remove the run's folder and end."""
 
 
 class Started(Message, frozen=True):
-    """A rank is a process now."""
+    """Report that a rank has a process."""
 
     number: int
     pid: int
 
 
 class Exited(Message, frozen=True):
-    """A rank's process ended, with its wait status."""
+    """Report that a rank's process ended, with its wait status."""
 
     number: int
     status: int
 
 
 class Unsafe(Message, frozen=True):
-    """The zygote found, at its start, why forking ranks would be unsafe (empty: it is safe)."""
+    """Report why forking ranks is unsafe, as the zygote found at its start (empty: forking is safe)."""
 
     reason: str
 
 
 class Importing(Message, frozen=True):
-    """A zygote's successor is about to import this."""
+    """Report the module that a zygote's successor imports next."""
 
     name: str
 
 
 class Preloaded(Message, frozen=True):
-    """What was to be imported is there, but for what is left to the ranks."""
+    """Report that the modules are imported, except those that are left to the ranks."""
 
 
 FromKeeper = Started | Exited | Unsafe | Importing | Preloaded

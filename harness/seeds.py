@@ -1,4 +1,4 @@
-"""Every generator that a test may draw from."""
+"""Seeds for every random generator that a test may use."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import sys
 from everyrank import devices
 
 
-def sow(seed: int) -> None:
-    """Seed every generator that a test may draw from."""
+def seed_generators(seed: int) -> None:
+    """Seed every random generator that a test may use."""
     random.seed(seed)
     if sys.modules.get("numpy") is not None:
         import numpy
@@ -22,18 +22,18 @@ def sow(seed: int) -> None:
         if accelerated():
             torch.manual_seed(seed)
         else:
-            # Without the rest of manual_seed, which notes a whole stack for each kind of device, in case it is
-            # initialised later: milliseconds, on every rank, twice a test.
+            # The rest of manual_seed records a whole stack for each kind of device, in case that device is
+            # initialised later: this takes milliseconds, on every rank, twice a test.
             torch.default_generator.manual_seed(seed)
 
 
 @functools.cache
 def accelerated() -> bool:
-    """Whether torch may have generators beside the processor's. Asked before ranks are forked."""
+    """Return whether torch may have generators besides the CPU's. Called before ranks are forked."""
     import torch
 
     return (
-        bool(devices.found())  # not torch.cuda.is_available(), which may touch CUDA where NVML does not tell
+        bool(devices.found())  # torch.cuda.is_available() may initialise CUDA if NVML gives no answer
         or torch.xpu.is_available()
         or torch.backends.mps.is_available()
         or torch._C._get_privateuse1_backend_name() != "privateuseone"

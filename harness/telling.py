@@ -1,4 +1,4 @@
-"""A test and its failure in words that ranks can compare."""
+"""Texts for a test and its failure that are equal on all ranks that agree."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from everyrank.frames import Frame, is_users
 
 
 def fingerprint(item: pytest.Item) -> str:
-    """Equal on all ranks that run the same test with the same parameters."""
+    """Return a text that is equal on all ranks that run the same test with the same parameters."""
     callspec = getattr(item, "callspec", None)
     params = sorted(getattr(callspec, "params", {}).items())
     return item.nodeid + re.sub(r" at 0x[0-9a-f]+", "", "".join(f" {name}={safe(value)}" for name, value in params))
 
 
 def safe(value: object) -> str:
-    """A repr that cannot fail."""
+    """Return the repr; never raise."""
     try:
         return repr(value)[:1000]
     except Exception as error:
         return f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
 
 
-def describe(excinfo: pytest.ExceptionInfo[BaseException] | None) -> tuple[str, str, str]:
-    """A failure in one line, where it came from, and a text that is equal for equal failures."""
+def describe_failure(excinfo: pytest.ExceptionInfo[BaseException] | None) -> tuple[str, str, str]:
+    """Return a failure in one line, its location, and a text that is equal for equal failures."""
     if excinfo is None:
         return "", "", ""
     try:
-        said = str(excinfo.value)
+        message = str(excinfo.value)
     except Exception as error:
-        said = f"(its text cannot be had: {type(error).__name__})"
-    first = next((line for line in said.splitlines() if line.strip()), "")
+        message = f"(its message cannot be read: {type(error).__name__})"
+    first = next((line for line in message.splitlines() if line.strip()), "")
     brief = one_line(f"{excinfo.type.__name__}: {first}" if first else excinfo.type.__name__)
-    where = ""
+    location = ""
     for entry in reversed(excinfo.traceback):
         if is_users(str(entry.path)):
-            where = str(Frame(str(entry.path), entry.lineno + 1, entry.name))
+            location = str(Frame(str(entry.path), entry.lineno + 1, entry.name))
             break
     plain = re.sub(r"0x[0-9a-f]+", "0x", f"{excinfo.type.__module__}.{brief}")
-    return brief, where, f"{plain} at {where}"
+    return brief, location, f"{plain} at {location}"

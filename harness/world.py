@@ -21,7 +21,7 @@ Meeting = Callable[[str, str, str], "Met"]
 
 @dataclass(frozen=True)
 class World:
-    """The processes of one test, seen from one of them. Given to a test by the fixture ``world``."""
+    """The processes of one test, seen from one of them. The fixture ``world`` provides it."""
 
     rank: int
     size: int
@@ -47,31 +47,31 @@ class World:
     def barrier(self) -> None:
         """Wait until every rank is here. Needs no process group."""
         __tracebackhide__ = True
-        self._come("barrier()", "", "")
+        self._reach("barrier()", "", "")
 
     def all_agree(self, value: Any) -> None:
         """Fail, on every rank, unless all ranks brought an equal value (tensors: bit for bit)."""
         __tracebackhide__ = True
-        met = self._come("all_agree()", digest(value), _short(value))
+        met = self._reach("all_agree()", digest(value), _short(value))
         if len(set(met.digests)) > 1:
             groups: dict[str, list[int]] = {}
-            for rank, one in enumerate(met.digests):
-                groups.setdefault(one, []).append(rank)
-            told = sorted(groups.values(), key=lambda ranks: (len(ranks), ranks))
-            lines = [f"  {ranks_text(ranks)}: {met.texts[ranks[0]]}" for ranks in told]
+            for rank, value_digest in enumerate(met.digests):
+                groups.setdefault(value_digest, []).append(rank)
+            smallest_first = sorted(groups.values(), key=lambda ranks: (len(ranks), ranks))
+            lines = [f"  {ranks_text(ranks)}: {met.texts[ranks[0]]}" for ranks in smallest_first]
             raise AssertionError("ranks disagree\n" + "\n".join(lines))
 
     def somebody_left(self) -> bool:
-        """Wait until every rank is here or past here, and say whether one has gone past, or ended its test."""
+        """Wait until every rank is at this point or past it; return whether a rank went past it or ended its test."""
         met = self._meet("somebody_left()", "", "")
         return bool(met.missing) or len(set(met.points)) > 1
 
-    def _come(self, what: str, brought: str, text: str) -> Met:
+    def _reach(self, call: str, brought: str, text: str) -> Met:
         __tracebackhide__ = True
         frame = users_frame(2)
-        met = self._meet(f"{what} at {frame}", brought, text)
+        met = self._meet(f"{call} at {frame}", brought, text)
         if met.missing:
-            raise AssertionError(f"{ranks_text(met.missing)} ended without coming to {what} at {frame}")
+            raise AssertionError(f"{ranks_text(met.missing)} ended without coming to {call} at {frame}")
         kinds = {point.split(" at ")[0] for point in met.points}
         if len(kinds) > 1:
             lines = [f"  rank {rank}: {point}" for rank, point in enumerate(met.points)]
@@ -79,33 +79,33 @@ class World:
         return met
 
 
-_here: list[World] = []  # a rank is in one world at a time; empty in the controller
+_current: list[World] = []  # a rank is in one world at a time; empty in the controller
 
 
 def current_world() -> World:
-    """The world that this process is a rank of; for code that no fixture reaches."""
+    """Return the world that this process is a rank of; for code that cannot ask for a fixture."""
     __tracebackhide__ = True
-    if not _here:
+    if not _current:
         raise MisuseError(
             "this process is not a rank of a world: mark the test with @pytest.mark.world(n), "
             "or ask for the fixture `world`"
         )
-    return _here[-1]
+    return _current[-1]
 
 
 def enter(world: World) -> None:
-    """For the rank's process: from now on this is its world."""
-    _here[:] = [world]
+    """Make this the world of the rank's process."""
+    _current[:] = [world]
 
 
 def rank_seed(nodeid: str, run: int, rank: int) -> int:
-    """A rank's seed: of its own, and the same whenever this test runs with the same ``--world-seed``."""
+    """Return a rank's own seed, the same whenever this test runs with the same ``--world-seed``."""
     base = int.from_bytes(hashlib.sha256(f"{nodeid} {run}".encode()).digest()[:4], "big")
     return (base + rank * 1_000_003) % 2**31
 
 
 def ranks_text(ranks: list[int]) -> str:
-    """``rank 1``, ``ranks 0-3``, ``ranks 0,2,3``."""
+    """Return ``rank 1``, ``ranks 0-3`` or ``ranks 0,2,3``."""
     ranks = sorted(ranks)
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
@@ -115,7 +115,7 @@ def ranks_text(ranks: list[int]) -> str:
 
 
 def few_ranks_text(ranks: list[int], most: int = 8) -> str:
-    """The same where there is little room: of many ranks in no row, the first and how many they are."""
+    """Return the same, shortened: if many ranks form no range, their number and the first of them."""
     text = ranks_text(ranks)
     if len(ranks) <= most or "-" in text:
         return text
@@ -123,7 +123,7 @@ def few_ranks_text(ranks: list[int], most: int = 8) -> str:
 
 
 def digest(value: Any) -> str:
-    """Equal for equal values on different ranks, whatever objects they are."""
+    """Return a digest that is equal for equal values on different ranks, whatever objects hold them."""
     state = hashlib.sha256()
     _feed(state.update, value)
     return state.hexdigest()
@@ -139,8 +139,8 @@ def _feed(update: Callable[[bytes], None], value: Any) -> None:
             _feed(update, value[key])
     elif isinstance(value, (list, tuple)):
         update(f"{type(value).__name__} {len(value)} ".encode())
-        for one in value:
-            _feed(update, one)
+        for member in value:
+            _feed(update, member)
     elif isinstance(value, (set, frozenset)):
         _feed(update, sorted(map(repr, value)))
     else:
@@ -148,22 +148,22 @@ def _feed(update: Callable[[bytes], None], value: Any) -> None:
 
 
 def _feed_tensor(update: Callable[[bytes], None], tensor: Any) -> None:
-    """Without numpy, which torch does not require and which has no bfloat16."""
+    """Feed a tensor without numpy, which torch does not require and which has no bfloat16."""
     layout = str(tensor.layout)
     update(f"tensor {tensor.dtype} {tuple(tensor.shape)} {layout} ".encode())
     if tensor.is_meta:
         return
-    if layout in _PARTS:
+    if layout in _SPARSE_PARTS:
         whole = tensor.coalesce() if layout == "torch.sparse_coo" else tensor
-        for part in _PARTS[layout]:
+        for part in _SPARSE_PARTS[layout]:
             _feed_tensor(update, getattr(whole, part)())
         return
     plain = tensor.cpu().resolve_conj().resolve_neg().contiguous()
     update(ctypes.string_at(plain.data_ptr(), plain.numel() * plain.element_size()) if plain.numel() else b"")
 
 
-#: What the values of a sparse tensor are made of.
-_PARTS = {
+#: The methods that return the parts of a sparse tensor, by layout.
+_SPARSE_PARTS = {
     "torch.sparse_coo": ("indices", "values"),
     **dict.fromkeys(("torch.sparse_csr", "torch.sparse_bsr"), ("crow_indices", "col_indices", "values")),
     **dict.fromkeys(("torch.sparse_csc", "torch.sparse_bsc"), ("ccol_indices", "row_indices", "values")),

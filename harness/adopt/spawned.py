@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from everyrank.adopt.recognise import HOME
 from everyrank.parts import Parts, Start
-from everyrank.seeds import sow
+from everyrank.seeds import seed_generators
 
 if TYPE_CHECKING:
     from everyrank.rank import Rank
@@ -65,7 +65,7 @@ def _run_test(self: Any, test_name: str, parent_pipe: Any) -> None:
 def seed_as_torch_does() -> None:
     """All ranks alike: tests that are written for torch's harness count on it."""
     common: Any = sys.modules["torch.testing._internal.common_utils"]
-    sow(common.SEED)
+    seed_generators(common.SEED)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from everyrank.seeds import sow
+from everyrank.seeds import seed_generators
 from everyrank.testcase.equality import Strictness, difference
 
 #: What torch's test cases seed with.
@@ -24,7 +24,7 @@ with contextlib.suppress(ImportError):
 
 def set_rng_seed(seed: int | None = None) -> None:
     """Seed torch, Python and numpy: all ranks alike, as tests of this kind count on."""
-    sow(SEED if seed is None else seed)
+    seed_generators(SEED if seed is None else seed)
 
 
 @contextlib.contextmanager
