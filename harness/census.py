@@ -77,10 +77,10 @@ class Census:
         self._looks.append(look)
         asked_before = self._answered is not None and self._answered.switches == look.switches
         if len(self._looks) >= _LOOKS and not asked_before:
-            self._asked_at = look.at
+            self._asked_at = look.time
             if not all(_ask(path(self._folder, pid)) for pid in pids):
                 self._answered = look
-                self.forget(look.at)
+                self.forget(look.time)
 
     def _listen(
         self, look: stillness.Look | None, pids: Sequence[int | None], ended: Collection[int]
@@ -101,10 +101,10 @@ class Census:
     ) -> dict[int, WitnessStatement] | None:
         heard, before = self._heard, self._looks[0]
         self._answered = look
-        self.forget(look.at)
+        self.forget(look.time)
         witnesses = frozenset((pid or 0, heard[rank].thread) for rank, pid in enumerate(pids))
         idle = frozenset((pids[rank] or 0, pids[rank] or 0) for rank in ended)
-        still = look.still_since(before, but=witnesses | idle)
+        still = look.still_since(before, excluding=witnesses | idle)
         return heard if still and all(map(stillness.sleeps_for_ever, look.unknown - witnesses)) else None
 
 

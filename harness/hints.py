@@ -1,4 +1,4 @@
-"""What to do about errors of torch's whose cause, in a test on ranks, is known."""
+"""Advice for errors of torch whose cause is known in a multi-rank test."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _ASK_IN_FIXTURE = (
     "scope `function`, and let it ask for `process_group`."
 )
 _TWICE = (
-    "The fixture `process_group` has opened the default group already. Code that calls init_process_group() itself\n"
-    "wants a test that asks for `world` instead."
+    "The fixture `process_group` has opened the default group already. For code that calls init_process_group()\n"
+    "itself, let the test ask for `world` instead."
 )
 
 
 def hint(error: BaseException, when: str, group_is_ours: bool) -> str:
-    """What to do about this error in this phase, or nothing."""
+    """Return advice for this error in this phase, or an empty text."""
     try:
         text = str(error)
     except Exception:  # the user's own class
@@ -36,6 +36,6 @@ def hint(error: BaseException, when: str, group_is_ours: bool) -> str:
 
 
 def add_hint(report: pytest.TestReport, advice: str) -> None:
-    """Below the traceback."""
+    """Add the advice below the traceback."""
     if isinstance(report.longrepr, ExceptionRepr):
         report.longrepr.addsection("hint", advice)

@@ -1,4 +1,4 @@
-"""What the ranks of a test left behind, as its report tells it: line by line, or briefly beside a failure."""
+"""Lists what the ranks of a test left behind, for its report: in full, or briefly beside a failure."""
 
 from __future__ import annotations
 
@@ -10,48 +10,49 @@ from everyrank.verdict import Fates
 from everyrank.warned import folded
 from everyrank.world import ranks_text
 
-#: Beside a failure leaks get so many lines.
-_MOST = 2
+#: The number of lines for leaks beside a failure.
+_LINES_BESIDE_FAILURE = 2
 
-#: From this verbosity on (-vv) they get a line each there, too.
+#: The verbosity (-vv) from which all leaks are listed there, too.
 ALL_LEAKS = 2
 
-#: How many of each thing each rank left, by kind and name.
+#: How many of each thing each rank left, by kind and description.
 LeftBehind = dict[tuple[str, str], Counter[int]]
 
 
 def left_behind(fates: Fates) -> LeftBehind:
+    """Count the leaks of all ranks."""
     left: LeftBehind = {}
     for fate in fates.ranks:
         for leak in fate.record.leaks if fate.record else ():
-            what = re.sub(r"^(socket|pipe):\[\d+\]", r"\1", leak.description)
-            left.setdefault((leak.kind, what), Counter())[fate.rank] += 1
+            description = re.sub(r"^(socket|pipe):\[\d+\]", r"\1", leak.description)
+            left.setdefault((leak.kind, description), Counter())[fate.rank] += 1
     return left
 
 
 def leak_lines(fates: Fates) -> list[str]:
-    """``ranks 0-3 left a thread: Thread-1``: one line for all that is alike, however many ranks left it."""
+    """Return lines such as ``ranks 0-3 left a thread: Thread-1``, one for all equal leaks of all ranks."""
     return _lines(left_behind(fates))
 
 
 def folded_leak_lines(fates: Fates) -> list[str]:
-    """The same where a port that the system chose, say, is no difference."""
+    """Return the same lines, but ignore differences that chance makes, such as a port that the system chose."""
     left: LeftBehind = {}
-    for (kind, what), counts in left_behind(fates).items():
-        left.setdefault((kind, folded(what)), Counter()).update(counts)
+    for (kind, description), counts in left_behind(fates).items():
+        left.setdefault((kind, folded(description)), Counter()).update(counts)
     return _lines(left)
 
 
 def lines_beside_failure(fates: Fates) -> list[str]:
-    """The same in a line or two, so that a failure is not buried: an exception leaves much behind that would have
-    been closed without it."""
+    """Return one or two lines, so that the failure stays visible: an exception leaves much behind that the test
+    would have closed without it."""
     left = left_behind(fates)
     raised = {fate.rank for fate in fates.ranks if fate.phases("failed") or fate.phases("xfailed")}
     explained = {key: counts for key, counts in left.items() if counts.keys() <= raised}
     lines = [_when_failed(explained)] if explained else []
     rest = sorted(left.keys() - explained.keys(), key=lambda key: (list(KINDS).index(key[0]), key[1]))
     others = _lines({key: left[key] for key in rest})
-    room = _MOST - len(lines)
+    room = _LINES_BESIDE_FAILURE - len(lines)
     if len(others) > room:
         more = len(others) - room
         others[room - 1 :] = [f"{others[room - 1]}, and {more} more leak{'s' if more > 1 else ''} (-vv shows all)"]
@@ -60,11 +61,11 @@ def lines_beside_failure(fates: Fates) -> list[str]:
 
 def _lines(left: LeftBehind) -> list[str]:
     lines = []
-    for (kind, what), counts in left.items():
+    for (kind, description), counts in left.items():
         for count in sorted(set(counts.values())):
             ranks = [rank for rank, counted in counts.items() if counted == count]
             each = " each" if count > 1 and len(ranks) > 1 else ""
-            lines.append(f"{ranks_text(ranks)} left {_noun(kind, count)}{each}: {what}")
+            lines.append(f"{ranks_text(ranks)} left {_noun(kind, count)}{each}: {description}")
     return lines
 
 
@@ -73,10 +74,10 @@ def _when_failed(left: LeftBehind) -> str:
     kinds: dict[str, Counter[int]] = {}
     for (kind, _), counts in left.items():
         kinds.setdefault(kind, Counter()).update(counts)
-    what = ", ".join(_noun(kind, max(kinds[kind].values())) for kind in KINDS if kind in kinds)
+    things = ", ".join(_noun(kind, max(kinds[kind].values())) for kind in KINDS if kind in kinds)
     if len(left) == 1:
-        what += f": {next(iter(left))[1]}"
-    return f"{ranks_text(ranks)} left when {'it' if len(ranks) == 1 else 'they'} failed: {what}"
+        things += f": {next(iter(left))[1]}"
+    return f"{ranks_text(ranks)} left when {'it' if len(ranks) == 1 else 'they'} failed: {things}"
 
 
 def _noun(kind: str, count: int) -> str:

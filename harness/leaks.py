@@ -1,7 +1,7 @@
-"""What a test leaves behind on a rank.
+"""Finds what a test leaves behind on a rank.
 
 A snapshot names everything that a process holds; a leak is what a later snapshot has in addition.
-What a fixture of a wider scope made during its own setup is that fixture's, and no leak of the test.
+Things that a fixture of a wider scope made during its own setup belong to that fixture and are no leaks of the test.
 """
 
 from __future__ import annotations
@@ -26,28 +26,29 @@ from everyrank.record import Leak
 
 Snapshot = dict[tuple[str, str], str]
 
-#: What is not made but changed. Reason enough to end a warm world.
+#: Kinds of things that a test changes instead of making. A change ends a warm world.
 _STATE = {"env", "state", "signal"}
 
-#: What drivers keep open; what torch's faulty RPC agent keeps of its rings after its shutdown (an agent that a test
-#: leaves behind is told of by itself); and what a tensor keeps, as long as it lives, once it went to another process.
-_NOBODYS_FILES = ("/dev/nvidia", "/proc/", "/memfd:tensorpipe", "/dev/shm/torch_")
+#: Files that are no leaks: files that drivers keep open; the rings that torch's faulty RPC agent keeps after its
+#: shutdown (an agent that a test leaves behind is reported as such); and the shared memory of a tensor that was sent
+#: to another process, open as long as the tensor lives.
+_IGNORED_FILES = ("/dev/nvidia", "/proc/", "/memfd:tensorpipe", "/dev/shm/torch_")
 
-#: libuv, which RPC agents run on, opens these with its first loop and keeps them as long as the process lives.
-_OF_AN_AGENT = ("pipe:", "anon_inode:[event")
+#: libuv, which RPC agents use, opens these with its first loop and keeps them as long as the process lives.
+_OPENED_BY_LIBUV = ("pipe:", "anon_inode:[event")
 
-#: What a process group or an RPC agent holds: as long as one is there it is told of, and not of each of these.
+#: Files that a process group or an RPC agent holds. If one is left, it is reported and these files are not.
 _HELD = ("socket:", "pipe:", "anon_inode:", "/dev/null", "/dev/infiniband")
 _HOLDERS = {"process-group", "rpc-agent"}
 
-#: No leak, and yet the end of a warm world.
+#: No leak, but a world in which an agent has run is not kept.
 _AGENT_HAS_RUN = ("state", "whether an RPC agent has run")
 
-#: Variables that libraries set for themselves, once, when they are first used.
-_LIBRARIES_VARIABLES = ("TORCHINDUCTOR_", "TRITON_", "KMP_")
+#: Prefixes of variables that libraries set for themselves when they are first used.
+_LIBRARY_VARIABLES = ("TORCHINDUCTOR_", "TRITON_", "KMP_")
 
-#: How a library that is imported in a test finds what is looked at here.
-_AT_FIRST = {
+#: The initial values of the state of torch, for a test that imports it first.
+_INITIAL_STATE = {
     "default dtype": "torch.float32",
     "grad mode": "True",
     "intra-op threads": "1",  # since ranks have OMP_NUM_THREADS=1
@@ -56,33 +57,33 @@ _AT_FIRST = {
     "precision of float32 products": "highest",
 }
 
-#: Of so many sockets, or groups, each is told by itself.
+#: Up to this many sockets, or groups, are listed one by one.
 _FEW = 4
 
-_SETTLE = 0.1  # a thread or a child that is on its way out gets this long
-_BUSY_SETTLE = 2.0  # or this long, while it has something to do: on a busy machine ways are long
+_SETTLE = 0.1  # seconds that a thread or a child gets to end
+_BUSY_SETTLE = 2.0  # seconds if it is working: on a busy host its end takes longer
 
 
 def snapshot() -> Snapshot:
-    """Everything that this process holds, by kind and key."""
+    """Return everything that this process holds, by kind and name."""
     now: Snapshot = {}
     for pid in _children():
         now["process", str(pid)] = _command(pid)
-    nobodys = helpers.threads() | {threading.main_thread()}
+    ignored = helpers.threads() | {threading.main_thread()}
     for thread in threading.enumerate():
-        # What threading calls a dummy is a thread of C++ that ran Python once, and stays listed when it has ended.
-        if thread not in nobodys and not isinstance(thread, threading._DummyThread):
+        # A dummy of threading's is a C++ thread that ran Python once; it stays listed after its end.
+        if thread not in ignored and not isinstance(thread, threading._DummyThread):
             now["thread", str(thread.ident)] = thread.name
-    spoken_by = helpers.descriptors()
+    of_helpers = helpers.descriptors()
     for fd in names("/proc/self/fd"):
-        if fd in spoken_by:
+        if fd in of_helpers:
             continue
         try:
             status = os.fstat(int(fd))
             target = _target(fd, status.st_dev, status.st_ino)
         except OSError:
             continue
-        if not target.startswith(_NOBODYS_FILES):
+        if not target.startswith(_IGNORED_FILES):
             now["fd", fd] = target
     for name in names("/dev/shm"):
         now["shm", name] = name
@@ -123,8 +124,8 @@ def _add_torch(now: Snapshot) -> None:
     if c10d is not None:
         for group, name in dict(c10d._world.pg_names).items():
             now["process-group", str(name)] = f"{type(group).__name__} {name!r} of {group.size()} ranks"
-    # torch's RRef context is not usable again after a shutdown: a second agent of the same process never deletes
-    # its references, and a graceful end of it waits for ever. Where an agent has run, a world is not kept.
+    # torch's RRef context cannot be used again after a shutdown: a second agent of the same process never deletes
+    # its references, and its graceful end waits for ever. So a world in which an agent has run is not kept.
     if _agent_has_run():
         now[_AGENT_HAS_RUN] = "yes"
     api = sys.modules.get("torch.distributed.rpc.api")
@@ -133,7 +134,7 @@ def _add_torch(now: Snapshot) -> None:
 
 
 def lasting(before: Snapshot) -> Snapshot:
-    """What is new or changed since; but for shared memory of other processes, and what a note of pytest's is."""
+    """Return what is new or changed, except other processes' shared memory and pytest's own variable."""
     left = difference(before, snapshot())
     for key in [key for key in left if key[0] == "shm" and not _maps_shared_memory(key[1])]:
         del left[key]
@@ -142,7 +143,7 @@ def lasting(before: Snapshot) -> Snapshot:
 
 
 def difference(before: Snapshot, after: Snapshot) -> Snapshot:
-    """What is new or changed; and state that went away, such as an environment variable."""
+    """Return what is new or changed, and state that is gone, such as a removed environment variable."""
     new = {key: value for key, value in after.items() if before.get(key) != value and not _shrank(key, before, value)}
     for key, value in before.items():
         if key[0] in _STATE and key not in after:
@@ -155,7 +156,7 @@ def _shrank(key: tuple[str, str], before: Snapshot, value: str) -> bool:
 
 
 class Watch:
-    """Watches one test on one rank. What is left in one of the ``swept`` folders is removed by others."""
+    """Watches one test on one rank. Files left in one of the ``swept`` folders are removed elsewhere."""
 
     def __init__(self, swept: tuple[str, ...] = ()) -> None:
         self._swept = tuple(folder.rstrip(os.sep) + os.sep for folder in swept)
@@ -165,7 +166,7 @@ class Watch:
 
     @contextlib.contextmanager
     def allowing(self) -> Iterator[None]:
-        """What is made in here is not the test's: a wider fixture's setup, a group that is kept."""
+        """Ignore what is made in this context: by a wider fixture's setup, or for a group that is kept."""
         before, files = snapshot(), set(ORIGINS.temporary)
         try:
             yield
@@ -179,25 +180,25 @@ class Watch:
                     self._before[key] = value
 
     def leaks(self) -> tuple[list[Leak], list[str]]:
-        """The leaks, and what else of the test keeps this process from serving another."""
+        """Return the leaks, and further reasons why this process cannot serve another test."""
         left = self._left()
         files = self._files()
         if files or any(kind not in _STATE for kind, _ in left):
             gc.collect()
             left, files = self._settled(), self._files()
         ORIGINS.listening = False
-        untold = {key for key, value in left.items() if key == _AGENT_HAS_RUN or _is_of_a_debugger(key, value)}
-        told = {key: value for key, value in left.items() if key not in untold}
-        if any(kind in _HOLDERS for kind, _ in told):
-            told = {key: value for key, value in told.items() if not _is_held(key, value)}
-        counts = Counter("socket" if value.startswith("socket:") else kind for (kind, _), value in told.items())
+        no_leaks = {key for key, value in left.items() if key == _AGENT_HAS_RUN or _is_of_a_debugger(key, value)}
+        leaked = {key: value for key, value in left.items() if key not in no_leaks}
+        if any(kind in _HOLDERS for kind, _ in leaked):
+            leaked = {key: value for key, value in leaked.items() if not _is_held(key, value)}
+        counts = Counter("socket" if value.startswith("socket:") else kind for (kind, _), value in leaked.items())
         many = {kind for kind, count in counts.items() if count > _FEW}
-        leaks = [leaktexts.leak(key, value, self._before.get(key), many) for key, value in sorted(told.items())]
+        leaks = [leaktexts.as_leak(key, value, self._before.get(key), many) for key, value in sorted(leaked.items())]
         leaks += [leaktexts.file_leak(path) for path in files if path not in left.values()]
-        return leaks, ["ran an RPC agent" if key == _AGENT_HAS_RUN else "was debugged" for key in sorted(untold)]
+        return leaks, ["ran an RPC agent" if key == _AGENT_HAS_RUN else "was debugged" for key in sorted(no_leaks)]
 
     def _settled(self) -> Snapshot:
-        """What is left when whatever is on its way out is gone."""
+        """Wait for threads and processes that are about to end; return what is left."""
         began = time.monotonic()
         used: dict[str, tuple[int, bool]] = {}
         while True:
@@ -207,14 +208,14 @@ class Watch:
                 return left
             tasks = [_task(key) for key in runs]
             before, used = used, {task: _processor_time(task) for task in tasks}
-            # One that has ended since it was seen has no task any more: the next look is without it.
+            # A thread that has ended since the snapshot has no task any more: the next snapshot is without it.
             idle = all(task and before.get(task) == (ticks, False) for task, (ticks, _) in used.items())
             if idle and time.monotonic() - began > _SETTLE:
                 return left
             time.sleep(0.005)
 
     def _files(self) -> list[str]:
-        """What tempfile made for the test and is still there."""
+        """Return the files that tempfile made for the test and that still exist."""
         made = [path for path in ORIGINS.temporary if path not in self._allowed and not path.startswith(self._swept)]
         return [path for path in made if os.path.lexists(path)]
 
@@ -223,45 +224,45 @@ class Watch:
         foreign: list[tuple[str, str]] = []
         if _agent_has_run():
             foreign += [
-                key for key, target in left.items() if target.startswith(_OF_AN_AGENT) and _is_held(key, target)
+                key for key, target in left.items() if target.startswith(_OPENED_BY_LIBUV) and _is_held(key, target)
             ]
         foreign += [key for key, value in left.items() if key[0] == "signal" and helpers.is_handler(value)]
-        foreign += [key for key in left if key[0] == "env" and _is_nobodys(key[1])]
-        foreign += [key for key, value in left.items() if key not in self._before and is_librarys_own(key, value)]
+        foreign += [key for key in left if key[0] == "env" and _is_set_by_library(key[1])]
+        foreign += [key for key, value in left.items() if key not in self._before and is_initial_state(key, value)]
         for key in foreign:
             del left[key]
         return left
 
 
-def _is_nobodys(variable: str) -> bool:
-    """Whether no test is to blame for a change of the environment: the next test simply starts from it.
+def _is_set_by_library(variable: str) -> bool:
+    """Return whether a library set this variable, so that no test is to blame: the next test starts from its value.
 
-    Whoever imports a library first would make it, and there is no way back.
+    The first import or use of the library sets it in any test, and a library is never unloaded.
     """
     setter = ORIGINS.setter(variable)
-    return setter == "import" or (setter != "user" and variable.startswith(_LIBRARIES_VARIABLES))
+    return setter == "import" or (setter != "user" and variable.startswith(_LIBRARY_VARIABLES))
 
 
-def is_librarys_own(key: tuple[str, str], value: str) -> bool:
-    """Whether there was nothing to look at before the test, since nobody had imported torch or numpy."""
+def is_initial_state(key: tuple[str, str], value: str) -> bool:
+    """Return whether this is the initial state of torch or numpy, which the test imported first."""
     kind, name = key
-    return kind == "state" and (name.startswith("generator of ") or _AT_FIRST.get(name) == value)
+    return kind == "state" and (name.startswith("generator of ") or _INITIAL_STATE.get(name) == value)
 
 
 def _is_of_a_debugger(key: tuple[str, str], value: str) -> bool:
-    """Whether a person has debugged this rank."""
+    """Return whether this is the signal handler of a debugger that a user opened."""
     return key == ("signal", "SIGINT") and "Pdb.sigint_handler" in value
 
 
 def _is_held(key: tuple[str, str], value: str) -> bool:
-    """Whether it is what C++ opens for a group or an agent."""
+    """Return whether C++ code opened this for a group or an agent."""
     if key[0] == "shm":
         return value.startswith("nccl-")
     return key[0] == "fd" and value.startswith(_HELD) and not ORIGINS.is_pythons(int(key[1]), value)
 
 
 def _task(key: tuple[str, str]) -> str:
-    """Where the kernel tells what a thread or a process is doing; nowhere for a thread that has ended."""
+    """Return the path of the kernel's counters of a thread or a process; empty if the thread has ended."""
     kind, name = key
     if kind == "process":
         return f"/proc/{name}/stat"
@@ -270,27 +271,27 @@ def _task(key: tuple[str, str]) -> str:
 
 
 def _processor_time(task: str) -> tuple[int, bool]:
-    """What it has used, in ticks, and whether it wants more just now."""
+    """Return the processor time used, in ticks, and whether the task runs or waits for a disk now."""
     with contextlib.suppress(OSError), open(task) as file:
         fields = file.read().rpartition(")")[2].split()
         return int(fields[11]) + int(fields[12]), fields[0] in "RD"
     return 0, False
 
 
-def swept(config: Any, run: str) -> tuple[str, ...]:
-    """Folders that are removed after the test, whatever it leaves in them."""
+def swept_folders(config: Any, run: str) -> tuple[str, ...]:
+    """Return the folders that are removed after the test or the run, with all files in them."""
     factory = getattr(config, "_tmp_path_factory", None)
     return (run, str(factory.getbasetemp())) if factory is not None else (run,)
 
 
 @functools.lru_cache(maxsize=4096)
 def _target(fd: str, device: int, inode: int) -> str:
-    """What a file descriptor is open on. Looked up once for each file: reading 30 links costs more than the rest."""
+    """Return what a file descriptor is open on. The cache saves reading 30 links, which costs more than the rest."""
     return os.readlink(f"/proc/self/fd/{fd}")
 
 
 def _maps_shared_memory(name: str) -> bool:
-    """Whether a file in /dev/shm is ours: named after this process, or mapped by it, under whatever name."""
+    """Return whether a file in /dev/shm is named after this process or mapped by it."""
     if f"_{os.getpid()}_" in name:
         return True
     with contextlib.suppress(OSError), open("/proc/self/maps") as maps:
@@ -300,7 +301,7 @@ def _maps_shared_memory(name: str) -> bool:
 
 
 def _environment() -> Iterator[tuple[str, str]]:
-    """``os.environ.items()``, which encodes and decodes every name, four times a test on every rank."""
+    """Yield ``os.environ.items()`` faster: that would convert every name, four times a test on every rank."""
     raw: Any = getattr(os.environ, "_data", os.environ)
     return ((_text(name), _text(value)) for name, value in raw.items())
 
@@ -320,6 +321,7 @@ def _working_directory() -> str:
 
 
 def names(folder: str) -> list[str]:
+    """Return the names in a folder; none if the folder cannot be read."""
     try:
         return os.listdir(folder)
     except OSError:
@@ -327,15 +329,15 @@ def names(folder: str) -> list[str]:
 
 
 def _children() -> list[int]:
-    """The child processes that somebody started: not Python's own helpers, but what its fork server forked."""
-    ours, helping = children(), helpers.processes()
+    """Return the child processes, with those of Python's fork server and without Python's own helpers."""
+    own, of_helpers = children(), helpers.processes()
     server = helpers.fork_server()
-    forked = children(server) if server is not None and server in ours else []
-    return [pid for pid in [*ours, *forked] if pid not in helping]
+    forked = children(server) if server is not None and server in own else []
+    return [pid for pid in [*own, *forked] if pid not in of_helpers]
 
 
 def _command(pid: int) -> str:
     with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
-        words = file.read().replace(b"\0", b" ").decode("utf-8", "replace").strip()
-        return f"pid {pid}: {words[:200]}"
+        command = file.read().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+        return f"pid {pid}: {command[:200]}"
     return f"pid {pid}"

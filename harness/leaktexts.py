@@ -1,4 +1,4 @@
-"""Leaks in words: what was left, what it was before, and where in the user's code it came from."""
+"""Describes leaks: what was left, what it was before, and which line of the user's code made it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import threading
 from everyrank.origins import ORIGINS
 from everyrank.record import Leak
 
-#: The kinds of leaks, as they are told, one and many. What may explain others comes first.
+#: The kinds of leaks, as nouns in the singular and the plural. Kinds that may explain others come first.
 KINDS = {
     "process-group": ("a process group", "process groups"),
     "rpc-agent": ("an RPC agent", "RPC agents"),
@@ -30,31 +30,31 @@ KINDS = {
 
 _TCP_LISTEN = "0A"
 
-#: How multiprocessing names them, by itself and in a rank.
+#: How multiprocessing names semaphores: in other processes, and in a rank.
 _SEMAPHORES = ("sem.mp-", "sem.everyrank-")
 
 
-def leak(key: tuple[str, str], value: str, before: str | None, many: set[str]) -> Leak:
-    """One difference between two snapshots; briefly where there are ``many`` of its kind, which are told as one."""
+def as_leak(key: tuple[str, str], value: str, before: str | None, many: set[str]) -> Leak:
+    """Describe one difference between two snapshots; without its name if there are ``many`` of its kind."""
     kind, name = key
     if kind == "process-group":
-        what = value.partition(" of ")[2] if kind in many else ""
-        return Leak(kind, (f"of {what}" if what else value) + _from("made", ORIGINS.of_group(name)))
+        size = value.partition(" of ")[2] if kind in many else ""
+        return Leak(kind, (f"of {size}" if size else value) + _from("made", ORIGINS.of_group(name)))
     if kind == "rpc-agent":
-        where = ORIGINS.of_agent()
-        return Leak(kind, f"started at {where}" if where else value)
+        location = ORIGINS.of_agent()
+        return Leak(kind, f"started at {location}" if location else value)
     if kind == "shm" and name.startswith(_SEMAPHORES):
-        return Leak(kind, "a semaphore of multiprocessing's")
+        return Leak(kind, "a semaphore of multiprocessing")
     if kind == "thread":
-        thread = next((one for one in threading.enumerate() if str(one.ident) == name), None)
+        thread = next((thread for thread in threading.enumerate() if str(thread.ident) == name), None)
         return Leak(kind, value + _from("started", ORIGINS.of_thread(thread) if thread is not None else ""))
     if kind == "process":
         return Leak(kind, value + _from("started", ORIGINS.of_process(value)))
     if kind == "fd" and value.startswith("socket:"):
-        where = ORIGINS.of_socket(int(name))
-        if "socket" in many and not where:
+        location = ORIGINS.of_socket(int(name))
+        if "socket" in many and not location:
             return Leak("socket", "opened by a library")
-        return Leak("socket", _socket(value) + _from("opened", where))
+        return Leak("socket", _socket(value) + _from("opened", location))
     if kind == "fd":
         return Leak(kind, value + _from("opened", ORIGINS.of_file(value) or ORIGINS.of_pipe(value)))
     if kind == "gpu-memory":
@@ -69,11 +69,12 @@ def leak(key: tuple[str, str], value: str, before: str | None, many: set[str]) -
 
 
 def file_leak(path: str) -> Leak:
+    """Describe a temporary file that a test left behind."""
     return Leak("temp-file", path + _from("made", ORIGINS.temporary.get(path, "")))
 
 
-def _from(verb: str, where: str) -> str:
-    return f", {verb} at {where}" if where else ""
+def _from(verb: str, location: str) -> str:
+    return f", {verb} at {location}" if location else ""
 
 
 def _changed(name: str, value: str, before: str | None) -> str:
@@ -83,20 +84,20 @@ def _changed(name: str, value: str, before: str | None) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without addresses, so that ranks tell the same."""
+    """Return the text without addresses, so that it is equal on all ranks."""
     return re.sub(r" at 0x[0-9a-f]+", "", text)
 
 
 def _socket(target: str) -> str:
-    """What /proc knows of a socket: ``TCP, listening on 127.0.0.1:29500``."""
+    """Describe a socket by /proc: ``TCP, listening on 127.0.0.1:29500``."""
     inode = target.removeprefix("socket:[").removesuffix("]")
     for protocol, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6), ("udp", socket.AF_INET)):
         for fields in _table(protocol):
             if len(fields) > 9 and fields[9] == inode:
-                here, there = _address(fields[1], family), _address(fields[2], family)
+                local, remote = _address(fields[1], family), _address(fields[2], family)
                 if protocol == "udp":
-                    return f"UDP, at {here}"
-                return f"TCP, listening on {here}" if fields[3] == _TCP_LISTEN else f"TCP, {here} to {there}"
+                    return f"UDP, at {local}"
+                return f"TCP, listening on {local}" if fields[3] == _TCP_LISTEN else f"TCP, {local} to {remote}"
     for fields in _table("unix"):
         if len(fields) > 6 and fields[6] == inode:
             return f"UNIX, {fields[7]}" if len(fields) > 7 else "UNIX"
@@ -110,8 +111,8 @@ def _table(name: str) -> list[list[str]]:
 
 
 def _address(text: str, family: int) -> str:
-    """The kernel writes 32-bit words in the machine's order."""
-    words, _, port = text.partition(":")
-    parts = [int(words[at : at + 8], 16) for at in range(0, len(words), 8)]
+    """Return an address as people write it; the kernel writes 32-bit words in the host's byte order."""
+    digits, _, port = text.partition(":")
+    parts = [int(digits[start : start + 8], 16) for start in range(0, len(digits), 8)]
     host = socket.inet_ntop(family, struct.pack(f"={len(parts)}I", *parts))
     return f"[{host}]:{int(port, 16)}" if family == socket.AF_INET6 else f"{host}:{int(port, 16)}"

@@ -1,4 +1,4 @@
-"""Where in the user's code a rank made what it holds: heard from Python's audit events while a test runs."""
+"""Records which line of the user's code made each thing that a rank holds, by Python's audit events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Literal
 from everyrank.frames import Frame, is_ours, is_users
 from everyrank.paths import is_stdlibs
 
-#: Whose code changed a variable: the user's, that of an installed package, or an import that runs such code.
+#: The code that changed a variable: the user's, an installed package's, or an import that runs a package's code.
 Setter = Literal["user", "package", "import"]
 
 _ENVIRONMENT = ("os.putenv", "os.unsetenv")
@@ -23,24 +23,24 @@ _C10D = "torch.distributed.distributed_c10d"
 
 
 class Origins:
-    """What one process has made since the last ``clear()``, and where: ``test_x.py:12``, or nothing if not known."""
+    """The locations in the user's code that made things since ``listen()``: ``test_x.py:12``, or "" if unknown."""
 
     def __init__(self) -> None:
         self.listening = False
-        self._installed = 0  # in this process: a fork has the hook of its parent
-        self.temporary: dict[str, str] = {}  # files and folders of tempfile's
+        self._installed = 0  # the process that installed the hook: a fork inherits it
+        self.temporary: dict[str, str] = {}  # files and folders that tempfile made
         self._opened: dict[str, str] = {}
         self._environment: dict[str, str] = {}
-        self._setters: dict[str, Setter] = {}  # of variables of the environment, by whoever set one last
+        self._setters: dict[str, Setter] = {}  # by variable: the code that set it last
         self._programs: list[tuple[str, str]] = []
         self._forks: set[str] = set()
         self._threads: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._sockets: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
-        self._pipes: dict[str, str] = {}  # by what /proc calls them
+        self._pipes: dict[str, str] = {}  # by their names in /proc
         self._groups: dict[str, str] = {}
         self._agent = ""
         self._wrapped: set[str] = set()
-        self._notes: dict[str, Callable[[Any, str], None]] = {
+        self._handlers: dict[str, Callable[[Any, str], None]] = {
             "tempfile.mkstemp": self._temporary,
             "tempfile.mkdtemp": self._temporary,
             "open": self._open,
@@ -53,88 +53,88 @@ class Origins:
         }
 
     def listen(self) -> None:
-        """From now on, and for this process alone."""
+        """Forget what is known and record from now on, in this process only."""
         self._setters.clear()
-        for heard in (self.temporary, self._opened, self._environment, self._programs, self._forks, self._pipes):
-            heard.clear()
+        for records in (self.temporary, self._opened, self._environment, self._programs, self._forks, self._pipes):
+            records.clear()
         if _hooks_disturb():
             self.listening = False
             return
         if not self._installed:
-            sys.addaudithook(self._hear)  # there is no way to take it out again
-            self._note_threads()
-            self._note_pipes()
-        self._note_groups_and_agents()
+            sys.addaudithook(self._on_event)  # a hook cannot be removed
+            self._record_threads()
+            self._record_pipes()
+        self._record_groups_and_agents()
         self._installed = os.getpid()
         self.listening = True
 
-    def _hear(self, event: str, args: Any) -> None:
-        """Called for each of Python's audit events: whatever is none of ours must cost nothing."""
-        if event in self._notes and self.listening:
-            where = _where(sys._getframe(1))
+    def _on_event(self, event: str, args: Any) -> None:
+        """Record one of Python's audit events. Events that are not recorded must cost nothing."""
+        if event in self._handlers and self.listening:
+            location = _users_location(sys._getframe(1))
             if event in _ENVIRONMENT:
                 self._setters[os.fsdecode(args[0])] = _setter(sys._getframe(1))
-            # That Python made a socket counts also where the line is not known: no library in C++ did.
-            if (where or event == "socket.__new__") and self._installed == os.getpid():
-                self._notes[event](args, where)
+            # A socket is recorded even if its line is unknown: then no C++ library made it.
+            if (location or event == "socket.__new__") and self._installed == os.getpid():
+                self._handlers[event](args, location)
 
-    def _temporary(self, args: Any, where: str) -> None:
-        self.temporary[os.path.abspath(os.fsdecode(args[0]))] = where
+    def _temporary(self, args: Any, location: str) -> None:
+        self.temporary[os.path.abspath(os.fsdecode(args[0]))] = location
 
-    def _open(self, args: Any, where: str) -> None:
+    def _open(self, args: Any, location: str) -> None:
         if isinstance(args[0], (str, bytes)):
-            self._opened[os.path.realpath(os.fsdecode(args[0]))] = where
+            self._opened[os.path.realpath(os.fsdecode(args[0]))] = location
 
-    def _putenv(self, args: Any, where: str) -> None:
-        self._environment[os.fsdecode(args[0])] = where
+    def _putenv(self, args: Any, location: str) -> None:
+        self._environment[os.fsdecode(args[0])] = location
 
-    def _popen(self, args: Any, where: str) -> None:
-        words = args[1] if not isinstance(args[1], (str, bytes)) else [args[1]]
-        self._programs.append((" ".join(os.fsdecode(word) for word in words), where))
+    def _popen(self, args: Any, location: str) -> None:
+        arguments = args[1] if not isinstance(args[1], (str, bytes)) else [args[1]]
+        self._programs.append((" ".join(os.fsdecode(argument) for argument in arguments), location))
 
-    def _fork(self, _: Any, where: str) -> None:
-        self._forks.add(where)
+    def _fork(self, _: Any, location: str) -> None:
+        self._forks.add(location)
 
-    def _note_threads(self) -> None:
-        """Not every Python tells of threads."""
+    def _record_threads(self) -> None:
+        """Wrap the start of threads: not every release of Python has an audit event for it."""
         start = threading.Thread.start
 
         @functools.wraps(start)
-        def noted(thread: threading.Thread) -> None:
+        def recorded(thread: threading.Thread) -> None:
             if self.listening:
-                self._threads[thread] = _where(sys._getframe(1))
+                self._threads[thread] = _users_location(sys._getframe(1))
             start(thread)
 
-        threading.Thread.start = noted  # type: ignore[method-assign, assignment]
+        threading.Thread.start = recorded  # type: ignore[method-assign, assignment]
 
-    def _note_pipes(self) -> None:
-        """Python tells of no pipe."""
+    def _record_pipes(self) -> None:
+        """Wrap os.pipe: Python has no audit event for it."""
         pipe = os.pipe
 
         @functools.wraps(pipe)
-        def noted() -> tuple[int, int]:
+        def recorded() -> tuple[int, int]:
             made = pipe()
             if self.listening:
-                self._pipes[f"pipe:[{os.fstat(made[0]).st_ino}]"] = _where(sys._getframe(1))
+                self._pipes[f"pipe:[{os.fstat(made[0]).st_ino}]"] = _users_location(sys._getframe(1))
             return made
 
-        os.pipe = noted
+        os.pipe = recorded
 
-    def _note_groups_and_agents(self) -> None:
-        """By functions that torch keeps to itself: of the public ones users have names of their own."""
+    def _record_groups_and_agents(self) -> None:
+        """Wrap private functions of torch: users import the public ones under names that cannot be wrapped."""
 
-        def group(before: set[str], where: str) -> None:
-            self._groups.update(dict.fromkeys(_group_names() - before, where))
+        def record_group(before: set[str], location: str) -> None:
+            self._groups.update(dict.fromkeys(_group_names() - before, location))
 
-        def agent(_: set[str], where: str) -> None:
-            self._agent = where
+        def record_agent(_: set[str], location: str) -> None:
+            self._agent = location
 
-        # The first gives a group its name; older releases of torch have the second alone.
-        self._wrap(_C10D, ("_register_pg_in_world", "_new_process_group_helper"), group)
-        self._wrap("torch.distributed.rpc.api", ("_init_rpc_states",), agent)
+        # The first gives a group its name; older releases of torch have only the second.
+        self._wrap(_C10D, ("_register_pg_in_world", "_new_process_group_helper"), record_group)
+        self._wrap("torch.distributed.rpc.api", ("_init_rpc_states",), record_agent)
 
-    def _wrap(self, module: str, names: tuple[str, ...], note: Callable[[set[str], str], None]) -> None:
-        """Call ``note`` after the first of these functions that the module has, once it is imported."""
+    def _wrap(self, module: str, names: tuple[str, ...], record: Callable[[set[str], str], None]) -> None:
+        """Call ``record`` after the first of these functions that exists, if the module is imported."""
         imported: Any = sys.modules.get(module)
         name = next((name for name in names if hasattr(imported, name)), None)
         if name is None or module in self._wrapped:
@@ -143,17 +143,17 @@ class Origins:
         function = getattr(imported, name)
 
         @functools.wraps(function)
-        def noted(*args: Any, **keywords: Any) -> Any:
+        def recorded(*args: Any, **keywords: Any) -> Any:
             before = _group_names()
             made = function(*args, **keywords)
             if self.listening:
-                note(before, _where(sys._getframe(1)))
+                record(before, _users_location(sys._getframe(1)))
             return made
 
-        setattr(imported, name, noted)
+        setattr(imported, name, recorded)
 
-    def _socket(self, args: Any, where: str) -> None:
-        self._sockets[args[0]] = where
+    def _socket(self, args: Any, location: str) -> None:
+        self._sockets[args[0]] = location
 
     # --- answers -----------------------------------------------------------------------------------
 
@@ -167,13 +167,13 @@ class Origins:
         return self._of_socket(fd) or ""
 
     def _of_socket(self, fd: int) -> str | None:
-        return next((where for known, where in list(self._sockets.items()) if known.fileno() == fd), None)
+        return next((location for known, location in list(self._sockets.items()) if known.fileno() == fd), None)
 
     def of_pipe(self, target: str) -> str:
         return self._pipes.get(target, "")
 
     def is_pythons(self, fd: int, target: str) -> bool:
-        """Whether Python code made this pipe or socket, as far as it was listened to."""
+        """Return whether Python code is known to have made this pipe or socket."""
         return target in self._pipes or self._of_socket(fd) is not None
 
     def of_group(self, name: str) -> str:
@@ -186,13 +186,14 @@ class Origins:
         return self._environment.get(name, "")
 
     def setter(self, name: str) -> Setter | None:
-        """Whose code set a variable of the environment last; None where that is not known."""
+        """Return which code set an environment variable last; None if that is unknown."""
         return self._setters.get(name)
 
     def of_process(self, command: str) -> str:
-        """By its command line; one that has ours is a fork, whose origin is known if there is but one."""
-        places = {where for words, where in self._programs if words and words in command} or self._forks
-        return next(iter(places)) if len(places) == 1 else ""
+        """Return the location by the process's command line. If no program matches, the process is a fork."""
+        programs = {location for program, location in self._programs if program and program in command}
+        locations = programs or self._forks
+        return next(iter(locations)) if len(locations) == 1 else ""
 
 
 def _group_names() -> set[str]:
@@ -201,43 +202,46 @@ def _group_names() -> set[str]:
 
 
 def _hooks_disturb() -> bool:
-    """Python 3.11 raises where two threads install a trace function at once, as coverage does in each thread that
-    starts, and with a hook written in Python they can. Then origins are not known."""
+    """Return whether an audit hook may break tracing, so that no locations can be recorded.
+
+    Python 3.11 raises if two threads install a trace function at once, which a hook written in Python makes possible.
+    coverage installs one in each thread that starts.
+    """
     return sys.version_info[:2] == (3, 11) and (sys.gettrace() is not None or threading.gettrace() is not None)
 
 
-def _where(frame: FrameType | None) -> str:
-    """The innermost frame of the user's, up to where this harness called pytest."""
+def _users_location(frame: FrameType | None) -> str:
+    """Return the innermost frame of the user's code, up to the frame in which this harness called pytest."""
     while frame is not None:
-        whose = _whose(frame.f_code.co_filename)
-        if whose == "user":
+        owner = _owner(frame.f_code.co_filename)
+        if owner == "user":
             return str(Frame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
-        if whose == "ours":
+        if owner == "ours":
             return ""
         frame = frame.f_back
     return ""
 
 
 def _setter(frame: FrameType | None) -> Setter:
-    """Python's own code, and pytest's, only hand on what somebody else asked of them."""
+    """Return which code called: Python's own code and pytest's act for their caller."""
     found: Setter | None = None
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith("<frozen importlib"):
             return "import"
-        whose = _whose(file)
-        if whose == "user":
+        owner = _owner(file)
+        if owner == "user":
             return found or "user"
-        if whose == "ours":
+        if owner == "ours":
             break
-        if not whose and not is_stdlibs(file):
+        if not owner and not is_stdlibs(file):
             found = found or ("user" if f"{os.sep}_pytest{os.sep}" in file else "package")
         frame = frame.f_back
     return found or "user"
 
 
 @functools.lru_cache(maxsize=4096)
-def _whose(file: str) -> str:
+def _owner(file: str) -> str:
     return "ours" if is_ours(file) else "user" if is_users(file) else ""
 
 

@@ -24,7 +24,7 @@ from everyrank.groups import Groups
 from everyrank.hints import add_hint, hint
 from everyrank.imports import Imports
 from everyrank.launch.protocol import RUN_VARIABLE, STACKS_SIGNAL
-from everyrank.leaks import Watch, swept
+from everyrank.leaks import Watch, swept_folders
 from everyrank.leaktexts import KINDS
 from everyrank.progress import Progress
 from everyrank.record import (
@@ -48,7 +48,7 @@ from everyrank.record import (
 )
 from everyrank.seeds import seed_generators
 from everyrank.telling import describe_failure, fingerprint
-from everyrank.warned import is_ignored, warned
+from everyrank.warned import as_warned, is_ignored
 from everyrank.witness import Witness
 from everyrank.world import World, enter
 
@@ -176,7 +176,7 @@ class Rank:
             self.item = item
             run_folder = os.path.dirname(order.folder)
             self.measured = self.measured or measured.of_this_rank(self.config, run_folder)
-            self.watch = Watch(swept(self.config, run_folder))
+            self.watch = Watch(swept_folders(self.config, run_folder))
             self.witness.begin(order.number, run_folder, self.watch)
             self._rendezvous.begin(order, self.watch)
             nextitem = None
@@ -397,7 +397,7 @@ class Rank:
     @pytest.hookimpl
     def pytest_warning_recorded(self, warning_message: Any, when: str) -> None:
         if when != "runtest" or not is_ignored(self.item, warning_message):
-            self._warnings.append(warned(warning_message, when))
+            self._warnings.append(as_warned(warning_message, when))
 
     @pytest.hookimpl(tryfirst=True, optionalhook=True)
     def pytest_timeout_set_timer(self, settings: Any) -> bool:

@@ -1,7 +1,7 @@
-"""Whether a whole world stands still: no thread of any of its ranks has run for a while, and none will by itself.
+"""Finds out whether a whole world stands still: no thread of any rank has run for a while, and none will.
 
-The kernel counts how often each thread was switched away from: a thread whose count stands still has not run at all.
-Linux only; elsewhere nothing is ever certain.
+The kernel counts the context switches of each thread: a thread whose count does not change has not run at all.
+This works on Linux only; elsewhere no world is ever found to stand still.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import signal
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-#: gloo's event loop wakes a hundred times a second, for nothing; this part of a core is more than it needs for that
-#: (0.15 % was measured), and less than any transfer takes.
+#: gloo's event loop wakes a hundred times a second without work. This share of a core is more than that takes (0.15 %
+#: was measured), and less than any transfer takes.
 _LOOP = "gloo_tcp_loop"
 _IDLE = 0.01
-#: gloo's workers sleep until there is work, and the server of a TCPStore until it is asked.
+#: gloo's workers sleep until there is work, and the server of a TCPStore sleeps until a client asks.
 _WORKERS = ("pt_gloo_runloop", "pt_tcpstore")
 
-#: System calls that a thread of unknown purpose may sleep in, if it gave no time limit: on x86-64, and on 64-bit ARM.
+#: The number of futex on x86-64 and on 64-bit ARM. An unknown thread may sleep in it without a time limit.
 _FUTEX = {"202", "98"}
 
 Thread = tuple[int, int]  # process and thread
@@ -27,25 +27,28 @@ Thread = tuple[int, int]  # process and thread
 
 @dataclass(frozen=True)
 class Look:
-    """All threads of some processes at one moment, asleep but for gloo's loops."""
+    """All threads of some processes at one moment. All of them sleep, except gloo's loops."""
 
-    at: float
-    switches: dict[Thread, int] = field(default_factory=dict)  # how often each had been switched away from
+    time: float
+    switches: dict[Thread, int] = field(default_factory=dict)  # the context switches of each thread so far
     loops: dict[Thread, float] = field(default_factory=dict)  # the seconds that each of gloo's loops has run
-    unknown: frozenset[Thread] = frozenset()  # neither main threads nor torch's known ones
+    unknown: frozenset[Thread] = frozenset()  # neither main threads nor known threads of torch
 
-    def still_since(self, earlier: Look, but: frozenset[Thread] = frozenset()) -> bool:
-        """Whether no thread has run since then; but for these."""
-        mine = {thread: count for thread, count in self.switches.items() if thread not in but}
-        theirs = {thread: count for thread, count in earlier.switches.items() if thread not in but}
-        idle = _IDLE * (self.at - earlier.at)
-        return mine == theirs and all(
+    def still_since(self, earlier: Look, excluding: frozenset[Thread] = frozenset()) -> bool:
+        """Return whether no thread has run since then, except the excluded threads."""
+        now = {thread: count for thread, count in self.switches.items() if thread not in excluding}
+        before = {thread: count for thread, count in earlier.switches.items() if thread not in excluding}
+        idle = _IDLE * (self.time - earlier.time)
+        return now == before and all(
             ran - earlier.loops.get(thread, 0.0) <= idle for thread, ran in self.loops.items()
         )
 
 
-def look(pids: Iterable[int | None], at: float) -> Look | None:
-    """The threads of these processes; None where one is awake, stopped or traced, has children, or cannot be seen."""
+def look(pids: Iterable[int | None], time: float) -> Look | None:
+    """Return the threads of these processes.
+
+    Return None if a process is awake, stopped or traced, has children, or cannot be inspected.
+    """
     switches: dict[Thread, int] = {}
     unknown = set()
     loops = {}
@@ -66,11 +69,11 @@ def look(pids: Iterable[int | None], at: float) -> Look | None:
                     unknown.add(thread)
     except (OSError, KeyError, ValueError, IndexError):
         return None
-    return Look(at, switches, loops, frozenset(unknown)) if switches else None
+    return Look(time, switches, loops, frozenset(unknown)) if switches else None
 
 
 def sleeps_for_ever(thread: Thread) -> bool:
-    """Whether a thread waits for another thread, without a time limit."""
+    """Return whether a thread waits for another thread without a time limit."""
     try:
         number, *arguments = _read(f"/proc/{thread[0]}/task/{thread[1]}/syscall").split()
     except (OSError, ValueError):
@@ -91,13 +94,13 @@ def _read(path: str) -> str:
         return file.read()
 
 
-#: Of /proc/PID/stat, after the name: the flags, of which one says that it is exiting, and the pending signals.
+#: Fields of /proc/PID/stat after the name: the flags, with one for an exiting process, and the pending signals.
 _FLAGS, _PENDING = 6, 28
 _EXITING, _SIGKILL = 0x4, 1 << (signal.SIGKILL - 1)
 
 
 def is_ending(pid: int) -> bool:
-    """Whether a process is gone, or has been killed and will be. Its socket may be open for a moment yet."""
+    """Return whether a process has ended or was killed. Its socket may still be open for a moment."""
     try:
         fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     except OSError:
@@ -106,18 +109,18 @@ def is_ending(pid: int) -> bool:
 
 
 def processor_time(pid: int | None) -> tuple[float, bool]:
-    """What the threads of a process and its children have used, in seconds, and whether one of them wants more
-    just now."""
+    """Return the processor time of a process and its children, in seconds, and whether one of their threads runs
+    or waits for a disk now."""
     used, wants = 0, False
     families = [str(pid)]
     while families:
-        one = families.pop()
-        with contextlib.suppress(OSError):  # gone, or not on this machine
-            for thread in os.listdir(f"/proc/{one}/task"):
-                with open(f"/proc/{one}/task/{thread}/stat") as file:
+        process = families.pop()
+        with contextlib.suppress(OSError):  # the process is gone, or this is not Linux
+            for thread in os.listdir(f"/proc/{process}/task"):
+                with open(f"/proc/{process}/task/{thread}/stat") as file:
                     fields = file.read().rpartition(")")[2].split()
                 used += int(fields[11]) + int(fields[12])
                 wants = wants or fields[0] in "RD"
-                with open(f"/proc/{one}/task/{thread}/children") as file:
+                with open(f"/proc/{process}/task/{thread}/children") as file:
                     families += file.read().split()
     return used / os.sysconf("SC_CLK_TCK"), wants

@@ -1,7 +1,7 @@
-"""What torchrun sets for the processes that it starts, so that code which opens its group itself runs in ranks.
+"""Sets what torchrun sets for its processes, so that code which opens its group itself runs in ranks.
 
-torchrun's agent hosts the store of ``env://``. Here rank 0 does, as without torchrun: code under test may then choose
-another address or port, which an agent's store would not answer.
+torchrun's agent hosts the store of ``env://``. Here rank 0 hosts it, as without torchrun: then code under test may
+choose another address or port, which an agent's store would not answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Handler = Callable[..., Iterator[tuple[Any, int, int]]]
 
 
 def environment(rank: int, size: int, port: int) -> dict[str, str]:
-    """The variables that torchrun sets for each process, on one machine."""
+    """Return the variables that torchrun sets for each process on one host."""
     variables = {
         "RANK": rank,
         "LOCAL_RANK": rank,
@@ -50,12 +50,13 @@ VARIABLES = tuple(environment(0, 1, 0))
 
 @contextlib.contextmanager
 def reserved_port() -> Iterator[int]:
-    """A port that rank 0 can listen on, and that nobody else is given in the meantime.
+    """Reserve a port that rank 0 can listen on and that the system gives to no other process.
 
-    It is bound here, and nobody listens: the kernel gives it to no one who wants any free port, but lets torch's
-    store, which names it and allows the reuse of addresses, listen there. It costs microseconds where nobody does.
+    The port is bound here without a listener. So the kernel does not choose it for a process that asks for any free
+    port, but torch's store, which names the port and allows the reuse of addresses, can listen on it. This takes
+    microseconds.
     """
-    kind = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET  # as the store will bind it
+    kind = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET  # as torch's store binds it
     with socket.socket(kind) as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if kind == socket.AF_INET6:
@@ -63,44 +64,44 @@ def reserved_port() -> Iterator[int]:
         holder.bind(("", 0))
         port: int = holder.getsockname()[1]
         if sys.platform != "linux":
-            holder.close()  # elsewhere a bound port is nobody else's, whatever both allow
+            holder.close()  # other systems refuse a bound port even if both sides allow its reuse
         yield port
 
 
 class Rendezvous:
     """Lets the ranks of a test open a group by ``env://``, destroy it and open it again as often as they like.
 
-    torch alone, with torchrun or without, often fails at the second time: a rank that is early finds the addresses
-    that the others left in the store the first time, or a store that is about to end. So each opening has keys of its
-    own, and the store lives as long as the test.
+    torch alone, with torchrun or without, often fails the second time: an early rank finds the addresses that the
+    others left in the store the first time, or a store that is about to close. So each opening has its own keys, and
+    the store lives as long as the test.
     """
 
     def __init__(self) -> None:
-        self._torchs: dict[str, Handler] = {}
+        self._torchs_handlers: dict[str, Handler] = {}
         self._order: Order
         self._watch: Watch
         self._openings = 0
         self._stores: list[Any] = []
 
     def begin(self, order: Order, watch: Watch) -> None:
-        """For a new test."""
+        """Prepare a new test."""
         self.end()
         self._order, self._watch = order, watch
         handlers = getattr(sys.modules.get("torch.distributed.rendezvous"), "_rendezvous_handlers", {})
-        if not self._torchs and handlers.keys() >= {"env", "tcp"}:
-            self._torchs = dict(handlers)
+        if not self._torchs_handlers and handlers.keys() >= {"env", "tcp"}:
+            self._torchs_handlers = dict(handlers)
             handlers.update(env=self._env, tcp=self._tcp)
 
     def end(self) -> None:
-        """The store ends, unless the test has left a group that uses it."""
+        """Close the store, unless the test left a group that uses it."""
         self._openings = 0
         self._stores.clear()
 
     def _env(self, url: str, **keywords: Any) -> Iterator[tuple[Any, int, int]]:
         self._openings += 1
-        prefix, is_worlds = f"everyrank/{self._openings}", self._is_worlds()
+        prefix, is_own = f"everyrank/{self._openings}", self._is_own_address()
         for store, rank, size in self._watched("env", url, **keywords):
-            if is_worlds and (rank, size) == (self._order.rank, self._order.size):
+            if is_own and (rank, size) == (self._order.rank, self._order.size):
                 self._stores.append(store)
                 dist: Any = sys.modules["torch.distributed"]
                 store = dist.PrefixStore(prefix, store)
@@ -110,9 +111,9 @@ class Rendezvous:
         return self._watched("tcp", url, **keywords)
 
     def _watched(self, scheme: str, url: str, **keywords: Any) -> Iterator[tuple[Any, int, int]]:
-        found = self._torchs[scheme](url, **keywords)
+        found = self._torchs_handlers[scheme](url, **keywords)
         while True:
-            # libuv, which serves the store, keeps a pipe for as long as the process lives. That is no leak.
+            # libuv, which serves the store, keeps a pipe as long as the process lives. That is no leak.
             with self._watch.allowing():
                 try:
                     opened = next(found)
@@ -120,7 +121,7 @@ class Rendezvous:
                     return
             yield opened
 
-    def _is_worlds(self) -> bool:
-        """Whether the environment has the address that this test was given: a test may choose its own."""
+    def _is_own_address(self) -> bool:
+        """Return whether the environment has the address that the order gave: a test may set another."""
         given = environment(self._order.rank, self._order.size, self._order.port)
         return all(os.environ.get(name) == given[name] for name in ("MASTER_ADDR", "MASTER_PORT"))

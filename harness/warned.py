@@ -1,8 +1,7 @@
-"""A rank's warnings: which of them are filed, and in which words, so that alike ones are one.
+"""Decides which warnings of a rank are filed, and reduces their texts so that equal warnings are reported once.
 
-pytest applies the marks ``filterwarnings`` while a test runs. Code that raises its warning under
-``simplefilter("always")``, as torch does for some of its deprecations, passes them by: what a mark ignores is left
-out here as well.
+pytest applies the marks ``filterwarnings`` while a test runs. Code that raises a warning under
+``simplefilter("always")``, as torch does for some deprecations, bypasses these marks: so they are applied here again.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from _pytest.config import parse_warning_filter
 from everyrank.bounds import truncate
 from everyrank.record import Warned
 
-#: From this port on, Linux and others choose for a socket that asks for none: it says nothing, and differs each time.
+#: From this port on, systems choose ports for sockets that ask for none: these numbers differ from run to run.
 _CHOSEN_PORTS = 32768
 
 _HOST = r"(?:\d{1,3}(?:\.\d{1,3}){3}|\[[0-9a-fA-F]*:[0-9a-fA-F:.]*\]|localhost)"
@@ -29,15 +28,15 @@ _CHANCE = re.compile(
 )
 
 
-def warned(message: Any, when: str) -> Warned:
-    """A warning as pytest recorded it, as it is filed."""
+def as_warned(message: Any, when: str) -> Warned:
+    """Convert a warning that pytest recorded to the form that a rank files."""
     category = message.category
     text = truncate(str(message.message))
     return Warned(category.__name__, category.__module__, text, message.filename, message.lineno, when)
 
 
 def is_ignored(item: pytest.Item, message: Any) -> bool:
-    """Whether the marks ``filterwarnings`` of a test say so: of those that fit, the one that pytest puts first."""
+    """Return whether a test's marks ``filterwarnings`` ignore a warning: pytest's first matching mark decides."""
     filters = [arg for mark in item.iter_markers("filterwarnings") for arg in mark.args]
     for arg in reversed(filters):
         action, text, category, module, line = parse_warning_filter(arg, escape=False)
@@ -52,7 +51,7 @@ def is_ignored(item: pytest.Item, message: Any) -> bool:
 
 
 def _module(filename: str) -> str:
-    """The name of the module that this file is, as far as this process knows."""
+    """Return the name of the module in this file, or the file's name if no module is known."""
     for name, module in list(sys.modules.items()):
         if isinstance(module, ModuleType) and vars(module).get("__file__") == filename:
             return name
@@ -60,7 +59,7 @@ def _module(filename: str) -> str:
 
 
 def folded(text: str) -> str:
-    """Without what differs from run to run: ports that the system chose, ids of processes, descriptors, addresses,
-    numbers of nameless threads."""
+    """Remove what differs from run to run: ports that the system chose, process ids, descriptors, addresses and
+    the numbers of unnamed threads."""
     text = _PORT.sub(lambda found: found[1] + (found[2] if int(found[2]) < _CHOSEN_PORTS else "..."), text)
     return _CHANCE.sub(r"\1...", text)

@@ -1,8 +1,8 @@
-"""A rank's own word on what it waits in, given by a thread while the main thread is in a collective.
+"""Reports what a rank's main thread waits in: a thread answers while the main thread is in a collective.
 
-The thread sleeps until the controller asks, which it does only when the whole world stands still (``stillness.py``).
-What it says of collectives comes from torch's flight recorder; where torch has none, nobody asks, and the deadline
-decides.
+The thread sleeps until the controller asks, which happens only when the whole world stands still (``stillness.py``).
+Its report on collectives comes from torch's flight recorder. If torch has no recorder, the controller does not ask,
+and the deadline decides.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from everyrank.frames import Frame, is_users, standing
 from everyrank.leaks import Watch
 from everyrank.record import Collective, WitnessStatement
 
-#: torch's functions that return when other ranks have done their part, not before. monitored_barrier() is none: it
-#: is there to fail after a time of its own.
+#: torch's functions that return only when other ranks have done their part. monitored_barrier() is not listed, since
+#: it fails after its own time limit.
 _WAIT = frozenset(
     {
         "all_gather", "all_gather_coalesced", "all_gather_into_tensor", "all_gather_single", "all_reduce",
@@ -38,28 +38,28 @@ _WAIT = frozenset(
     }
 )  # fmt: skip
 _BETWEEN_TWO = ("recv", "send")
-#: A line of the user's that waits for an asynchronous collective, without a time limit.
+#: A line of the user's code that waits for an asynchronous collective, without a time limit.
 _WAITS_FOR_WORK = re.compile(r"\.wait\(\s*\)")
 _DDP = re.compile(r"torch/nn/parallel/distributed\.py$")
-#: So many of a test's last collectives are told.
-_MOST = 64
-#: A transfer of more bytes may take a while in which nothing but one thread of gloo's moves.
+#: The number of a test's last collectives that are reported.
+_LAST_COLLECTIVES = 64
+#: In bytes. During a larger transfer, only one thread of gloo may run for a while.
 _SMALL = 16 << 20
 
 
 def path(run_folder: str, pid: int | None) -> str:
-    """Where a rank is asked: a FIFO in the run's folder."""
+    """Return the path of the FIFO in the run's folder by which a rank is asked."""
     return os.path.join(run_folder, f"witness-{pid}")
 
 
 def remove(run_folder: str, pid: int | None) -> None:
-    """For a rank that has ended: it leaves in a hurry."""
-    with contextlib.suppress(OSError):  # most have none
+    """Remove the FIFO of a rank that has ended; ranks end without cleaning up."""
+    with contextlib.suppress(OSError):  # most ranks have no FIFO
         os.unlink(path(run_folder, pid))
 
 
 class Witness:
-    """One rank's. Its thread starts with the first default group of gloo, and stays as long as the process."""
+    """The witness of one rank. Its thread starts with the first default group of gloo and ends with the process."""
 
     def __init__(self, answer: Callable[[WitnessStatement], None]) -> None:
         self._answer = answer
@@ -71,13 +71,13 @@ class Witness:
         self._run_folder = ""
 
     def begin(self, test: int, run_folder: str, watch: Watch) -> None:
-        """A test begins: count collectives from here, and see each default group that is opened in it."""
+        """Begin a test: count collectives from now on, and notice each default group that the test opens."""
         self._test, self._began = test, time.time_ns()
         self._run_folder, self._watch = run_folder, watch
-        self._see_groups()
+        self._notice_groups()
 
-    def _see_groups(self) -> None:
-        """Wrap the function by which torch sets its default group: the fixture's group and a test's own pass it."""
+    def _notice_groups(self) -> None:
+        """Wrap the function by which torch sets its default group, for the fixture's group and the tests' own."""
         c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
         update = getattr(c10d, "_update_default_pg", None)
         if update is None or hasattr(update, "__wrapped__"):
@@ -88,7 +88,7 @@ class Witness:
             update(group)
             self._group = group
             if group is not None and c10d.get_backend(group) == "gloo":
-                self._began = time.time_ns()  # torch gives out the names of destroyed groups again
+                self._began = time.time_ns()  # torch reuses the names of destroyed groups
                 self._start()
 
         c10d._update_default_pg = updated
@@ -97,12 +97,10 @@ class Witness:
         if self._fd < 0 and hasattr(sys, "_current_frames") and _recorder() is not None:
             with self._watch.allowing():
                 fifo = path(self._run_folder, os.getpid())
-                remove(
-                    self._run_folder, os.getpid()
-                )  # of another rank, long gone: the kernel gives numbers out again
+                remove(self._run_folder, os.getpid())  # of a rank that has ended: the kernel reuses process ids
                 os.mkfifo(fifo, mode=0o600)
                 self._fd = os.open(fifo, os.O_RDWR | os.O_CLOEXEC)
-                # threading would list this thread, as one that the test has left behind.
+                # threading would list its thread, as a thread that the test left behind.
                 _thread.start_new_thread(self._serve, ())
 
     def _serve(self) -> None:
@@ -117,11 +115,11 @@ class Witness:
 
     def _statement(self) -> WitnessStatement:
         recorded = _recorded()
-        known = [one for one in recorded if one["time_created_ns"] >= self._began]
+        known = [entry for entry in recorded if entry["time_created_ns"] >= self._began]
         before: dict[str, int] = {}
-        for one in recorded:
-            group, number = one["process_group"][0], one["collective_seq_id"]
-            if one["time_created_ns"] < self._began:
+        for entry in recorded:
+            group, number = entry["process_group"][0], entry["collective_seq_id"]
+            if entry["time_created_ns"] < self._began:
                 before[group] = number
             elif number == 1:
                 before[group] = 0
@@ -129,13 +127,13 @@ class Witness:
             self._test,
             threading.get_native_id(),
             may_act=self._may_act(),
-            collectives=[_collective(one) for one in known[-_MOST:]],
+            collectives=[_collective(entry) for entry in known[-_LAST_COLLECTIVES:]],
             before=before,
         )
-        return _waiting(common, [one for one in known if not one["retired"]], self._group)
+        return _add_wait(common, [entry for entry in known if not entry["retired"]], self._group)
 
     def _may_act(self) -> str:
-        """Why this rank may still answer others, whatever its main thread does."""
+        """Return why this rank may still act while its main thread waits; empty if it cannot."""
         import torch.distributed as dist
 
         threads = sys._current_frames().keys() - {threading.main_thread().ident, threading.get_ident()}
@@ -152,34 +150,34 @@ class Witness:
 
 
 def _recorder() -> Any:
-    """torch's flight recorder, which is private."""
+    """Return torch's flight recorder, which is private; None if torch has none."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
     return getattr(c10d, "_dump_fr_trace_json", None)
 
 
 def _recorded() -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = json.loads(_recorder()(True, False)).get("entries", [])
-    return sorted((one for one in entries if not one["is_p2p"]), key=lambda one: int(one["record_id"]))
+    return sorted((entry for entry in entries if not entry["is_p2p"]), key=lambda entry: int(entry["record_id"]))
 
 
-def _collective(one: dict[str, Any]) -> Collective:
-    shapes = ", ".join(str(tuple(shape)) for shape in one["input_sizes"] or one["output_sizes"])
-    kinds = ", ".join(dict.fromkeys(one["input_dtypes"] or one["output_dtypes"]))
+def _collective(entry: dict[str, Any]) -> Collective:
+    shapes = ", ".join(str(tuple(shape)) for shape in entry["input_sizes"] or entry["output_sizes"])
+    dtypes = ", ".join(dict.fromkeys(entry["input_dtypes"] or entry["output_dtypes"]))
     return Collective(
-        group=one["process_group"][0],
-        number=one["collective_seq_id"],
-        name=one["profiling_name"].partition(":")[2],
-        tensors=f"{shapes} {kinds}".strip(),
+        group=entry["process_group"][0],
+        number=entry["collective_seq_id"],
+        name=entry["profiling_name"].partition(":")[2],
+        tensors=f"{shapes} {dtypes}".strip(),
     )
 
 
-def _waiting(said: WitnessStatement, active: list[dict[str, Any]], default: Any) -> WitnessStatement:
-    """What the main thread waits in; as it was, where that is not certain."""
+def _add_wait(statement: WitnessStatement, active: list[dict[str, Any]], default: Any) -> WitnessStatement:
+    """Add the call that the main thread waits in, if that is certain."""
     import torch.distributed as dist
 
     frame = sys._current_frames()[threading.main_thread().ident or 0]
     stack = _stack(frame)
-    operation, _, where = standing(stack).rpartition(" at ")
+    operation, _, location = standing(stack).rpartition(" at ")
     backend = dist.get_backend(default)
     group, peer = default, None
     if stack[0].function in _WAIT and stack[0].file == dist.distributed_c10d.__file__:
@@ -189,35 +187,40 @@ def _waiting(said: WitnessStatement, active: list[dict[str, Any]], default: Any)
         if stack[0].function in _BETWEEN_TWO:
             peer, active = _peer(arguments, group), []
         elif not active:
-            return said  # it has not begun yet, or has ended just now
+            return statement  # the collective has not begun yet, or has just ended
     elif active and _waits_for_work(stack):
         operation = _collective(active[-1]).name
     else:
-        return said
-    size = sum(map(_bytes, active)) if active else _bytes_here(frame)
-    if backend != "gloo" or size > _SMALL or any(one["process_group"][0] != _name(group) for one in active):
-        return said
-    return _said_to_wait(said, operation, where, group, peer, active)
+        return statement
+    size = sum(map(_bytes, active)) if active else _tensor_bytes(frame)
+    if backend != "gloo" or size > _SMALL or any(entry["process_group"][0] != _name(group) for entry in active):
+        return statement
+    return _with_wait(statement, operation, location, group, peer, active)
 
 
-def _said_to_wait(
-    said: WitnessStatement, operation: str, where: str, group: Any, peer: int | None, active: list[dict[str, Any]]
+def _with_wait(
+    statement: WitnessStatement,
+    operation: str,
+    location: str,
+    group: Any,
+    peer: int | None,
+    active: list[dict[str, Any]],
 ) -> WitnessStatement:
-    """The statement of a rank that waits in this."""
+    """Return the statement of a rank that waits in this call."""
     import msgspec
     import torch
     import torch.distributed as dist
 
-    own = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+    limit = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
     return msgspec.structs.replace(
-        said,
+        statement,
         operation=operation,
-        location=where,
+        location=location,
         group=_name(group),
         members=dist.get_process_group_ranks(group),
         number=active[-1]["collective_seq_id"] if active else None,
         peer=peer,
-        patience=min([own, *(one["timeout_ms"] / 1000 for one in active)]),
+        patience=min([limit, *(entry["timeout_ms"] / 1000 for entry in active)]),
     )
 
 
@@ -226,7 +229,7 @@ def _name(group: Any) -> str:
 
 
 def _peer(arguments: dict[str, Any], group: Any) -> int | None:
-    """The rank that a receive or a send is with; None for any."""
+    """Return the other rank of a receive or a send; None for any rank."""
     for name in ("src", "dst"):
         if arguments.get(name) is not None:
             return int(arguments[name])
@@ -247,7 +250,7 @@ def _stack(frame: FrameType | None) -> list[Frame]:
 
 
 def _waits_for_work(stack: list[Frame]) -> bool:
-    """Whether the main thread is in the user's ``work.wait()``, or where DDP waits: in its forward or a backward."""
+    """Return whether the main thread is in the user's ``work.wait()``, in DDP's forward or in a backward."""
     innermost = stack[0]
     if innermost.function == "_engine_run_backward" or _DDP.search(innermost.file):
         return True
@@ -255,12 +258,12 @@ def _waits_for_work(stack: list[Frame]) -> bool:
     return bool(_WAITS_FOR_WORK.search(line))
 
 
-def _bytes(one: dict[str, Any]) -> int:
-    """What a collective moves, about."""
-    return sum(8 * math.prod(shape) for shape in (*one["input_sizes"], *one["output_sizes"]))
+def _bytes(entry: dict[str, Any]) -> int:
+    """Return about how many bytes a collective transfers."""
+    return sum(8 * math.prod(shape) for shape in (*entry["input_sizes"], *entry["output_sizes"]))
 
 
-def _bytes_here(frame: FrameType) -> int:
-    """What the tensor of a send or a receive comes to."""
+def _tensor_bytes(frame: FrameType) -> int:
+    """Return the size of the tensor of a send or a receive, in bytes."""
     tensor = frame.f_locals.get("tensor")
     return 0 if tensor is None else int(tensor.numel() * tensor.element_size())

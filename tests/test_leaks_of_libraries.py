@@ -279,7 +279,7 @@ def test_workers_of_the_fork_server_that_are_kept_are_leaks(ran: Inner) -> None:
 def test_a_queue_that_is_kept_is_a_leak(ran: Inner) -> None:
     told = ran["test_leaves_a_queue"].sections["left behind"]
     assert f"ranks 0,1 left 2 file descriptors each: pipe, opened at test_inner.py:{line('queue')}" in told
-    assert "ranks 0,1 left 3 pieces of shared memory each: a semaphore of multiprocessing's" in told
+    assert "ranks 0,1 left 3 pieces of shared memory each: a semaphore of multiprocessing" in told
 
 
 def test_a_process_of_multiprocessing_that_is_kept_is_a_leak(ran: Inner) -> None:

@@ -41,7 +41,7 @@ def start() -> Iterator[Start]:
 
 
 def asleep(process: subprocess.Popen[str]) -> Look:
-    """The first look that finds it asleep."""
+    """Return the first look that finds the process asleep."""
     while (found := stillness.look([process.pid], time.monotonic())) is None:
         os.sched_yield()
     return found
@@ -65,7 +65,7 @@ def test_a_process_that_has_run_in_between_does_not(start: Start) -> None:
     process.stdout.readline()
     again = asleep(process)
     assert not again.still_since(first)
-    assert again.still_since(first, but=frozenset({(process.pid, process.pid)}))
+    assert again.still_since(first, excluding=frozenset({(process.pid, process.pid)}))
 
 
 def test_a_process_that_works_is_awake(start: Start) -> None:

@@ -244,8 +244,8 @@ scope `function`, and let it ask for `process_group`.""",
         self.assertExpectedInline(
             self.hint("test_two_groups"),
             """\
-The fixture `process_group` has opened the default group already. Code that calls init_process_group() itself
-wants a test that asks for `world` instead.""",
+The fixture `process_group` has opened the default group already. For code that calls init_process_group()
+itself, let the test ask for `world` instead.""",
         )
 
     def test_a_wider_fixture_that_asks_for_the_fixture(self) -> None:

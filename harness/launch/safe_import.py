@@ -65,7 +65,7 @@ def _unfit(before: leaks.Snapshot) -> str:
         return "it starts a process"
     for (kind, name), value in leaks.lasting(before).items():
         new = (kind, name) not in before
-        if new and (kind == "env" or leaks.is_librarys_own((kind, name), value)):
+        if new and (kind == "env" or leaks.is_initial_state((kind, name), value)):
             continue  # every rank that imports it has this, too
         return f"it leaves {KINDS[kind][0]}: {value if new else name}"
     return ""
