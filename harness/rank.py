@@ -85,7 +85,7 @@ class Rank:
         self.groups = Groups()
         self._rendezvous = torchrun.Rendezvous()
         #: The values that torchrun's variables had after the collection, before this process became a rank.
-        self.outside = {name: os.environ.get(name) for name in torchrun.VARIABLES}
+        self.variables_before = {name: os.environ.get(name) for name in torchrun.VARIABLES}
         self.watch: Watch
         self.order: Order
         self.world: World

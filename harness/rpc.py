@@ -1,4 +1,4 @@
-"""RPC agents for tests: a rendezvous of their own, cheap transports, and a shutdown in every case."""
+"""RPC agents for tests, with their own rendezvous, cheap transports, and a shutdown in every case."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from everyrank.rank import Rank
     from torch._C._distributed_rpc import RpcBackendOptions
 
-#: On one machine. TensorPipe's default transports map shared memory, at 15,000 page faults a rank.
+#: The transports on one host. TensorPipe's default transports map shared memory, at 15,000 page faults a rank.
 LOCAL_TRANSPORTS = ("uv",)
 
-#: The message that drops a reference may be on its way, and is sent again when a fault drops it.
+#: Seconds to wait for messages that drop references. A dropped message is sent again.
 SETTLE = 3.0
 
-#: An agent that is let go ends in milliseconds, or never. In a test's call, no more than this: others fail by it, and
-#: the failure that comes first must be told within the harness's GRACE of theirs.
+#: Seconds that an agent gets to end after a failure in a test's call; it ends in milliseconds or never. Other ranks
+#: fail because of this end, and the first failure must be reported within the harness's GRACE after theirs.
 PROMPT = 0.2
-#: In its teardown. Two ranks may need this one after the other, within the harness's BUSY_GRACE.
+#: The same in a test's teardown. Two ranks may need this time in turn, within the harness's BUSY_GRACE.
 PARTING = 2.0
 
 Test = TypeVar("Test", bound=Callable[..., Any])
@@ -39,7 +39,7 @@ Test = TypeVar("Test", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Faults:
-    """Messages that torch's faulty agent drops or delays, by the names of its message types."""
+    """Messages that torch's faulty agent drops or delays, by their types' names in torch."""
 
     drop: tuple[str, ...] = ()
     delay: dict[str, float] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Faults:
 
 @dataclass(frozen=True)
 class AgentOptions:
-    """How an agent is started; what ``@pytest.mark.rpc(...)`` takes."""
+    """How an agent is started: the arguments of ``@pytest.mark.rpc(...)``."""
 
     name: str = "worker{rank}"
     transports: tuple[str, ...] | str = LOCAL_TRANSPORTS
@@ -72,8 +72,8 @@ class AgentOptions:
 
 
 def options_from_marks(marks: Iterable[pytest.Mark]) -> AgentOptions:
-    """What the marks ``rpc`` of a test say, the nearest mark first."""
-    known = [one.name for one in fields(AgentOptions)]
+    """Return the options from a test's marks ``rpc``, given with the nearest mark first."""
+    known = [option.name for option in fields(AgentOptions)]
     chosen: dict[str, Any] = {}
     for mark in marks:
         if mark.args:
@@ -87,7 +87,7 @@ def options_from_marks(marks: Iterable[pytest.Mark]) -> AgentOptions:
 
 @dataclass(frozen=True)
 class Agent:
-    """This rank's RPC agent, as the fixture ``rpc_agent`` gives it."""
+    """This rank's RPC agent, as the fixture ``rpc_agent`` provides it."""
 
     name: str
     rank: int
@@ -97,7 +97,7 @@ class Agent:
 
 
 def faulty_agent_missing() -> str:
-    """Why messages cannot be dropped or delayed here, or nothing."""
+    """Return why messages cannot be dropped or delayed here, or an empty text."""
     try:
         from torch.distributed.rpc import _testing
     except ImportError:
@@ -107,12 +107,12 @@ def faulty_agent_missing() -> str:
     return ""
 
 
-#: What a test fails with where an agent would need numpy; the preflight of the suites knows it by this text.
+#: The message of a test that needs an agent where numpy is missing. The suites' preflight looks for this text.
 NO_NUMPY = "torch starts no RPC agent without numpy: install numpy beside torch"
 
 
 def numpy_missing() -> str:
-    """Why no agent can be started here, or nothing. torch's agents turn their addresses into arrays."""
+    """Return why no agent can be started here, or an empty text. torch's agents store their addresses in arrays."""
     try:
         import numpy  # noqa: F401
     except ImportError:
@@ -121,9 +121,9 @@ def numpy_missing() -> str:
 
 
 def backend_options(world: World, options: AgentOptions, store: str = "") -> tuple[Any, RpcBackendOptions]:
-    """The backend and the options that ``init_rpc`` takes, for one agent of this world.
+    """Return the backend and the options for ``init_rpc``, for one agent of this world.
 
-    The agents find each other by the file ``store``, and go back to it when they end.
+    The agents find each other by the file ``store`` and use it again when they end.
     """
     import torch.distributed.rpc as torch_rpc
 
@@ -161,7 +161,7 @@ def backend_options(world: World, options: AgentOptions, store: str = "") -> tup
 
 @contextlib.contextmanager
 def agent(rank: Rank, options: AgentOptions) -> Iterator[Agent]:
-    """An agent for one test. It is shut down in every case: gracefully when all ranks did well."""
+    """Provide an agent for one test. It is shut down in every case: gracefully if all ranks did well."""
     world = rank.world
     backend, chosen = backend_options(world, options)
     names = tuple(options.name.format(rank=number) for number in range(world.size))
@@ -176,7 +176,7 @@ def agent(rank: Rank, options: AgentOptions) -> Iterator[Agent]:
 
 
 def start(rank: Rank, name: str, backend: Any, options: RpcBackendOptions, kept: bool = False) -> None:
-    """Start this rank's agent, for one test or for all that this process will serve."""
+    """Start this rank's agent, for one test or for all tests of this process."""
     import torch.distributed.rpc as torch_rpc
 
     rpc: Any = torch_rpc
@@ -186,7 +186,7 @@ def start(rank: Rank, name: str, backend: Any, options: RpcBackendOptions, kept:
         # A second agent of one process never deletes its RRefs: see docs/findings/rpc-second-agent.md.
         rank.spent.append("ran an RPC agent")
     with warnings.catch_warnings():
-        # torch's own use of its own deprecated way; nobody who writes a test can do anything about it.
+        # torch itself uses its deprecated interface here; the author of a test cannot change that.
         warnings.filterwarnings("ignore", "You are using a Backend", UserWarning)
         rpc.init_rpc(
             name,
@@ -198,7 +198,7 @@ def start(rank: Rank, name: str, backend: Any, options: RpcBackendOptions, kept:
 
 
 def shut_down(rank: Rank, graceful: bool) -> None:
-    """End this rank's agent: gracefully if every rank comes to it. RRefs that are still in use then are leaks."""
+    """End this rank's agent: gracefully if every rank does. RRefs that are still in use then are leaks."""
     import torch.distributed.rpc as torch_rpc
 
     rpc: Any = torch_rpc
@@ -206,15 +206,15 @@ def shut_down(rank: Rank, graceful: bool) -> None:
         return  # the test shut it down itself
     if graceful:
         if rank.gather("the end of the RPC agents", "") is None:
-            let_go(rank)  # a graceful end waits for all ranks, and for ever for one that has failed
+            let_go(rank)  # a graceful end waits for all ranks, and never ends if a rank has failed
             return
         all_sent()
-        # Counted now that no rank makes another, and none is on its way to its owner.
+        # Count RRefs now: no rank makes another, and every owner knows its references.
         if rank.gather("the end of all calls", "") is not None:
             owned = rank.gather("the RRefs still owned", str(owned_rrefs()))
             if owned is not None and set(owned) != {"0"}:
                 _file_leaks(rank.leaks)
-    # torch's own check comes after it has deleted the references whose owners it looks for.
+    # torch's own check would fail: it looks for owners after it has deleted the references.
     before, rpc.api._ignore_rref_leak = rpc.api._ignore_rref_leak, True
     try:
         rpc.shutdown(graceful=graceful)
@@ -223,11 +223,11 @@ def shut_down(rank: Rank, graceful: bool) -> None:
 
 
 def let_go(rank: Rank) -> None:
-    """End the agent after a failure, in the middle of whatever this rank is called to do; what others wait for ends.
+    """End the agent after a failure, even during calls from other ranks; their calls end with an error.
 
-    torch waits for the calls that it still works on, and some never end (docs/findings/rpc-abrupt-shutdown.md).
-    A failure must not become a hang by it: the process is not used again, so they may stay, and the agent is a leak.
-    What torch raises here is a warning only, beside the failure.
+    torch waits for the calls that it still handles, and some never end (docs/findings/rpc-abrupt-shutdown.md).
+    A failure must not become a hang. This process is not used again, so such calls may stay, and the agent is a leak.
+    An error that torch raises here is only a warning beside the failure.
     """
     import torch.distributed.rpc as torch_rpc
 
@@ -244,21 +244,21 @@ def let_go(rank: Rank) -> None:
 
 
 def _file_leaks(leaks: list[Leak]) -> None:
-    """Wait for references that are on their way out; what is left, on this rank or another, is in use."""
+    """Wait for references that are about to be dropped; file those that are still in use, here or on another rank."""
     gc.collect()
     wait_until(lambda: not owned_rrefs(), SETTLE)
     file_leak(leaks)
 
 
 def file_leak(leaks: list[Leak]) -> None:
-    """Tell of the RRefs that are still in use."""
+    """File the RRefs that are still in use as a leak."""
     if owned := owned_rrefs():
         many = "s" if owned > 1 else ""
         leaks.append(Leak("rref", f"{owned} RRef{many} that it owns, still in use here or on another rank"))
 
 
 def wait_until(holds: Callable[[], bool], seconds: float) -> None:
-    """Wait for what other ranks' messages will bring about."""
+    """Wait until a condition holds that depends on messages of other ranks."""
     until = time.monotonic() + seconds
     while not holds() and time.monotonic() < until:
         time.sleep(0.0005)
@@ -268,29 +268,29 @@ _PENDING = ("num_pending_users", "num_pending_futures", "agent.client_active_cal
 
 
 def all_sent() -> None:
-    """Wait until every call of this rank has been answered, and every RRef that it made is known to its owner."""
+    """Wait until every call of this rank is answered and every RRef that it made is known to its owner."""
     import torch.distributed.rpc as torch_rpc
 
     rpc: Any = torch_rpc
     agent = rpc.api._get_current_rpc_agent()
 
     def quiet() -> bool:
-        told = {**_told(), **agent.get_debug_info()}
-        return all(told.get(what, "0") == "0" for what in _PENDING)
+        counts = {**_rref_counts(), **agent.get_debug_info()}
+        return all(counts.get(name, "0") == "0" for name in _PENDING)
 
     wait_until(quiet, SETTLE)
 
 
 def owned_rrefs() -> int:
-    """RRefs whose value lives here and that something, on whichever rank, still refers to."""
-    return int(_told().get("num_owner_rrefs", "0"))
+    """Return the number of RRefs whose value is on this rank and that any rank still refers to."""
+    return int(_rref_counts().get("num_owner_rrefs", "0"))
 
 
-def _told() -> dict[str, str]:
+def _rref_counts() -> dict[str, str]:
     from torch._C import _distributed_rpc as core
 
-    told: dict[str, str] = core._rref_context_get_debug_info()
-    return told
+    counts: dict[str, str] = core._rref_context_get_debug_info()
+    return counts
 
 
 class RpcAgentTestFixture:
@@ -301,7 +301,7 @@ class RpcAgentTestFixture:
 
     everyrank_world = True
 
-    #: Overridden in a subclass, as an attribute or as a property.
+    #: The number of ranks. A subclass overrides it, by an attribute or a property.
     world_size: int = 4
 
     transports: tuple[str, ...] | str = LOCAL_TRANSPORTS
@@ -310,12 +310,12 @@ class RpcAgentTestFixture:
     _drop: tuple[str, ...] = ()
     _delay: dict[str, float] = {}
 
-    #: How often a message that is dropped is dropped before it goes through.
+    #: How often a message is dropped before it goes through.
     fail_times: int = 1
 
     @property
     def rank(self) -> int:
-        """Of this rank; a test case that starts its processes by itself sets it."""
+        """This rank's number; a test case that starts its own processes sets it."""
         return int(vars(self)["rank"]) if "rank" in vars(self) else current_world().rank
 
     @rank.setter
@@ -328,7 +328,7 @@ class RpcAgentTestFixture:
 
     @property
     def file_name(self) -> str:
-        """A path that no rank has used yet: give it to a store of your own."""
+        """A path that no rank has used yet, for a store of the test's own."""
         return str(vars(self).get("file_name") or os.path.join(current_world().folder, "file"))
 
     @file_name.setter
@@ -365,17 +365,17 @@ class RpcAgentTestFixture:
         )
 
     def get_timeout_error_regex(self) -> str:
-        """What the error of a call that outlasted its timeout says."""
+        """Return a pattern for the error of a call that exceeded its timeout."""
         return "RPC ran for more than"
 
     def get_shutdown_error_regex(self) -> str:
-        """What the error of a call to an agent that has ended says: it depends on who notices first, and how."""
+        """Return a pattern for the error of a call to an ended agent; it depends on which rank notices first."""
         return ".*"
 
     def setup_fault_injection(
         self, faulty_messages: list[str] | None, messages_to_delay: dict[str, float] | None
     ) -> None:
-        """The messages that this test's agent drops or delays."""
+        """Set the messages that this test's agent drops or delays."""
         self._drop = tuple(faulty_messages or ())
         self._delay = dict(messages_to_delay or {})
 
@@ -389,7 +389,7 @@ def dist_init(
 ) -> Any:
     """Start an agent named ``worker<rank>`` before a method of RpcAgentTestFixture, and end it after.
 
-    Unlike torch's, it ends the agent also when the method raises.
+    Unlike torch's decorator, it ends the agent even if the method raises.
     """
     if test is None:
         return functools.partial(

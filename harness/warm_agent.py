@@ -1,7 +1,7 @@
-"""An RPC agent that stays up from test to test of a warm world, as the default group does.
+"""An RPC agent that serves all tests of a warm world, as the default group does.
 
-A test pays a few milliseconds for it instead of a start and a shutdown. It is for many small tests over one kind of
-agent: what a test does to the agent itself (a shutdown, a dropped message) is not for these.
+Each test pays a few milliseconds instead of a start and a shutdown. The agent is meant for many small tests with the
+same options. A test that shuts its agent down, or lets it drop messages, needs its own agent.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from everyrank.rpc import (
 if TYPE_CHECKING:
     from everyrank.rank import Rank
 
-#: What a test gave up is usually gone within this; what is not may be garbage, in a cycle.
+#: Seconds in which references that a test dropped are usually gone. Others may be in a garbage cycle.
 _USUALLY = 0.05
 
-_kept: list[tuple[Agent, AgentOptions]] = []  # of this process: torch has no second one
+_kept: list[tuple[Agent, AgentOptions]] = []  # at most one: torch has one agent in a process
 
 
 @contextlib.contextmanager
 def warm_agent(rank: Rank, options: AgentOptions) -> Iterator[Agent]:
-    """This rank's agent for one test: started by the first test of the world that asks."""
+    """Provide this rank's agent for one test; the first test of the world that asks starts it."""
     if options.faults is not None or options.shutdown != "graceful":
         raise MisuseError("a warm agent takes no faults and no abrupt shutdown: ask for the fixture rpc_agent")
     if not _kept:
         with rank.watch.allowing():
             _kept.append((_start(rank, options), options))
-    here, started = _kept[-1]
+    kept_agent, started = _kept[-1]
     if started != options:
         raise MisuseError(f"this world's agent was started with {started}, not with {options}")
     try:
-        yield here
+        yield kept_agent
     finally:
         if not rank.failed():
             _settle(rank)
@@ -53,13 +53,13 @@ def warm_agent(rank: Rank, options: AgentOptions) -> Iterator[Agent]:
 
 def _start(rank: Rank, options: AgentOptions) -> Agent:
     world = rank.world
-    # Beside the folder of the test, which the agent outlives.
+    # The file lies beside the test's folder, since the agent outlives the test.
     backend, chosen = backend_options(world, options, store=f"{world.folder}.rpc")
     names = tuple(options.name.format(rank=number) for number in range(world.size))
     start(rank, names[world.rank], backend, chosen, kept=True)
     import torch.distributed.rpc as rpc
 
-    # Connections are made by the first call between two ranks; a test would seem to have left them.
+    # The first call between two ranks opens a connection, which would look like a leak of the test.
     for future in [rpc.rpc_async(name, _greet) for name in names]:
         future.wait()
     rank.gather("the start of the warm RPC agents", "")
@@ -71,7 +71,7 @@ def _greet() -> None:
 
 
 def _settle(rank: Rank) -> None:
-    """Wait until nothing of this test is left in any agent. What stays is a leak, and ends this world."""
+    """Wait until nothing of this test is left in any agent. What stays is a leak and ends this world."""
     import torch.distributed.rpc as torch_rpc
 
     rpc: Any = torch_rpc
@@ -81,11 +81,11 @@ def _settle(rank: Rank) -> None:
     if rank.gather("the end of the test's calls", "") is not None:
         all_sent()
     if rank.gather("the end of all calls", "") is None:
-        rank.spent.append("did not see every rank come to the end of the test's RPC calls")
+        rank.spent.append("did not see every rank reach the end of the test's RPC calls")
         return
     wait_until(lambda: not _left(), _USUALLY)
-    left = rank.gather("what is left in the RPC agents", str(_left()))
-    if left is not None and set(left) == {"0"}:
+    counts = rank.gather("what is left in the RPC agents", str(_left()))
+    if counts is not None and set(counts) == {"0"}:
         return
     gc.collect()
     rank.gather("the end of the garbage", "")
@@ -96,7 +96,7 @@ def _settle(rank: Rank) -> None:
 
 
 def _left() -> int:
-    """What this rank's agent still holds."""
+    """Return how many RRefs and autograd contexts this rank's agent still holds."""
     return owned_rrefs() + _contexts()
 
 

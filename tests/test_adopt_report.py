@@ -90,8 +90,8 @@ LINES = [
     "adopted  test_theirs.py::Spawned: 1 test; a world of 3, new processes for each test, 500 s",
     "adopted  test_theirs.py::ExpectsDeath: 1 test; a world of 4, new processes for each test, 300 s; "
     "a test that expects a process to die fails here",
-    "skipped  test_theirs.py::NoDevices: 1 test; its world_size is 0 on this machine, so that no rank would run it",
-    "left     test_theirs.py::NoSize: 1 test; its world_size cannot be had: KeyError: 'NO_SUCH_VARIABLE'",
+    "skipped  test_theirs.py::NoDevices: 1 test; its world_size is 0 on this machine, so no rank would run it",
+    "left     test_theirs.py::NoSize: 1 test; its world_size cannot be read: KeyError: 'NO_SUCH_VARIABLE'",
     "left     test_theirs.py::OwnJoin: 1 test; "
     "it has its own _join_processes(), by which its processes are started or judged",
     "adopted  test_theirs.py::Continuous: 1 test; a world of 2, one world for all tests of the class, 300 s",
@@ -153,4 +153,7 @@ def test_what_is_not_adopted_runs_as_without_the_option(project: Project) -> Non
     inner = project.run("--adopt")
     assert inner.outcomes() == {"test_single": "passed", "test_nobody": "skipped"}
     assert "its world_size is 0 on this machine" in inner["NoDevices::test_nobody"].text
-    assert "adopted 0 tests of torch's classes, left 1 as they are (everyrank adopt-report tells why)" in inner.out
+    assert (
+        "adopted 0 tests of torch's classes, left 1 as they are (everyrank adopt-report lists the reasons)"
+        in inner.out
+    )

@@ -1,4 +1,4 @@
-"""``--adopt``: test cases written on ``torch.testing._internal`` run on our ranks, without an edit.
+"""``--adopt``: runs test cases written on ``torch.testing._internal`` on everyrank's ranks, without an edit.
 
-Nothing else in this package knows of torch's private test classes.
+Nothing else in everyrank uses torch's private test classes.
 """

@@ -1,5 +1,5 @@
-"""On a rank: test cases whose processes and default group serve all tests of a class, such as
-``MultiProcContinuousTest``. Here too: the world stays warm from test to test of one class."""
+"""Runs, on a rank, test cases whose processes and default group serve all tests of a class, such as
+``MultiProcContinuousTest``. Here, the world stays warm from test to test of one class."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from everyrank.adopt.recognise import HOME
+from everyrank.adopt.recognise import TORCHS_MODULE
 from everyrank.adopt.spawned import skips_of
-from everyrank.parts import Parts, Start, open_for_class, rendezvous_of_class
+from everyrank.parts import SetUpResult, TwoParts, open_for_class, rendezvous_of_class
 
 if TYPE_CHECKING:
     from everyrank.rank import Rank
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def continuous(rank: Rank, case: Any, name: str) -> Iterator[None]:
-    """While the case runs in here, the processes of its class are the ranks of this world."""
-    home: Any = sys.modules[HOME]
+    """In this context, let the ranks of this world be the processes of the case's class."""
+    home: Any = sys.modules[TORCHS_MODULE]
     cls = type(case)
 
-    def body(start: Start) -> None:
+    def body(set_up: SetUpResult) -> None:
         __tracebackhide__ = True
         with skips_of(home):
             open_for_class(rank, cls)
             cls._run_test_given_id(case.id())
 
-    parts = Parts(rank, case, name, body, like_a_rank=True)
+    parts = TwoParts(rank, case, name, body, like_a_rank=True)
 
     def start_processes(world_size: int) -> None:
         cls.processes, cls.task_queues, cls.completion_queues = [], [], []
@@ -36,9 +36,9 @@ def continuous(rank: Rank, case: Any, name: str) -> Iterator[None]:
         parts.started()
 
     cls._spawn_processes = start_processes
-    cls._processes_spawned = False  # so that setUp looks again at what the class needs, and comes to the line above
+    cls._processes_spawned = False  # so that setUp checks the class's needs again and calls the line above
     try:
-        with parts.played():
+        with parts.patched():
             yield
     finally:
         del cls._spawn_processes

@@ -1,4 +1,4 @@
-"""The hooks of ``--adopt``; registered only where it is asked for."""
+"""The hooks of ``--adopt``; registered only if the option is given."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-from everyrank.adopt.recognise import CONTINUOUS, Adopted, Finding, Left, Skipped, recognise
+from everyrank.adopt.recognise import CONTINUOUS, Adopted, Finding, NotAdopted, Skipped, recognise
 from everyrank.declaration import Declaration
 from everyrank.rank import RANK
 from everyrank.seeds import accelerated
@@ -27,8 +27,8 @@ class Adopter:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         findings = [adopt(item) for item in items]
-        adopted = sum(isinstance(one, Adopted) for one in findings)
-        left = sum(isinstance(one, Left) and one.theirs for one in findings)
+        adopted = sum(isinstance(finding, Adopted) for finding in findings)
+        left = sum(isinstance(finding, NotAdopted) and finding.uses_torch for finding in findings)
         self._counted = (adopted, left)
         if adopted:
             _import_early()
@@ -36,8 +36,8 @@ class Adopter:
     @pytest.hookimpl
     def pytest_report_collectionfinish(self) -> str:
         adopted, left = self._counted or (0, 0)
-        told = f"everyrank: adopted {adopted} test{'s' if adopted != 1 else ''} of torch's classes"
-        return told + (f", left {left} as they are (everyrank adopt-report tells why)" if left else "")
+        text = f"everyrank: adopted {adopted} test{'s' if adopted != 1 else ''} of torch's classes"
+        return text + (f", left {left} as they are (everyrank adopt-report lists the reasons)" if left else "")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -47,12 +47,12 @@ class Adopter:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
         __tracebackhide__ = True
-        found = item.stash.get(FINDING, None)
-        if not isinstance(found, Adopted) or RANK not in item.config.stash:
+        finding = item.stash.get(FINDING, None)
+        if not isinstance(finding, Adopted) or RANK not in item.config.stash:
             return (yield)
         assert isinstance(item, pytest.Function)
         rank, case, name = item.config.stash[RANK], item.instance, item.name
-        if found.kind == CONTINUOUS:
+        if finding.kind == CONTINUOUS:
             from everyrank.adopt.continuous import continuous
 
             running = continuous(rank, case, name)
@@ -66,9 +66,9 @@ class Adopter:
 
 
 def _import_early() -> None:
-    """What every rank would otherwise import in its first test."""
+    """Import what every rank would otherwise import in its first test."""
     names = ["everyrank.adopt.spawned", "everyrank.adopt.continuous"]
-    if not accelerated():  # it might touch one
+    if not accelerated():  # the import may initialise an accelerator
         names.append("torch.testing._internal.common_device_type")
     if "torch.distributed.rpc" in sys.modules:
         names.append("torch.distributed.rpc.rref_proxy")
@@ -77,7 +77,7 @@ def _import_early() -> None:
 
 
 def _reopen_logs() -> None:
-    """torch's loggers write to the stderr of the time of their import: a capture that a rank has left."""
+    """Point torch's loggers at the current stderr: they keep the one of their import, which a rank has closed."""
     for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
         for handler in getattr(logger, "handlers", ()):
             if isinstance(handler, logging.StreamHandler) and getattr(handler.stream, "closed", False):
@@ -85,23 +85,23 @@ def _reopen_logs() -> None:
 
 
 def adopt(item: pytest.Item) -> Finding:
-    """Note on an item how it is to be run, if that is to be on our ranks."""
-    found = recognise(getattr(item, "cls", None), item.name)
+    """Store on an item how it is run, if it can run on everyrank's ranks."""
+    finding = recognise(getattr(item, "cls", None), item.name)
     if DECLARATION in item.stash or MISUSE in item.stash:
-        found = Left("it says itself which world it wants", theirs=False)
-    item.stash[FINDING] = found
-    if isinstance(found, Adopted):
-        stays = found.kind == CONTINUOUS
+        finding = NotAdopted("it declares its own world", uses_torch=False)
+    item.stash[FINDING] = finding
+    if isinstance(finding, Adopted):
+        stays = finding.kind == CONTINUOUS
         cls: Any = getattr(item, "cls", None)
         item.stash[DECLARATION] = Declaration(
-            sizes=(found.size,),
-            timeout=found.timeout,
+            sizes=(finding.size,),
+            timeout=finding.timeout,
             timeout_from="torch's get_timeout()",
             fresh=not stays,
             company=f"{cls.__module__}.{cls.__qualname__}" if stays else "",
             what_there_is=True,
         )
         item.stash[FIXTURES] = []
-    elif isinstance(found, Skipped):
-        item.add_marker(pytest.mark.skip(reason=found.why))
-    return found
+    elif isinstance(finding, Skipped):
+        item.add_marker(pytest.mark.skip(reason=finding.reason))
+    return finding

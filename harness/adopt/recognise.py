@@ -1,4 +1,4 @@
-"""Which test classes are torch's way of running on many processes, and whether our ranks can run them."""
+"""Recognises torch's test classes for many processes, and decides whether everyrank's ranks can run their tests."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-HOME = "torch.testing._internal.common_distributed"
+TORCHS_MODULE = "torch.testing._internal.common_distributed"
 
-#: torch's own steps of starting and judging processes. Who replaces one of them has a harness of his own.
+#: torch's own methods for starting and judging processes. A class that replaces one of them has its own harness.
 STEPS_OF_SPAWNED = ("_start_processes", "_join_processes", "_check_return_codes", "run_test")
 STEPS_OF_CONTINUOUS = ("_spawn_processes", "_worker_loop", "_run_test_given_id", "_ensure_processes_spawned")
 
@@ -17,7 +17,7 @@ SPAWNED, CONTINUOUS = "spawned", "continuous"
 
 @dataclass(frozen=True)
 class Adopted:
-    """A test that runs on our ranks."""
+    """A test that runs on everyrank's ranks."""
 
     kind: str
     size: int
@@ -26,101 +26,101 @@ class Adopted:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A test that no rank would run on this machine."""
+    """A test that no rank would run on this host."""
 
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True)
-class Left:
-    """A test that runs as it does without ``--adopt``. ``theirs`` tells whether it is on torch's classes at all."""
+class NotAdopted:
+    """A test that runs as without ``--adopt``."""
 
-    why: str
-    theirs: bool = True
+    reason: str
+    uses_torch: bool = True  # whether its class is one of torch's test classes
 
 
-Finding = Adopted | Skipped | Left
+Finding = Adopted | Skipped | NotAdopted
 
-_NOT_THEIRS = Left("not written on torch.testing._internal", theirs=False)
+_NOT_TORCHS = NotAdopted("not written on torch.testing._internal", uses_torch=False)
 
 
 def recognise(cls: type | None, name: str) -> Finding:
-    """What to do with the test method of this name. Instantiates the class, as torch does to learn its size."""
-    home: Any = sys.modules.get(HOME)  # a class can only be torch's if its module has been imported
+    """Decide about the test method of this name. Instantiate the class, as torch does, to read its world size."""
+    home: Any = sys.modules.get(TORCHS_MODULE)  # a class can only be torch's if its module has been imported
     if home is None or cls is None:
-        return _NOT_THEIRS
+        return _NOT_TORCHS
     threaded = getattr(home, "MultiThreadedTestCase", ())
     if issubclass(cls, threaded):
-        return Left("its ranks are threads of one process (MultiThreadedTestCase): there is nothing to launch")
+        return NotAdopted("its ranks are threads of one process (MultiThreadedTestCase): there is nothing to launch")
     if issubclass(cls, home.MultiProcessTestCase):
         return _spawned(home, cls, name)
     continuous: Any = getattr(home, "MultiProcContinuousTest", None) or getattr(home, "MultiProcContinousTest", ())
     if issubclass(cls, continuous):
         return _continuous(home, continuous, cls, name)
     if any(base.__module__.startswith("torch.testing._internal") for base in cls.__mro__):
-        return Left("it runs in one process")
-    return _NOT_THEIRS
+        return NotAdopted("it runs in one process")
+    return _NOT_TORCHS
 
 
 def _spawned(home: Any, cls: Any, name: str) -> Finding:
     if replaced := _replaced(cls, home.MultiProcessTestCase, STEPS_OF_SPAWNED):
-        return Left(f"it has its own {replaced}(), by which its processes are started or judged")
+        return NotAdopted(f"it has its own {replaced}(), by which its processes are started or judged")
     try:
         size = int(cls(name).world_size)
     except Exception as error:
-        return Left(f"its world_size cannot be had: {type(error).__name__}: {error}")
+        return NotAdopted(f"its world_size cannot be read: {type(error).__name__}: {error}")
     return _sized(SPAWNED, size, _timeout(home, name))
 
 
 def _continuous(home: Any, base: Any, cls: Any, name: str) -> Finding:
     missing = [step for step in STEPS_OF_CONTINUOUS if not hasattr(base, step)]
     if missing:
-        return Left(f"this torch's {base.__name__} has no {missing[0]}()")
+        return NotAdopted(f"this torch's {base.__name__} has no {missing[0]}()")
     if replaced := _replaced(cls, base, STEPS_OF_CONTINUOUS):
-        return Left(f"it has its own {replaced}(), by which its processes are started or given tests")
+        return NotAdopted(f"it has its own {replaced}(), by which its processes are started or given tests")
     try:
         size = int(cls._get_world_size(_device_type(cls)))
     except Exception as error:
         if type(error).__name__ == "SkipTest":
             return Skipped(str(error))
-        return Left(f"its world_size cannot be had: {type(error).__name__}: {error}")
+        return NotAdopted(f"its world_size cannot be read: {type(error).__name__}: {error}")
     return _sized(CONTINUOUS, size, _timeout(home, name))
 
 
 def _sized(kind: str, size: int, timeout: float) -> Finding:
     if size < 1:
-        return Skipped(f"its world_size is {size} on this machine, so that no rank would run it")
+        return Skipped(f"its world_size is {size} on this machine, so no rank would run it")
     return Adopted(kind, size, timeout)
 
 
 def _timeout(home: Any, name: str) -> float:
-    """torch's own deadline for the test."""
+    """Return torch's own deadline for the test."""
     return float(home.get_timeout(name))
 
 
 def _device_type(cls: Any) -> str:
-    """A classmethod, a property that asks for nothing but the class, or a text."""
+    """Return the class's device type: from a classmethod, a text, or a property that needs only the class."""
     found = next((vars(base)["device_type"] for base in cls.__mro__ if "device_type" in vars(base)), "cpu")
     if isinstance(found, property) and found.fget is not None:
         return str(found.fget(cls))
-    said = getattr(cls, "device_type", found)
-    return str(said() if callable(said) else said)
+    value = getattr(cls, "device_type", found)
+    return str(value() if callable(value) else value)
 
 
 def _replaced(cls: type, base: type, steps: tuple[str, ...]) -> str:
-    """The first of these steps that a class between the test and torch's base defines anew."""
+    """Return the first of these methods that a class between the test and torch's base overrides."""
     between = cls.__mro__[: cls.__mro__.index(base)]
     for step in steps:
-        if any(step in vars(one) for one in between if one is not base):
+        if any(step in vars(cls) for cls in between if cls is not base):
             return step
     return ""
 
 
 def expects_death(cls: type | None) -> bool:
-    """Whether its setUp lists exit codes that torch's harness is to take for well."""
+    """Return whether the class's setUp lists exit codes that torch's harness accepts."""
     names: set[str] = set()
     for base in cls.__mro__ if cls is not None else ():
         code = getattr(vars(base).get("setUp"), "__code__", None)
-        if base.__module__ != HOME and code is not None:
+        if base.__module__ != TORCHS_MODULE and code is not None:
             names |= set(code.co_names)
     return bool(names & {"special_return_code_checks", "skip_return_code_checks"})

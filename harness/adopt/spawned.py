@@ -1,4 +1,4 @@
-"""On a rank: test cases that start processes for each test, such as ``MultiProcessTestCase``."""
+"""Runs, on a rank, test cases that start processes for each test, such as ``MultiProcessTestCase``."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import unittest
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from everyrank.adopt.recognise import HOME
-from everyrank.parts import Parts, Start
+from everyrank.adopt.recognise import TORCHS_MODULE
+from everyrank.parts import SetUpResult, TwoParts
 from everyrank.seeds import seed_generators
 
 if TYPE_CHECKING:
@@ -20,40 +20,40 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def spawned(rank: Rank, case: Any, name: str) -> Iterator[None]:
-    """While the case runs in here, its processes are the ranks of this world."""
-    home: Any = sys.modules[HOME]
+    """In this context, let the ranks of this world be the case's processes."""
+    home: Any = sys.modules[TORCHS_MODULE]
 
-    def body(start: Start) -> None:
+    def body(set_up: SetUpResult) -> None:
         __tracebackhide__ = True
         with skips_of(home):
-            _run(type(case), rank.world.rank, name, start)
+            _run(type(case), rank.world.rank, name, set_up)
 
-    parts = Parts(rank, case, name, body)
+    parts = TwoParts(rank, case, name, body)
     case._start_processes = lambda proc: parts.started({"fake_pg": getattr(case, "fake_pg", False)})
-    with _in_place(home.MultiProcessTestCase, "run_test", _run_test), parts.played():
+    with _in_place(home.MultiProcessTestCase, "run_test", _run_test), parts.patched():
         yield
 
 
-def _run(cls: Any, rank: int, name: str, start: Start) -> None:
-    """What a started process calls. Classes override it, to open the default group around each test."""
+def _run(cls: Any, rank: int, name: str, set_up: SetUpResult) -> None:
+    """Call what a started process calls. Classes override it to open the default group around each test."""
     __tracebackhide__ = True
-    multiprocessing.set_start_method("spawn", force=True)  # as multiprocessing does in what it has spawned
+    multiprocessing.set_start_method("spawn", force=True)  # as in a process that multiprocessing spawned
     ours, theirs = multiprocessing.Pipe()
     try:
-        cls._run(rank, name, start.file_name, theirs, **start.more)
+        cls._run(rank, name, set_up.file_name, theirs, **set_up.more)
     finally:
         ours.close()
         theirs.close()
 
 
 def _run_test(self: Any, test_name: str, parent_pipe: Any) -> None:
-    """As torch's, but an error is raised, for pytest, and not turned into an exit code."""
+    """Run the method as torch does, but raise an error, for pytest, instead of ending with an exit code."""
     __tracebackhide__ = True
     import torch.distributed as dist
     import torch.sparse as sparse
 
     os.environ["TORCH_SHOW_CPP_STACKTRACES"] = "1"
-    # torch's TestCase.setUp turns this on in the process that starts the others. In those it is off.
+    # torch's TestCase.setUp enables this in the process that starts the others. In those it is off.
     sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
     seed_as_torch_does()
     getattr(self, test_name)()
@@ -63,14 +63,14 @@ def _run_test(self: Any, test_name: str, parent_pipe: Any) -> None:
 
 
 def seed_as_torch_does() -> None:
-    """All ranks alike: tests that are written for torch's harness count on it."""
+    """Seed all ranks alike: tests written for torch's harness rely on it."""
     common: Any = sys.modules["torch.testing._internal.common_utils"]
     seed_generators(common.SEED)
 
 
 @contextlib.contextmanager
 def skips_of(home: Any) -> Iterator[None]:
-    """torch's decorators skip by exit code."""
+    """Turn the exit codes by which torch's decorators skip into skips."""
     __tracebackhide__ = True
     try:
         yield

@@ -1,7 +1,7 @@
-"""Test cases under the names of ``torch.testing._internal``: a file that is written on those needs other import
-lines and nothing else, and runs on everyrank's ranks; under pytest, and by ``run_tests()`` as a script.
+"""Test cases under the names of ``torch.testing._internal``, which run on everyrank's ranks.
 
-See docs/adopt.md. Nothing here imports torch's private modules.
+A test file that uses torch's private test classes needs only other import lines. It runs under pytest, or as a script
+by ``run_tests()``. See docs/adopt.md. Nothing here imports torch's private modules.
 """
 
 from __future__ import annotations

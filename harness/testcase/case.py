@@ -1,4 +1,4 @@
-"""``TestCase``: unittest's, with assertions that know tensors."""
+"""``TestCase``: unittest's test case, with assertions for tensors."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ import torch
 from everyrank.seeds import seed_generators
 from everyrank.testcase.equality import Strictness, difference
 
-#: What torch's test cases seed with.
+#: The seed of torch's test cases.
 SEED = 1234
 
 _Base: Any = unittest.TestCase
 with contextlib.suppress(ImportError):
-    # assertExpectedInline, for those who use it.
+    # For tests that use assertExpectedInline.
     from expecttest import TestCase as _Base
 
 
 def set_rng_seed(seed: int | None = None) -> None:
-    """Seed torch, Python and numpy: all ranks alike, as tests of this kind count on."""
+    """Seed torch, Python and numpy, equally on all ranks: tests of this kind rely on it."""
     seed_generators(SEED if seed is None else seed)
 
 
 @contextlib.contextmanager
 def freeze_rng_state() -> Iterator[None]:
-    """The generators go on afterwards from where they are now."""
+    """Restore the state of torch's generators afterwards."""
     with torch.random.fork_rng():
         yield
 
 
 @contextlib.contextmanager
 def set_default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Use this default dtype in this context."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -45,11 +46,11 @@ def set_default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 class TestCase(_Base):  # type: ignore[misc]
-    """The base of all test cases here; by itself it runs in one process."""
+    """The base of all test cases here; its tests run in one process."""
 
     maxDiff = None
 
-    #: Floors of the tolerances that assertEqual takes from the dtypes.
+    #: The least tolerances of assertEqual, absolute and relative, if the dtypes imply smaller ones.
     precision: float = 0.0
     rel_tol: float = 0.0
 
@@ -75,9 +76,9 @@ class TestCase(_Base):  # type: ignore[misc]
         exact_stride: bool = False,
         exact_is_coalesced: bool = False,
     ) -> None:
-        """Equal, or close enough where they are tensors, arrays or numbers, also inside of containers."""
+        """Fail unless both are equal; tensors, arrays and numbers, also in containers, may differ by a tolerance."""
         __tracebackhide__ = True
-        how = Strictness(
+        strictness = Strictness(
             rtol,
             atol,
             self.rel_tol,
@@ -89,10 +90,11 @@ class TestCase(_Base):  # type: ignore[misc]
             exact_stride,
             exact_is_coalesced,
         )
-        if told := difference(x, y, how):
-            raise AssertionError(msg(told) if callable(msg) else f"{told}\n{msg}" if msg else told)
+        if text := difference(x, y, strictness):
+            raise AssertionError(msg(text) if callable(msg) else f"{text}\n{msg}" if msg else text)
 
     def assertNotEqual(self, x: Any, y: Any, msg: Any = None, **tolerances: Any) -> None:
+        """Fail if assertEqual would pass."""
         __tracebackhide__ = True
         try:
             self.assertEqual(x, y, **tolerances)
@@ -101,21 +103,22 @@ class TestCase(_Base):  # type: ignore[misc]
         raise AssertionError(f"both are {x!r}" + (f"\n{msg}" if msg else ""))
 
     def assertEqualIgnoreType(self, *arguments: Any, **keywords: Any) -> None:
-        """As assertEqual, whatever the dtypes."""
+        """Like assertEqual, but ignore the dtypes."""
         __tracebackhide__ = True
         self.assertEqual(*arguments, exact_dtype=False, **keywords)
 
     def assertEqualBroadcasting(self, x: torch.Tensor, y: Any, *arguments: Any, **keywords: Any) -> None:
-        """As assertEqual, with ``y`` in the shape of ``x``."""
+        """Like assertEqual, with ``y`` in the shape of ``x``."""
         __tracebackhide__ = True
         self.assertEqual(x, torch.ones_like(x) * torch.as_tensor(y, dtype=x.dtype), *arguments, **keywords)
 
     def assertObjectIn(self, obj: Any, iterable: Iterable[Any]) -> None:
-        """The very object is among them."""
-        if not any(one is obj for one in iterable):
+        """Fail unless the object itself is among the others."""
+        if not any(other is obj for other in iterable):
             raise AssertionError(f"{obj!r} is none of them")
 
     def assertNotWarn(self, callable: Callable[[], Any], msg: str = "") -> None:
+        """Fail if the call warns."""
         with _all_warnings() as caught:
             callable()
         if caught:
@@ -123,12 +126,12 @@ class TestCase(_Base):  # type: ignore[misc]
 
     @contextlib.contextmanager
     def assertWarnsOnceRegex(self, category: type[Warning], regex: str = "") -> Iterator[None]:
-        """One warning at least is of this category, and its text begins so; also one that torch gives but once."""
+        """Fail unless a warning of this category begins like this; also notice torch's warnings that appear once."""
         with _all_warnings() as caught:
             yield
-        said = [str(one.message) for one in caught if one.category is category]
-        if not any(re.match(regex, text) for text in said):
-            raise AssertionError(f"no {category.__name__} that begins like {regex!r}; there were {said}")
+        texts = [str(warning.message) for warning in caught if warning.category is category]
+        if not any(re.match(regex, text) for text in texts):
+            raise AssertionError(f"no {category.__name__} begins like {regex!r}; there were {texts}")
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch.distributed.rpc as torch_rpc
 from everyrank.rpc import LOCAL_TRANSPORTS
 from everyrank.testcase.multi_process import MultiProcContinuousTest, MultiProcessTestCase, run_subtests
-from everyrank.testcase.skips import found_gpus, skip_if_lt_x_gpu
+from everyrank.testcase.skips import count_accelerators, skip_if_lt_x_gpu
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 rpc: Any = torch_rpc
@@ -27,22 +27,22 @@ def _device_type() -> str:
 
 
 def _number_of_devices() -> int:
-    found = found_gpus()
+    found = count_accelerators()
     return min(4, found) if found > 1 else 4
 
 
 NUM_DEVICES = _number_of_devices()
 DEVICE_TYPE = _device_type()
-DEVICE_COUNT = found_gpus() or 1
+DEVICE_COUNT = count_accelerators() or 1
 
 
 def _need_gpus(count: int, backend: str | None) -> None:
-    if any(one in (backend or "") for one in _ON_GPUS) and found_gpus() < count:
-        raise unittest.SkipTest(f"needs {count} GPUs, found {found_gpus()}")
+    if any(name in (backend or "") for name in _ON_GPUS) and count_accelerators() < count:
+        raise unittest.SkipTest(f"needs {count} GPUs, found {count_accelerators()}")
 
 
 class ShardedTensorTestBase(MultiProcessTestCase):
-    """With a group, and RPC agents where ``with_comms`` is to start them."""
+    """Runs tests with a group, and with RPC agents if ``with_comms`` starts them."""
 
     @property
     def world_size(self) -> int:
@@ -61,17 +61,17 @@ class ShardedTensorTestBase(MultiProcessTestCase):
 
     def init_rpc(self) -> None:
         options = rpc.TensorPipeRpcBackendOptions(
-            # A file of its own: a store deletes its file when its last user goes.
+            # RPC has its own file: a store deletes its file when its last user ends.
             init_method=f"file://{self.file_name}.rpc",
             _transports=list(LOCAL_TRANSPORTS),
             _channels=["basic"] if not torch.cuda.is_available() else None,
         )
-        if found_gpus() >= self.world_size:
+        if count_accelerators() >= self.world_size:
             for rank in range(self.world_size):
                 options.set_device_map(f"worker{rank}", {self.rank: rank})
         rpc.init_rpc(
             f"worker{self.rank}",
-            # Named: once the faulty agent has been imported, torch's default is no backend of it (pytorch#104620).
+            # After an import of the faulty agent, torch's default is not a backend for it (pytorch#104620).
             backend=rpc.backend_registry.BackendType.TENSORPIPE,
             rank=self.rank,
             world_size=self.world_size,
@@ -90,27 +90,27 @@ class ShardedTensorTestBase(MultiProcessTestCase):
         dist.destroy_process_group()
 
     def assert_sharded_tensor_equal(self, st1: Any, st2: Any) -> None:
-        """Shard by shard, and in all that describes them."""
+        """Fail unless all shards and all metadata are equal."""
         __tracebackhide__ = True
-        ours, theirs = st1.local_shards(), st2.local_shards()
-        self.assertEqual(len(ours), len(theirs))
-        for one, other in zip(ours, theirs, strict=True):
-            self.assertEqual(one.tensor, other.tensor)
-            self.assertEqual(one.metadata, other.metadata)
+        shards1, shards2 = st1.local_shards(), st2.local_shards()
+        self.assertEqual(len(shards1), len(shards2))
+        for shard1, shard2 in zip(shards1, shards2, strict=True):
+            self.assertEqual(shard1.tensor, shard2.tensor)
+            self.assertEqual(shard1.metadata, shard2.metadata)
         self.assertEqual(st1.metadata(), st2.metadata())
         self.assertEqual(st1.sharding_spec(), st2.sharding_spec())
         self.assertEqual(len(st1.remote_shards()), len(st2.remote_shards()))
 
 
 class _OnMesh:
-    """What test cases for DTensor have in common."""
+    """The common base of test cases for DTensor."""
 
     world_size: int
     rank: int
 
     @property
     def device_type(self) -> str:
-        return "cuda" if found_gpus() >= self.world_size and torch.cuda.is_available() else "cpu"
+        return "cuda" if count_accelerators() >= self.world_size and torch.cuda.is_available() else "cpu"
 
     def build_device_mesh(self) -> DeviceMesh:
         return init_device_mesh(self.device_type, (self.world_size,))
@@ -123,7 +123,7 @@ class _OnMesh:
 
 
 class DTensorTestBase(_OnMesh, MultiProcessTestCase):
-    """New processes for each test; ``with_comms`` opens the group."""
+    """Runs each test in new processes; ``with_comms`` opens the group."""
 
     @property
     def world_size(self) -> int:  # type: ignore[override]
@@ -153,7 +153,7 @@ class DTensorTestBase(_OnMesh, MultiProcessTestCase):
         )
 
     def destroy_pg(self, device_id: int | None = None) -> None:
-        """When every rank has come here."""
+        """Destroy the group after a barrier."""
         if self.device_type == "cpu":
             dist.barrier()
         else:
@@ -162,7 +162,7 @@ class DTensorTestBase(_OnMesh, MultiProcessTestCase):
 
 
 class DTensorContinuousTestBase(_OnMesh, MultiProcContinuousTest):  # type: ignore[misc]
-    """Processes and a group for all tests of a class."""
+    """Runs all tests of a class in the same processes and group."""
 
     @classmethod
     def backend_str(cls) -> str:
@@ -184,7 +184,7 @@ def with_comms(
 ) -> Any:
     """Open a group around a method, and RPC agents if it is one of ShardedTensorTestBase.
 
-    Of torch's two decorators of this name, that of the method's class decides what is meant.
+    torch has two decorators of this name; the class of the method decides which behaviour applies.
     """
     if isinstance(func, bool):
         func, eager_init = None, func
@@ -226,7 +226,7 @@ class FSDPInitMode(Enum):
 
 
 class DEVICEInitMode(Enum):
-    """When a model goes to its device: before it is wrapped, after that, or never."""
+    """When a model is moved to its device: before it is wrapped, afterwards, or never."""
 
     DEVICE_BEFORE = auto()
     DEVICE_AFTER = auto()
@@ -234,7 +234,7 @@ class DEVICEInitMode(Enum):
 
 
 class FSDPTest(MultiProcessTestCase):
-    """A rank for each GPU, and the default group open around each test."""
+    """Runs each test with a rank for each GPU and an open default group."""
 
     @property
     def world_size(self) -> int:
@@ -264,8 +264,8 @@ class FSDPTest(MultiProcessTestCase):
         __tracebackhide__ = True
         self = cls(test_name)
         self.rank, self.file_name = rank, file_name
-        if found_gpus() < self.world_size:
-            raise unittest.SkipTest(f"needs {self.world_size} GPUs, found {found_gpus()}")
+        if count_accelerators() < self.world_size:
+            raise unittest.SkipTest(f"needs {self.world_size} GPUs, found {count_accelerators()}")
         dist.init_process_group("nccl", init_method=self.init_method, world_size=self.world_size, rank=rank)
         torch.cuda.set_device(rank)
         dist.barrier(device_ids=[rank])

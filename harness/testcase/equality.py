@@ -1,4 +1,4 @@
-"""When two values are equal for ``assertEqual``: tensors and numbers within a tolerance, containers by element."""
+"""Compares two values for ``assertEqual``: tensors and numbers within a tolerance, containers by element."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-#: What torch.testing.assert_close documents: relative and absolute tolerance by dtype.
+#: The relative and absolute tolerances by dtype that torch.testing.assert_close documents.
 _TOLERANCES = {
     torch.float16: (1e-3, 1e-5),
     torch.bfloat16: (1.6e-2, 1e-5),
@@ -24,7 +24,7 @@ _EXACT = (0.0, 0.0)
 
 @dataclass(frozen=True)
 class Strictness:
-    """How equal is equal. ``None``: as the dtypes have it, but no narrower than the floors."""
+    """How strictly values are compared. ``None``: the dtypes' tolerances, but not less than the floors."""
 
     rtol: float | None = None
     atol: float | None = None
@@ -38,85 +38,87 @@ class Strictness:
     coalesced: bool = False
 
     def tolerances(self, *dtypes: torch.dtype) -> tuple[float, float]:
+        """Return the relative and the absolute tolerance for values of these dtypes."""
         if self.rtol is not None and self.atol is not None:
             return self.rtol, self.atol
         if (self.rtol is None) != (self.atol is None):
             raise ValueError("give both rtol and atol, or none of them")
-        each = [_TOLERANCES.get(dtype, _EXACT) for dtype in dtypes]
-        return max(self.rtol_floor, *(one[0] for one in each)), max(self.atol_floor, *(one[1] for one in each))
+        pairs = [_TOLERANCES.get(dtype, _EXACT) for dtype in dtypes]
+        rtol = max(self.rtol_floor, *(relative for relative, _ in pairs))
+        return rtol, max(self.atol_floor, *(absolute for _, absolute in pairs))
 
 
-def difference(x: Any, y: Any, how: Strictness) -> str:
-    """What keeps the two from being equal, or nothing."""
-    return next(_differences(x, y, how, ""), "")
+def difference(x: Any, y: Any, strictness: Strictness) -> str:
+    """Return the first difference of two values, or an empty text."""
+    return next(_differences(x, y, strictness, ""), "")
 
 
-def _differences(x: Any, y: Any, how: Strictness, at: str) -> Iterator[str]:
+def _differences(x: Any, y: Any, strictness: Strictness, path: str) -> Iterator[str]:
     x, y = _alike(x, y)
     if isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor):
-        yield from _of_tensors(x, y, how, at)
+        yield from _of_tensors(x, y, strictness, path)
     elif _is_scalar(x) and _is_scalar(y):
-        yield from _of_numbers(x, y, how, at)
+        yield from _of_numbers(x, y, strictness, path)
     elif isinstance(x, (str, bytes)) or isinstance(y, (str, bytes)):
-        yield from _unequal(x, y, at)
+        yield from _unequal(x, y, path)
     elif _is_mapping(x) and _is_mapping(y):
         if set(x) != set(y):
-            yield _at(at, f"the keys differ: {sorted(map(repr, set(x) ^ set(y)))} are in one of them only")
+            yield _with_path(path, f"the keys differ: {sorted(map(repr, set(x) ^ set(y)))} are in one of them only")
         else:
             for key in x:
-                yield from _differences(x[key], y[key], how, f"{at}[{key!r}]")
+                yield from _differences(x[key], y[key], strictness, f"{path}[{key!r}]")
     elif _is_sequence(x) and _is_sequence(y):
         if len(x) != len(y):
-            yield _at(at, f"the lengths differ: {len(x)} and {len(y)}")
+            yield _with_path(path, f"the lengths differ: {len(x)} and {len(y)}")
         else:
             for index in range(len(x)):
-                yield from _differences(x[index], y[index], how, f"{at}[{index}]")
+                yield from _differences(x[index], y[index], strictness, f"{path}[{index}]")
     else:
-        yield from _unequal(x, y, at)
+        yield from _unequal(x, y, path)
 
 
-def _unequal(x: Any, y: Any, at: str) -> Iterator[str]:
+def _unequal(x: Any, y: Any, path: str) -> Iterator[str]:
     if x is not y and x != y:
-        yield _at(at, f"{_short(x)} != {_short(y)}")
+        yield _with_path(path, f"{_short(x)} != {_short(y)}")
 
 
-def _of_numbers(x: Any, y: Any, how: Strictness, at: str) -> Iterator[str]:
-    """Whatever kinds of number they are; one may be a tensor of one element."""
+def _of_numbers(x: Any, y: Any, strictness: Strictness, path: str) -> Iterator[str]:
+    """Compare numbers of any kind; one of them may be a tensor with one element."""
     x, y = _plain(x), _plain(y)
     if isinstance(x, bool) or isinstance(y, bool):
-        return (yield from _unequal(bool(x), bool(y), at))
-    rtol, atol = how.tolerances(_dtype_of(x), _dtype_of(y))
-    if x == y or (how.equal_nan and x != x and y != y):
+        return (yield from _unequal(bool(x), bool(y), path))
+    rtol, atol = strictness.tolerances(_dtype_of(x), _dtype_of(y))
+    if x == y or (strictness.equal_nan and x != x and y != y):
         return None
     if not (atol or rtol):
-        yield from _unequal(x, y, at)
+        yield from _unequal(x, y, path)
     elif not abs(x - y) <= atol + rtol * abs(y):
-        yield _at(at, f"{x!r} and {y!r} are not close (allowed: {atol:g} absolute, {rtol:g} relative)")
+        yield _with_path(path, f"{x!r} and {y!r} are not close (allowed: {atol:g} absolute, {rtol:g} relative)")
 
 
-def _of_tensors(x: torch.Tensor, y: torch.Tensor, how: Strictness, at: str) -> Iterator[str]:
-    if how.coalesced and x.layout == y.layout == torch.sparse_coo and x.is_coalesced() != y.is_coalesced():
-        yield _at(at, "one of them is coalesced, the other not")
+def _of_tensors(x: torch.Tensor, y: torch.Tensor, strictness: Strictness, path: str) -> Iterator[str]:
+    if strictness.coalesced and x.layout == y.layout == torch.sparse_coo and x.is_coalesced() != y.is_coalesced():
+        yield _with_path(path, "one of them is coalesced, the other not")
         return
-    rtol, atol = how.tolerances(x.dtype, y.dtype)
+    rtol, atol = strictness.tolerances(x.dtype, y.dtype)
     try:
         torch.testing.assert_close(
             x,
             y,
             rtol=rtol,
             atol=atol,
-            equal_nan=how.equal_nan,
-            check_device=how.device,
-            check_dtype=how.dtype,
-            check_layout=how.layout,
-            check_stride=how.stride,
+            equal_nan=strictness.equal_nan,
+            check_device=strictness.device,
+            check_dtype=strictness.dtype,
+            check_layout=strictness.layout,
+            check_stride=strictness.stride,
         )
     except AssertionError as error:
-        yield _at(at, str(error))
+        yield _with_path(path, str(error))
 
 
 def _alike(x: Any, y: Any) -> tuple[Any, Any]:
-    """Arrays become tensors, and so does a list beside a tensor."""
+    """Convert arrays to tensors, and a list that is compared with a tensor."""
     x, y = _array(x), _array(y)
     if isinstance(x, torch.Tensor) and _is_list(y):
         y = torch.as_tensor(y, dtype=x.dtype, device=x.device)
@@ -132,7 +134,7 @@ def _array(value: Any) -> Any:
         try:
             return torch.as_tensor(value)
         except TypeError:
-            return value.tolist()  # a dtype that torch has not
+            return value.tolist()  # torch has no such dtype
     return value
 
 
@@ -171,8 +173,8 @@ def _dtype_of(value: Any) -> torch.dtype:
     return torch.float32 if isinstance(value, float) else torch.int64
 
 
-def _at(at: str, what: str) -> str:
-    return f"at {at}: {what}" if at else what
+def _with_path(path: str, text: str) -> str:
+    return f"at {path}: {text}" if path else text
 
 
 def _short(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Functions that tests in torch's way are written with."""
+"""Helper functions for tests in torch's style, under torch's names."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from typing import Any
 import torch
 import torch.distributed as torch_dist
 
-dist: Any = torch_dist  # it exports less than it has
+dist: Any = torch_dist  # torch.distributed has more names than it exports
 
 
 def find_free_port() -> int:
-    """A port that was free a moment ago."""
-    with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """Return a port that was free a moment ago."""
+    with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
 
 
 def retry_on_connect_failures(func: Any = None, connect_errors: Any = ("Address already in use",)) -> Any:
-    """Call again, up to ten times, what fails with one of these texts."""
+    """Call a function again, up to ten times, if it fails with one of these texts."""
     if func is None:
         return functools.partial(retry_on_connect_failures, connect_errors=connect_errors)
     texts = [connect_errors] if isinstance(connect_errors, str) else list(connect_errors)
@@ -58,7 +58,7 @@ def create_tcp_store(
     jit_class: bool = False,
     use_libuv: bool = True,
 ) -> Any:
-    """A TCPStore on a free port."""
+    """Return a TCPStore on a free port."""
     port = find_free_port()
     if jit_class:
         return torch.classes.dist_c10d.TCPStore(
@@ -76,7 +76,7 @@ def create_tcp_store(
 
 
 def create_device(interface: str | None = None, lazy_init: bool = False) -> Any:
-    """A gloo device, on the loopback unless an interface is named."""
+    """Return a gloo device, on the loopback interface unless another is named."""
     gloo = dist.ProcessGroupGloo
     if interface is None:
         return gloo.create_device(hostname="127.0.0.1", lazy_init=lazy_init)
@@ -84,33 +84,33 @@ def create_device(interface: str | None = None, lazy_init: bool = False) -> Any:
 
 
 def init_multigpu_helper(world_size: int, backend: str) -> dict[int, list[int]]:
-    """The GPUs of each rank, in equal parts; one each for NCCL."""
+    """Return the GPUs of each rank, in equal parts; one for each rank with NCCL."""
     count = torch.cuda.device_count()
-    each = 1 if backend == "nccl" else max(count // world_size, 1)
-    return {rank: list(range(count))[rank * each : (rank + 1) * each] for rank in range(world_size)}
+    share = 1 if backend == "nccl" else max(count // world_size, 1)
+    return {rank: list(range(count))[rank * share : (rank + 1) * share] for rank in range(world_size)}
 
 
 def simple_sparse_reduce_tests(rank: int, world_size: int, num_inputs: int = 1) -> list[tuple[Any, Any]]:
-    """Inputs of this rank for a sum of sparse tensors over all ranks, and what must come of it."""
+    """Return this rank's inputs for a sum of sparse tensors over all ranks, with the expected results."""
 
-    def of(which: int, sparse_dims: int, dense_dims: int) -> torch.Tensor:
-        # Rank r holds the first r + 1 rows, each row 1.0: overlapping, and uneven.
-        rows = torch.arange(which + 1)
+    def tensor(number: int, sparse_dims: int, dense_dims: int) -> torch.Tensor:
+        # Tensor n holds the first n + 1 rows, each row 1.0: the tensors overlap and differ in size.
+        rows = torch.arange(number + 1)
         indices = torch.stack([rows, *(torch.zeros_like(rows) for _ in range(sparse_dims - 1))])
         shape = [world_size * num_inputs, *(2 for _ in range(sparse_dims + dense_dims - 1))]
-        return torch.sparse_coo_tensor(indices, torch.ones([which + 1, *(2 for _ in range(dense_dims))]), shape)
+        return torch.sparse_coo_tensor(indices, torch.ones([number + 1, *(2 for _ in range(dense_dims))]), shape)
 
     cases = []
     for sparse_dims, dense_dims in ((1, 0), (1, 1), (1, 2), (2, 0), (3, 0), (2, 1)):
-        mine = [of(rank * num_inputs + one, sparse_dims, dense_dims) for one in range(num_inputs)]
-        total = sum(of(which, sparse_dims, dense_dims).to_dense() for which in range(world_size * num_inputs))
-        cases.append((mine, [total] * num_inputs))
+        inputs = [tensor(rank * num_inputs + index, sparse_dims, dense_dims) for index in range(num_inputs)]
+        total = sum(tensor(number, sparse_dims, dense_dims).to_dense() for number in range(world_size * num_inputs))
+        cases.append((inputs, [total] * num_inputs))
     return cases
 
 
 @contextlib.contextmanager
 def captured_output() -> Iterator[tuple[io.StringIO, io.StringIO]]:
-    """What is printed in here."""
+    """Yield streams that receive the output of this context."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         yield out, err
@@ -118,7 +118,7 @@ def captured_output() -> Iterator[tuple[io.StringIO, io.StringIO]]:
 
 @contextlib.contextmanager
 def TemporaryFileName(**keywords: Any) -> Iterator[str]:
-    """The name of a file that is closed, and removed afterwards."""
+    """Yield the name of a closed file, and remove it afterwards."""
     file = tempfile.NamedTemporaryFile(delete=False, **keywords)  # noqa: SIM115
     file.close()
     try:
@@ -130,12 +130,13 @@ def TemporaryFileName(**keywords: Any) -> Iterator[str]:
 
 @contextlib.contextmanager
 def TemporaryDirectoryName(suffix: str | None = None) -> Iterator[str]:
+    """Yield the name of a folder, and remove it afterwards."""
     with tempfile.TemporaryDirectory(suffix=suffix) as folder:
         yield folder
 
 
 def with_temp_dir(func: Any = None) -> Any:
-    """``self.temp_dir``: one folder for all ranks, which rank 0 makes and removes."""
+    """Set ``self.temp_dir`` to one folder for all ranks; rank 0 makes and removes it."""
     if func is None:
         return with_temp_dir
 
@@ -190,7 +191,7 @@ def with_dist_debug_levels(levels: list[str]) -> Callable[[Any], Any]:
 
 
 def with_nccl_blocking_wait(method: Any) -> Any:
-    """With TORCH_NCCL_BLOCKING_WAIT set, and TORCH_NCCL_ASYNC_ERROR_HANDLING not."""
+    """Run the method with TORCH_NCCL_BLOCKING_WAIT set and TORCH_NCCL_ASYNC_ERROR_HANDLING unset."""
 
     @functools.wraps(method)
     def wrapped(*arguments: Any, **keywords: Any) -> Any:
@@ -210,18 +211,18 @@ def with_nccl_blocking_wait(method: Any) -> Any:
 
 
 def verify_ddp_error_logged(model_DDP: Any, err_substr: str) -> None:
-    """DDP's logging data tell of this error."""
-    told = model_DDP._get_ddp_logging_data()
-    wanted = err_substr.split("\nException raised from ")[0]
+    """Fail unless DDP's logging data contain this error."""
+    data = model_DDP._get_ddp_logging_data()
+    expected = err_substr.split("\nException raised from ")[0]
     for key in ("iteration", "has_error", "error"):
-        if key not in told:
+        if key not in data:
             raise AssertionError(f"the logging data of DDP have no {key!r}")
-    if wanted not in told["error"]:
-        raise AssertionError(f"the logging data of DDP tell of {told['error']!r}, not of {wanted!r}")
+    if expected not in data["error"]:
+        raise AssertionError(f"the logging data of DDP have the error {data['error']!r}, not {expected!r}")
 
 
 def sm_is_or_higher_than(device: torch.device, major: int, minor: int) -> bool:
-    """Whether a CUDA device has this compute capability; True for any that is not CUDA."""
+    """Return whether a CUDA device has this compute capability; True for other devices."""
     if device.type != "cuda":
         return True
     return torch.version.hip is None and torch.cuda.get_device_capability(device) >= (major, minor)
@@ -230,14 +231,14 @@ def sm_is_or_higher_than(device: torch.device, major: int, minor: int) -> bool:
 def run_tests(argv: list[str] | None = None) -> None:
     """For ``if __name__ == "__main__"``: run this file under pytest, and exit with its code.
 
-    Arguments are pytest's; ``TestClass.test_method`` and ``TestClass`` name tests, as with unittest.
+    The arguments are pytest's; ``TestClass.test_method`` and ``TestClass`` name tests, as with unittest.
     """
     import pytest
 
     given = sys.argv if argv is None else argv
     file = str(getattr(sys.modules["__main__"], "__file__", given[0]))
-    tests = [f"{file}::{one.replace('.', '::')}" for one in given[1:] if _names_a_test(one)]
-    options = [one for one in given[1:] if not _names_a_test(one)]
+    tests = [f"{file}::{name.replace('.', '::')}" for name in given[1:] if _names_a_test(name)]
+    options = [argument for argument in given[1:] if not _names_a_test(argument)]
     sys.exit(int(pytest.main([*options, *(tests or [file])])))
 
 

@@ -1,8 +1,8 @@
-"""Test cases whose method runs on many ranks, under the names of torch's private ones.
+"""Test cases whose method runs on many ranks, under the names of torch's private classes.
 
-setUp and tearDown run once, the method on every rank: on an instance that ``_run`` makes there, with ``rank``,
-``file_name`` and what the constructor sets, and nothing of what setUp has set. So it is with torch's, where the
-method runs in other processes than setUp.
+setUp and tearDown run once; the method runs on every rank, on an instance that ``_run`` creates there. This instance
+has ``rank``, ``file_name`` and the attributes that the constructor sets, but none that setUp sets. torch's classes do
+the same, since their method runs in other processes than setUp.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import Any
 import torch
 import torch.distributed as torch_dist
 from everyrank.errors import MisuseError
-from everyrank.parts import Parts, Start, open_for_class, rendezvous_of_class
+from everyrank.parts import SetUpResult, TwoParts, open_for_class, rendezvous_of_class
 from everyrank.testcase.case import TestCase, set_rng_seed
-from everyrank.testcase.skips import TEST_SKIPS, found_gpus
+from everyrank.testcase.skips import TEST_SKIPS, count_accelerators
 
-dist: Any = torch_dist  # it exports less than it has
+dist: Any = torch_dist  # torch.distributed has more names than it exports
 
 DEFAULT_WORLD_SIZE = 4
 
-#: Seconds for one test; by the name of its method where a class or a file has put it into the table.
+#: The time limit of a test in seconds, and the limits that a class or a file sets by the name of the method.
 TIMEOUT_DEFAULT = int(os.environ.get("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "300"))
 TIMEOUT_OVERRIDE: dict[str, int] = {}
 
@@ -37,7 +37,7 @@ def get_timeout(test_id: str) -> int:
 
 
 class _OnRanks(TestCase):
-    """What the test cases of this file have in common."""
+    """The common base of the test cases in this file."""
 
     MAIN_PROCESS_RANK = -1
     everyrank_world = True
@@ -45,7 +45,7 @@ class _OnRanks(TestCase):
 
     @classmethod
     def everyrank_declares(cls, name: str) -> dict[str, Any]:
-        """What a test says about its world besides the size."""
+        """Return what a test declares about its world besides the size."""
         return {"timeout": float(get_timeout(name)), "timeout_from": "get_timeout()", "fresh": True}
 
     def run(self, result: Any = None) -> Any:
@@ -58,13 +58,13 @@ class _OnRanks(TestCase):
                 f"{type(self).__name__} runs on the ranks of a world: run it with pytest, or end the file with "
                 "everyrank.testcase.run_tests()"
             ) from None
-        self._everyrank_parts = Parts(
+        self._everyrank_parts = TwoParts(
             rank, self, self._testMethodName, self._everyrank_body, self._everyrank_like_a_rank
         )
-        with self._everyrank_parts.played():
+        with self._everyrank_parts.patched():
             return super().run(result)
 
-    def _everyrank_body(self, start: Start) -> None:
+    def _everyrank_body(self, set_up: SetUpResult) -> None:
         raise NotImplementedError
 
     def _current_test_name(self) -> str:
@@ -76,7 +76,7 @@ class _OnRanks(TestCase):
 
 
 class MultiProcessTestCase(_OnRanks):
-    """New processes for each test. setUp calls ``_spawn_processes()``, after ``super().setUp()``."""
+    """Runs each test in new processes. setUp calls ``_spawn_processes()`` after ``super().setUp()``."""
 
     rank: int
     file_name: str
@@ -109,17 +109,17 @@ class MultiProcessTestCase(_OnRanks):
 
     _fork_processes = _spawn_processes
 
-    def _everyrank_body(self, start: Start) -> None:
+    def _everyrank_body(self, set_up: SetUpResult) -> None:
         __tracebackhide__ = True
         from everyrank.rank import current_rank
 
         cls = type(self)
         with skips_by_code():
-            cls._run(current_rank().world.rank, self._testMethodName, start.file_name, None)
+            cls._run(current_rank().world.rank, self._testMethodName, set_up.file_name, None)
 
     @classmethod
     def _run(cls, rank: int, test_name: str, file_name: str, parent_pipe: Any, **kwargs: Any) -> None:
-        """What a rank does; override it to put something around each test of a class."""
+        """Run the test on a rank; a class may override it to wrap each of its tests."""
         __tracebackhide__ = True
         self = cls(test_name)
         self.rank = rank
@@ -127,7 +127,7 @@ class MultiProcessTestCase(_OnRanks):
         self.run_test(test_name, parent_pipe)
 
     def run_test(self, test_name: str, parent_pipe: Any) -> None:
-        """The method itself, on a rank."""
+        """Run the method itself on a rank."""
         __tracebackhide__ = True
         os.environ["TORCH_SHOW_CPP_STACKTRACES"] = "1"
         set_rng_seed()
@@ -138,7 +138,7 @@ class MultiProcessTestCase(_OnRanks):
 
 
 class DistributedTestBase(MultiProcessTestCase):
-    """With ``create_pg(device)``. Its setUp starts the ranks."""
+    """Starts the ranks in setUp; a test opens its group by ``create_pg(device)``."""
 
     def setUp(self) -> None:
         super().setUp()
@@ -155,14 +155,14 @@ class DistributedTestBase(MultiProcessTestCase):
         return next((backend for kind, backend in known.items() if kind in str(device)), "gloo")
 
     def create_pg(self, device: str, world_size: int | None = None) -> Any:
-        """Open the default group, on this kind of device."""
+        """Open the default group on this kind of device."""
         size = self.world_size if world_size is None else world_size
         store = dist.FileStore(self.file_name, size)
         dist.init_process_group(self.backend(device), world_size=size, rank=self.rank, store=store)
         if self.backend(device) in ("nccl", "xccl"):
-            mine = torch.device(f"{torch.device(device).type}:{self.rank}")
-            torch.set_default_device(mine)
-            torch.get_device_module(mine.type).set_device(self.rank)
+            own_device = torch.device(f"{torch.device(device).type}:{self.rank}")
+            torch.set_default_device(own_device)
+            torch.get_device_module(own_device.type).set_device(self.rank)
         return dist.group.WORLD
 
     def rank_to_device(self, device: str) -> dict[int, list[int]]:
@@ -171,7 +171,7 @@ class DistributedTestBase(MultiProcessTestCase):
 
 
 class MultiProcContinuousTest(_OnRanks):
-    """Processes and a default group that serve all tests of a class, for as long as each leaves them well."""
+    """Runs all tests of a class in the same processes and default group, as long as no test breaks them."""
 
     world_size: int = -2  # as many as there are devices
     rank: int = -2
@@ -183,7 +183,7 @@ class MultiProcContinuousTest(_OnRanks):
     def __init__(self, method_name: str = "runTest", methodName: str = "runTest") -> None:
         super().__init__(method_name, methodName)
         if self.world_size == -2:
-            self.world_size = found_gpus() or DEFAULT_WORLD_SIZE
+            self.world_size = count_accelerators() or DEFAULT_WORLD_SIZE
 
     @classmethod
     def everyrank_declares(cls, name: str) -> dict[str, Any]:
@@ -204,7 +204,7 @@ class MultiProcContinuousTest(_OnRanks):
 
     @classmethod
     def _init_pg(cls, rank: int, world_size: int, rdvz_file: str) -> None:
-        """Open the group, once a process."""
+        """Open the group, once in each process."""
         os.environ["LOCAL_RANK"] = str(rank)
         dist.init_process_group(
             cls.backend_str(),
@@ -233,7 +233,7 @@ class MultiProcContinuousTest(_OnRanks):
             raise unittest.SkipTest(f"needs the backend {backend}, which this torch does not have")
         self._everyrank_parts.started()
 
-    def _everyrank_body(self, start: Start) -> None:
+    def _everyrank_body(self, set_up: SetUpResult) -> None:
         __tracebackhide__ = True
         from everyrank.rank import current_rank
 
@@ -246,7 +246,7 @@ class MultiProcContinuousTest(_OnRanks):
 
 @contextlib.contextmanager
 def skips_by_code() -> Any:
-    """``sys.exit(TEST_SKIPS[...].exit_code)`` in a test is a skip."""
+    """Turn ``sys.exit(TEST_SKIPS[...].exit_code)`` in a test into a skip."""
     __tracebackhide__ = True
     try:
         yield
@@ -264,7 +264,7 @@ def run_subtests(
     *test_args: Any,
     **test_kwargs: Any,
 ) -> None:
-    """Call ``test_fn`` with every combination of these keywords, on all ranks in step."""
+    """Call ``test_fn`` with every combination of these keywords, with a barrier after each."""
     for values in itertools.product(*subtest_config.values()):
         chosen = dict(zip(subtest_config, values, strict=True))
         with cls_inst.subTest(**chosen):

@@ -1,4 +1,4 @@
-"""``parametrize`` for unittest classes: a method becomes one for each value, under the names that torch gives."""
+"""``parametrize`` for unittest classes: makes a method for each value, named as torch names it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-#: Where a method keeps its parameters, the outermost decorator first.
+#: The attribute in which a method keeps its parameters, the outermost decorator first.
 _PARAMETERS = "everyrank_parameters"
 
 
 @dataclass
 class subtest:
-    """Values for one method, with a name and decorators of its own."""
+    """The values of one method, with its own name and decorators."""
 
     arg_values: Any
     name: str | None = None
@@ -32,7 +32,7 @@ class _Choice:
 
 class parametrize:
     """``@parametrize("x,y", [(1, 2), subtest((3, 4), name="three")])``; the class needs
-    ``@instantiate_parametrized_tests``. Decorators may be stacked: their values are multiplied."""
+    ``@instantiate_parametrized_tests``. Stacked decorators make a method for each combination of their values."""
 
     def __init__(self, arg_str: str, arg_values: Iterable[Any], name_fn: Callable[..., str] | None = None) -> None:
         self._names = [name.strip() for name in arg_str.split(",") if name.strip()]
@@ -46,19 +46,20 @@ class parametrize:
         return method
 
     def choices(self) -> Iterator[_Choice]:
+        """Yield the values of each method, with the suffix of its name."""
         for index, values in enumerate(self._values):
-            one = values if isinstance(values, subtest) else subtest(values)
-            given = list(one.arg_values) if len(self._names) > 1 else [one.arg_values]
+            entry = values if isinstance(values, subtest) else subtest(values)
+            given = list(entry.arg_values) if len(self._names) > 1 else [entry.arg_values]
             if len(given) != len(self._names):
                 raise ValueError(f"{len(given)} values for the {len(self._names)} names {', '.join(self._names)}")
-            suffix = one.name or (self._name_fn(*given) if self._name_fn else self._suffix(index, given))
-            yield _Choice(suffix, dict(zip(self._names, given, strict=True)), tuple(one.decorators or ()))
+            suffix = entry.name or (self._name_fn(*given) if self._name_fn else self._suffix(index, given))
+            yield _Choice(suffix, dict(zip(self._names, given, strict=True)), tuple(entry.decorators or ()))
 
     def _suffix(self, index: int, values: list[Any]) -> str:
-        return "_".join(_in_a_name(index, name, value) for name, value in zip(self._names, values, strict=True))
+        return "_".join(_name_part(index, name, value) for name, value in zip(self._names, values, strict=True))
 
 
-def _in_a_name(index: int, name: str, value: Any) -> str:
+def _name_part(index: int, name: str, value: Any) -> str:
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     if isinstance(value, torch.device):
@@ -69,7 +70,7 @@ def _in_a_name(index: int, name: str, value: Any) -> str:
 
 
 def instantiate_parametrized_tests(cls: Any) -> Any:
-    """Replace each parametrized method of a class by one for each of its values."""
+    """Replace each parametrized method of a class by a method for each of its values."""
     for name in dir(cls):
         method = inspect.getattr_static(cls, name)
         stacked: list[parametrize] = getattr(method, _PARAMETERS, [])
@@ -78,7 +79,7 @@ def instantiate_parametrized_tests(cls: Any) -> Any:
         if name in vars(cls):
             delattr(cls, name)
         else:
-            setattr(cls, name, None)  # a base's: its own instances keep it
+            setattr(cls, name, None)  # defined in a base class, whose instances keep it
         for choice in _product(stacked):
             full = f"{name}_{choice.suffix}"
             if hasattr(cls, full):
@@ -94,8 +95,8 @@ def _product(stacked: list[parametrize]) -> Iterator[_Choice]:
     rest = list(_product(stacked[1:]))
     for inner in rest:
         for outer in stacked[0].choices():
-            if twice := set(outer.values) & set(inner.values):
-                raise ValueError(f"parametrized twice: {', '.join(sorted(twice))}")
+            if repeated := set(outer.values) & set(inner.values):
+                raise ValueError(f"parametrized twice: {', '.join(sorted(repeated))}")
             suffix = "_".join(part for part in (outer.suffix, inner.suffix) if part)
             yield _Choice(suffix, {**inner.values, **outer.values}, inner.decorators + outer.decorators)
 
@@ -106,7 +107,7 @@ def _instance(method: Any, name: str, choice: _Choice) -> Any:
         __tracebackhide__ = True
         return method(self, **choice.values)
 
-    # pytest reads the signature through __wrapped__, and would take the parameters for fixtures.
+    # pytest reads the signature through __wrapped__ and would take the parameters for fixtures.
     del instance.__wrapped__
     delattr(instance, _PARAMETERS)
     instance.__name__ = name

@@ -1,4 +1,4 @@
-"""What tests of RPC are written with, under torch's names."""
+"""Helpers for tests of RPC, under torch's names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ rpc: Any = torch_rpc
 FILE_SCHEMA = "file://"
 INIT_METHOD_TEMPLATE = FILE_SCHEMA + "{file_name}"
 
-#: The messages that the faulty agent drops, and delays by seconds, where a test names none of its own.
+#: The messages that the faulty agent drops, and those that it delays, in seconds, if a test names none.
 retryable_message_types = [
     "RREF_FORK_REQUEST",
     "RREF_CHILD_ACCEPT",
@@ -30,11 +30,11 @@ default_messages_to_delay = {"PYTHON_CALL": 1.5, "SCRIPT_CALL": 1.5}
 
 
 class TensorPipeRpcAgentTestFixture(RpcAgentTestFixture):
-    """The agent that RpcAgentTestFixture starts anyway."""
+    """Uses the same agent as RpcAgentTestFixture."""
 
 
 class FaultyRpcAgentTestFixture(RpcAgentTestFixture):
-    """An agent that drops and delays messages, also where a test does not say which."""
+    """Uses an agent that drops and delays messages, even if a test names none."""
 
     fail_times = 3
 
@@ -54,7 +54,7 @@ class FaultyRpcAgentTestFixture(RpcAgentTestFixture):
 
 
 def noop() -> None:
-    """To be called on another worker."""
+    """Do nothing; for calls to another worker."""
 
 
 def worker_name(rank: int) -> str:
@@ -62,18 +62,18 @@ def worker_name(rank: int) -> str:
 
 
 def tp_transports() -> list[str]:
-    """The transports that agents use here."""
+    """Return the transports that agents use here."""
     return list(RpcAgentTestFixture.transports)
 
 
 def initialize_pg(init_method: str, rank: int, world_size: int) -> None:
-    """Open the default group on gloo, unless it is open."""
+    """Open the default group with gloo, unless a group is open."""
     if not dist.is_initialized():
         dist.init_process_group("gloo", init_method=init_method, rank=rank, world_size=world_size)
 
 
 def wait_until_node_failure(rank: int, expected_error_regex: str = ".*") -> str:
-    """Call a worker until a call fails in this way; returns the error's text."""
+    """Call a worker until a call fails with this error; return the error's text."""
     while True:
         try:
             rpc.rpc_sync(worker_name(rank), noop, args=())
@@ -87,15 +87,15 @@ def wait_until_pending_futures_and_users_flushed(timeout: int = 20) -> None:
     """Wait until every RRef of this worker is known to its owner."""
 
     def flushed() -> bool:
-        told = core._rref_context_get_debug_info()
-        return told["num_pending_futures"] == "0" and told["num_pending_users"] == "0"
+        counts = core._rref_context_get_debug_info()
+        return counts["num_pending_futures"] == "0" and counts["num_pending_users"] == "0"
 
     _wait(flushed, timeout, "futures or users of RRefs are still pending")
 
 
 def get_num_owners_and_forks() -> tuple[str, str]:
-    told = core._rref_context_get_debug_info()
-    return told["num_owner_rrefs"], told["num_forks"]
+    counts = core._rref_context_get_debug_info()
+    return counts["num_owner_rrefs"], counts["num_forks"]
 
 
 def wait_until_owners_and_forks_on_rank(num_owners: int, num_forks: int, rank: int, timeout: int = 20) -> None:
@@ -103,20 +103,20 @@ def wait_until_owners_and_forks_on_rank(num_owners: int, num_forks: int, rank: i
     wanted = (str(num_owners), str(num_forks))
     found: tuple[str, str] = ("", "")
 
-    def there() -> bool:
+    def reached() -> bool:
         nonlocal found
         found = tuple(rpc.rpc_sync(worker_name(rank), get_num_owners_and_forks, args=(), timeout=5))
         return found == wanted
 
-    _wait(there, timeout, lambda: f"rank {rank} has {found[0]} owners and {found[1]} forks, not {wanted}")
+    _wait(reached, timeout, lambda: f"rank {rank} has {found[0]} owners and {found[1]} forks, not {wanted}")
 
 
-def _wait(holds: Callable[[], bool], timeout: float, otherwise: str | Callable[[], str]) -> None:
+def _wait(holds: Callable[[], bool], timeout: float, problem: str | Callable[[], str]) -> None:
     wait_until(holds, timeout)
     if not holds():
-        raise ValueError(f"after {timeout} s, {otherwise() if callable(otherwise) else otherwise}")
+        raise ValueError(f"after {timeout} s, {problem() if callable(problem) else problem}")
 
 
 def get_function_event(function_events: Any, partial_event_name: str) -> Any:
-    """The first event of the profiler whose name contains this."""
+    """Return the first event of the profiler whose name contains this text."""
     return next(event for event in function_events if partial_event_name in event.name)

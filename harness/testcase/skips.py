@@ -1,4 +1,4 @@
-"""Decorators that skip, under torch's names. Where torch's end the process with a code, these raise SkipTest."""
+"""Decorators that skip, under torch's names. torch's end the process with an exit code; these raise SkipTest."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class TestSkip(NamedTuple):
     message: str
 
 
-#: The codes by which tests in torch's way may call sys.exit(), and what each means.
+#: The exit codes that tests in torch's style may pass to sys.exit(), with the reason that each stands for.
 TEST_SKIPS = {
     "backend_unavailable": TestSkip(72, "needs a backend that is not available"),
     "small_worldsize": TestSkip(73, "needs a larger world"),
@@ -53,8 +53,8 @@ TEST_SKIPS = {
 }
 
 
-def found_gpus() -> int:
-    """How many accelerators there are; asked when a test runs, never at import."""
+def count_accelerators() -> int:
+    """Return the number of accelerators. Called when a test runs, never at import."""
     if torch.cuda.is_available():
         return torch.cuda.device_count()
     xpu = getattr(torch, "xpu", None)
@@ -62,11 +62,11 @@ def found_gpus() -> int:
 
 
 def at_least_x_gpu(x: int) -> bool:
-    return found_gpus() >= x
+    return count_accelerators() >= x
 
 
 def _unless(holds: Callable[..., bool], reason: Callable[..., str]) -> Callable[[Method], Method]:
-    """Skip, when the test runs on its ranks, unless this holds of it."""
+    """Skip the test, when it runs on its ranks, unless this condition holds."""
 
     def decorate(method: Method) -> Method:
         @functools.wraps(method)
@@ -82,24 +82,26 @@ def _unless(holds: Callable[..., bool], reason: Callable[..., str]) -> Callable[
 
 
 def _needs(count: int) -> str:
-    return f"needs {count} GPU{'s' if count != 1 else ''}, found {found_gpus()}"
+    return f"needs {count} GPU{'s' if count != 1 else ''}, found {count_accelerators()}"
 
 
 def skip_if_lt_x_gpu(x: int, *, allow_cpu: bool = False) -> Callable[[Method], Method]:
-    """Skip where there are fewer GPUs; ``allow_cpu``: unless there are none at all."""
-    return _unless(lambda self: found_gpus() >= x or (allow_cpu and not found_gpus()), lambda self: _needs(x))
-
-
-def skip_if_no_gpu(method: Method) -> Method:
-    """Skip unless every rank can have a GPU of its own."""
-    return _unless(lambda self: found_gpus() >= int(self.world_size), lambda self: _needs(int(self.world_size)))(
-        method
+    """Skip the test if there are fewer GPUs; with ``allow_cpu``, run it if there are none."""
+    return _unless(
+        lambda self: count_accelerators() >= x or (allow_cpu and not count_accelerators()), lambda self: _needs(x)
     )
 
 
+def skip_if_no_gpu(method: Method) -> Method:
+    """Skip the test unless every rank can have its own GPU."""
+    return _unless(
+        lambda self: count_accelerators() >= int(self.world_size), lambda self: _needs(int(self.world_size))
+    )(method)
+
+
 def nccl_skip_if_lt_x_gpu(backend: str, x: int) -> Callable[[Method], Method]:
-    """As skip_if_lt_x_gpu, for NCCL only."""
-    return _unless(lambda self: backend != "nccl" or found_gpus() >= x, lambda self: _needs(x))
+    """Like skip_if_lt_x_gpu, but only for NCCL."""
+    return _unless(lambda self: backend != "nccl" or count_accelerators() >= x, lambda self: _needs(x))
 
 
 require_n_gpus_for_nccl_backend = lambda n, backend: nccl_skip_if_lt_x_gpu(backend, n)  # noqa: E731
@@ -114,11 +116,11 @@ def skip_if_odd_worldsize(method: Method) -> Method:
 
 
 def requires_world_size(n: int) -> Decorator:
-    """A size of the test's own, which ``get_required_world_size`` reads; each rank needs a GPU."""
+    """Set the test's own world size, for ``get_required_world_size``; each rank needs a GPU."""
 
     def decorate(method: Any) -> Any:
         method._required_world_size = n
-        return _unless(lambda self: found_gpus() >= n, lambda self: _needs(n))(method)
+        return _unless(lambda self: count_accelerators() >= n, lambda self: _needs(n))(method)
 
     return decorate
 
@@ -187,7 +189,7 @@ skipIfRocm = skip_if_rocm_multiprocess
 
 
 def slowTest(method: Method) -> Method:
-    """Runs only where PYTORCH_TEST_WITH_SLOW=1 asks for slow tests, as with torch."""
-    asked = os.environ.get("PYTORCH_TEST_WITH_SLOW") == "1"
-    decorated: Method = unittest.skipUnless(asked, "a slow test: set PYTORCH_TEST_WITH_SLOW=1")(method)
+    """Skip the test unless PYTORCH_TEST_WITH_SLOW=1 asks for slow tests, as with torch."""
+    wanted = os.environ.get("PYTORCH_TEST_WITH_SLOW") == "1"
+    decorated: Method = unittest.skipUnless(wanted, "a slow test: set PYTORCH_TEST_WITH_SLOW=1")(method)
     return decorated
