@@ -1,6 +1,7 @@
-"""Who is to blame when a world came to a bad end. The rules are the table ``RULES``; without evidence it is nobody.
+"""Name the ranks to blame when a world did not end well. The rules are the table ``RULES``.
 
-A pure function of what is known of each rank: the roll call, the run file and the page all show its answer.
+This is a pure function of the evidence about each rank. Without evidence it names no rank. The roll call, the run
+file and the page all show its answer.
 """
 
 from __future__ import annotations
@@ -12,27 +13,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of one rank."""
+    """The evidence about one rank."""
 
     rank: int
-    trouble: tuple[float, str] | None = None  # when it failed or died, and how: one text for what is the same
+    trouble: tuple[float, str] | None = None  # when it failed or died, and a text that is equal for equal failures
     ended: bool = False  # it ended its test
     waits: bool | None = (
-        None  # whether it waits for other ranks, in a collective, a receive or an RPC; None: not known
+        None  # whether it waits for other ranks, in a collective, a receive or an RPC; None if unknown
     )
-    operation: str = ""  # what it waits in
-    where: str = ""  # the user's line that called it
-    number: int | None = None  # which collective of the default group that is, counted from 1
+    operation: str = ""  # the operation that it waits in
+    where: str = ""  # the user's line that called the operation
+    number: int | None = None  # the number of that collective in the default group, from 1
 
     @property
     def inside(self) -> bool:
-        """Whether it is still in its test, and nothing went wrong with it."""
+        """Return whether the rank is still in its test and has not failed."""
         return self.trouble is None and not self.ended
 
 
 @dataclass(frozen=True)
 class Blame:
-    """The ranks to blame, and the rule that names them; no ranks, where nothing tells one from the others."""
+    """The ranks to blame, and the rule that names them; no ranks if nothing distinguishes them."""
 
     ranks: tuple[int, ...] = ()
     rule: str = ""
@@ -45,24 +46,24 @@ Rule = Callable[[Sequence[Evidence]], list[int]]
 
 
 def _bad_first(ranks: Sequence[Evidence]) -> list[int]:
-    """Who failed or died first, with those that came to the same end: the others may only be its victims."""
+    """Return the rank that failed or died first, and all that ended in the same way. Others may be victims."""
     troubles = [rank.trouble for rank in ranks if rank.trouble is not None]
     return [rank.rank for rank in ranks if rank.trouble is not None and rank.trouble[1] == min(troubles)[1]]
 
 
 def _busy_elsewhere(ranks: Sequence[Evidence]) -> list[int]:
-    """Who does not wait for other ranks, while others do."""
+    """Return the ranks that do not wait for other ranks."""
     return [rank.rank for rank in ranks if rank.inside and rank.waits is False]
 
 
 def _ended(ranks: Sequence[Evidence]) -> list[int]:
-    """Who ended its test, while all that are left wait; unless that was the greater part of the world."""
+    """Return the ranks that ended their test, if all others wait and the ended ones are at most half of the world."""
     ended = [rank.rank for rank in ranks if rank.ended]
     return ended if _all_wait(ranks) and 2 * len(ended) <= len(ranks) else []
 
 
 def _in_another(ranks: Sequence[Evidence]) -> list[int]:
-    """Who waits in another call than most do."""
+    """Return the ranks that wait in another call than the majority."""
     if any(rank.ended for rank in ranks) or not _all_wait(ranks):
         return []
     counted = all(rank.number is not None for rank in ranks)
@@ -72,7 +73,7 @@ def _in_another(ranks: Sequence[Evidence]) -> list[int]:
 
 
 def _behind(ranks: Sequence[Evidence]) -> list[int]:
-    """Who waits in an earlier collective than the others."""
+    """Return the ranks that wait in the earliest collective."""
     numbers = [rank.number for rank in ranks if rank.number is not None]
     if any(rank.ended for rank in ranks) or not _all_wait(ranks) or len(numbers) < len(ranks):
         return []
@@ -84,7 +85,7 @@ def _all_wait(ranks: Sequence[Evidence]) -> bool:
     return bool(inside) and all(rank.waits for rank in inside)
 
 
-#: In the order in which evidence outranks other evidence. A rule that names every rank names nobody, but the first.
+#: The strongest evidence comes first. A rule that names every rank does not count, except the first rule.
 RULES: tuple[tuple[str, Rule], ...] = (
     ("failed first", _bad_first),
     ("does not wait", _busy_elsewhere),
@@ -95,7 +96,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
 
 
 def blame(ranks: Sequence[Evidence]) -> Blame:
-    """The first rule that tells some ranks from the others decides."""
+    """Apply the rules in order; the first that distinguishes some ranks from the others decides."""
     for name, rule in RULES:
         found = rule(ranks)
         if found and (len(found) < len(ranks) or rule is _bad_first):

@@ -59,7 +59,7 @@ class Claims:
 
 def device(declared: Declaration, lease: GpuLease | None, rank: int) -> str:
     """Where a rank's tensors belong. A class of torch's style says that itself, whatever GPUs there are."""
-    if lease is None or declared.what_there_is:
+    if lease is None or declared.gpus_if_any:
         return "cpu"
     return lease.device(rank)
 
@@ -100,7 +100,7 @@ def shortage(required: int) -> str:
     return f"everyrank: --require-gpus={required}, found {found}: this run is not green" if found < required else ""
 
 
-def tell(terminal: pytest.TerminalReporter, required: int) -> None:
+def write_summary(terminal: pytest.TerminalReporter, required: int) -> None:
     """The lines for the end of the run."""
     if line := summary(terminal.stats.get("skipped", [])):
         terminal.write_line(line)

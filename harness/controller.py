@@ -1,4 +1,4 @@
-"""The controller: the pytest process, which gives each multi-rank test a world and logs one verdict."""
+"""The controller: the pytest process. It gives each multi-rank test a world and logs one verdict."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from everyrank.errors import MisuseError
 from everyrank.gpus import GpuLease
 from everyrank.launch.keeper import die_with_parent
 from everyrank.liveworld import LiveWorld
-from everyrank.options import Options, leaks_of
+from everyrank.options import Options, leaks_action
 from everyrank.record import Order
 from everyrank.repeat import lasting_id
-from everyrank.report import Telling, pass_on_warnings, refusal, reports
-from everyrank.run import Run
+from everyrank.report import ReportContext, pass_on_warnings, refusal, reports
+from everyrank.run import Attempt
 from everyrank.stash import DECLARATION, FIXTURES, MISUSE, TIMEOUT
 from everyrank.told import result_without_world, test_result
 from everyrank.torchrun import reserved_port
@@ -30,14 +30,14 @@ from everyrank.verdict import Fate, Fates, Verdict, judge
 from everyrank.world import rank_seed
 from everyrank.worlds import Worlds, warn, why_not_kept
 
-#: A test that has ended: the result for other plugins (empty if none implements the hook), and the reports to log.
-_Ended = tuple[dict[str, Any], list[pytest.TestReport]]
+#: The end of a test: its result for other plugins (empty if none implements the hook), and the reports to log.
+_TestEnd = tuple[dict[str, Any], list[pytest.TestReport]]
 
 _GOOD = ("passed", "skipped", "xfailed", "xpassed")
 
 
 class Controller:
-    """Gives orders and logs verdicts. A pytest plugin from the end of collection to the end of the run."""
+    """A pytest plugin that gives orders and logs verdicts, from the end of collection to the end of the run."""
 
     def __init__(self, session: pytest.Session, options: Options) -> None:
         self._session = session
@@ -47,13 +47,13 @@ class Controller:
             session,
             options,
             leave_behind=lambda: self._config.pluginmanager.unregister(self),
-            see_off=self._see_off,
+            dismiss=self._dismiss,
             terminal=self._terminal_for_debugger,
         )
         run = holders.run_of(session.config)
-        self._leases = leases.Leases(leases.capacity(), leases.folder(), self._say, run)
-        self._claims = claims.start(self._say_and_warn)
-        self._places = {item: index for index, item in enumerate(session.items)}
+        self._leases = leases.Leases(leases.capacity(), leases.folder(), self._print, run)
+        self._claims = claims.start(self._print_and_warn)
+        self._indexes = {item: index for index, item in enumerate(session.items)}
         self._occurrences = _occurrences(session.items)
         self._tests = 0
         hook = self._config.hook
@@ -65,31 +65,31 @@ class Controller:
     # --- the run -----------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Right after collection, before any test has run."""
+        """Start the launcher, right after collection, before any test has run."""
         parent = getattr(self._config, "workerinput", {}).get("everyrank_parent")
         if parent is not None and parent == os.getppid():
-            # A worker of pytest-xdist ends with the pytest that started it, as a run without workers would. By
-            # itself it waits for its test, whose reports nobody reads any more: for up to 15 s, with all its ranks.
+            # A worker of pytest-xdist must end when the pytest that started it ends. Otherwise it would first finish
+            # its test, whose reports no process reads any more: that takes up to 15 s, with all its ranks.
             die_with_parent(parent)
         self._worlds.open()
 
     def close(self) -> None:
-        """End every world, and leave nothing behind."""
+        """End every world and leave nothing behind."""
         try:
             self._worlds.close()
         finally:
             self._claims.close()
             self._leases.close()
 
-    def _see_off(self, world: LiveWorld) -> None:
-        """Let an idle world go. A fixture's teardown that fails then is nobody's failure, and yet one."""
+    def _dismiss(self, world: LiveWorld) -> None:
+        """End an idle world. If a teardown fails now, no test can report it, so the run is marked failed."""
         run = self._watcher(world, [], None, "")
         run.fates = Fates([Fate(rank) for rank in range(len(world.seats))])
         run.dismiss()
         self._worlds.collect_coverage(world)
         for fate in run.fates.ranks:
             if problem := run.fates.late.get(fate.rank) or fate.out_of_order:
-                # No test can be told of it any more, and yet the run must not be green.
+                # No test can report this any more, but the run must not be green.
                 self._session.testsfailed += 1
                 warn(
                     self._config,
@@ -125,12 +125,12 @@ class Controller:
     def pytest_timeout_cancel_timer(self, item: pytest.Item) -> bool | None:
         return True if DECLARATION in item.stash else None
 
-    def _without_world(self, item: pytest.Item) -> _Ended | None:
-        """For a test that needs no world to be judged: misused, or skipped beforehand."""
+    def _without_world(self, item: pytest.Item) -> _TestEnd | None:
+        """Return the end of a test that gets no world, because it is misused or skipped; None for any other."""
         if MISUSE in item.stash:
             return self._refused(item, item.stash[MISUSE])
         try:
-            leaks_of(item, self._options)
+            leaks_action(item, self._options)
             reason = self._skip_reason(item)
             return self._skipped(item, reason) if reason else self._missing(item)
         except MisuseError as error:
@@ -141,12 +141,16 @@ class Controller:
             return str(mark.kwargs.get("reason") or (mark.args[0] if mark.args else "unconditional skip"))
         for mark in item.iter_markers("skipif"):
             conditions = [*mark.args, mark.kwargs.get("condition", False)]
-            if all(isinstance(one, bool) for one in conditions) and any(conditions) and "reason" in mark.kwargs:
+            if (
+                all(isinstance(condition, bool) for condition in conditions)
+                and any(conditions)
+                and "reason" in mark.kwargs
+            ):
                 return str(mark.kwargs["reason"])
         return ""
 
-    def _missing(self, item: pytest.Item) -> _Ended | None:
-        """For a test that needs what this machine does not have."""
+    def _missing(self, item: pytest.Item) -> _TestEnd | None:
+        """Return the end of a test that needs what this machine does not have; None for any other."""
         group = "process_group" in item.stash[FIXTURES]
         declared = item.stash[DECLARATION]
         reason, wants_gpus = self._claims.missing(declared, self._size(item), group)
@@ -154,51 +158,51 @@ class Controller:
             return None
         required = self._options.require_gpus
         if wants_gpus and skips.needs(declared, self._size(item)).least <= required:
-            return self._refused(item, f"{reason}; --require-gpus={required}: this is no skip")
+            return self._refused(item, f"{reason}; with --require-gpus={required} this is not a skip")
         ended = self._skipped(item, reason)
         ended[1][0].user_properties.append((claims.SKIPPED_FOR, reason))
         return ended
 
-    def _skipped(self, item: pytest.Item, reason: str) -> _Ended:
+    def _skipped(self, item: pytest.Item, reason: str) -> _TestEnd:
         path, line, _ = item.location
         return self._plain(item, "skipped", (path, (line or 0) + 1, f"Skipped: {reason}"))
 
-    def _refused(self, item: pytest.Item, text: str) -> _Ended:
+    def _refused(self, item: pytest.Item, text: str) -> _TestEnd:
         return self._plain(item, "failed", refusal(item, text))
 
-    def _plain(self, item: pytest.Item, outcome: Any, longrepr: Any) -> _Ended:
+    def _plain(self, item: pytest.Item, outcome: Any, longrepr: Any) -> _TestEnd:
         keywords: Any = dict.fromkeys(item.keywords, 1)
-        at = time.time()
-        more: Any = {"start": at, "stop": at, "user_properties": item.user_properties}
+        now = time.time()
+        fields: Any = {"start": now, "stop": now, "user_properties": item.user_properties}
         logged = [
-            pytest.TestReport(item.nodeid, item.location, keywords, outcome, longrepr, "setup", **more),
-            pytest.TestReport(item.nodeid, item.location, keywords, "passed", None, "teardown", **more),
+            pytest.TestReport(item.nodeid, item.location, keywords, outcome, longrepr, "setup", **fields),
+            pytest.TestReport(item.nodeid, item.location, keywords, "passed", None, "teardown", **fields),
         ]
         rule = "skipped" if outcome == "skipped" else "refused"
         return (result_without_world(rule, item, self._options.seed) if self._wants_results else {}), logged
 
     def _tear_down_here(self, logged: list[pytest.TestReport], nextitem: pytest.Item | None) -> None:
-        """Fixtures that single-process tests left up in this process, for as long as pytest would have."""
+        """Tear down the fixtures of this process that the next test does not need, as pytest would."""
         try:
             self._session._setupstate.teardown_exact(nextitem)
         except Exception as error:
             logged[-1].outcome = "failed"
             logged[-1].longrepr = f"a fixture of the controller failed in its teardown: {error!r}"
 
-    def _in_world(self, item: pytest.Item, nextitem: pytest.Item | None) -> _Ended:
+    def _in_world(self, item: pytest.Item, nextitem: pytest.Item | None) -> _TestEnd:
         started = time.time()
         try:
-            verdict, fates, telling = self._judged(item, nextitem)
+            verdict, fates, context = self._judged(item, nextitem)
         except (OSError, MisuseError) as error:
             return self._refused(item, f"the world could not be started: {error}")
-        logged = reports(verdict, fates, telling)
+        logged = reports(verdict, fates, context)
         for report in logged:
             report.start, report.stop = started, time.time()
         pass_on_warnings(self._config, verdict, fates, item)
         self._obey_requests(fates)
-        return (test_result(verdict, fates, telling) if self._wants_results else {}), logged
+        return (test_result(verdict, fates, context) if self._wants_results else {}), logged
 
-    def _judged(self, item: pytest.Item, nextitem: pytest.Item | None) -> tuple[Verdict, Fates, Telling]:
+    def _judged(self, item: pytest.Item, nextitem: pytest.Item | None) -> tuple[Verdict, Fates, ReportContext]:
         fresh = self._is_fresh(item)
         warm = None if fresh else self._worlds.warm(self._key(item))
         served = tuple(warm.served) if warm else ()
@@ -207,8 +211,8 @@ class Controller:
         if (ready is not None and (fates.broken_before or not fates.began)) or (
             fates.launcher_lost and not fates.began
         ):
-            # That is its neighbours' affair. A keeper that was killed may take a moment to be gone.
-            # A rank that ended after its order, but before it began, is not: another that had begun may have done it.
+            # An earlier test broke this world; or the keeper was killed, which may be noticed late. This test gets a
+            # new world. A rank that ended after its order, before it began, counts: another rank may have ended it.
             served = ()
             verdict, fates = self._attempt(item, nextitem, None, keep=not fresh)
         alone = False
@@ -216,8 +220,8 @@ class Controller:
         if unsure and self._options.run_alone and not self._debugging:
             again, _ = self._attempt(item, nextitem, None, keep=False)
             alone = again.outcome in _GOOD
-        telling = Telling(item, self._options.seed, served, alone, leaks_of(item, self._options))
-        return verdict, fates, telling
+        context = ReportContext(item, self._options.seed, served, alone, leaks_action(item, self._options))
+        return verdict, fates, context
 
     def _attempt(
         self, item: pytest.Item, nextitem: pytest.Item | None, ready: LiveWorld | None, keep: bool
@@ -254,18 +258,21 @@ class Controller:
                 _remove(folder)
             return judge(fates), fates
 
-    def _may_be_kept(self, run: Run, verdict: Verdict) -> bool:
-        """Whether the world may serve another test; otherwise its fates say why not."""
+    def _may_be_kept(self, run: Attempt, verdict: Verdict) -> bool:
+        """Return whether the world may serve another test; if not, note the reason in its fates."""
         fates = run.fates
         fates.not_kept = why_not_kept(verdict, fates) or ("a rank ended after its record" if run.world.broken else "")
         if not fates.not_kept and not run.close_up():
             late = {fate.rank: fate.out_of_order for fate in fates.ranks if fate.out_of_order}
-            fates.not_kept = "; ".join(f"rank {rank} {why}" for rank, why in late.items()) or "a rank left"
+            fates.not_kept = "; ".join(f"rank {rank} {reason}" for rank, reason in late.items()) or "a rank left"
         return not fates.not_kept
 
     @contextlib.contextmanager
     def _gpus_for(self, item: pytest.Item, ready: LiveWorld | None) -> Iterator[GpuLease | None]:
-        """The world's, or new ones, which are waited for while this process holds none. They go with the world."""
+        """Hold the GPUs of a world that is ready, or lease GPUs for a new one.
+
+        The lease ends with the world. While this process waits for GPUs, it holds none.
+        """
         lease = ready.lease if ready is not None else None
         if ready is None and self._needs_gpus(item):
             self._worlds.dismiss_with_gpus()
@@ -282,18 +289,18 @@ class Controller:
         return wanted > 0 and bool(self._claims.gpus)
 
     def _follows(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-        """Whether the next test may have this one's world."""
+        """Return whether the next test may run in the world of this one."""
         if nextitem is None or DECLARATION not in nextitem.stash or nextitem.stash[DECLARATION].fresh:
             return False
         return self._key(nextitem) == self._key(item)
 
-    def _watcher(self, world: LiveWorld, orders: list[Order], limit: float | None, source: str) -> Run:
-        return Run(
+    def _watcher(self, world: LiveWorld, orders: list[Order], limit: float | None, source: str) -> Attempt:
+        return Attempt(
             world,
             orders,
             limit,
             source,
-            live=_print_live,
+            print_line=_print_live,
             debug=DebugOptions(
                 on_failure=bool(self._config.getoption("usepdb", False)),
                 rank=self._options.pdb_rank,
@@ -302,7 +309,7 @@ class Controller:
         )
 
     def _limit(self, item: pytest.Item) -> tuple[float | None, str]:
-        """The deadline in seconds and where it comes from. A person at a debugger has none."""
+        """Return the deadline in seconds and its source. While a person debugs, there is none."""
         if self._debugging:
             return None, ""
         declared = item.stash[DECLARATION].timeout
@@ -330,9 +337,9 @@ class Controller:
                 number=self._tests,
                 nodeid=item.nodeid,
                 occurrence=self._occurrences.get(item, 0),
-                index=self._places.get(item, -1),
+                index=self._indexes.get(item, -1),
                 next_nodeid=follows.nodeid if follows is not None else None,
-                next_index=self._places.get(follows, -1) if follows is not None else -1,
+                next_index=self._indexes.get(follows, -1) if follows is not None else -1,
                 rank=rank,
                 size=size,
                 backend=self._claims.backend(declared, size),
@@ -343,7 +350,7 @@ class Controller:
                 port=port,
                 keep=keep,
                 group="process_group" in item.stash[FIXTURES],
-                leaks=leaks_of(item, self._options),
+                leaks=leaks_action(item, self._options),
                 debug_rank=self._options.pdb_rank,
                 launcher=self._worlds.launcher.name,
             )
@@ -359,19 +366,19 @@ class Controller:
     # --- worlds ------------------------------------------------------------------------------------
 
     def _key(self, item: pytest.Item) -> tuple[object, ...]:
-        """Tests of one key may share a world."""
+        """Return the key of a test's world: tests with equal keys may share one."""
         declared = item.stash[DECLARATION]
         group = self._claims.backend(declared, self._size(item)) if "process_group" in item.stash[FIXTURES] else None
-        where = str(item.path) if self._worlds.launcher.name == "spawn" else ""
+        path = str(item.path) if self._worlds.launcher.name == "spawn" else ""
         agent = ""
         if "warm_rpc_agent" in item.stash[FIXTURES]:
             agent = "agent " + repr([mark.kwargs for mark in item.iter_markers("rpc")])
         needs = skips.needs(declared, self._size(item))
-        return (self._size(item), declared.device, needs, group, agent, where, declared.company)
+        return (self._size(item), declared.device, needs, group, agent, path, declared.company)
 
     def _more_worlds_follow(self, item: pytest.Item) -> bool:
-        """Whether a later test needs another world than this one."""
-        here, later = self._key(item), self._session.items[self._places.get(item, -1) + 1 :]
+        """Return whether a later test needs another world than this one."""
+        here, later = self._key(item), self._session.items[self._indexes.get(item, -1) + 1 :]
         tests = (test for test in later if DECLARATION in test.stash and MISUSE not in test.stash)
         return any(self._is_fresh(test) or self._key(test) != here for test in tests)
 
@@ -383,21 +390,21 @@ class Controller:
         if nextitem is None or DECLARATION not in nextitem.stash or self._debugging:
             return
         if MISUSE in nextitem.stash or self._needs_gpus(nextitem):
-            return  # what waits for GPUs is started when it has them
+            return  # a world with GPUs is started when it has them
         # A world in which an RPC agent has run is not kept.
         spent = "rpc_agent" in item.stash[FIXTURES] and self._key(item) == self._key(nextitem)
         if spent or self._is_fresh(nextitem):
             self._worlds.start_spare(nextitem, self._size(nextitem), self._key(nextitem))
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         with self._terminal_for_debugger():
-            holders.say(self._config, text)
+            holders.print_line(self._config, text)
 
-    def _say_and_warn(self, text: str) -> None:
-        self._say(text)
+    def _print_and_warn(self, text: str) -> None:
+        self._print(text)
         warn(self._config, text)
 
-    # --- what ranks ask of the whole run -----------------------------------------------------------
+    # --- requests of ranks to the run -----------------------------------------------------------
 
     def _obey_requests(self, fates: Fates) -> None:
         for fate in fates.ranks:
@@ -422,7 +429,7 @@ class Controller:
 
 
 def _occurrences(items: list[pytest.Item]) -> dict[pytest.Item, int]:
-    """Which of the items of its name each is; pytest allows several."""
+    """Number the items that share a node id, which pytest allows."""
     seen: Counter[str] = Counter()
     found = {}
     for item in items:
@@ -438,6 +445,6 @@ def _remove(folder: str) -> None:
 
 
 def _print_live(rank: int, line: bytes) -> None:
-    """``-s``: a rank's line, as it comes, with its rank."""
+    """Print a line of a rank at once, with its rank (``-s``)."""
     sys.stdout.write(f"[rank {rank}] {line.decode('utf-8', 'replace')}\n")
     sys.stdout.flush()

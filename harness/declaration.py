@@ -1,4 +1,4 @@
-"""What a test says about the world that it wants: the mark ``world`` and the rank fixtures."""
+"""What a test declares about its world: the mark ``world`` and the rank fixtures."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ RANK_FIXTURES = ("world", "process_group", "rpc_agent", "warm_rpc_agent", "devic
 
 @dataclass(frozen=True)
 class Declaration:
-    """A test's world, as declared. ``None`` means: what the run's options say."""
+    """A test's world, as the test declares it. For ``None``, the run's options decide."""
 
     sizes: tuple[int, ...] | None = None
     device: str | None = None
-    gpus: int | float | None = None  # a fraction: the world's part of one GPU, which it shares
+    gpus: int | float | None = None  # a fraction is the world's share of one GPU
     gpu_memory: int = 0  # bytes that each GPU must have
     capability: tuple[int, int] | None = None
     p2p: bool = False
-    what_there_is: bool = False  # GPUs as far as there are any: for classes, which cannot say what they need
+    gpus_if_any: bool = False  # take GPUs if the machine has any: for classes, which cannot declare their needs
     backend: str | None = None
     timeout: float | None = None
     fresh: bool = False
     timeout_from: str = "the mark world"
     company: str = ""
-    """Only tests of equal company may share a world."""
+    """Tests share a world only if their ``company`` is equal."""
 
     @property
     def chosen_backend(self) -> str:
-        """Of the default group, on a machine that has the GPUs."""
+        """Return the backend of the default group on a machine that has the GPUs."""
         return self.backend or ("nccl" if self.gpus or self.device == "cuda" else "gloo")
 
 
@@ -54,12 +54,12 @@ def _mark(
     timeout: Any = None,
     fresh: Any = False,
 ) -> Declaration:
-    """The mark's signature."""
+    """Check the mark's arguments and make a declaration of them; the parameters are the mark's signature."""
     if device is not None and device not in ("cpu", "cuda"):
         raise MisuseError(f"device must be 'cpu' or 'cuda', not {device!r}")
     if gpus is not None and not _is_gpus(gpus):
         raise MisuseError(
-            "gpus must be how many GPUs the world needs, 0 or more, or its part of one GPU that it shares, "
+            "gpus must be the number of GPUs that the world needs, 0 or more, or its share of one GPU, "
             f"such as 0.5, not {gpus!r}"
         )
     try:
@@ -111,7 +111,7 @@ def _is_gpus(value: object) -> bool:
 def _is_capability(value: object) -> bool:
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         return False
-    return all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in value)
+    return all(isinstance(part, int) and not isinstance(part, bool) and part >= 0 for part in value)
 
 
 def is_seconds(value: object) -> bool:
@@ -119,20 +119,20 @@ def is_seconds(value: object) -> bool:
 
 
 def sizes(value: Any) -> tuple[int, ...]:
-    """A world size or a list of them."""
+    """Return the world sizes that a value names: one size, or a list of sizes."""
     wanted = list(value) if isinstance(value, (list, tuple, set, frozenset, range)) else [value]
     if not wanted:
         raise MisuseError("the list of world sizes is empty")
-    for one in wanted:
-        if isinstance(one, bool) or not isinstance(one, int) or one < 1:
-            raise MisuseError(f"a world size must be a whole number of ranks, 1 or more, not {one!r}")
+    for size in wanted:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise MisuseError(f"a world size must be a whole number of ranks, 1 or more, not {size!r}")
     if len(set(wanted)) < len(wanted):
         raise MisuseError(f"a world size is named twice in {wanted}")
     return tuple(wanted)
 
 
 def from_mark(mark: pytest.Mark) -> Declaration:
-    """Read a ``world`` mark; raises MisuseError with what to write instead."""
+    """Read a ``world`` mark. Raise MisuseError, with what to write instead, if it is wrong."""
     try:
         bound = inspect.signature(_mark).bind(*mark.args, **mark.kwargs)
     except TypeError as error:
@@ -151,8 +151,10 @@ def _is_ours(definition: Any) -> bool:
 
 
 def rank_fixtures(definitions: Mapping[str, Any]) -> list[str]:
-    """The rank fixtures in a closure of fixtures. One that a project has overridden does not count,
-    unless its override asks for ours."""
+    """Return the names of the rank fixtures in a closure of fixtures.
+
+    A fixture that a project overrides does not count, unless the override asks for ours.
+    """
     found = []
     for name in RANK_FIXTURES:
         chain = definitions.get(name) or ()
@@ -161,11 +163,11 @@ def rank_fixtures(definitions: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def misplaced(definitions: Mapping[str, Any], ours: list[str]) -> str:
-    """A fixture that outlives one test but asks for something that does not: say so in our words."""
+def describe_wrong_scope(definitions: Mapping[str, Any], ours: list[str]) -> str:
+    """Describe a fixture that outlives one test but asks for a rank fixture, which does not; "" if there is none."""
     for name, chain in definitions.items():
         for definition in chain:
-            wanted = [one for one in definition.argnames if one in ours]
+            wanted = [argument for argument in definition.argnames if argument in ours]
             if wanted and definition.scope != "function":
                 return (
                     f"the {definition.scope} fixture {name!r} asks for the rank fixture {wanted[0]!r}, which "

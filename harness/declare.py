@@ -1,4 +1,4 @@
-"""Which of the collected items are multi-rank, and what they declare."""
+"""Find the multi-rank items among the collected ones, and note on each what it declares."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from everyrank.declaration import (
     RANK_FIXTURES,
     SIZE_PARAMETER,
     Declaration,
+    describe_wrong_scope,
     from_mark,
-    misplaced,
     rank_fixtures,
     sizes,
 )
@@ -20,13 +20,13 @@ from everyrank.stash import DECLARATION, FIXTURES, MISUSE
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
-    """A list of world sizes becomes a parameter, with ids such as ``ws4``."""
+    """Make a parameter of a list of world sizes, with ids such as ``ws4``."""
     mark = metafunc.definition.get_closest_marker("world")
     assert mark is not None
     try:
         declared = from_mark(mark)
     except MisuseError:
-        return  # told as this test's error; the others run
+        return  # reported as this test's error; the other tests run
     wanted = mark.args[0] if mark.args else mark.kwargs.get("size")
     if declared.sizes is not None and not isinstance(wanted, int):
         if SIZE_PARAMETER not in metafunc.fixturenames:
@@ -37,7 +37,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 
 
 def declare(items: list[pytest.Item]) -> None:
-    """Note on each multi-rank item what it declares, or why it cannot be run."""
+    """Note on each multi-rank item its declaration, or why it cannot be run."""
     for item in items:
         definitions = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
         ours = rank_fixtures(definitions)
@@ -49,7 +49,7 @@ def declare(items: list[pytest.Item]) -> None:
             continue
         try:
             declared = _declaration(item, mark, by_class)
-            problem = misplaced(definitions, ours)
+            problem = describe_wrong_scope(definitions, ours)
             if problem:
                 raise MisuseError(problem)
         except MisuseError as error:
@@ -70,10 +70,10 @@ def _declaration(item: pytest.Item, mark: pytest.Mark | None, by_class: bool) ->
             raise MisuseError(_cannot_be_a_list(item))
         return declared
     if by_class:
-        # Classes in torch's way, of everyrank.testcase, say more than a size.
+        # Classes of everyrank.testcase, written as torch writes its tests, declare more than a size.
         cls: Any = getattr(item, "cls", None)
         more: dict[str, Any] = getattr(cls, "everyrank_declares", lambda name: {})(item.name)
-        return Declaration(sizes=_size_of_class(item), what_there_is=True, **more)
+        return Declaration(sizes=_size_of_class(item), gpus_if_any=True, **more)
     return Declaration()
 
 
@@ -93,5 +93,5 @@ def _size_of_class(item: Any) -> tuple[int, ...]:
         size = instance.world_size
         return sizes(int(size) if isinstance(size, str) and size.isdecimal() else size)
     except Exception as error:
-        what = str(error) if isinstance(error, MisuseError) else f"{type(error).__name__}: {error}"
-        raise MisuseError(f"{cls.__name__}.world_size cannot be used: {what}") from None
+        problem = str(error) if isinstance(error, MisuseError) else f"{type(error).__name__}: {error}"
+        raise MisuseError(f"{cls.__name__}.world_size cannot be used: {problem}") from None

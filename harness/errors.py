@@ -1,10 +1,10 @@
-"""The exceptions that a user of everyrank may meet or name."""
+"""The exceptions and warnings that a user of everyrank may see or name."""
 
 from __future__ import annotations
 
 
 class MisuseError(Exception):
-    """everyrank was asked for something that cannot be; the text says what to do instead."""
+    """everyrank was asked for something impossible; the text says what to do instead."""
 
 
 class RankLost(Exception):
@@ -12,7 +12,7 @@ class RankLost(Exception):
 
 
 class WorldTimeout(Exception):
-    """A world missed its deadline, or could never have met it. Name it in ``xfail(raises=...)`` to expect that."""
+    """A world missed its deadline, or was deadlocked. Name it in ``xfail(raises=...)`` to expect that."""
 
 
 class LeakWarning(UserWarning):

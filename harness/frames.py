@@ -1,4 +1,4 @@
-"""Which frames are the user's own, and where somebody stands in words of the user's code."""
+"""Find the user's own frames in a stack, and describe a stack by the user's line in it."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from everyrank.paths import is_librarys, shown
+from everyrank.paths import is_of_library, shown
 
 _HARNESS = os.path.dirname(os.path.abspath(__file__)) + os.sep
-#: Functions of libraries that tell a reader nothing about what is being done.
+#: Functions of libraries whose names do not describe what is being done.
 _THIN = {"wrapper", "inner", "_fn", "decorate_context", "_call_impl", "_wrapped_call_impl", "new_test_method"}
 
-#: Where a rank is while it waits for other ranks: the innermost file of its stack, and what in it does not wait.
+#: Files in which a rank waits for other ranks, if its innermost frame is there; and their functions that do not wait.
 _WAITS = (
     (re.compile(r"torch/distributed/(distributed_c10d|rendezvous)\.py$"), re.compile(r"get_|is_")),
     (re.compile(r"torch/distributed/(_functional_collectives(_impl)?|rpc/\w+)\.py$"), re.compile(r"get_|is_")),
     (re.compile(r"torch/futures/__init__\.py$"), re.compile(r"(?!wait)")),
     (re.compile(re.escape(_HARNESS) + r"channel\.py$"), re.compile(r"(?!_read)")),  # world.barrier()
 )
-#: What may be a wait for other ranks, and may not: a backward under DDP, an operator of torch.
+#: Files in which a rank may or may not wait for other ranks: a backward under DDP, an operator of torch.
 _MAY_WAIT = re.compile(r"torch/(autograd/graph|nn/parallel/distributed|_ops)\.py$")
-#: A line of the user's that calls a wait in C, which has no frame: that of a work, say.
+#: A user's line that may call a wait in C, such as that of a Work, which has no frame.
 _CALLS_WAIT = re.compile(r"\.(wait|result)\(")
 
 
@@ -41,23 +41,23 @@ class Frame:
 
 
 def is_users(file: str) -> bool:
-    """Whether a person who writes tests would call this file theirs."""
-    return not (is_ours(file) or is_librarys(file))
+    """Return whether a file belongs to the user, not to a library or to the harness."""
+    return not (is_ours(file) or is_of_library(file))
 
 
 def is_ours(file: str) -> bool:
-    """Whether a file is everyrank's harness."""
+    """Return whether a file belongs to everyrank's harness."""
     return file.startswith(_HARNESS)
 
 
 def waits(stack: Sequence[Frame]) -> bool | None:
-    """Whether a rank waits for other ranks; None where its stack does not tell."""
+    """Return whether a rank waits for other ranks; None if its stack does not show it."""
     if not stack:
         return None
     innermost = stack[0]
-    for file, other in _WAITS:
+    for file, not_waiting in _WAITS:
         if file.search(innermost.file):
-            return not other.match(innermost.function)
+            return not not_waiting.match(innermost.function)
     if _MAY_WAIT.search(innermost.file):
         return None
     line = linecache.getline(innermost.file, innermost.line) if is_users(innermost.file) else ""
@@ -65,7 +65,7 @@ def waits(stack: Sequence[Frame]) -> bool | None:
 
 
 def standing(stack: Iterable[Frame]) -> str:
-    """``all_reduce at test_x.py:12`` for a stack, innermost frame first."""
+    """Describe a stack, innermost frame first: ``all_reduce at test_x.py:12``."""
     called = ""
     innermost: Frame | None = None
     for frame in stack:
@@ -74,11 +74,11 @@ def standing(stack: Iterable[Frame]) -> str:
             return f"{called or frame.function} at {frame}"
         if frame.function not in _THIN:
             called = frame.function
-    return f"{innermost.function} at {innermost}" if innermost else "nowhere to be seen"
+    return f"{innermost.function} at {innermost}" if innermost else "at an unknown location"
 
 
 def users_frame(up: int) -> str:
-    """Where the user's code called, from ``up`` frames above the caller outwards."""
+    """Return the location of the nearest user's frame, from ``up`` frames above the caller outwards."""
     frame = sys._getframe(up)
     while frame.f_back is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back

@@ -77,7 +77,7 @@ def run_of(config: pytest.Config) -> int:
     return int(getattr(config, "workerinput", {}).get("everyrank_parent", os.getpid()))
 
 
-def say(config: pytest.Config, text: str) -> None:
+def print_line(config: pytest.Config, text: str) -> None:
     """Tell the person at the terminal, now."""
     line = f"everyrank: {text}"
     reporter = config.pluginmanager.get_plugin("terminalreporter")

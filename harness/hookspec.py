@@ -1,7 +1,7 @@
-"""The hooks that other plugins may implement: what the harness knows of multi-rank tests, as plain data.
+"""The hooks that other plugins may implement. They receive what the harness knows of multi-rank tests, as plain data.
 
-Plain means: dicts with text keys, lists, text, numbers, booleans and None, fit for JSON. No hook is called, and
-nothing is made for it, where no plugin implements it.
+Plain data is what JSON can hold: dicts with text keys, lists, text, numbers, booleans and None. If no plugin
+implements a hook, it is not called and its data is not made.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import pytest
 
 @pytest.hookspec
 def pytest_everyrank_collected(config: pytest.Config, items: list[pytest.Item], run: dict[str, Any]) -> None:
-    """The multi-rank tests that will run, in order, before the first of them; with pytest-xdist, in each worker.
+    """Receive the multi-rank tests that will run, in order. With pytest-xdist, each worker calls this hook.
 
-    ``run`` holds ``launcher``, ``seed`` (of ``--world-seed``) and ``backends``. Not called where there are none.
-    The kit's plugin adds ``left_out``, a list of ``filter``, ``reason`` and ``cases``, where it has left out cases.
+    It is called before the first test, and only if there is a multi-rank test. ``run`` holds ``launcher``, ``seed``
+    (from ``--world-seed``) and ``backends``. If the kit's plugin has left out cases, it adds ``left_out``: a list of
+    dicts with ``filter``, ``reason`` and ``cases``.
     """
 
 
 @pytest.hookspec
 def pytest_everyrank_result(item: pytest.Item, result: dict[str, Any], reports: list[pytest.TestReport]) -> None:
-    """A multi-rank test has ended; its reports are about to be logged.
+    """Receive the result of a multi-rank test that has ended; its reports are about to be logged.
 
     ``result`` always holds ``rule`` (the row of the verdict's truth table; ``skipped`` or ``refused`` for a test that
     got no world), ``size``, ``repeat`` and ``worlds_up``. A test that had a world also has ``world``,
@@ -37,4 +38,4 @@ def pytest_everyrank_result(item: pytest.Item, result: dict[str, Any], reports: 
     )
 )
 def pytest_everyrank_told(item: pytest.Item, told: dict[str, Any], reports: list[pytest.TestReport]) -> None:
-    """The old name of ``pytest_everyrank_result``, which still works."""
+    """Receive the same under the hook's old name, which still works."""

@@ -1,4 +1,4 @@
-"""What a rank imports that its zygote had not: modules of installed packages, never those of the tests."""
+"""Find the modules that a rank imports and its zygote had not: those of installed packages, never those of tests."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Imports:
         self._known = len(sys.modules)
 
     def new(self) -> list[str]:
-        """Names of modules of installed packages that came since this was last asked, the outermost first.
+        """Return the modules of installed packages that were imported since the last call, the outermost first.
 
-        A module is listed when its import has ended, so that what it imported itself stands before it: from the
-        end of the list backwards, each is imported as it was here, and finds the rest already done.
+        ``sys.modules`` lists a module when its import has ended, after the modules that it imported itself. Read
+        from its end, the list gives the order in which the imports began here.
         """
         number, self._known = len(sys.modules) - self._known, len(sys.modules)
         if number <= 0:
             return []
-        # Only the end of the list is looked at: a forked rank pays for each page that it touches.
+        # Read only the end of the list: a forked rank pays for each page that it touches.
         try:
             names = [*itertools.islice(reversed(sys.modules), number)]
         except RuntimeError:  # another thread is importing
@@ -36,28 +36,28 @@ class Imports:
 
 
 def is_installed(name: str, rootdir: str) -> bool:
-    """Whether a module is of an installed package or of Python itself, and not the user's own."""
+    """Return whether a module belongs to an installed package or to Python, and not to the user."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     if spec is None or spec.name != name or not spec.has_location or not isinstance(spec.origin, str):
-        return False  # made by hand, built in, or of no file: nothing that could be judged, or is worth it
+        return False  # made by hand, built in, or without a file: it cannot be judged, or costs nothing
     folder = _folder(os.path.dirname(spec.origin))
     homes = [home for home in _homes() if folder.startswith(home)]
     if not homes or "conftest" in name.split("."):
         return False
-    # Tests of an installed package (--pyargs) stand among what is installed.
+    # Tests of an installed package (--pyargs) lie among the installed packages.
     own = any(f"{rootdir}{os.sep}".startswith(home) for home in homes)
     return not (own and folder.startswith(f"{rootdir}{os.sep}"))
 
 
 @functools.lru_cache(maxsize=4096)
 def _folder(path: str) -> str:
-    """Where a folder is: a package that is developed may be linked to from among those that are installed."""
+    """Return the real path of a folder: an installed package may be a link to a development folder."""
     return os.path.realpath(path) + os.sep
 
 
 @functools.cache
 def _homes() -> tuple[str, ...]:
-    """Where installed packages are, and Python's own."""
+    """Return the folders of installed packages and of Python's own modules."""
     paths = sysconfig.get_paths()
     homes = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     homes += getattr(site, "getsitepackages", list)()

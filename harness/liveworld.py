@@ -1,4 +1,4 @@
-"""The processes of a world, as the controller holds them, and what they print while they live."""
+"""The processes of a world on the controller's side, and the output that they print while they live."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from everyrank.gpus import GpuLease
 from everyrank.launch.protocol import Launcher, Seat
 
-#: Shows a line of a rank.
-Live = Callable[[int, bytes], None]
+#: Prints a line that a rank wrote.
+PrintLine = Callable[[int, bytes], None]
 
 
 @dataclass
 class LiveWorld:
-    """A world that is up, or was."""
+    """A world whose processes were started, and may have ended."""
 
     launcher: Launcher
     seats: list[Seat]
@@ -33,11 +33,11 @@ class LiveWorld:
         for rank, seat in enumerate(self.seats):
             self.selector.register(seat.channel, selectors.EVENT_READ, rank)
             for name, file in (("out", seat.output.out), ("err", seat.output.err)):
-                if not os.fstat(file.fileno()).st_mode & 0o100000:  # a pipe: live output
+                if not os.fstat(file.fileno()).st_mode & 0o100000:  # a pipe (-s): print its lines as they come
                     self.selector.register(file, selectors.EVENT_READ, (rank, name))
 
     def end(self) -> None:
-        """Throw the world away. What is left of it ends with it."""
+        """End the world and every process that is left of it."""
         self.broken = True
         self.launcher.kill(self.seats)
         if self.lease is not None:
@@ -46,12 +46,13 @@ class LiveWorld:
         for seat in self.seats:
             seat.close()
 
-    def deaf(self, rank: int) -> None:
+    def stop_listening(self, rank: int) -> None:
+        """Stop waiting for messages of a rank, whose channel is closed."""
         with contextlib.suppress(KeyError, ValueError):
             self.selector.unregister(self.seats[rank].channel)
 
-    def pass_on(self, rank: int, name: str, live: Live) -> None:
-        """Live output (``-s``), whole lines."""
+    def pass_on(self, rank: int, name: str, print_line: PrintLine) -> None:
+        """Print what a rank has written since the last call (``-s``), as whole lines."""
         seat = self.seats[rank]
         file = seat.output.out if name == "out" else seat.output.err
         data = file.read(1 << 16)
@@ -61,15 +62,15 @@ class LiveWorld:
             return
         *lines, seat.lines[name] = bytearray(seat.lines[name] + data).split(b"\n")
         for line in lines:
-            live(rank, bytes(line))
+            print_line(rank, bytes(line))
 
-    def show_the_rest(self, live: Live) -> None:
-        """What a rank printed in a test is shown before the verdict, also a last line that has no end."""
-        # Once is enough: what a rank wrote before its record fits into the pipe.
+    def show_the_rest(self, print_line: PrintLine) -> None:
+        """Print the rest of the ranks' output before the verdict, also a last line that has no newline."""
+        # One read is enough: what a rank wrote before its record fits into the pipe.
         for rank, name in [key.data for key in self.selector.get_map().values() if isinstance(key.data, tuple)]:
-            self.pass_on(rank, name, live)
+            self.pass_on(rank, name, print_line)
         for rank, seat in enumerate(self.seats):
             for name, line in seat.lines.items():
                 if line:
-                    live(rank, bytes(line))
+                    print_line(rank, bytes(line))
                     seat.lines[name] = bytearray()

@@ -14,7 +14,7 @@ LEAKS = ("report", "fail", "off")
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line and the ini file say, checked."""
+    """The options of the command line and the ini file, checked."""
 
     launcher: str
     size: int
@@ -37,26 +37,30 @@ def add(parser: pytest.Parser) -> None:
         "--no-run-alone",
         dest="run_alone",
         action="store_false",
-        help="do not run what failed in a warm world once more in a fresh one",
+        help="do not repeat, in a fresh world, a test that failed in a warm one",
     )
-    group.addoption("--leaks", choices=LEAKS, default=None, help="what a leak on a rank comes to (default: report)")
+    group.addoption("--leaks", choices=LEAKS, default=None, help="what to do about leaks on ranks (default: report)")
     group.addoption("--world-seed", type=int, default=0, metavar="N", help="vary the seeds of all ranks")
     group.addoption(
-        "--pdb-rank", type=int, default=None, metavar="RANK", help="the rank that --pdb and breakpoint() stop"
+        "--pdb-rank",
+        type=int,
+        default=None,
+        metavar="RANK",
+        help="the rank in which --pdb and breakpoint() open the debugger",
     )
     group.addoption(
         "--require-gpus",
         type=int,
         default=0,
         metavar="N",
-        help="this machine has N GPUs: what is skipped for want of them fails",
+        help="this machine must have N GPUs: a test that is skipped for lack of them fails",
     )
     group.addoption(
         "--adopt",
         action="store_true",
-        help="run test cases that are written on torch.testing._internal on everyrank's ranks",
+        help="run test cases that are written for torch.testing._internal on everyrank's ranks",
     )
-    parser.addini("everyrank_adopt", "as --adopt, for every run", type="bool", default=False)
+    parser.addini("everyrank_adopt", "the same as --adopt, for every run", type="bool", default=False)
     parser.addini("everyrank_world_size", "ranks of a multi-rank test whose mark names no size", default="2")
     parser.addini(
         "everyrank_timeout",
@@ -66,7 +70,7 @@ def add(parser: pytest.Parser) -> None:
     parser.addini("everyrank_launcher", "fork or spawn", default="fork")
     parser.addini(
         "everyrank_preload",
-        "let the process that ranks are forked from import what tests import on ranks",
+        "import the modules that tests import on ranks in the process that ranks are forked from",
         type="bool",
         default=True,
     )
@@ -74,7 +78,7 @@ def add(parser: pytest.Parser) -> None:
 
 
 def read(config: pytest.Config) -> Options:
-    """The options of this run; a wrong value is a UsageError that says what would be right."""
+    """Return the options of this run. A wrong value raises a UsageError that names the valid values."""
     try:
         size = sizes(_number(config, "everyrank_world_size", int))[0]
     except MisuseError as error:
@@ -106,14 +110,14 @@ def _not_negative(value: int, name: str) -> int:
     return value
 
 
-def leaks_of(item: pytest.Item, options: Options) -> str:
-    """What a leak comes to in this test: the mark says, otherwise the run's options."""
+def leaks_action(item: pytest.Item, options: Options) -> str:
+    """Return what to do about leaks of this test: the mark decides, otherwise the run's options."""
     mark = item.get_closest_marker("leaks")
     if mark is None:
         return options.leaks
     if len(mark.args) != 1 or mark.kwargs or mark.args[0] not in LEAKS:
-        said = [*map(repr, mark.args), *(f"{name}={value!r}" for name, value in mark.kwargs.items())]
-        raise MisuseError(f"the mark leaks takes one of {', '.join(map(repr, LEAKS))}, not ({', '.join(said)})")
+        given = [*map(repr, mark.args), *(f"{name}={value!r}" for name, value in mark.kwargs.items())]
+        raise MisuseError(f"the mark leaks takes one of {', '.join(map(repr, LEAKS))}, not ({', '.join(given)})")
     return str(mark.args[0])
 
 

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any, Literal
 
 from everyrank.frames import Frame, is_ours, is_users
-from everyrank.paths import is_stdlibs
+from everyrank.paths import is_of_stdlib
 
 #: The code that changed a variable: the user's, an installed package's, or an import that runs a package's code.
 Setter = Literal["user", "package", "import"]
@@ -234,7 +234,7 @@ def _setter(frame: FrameType | None) -> Setter:
             return found or "user"
         if owner == "ours":
             break
-        if not owner and not is_stdlibs(file):
+        if not owner and not is_of_stdlib(file):
             found = found or ("user" if f"{os.sep}_pytest{os.sep}" in file else "package")
         frame = frame.f_back
     return found or "user"

@@ -1,7 +1,7 @@
-"""Where a source file belongs, by its path: to a library, Python, a program, or the user; and its short name.
+"""Classify a source file by its path (a library's, Python's, a program's or the user's), and shorten its path.
 
-Nothing here depends on the state of this process but the folder that it was started in: `everyrank stacks` reads the
-paths of another one. A path may lead through links or `..`, so that each is looked at as it is given and resolved.
+The functions depend on no state of this process except the folder in which it was started, since `everyrank stacks`
+reads the paths of other processes. A path may contain links or `..`, so each is checked as given and resolved.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from importlib.machinery import PathFinder
 
 _HARNESS = os.path.dirname(os.path.abspath(__file__))
 _INSTALLED = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
-#: What pytest takes for a project's root folder, in its order: a file that configures pytest, then one that may.
+#: Files that mark a project's root folder for pytest, in its order: those that configure it, then those that may.
 _CONFIGURES = (
     ("pytest.toml", ""),
     (".pytest.toml", ""),
@@ -26,7 +26,7 @@ _CONFIGURES = (
     ("setup.cfg", "[tool:pytest]"),
 )
 _MAY_CONFIGURE = (("pyproject.toml", ""), ("setup.py", ""))
-#: Libraries that may be installed elsewhere than other libraries, such as in a folder on PYTHONPATH.
+#: Libraries that may lie outside of site-packages, such as in a folder on PYTHONPATH.
 _KNOWN = ("_pytest", "execnet", "pluggy", "pytest", "torch", "xdist")
 
 
@@ -41,14 +41,14 @@ _START = _started_in()
 
 
 @functools.lru_cache(maxsize=4096)
-def is_librarys(file: str) -> bool:
-    """Whether a file belongs to an installed library, to Python itself, or to a program such as ``bin/pytest``."""
+def is_of_library(file: str) -> bool:
+    """Return whether a file belongs to an installed library, to Python, or to a program such as ``bin/pytest``."""
     return file.startswith("<") or bool(_library_folder(file)) or _is_program(file)
 
 
 @functools.lru_cache(maxsize=4096)
-def is_stdlibs(file: str) -> bool:
-    """Whether a file is Python's own."""
+def is_of_stdlib(file: str) -> bool:
+    """Return whether a file belongs to Python's standard library."""
     if _INSTALLED.match(file):
         return False
     return file.startswith("<frozen") or os.path.realpath(file).startswith(_python())
@@ -56,7 +56,7 @@ def is_stdlibs(file: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def shown(file: str) -> str:
-    """A path from the root folder of its project, or from the folder that holds its package."""
+    """Return a path relative to the root folder of its project, or to the folder that holds its package."""
     folder = _library_folder(file)
     if folder:
         return file[len(folder) :] if file.startswith(folder) else os.path.realpath(file)[len(folder) :]
@@ -67,7 +67,7 @@ def shown(file: str) -> str:
 
 
 def _library_folder(file: str) -> str:
-    """The folder below which this file's package lies, if that is a library's."""
+    """Return the folder that holds this file's package, if it is a library's; otherwise ""."""
     if match := _INSTALLED.match(file):
         return match[0]
     if match := _INSTALLED.match(path := os.path.realpath(file)):
@@ -83,7 +83,7 @@ def _library_folder(file: str) -> str:
 
 @functools.cache
 def _python() -> tuple[str, ...]:
-    """Python's own folders, resolved."""
+    """Return the folders of Python's standard library, resolved."""
     paths = sysconfig.get_paths()
     found = {os.path.realpath(paths[name]) for name in ("stdlib", "platstdlib")}
     return tuple(folder + os.sep for folder in sorted(found))
@@ -91,7 +91,7 @@ def _python() -> tuple[str, ...]:
 
 @functools.cache
 def _known_packages() -> tuple[str, ...]:
-    """The folders of packages that are no user's, wherever they are, and the harness's own."""
+    """Return the folders of known libraries, wherever they are installed, and of the harness."""
     folders = [_HARNESS]
     for name in _KNOWN:
         spec = sys.modules[name].__spec__ if name in sys.modules else PathFinder.find_spec(name)
@@ -101,7 +101,7 @@ def _known_packages() -> tuple[str, ...]:
 
 
 def _is_program(file: str) -> bool:
-    """Whether it was installed beside a Python interpreter."""
+    """Return whether a file was installed beside a Python interpreter."""
     folder = os.path.dirname(os.path.realpath(os.path.join(_START, file)))
     if folder == os.path.realpath(os.path.dirname(sys.executable)):
         return True
@@ -110,7 +110,10 @@ def _is_program(file: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _root(folder: str) -> str:
-    """The root folder of a project as pytest would find it; else where this process was started; else a package's."""
+    """Return the root folder of a project as pytest would find it.
+
+    Without one, it is the folder in which this process was started; for files outside of it, their package's folder.
+    """
     above = [folder]
     while os.path.dirname(above[-1]) != above[-1]:
         above.append(os.path.dirname(above[-1]))

@@ -1,4 +1,4 @@
-"""The pytest plugin: hooks and options only. Whatever costs anything is imported by the first multi-rank test."""
+"""The pytest plugin: hooks and options. Modules that are slow to import wait for the first multi-rank test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from everyrank import hookspec, options
 
-# A skipif that asks torch.cuda.is_available() must not initialise CUDA in what will be forked.
+# A skipif that calls torch.cuda.is_available() must not initialise CUDA in a process that will be forked.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 
@@ -28,13 +28,13 @@ def pytest_configure(config: pytest.Config) -> None:
         "timeout=None, fresh=False): run the test on this many ranks, or once for each size in a list.",
     )
     config.addinivalue_line(
-        "markers", "leaks(what): what a leak of this test comes to: report, fail or off; goes before --leaks."
+        "markers", "leaks(action): what to do about leaks of this test: report, fail or off; overrides --leaks."
     )
     config.addinivalue_line("markers", "rpc(**options): how the fixture rpc_agent starts the agents.")
     config.addinivalue_line(
         "markers",
-        "rank_fixtures(*names): rank fixtures that the test asks for by request.getfixturevalue() only, so that its "
-        "world is kept with what they hold.",
+        "rank_fixtures(*names): rank fixtures that the test asks for only by request.getfixturevalue(); its world is "
+        "started and kept as if its signature named them.",
     )
     if options.read(config).adopt:
         from everyrank.adopt.plugin import Adopter
@@ -51,30 +51,30 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    suspects = [item for item in items if _suspect(item)]
-    if suspects:
+    candidates = [item for item in items if _may_be_multi_rank(item)]
+    if candidates:
         from everyrank.declare import declare
 
-        declare(suspects)
+        declare(candidates)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    # First, since pytest-xdist's worker tells its controller here that it has collected.
+    # This must run first: in this hook, pytest-xdist's worker reports to its controller that it has collected.
     in_rank = session.config.pluginmanager.has_plugin("everyrank-spawned")
     if not in_rank and session.config.hook.pytest_everyrank_collected.get_hookimpls():
         from everyrank.stash import is_declared
 
         items = [item for item in session.items if is_declared(item)]
         if items:
-            from everyrank.told import collected
+            from everyrank.told import collected_run
 
-            run = collected(items, options.read(session.config))
+            run = collected_run(items, options.read(session.config))
             session.config.hook.pytest_everyrank_collected(config=session.config, items=items, run=run)
 
 
-def _suspect(item: pytest.Item) -> bool:
-    """A cheap test that no multi-rank test fails."""
+def _may_be_multi_rank(item: pytest.Item) -> bool:
+    """Return False only for items that are certainly not multi-rank; this runs for every item, so it is cheap."""
     names = getattr(item, "fixturenames", ())
     return (
         "world" in names
@@ -89,15 +89,15 @@ def _suspect(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    # In pytest-xdist's controller. A worker that it starts itself may end with it; one on another host, or behind
-    # another gateway, is no child of this process.
+    # This runs in pytest-xdist's controller. A worker that it starts itself may end with it. A worker on another
+    # host, or behind another gateway, is not a child of this process.
     if node.gateway.spec.popen and not node.gateway.spec.via:
         node.workerinput["everyrank_parent"] = os.getpid()
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
-    # The innermost: worlds have ended, and handed over what they measured, before pytest-cov adds it up.
+    # This wrapper is the innermost: worlds end and hand over their coverage before pytest-cov adds it up.
     in_rank = session.config.pluginmanager.has_plugin("everyrank-spawned")
     if in_rank or session.config.option.collectonly or not getattr(session, "items", None):
         return (yield)
@@ -108,7 +108,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
     if os.environ.get("EVERYRANK_NODEID"):
         raise pytest.UsageError(
             f"worlds do not nest: this pytest runs inside a rank of {os.environ['EVERYRANK_NODEID']!r}, and has "
-            "multi-rank tests of its own. Start it from a single-process test."
+            "multi-rank tests itself. Start it from a single-process test."
         )
     from everyrank.controller import Controller
 
@@ -136,9 +136,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> Generator[None, None, None]:
-    yield  # at the end, where it is seen
+    yield  # these lines come last, where they are seen
     required = 0 if config.option.collectonly else config.getoption("require_gpus")
     if required or terminalreporter.stats.get("skipped"):
-        from everyrank.claims import tell
+        from everyrank.claims import write_summary
 
-        tell(terminalreporter, required)
+        write_summary(terminalreporter, required)

@@ -1,4 +1,4 @@
-"""A verdict as pytest tells it: one set of reports for the test, whatever its ranks said."""
+"""Make pytest's reports of a verdict: one set of reports for the test, whatever its ranks reported."""
 
 from __future__ import annotations
 
@@ -22,62 +22,62 @@ from everyrank.world import rank_seed, ranks_text
 
 When = Literal["setup", "call", "teardown"]
 
-#: Outcomes of tests that were stopped by an exception, before they could put away what they had opened.
+#: Outcomes of tests that an exception stopped before they could close what they had opened.
 _BAD = ("failed", "error", "xfailed")
 
 
 @dataclass(frozen=True)
-class Telling:
-    """What a report needs to know beside the verdict."""
+class ReportContext:
+    """What a report needs to know besides the verdict."""
 
     item: pytest.Item
     seed: int
-    served: tuple[str, ...] = ()  # what a warm world ran before
+    served: tuple[str, ...] = ()  # the tests that a warm world ran before
     passes_alone: bool = False
     leaks: str = "report"
 
 
-def reports(verdict: Verdict, fates: Fates, telling: Telling) -> list[pytest.TestReport]:
-    """The reports to log for one test: setup, call where it came to that, teardown."""
-    verdict = _expected_loss(verdict, telling.item)
-    told = [_phase_report("setup", fates, telling)]
+def reports(verdict: Verdict, fates: Fates, context: ReportContext) -> list[pytest.TestReport]:
+    """Return the reports to log for one test: setup, then call if the setup passed, then teardown."""
+    verdict = _expected_loss(verdict, context.item)
+    logged = [_phase_report("setup", fates, context)]
     at_setup = verdict.when == "setup" and verdict.outcome != "passed"
     if at_setup:
-        _apply(told[0], verdict, fates, telling)
+        _apply(logged[0], verdict, fates, context)
     else:
-        call = _phase_report("call", fates, telling)
+        call = _phase_report("call", fates, context)
         if verdict.outcome != "passed" and verdict.when == "call":
-            _apply(call, verdict, fates, telling)
-        told.append(call)
-    teardown = _phase_report("teardown", fates, telling)
+            _apply(call, verdict, fates, context)
+        logged.append(call)
+    teardown = _phase_report("teardown", fates, context)
     if verdict.when == "teardown":
-        _apply(teardown, verdict, fates, telling)
+        _apply(teardown, verdict, fates, context)
     else:
-        _add_teardown_failures(teardown, verdict, fates, telling)
-    _add_leaks(told, teardown, verdict, fates, telling)
-    told.append(teardown)
+        _add_teardown_failures(teardown, verdict, fates, context)
+    _add_leaks(logged, teardown, verdict, fates, context)
+    logged.append(teardown)
     if fates.waited:
-        told[-2].user_properties.append(("waited", fates.waited))
-        told[-2].sections.append(("waited", fates.waited))
-    _add_output(told, verdict, fates)
-    return told
+        logged[-2].user_properties.append(("waited", fates.waited))
+        logged[-2].sections.append(("waited", fates.waited))
+    _add_output(logged, verdict, fates)
+    return logged
 
 
-def _phase_report(when: When, fates: Fates, telling: Telling) -> pytest.TestReport:
-    """A passing report of one phase: what rank 0 said of it, as long as the slowest rank took."""
-    item = telling.item
-    said = [
+def _phase_report(when: When, fates: Fates, context: ReportContext) -> pytest.TestReport:
+    """Return a passing report of one phase: rank 0's own, with the duration of the slowest rank."""
+    item = context.item
+    filed = [
         phase
         for fate in fates.ranks
         if fate.record
         for phase in fate.record.phases
         if phase.when == when and phase.report
     ]
-    if said and said[0].outcome == "passed" and "nodeid" in said[0].report:
-        report = _revive(item, said[0])
+    if filed and filed[0].outcome == "passed" and "nodeid" in filed[0].report:
+        report = _revive(item, filed[0])
         report.sections = []
         report.longrepr = None
-        report.duration = max(phase.report.get("duration", 0.0) for phase in said)
+        report.duration = max(phase.report.get("duration", 0.0) for phase in filed)
         return report
     report = pytest.TestReport(
         nodeid=item.nodeid,
@@ -86,11 +86,11 @@ def _phase_report(when: When, fates: Fates, telling: Telling) -> pytest.TestRepo
         outcome="passed",
         longrepr=None,
         when=when,
-        duration=max((phase.report.get("duration", 0.0) for phase in said), default=0.0),
+        duration=max((phase.report.get("duration", 0.0) for phase in filed), default=0.0),
     )
-    if when == "call" and not said:
+    if when == "call" and not filed:
         report.duration = fates.seconds
-    noted = said[0].report.get("user_properties", []) if said else item.user_properties
+    noted = filed[0].report.get("user_properties", []) if filed else item.user_properties
     report.user_properties = [(name, value) for name, value in noted]
     return report
 
@@ -98,7 +98,7 @@ def _phase_report(when: When, fates: Fates, telling: Telling) -> pytest.TestRepo
 def _revive(item: pytest.Item, phase: Phase) -> pytest.TestReport:
     report = item.config.hook.pytest_report_from_serializable(config=item.config, data=dict(phase.report))
     assert isinstance(report, pytest.TestReport)
-    # Tuples come back as lists, and pytest's terminal insists on tuples.
+    # Serialising turns tuples into lists, and pytest's terminal needs tuples.
     longrepr: Any = report.longrepr
     report.longrepr = tuple(longrepr) if isinstance(longrepr, list) else longrepr
     report.location = item.location
@@ -106,13 +106,13 @@ def _revive(item: pytest.Item, phase: Phase) -> pytest.TestReport:
     return report
 
 
-def _apply(report: pytest.TestReport, verdict: Verdict, fates: Fates, telling: Telling) -> None:
-    """Make a passing report say the verdict."""
-    root = _revive(telling.item, verdict.root) if verdict.root and "nodeid" in verdict.root.report else None
+def _apply(report: pytest.TestReport, verdict: Verdict, fates: Fates, context: ReportContext) -> None:
+    """Change a passing report into one of the verdict."""
+    root = _revive(context.item, verdict.root) if verdict.root and "nodeid" in verdict.root.report else None
     if verdict.outcome == "skipped":
         first = fates.ranks[0].skipped
         assert first is not None
-        skip = _revive(telling.item, first)
+        skip = _revive(context.item, first)
         report.outcome, report.longrepr = "skipped", skip.longrepr
         return
     if verdict.outcome in ("xfailed", "xpassed"):
@@ -124,22 +124,24 @@ def _apply(report: pytest.TestReport, verdict: Verdict, fates: Fates, telling: T
         return
     report.outcome = "failed"
     if root is not None:
-        report.user_properties = root.user_properties  # what the failed rank noted, not what rank 0 did
+        report.user_properties = (
+            root.user_properties
+        )  # the properties that the failed rank noted, not those of rank 0
     report.user_properties.append(("verdict", verdict.rule))
     longrepr = getattr(root, "longrepr", None)
     if verdict.rule == "strict xpass":
         report.longrepr = longrepr
         return
     text = verdict.root.report.get("text") if verdict.root and root is None else None
-    report.longrepr = _longrepr(longrepr if text is None else text, verdict, telling)
-    _add_sections(report.longrepr, verdict, fates, telling)
+    report.longrepr = _longrepr(longrepr if text is None else text, verdict, context)
+    _add_sections(report.longrepr, verdict, fates, context)
 
 
-def _longrepr(root: Any, verdict: Verdict, telling: Telling) -> ExceptionChainRepr:
-    """The headline, then the root's own traceback, in the one form that travels and that all reporters read."""
+def _longrepr(root: Any, verdict: Verdict, context: ReportContext) -> ExceptionChainRepr:
+    """Return the headline and the root cause's traceback, in the form that travels and that all reporters read."""
     headline = verdict.headline
-    if telling.passes_alone:
-        headline += "\n" + _passes_alone(telling)
+    if context.passes_alone:
+        headline += "\n" + _passes_alone(context)
     head = ReprTraceback([ReprEntryNative([headline + "\n"])], None, style="native") if headline else None
     chain: list[Any]
     if isinstance(root, ExceptionChainRepr):
@@ -150,26 +152,26 @@ def _longrepr(root: Any, verdict: Verdict, telling: Telling) -> ExceptionChainRe
         crash = None
     else:
         chain, crash = [], None
-    path, line, _ = telling.item.location
+    path, line, _ = context.item.location
     if crash is None:
         crash = ReprFileLocation(path, (line or 0) + 1, _last_line(str(root)) if root else _first_line(headline))
     size_known = headline.split(" of ")[0] if verdict.rule == "failed" and " of " in headline else ""
     label = f"[{size_known}] " if size_known else ""
-    if telling.passes_alone:
+    if context.passes_alone:
         label += "(passes alone) "
     crash = ReprFileLocation(crash.path, crash.lineno, label + crash.message)
     if head is not None:
         chain.insert(0, (head, None, None))
     last, _, descr = chain[-1]
     chain[-1] = (last, crash, descr)
-    made = ExceptionChainRepr(chain)
-    made.sections = list(getattr(root, "sections", ()))
-    return made
+    longrepr = ExceptionChainRepr(chain)
+    longrepr.sections = list(getattr(root, "sections", ()))
+    return longrepr
 
 
 def refusal(item: pytest.Item, text: str) -> ExceptionChainRepr:
-    """For a test that got no world: why, without a traceback, and in the summary too."""
-    return _longrepr(None, Verdict("refused", "error", "setup", text), Telling(item, 0))
+    """Return the longrepr of a test that got no world: the reason, without a traceback, also for the summary."""
+    return _longrepr(None, Verdict("refused", "error", "setup", text), ReportContext(item, 0))
 
 
 def _first_line(text: str) -> str:
@@ -180,34 +182,34 @@ def _last_line(text: str) -> str:
     return text.strip().rsplit("\n", 1)[-1]
 
 
-def _passes_alone(telling: Telling) -> str:
-    before = telling.served[-3:]
-    more = f" and {len(telling.served) - len(before)} before" if len(telling.served) > len(before) else ""
+def _passes_alone(context: ReportContext) -> str:
+    before = context.served[-3:]
+    more = f" and {len(context.served) - len(before)} before" if len(context.served) > len(before) else ""
     return (
         "This test passes alone: run again in a fresh world, it passed.\n"
-        f"In its warm world it came after {', '.join(before)}{more}, and something there changed what it sees.\n"
+        f"In its warm world it came after {', '.join(before)}{more}, and one of them changed what this test sees.\n"
         "Find what was left behind, or mark this test @pytest.mark.world(fresh=True)."
     )
 
 
-def _add_sections(longrepr: ExceptionChainRepr, verdict: Verdict, fates: Fates, telling: Telling) -> None:
+def _add_sections(longrepr: ExceptionChainRepr, verdict: Verdict, fates: Fates, context: ReportContext) -> None:
     if verdict.others:
         lead = fates.ranks[verdict.lead]
-        all_told = verdict.rule in ("some skipped", "cut") or (lead.record is None and lead.early)
-        longrepr.addsection("the ranks" if all_told else "the other ranks", "\n".join(verdict.others))
+        lists_all = verdict.rule in ("some skipped", "cut") or (lead.record is None and lead.early)
+        longrepr.addsection("the ranks" if lists_all else "the other ranks", "\n".join(verdict.others))
     stances = [fate.stance for fate in fates.ranks if fate.stance is not None]
     if stances and verdict.rule in ("deadline", "deadlock", "lost", "cut"):
-        longrepr.addsection("roll call", rollcall.told(stances, blamed(fates), cause_is_known=bool(fates.deadlock)))
+        longrepr.addsection("roll call", rollcall.render(stances, blamed(fates), cause_is_known=bool(fates.deadlock)))
     for fate in fates.ranks:
         if fate.lost and fate.last_words:
             longrepr.addsection(f"last words of rank {fate.rank}", fate.last_words)
-    seed = rank_seed(lasting_id(telling.item), telling.seed, verdict.lead)
-    line = repeat_line(telling.item, telling.seed)
+    seed = rank_seed(lasting_id(context.item), context.seed, verdict.lead)
+    line = repeat_line(context.item, context.seed)
     longrepr.addsection("to repeat", f"{line}  # rank {verdict.lead} had the seed {seed}")
 
 
-def _add_teardown_failures(report: pytest.TestReport, verdict: Verdict, fates: Fates, telling: Telling) -> None:
-    """A failure in teardown is told beside one in the call, as pytest does."""
+def _add_teardown_failures(report: pytest.TestReport, verdict: Verdict, fates: Fates, context: ReportContext) -> None:
+    """Report a failure in teardown in addition to one in the call, as pytest does."""
     failed = [
         (phase.ended_at, fate.rank, phase)
         for fate in fates.ranks
@@ -215,61 +217,61 @@ def _add_teardown_failures(report: pytest.TestReport, verdict: Verdict, fates: F
         if phase.when == "teardown"
     ]
     if failed and verdict.outcome != "error":
-        _, rank, phase = min(failed, key=lambda one: one[:2])
-        alike = [one for _, one, other in failed if other.signature == phase.signature]
+        _, rank, phase = min(failed, key=lambda failure: failure[:2])
+        alike = [other_rank for _, other_rank, other in failed if other.signature == phase.signature]
         headline = f"in teardown, on {ranks_text(alike)}"
         late = replace(verdict, rule="failed", outcome="failed", headline=headline, root=phase, lead=rank, others=())
-        _apply(report, late, fates, telling)
+        _apply(report, late, fates, context)
     elif fates.late:
         rank, text = min(fates.late.items())
         headline = f"in the teardown of wider fixtures, on {ranks_text(list(fates.late))}"
         late = Verdict("failed", "failed", "teardown", headline, rank)
         report.outcome = "failed"
-        report.longrepr = _longrepr(text, late, telling)
-        _add_sections(report.longrepr, late, fates, telling)
+        report.longrepr = _longrepr(text, late, context)
+        _add_sections(report.longrepr, late, fates, context)
 
 
 def _add_leaks(
-    told: list[pytest.TestReport],
+    logged: list[pytest.TestReport],
     teardown: pytest.TestReport,
     verdict: Verdict,
     fates: Fates,
-    telling: Telling,
+    context: ReportContext,
 ) -> None:
     lines = leak_lines(fates)
     if not lines:
         return
-    told[-1].user_properties.append(("leaks", "; ".join(lines)))
-    if telling.leaks == "fail" and verdict.outcome == "passed" and teardown.outcome == "passed":
+    logged[-1].user_properties.append(("leaks", "; ".join(lines)))
+    if context.leaks == "fail" and verdict.outcome == "passed" and teardown.outcome == "passed":
         late = Verdict("leaks", "failed", "teardown", "the test left something behind\n" + "\n".join(lines))
         teardown.outcome = "failed"
-        teardown.longrepr = _longrepr(None, late, telling)
-        _add_sections(teardown.longrepr, late, fates, telling)
+        teardown.longrepr = _longrepr(None, late, context)
+        _add_sections(teardown.longrepr, late, fates, context)
         return
-    if verdict.outcome in _BAD and telling.item.config.get_verbosity() < ALL_LEAKS:
+    if verdict.outcome in _BAD and context.item.config.get_verbosity() < ALL_LEAKS:
         lines = lines_beside_failure(fates)
-    told[-1].sections.append(("left behind", "\n".join(lines)))
+    logged[-1].sections.append(("left behind", "\n".join(lines)))
 
 
-def _add_output(told: list[pytest.TestReport], verdict: Verdict, fates: Fates) -> None:
-    """What the ranks printed and logged, each text once, with the ranks that it came from."""
-    for report in told:
+def _add_output(logged: list[pytest.TestReport], verdict: Verdict, fates: Fates) -> None:
+    """Add what the ranks printed and logged: each text once, with the ranks that it came from."""
+    for report in logged:
         texts: dict[tuple[str, str], list[int]] = {}
         for fate in fates.ranks:
             for phase in fate.record.phases if fate.record else ():
-                # A phase's report repeats what the phases before it captured.
+                # The report of a phase repeats what earlier phases captured.
                 sections = phase.report.get("sections", ()) if phase.when == report.when else ()
                 for name, content in sections:
                     if content and name.endswith(f" {report.when}"):
                         texts.setdefault((name, content), []).append(fate.rank)
         every = len(fates.ranks)
         for (name, content), ranks in texts.items():
-            who = f"all {every} ranks" if len(ranks) == every > 1 else ranks_text(ranks)
-            report.sections.append((f"{name}, {who}", content))
+            source = f"all {every} ranks" if len(ranks) == every > 1 else ranks_text(ranks)
+            report.sections.append((f"{name}, {source}", content))
 
 
 def _expected_loss(verdict: Verdict, item: pytest.Item) -> Verdict:
-    """A crash or a timeout is an expected failure only where the mark names it."""
+    """Return the verdict as xfailed if it is a crash or a timeout that the test's mark ``xfail`` names."""
     kinds = {
         "lost": RankLost,
         "launcher lost": RankLost,
@@ -291,8 +293,10 @@ def _expected_loss(verdict: Verdict, item: pytest.Item) -> Verdict:
 
 
 def pass_on_warnings(config: pytest.Config, verdict: Verdict, fates: Fates, item: pytest.Item) -> None:
-    """Warnings of the ranks, each once, as if they had been raised here. Leaks of a test that failed, or is known to,
-    are in its report."""
+    """Pass the ranks' warnings to pytest, each once, as if they had been raised in this process.
+
+    Leaks become warnings too, unless the test failed or xfailed: then its report has them.
+    """
     seen: dict[Warned, None] = {}
     for fate in fates.ranks:
         for warned in fate.record.warnings if fate.record else ():

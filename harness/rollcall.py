@@ -20,23 +20,23 @@ from everyrank.frames import Frame, is_ours, is_users, standing, waits
 from everyrank.launch.protocol import STACKS_SIGNAL, Seat, read_all
 from everyrank.world import few_ranks_text, ranks_text
 
-#: A rank that runs at all answers within this, also on a busy machine.
+#: A rank that runs answers within this many seconds, also on a busy machine.
 _ANSWER = 0.5
-#: So many readers of C frames run at a time.
+#: At most this many readers of C frames run at a time.
 _NATIVE_READERS = 4
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
-#: As pystack writes it.
+#: A C frame as pystack writes it.
 _NATIVE_FRAME = re.compile(
     r'^\s+\(C\) File "(?P<file>.*)", line (?P<line>\d+), in '
     r"(?P<function>.*?)(?: \(inlined\))? \((?P<library>[^()]*)\)$"
 )
 _THREAD = re.compile(r"^(?:Current thread|Thread) (?P<id>0x[0-9a-f]+)")
 
-#: A headline holds so many groups of ranks; the rest are counted.
+#: A headline describes this many groups of ranks, and counts the rest.
 _GROUPS_IN_HEADLINE = 3
 
-_NO_ANSWER = "not answering (no stack can be had)"
+_NO_ANSWER = "not answering (no stack available)"
 
 Stack = tuple[Frame, ...]  # innermost first
 
@@ -47,61 +47,61 @@ class Stance:
 
     rank: int
     stack: Stack  # the main thread's
-    beside: tuple[Stack, ...] = ()  # those of its other threads that run the user's code: RPC calls, say
-    state: str = ""  # what the kernel says, where that matters: stopped
-    number: int | None = None  # which of its test's collectives of the default group it waits in, where that is known
-    native: tuple[str, ...] = ()  # the C frames that it is in, innermost first, or why they are not known
+    beside: tuple[Stack, ...] = ()  # the stacks of other threads that run the user's code, such as RPC calls
+    state: str = ""  # "stopped" if a signal holds the process
+    number: int | None = None  # the number of the collective of the default group that it waits in, if known
+    native: tuple[str, ...] = ()  # its C frames, innermost first, or why they are unknown
 
     @property
     def doing(self) -> str:
-        told = _doing(self.stack) if self.stack else _NO_ANSWER
-        return f"{told}, {self.state}" if self.state else told
+        doing = _doing(self.stack) if self.stack else _NO_ANSWER
+        return f"{doing}, {self.state}" if self.state else doing
 
     def sentence(self, ranks: list[int]) -> str:
-        """The same of these ranks: ``ranks 0,2,3 wait in all_reduce at test_x.py:25``."""
-        one = len(ranks) == 1
+        """Return a clause about ranks that share this stance: ``ranks 0,2,3 wait in all_reduce at test_x.py:25``."""
+        single = len(ranks) == 1
         doing = self.doing.removeprefix("waiting ")
-        verb = ("is" if one else "are") if doing == self.doing else "waits" if one else "wait"
+        verb = ("is" if single else "are") if doing == self.doing else "waits" if single else "wait"
         return f"{few_ranks_text(ranks)} {verb} {doing}"
 
     @property
     def evidence(self) -> Evidence:
-        """What this says of who is to blame. A rank that is stopped keeps others waiting, wherever it is."""
-        operation, _, where = standing(self.stack).rpartition(" at ")
+        """Return the evidence for blame. A rank that is stopped keeps others waiting, wherever it is."""
+        operation, _, location = standing(self.stack).rpartition(" at ")
         held = False if self.state else waits(self.stack)
-        return Evidence(self.rank, waits=held, operation=operation, where=where, number=self.number)
+        return Evidence(self.rank, waits=held, operation=operation, where=location, number=self.number)
 
 
 def _doing(stack: Stack) -> str:
-    """Who is in a library's function waits, as far as can be told; who is in the user's own code may not."""
-    waits = not is_users(stack[0].file)
-    return f"{'waiting ' if waits else ''}in {standing(stack)}"
+    """Describe a stack. A rank in a library's function most likely waits; a rank in the user's code may not."""
+    in_library = not is_users(stack[0].file)
+    return f"{'waiting ' if in_library else ''}in {standing(stack)}"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Who is asked, and where the answer is written."""
+class AskedProcess:
+    """A process that is asked for its stacks, and the file to which it writes them."""
 
     pid: int | None
     stacks: IO[bytes]
 
 
 def call(seats: dict[int, Seat], native_within: float = 0.0) -> list[Stance]:
-    """Ask every rank that is still there. With ``native_within``, also for C frames, for that long at most."""
-    return ask({rank: Asked(seat.pid, seat.output.stacks) for rank, seat in seats.items()}, native_within)
+    """Ask these ranks for their stacks; with ``native_within``, also read C frames, for at most that many seconds."""
+    return ask({rank: AskedProcess(seat.pid, seat.output.stacks) for rank, seat in seats.items()}, native_within)
 
 
-def ask(seats: dict[int, Asked], native_within: float = 0.0, stop: bool = True) -> list[Stance]:
-    """The same, of a world that may go on afterwards: without ``stop``, no rank is held up for the others."""
+def ask(seats: dict[int, AskedProcess], native_within: float = 0.0, stop: bool = True) -> list[Stance]:
+    """Ask these processes for their stacks. Without ``stop`` no process is stopped, so that its world can go on."""
     states = {rank: _state(seat.pid) for rank, seat in seats.items()}
-    # The signal ends a sleep in C, and one rank that goes on lets others go on: nobody moves until all are asked.
+    # The signal interrupts a sleep in C, and a rank that continues may let others continue: stop all, then ask all.
     if stop:
         _signal(seats, signal.SIGSTOP)
     natives: dict[int, tuple[str, ...]] = {}
     if native_within and len(seats) <= _NATIVE_READERS:
         natives = read_natives({rank: seat.pid for rank, seat in seats.items()}, native_within)
     before = {rank: _size(seat) for rank, seat in seats.items()}
-    _signal(seats, STACKS_SIGNAL)  # each answers as the first thing when it goes on
+    _signal(seats, STACKS_SIGNAL)  # each rank answers before it does anything else
     if stop:
         _signal(seats, signal.SIGCONT)
     _await_answers(seats, before)
@@ -109,21 +109,21 @@ def ask(seats: dict[int, Asked], native_within: float = 0.0, stop: bool = True) 
         Stance(rank, *parse(read_all(seat.stacks)), state=states[rank]) for rank, seat in sorted(seats.items())
     ]
     if native_within and len(seats) > _NATIVE_READERS:
-        # Reading costs 0.3 s and more of a core, and the bound on a world's end holds: a few tell for all.
+        # Reading takes 0.3 s or more of a core, but a world must end in time: read one rank of each group.
         blamed = blame([stance.evidence for stance in stances])
         asked = [group[0].rank for _, group in groups(stances, blamed)][:_NATIVE_READERS]
         natives = read_natives({rank: seats[rank].pid for rank in asked}, native_within)
     return [replace(stance, native=natives.get(stance.rank, ())) for stance in stances]
 
 
-def _signal(seats: dict[int, Asked], number: int) -> None:
+def _signal(seats: dict[int, AskedProcess], number: int) -> None:
     for seat in seats.values():
         if seat.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(seat.pid, number)
 
 
-def _await_answers(seats: dict[int, Asked], before: dict[int, int]) -> None:
+def _await_answers(seats: dict[int, AskedProcess], before: dict[int, int]) -> None:
     until = time.monotonic() + _ANSWER
     last: dict[int, int] = {}
     while time.monotonic() < until:
@@ -134,12 +134,12 @@ def _await_answers(seats: dict[int, Asked], before: dict[int, int]) -> None:
         time.sleep(0.005)
 
 
-def _size(seat: Asked) -> int:
+def _size(seat: AskedProcess) -> int:
     return os.fstat(seat.stacks.fileno()).st_size
 
 
 def parse(text: str) -> tuple[Stack, tuple[Stack, ...]]:
-    """The main thread of the last dump in what faulthandler wrote, and the others that run the user's code."""
+    """Read the last dump of faulthandler: the main thread's stack, and those of threads that run the user's code."""
     stacks: list[tuple[str, list[Frame]]] = []
     for line in text.splitlines():
         if thread := _THREAD.match(line):
@@ -149,7 +149,7 @@ def parse(text: str) -> tuple[Stack, tuple[Stack, ...]]:
             stacks[-1][1].append(Frame(match["file"], number, match["function"]))
     if not stacks:
         return (), ()
-    # The main thread ends each dump.
+    # The main thread is the last of each dump.
     main, stack = stacks.pop()
     ends = [number for number, (thread, _) in enumerate(stacks) if thread == main]
     others = [tuple(frames) for _, frames in stacks[ends[-1] + 1 if ends else 0 :]]
@@ -157,20 +157,20 @@ def parse(text: str) -> tuple[Stack, tuple[Stack, ...]]:
 
 
 def _state(pid: int | None) -> str:
-    """``stopped`` for a process that SIGSTOP holds."""
+    """Return "stopped" for a process that a signal or a tracer has stopped."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
         return "stopped" if file.read().rpartition(")")[2].split()[0] in "Tt" else ""
     return ""
 
 
 def native_reader() -> str:
-    """The program that reads C frames, or nothing."""
+    """Return the path of the program that reads C frames, or ""."""
     beside = os.path.join(os.path.dirname(sys.executable), "pystack")
     return beside if os.access(beside, os.X_OK) else shutil.which("pystack") or ""
 
 
 def read_natives(pids: dict[int, int | None], within: float) -> dict[int, tuple[str, ...]]:
-    """The C frames that these ranks are in, or why they cannot be had."""
+    """Return the C frames of these ranks, or why they cannot be read."""
     reader = native_reader()
     if not reader:
         return {}
@@ -200,7 +200,7 @@ def read_natives(pids: dict[int, int | None], within: float) -> dict[int, tuple[
 
 
 def groups(stances: Iterable[Stance], blamed: Blame) -> list[tuple[str, list[Stance]]]:
-    """Who stands together; those to blame come first, then by rank."""
+    """Group the ranks that do the same: blamed ranks first, then by rank."""
     together: dict[str, list[Stance]] = {}
     for stance in stances:
         together.setdefault(stance.doing, []).append(stance)
@@ -208,7 +208,7 @@ def groups(stances: Iterable[Stance], blamed: Blame) -> list[tuple[str, list[Sta
 
 
 def folded(stances: Iterable[Stance], blamed: Blame) -> list[str]:
-    """One line a group: ``ranks 0,2,3 are waiting in all_reduce at test_x.py:12``."""
+    """Return one line for each group: ``ranks 0,2,3 are waiting in all_reduce at test_x.py:12``."""
     lines = []
     for doing, group in groups(stances, blamed):
         verb = "is" if len(group) == 1 else "are"
@@ -217,7 +217,7 @@ def folded(stances: Iterable[Stance], blamed: Blame) -> list[str]:
 
 
 def cause(stances: list[Stance], blamed: Blame) -> str:
-    """Why a world did not finish, in one line: who is where, those to blame first."""
+    """Describe in one line why a world did not finish: what each group does, blamed ranks first."""
     clauses = [group[0].sentence([stance.rank for stance in group]) for _, group in groups(stances, blamed)]
     if blamed.rule == ENDED:
         ranks = list(blamed.ranks)
@@ -228,8 +228,11 @@ def cause(stances: list[Stance], blamed: Blame) -> str:
     return "; ".join(clauses)
 
 
-def told(stances: list[Stance], blamed: Blame, cause_is_known: bool = False) -> str:
-    """The whole roll call: who is where, then each group's stack. Nobody needs native frames for a known cause."""
+def render(stances: list[Stance], blamed: Blame, cause_is_known: bool = False) -> str:
+    """Render the whole roll call: a line for each group, then its stack.
+
+    If the cause is known, native frames would add nothing, so their installation is not suggested.
+    """
     if not stances:
         return "no rank is left to ask"
     lines = folded(stances, blamed)
@@ -247,44 +250,44 @@ def told(stances: list[Stance], blamed: Blame, cause_is_known: bool = False) -> 
 
 
 def _beside(group: list[Stance]) -> list[str]:
-    """What other threads of these ranks are at in the user's code: a line for each place."""
-    places: dict[str, list[int]] = {}
+    """Describe the other threads of these ranks that run the user's code: one line for each location."""
+    locations: dict[str, list[int]] = {}
     for stance in group:
         for stack in stance.beside:
-            places.setdefault(_doing(stack), []).append(stance.rank)
+            locations.setdefault(_doing(stack), []).append(stance.rank)
     lines = []
-    for doing, ranks in places.items():
-        who = "another thread" if len(ranks) == 1 else f"{len(ranks)} other threads"
+    for doing, ranks in locations.items():
+        subject = "another thread" if len(ranks) == 1 else f"{len(ranks)} other threads"
         verb = "is" if len(ranks) == 1 else "are"
-        lines.append(f"  {who} of {ranks_text(sorted(set(ranks)))} {verb} {doing}")
+        lines.append(f"  {subject} of {ranks_text(sorted(set(ranks)))} {verb} {doing}")
     return lines
 
 
 def until_pytest(stack: Stack) -> list[Frame]:
-    """The stack down to where pytest called the user's code."""
+    """Return the stack down to the frame in which pytest called the user's code."""
     users = [number for number, frame in enumerate(stack) if is_users(frame.file)]
     ours = [number for number, frame in enumerate(stack) if is_ours(frame.file)]
     return list(stack[: users[-1] + 1] if users else stack[: ours[0] + 1] if ours else stack[:20])
 
 
 def native_frames(text: str, pid: int | None, most: int = 24) -> tuple[str, ...]:
-    """The C frames of the main thread in what pystack says, innermost first."""
+    """Return the main thread's C frames in pystack's output, innermost first."""
     frames: list[str] = []
-    mains = False
+    in_main_thread = False
     for line in text.splitlines():
         if line.startswith("Traceback for thread"):
-            mains = line.split()[3] == str(pid)
-        elif mains and (match := _NATIVE_FRAME.match(line)):
-            known = f"at {os.path.basename(match['file'])}:{match['line']}" if match["line"] != "0" else ""
-            where = known or f"in {os.path.basename(match['library'])}"
-            frames.append(f"{one_line(match['function'], 100)} {where}")
+            in_main_thread = line.split()[3] == str(pid)
+        elif in_main_thread and (match := _NATIVE_FRAME.match(line)):
+            source = f"at {os.path.basename(match['file'])}:{match['line']}" if match["line"] != "0" else ""
+            location = source or f"in {os.path.basename(match['library'])}"
+            frames.append(f"{one_line(match['function'], 100)} {location}")
     if "Traceback for thread" not in text:
-        return (f"(not known: {one_line(text.strip().rsplit(chr(10), 1)[-1] or 'pystack said nothing')})",)
+        return (f"(not known: {one_line(text.strip().rsplit(chr(10), 1)[-1] or 'pystack printed nothing')})",)
     return tuple(frames[::-1][:most])
 
 
 def fatal(text: str) -> str:
-    """What faulthandler wrote at a fatal signal, without the frames of pytest and of this harness."""
+    """Return what faulthandler wrote at a fatal signal, without the frames of pytest and of this harness."""
     kept: list[str] = []
     stack: list[tuple[str, str]] = []  # lines and files
     for line in [*text.splitlines(), ""]:

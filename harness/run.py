@@ -1,4 +1,4 @@
-"""One test on one world: from the orders to the fates of all ranks."""
+"""Run one test on one world: from the orders to the fates of all ranks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from everyrank import rollcall
 from everyrank.census import Census
 from everyrank.channel import Closed
 from everyrank.deadlock import Deadlock, deadlock
-from everyrank.desk import DebugOptions, Desk
+from everyrank.desk import Debugger, DebugOptions
 from everyrank.launch.protocol import Lost, Seat, read_all
-from everyrank.liveworld import Live, LiveWorld
+from everyrank.liveworld import LiveWorld, PrintLine
 from everyrank.record import (
     ClosedUp,
     CloseUp,
@@ -36,7 +36,7 @@ from everyrank.record import (
 from everyrank.stillness import is_ending, processor_time
 from everyrank.verdict import Fate, Fates
 
-#: After a failure, ranks that are still in the test get this long to finish or to fail by themselves. Most of
+#: After a failure, ranks that are still in the test get this long to finish or to fail, too. Most of
 #: them wait for the one that failed, and would wait for ever.
 GRACE = 0.4
 #: Ranks that are still busy then, or in their teardown, get this long: they may come to the same end.
@@ -49,8 +49,8 @@ START = 120.0
 NATIVE = 1.0
 
 
-class Run:
-    """Watches one test. Values go in by the constructor; ``fates`` comes out."""
+class Attempt:
+    """One attempt to run a test. The constructor takes its orders and limits; ``fates`` is the result."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Run:
         orders: list[Order],
         deadline: float | None,
         deadline_from: str,
-        live: Live,
+        print_line: PrintLine,
         debug: DebugOptions,
     ) -> None:
         self.world = world
@@ -67,8 +67,8 @@ class Run:
         self.fates = Fates(ranks, launcher=world.launcher.name, world=world.number)
         self._limit = deadline
         self._deadline_from = deadline_from
-        self._live = live
-        self._desk = Desk(debug)
+        self._print_line = print_line
+        self._debugger = Debugger(debug)
         self._trouble_at: float | None = None
         self._skip_at: float | None = None
         self._began_at = 0.0  # when the last rank that has begun the test began it
@@ -86,17 +86,17 @@ class Run:
     def watch(self) -> Fates:
         """Give the orders and wait until every rank has filed its record, ended, or been cut off."""
         started = time.monotonic()
-        # Clean interpreters import and collect first; the deadline is the test's, from its first phase on.
+        # Clean interpreters import and collect first; the deadline counts from the first phase of the test.
         self._due = started + START if self._limit is not None else None
-        # To be asked before the first order: from then on it may be the test that ends a rank.
+        # Ask this before the first order: after it, the test itself may end a rank.
         self.fates.broken_before = any(seat.pid and is_ending(seat.pid) for seat in self.world.seats)
         for seat, order in zip(self.world.seats, self.orders, strict=True):
             with contextlib.suppress(Closed):
                 seat.channel.send(order)
         while self._open():
             self._listen(self._patience())
-            self._look()
-            if self._desk.taken_by is not None:
+            self._read_progress()
+            if self._debugger.rank is not None:
                 continue
             now = time.monotonic()
             if self._due is not None and now >= self._due and self._open():
@@ -105,15 +105,15 @@ class Run:
                 self._cut(cut)
             elif self._open() and (found := self._deadlock(now)):
                 self._end_deadlock(found)
-        self._leave_desk()
-        self._look()
-        self.world.show_the_rest(self._live)
+        self._end_debugging()
+        self._read_progress()
+        self.world.show_the_rest(self._print_line)
         self.fates.seconds = time.monotonic() - started
         self.fates.began = any(fate.phase for fate in self.fates.ranks)
         return self.fates
 
-    def _look(self) -> None:
-        """Where the ranks are by now. They tell it without a message, so it is asked for whenever it matters."""
+    def _read_progress(self) -> None:
+        """Note which phase each rank is in. Ranks send no message for this: they write it to shared memory."""
         first = None
         for fate, seat, order in zip(self.fates.ranks, self.world.seats, self.orders, strict=True):
             when, began = seat.output.progress.of(order.number)
@@ -127,28 +127,28 @@ class Run:
             self._due = first + self._limit
 
     def _open(self) -> list[Fate]:
-        """The ranks that nothing final is known of yet."""
+        """Return the ranks that have neither filed a record, nor ended, nor been cut off."""
         if self.fates.launcher_lost:
             return []
         return [fate for fate in self.fates.ranks if fate.record is None and fate.status is None and not fate.cut]
 
     def _patience(self) -> float | None:
-        """How long nothing may happen before this loop has to look at the clock."""
-        if self._desk.taken_by is not None:
+        """Return how long this loop may wait for an event before it has to look at the clock."""
+        if self._debugger.rank is not None:
             return None
         now = time.monotonic()
         times = [self._due] if self._due is not None else []
         if self._limit is not None and not self._timed:
             times.append(now + self._limit)  # a test that begins now must end by then
         if (self._trouble_at or self._skip_at) and any(not fate.phase for fate in self._open()):
-            times.append(now + GRACE / 2)  # these begin without a word
+            times.append(now + GRACE / 2)  # a rank sends no message when it begins
         if (since := self._bad_since()) is not None:
             times.append(since + BUSY_GRACE)
             if not self._teardowns_only():
                 times.append(max(self._looked_at, since) + GRACE / 2)
         if self._census is not None and self._open():
-            times.append(max(self._census.next_at, now + 0.001))  # also to see whether all have begun
-        future = [at for at in times if at > now]
+            times.append(max(self._census.next_at, now + 0.001))  # also to notice that all ranks have begun
+        future = [due for due in times if due > now]
         if not future:
             return None if not times else 0.05
         return min(future) - now
@@ -157,7 +157,7 @@ class Run:
         return all(fate.phase == "teardown" for fate in self._open())
 
     def _to_cut(self, now: float) -> list[Fate]:
-        """Ranks that will not come to an end any more, because another rank has come to a bad one."""
+        """Return the ranks that will not finish any more, because another rank failed, died or skipped."""
         since = self._bad_since()
         if since is None:
             return []
@@ -167,21 +167,23 @@ class Run:
         if now < max(self._looked_at, since) + GRACE / 2:
             return []
         self._looked_at = now
-        # Every one is asked, since each answer is about the time since the last one.
+        # Ask about every rank: each answer is about the time since the last call.
         done = [self._had_its_chance(fate) for fate in inside]
         return inside if all(done) and now >= since + GRACE else []
 
     def _bad_since(self) -> float | None:
-        """Since when all ranks have been in the test and one at a bad end: a failure, or else a skip."""
+        """Return when a rank had failed, or else skipped, and all ranks had begun; None before that."""
         since = self._trouble_at if self._trouble_at is not None else self._skip_at
         if since is None or any(not fate.phase for fate in self._open()):
-            return None  # a rank that has yet to begin waits for nobody: a clean interpreter is still importing
+            return None  # a rank that has not begun waits for no other rank: it may be importing
         return max(since, self._began_at)
 
     def _had_its_chance(self, fate: Fate) -> bool:
-        """Whether the rank has used no processor time since this was last asked, nor wants any: it waits for
-        somebody. Or, after a failure, has used its grace: it may spin. On a busy machine a rank that comes to the
-        same end late is not cut off for that."""
+        """Return whether a rank is idle, or has used its grace after a failure.
+
+        It is idle if it has used no processor time since the last call and wants none: it waits for another rank. The
+        grace is processor time, since a rank may spin. So no rank is cut off because a busy machine made it late.
+        """
         used, wants = processor_time(self.world.seats[fate.rank].pid)
         waits = self._used.get(fate.rank) == used and not wants
         self._used[fate.rank] = used
@@ -195,31 +197,31 @@ class Run:
         self._cut(self._open(), native=NATIVE)
 
     def _all_is_well(self) -> bool:
-        """Whether nothing but a deadlock would keep this test from its end."""
+        """Return whether all ranks have begun and nothing has gone wrong: only a deadlock can stop such a test."""
         bad = self._trouble_at is not None or self._skip_at is not None or self.world.broken
         return not bad and not self._meeting and all(fate.phase for fate in self.fates.ranks)
 
     def _deadlock(self, now: float) -> Deadlock | None:
-        """Why no rank that is left can go on, where that is certain."""
+        """Return why no rank that is left can continue, if that is certain."""
         if self._census is None:
             return None
         if not self._all_is_well():
             self._census.forget(now)
             return None
         ended = frozenset(fate.rank for fate in self.fates.ranks if fate.record is not None)
-        said = self._census.turn([seat.pid for seat in self.world.seats], ended)
+        statements = self._census.turn([seat.pid for seat in self.world.seats], ended)
         left = self._due - now if self._due is not None else float("inf")
-        return deadlock(said, ended, left) if said is not None else None
+        return deadlock(statements, ended, left) if statements is not None else None
 
     def _end_deadlock(self, found: Deadlock) -> None:
         self.fates.deadlock = found.cause
-        self._cut(self._open())  # what each rank waits in is known: its native stack would take time and tell no more
+        self._cut(self._open())  # the call that each rank waits in is known: native stacks would add nothing
         for fate in self.fates.ranks:
             if fate.stance is not None:
                 fate.stance = replace(fate.stance, number=found.numbers.get(fate.rank))
 
     def _cut(self, cut: list[Fate], native: float = 0.0) -> None:
-        """Ask these ranks where they are, then end them."""
+        """Ask these ranks for their stacks, then end them."""
         seats = {fate.rank: self.world.seats[fate.rank] for fate in cut}
         stances = {stance.rank: stance for stance in rollcall.call(seats, native)}
         for fate in cut:
@@ -234,8 +236,8 @@ class Run:
     # --- after the test ----------------------------------------------------------------------------
 
     def close_up(self) -> bool:
-        """The closing barrier of a world that is to be kept. False: something kept a rank from it."""
-        if not self._tell_all(CloseUp()):
+        """Let the ranks of a world that is to be kept pass a closing barrier. Return whether all of them passed."""
+        if not self._send_to_all(CloseUp()):
             return False
         self._until(lambda: len(self._closed) == len(self.fates.ranks), IN_ORDER)
         for fate in self.fates.ranks:
@@ -245,21 +247,21 @@ class Run:
         return not any(fate.out_of_order for fate in self.fates.ranks)
 
     def leave(self) -> None:
-        """Let all ranks that filed a record go, and see them off."""
+        """Let all ranks that filed a record leave, and wait for them."""
         for fate in self.fates.ranks:
             if fate.record is not None:
                 with contextlib.suppress(Closed):
                     self.world.seats[fate.rank].channel.send(Leave())
-        self._see_off([fate for fate in self.fates.ranks if fate.record is not None])
+        self._wait_until_left([fate for fate in self.fates.ranks if fate.record is not None])
 
     def dismiss(self) -> None:
         """End an idle warm world in order."""
         for seat in self.world.seats:
             with contextlib.suppress(Closed):
                 seat.channel.send(Leave())
-        self._see_off(self.fates.ranks)
+        self._wait_until_left(self.fates.ranks)
 
-    def _see_off(self, filed: list[Fate]) -> None:
+    def _wait_until_left(self, filed: list[Fate]) -> None:
         def gone() -> bool:
             return all(fate.rank in self._left or self.world.seats[fate.rank].gone for fate in filed)
 
@@ -272,10 +274,10 @@ class Run:
                 fate.out_of_order = f"ended after its record: {_plain_exit(self.world.seats[fate.rank].status)}"
             elif not self.fates.launcher_lost:
                 fate.out_of_order = f"did not leave within {IN_ORDER:g} s of its record"
-        self.world.show_the_rest(self._live)
+        self.world.show_the_rest(self._print_line)
         self.world.end()
 
-    def _tell_all(self, message: CloseUp) -> bool:
+    def _send_to_all(self, message: CloseUp) -> bool:
         try:
             for seat in self.world.seats:
                 seat.channel.send(message)
@@ -294,14 +296,14 @@ class Run:
         for key, _ in self.world.selector.select(timeout):
             if key.data is None:
                 for event in self.world.launcher.events():
-                    self._hear_of(event)
+                    self._take_event(event)
             elif isinstance(key.data, tuple):
                 rank, name = key.data
-                self.world.pass_on(rank, name, self._live)
+                self.world.pass_on(rank, name, self._print_line)
             else:
-                self._hear(key.data)
+                self._receive(key.data)
 
-    def _hear_of(self, event: Seat | Lost) -> None:
+    def _take_event(self, event: Seat | Lost) -> None:
         if isinstance(event, Lost):
             self.fates.launcher_lost = event.how
             self.world.broken = True
@@ -309,25 +311,25 @@ class Run:
         if event not in self.world.seats or event.status is None:
             return
         rank = self.world.seats.index(event)
-        self._hear(rank)  # it may have filed its record before it ended
+        self._receive(rank)  # it may have filed its record before it ended
         fate = self.fates.ranks[rank]
         self.world.broken = True
         if fate.record is None and not fate.cut:
             fate.status = event.status
             fate.ended_at = time.monotonic()
             self._keep_last_words(fate)
-            if rank == self._desk.taken_by:
-                self._leave_desk()
+            if rank == self._debugger.rank:
+                self._end_debugging()
             self._trouble_at = self._trouble_at or fate.ended_at
             self._dissolve_meeting()
 
-    def _hear(self, rank: int) -> None:
+    def _receive(self, rank: int) -> None:
         channel = self.world.seats[rank].channel
         try:
             for message in channel.arrived():
                 self._take(rank, message)
         except Closed:
-            self.world.deaf(rank)
+            self.world.stop_listening(rank)
 
     def _take(self, rank: int, message: FromRank) -> None:
         fate = self.fates.ranks[rank]
@@ -339,8 +341,8 @@ class Run:
                 self._trouble_at = self._trouble_at or time.monotonic()
         elif isinstance(message, Record):
             fate.record = message
-            if rank == self._desk.taken_by:
-                self._leave_desk()
+            if rank == self._debugger.rank:
+                self._end_debugging()
             if message.ended_badly:
                 self._trouble_at = self._trouble_at or time.monotonic()
             self._dissolve_meeting()
@@ -357,31 +359,33 @@ class Run:
         elif isinstance(message, WantsDebugger):
             seat = self.world.seats[rank]
             with contextlib.suppress(Closed):
-                seat.channel.send(Granted(self._desk.ask(rank, message.reason, seat.pid)))
+                seat.channel.send(Granted(self._debugger.ask(rank, message.reason, seat.pid)))
         elif isinstance(message, DebuggerLeft):
-            self._leave_desk()
+            self._end_debugging()
         elif isinstance(message, ClosedUp):
             self._closed[rank] = message.problem
         elif isinstance(message, LeftWorld):
             self._left[rank] = message.problem
 
-    def _leave_desk(self) -> None:
-        spent = self._desk.leave()
+    def _end_debugging(self) -> None:
+        spent = self._debugger.leave()
         self._due = self._due + spent if self._due is not None else None
         self._trouble_at = self._trouble_at + spent if self._trouble_at is not None else None
 
     def _hold_meeting(self) -> None:
         ranks = range(len(self.fates.ranks))
         if len(self._meeting) == len(ranks):
-            came = [self._meeting[rank] for rank in ranks]
+            meets = [self._meeting[rank] for rank in ranks]
             self._dismiss(
-                Met([one.point for one in came], [one.digest for one in came], [one.text for one in came], [])
+                Met(
+                    [meet.point for meet in meets], [meet.digest for meet in meets], [meet.text for meet in meets], []
+                )
             )
         else:
             self._dissolve_meeting()
 
     def _dissolve_meeting(self) -> None:
-        """A rank that has ended its test will never come: tell those who wait."""
+        """If a rank has ended its test, it will never come to the meeting: release the ranks that wait for it."""
         missing = [
             fate.rank
             for fate in self.fates.ranks
@@ -398,15 +402,15 @@ class Run:
 
     def _keep_last_words(self, fate: Fate) -> None:
         output = self.world.seats[fate.rank].output
-        words = [read_all(output.out), read_all(output.err)]
+        texts = [read_all(output.out), read_all(output.err)]
         if fate.stance is None:
-            words.append(rollcall.fatal(read_all(output.stacks)))
-        fate.last_words = "\n".join(word.strip("\n") for word in words if word.strip())
+            texts.append(rollcall.fatal(read_all(output.stacks)))
+        fate.last_words = "\n".join(text.strip("\n") for text in texts if text.strip())
 
 
 def _plain_exit(status: int | None) -> str:
     if status is None:
-        return "how is not known"
+        return "unknown exit status"
     if os.WIFSIGNALED(status):
         return f"killed by {signal.Signals(os.WTERMSIG(status)).name}"
     return f"exit code {os.WEXITSTATUS(status)}"

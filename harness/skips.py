@@ -57,7 +57,7 @@ def needs(declared: Declaration, size: int) -> Needs:
         least = most = size
     elif count is None and (declared.device == "cuda" or declared.gpu_memory or declared.capability):
         least, most = 1, size
-    elif count is None and declared.what_there_is:
+    elif count is None and declared.gpus_if_any:
         most = size
     return Needs(least, most, share, declared.gpu_memory, declared.capability, declared.p2p, nccl)
 

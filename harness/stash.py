@@ -1,4 +1,4 @@
-"""What the harness notes on pytest's items."""
+"""The keys under which the harness notes things on pytest's items."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from collections.abc import Callable, Sequence
 import pytest
 from everyrank.declaration import Declaration
 
-#: What a test declared; on multi-rank items only.
+#: The declaration of a test; only multi-rank items have it.
 DECLARATION: pytest.StashKey[Declaration] = pytest.StashKey()
-#: The rank fixtures that it asks for.
+#: The rank fixtures that the test asks for.
 FIXTURES: pytest.StashKey[list[str]] = pytest.StashKey()
-#: Why it cannot be run as it stands.
+#: Why the test cannot be run as it is written.
 MISUSE: pytest.StashKey[str] = pytest.StashKey()
-#: The timeout that pytest-timeout set for it.
+#: The timeout that pytest-timeout set for the test.
 TIMEOUT: pytest.StashKey[float] = pytest.StashKey()
-#: Says how to run it alone with these further options, where that is not pytest with its id.
+#: A function of further options that returns the command line which runs the test alone, if that is not
+#: ``pytest`` with the test's id.
 REPEAT: pytest.StashKey[Callable[[Sequence[str]], str]] = pytest.StashKey()
-#: Further options that a run of it needs.
+#: Further options that a run of the test needs.
 REPEAT_OPTIONS: pytest.StashKey[list[str]] = pytest.StashKey()
 
 
 def is_declared(item: pytest.Item) -> bool:
-    """Whether it is multi-rank. Here, and not in ``declare``: every run asks, and that one imports unittest."""
+    """Return whether an item is multi-rank. Every run calls this; ``declare`` would import unittest for it."""
     return DECLARATION in item.stash or MISUSE in item.stash

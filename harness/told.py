@@ -1,4 +1,4 @@
-"""A verdict as plain data, for the plugins that implement ``pytest_everyrank_result``."""
+"""The result of a test as plain data, for plugins that implement ``pytest_everyrank_result``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from everyrank.leaklines import left_behind
 from everyrank.options import Options
 from everyrank.record import Phase
 from everyrank.repeat import repeat_line
-from everyrank.report import Telling
+from everyrank.report import ReportContext
 from everyrank.stash import DECLARATION, FIXTURES
-from everyrank.verdict import Fate, Fates, Verdict, blamed, end_of, said_by
+from everyrank.verdict import Fate, Fates, Verdict, blamed, describe_end, rank_message
 
 
-def test_result(verdict: Verdict, fates: Fates, telling: Telling) -> dict[str, Any]:
+def test_result(verdict: Verdict, fates: Fates, context: ReportContext) -> dict[str, Any]:
     """Return all that is known of a test that had a world, except what its reports hold."""
     stances = [fate.stance for fate in fates.ranks if fate.stance is not None]
     blame = blamed(fates)
@@ -23,13 +23,13 @@ def test_result(verdict: Verdict, fates: Fates, telling: Telling) -> dict[str, A
         "rule": verdict.rule,
         "size": len(fates.ranks),
         "world": fates.world,
-        "passes_alone": telling.passes_alone,
+        "passes_alone": context.passes_alone,
         "not_kept": fates.not_kept,
-        "repeat": repeat_line(telling.item, telling.seed),
+        "repeat": repeat_line(context.item, context.seed),
         "ranks": [_rank(fate) for fate in fates.ranks],
         "leaks": [
-            {"kind": kind, "what": what, "ranks": sorted(counts)}
-            for (kind, what), counts in left_behind(fates).items()
+            {"kind": kind, "what": name, "ranks": sorted(counts)}
+            for (kind, name), counts in left_behind(fates).items()
         ],
         "rollcall": [
             {
@@ -49,27 +49,27 @@ def result_without_world(rule: str, item: pytest.Item, seed: int) -> dict[str, A
     return {"rule": rule, "size": 0, "repeat": repeat_line(item, seed)}
 
 
-def collected(items: list[pytest.Item], options: Options) -> dict[str, Any]:
-    """Return what the harness knows of the run."""
+def collected_run(items: list[pytest.Item], options: Options) -> dict[str, Any]:
+    """Return the launcher, the seed and the backends of a run with these multi-rank tests."""
     # A misused test has no declaration.
     groups = [item.stash[DECLARATION] for item in items if "process_group" in item.stash.get(FIXTURES, [])]
     return {
         "launcher": options.launcher,
         "seed": options.seed,
-        "backends": sorted({one.chosen_backend for one in groups}),
+        "backends": sorted({declaration.chosen_backend for declaration in groups}),
     }
 
 
 def _rank(fate: Fate) -> dict[str, Any]:
     filed = fate.record.phases if fate.record is not None else fate.early
-    bad = next((one for kind in ("failed", "xfailed", "skipped") for one in fate.phases(kind)), None)
-    where = bad.location if bad is not None else ""
+    bad = next((phase for kind in ("failed", "xfailed", "skipped") for phase in fate.phases(kind)), None)
+    location = bad.location if bad is not None else ""
     return {
         "rank": fate.rank,
         "outcome": _outcome(fate, bad),
         "phase": bad.when if bad is not None else "" if fate.record is not None else fate.phase,
-        "text": _text(fate).removesuffix(f" at {where}"),
-        "where": where,
+        "text": _text(fate).removesuffix(f" at {location}"),
+        "where": location,
         "seconds": sum(phase.report.get("duration", 0.0) for phase in filed),
         "notes": fate.record.notes if fate.record is not None else {},
     }
@@ -87,7 +87,7 @@ def _outcome(fate: Fate, bad: Phase | None) -> str:
 
 def _text(fate: Fate) -> str:
     if fate.record is None:
-        said = said_by(fate)
-        return f"{said}; then {end_of(fate)}" if said else end_of(fate)
+        message = rank_message(fate)
+        return f"{message}; then {describe_end(fate)}" if message else describe_end(fate)
     trouble = fate.record.trouble.strip().rsplit("\n", 1)[-1]
-    return trouble or said_by(fate) or fate.out_of_order
+    return trouble or rank_message(fate) or fate.out_of_order

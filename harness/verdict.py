@@ -1,4 +1,4 @@
-"""The verdict: the one outcome made of all ranks' records. The rules are the table ``RULES``.
+"""The verdict: one outcome, made of the records of all ranks. The rules are the table ``RULES``.
 
 Green needs proof: silence is never a pass.
 """
@@ -16,14 +16,14 @@ from everyrank.record import Phase, Record
 from everyrank.rollcall import Stance, cause
 from everyrank.world import ranks_text
 
-#: What a rank says when it is only the echo of another rank's end.
+#: The message of a rank that fails only because another rank has ended.
 _ECHO = re.compile(
     r"connection (was )?(closed|reset|refused)|closed by peer|reset by peer|broken pipe|socket closed|\beof\b|"
     r"remote (process|side) (exited|closed)|communicator (was|is) aborted|pipe closed",
     re.IGNORECASE,
 )
 
-#: Where in torch's C++ sources an error was raised; of no use in one line.
+#: The location in torch's C++ sources where an error was raised; one line has no room for it.
 _SOURCE = re.compile(r"\[/\S+?:\d+\] ?")
 
 
@@ -33,14 +33,14 @@ class Fate:
 
     rank: int
     record: Record | None = None
-    early: list[Phase] = field(default_factory=list)  # what went wrong so far, while there is no record
-    status: int | None = None  # of a process that ended by itself, before or without a record
+    early: list[Phase] = field(default_factory=list)  # the bad phases that the rank reported before its record
+    status: int | None = None  # the wait status of a process that ended without being killed by us
     ended_at: float | None = None
-    phase: str = ""  # the phase that it was in last
-    stance: Stance | None = None  # where it stood when it was cut off
-    cut: bool = False  # ended by us, because the world could not finish
-    out_of_order: str = ""  # it filed its record, but did not leave in order
-    last_words: str = ""  # what a dying rank left in its streams
+    phase: str = ""  # the last phase that the rank was in
+    stance: Stance | None = None  # its stack when it was cut off
+    cut: bool = False  # killed by us, because the world could not finish
+    out_of_order: str = ""  # why it did not leave in order after its record
+    last_words: str = ""  # the output of a rank that died
 
     def phases(self, outcome: str) -> list[Phase]:
         filed = self.record.phases if self.record is not None else self.early
@@ -62,21 +62,21 @@ class Fates:
     ranks: list[Fate]
     deadline: float | None = None  # the deadline, in seconds, if it was missed
     deadline_from: str = ""
-    deadlock: str = ""  # why no rank that was left could go on; nobody waited for the deadline then
+    deadlock: str = ""  # why no rank in the test could continue, if that was certain before the deadline
     launcher_lost: str = ""  # how the launcher itself ended
     launcher: str = "fork"
-    world: int = 0  # its number among the worlds of this pytest process
+    world: int = 0  # the number of the world among those of this pytest process
     seconds: float = 0.0
-    began: bool = False  # whether any rank began the test at all
+    began: bool = False  # whether any rank began the test
     broken_before: bool = False  # whether a rank was gone when the orders were given
-    waited: str = ""  # what the world had to wait for, if that took long
-    not_kept: str = ""  # why the world could serve no other test, where it was meant to
-    late: dict[int, str] = field(default_factory=dict)  # wider fixtures whose teardown failed, by rank
+    waited: str = ""  # the slots that the world had to wait for, if that took long
+    not_kept: str = ""  # why the world could not be kept for another test
+    late: dict[int, str] = field(default_factory=dict)  # failures in the teardown of wider fixtures, by rank
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One rank's failure, as it competes for being the root cause."""
+    """A failure of one rank, and how it ranks as a root cause."""
 
     rank: int
     at: float
@@ -84,31 +84,31 @@ class Failure:
 
     @property
     def order(self) -> tuple[bool, bool, float]:
-        """The earliest is the root; but an echo never, and a teardown only where no test itself failed."""
+        """Return a sort key. The earliest failure is the root cause; teardowns rank after calls, and echoes last."""
         return (self.is_echo, self.phase.when == "teardown", self.at)
 
     @property
     def is_echo(self) -> bool:
-        """An assertion is never one: its words are the user's own."""
+        """Return whether this is an echo of another rank's end. An assertion never is: the user wrote its text."""
         return not self.phase.brief.startswith("AssertionError") and bool(_ECHO.search(self.phase.brief))
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome, and who it is told by."""
+    """The outcome of a test, and the ranks that explain it."""
 
     rule: str
     outcome: str  # passed, failed, skipped, xfailed, xpassed, error
     when: str  # the phase that it is reported in
     headline: str = ""
-    lead: int = 0  # the rank whose report is the root
+    lead: int = 0  # the rank whose report is the root cause
     root: Phase | None = None
-    alike: tuple[int, ...] = ()  # the ranks that said the same
-    others: tuple[str, ...] = ()  # one line for the rest
+    alike: tuple[int, ...] = ()  # the ranks that failed in the same way
+    others: tuple[str, ...] = ()  # lines for the other ranks
 
 
 def exit_text(status: int, ranks: int = 1) -> str:
-    """A wait status in words, of so many ranks."""
+    """Describe a wait status, with a verb for this number of ranks."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         name = signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
@@ -117,22 +117,22 @@ def exit_text(status: int, ranks: int = 1) -> str:
 
 
 def failures(fates: Fates) -> list[Failure]:
-    """All failing phases of all ranks, the root cause first."""
+    """Return all failed phases of all ranks, the root cause first."""
     found = [Failure(fate.rank, phase.ended_at, phase) for fate in fates.ranks for phase in fate.phases("failed")]
     return sorted(found, key=lambda failure: (*failure.order, failure.rank))
 
 
-# --- who is to blame ----------------------------------------------------------------------------------
+# --- blame ----------------------------------------------------------------------------------
 
 
 def blamed(fates: Fates) -> Blame:
-    """The ranks to blame, of all that is known of them."""
+    """Return the ranks to blame, by the evidence in these fates."""
     return blame([_evidence(fate, fates) for fate in fates.ranks])
 
 
 def _evidence(fate: Fate, fates: Fates) -> Evidence:
     found = failures(fates)
-    # An echo is no trouble of one's own; nor is a teardown that fails after a test that failed.
+    # An echo does not count as evidence against its rank; nor does a teardown that fails after a failed test.
     counts = [failure for failure in found if failure.order[:2] == found[0].order[:2] and not failure.is_echo]
     troubles = [(failure.at, failure.phase.signature) for failure in counts if failure.rank == fate.rank]
     if fate.lost and fate.status is not None:
@@ -142,7 +142,7 @@ def _evidence(fate: Fate, fates: Fates) -> Evidence:
     return replace(seen, trouble=min(troubles, default=None), ended=ended)
 
 
-# --- the rules: each gives its verdict where it applies -----------------------------------------------
+# --- the rules: each returns its verdict if it applies -----------------------------------------------
 
 
 def _launcher_lost(fates: Fates) -> Verdict | None:
@@ -167,7 +167,7 @@ def _different_items(fates: Fates) -> Verdict | None:
             prints.setdefault(fate.record.fingerprint, []).append(fate.rank)
     if len(prints) < 2:
         return None
-    lines = [f"  {ranks_text(ranks)}: {what}" for what, ranks in prints.items()]
+    lines = [f"  {ranks_text(ranks)}: {fingerprint}" for fingerprint, ranks in prints.items()]
     return Verdict("different items", "error", "setup", "ranks ran different tests\n" + "\n".join(lines))
 
 
@@ -178,7 +178,7 @@ def _lost(fates: Fates) -> Verdict | None:
     first = lost[0]
     failed = failures(fates)
     if failed and not failed[0].is_echo and failed[0].at < _death(first):
-        return None  # somebody raised before that: the death came of it
+        return None  # a rank had failed before: that failure caused the death
     assert first.status is not None
     alike = [fate.rank for fate in lost if fate.status == first.status]
     phase = f" in {first.phase}" if first.phase else ""
@@ -192,16 +192,16 @@ def _death(fate: Fate) -> float:
 
 def _deadline(fates: Fates) -> Verdict | None:
     if fates.deadline is None or any(not failure.is_echo for failure in failures(fates)):
-        return None  # a failure before it is why the others did not finish
+        return None  # a rank failed before the deadline: that is why the others did not finish
     cut = [fate for fate in fates.ranks if fate.cut]
     late = [fate.rank for fate in cut]
     phases = {fate.phase for fate in cut}
-    what = f" its {phases.pop()}" if len(phases) == 1 and phases < {"setup", "teardown"} else ""
+    phase = f" its {phases.pop()}" if len(phases) == 1 and phases < {"setup", "teardown"} else ""
     stances = [fate.stance for fate in cut if fate.stance is not None]
-    why = f"{cause(stances, blamed(fates))} (deadline {fates.deadline:g} s)\n" if stances else ""
+    reason = f"{cause(stances, blamed(fates))} (deadline {fates.deadline:g} s)\n" if stances else ""
     headline = (
-        f"{why}the world of {len(fates.ranks)} missed its deadline of {fates.deadline:g} s ({fates.deadline_from}): "
-        f"{ranks_text(late)} had not finished{what}"
+        f"{reason}the world of {len(fates.ranks)} missed its deadline of {fates.deadline:g} s "
+        f"({fates.deadline_from}): {ranks_text(late)} had not finished{phase}"
     )
     return Verdict("deadline", "failed", "call", headline, late[0], None, tuple(late), _others(fates, set(late)))
 
@@ -211,8 +211,8 @@ def _deadlock(fates: Fates) -> Verdict | None:
         return None
     cut = [fate.rank for fate in fates.ranks if fate.cut]
     headline = (
-        f"{fates.deadlock}\nthe world of {len(fates.ranks)} stood still: {ranks_text(cut)} could never have gone on, "
-        "so nobody waited for the deadline"
+        f"{fates.deadlock}\nthe world of {len(fates.ranks)} was deadlocked: {ranks_text(cut)} could never have "
+        "continued, so the test ended before its deadline"
     )
     return Verdict("deadlock", "failed", "call", headline, cut[0], None, tuple(cut), _others(fates, set(cut)))
 
@@ -221,15 +221,15 @@ def _failed(fates: Fates) -> Verdict | None:
     found = failures(fates)
     if not found:
         return None
-    same = [one for one in found if one.phase.signature == found[0].phase.signature]
-    root = min(same, key=lambda one: one.rank)  # who said it first among them is chance
-    alike = sorted({one.rank for one in same})
+    same = [failure for failure in found if failure.phase.signature == found[0].phase.signature]
+    root = min(same, key=lambda failure: failure.rank)  # which of them was first is chance
+    alike = sorted({failure.rank for failure in same})
     size = len(fates.ranks)
     if len(alike) == size:
         headline = f"on {ranks_text(alike)}" if size > 1 else ""
     else:
         headline = f"{ranks_text(alike)} of {size} failed first, in {root.phase.when}"
-    # What became of a rank after its failure is told too, where that was no orderly end.
+    # A rank that failed and then filed no record has a line of its own, too.
     others = _others(fates, {rank for rank in alike if fates.ranks[rank].record is not None})
     return Verdict("failed", "failed", root.phase.when, headline, root.rank, root.phase, tuple(alike), others)
 
@@ -255,7 +255,7 @@ def _reason(phase: Phase) -> str:
 
 
 def _cut(fates: Fates) -> Verdict | None:
-    """Nobody failed, and yet somebody had to be cut off: a rank left others waiting."""
+    """Apply if no rank failed, but some had to be cut off: a rank left others waiting."""
     cut = [fate.rank for fate in fates.ranks if fate.cut]
     if not cut or any(fate.phases("xfailed") for fate in fates.ranks):
         return None
@@ -286,7 +286,7 @@ def _xpassed(fates: Fates) -> Verdict | None:
     passed = [(fate.rank, phase) for fate in fates.ranks for phase in fate.phases("xpassed") if phase.when == "call"]
     if not passed:
         return None
-    rank, phase = next((one for one in passed if one[1].strict_xpass), passed[0])
+    rank, phase = next((pair for pair in passed if pair[1].strict_xpass), passed[0])
     if phase.strict_xpass:
         return Verdict("strict xpass", "failed", "call", "", rank, phase)
     return Verdict("xpassed", "xpassed", "call", "", rank, phase)
@@ -305,8 +305,8 @@ def _incomplete(fates: Fates) -> Verdict | None:
     for fate in fates.ranks:
         filed = [phase.when for phase in fate.record.phases] if fate.record else []
         if filed != ["setup", "call", "teardown"]:
-            told = ", ".join(filed) or "nothing"
-            headline = f"rank {fate.rank} filed an incomplete record: only {told}"
+            phases = ", ".join(filed) or "nothing"
+            headline = f"rank {fate.rank} filed an incomplete record: only {phases}"
             return Verdict("incomplete", "failed", "call", headline, fate.rank)
     return None
 
@@ -315,8 +315,8 @@ def _passed(fates: Fates) -> Verdict | None:
     return Verdict("passed", "passed", "call")
 
 
-#: The truth table, in the order in which a cause outranks another. The last row is reached only by worlds in
-#: which every rank filed a complete record and left in order.
+#: The truth table: the first rule that applies decides. Only a world in which every rank filed a complete record and
+#: left in order reaches the last row.
 RULES: tuple[Callable[[Fates], Verdict | None], ...] = (
     _launcher_lost,
     _not_run,
@@ -338,42 +338,42 @@ RULES: tuple[Callable[[Fates], Verdict | None], ...] = (
 
 
 def judge(fates: Fates) -> Verdict:
-    """The first rule that applies gives the verdict."""
+    """Return the verdict of the first rule that applies."""
     return next(verdict for rule in RULES if (verdict := rule(fates)) is not None)
 
 
-def _others(fates: Fates, told: set[int]) -> tuple[str, ...]:
-    """The ranks that are not in the headline, one line for each thing that they were found doing."""
+def _others(fates: Fates, named: set[int]) -> tuple[str, ...]:
+    """Describe the ranks that the headline does not name: one line for all ranks that did the same."""
     doing: dict[str, list[int]] = {}
     for fate in fates.ranks:
-        if fate.rank not in told:
+        if fate.rank not in named:
             doing.setdefault(_doing(fate), []).append(fate.rank)
-    return tuple(f"{ranks_text(ranks)}: {what}" for what, ranks in sorted(doing.items(), key=lambda one: one[1]))
+    return tuple(f"{ranks_text(ranks)}: {text}" for text, ranks in sorted(doing.items(), key=lambda item: item[1]))
 
 
 def _doing(fate: Fate) -> str:
-    said = said_by(fate)
+    message = rank_message(fate)
     if fate.record is not None:
-        return said or "passed"
-    return f"{said}; then, in {fate.phase}, {end_of(fate)}" if said else end_of(fate)
+        return message or "passed"
+    return f"{message}; then, in {fate.phase}, {describe_end(fate)}" if message else describe_end(fate)
 
 
-def end_of(fate: Fate) -> str:
-    """How a rank that filed no record ended."""
+def describe_end(fate: Fate) -> str:
+    """Describe how a rank that filed no record ended."""
     if fate.cut:
         return fate.stance.doing if fate.stance is not None else f"in {fate.phase or 'its start'}"
     return exit_text(fate.status) if fate.status is not None else "silent"
 
 
-def said_by(fate: Fate) -> str:
-    """What this rank's own reports say, and where; of a fixture that is not the user's, in which phase."""
+def rank_message(fate: Fate) -> str:
+    """Return what this rank itself reported, and at which line; or in which phase, if no line is the user's."""
     for outcome in ("failed", "xfailed", "skipped"):
         for phase in fate.phases(outcome):
             if outcome == "skipped":
                 return f"skipped: {_reason(phase)}"
             echo = Failure(fate.rank, phase.ended_at, phase).is_echo
-            what = "lost the connection to a peer" if echo else _SOURCE.sub("", phase.brief)
+            message = "lost the connection to a peer" if echo else _SOURCE.sub("", phase.brief)
             if phase.location:
-                return f"{what} at {phase.location}"
-            return what if phase.when == "call" else f"{what}, in {phase.when}"
+                return f"{message} at {phase.location}"
+            return message if phase.when == "call" else f"{message}, in {phase.when}"
     return ""

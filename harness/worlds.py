@@ -1,4 +1,4 @@
-"""The worlds of a run: started by a launcher, kept warm, forked ahead, and seen off."""
+"""The worlds of a run: start them by a launcher, keep them warm, fork them ahead, and end them."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ from everyrank.world import ranks_text
 #: Idle warm worlds are kept up to this many ranks together.
 _IDLE_RANKS = 48
 
-#: Of the reasons why a world is not kept, so many are written down.
+#: At most this many reasons why a world is not kept are reported.
 _REASONS = 5
 
 Key = tuple[object, ...]
 
 
 class Worlds:
-    """Every world of one pytest process. Tests of equal key may share one."""
+    """The worlds of one pytest process. Tests with equal keys may share one."""
 
     def __init__(
         self,
         session: pytest.Session,
         options: Options,
         leave_behind: Callable[[], object],
-        see_off: Callable[[LiveWorld], None],
+        dismiss: Callable[[LiveWorld], None],
         terminal: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._session = session
         self._config = session.config
         self._options = options
-        self._leave_behind = leave_behind  # in the zygote: what is the controller's alone
-        self._see_off = see_off
+        self._leave_behind = leave_behind  # called in the zygote: drops what belongs to the controller alone
+        self._dismiss_in_order = dismiss
         self._terminal = terminal
         self._launcher: LocalLauncher | None = None
         self._idle: OrderedDict[Key, LiveWorld] = OrderedDict()
@@ -63,17 +63,17 @@ class Worlds:
     def open(self) -> None:
         """Start the launcher: right after collection, before any test has run."""
         if self._options.launcher == "fork":
-            why = fork.unavailable()
-            if not why:
+            reason = fork.unavailable()
+            if not reason:
                 factory: Any = getattr(self._config, "_tmp_path_factory", None)
                 if factory is not None:
-                    factory.getbasetemp()  # one for all ranks
-                launcher, why = fork.launch(self._do_early, self._new_folder())
-                if not why:
+                    factory.getbasetemp()  # all ranks share one folder
+                launcher, reason = fork.launch(self._do_early, self._new_folder())
+                if not reason:
                     self._use(launcher)
                     return
                 launcher.close()
-            warn(self._config, f"--launcher=fork is not possible: {why}. Worlds are spawned instead, more slowly.")
+            warn(self._config, f"--launcher=fork is not possible: {reason}. Worlds are spawned instead, more slowly.")
         self._use(self._spawn())
 
     def _use(self, launcher: LocalLauncher) -> None:
@@ -91,12 +91,12 @@ class Worlds:
             return tempfile.mkdtemp(prefix="everyrank-")
         except OSError as error:
             raise pytest.UsageError(
-                f"everyrank: no folder for this run can be made in the temp folder {tempfile.gettempdir()}: "
+                f"everyrank: cannot make a folder for this run in the temp folder {tempfile.gettempdir()}: "
                 f"{error.strerror}. Make room there, or set TMPDIR to a folder that can be written."
             ) from None
 
     def _do_early(self) -> fork.Zygote:
-        """In the zygote: what every rank would otherwise do by itself, and pay for with pages of its own."""
+        """Prepare the zygote: do once what every rank would otherwise do, each with memory pages of its own."""
         self._leave_behind()
         wanted = {name for item in self._session.items for name in item.stash.get(FIXTURES, [])}
         if wanted & {"process_group", "rpc_agent", "warm_rpc_agent"}:
@@ -110,7 +110,7 @@ class Worlds:
         return fork.Zygote(become_rank, _warm_up)
 
     def close(self) -> None:
-        """End every world, in order where that can be had, and leave nothing behind."""
+        """End every world, in order if possible, and leave nothing behind."""
         try:
             for world in list(self._idle.values()):
                 self.dismiss(world)
@@ -123,14 +123,14 @@ class Worlds:
 
     @property
     def up(self) -> int:
-        """How many are kept or forked ahead, beside one that runs a test."""
+        """Return the number of worlds that are kept or forked ahead, without the one that runs a test."""
         return len(self._idle) + (self._spare is not None)
 
     @property
     def launcher(self) -> LocalLauncher:
         assert self._launcher is not None
         if self._launcher.lost:
-            # A zygote cannot be forked again now that tests have run; clean interpreters can always be had.
+            # Tests have run, so no new zygote can be forked; clean interpreters can always be started.
             warn(
                 self._config, f"the {self._launcher.name} launcher {self._launcher.lost}: further worlds are spawned"
             )
@@ -141,7 +141,7 @@ class Worlds:
         return self._launcher
 
     def warm(self, key: Key) -> LiveWorld | None:
-        """An idle world that is still whole."""
+        """Take an idle world with this key, if all its ranks still live."""
         launcher = self.launcher
         world = self._idle.pop(key, None)
         if world is None:
@@ -154,13 +154,13 @@ class Worlds:
         return world
 
     def collect_coverage(self, world: LiveWorld | None) -> None:
-        """What the ranks of a world that has ended saved of their coverage; without one, all that is left."""
+        """Collect the coverage that the ranks of an ended world saved; without a world, all that is left."""
         if self._launcher is not None:
             pids = None if world is None else [seat.pid for seat in world.seats]
             measured.collect(self._launcher.folder, lambda text: warn(self._config, text), pids)
 
     def take_spare(self, key: Key) -> LiveWorld | None:
-        """The world that was forked ahead, if it is for this test and still whole."""
+        """Take the world that was forked ahead, if it has this key and all its ranks still live."""
         launcher = self.launcher
         world, self._spare = self._spare, None
         if world is None:
@@ -173,7 +173,7 @@ class Worlds:
 
     def keep(self, world: LiveWorld) -> None:
         self._idle[world.key] = world
-        while sum(len(one.seats) for one in self._idle.values()) > _IDLE_RANKS and len(self._idle) > 1:
+        while sum(len(idle.seats) for idle in self._idle.values()) > _IDLE_RANKS and len(self._idle) > 1:
             _, oldest = self._idle.popitem(last=False)
             self.dismiss(oldest)
 
@@ -183,19 +183,19 @@ class Worlds:
         launcher.settle()
         fds = lease.fds if lease is not None else []
         seats = launcher.start(size, fds)
-        if launcher.lost:  # it died since it was last heard of, which is no fault of this test
+        if launcher.lost:  # it died before this test: try again with a new launcher
             launcher = self.launcher
             seats = launcher.start(size, fds)
         self._started += 1
         world = LiveWorld(launcher, seats, key, self._started, lease=lease)
         if launcher.name == "spawn":
-            told = measured.settings(launcher.folder)
+            coverage = measured.settings(launcher.folder)
             for rank, seat in enumerate(world.seats):
                 with contextlib.suppress(Closed):
                     name = f"world-{self._started}-rank-{rank}"
-                    # Before the import: a file may initialise CUDA when it is collected.
-                    seen = {devices.variable(): lease.visible_to(rank)} if lease is not None else {}
-                    seat.channel.send(spawn.collect(self._config, str(item.path), name, seen, told))
+                    # Set this before the import: a file may initialise CUDA when it is collected.
+                    visible = {devices.variable(): lease.visible_to(rank)} if lease is not None else {}
+                    seat.channel.send(spawn.collect(self._config, str(item.path), name, visible, coverage))
         return world
 
     def start_spare(self, item: pytest.Item, size: int, key: Key) -> None:
@@ -206,14 +206,16 @@ class Worlds:
             self._spare = self.start(item, size, key)
 
     def note_imports(self, fates: Fates, more_worlds: Callable[[], bool]) -> None:
-        """What the ranks of a test imported, further ranks need not. Where the run will need more of them, the zygote
-        imports it while tests go on in the worlds that there are; otherwise when it is to fork the next."""
+        """Note what the ranks of a test imported, so that the zygote imports it for further ranks.
+
+        If the run will need more worlds, the zygote imports now, while tests go on; otherwise before the next world.
+        """
         self._preloading.note(fates)
         launcher = self._launcher
         if launcher is None or launcher.lost or launcher.name != "fork" or not self._preloading.is_due:
             return
         if self._spare is not None:
-            self._spare.end()  # it would import all that once more
+            self._spare.end()  # its ranks would import all that again
             self._spare = None
         if not launcher.preloading and more_worlds():
             self._preload(launcher)
@@ -224,22 +226,22 @@ class Worlds:
             launcher.preload(order)
 
     def dismiss_with_gpus(self) -> None:
-        """Nobody waits for a GPU while an idle world of this run has one."""
+        """End the idle worlds that have GPUs, so that no test waits for these."""
         for key in [key for key, world in self._idle.items() if world.lease is not None]:
             self.dismiss(self._idle.pop(key))
 
     def dismiss(self, world: LiveWorld) -> None:
-        """End an idle world, in order where that can be had."""
+        """End an idle world, in order if all its ranks still live."""
         if self._launcher is not None and not self._launcher.lost:
             self._launcher.catch_up()
         if any(seat.gone for seat in world.seats):
-            world.end()  # it lost a rank between two tests, and no test by that
+            world.end()  # it lost a rank between two tests; no test is affected
         else:
-            self._see_off(world)
+            self._dismiss_in_order(world)
 
 
 def _warm_up() -> None:
-    """In the zygote: what libraries do when they are first asked, they need not do in every fork."""
+    """Let libraries do in the zygote what they do on their first call, so that no fork has to."""
     if "torch" in sys.modules:
         accelerated()
     if sys.modules.get("numpy") is not None:
@@ -248,7 +250,7 @@ def _warm_up() -> None:
 
 
 def why_not_kept(verdict: Verdict, fates: Fates) -> str:
-    """Why the world may serve no other test: only one in which every rank did well, and came back as it was, may."""
+    """Return why the world may not serve another test; "" if every rank did well and is as it was before."""
     if verdict.outcome not in ("passed", "skipped"):
         return "the test ended in an error" if verdict.outcome == "error" else f"the test {verdict.outcome}"
     records = {fate.rank: fate.record for fate in fates.ranks if fate.record is not None}
@@ -259,20 +261,20 @@ def why_not_kept(verdict: Verdict, fates: Fates) -> str:
         for reason in record.unclean:
             reasons.setdefault(reason, []).append(rank)
     if reasons:
-        return _in_brief([f"{ranks_text(ranks)} {reason}" for reason, ranks in reasons.items()])
+        return _join_some([f"{ranks_text(ranks)} {reason}" for reason, ranks in reasons.items()])
     if leaks := leak_lines(fates):
-        return _in_brief(leaks)
+        return _join_some(leaks)
     counts = {record.collectives for record in records.values()}
     return "the ranks did not all issue the same number of collectives" if len(counts) > 1 else ""
 
 
-def _in_brief(reasons: list[str]) -> str:
+def _join_some(reasons: list[str]) -> str:
     more = f"; and {len(reasons) - _REASONS} more" if len(reasons) > _REASONS else ""
     return "; ".join(reasons[:_REASONS]) + more
 
 
 def warn(config: pytest.Config, text: str) -> None:
-    """For the warnings summary. Not by warnings.warn(): under ``-W error`` that would end the run."""
+    """Add a warning to pytest's summary. Do not use warnings.warn(): under ``-W error`` that would end the run."""
     category = pytest.PytestWarning
     message = warnings.WarningMessage(category(f"everyrank: {text}"), category, "everyrank", 0)
     config.hook.pytest_warning_recorded.call_historic(

@@ -294,7 +294,7 @@ def test_a_world_that_cannot_go_on_fails_with_the_cause(stuck: Inner, test: str,
     assert told.outcome == "failed"
     first, second, *_ = told.text.splitlines()
     assert first == cause
-    assert re.fullmatch(r"the world of \d stood still: .* so nobody waited for the deadline", second)
+    assert re.fullmatch(r"the world of \d was deadlocked: .* so the test ended before its deadline", second)
     assert "roll call" in told.text
     assert told.properties["verdict"] == "deadlock"
 

@@ -283,7 +283,7 @@ pytest test_inner.py::test_hangs  # rank 0 had the seed N""",
             """\
 on ranks 0,1
 This test passes alone: run again in a fresh world, it passed.
-In its warm world it came after test_inner.py::test_touches, and something there changed what it sees.
+In its warm world it came after test_inner.py::test_touches, and one of them changed what this test sees.
 Find what was left behind, or mark this test @pytest.mark.world(fresh=True).
 
 world = World(rank=0, size=2, local_rank=0, device='cpu', backend='gloo', seed=N)

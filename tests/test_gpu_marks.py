@@ -42,7 +42,7 @@ def test_what_a_mark_needs(says: dict[str, Any], needs: Needs) -> None:
 
 
 def test_a_class_of_torchs_style_takes_what_there_is() -> None:
-    assert skips.needs(Declaration(sizes=(4,), what_there_is=True), 4) == Needs(0, 4)
+    assert skips.needs(Declaration(sizes=(4,), gpus_if_any=True), 4) == Needs(0, 4)
 
 
 class TestMisuse(expecttest.TestCase):

@@ -171,7 +171,7 @@ def test_what_is_skipped_for_want_of_gpus_fails_where_they_are_required(module_p
         "test_capability": "error",
         "test_peers": "error",
     }
-    assert "found 0 among 3; --require-gpus=3: this is no skip" in inner["test_capability"].text
+    assert "found 0 among 3; with --require-gpus=3 this is not a skip" in inner["test_capability"].text
 
 
 def test_a_machine_with_fewer_gpus_than_required_is_never_green(project: Project) -> None:

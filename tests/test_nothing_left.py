@@ -344,7 +344,7 @@ def test_without_room_in_the_temp_folder_the_run_says_so(project: Project, numbe
     project.write("test_inner.py", "def test_one(world): pass\n")
     inner = project.run()
     assert inner.code == pytest.ExitCode.USAGE_ERROR
-    assert f"no folder for this run can be made in the temp folder {project.temp}: {words}" in inner.out
+    assert f"cannot make a folder for this run in the temp folder {project.temp}: {words}" in inner.out
     assert "Traceback" not in inner.out
 
 

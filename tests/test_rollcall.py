@@ -44,7 +44,7 @@ def folded(*stances: Stance) -> list[str]:
 
 
 def told(*stances: Stance) -> str:
-    return rollcall.told(list(stances), by_evidence(*stances))
+    return rollcall.render(list(stances), by_evidence(*stances))
 
 
 # --- reading ---------------------------------------------------------------------------------------------
@@ -88,8 +88,8 @@ def test_threads_that_run_the_users_code_are_kept_and_only_those_of_the_last_dum
         (Stance(0, REDUCES), "waiting in all_reduce at test_x.py:40"),
         (Stance(0, LOOPS), "in step at test_x.py:7"),
         (Stance(0, LOOPS, state="stopped"), "in step at test_x.py:7, stopped"),
-        (Stance(0, ()), "not answering (no stack can be had)"),
-        (Stance(0, (), state="stopped"), "not answering (no stack can be had), stopped"),
+        (Stance(0, ()), "not answering (no stack available)"),
+        (Stance(0, (), state="stopped"), "not answering (no stack available), stopped"),
     ],
 )
 def test_a_rank_stands_where_the_users_code_called(stance: Stance, doing: str) -> None:
@@ -178,11 +178,11 @@ def test_without_a_reader_of_c_frames_it_says_how_to_get_one(monkeypatch: pytest
     monkeypatch.setattr(rollcall, "native_reader", lambda: "")
     assert told(Stance(0, REDUCES)).endswith("(native frames: install everyrank[native])")
     assert "install" not in told(Stance(0, LOOPS))
-    assert "install" not in rollcall.told([Stance(0, REDUCES)], rollcall.Blame(), cause_is_known=True)
+    assert "install" not in rollcall.render([Stance(0, REDUCES)], rollcall.Blame(), cause_is_known=True)
 
 
 def test_an_empty_roll_call_says_so() -> None:
-    assert rollcall.told([], Blame()) == "no rank is left to ask"
+    assert rollcall.render([], Blame()) == "no rank is left to ask"
 
 
 def test_a_deep_stack_without_code_of_the_user_is_bounded() -> None:
@@ -211,7 +211,7 @@ def test_a_rank_that_ended_its_test_is_the_cause() -> None:
     ("stance", "told"),
     [
         (Stance(0, LOOPS, state="stopped"), "rank 0 is in step at test_x.py:7, stopped"),
-        (Stance(0, ()), "rank 0 is not answering (no stack can be had)"),
+        (Stance(0, ()), "rank 0 is not answering (no stack available)"),
     ],
 )
 def test_a_rank_of_which_little_is_known_is_the_cause(stance: Stance, told: str) -> None:

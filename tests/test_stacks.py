@@ -127,7 +127,7 @@ def test_a_rank_tells_of_its_own_world(standing: Any) -> None:
 def test_worlds_that_are_kept_for_a_further_test_are_told_in_one_line(standing: Any) -> None:
     run = standing("-k", "kept or single")
     assert stacks(run.process.pid).stdout == (
-        f"world of 2 ranks, pytest process {run.process.pid}: idle, kept for a further test\n"
+        f"world of 2 ranks, pytest process {run.process.pid}: idle, kept for another test\n"
     )
     assert run.end()["test_single"].outcome == "passed"
 
@@ -145,7 +145,7 @@ def test_a_process_without_ranks_is_told_of_in_one_line() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as other:
         done = stacks(other.pid)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"everyrank: process {other.pid} is no rank, and no rank of everyrank's runs below it\n"
+    assert done.stderr == f"everyrank: process {other.pid} is not a rank of everyrank, and has no rank below it\n"
 
 
 def test_a_process_that_is_gone_is_told_of_in_one_line() -> None:

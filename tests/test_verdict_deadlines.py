@@ -192,7 +192,7 @@ def test_where_no_rank_can_go_on_nobody_waits_for_the_deadline(worlds: Inner) ->
     assert worlds["test_one_is_behind"].text.startswith(
         "ranks 0,1 wait in their 1st collective, all_reduce at test_inner.py:92; "
         "rank 2 waits in recv at test_inner.py:91\n"
-        "the world of 3 stood still: ranks 0-2 could never have gone on, so nobody waited for the deadline\n"
+        "the world of 3 was deadlocked: ranks 0-2 could never have continued, so the test ended before its deadline\n"
     )
 
 

@@ -283,7 +283,7 @@ def test_a_world_that_could_not_go_on_says_why() -> None:
     assert said(one) == ("deadlock", "failed", "call")
     assert one.headline == (
         "rank 1 ended its test without coming to this all_reduce (test_x.py:12)\n"
-        "the world of 2 stood still: rank 0 could never have gone on, so nobody waited for the deadline"
+        "the world of 2 was deadlocked: rank 0 could never have continued, so the test ended before its deadline"
     )
     assert one.others == ("rank 1: passed",)
 

@@ -99,7 +99,7 @@ def adopt(item: pytest.Item) -> Finding:
             timeout_from="torch's get_timeout()",
             fresh=not stays,
             company=f"{cls.__module__}.{cls.__qualname__}" if stays else "",
-            what_there_is=True,
+            gpus_if_any=True,
         )
         item.stash[FIXTURES] = []
     elif isinstance(finding, Skipped):
