@@ -1,4 +1,4 @@
-"""What a test asks of the machine: the GPUs and the backend of its world, and why it cannot have them."""
+"""The GPUs and the backend that a test asks for, and why the machine cannot give them."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from everyrank.gpus import GpuLease, GpuLeases
 from everyrank.leases import folder
 from everyrank.skips import Needs
 
-#: The property of a report that says what its test was skipped for.
+#: The property of a report with the reason why its test was skipped.
 SKIPPED_FOR = "skipped for"
 
 
 class Claims:
-    """The GPUs of this run, and what its tests claim of them."""
+    """The GPUs of this run, and the claims of its tests on them."""
 
     def __init__(self, leases: GpuLeases) -> None:
         self._leases = leases
 
     @functools.cached_property
     def gpus(self) -> tuple[Gpu, ...]:
-        """What this process could use when it was first asked; a test may change the environment later."""
+        """Return the GPUs that this process could use at the first call; a test may change the environment later."""
         return devices.found()
 
     def missing(self, declared: Declaration, size: int, group: bool) -> tuple[str, bool]:
-        """Why a test cannot be run here, or nothing; and whether that is for want of GPUs."""
+        """Return why a test cannot run here, or "", and whether the reason is a lack of GPUs."""
         skips.check(declared, size)
         needs = skips.needs(declared, size)
         reason = skips.missing_gpus(needs, self.gpus) if needs.least else ""
-        if not reason and (group or needs.one_a_rank):
+        if not reason and (group or needs.one_per_rank):
             reason = skips.missing_backend(self.backend(declared, size))
         return reason, bool(reason and needs.least)
 
     def backend(self, declared: Declaration, size: int) -> str:
-        """NCCL takes one GPU a rank; with fewer, gloo carries CUDA tensors too."""
+        """Return the backend of a test. NCCL needs a GPU for each rank; gloo takes CUDA tensors, too."""
         if declared.backend is not None:
             return declared.backend
         needs = skips.needs(declared, size)
@@ -58,50 +58,53 @@ class Claims:
 
 
 def device(declared: Declaration, lease: GpuLease | None, rank: int) -> str:
-    """Where a rank's tensors belong. A class of torch's style says that itself, whatever GPUs there are."""
+    """Return the device of a rank's tensors. A class in torch's style chooses its device itself."""
     if lease is None or declared.gpus_if_any:
         return "cpu"
     return lease.device(rank)
 
 
 def visible(lease: GpuLease | None, rank: int, forked: bool) -> str | None:
-    """What a rank may see: its world's GPUs, and none that are not leased. A clean interpreter has imported the
-    test's file by then, and with it whatever that does with GPUs."""
+    """Return which GPUs a rank may see: those of its world, and none without a lease.
+
+    A clean interpreter without a lease is left as it is: the import of the test's file may have used GPUs already.
+    """
     if lease is not None:
         return lease.visible_to(rank)
     return "" if forked else None
 
 
-def start(tell: Any) -> Claims:
-    return Claims(GpuLeases(folder(), tell))
+def start(notify: Any) -> Claims:
+    """Make the claims of a run; ``notify`` prints a line for the user."""
+    return Claims(GpuLeases(folder(), notify))
 
 
-# --- what is told at the end -----------------------------------------------------------------------
+# --- the lines at the end of the run ---------------------------------------------------------------
 
 
 def summary(reports: Iterable[Any]) -> str:
-    """``everyrank skipped 9 tests: 8 (needs 4 GPUs, found 0), 1 (...)``; nothing, if none was."""
-    wants = Counter(
+    """Return a line such as ``everyrank skipped 9 tests: 8 (needs 4 GPUs, found 0), 1 (...)``; "" without skips."""
+    reasons = Counter(
         str(value)
         for report in reports
         for name, value in getattr(report, "user_properties", ())
         if name == SKIPPED_FOR
     )
-    if not wants:
+    if not reasons:
         return ""
-    total = sum(wants.values())
-    told = ", ".join(f"{count} ({want})" for want, count in wants.most_common())
-    return f"everyrank skipped {total} test{'s' if total > 1 else ''}: {told}"
+    total = sum(reasons.values())
+    listed = ", ".join(f"{count} ({reason})" for reason, count in reasons.most_common())
+    return f"everyrank skipped {total} test{'s' if total > 1 else ''}: {listed}"
 
 
 def shortage(required: int) -> str:
-    """What ``--require-gpus`` has to say of this machine, or nothing."""
+    """Return why this machine does not meet ``--require-gpus``, or ""."""
     found = skips.found_gpus() if required else 0
     return f"everyrank: --require-gpus={required}, found {found}: this run is not green" if found < required else ""
 
 
 def write_summary(terminal: pytest.TerminalReporter, required: int) -> None:
-    """The lines for the end of the run."""
+    """Print the lines at the end of the run."""
     if line := summary(terminal.stats.get("skipped", [])):
         terminal.write_line(line)
     if line := shortage(required):

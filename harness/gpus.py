@@ -1,7 +1,8 @@
-"""Leases on GPUs: no two worlds of one user share a GPU unless both say so.
+"""Leases on GPUs: no two worlds of one user share a GPU unless both ask to share.
 
-A lease is a lock (flock) on a file named after the physical GPU. Its descriptors go to every rank of the world, and
-stay with the ranks' keeper until whatever they started is gone: the kernel ends the lease with the last of them.
+A lease is a lock (flock) on a file named after the physical GPU. Every rank of the world gets its descriptors, and
+the ranks' keeper holds them until all that the ranks started is gone. The kernel ends the lease with the last of
+them.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from everyrank.holders import is_gone
 from everyrank.leases import LockFile, prepare, tidy
 from everyrank.skips import Needs
 
-#: A GPU that is shared is cut into so many pieces: halves, thirds, quarters and sixths come out even.
+#: A shared GPU has this many pieces, so that halves, thirds, quarters and sixths are whole numbers of them.
 PIECES = 12
 
-#: Those who wait for a GPU that a warm world keeps get it after this.
+#: A warm world gives up a GPU that another test waits for after this many seconds.
 QUANTUM = 10.0
 
-#: Whoever waits longer than this says so.
+#: A wait longer than this many seconds is reported.
 _PATIENCE = 5.0
 
 _POLL = 0.005
@@ -51,52 +52,52 @@ class GpuLease:
         return ",".join(gpu.visible_as for gpu in self.gpus)
 
     def visible_to(self, rank: int) -> str:
-        """What a rank sees: all GPUs of its world; but of MIG instances CUDA takes no more than one a process."""
-        return self._of(rank).visible_as if self._instances else self.visible
+        """Return the GPUs that a rank sees: all of its world, but only one MIG instance, since CUDA takes no more."""
+        return self._gpu_of(rank).visible_as if self._has_instances else self.visible
 
     def device(self, rank: int) -> str:
-        return "cuda:0" if self._instances else f"cuda:{rank % len(self.gpus)}"
+        return "cuda:0" if self._has_instances else f"cuda:{rank % len(self.gpus)}"
 
-    def _of(self, rank: int) -> Gpu:
+    def _gpu_of(self, rank: int) -> Gpu:
         return self.gpus[rank % len(self.gpus)]
 
     @property
-    def _instances(self) -> bool:
+    def _has_instances(self) -> bool:
         return any(gpu.is_instance for gpu in self.gpus)
 
     def is_overdue(self) -> bool:
-        """Whether an idle world should let its GPUs go, since somebody has waited for them long enough."""
+        """Return whether an idle world should release its GPUs, since another test has waited long enough."""
         return time.monotonic() - self.since >= QUANTUM and any(_is_held(file) for file in self.turnstiles)
 
     def close(self) -> None:
-        """Let go of our part. Not by unlocking: ranks that are still there hold the same lock."""
+        """Close the files without unlocking them: ranks that still live hold the same locks."""
         for file in self.files:
             file.close()
 
 
 class GpuLeases:
-    """This process's way to GPUs. Never waits while it holds any, so that two processes cannot block each other."""
+    """Takes leases for this process. It never waits while it holds one: so two processes cannot block each other."""
 
-    def __init__(self, where: Path, tell: Callable[[str], None]) -> None:
-        self._where = where
-        self._tell = tell
+    def __init__(self, folder: Path, notify: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._notify = notify
         self._seen: set[str] = set()
 
     def take(self, needs: Needs, gpus: Sequence[Gpu]) -> GpuLease | None:
-        """All that a world needs, at once; waits until they are free. None, where it needs none and there is none."""
+        """Take all GPUs that a world needs at once, when they are free. Return None if it needs none and none exists."""
         candidates = needs.suitable(gpus) if needs.most else []
         if not candidates and not needs.least:
             return None
         if next(needs.choices(gpus), None) is None:
-            raise MisuseError(f"these GPUs do not do for {needs}")  # such a test was skipped before
-        prepare(self._where)
+            raise MisuseError(f"these GPUs do not meet {needs}")  # such a test was skipped before
+        prepare(self._folder)
         self._seen.update(gpu.uuid for gpu in candidates)
         with self._turn(candidates) as turnstiles:
-            lease = GpuLease((), [], [LockFile(one.path) for one in turnstiles])
+            lease = GpuLease((), [], [LockFile(file.path) for file in turnstiles])
             warned = False
             while (taken := self._try(needs, candidates)) is None:
                 if not warned and time.monotonic() - lease.since > _PATIENCE:
-                    self._tell(self._waiting_for(needs, candidates))
+                    self._notify(self._waiting_for(needs, candidates))
                     warned = True
                 time.sleep(_POLL)
             lease.gpus, lease.files = taken
@@ -108,8 +109,10 @@ class GpuLeases:
 
     @contextlib.contextmanager
     def _turn(self, candidates: list[Gpu]) -> Iterator[list[LockFile]]:
-        """The turnstiles of all GPUs that would do, in one order for everybody. Who waits there holds no GPU; and who
-        may use other GPUs only goes through other turnstiles."""
+        """Pass the turnstiles of all candidates, in the same order in every process.
+
+        A process that waits there holds no GPU. Processes with other candidates pass other turnstiles.
+        """
         turnstiles = [self._file(uuid, "turnstile") for uuid in sorted(gpu.uuid for gpu in candidates)]
         try:
             for turnstile in turnstiles:
@@ -121,7 +124,7 @@ class GpuLeases:
                 turnstile.close()
 
     def _try(self, needs: Needs, candidates: list[Gpu]) -> tuple[tuple[Gpu, ...], list[LockFile]] | None:
-        """Lock what is free, keep one set that does, let the rest go."""
+        """Lock all free GPUs, keep one set that meets the needs, and release the rest."""
         held: dict[str, list[LockFile]] = {}
         chosen: tuple[Gpu, ...] = ()
         try:
@@ -130,10 +133,10 @@ class GpuLeases:
                     held[gpu.uuid] = files
             free = [gpu for gpu in candidates if gpu.uuid in held]
             if needs.share < 1:
-                # Where others share already, whole GPUs stay free for those who need one.
+                # Prefer GPUs that others share already, so that whole GPUs stay free.
                 free.sort(key=lambda gpu: not self._is_shared(gpu, held[gpu.uuid]))
             wanted = min(needs.most, len(candidates))
-            chosen = next((one for one in needs.choices(free) if len(one) == wanted), ())
+            chosen = next((choice for choice in needs.choices(free) if len(choice) == wanted), ())
         finally:
             for uuid, files in held.items():
                 if uuid not in {gpu.uuid for gpu in chosen}:
@@ -145,7 +148,7 @@ class GpuLeases:
         return chosen, first + [file for gpu in chosen for file in held[gpu.uuid][1:]]
 
     def _lock(self, gpu: Gpu, share: float) -> list[LockFile]:
-        """The GPU alone; or with others, and so many pieces of it. Nothing, if that is not to be had now."""
+        """Lock a whole GPU, or a share of it as pieces. Return no files if that is not free now."""
         whole = self._file(gpu.uuid, "gpu")
         taken = [whole]
         if share >= 1:
@@ -168,31 +171,31 @@ class GpuLeases:
         return []
 
     def _is_shared(self, gpu: Gpu, ours: list[LockFile]) -> bool:
-        """Whether somebody else has a piece of it. We stand in its turnstile: nobody comes in meanwhile."""
+        """Return whether another process holds a piece of a GPU. While we hold its turnstile, none can come."""
         paths = {file.path for file in ours}
         others = [self._file(gpu.uuid, f"gpu-piece-{number}") for number in range(PIECES)]
         return any(_is_held(file) for file in others if file.path not in paths)
 
     def _waiting_for(self, needs: Needs, candidates: list[Gpu]) -> str:
         holders = sorted({pid for gpu in candidates if (pid := _holder(self._file(gpu.uuid, "gpu").path))})
-        what = f"{needs.least or 1} of {len(candidates)} GPUs" if needs.share >= 1 else f"{needs.share:g} of a GPU"
-        told = f"a world waits for {what}"
-        return f"{told}, which pytest processes {', '.join(holders)} use" if holders else told
+        wanted = f"{needs.least or 1} of {len(candidates)} GPUs" if needs.share >= 1 else f"{needs.share:g} of a GPU"
+        text = f"a world waits for {wanted}"
+        return f"{text}, which pytest processes {', '.join(holders)} use" if holders else text
 
     def _file(self, uuid: str, kind: str) -> LockFile:
-        return LockFile(self._where / f"{kind}-{re.sub(r'[^A-Za-z0-9-]', '_', uuid)}")
+        return LockFile(self._folder / f"{kind}-{re.sub(r'[^A-Za-z0-9-]', '_', uuid)}")
 
     def close(self) -> None:
-        """Leave no lock file behind, as far as nobody else holds it."""
+        """Remove all lock files that no other process holds."""
         kinds = ("turnstile", "gpu", *(f"gpu-piece-{number}" for number in range(PIECES)))
         tidy(
-            self._where,
+            self._folder,
             [file for uuid in self._seen for kind in kinds if (file := self._file(uuid, kind)).path.exists()],
         )
 
 
 def _is_held(file: LockFile) -> bool:
-    """Whether somebody has it, without making it."""
+    """Return whether a lock file is held, without making the file."""
     if not file.path.exists():
         return False
     try:
@@ -202,7 +205,7 @@ def _is_held(file: LockFile) -> bool:
 
 
 def _holder(path: Path) -> str:
-    """The pid in a GPU's file, unless its process is gone: what it had started may still hold the GPU."""
+    """Return the pid in a GPU's file, or "" if that process is gone; what it started may still hold the GPU."""
     with contextlib.suppress(OSError, ValueError):
         pid = int(path.read_text())
         return "" if is_gone(pid) else str(pid)

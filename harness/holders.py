@@ -1,7 +1,7 @@
-"""Who holds the places that a world waits for: noted in their lock files, and put into words for whoever waits.
+"""Note in the lock files of slots who holds them, and describe the holders to a person who waits.
 
-A note counts only while its file is locked and the process that it names lives: what a dead holder wrote is never
-believed. It is made and taken back under the lock, so it changes nothing about who holds what.
+A note counts only while its file is locked and the process that it names lives: the note of a dead holder is ignored.
+It is written and removed under the lock, so it does not affect who holds the slots.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-#: More than a note ever has.
+#: The most bytes that are read of a note; none is as long.
 _MOST = 4096
 
 
 @dataclass(frozen=True)
 class Holder:
-    """A pytest process that holds places for a test."""
+    """A pytest process that holds slots for a test."""
 
     pid: int
-    born: int  # when the process started, as the kernel counts: another may get its number
+    born: int  # when the process started, by the kernel's clock: another process may get its pid
     run: int  # the pid of the pytest that a person started
-    since: float  # on the wall clock
-    file: str  # the test's
+    since: float  # by the wall clock
+    file: str  # the file of the test
 
     def describe(self, now: float) -> str:
         return f"pytest {self.pid}, {self.file}, for {max(0, round(now - self.since))} s"
@@ -41,16 +41,16 @@ def this_process(run: int, file: str) -> Holder:
 
 
 def note(fds: Iterable[int], holder: Holder) -> None:
-    """Write into these files, whose locks this process has, who holds them."""
+    """Write the holder into these files, whose locks this process holds."""
     text = msgspec.json.encode(holder)
     for fd in fds:
-        with contextlib.suppress(OSError):  # a full disk is no reason not to run
+        with contextlib.suppress(OSError):  # a full disk must not stop the test
             os.ftruncate(fd, 0)
             os.pwrite(fd, text, 0)
 
 
 def read(path: Path) -> Holder | None:
-    """Who holds a file that is locked, as far as that can be believed."""
+    """Return the holder that a locked file names, if that process still lives."""
     with contextlib.suppress(OSError, msgspec.DecodeError), path.open("rb") as file:
         holder = msgspec.json.decode(file.read(_MOST), type=Holder)
         if _born(holder.pid) == holder.born:
@@ -58,27 +58,25 @@ def read(path: Path) -> Holder | None:
     return None
 
 
-def describe(holders: list[Holder | None], places: int) -> str:
-    """``8 of 8 places are held by pytest 4711, test_hold.py, for 64 s``, for the holders of all that are held."""
+def describe(holders: list[Holder | None], slots: int) -> str:
+    """Describe the holders: ``8 of 8 slots are held by pytest 4711, test_hold.py, for 64 s``."""
     if not holders:
-        return f"none of {places} places is held any more"
+        return f"none of {slots} slots is held any more"
     now = time.time()
-    counts = Counter(
-        holder.describe(now) if holder else "a process that does not say who it is" for holder in holders
-    )
-    held = f"{len(holders)} of {places} places are held"
+    counts = Counter(holder.describe(now) if holder else "an unknown process" for holder in holders)
+    held = f"{len(holders)} of {slots} slots are held"
     if len(counts) == 1:
         return f"{held} by {next(iter(counts))}"
-    return f"{held}: " + "; ".join(f"{count} by {who}" for who, count in counts.most_common())
+    return f"{held}: " + "; ".join(f"{count} by {holder}" for holder, count in counts.most_common())
 
 
 def run_of(config: pytest.Config) -> int:
-    """The pid of the pytest that a person started, as far as it is known in a worker of pytest-xdist."""
+    """Return the pid of the pytest that a person started, if a worker of pytest-xdist knows it; otherwise our own."""
     return int(getattr(config, "workerinput", {}).get("everyrank_parent", os.getpid()))
 
 
 def print_line(config: pytest.Config, text: str) -> None:
-    """Tell the person at the terminal, now."""
+    """Print a line at the terminal at once."""
     line = f"everyrank: {text}"
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and not hasattr(config, "workerinput"):
@@ -92,7 +90,10 @@ def print_line(config: pytest.Config, text: str) -> None:
 
 
 def _born(pid: int) -> int:
-    """In clock ticks since the machine started; 0 for a process that is gone, or where the kernel does not tell."""
+    """Return when a process started, in clock ticks since the machine's start; 0 if it is gone.
+
+    Without /proc, return 1 for every process that lives.
+    """
     if sys.platform != "linux":
         return 0 if is_gone(pid) else 1
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:

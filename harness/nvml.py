@@ -1,4 +1,4 @@
-"""What NVIDIA's driver says of its GPUs, without CUDA: a dozen functions of its library, by ctypes."""
+"""Ask NVIDIA's driver for its GPUs, without CUDA, by a dozen functions of its library (NVML)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class _Memory(ctypes.Structure):
 
 
 class NvmlError(Exception):
-    """A function of the library said no."""
+    """A function of the library returned an error."""
 
 
 def gpus() -> tuple[Gpu, ...] | None:
-    """The GPUs by bus order, those in MIG mode with their instances; None where there is no such library."""
+    """Return the GPUs by bus order, those in MIG mode with their instances; None without the library."""
     for name in ("libnvidia-ml.so.1", "nvml.dll"):
         with contextlib.suppress(OSError):
             return read(ctypes.CDLL(name))
@@ -31,11 +31,11 @@ def gpus() -> tuple[Gpu, ...] | None:
 
 
 def read(library: Any) -> tuple[Gpu, ...] | None:
-    """The same, of a library that is loaded."""
+    """Return the GPUs of a loaded library; None if it has no driver."""
     try:
         with _opened(library):
             return tuple(_with_peers(library, [_handle(library, number) for number in range(_count(library))]))
-    except (NvmlError, AttributeError):  # no driver behind it, or one too old
+    except (NvmlError, AttributeError):  # there is no driver, or it is too old
         return None
 
 
@@ -88,7 +88,7 @@ def _with_peers(library: Any, handles: list[ctypes.c_void_p]) -> Iterator[Gpu]:
 
 
 def _instances(library: Any, parent: ctypes.c_void_p, capability: tuple[int, int]) -> Iterator[Gpu]:
-    """No instance reaches another GPU or instance directly."""
+    """Yield the MIG instances of a GPU. No instance reaches another GPU or instance directly."""
     if not _in_mig_mode(library, parent):
         return
     most = ctypes.c_uint()
@@ -103,7 +103,7 @@ def _instances(library: Any, parent: ctypes.c_void_p, capability: tuple[int, int
 def _in_mig_mode(library: Any, handle: ctypes.c_void_p) -> bool:
     current, pending = ctypes.c_uint(), ctypes.c_uint()
     code = library.nvmlDeviceGetMigMode(handle, ctypes.byref(current), ctypes.byref(pending))
-    return code == 0 and current.value == _MIG_ON  # an older GPU does not know the question
+    return code == 0 and current.value == _MIG_ON  # an older GPU does not support the call
 
 
 def _text(function: Any, handle: ctypes.c_void_p) -> str:
@@ -113,7 +113,7 @@ def _text(function: Any, handle: ctypes.c_void_p) -> str:
 
 
 def _memory(library: Any, handle: ctypes.c_void_p) -> int:
-    """0 where the driver has no number: a GPU that shares the machine's memory."""
+    """Return the memory of a GPU in bytes; 0 for a GPU that shares the host's memory."""
     memory = _Memory()
     code = library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
     return memory.total if code == 0 else 0
@@ -125,7 +125,7 @@ def _capability(library: Any, handle: ctypes.c_void_p) -> tuple[int, int]:
     return major.value, minor.value
 
 
-def _reaches(library: Any, one: ctypes.c_void_p, other: ctypes.c_void_p) -> bool:
+def _reaches(library: Any, gpu: ctypes.c_void_p, other: ctypes.c_void_p) -> bool:
     status = ctypes.c_int(-1)
-    code = library.nvmlDeviceGetP2PStatus(one, other, ctypes.c_int(_P2P_READ), ctypes.byref(status))
+    code = library.nvmlDeviceGetP2PStatus(gpu, other, ctypes.c_int(_P2P_READ), ctypes.byref(status))
     return code == 0 and status.value == _P2P_OK

@@ -155,8 +155,8 @@ def _longrepr(root: Any, verdict: Verdict, context: ReportContext) -> ExceptionC
     path, line, _ = context.item.location
     if crash is None:
         crash = ReprFileLocation(path, (line or 0) + 1, _last_line(str(root)) if root else _first_line(headline))
-    size_known = headline.split(" of ")[0] if verdict.rule == "failed" and " of " in headline else ""
-    label = f"[{size_known}] " if size_known else ""
+    some, of_the_world, _ = verdict.headline.partition(" of ")
+    label = f"[{some}] " if verdict.rule == "failed" and of_the_world else ""
     if context.passes_alone:
         label += "(passes alone) "
     crash = ReprFileLocation(crash.path, crash.lineno, label + crash.message)

@@ -1,4 +1,4 @@
-"""Needs that this machine may not meet, and the reason in words."""
+"""What a test needs of the machine, and the reason to skip it if the machine lacks that."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from everyrank.errors import MisuseError
 
 
 def found_gpus() -> int:
-    """How many GPUs this process may use, without initialising CUDA."""
+    """Return the number of GPUs that this process may use, without initialising CUDA."""
     return len(devices.found())
 
 
 @dataclass(frozen=True)
 class Needs:
-    """The GPUs that a world must have, and how many more it would take."""
+    """The GPUs that a world must have, and how many it would take."""
 
     least: int = 0
     most: int = 0
-    share: float = 1.0  # of each
+    share: float = 1.0  # the share of each GPU
     memory: int = 0
     capability: tuple[int, int] | None = None
     p2p: bool = False
-    one_a_rank: bool = False  # for a communicator that takes no GPU twice
+    one_per_rank: bool = False  # for a communicator that refuses to use one GPU for two ranks
 
     def suitable(self, gpus: Sequence[Gpu]) -> list[Gpu]:
         return [gpu for gpu in gpus if gpu.memory >= self.memory and gpu.capability >= (self.capability or (0, 0))]
 
     def choices(self, gpus: Sequence[Gpu]) -> Iterator[tuple[Gpu, ...]]:
-        """The sets of GPUs that would do, among these."""
+        """Yield the sets of these GPUs that meet the needs."""
         suitable = self.suitable(gpus)
         count = min(self.most, len(suitable))
         if count < self.least or not count:
             return
         for chosen in itertools.combinations(suitable, count):
-            if not self.p2p or all(two.uuid in one.peers for one, two in itertools.permutations(chosen, 2)):
+            if not self.p2p or all(peer.uuid in gpu.peers for gpu, peer in itertools.permutations(chosen, 2)):
                 yield chosen
 
 
 def needs(declared: Declaration, size: int) -> Needs:
-    """What a world of this size needs, as its mark says or implies."""
+    """Return the needs of a world of this size, as its mark states or implies them."""
     nccl = declared.backend is not None and "nccl" in declared.backend.lower()
     count, share = declared.gpus, 1.0
     if isinstance(count, float):
@@ -63,9 +63,9 @@ def needs(declared: Declaration, size: int) -> Needs:
 
 
 def check(declared: Declaration, size: int) -> None:
-    """Refuse what cannot work on any machine."""
+    """Raise MisuseError for needs that no machine can meet."""
     wanted = needs(declared, size)
-    if wanted.one_a_rank and (wanted.most < size or wanted.share < 1):
+    if wanted.one_per_rank and (wanted.most < size or wanted.share < 1):
         raise MisuseError(
             f"backend={declared.backend!r} needs a GPU for each of the {size} ranks, and gpus={declared.gpus!r} has "
             f"fewer: write gpus={size}, or backend='gloo', which takes CUDA tensors too"
@@ -73,20 +73,20 @@ def check(declared: Declaration, size: int) -> None:
 
 
 def missing_gpus(wanted: Needs, gpus: Sequence[Gpu]) -> str:
-    """``needs 4 GPUs, found 0``, or nothing."""
+    """Return why these GPUs do not meet the needs, such as ``needs 4 GPUs, found 0``; "" if they do."""
     count = f"needs {wanted.least} GPU{'s' if wanted.least > 1 else ''}"
     if len(gpus) < wanted.least:
-        return f"{count}, found {len(gpus)}{'' if gpus else _why_none()}"
+        return f"{count}, found {len(gpus)}{'' if gpus else _describe_hidden_gpus()}"
     suitable = len(wanted.suitable(gpus))
     if suitable < wanted.least:
-        return f"{count} {_of_what_kind(wanted)}, found {suitable} among {len(gpus)}"
+        return f"{count} {_describe_kind(wanted)}, found {suitable} among {len(gpus)}"
     if next(wanted.choices(gpus), None) is None:
-        kind = f" {_of_what_kind(wanted)}" if wanted.memory or wanted.capability else ""
+        kind = f" {_describe_kind(wanted)}" if wanted.memory or wanted.capability else ""
         return f"{count}{kind} that reach each other (P2P), found no such set among {suitable}"
     return ""
 
 
-def _of_what_kind(wanted: Needs) -> str:
+def _describe_kind(wanted: Needs) -> str:
     kinds = []
     if wanted.capability is not None:
         kinds.append(f"of compute capability {'.'.join(map(str, wanted.capability))} or more")
@@ -95,18 +95,18 @@ def _of_what_kind(wanted: Needs) -> str:
     return " ".join(kinds)
 
 
-def _why_none() -> str:
-    """Where GPUs are there and cannot be used, which a bare 0 would not tell."""
-    there = devices.on_this_machine()
-    if not there:
+def _describe_hidden_gpus() -> str:
+    """Explain why no GPU of the machine can be used; "" if it has none."""
+    count = devices.on_this_machine()
+    if not count:
         return ""
     if devices.variable() in os.environ:
-        return f" ({devices.variable()}={os.environ[devices.variable()]!r} hides {there})"
-    return f" (this torch is built without CUDA; the machine has {there})"
+        return f" ({devices.variable()}={os.environ[devices.variable()]!r} hides {count})"
+    return f" (this torch is built without CUDA; the machine has {count})"
 
 
 def missing_backend(backend: str) -> str:
-    """Why a backend cannot be used, or nothing. One that nobody has heard of is a misuse, no reason to skip."""
+    """Return why a backend cannot be used, or "". A backend that torch does not know is a misuse, not a skip."""
     import torch.distributed as dist
 
     if not dist.is_available():
@@ -114,7 +114,7 @@ def missing_backend(backend: str) -> str:
     for part in backend.split(","):
         name = part.rpartition(":")[2].lower()  # "gloo", or "cpu:gloo,cuda:nccl"
         if name not in dist.Backend.backend_list:
-            known = ", ".join(one for one in dist.Backend.backend_list if one != dist.Backend.UNDEFINED)
+            known = ", ".join(name for name in dist.Backend.backend_list if name != dist.Backend.UNDEFINED)
             raise MisuseError(
                 f"the backend {name!r} is not known to this torch, which knows {known}: "
                 "register a backend of your own when the test file is imported"

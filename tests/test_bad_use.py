@@ -248,8 +248,8 @@ device, gpus, gpu_memory, capability, p2p, backend, timeout and fresh""",
         self.assertExpectedInline(
             self.text("test_all_gpus"),
             """\
-the mark world: gpus must be how many GPUs the world needs, 0 or more, or its part of one GPU that
-it shares, such as 0.5, not 'all'""",
+the mark world: gpus must be the number of GPUs that the world needs, 0 or more, or its share of one
+GPU, such as 0.5, not 'all'""",
         )
 
     def test_timeout(self) -> None:
@@ -373,7 +373,7 @@ test_inner.py:90: MisuseError""",
             """\
 on ranks 0,1
 ERROR: worlds do not nest: this pytest runs inside a rank of 'test_inner.py::test_nested', and has
-multi-rank tests of its own. Start it from a single-process test.""",
+multi-rank tests itself. Start it from a single-process test.""",
         )
 
 

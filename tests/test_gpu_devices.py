@@ -86,7 +86,7 @@ def test_a_made_up_list_stands_for_the_machine(monkeypatch: pytest.MonkeyPatch) 
     "text", ["", "[1]", '{"uuid": 1}', '[{"memory": "1GB"}]', '[{"uuid": "a", "memory": "much"}]']
 )
 def test_a_made_up_list_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(MisuseError, match="EVERYRANK_DEVICES is no list of GPUs"):
+    with pytest.raises(MisuseError, match="EVERYRANK_DEVICES is not a list of GPUs"):
         made_up(text)
 
 
@@ -221,11 +221,11 @@ def test_a_library_without_a_driver_knows_nothing() -> None:
 def test_indices_are_doubtful_where_models_differ() -> None:
     """CUDA puts the fastest first, the driver goes by the bus."""
     machine = (Gpu("GPU-a", "L4"), Gpu("GPU-b", "H100"))
-    assert devices._numbers_are_doubtful(machine, "0", "")
-    assert not devices._numbers_are_doubtful(machine, "0", "PCI_BUS_ID")
-    assert not devices._numbers_are_doubtful(machine, "GPU-b", "")
-    assert not devices._numbers_are_doubtful(machine, None, "")
-    assert not devices._numbers_are_doubtful(machine[:1], "0", "")
+    assert devices._numbers_are_ambiguous(machine, "0", "")
+    assert not devices._numbers_are_ambiguous(machine, "0", "PCI_BUS_ID")
+    assert not devices._numbers_are_ambiguous(machine, "GPU-b", "")
+    assert not devices._numbers_are_ambiguous(machine, None, "")
+    assert not devices._numbers_are_ambiguous(machine[:1], "0", "")
 
 
 def test_what_torch_tells_keeps_the_callers_names_for_the_gpus() -> None:
@@ -233,7 +233,7 @@ def test_what_torch_tells_keeps_the_callers_names_for_the_gpus() -> None:
         {"uuid": "one", "name": "X", "memory": 5, "capability": [8, 0], "peers": [1]},
         {"uuid": "", "name": "X", "memory": 5, "capability": [8, 0], "peers": []},
     ]
-    first, second = devices.as_torch_told(told, ["3", "1"])
+    first, second = devices.from_torch(told, ["3", "1"])
     assert (first.uuid, first.visible_as, first.peers) == ("GPU-one", "3", {"GPU-1"})
     assert (second.uuid, second.visible_as) == ("GPU-1", "1")
 

@@ -29,8 +29,8 @@ NEEDS: list[tuple[dict[str, Any], Needs]] = [
     ({"capability": [8, 0]}, Needs(1, 3, capability=(8, 0))),
     ({"p2p": True}, Needs(3, 3, p2p=True)),
     ({"p2p": True, "gpus": 2}, Needs(2, 2, p2p=True)),
-    ({"backend": "nccl"}, Needs(3, 3, one_a_rank=True)),
-    ({"backend": "cpu:gloo,cuda:nccl", "gpus": 3}, Needs(3, 3, one_a_rank=True)),
+    ({"backend": "nccl"}, Needs(3, 3, one_per_rank=True)),
+    ({"backend": "cpu:gloo,cuda:nccl", "gpus": 3}, Needs(3, 3, one_per_rank=True)),
     ({"backend": "gloo"}, Needs()),
 ]
 
@@ -57,8 +57,8 @@ class TestMisuse(expecttest.TestCase):
         self.assertExpectedInline(
             self.refused(gpus=1.5),
             """\
-the mark world: gpus must be how many GPUs the world needs, 0 or more, or its part of one GPU that
-it shares, such as 0.5, not 1.5""",
+the mark world: gpus must be the number of GPUs that the world needs, 0 or more, or its share of one
+GPU, such as 0.5, not 1.5""",
         )
 
     def test_memory_without_a_unit(self) -> None:

@@ -81,7 +81,7 @@ def test_who_holds_the_places_is_said_once_and_noted_for_the_report(tmp_path: Pa
         waiting = Waiting(tmp_path, run=1)
         said = waiting.speaks()
     waiting.end()
-    expected = rf"test_wait\.py::test_waits waits for 2 places: 4 of 4 places are held by pytest {os.getpid()}, "
+    expected = rf"test_wait\.py::test_waits waits for 2 slots: 4 of 4 slots are held by pytest {os.getpid()}, "
     assert re.fullmatch(expected + r"test_hold\.py, for \d+ s", said)
     assert waiting.said == [said]
     assert re.fullmatch(re.escape(said) + r" \(it waited \d+ s\)", waiting.summary)
@@ -91,14 +91,14 @@ def test_several_holders_are_said_with_what_each_has(tmp_path: Path, locked: lis
     me = holders.this_process(2, "test_a.py")
     holders.note(locked[:3], me)
     said = said_while(locked, tmp_path)
-    assert "4 of 4 places are held: 3 by pytest " in said
-    assert said.endswith("; 1 by a process that does not say who it is")
+    assert "4 of 4 slots are held: 3 by pytest " in said
+    assert said.endswith("; 1 by an unknown process")
 
 
 def test_what_is_free_is_not_counted(tmp_path: Path, locked: list[int]) -> None:
     fcntl.flock(locked[0], fcntl.LOCK_UN)
     holders.note(locked, holders.this_process(2, "test_a.py"))
-    assert "3 of 4 places are held by pytest" in said_while(locked, tmp_path)
+    assert "3 of 4 slots are held by pytest" in said_while(locked, tmp_path)
 
 
 def test_the_note_of_a_dead_holder_is_not_believed(tmp_path: Path, locked: list[int]) -> None:
@@ -108,7 +108,7 @@ def test_the_note_of_a_dead_holder_is_not_believed(tmp_path: Path, locked: list[
     dead.wait()
     holders.note(locked, Holder(dead.pid, born, 2, 0.0, "test_dead.py"))
     said = said_while(locked, tmp_path)
-    assert said.endswith("4 of 4 places are held by a process that does not say who it is")
+    assert said.endswith("4 of 4 slots are held by an unknown process")
 
 
 def test_another_process_of_the_same_number_is_not_believed(tmp_path: Path, locked: list[int]) -> None:
@@ -119,7 +119,7 @@ def test_another_process_of_the_same_number_is_not_believed(tmp_path: Path, lock
 def test_what_is_no_note_is_not_believed(tmp_path: Path, locked: list[int]) -> None:
     for fd in locked:
         os.write(fd, b'{"pid": "four"}')
-    assert said_while(locked, tmp_path).endswith("a process that does not say who it is")
+    assert said_while(locked, tmp_path).endswith("an unknown process")
 
 
 def test_a_note_is_taken_back_with_the_lock(tmp_path: Path) -> None:
@@ -135,8 +135,8 @@ def test_workers_of_one_run_take_turns_in_silence(
 ) -> None:
     holders.note(locked, holders.this_process(7, "test_a.py"))
     mine = Leases(PLACES, tmp_path, run=7)
-    assert mine.tell("waiting", 59, []) == ""
-    assert mine.tell("waiting", 61, []).startswith("waiting: 4 of 4 places are held by pytest")
+    assert mine.report_wait("waiting", 59, []) == ""
+    assert mine.report_wait("waiting", 61, []).startswith("waiting: 4 of 4 slots are held by pytest")
 
 
 @pytest.mark.parametrize("arguments", [[], ["-n", "2"], ["-s"]], ids=["plain", "xdist", "live"])
@@ -150,13 +150,13 @@ def test_the_person_at_the_terminal_sees_it_while_the_test_waits(project: Projec
         seen = []
         for line in process.stdout:
             seen.append(line)
-            if " places are held by " in line:
+            if " slots are held by " in line:
                 break
         else:
             raise AssertionError("".join(seen))
     mine.close()
-    held = f"{leases.capacity()} of {leases.capacity()} places are held by pytest {os.getpid()}, test_hold.py, for "
-    assert f"everyrank: test_inner.py::test_waits waits for 2 places: {held}" in seen[-1]
+    held = f"{leases.capacity()} of {leases.capacity()} slots are held by pytest {os.getpid()}, test_hold.py, for "
+    assert f"everyrank: test_inner.py::test_waits waits for 2 slots: {held}" in seen[-1]
     inner = project.finish(process)
     assert inner["test_waits"].outcome == "passed"
     assert held in inner["test_waits"].sections["waited"]
