@@ -182,7 +182,8 @@ def from_torch(answer: list[dict[str, Any]], handles: list[str]) -> tuple[Gpu, .
 def made_up(text: str) -> tuple[Gpu, ...]:
     """Make GPUs of a text.
 
-    It is a number, such as ``4``, or a list of ``{"uuid": "GPU-a", "memory": "80GB", "capability": [9, 0], "peers": ["GPU-b"]}``.
+    A number, such as ``4``, or a list of
+    ``{"uuid": "GPU-a", "memory": "80GB", "capability": [9, 0], "peers": ["GPU-b"]}``.
     """
     try:
         entries = json.loads(text)

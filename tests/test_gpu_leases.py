@@ -105,7 +105,7 @@ def test_a_world_gets_gpus_that_suit_it(where: Path) -> None:
     assert names(take(where, Needs(1, 1, memory=30), machine)) == ["GPU-c"]
     assert not can_take(where, Needs(1, 1, memory=30), machine)
     assert can_take(where, ONE, machine)
-    with pytest.raises(MisuseError, match="do not do for"):
+    with pytest.raises(MisuseError, match="do not meet"):
         take(where, Needs(1, 1, capability=(9, 0)), machine)
 
 
