@@ -84,7 +84,7 @@ class GpuLeases:
         self._seen: set[str] = set()
 
     def take(self, needs: Needs, gpus: Sequence[Gpu]) -> GpuLease | None:
-        """Take the GPUs of a world at once, as soon as they are free. Return None if it needs none and none exists."""
+        """Take the GPUs of a world as soon as all are free. Return None if it needs none and none exists."""
         candidates = needs.suitable(gpus) if needs.most else []
         if not candidates and not needs.least:
             return None
