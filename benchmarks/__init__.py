@@ -1,1 +1,1 @@
-"""How fast everyrank is, as ratios measured within one run. See README.md beside this file."""
+"""Measures how fast everyrank is, as ratios within one run. See README.md beside this file."""

@@ -1,4 +1,4 @@
-"""``make bench``: run every benchmark and print one table. ``--write`` also keeps it in benchmarks/README.md."""
+"""``make bench``: run every benchmark and print one table. ``--write`` also stores it in benchmarks/README.md."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ _BEGIN, _END = "<!-- the last table: begin -->", "<!-- the last table: end -->"
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"only these: {', '.join(NAMES)}")
-    parser.add_argument("--write", action="store_true", help="keep the table in benchmarks/README.md")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"run only these: {', '.join(NAMES)}")
+    parser.add_argument("--write", action="store_true", help="store the table in benchmarks/README.md")
     options = parser.parse_args()
     chosen = options.names or list(NAMES)
     if unknown := set(chosen) - set(NAMES):
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
     if options.write and options.names:
-        parser.error("--write keeps a whole table: name no benchmark")
+        parser.error("--write stores the whole table: name no benchmark")
     started = time.monotonic()
     rows: list[Row] = []
     for name in chosen:
         print(f"{name} ...", file=sys.stderr, flush=True)
         rows += importlib.import_module(f"benchmarks.{name}").rows()
-    told = [*table(rows), "", f"{machine()} The run took {time.monotonic() - started:.0f} s."]
-    print("\n".join(told))
+    lines = [*table(rows), "", f"{describe_host()} The run took {time.monotonic() - started:.0f} s."]
+    print("\n".join(lines))
     if options.write:
-        write(told)
+        write(lines)
     return 0
 
 
-def machine() -> str:
-    """The machine in one line."""
+def describe_host() -> str:
+    """Return the date, the host and the versions in one line."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     today = datetime.date.today().isoformat()
     return (
@@ -59,11 +59,12 @@ def _processor() -> str:
     return names[0] if names else platform.machine()
 
 
-def write(told: list[str]) -> None:
+def write(lines: list[str]) -> None:
+    """Replace the table in benchmarks/README.md."""
     readme = HERE / "README.md"
     before, _, rest = readme.read_text().partition(_BEGIN)
     after = rest.partition(_END)[2]
-    readme.write_text("\n".join([before + _BEGIN, "", *told, "", _END]) + after)
+    readme.write_text("\n".join([before + _BEGIN, "", *lines, "", _END]) + after)
 
 
 if __name__ == "__main__":

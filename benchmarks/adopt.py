@@ -1,4 +1,4 @@
-"""torch's own test classes, unedited: under torch's harness, and under --adopt."""
+"""torch's own test classes, unedited, under torch's harness and under --adopt."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks.measure import HERE, WITHOUT, Row, faster, median, median_ratio, paired, pytest
 from benchmarks.sleeping import WRITES, slept
 
-#: Of torch's tests of RPC, a few of each class. None of them sleeps for long.
+#: A few of torch's RPC tests, of each class. None of them sleeps for long.
 SAMPLE = (
     "TensorPipeRpcTest::test_add",
     "TensorPipeRpcTest::test_async_add",
@@ -31,9 +31,9 @@ SAMPLE = (
     "TensorPipeTensorPipeAgentRpcTest::test_tensorpipe_set_default_timeout",
     "TensorPipeTensorPipeAgentDistAutogradTest::test_embedding_bag_with_no_grad_tensors",
 )
-#: Of 436, those that are not skipped on a machine without GPUs; and not the one below.
+#: The number of the 436 tests that pass on a machine without GPUs, except the test below.
 PASS = 433
-#: Stands still in torch itself, now and then, under every harness: docs/findings/gloo-destructor.md.
+#: Hangs in torch itself, now and then, under every harness: docs/findings/gloo-destructor.md.
 HANGS = "TensorPipeDdpComparisonTest::test_ddp_comparison_uneven_inputs"
 LONG = 3600
 
@@ -43,14 +43,14 @@ def rows() -> list[Row]:
 
 
 def _gloo() -> list[Row]:
-    one = ("AllReduce::test_all_reduce_length_1", "AllReduce::test_all_reduce_length_20")
+    sample = ("AllReduce::test_all_reduce_length_1", "AllReduce::test_all_reduce_length_20")
     rounds = paired(
         2,
-        lambda: pytest("torch_gloo", 2, *WITHOUT, only=one).loop / 2,
+        lambda: pytest("torch_gloo", 2, *WITHOUT, only=sample).loop / 2,
         lambda: pytest("torch_gloo", 20, "--adopt").loop / 20,
     )
-    told = f"{median(rounds, 1) * 1e3:.0f} ms against {median(rounds, 0):.1f} s a test"
-    return [faster("a MultiProcessTestCase file on gloo, by --adopt", 50, median_ratio(rounds, 0, 1), told)]
+    figures = f"{median(rounds, 1) * 1e3:.0f} ms against {median(rounds, 0):.1f} s a test"
+    return [faster("a MultiProcessTestCase file on gloo, by --adopt", 50, median_ratio(rounds, 0, 1), figures)]
 
 
 def _sample() -> list[Row]:
@@ -60,8 +60,8 @@ def _sample() -> list[Row]:
         lambda: pytest("torch_rpc", number, *WITHOUT, only=SAMPLE, limit=LONG).loop,
         lambda: pytest("torch_rpc", number, "--adopt", only=SAMPLE).loop,
     )
-    told = f"{median(rounds, 1):.1f} s against {median(rounds, 0):.0f} s"
-    return [faster(f"{number} of torch's RPC tests, by --adopt", 12, median_ratio(rounds, 0, 1), told)]
+    figures = f"{median(rounds, 1):.1f} s against {median(rounds, 0):.0f} s"
+    return [faster(f"{number} of torch's RPC tests, by --adopt", 12, median_ratio(rounds, 0, 1), figures)]
 
 
 def _all() -> Row:
@@ -71,9 +71,9 @@ def _all() -> Row:
         more = ("-p", "benchmarks.sleeping", "--deselect", f"torch_rpc.py::{HANGS}")
         took = pytest("torch_rpc", PASS, "--adopt", *more, limit=LONG, **environment).loop
         own = slept(sleeps)
-    told = (
-        f"{took:.0f} s; in {own:.0f} s of them some rank of the test was asleep in a time.sleep() of the test's own"
+    figures = (
+        f"{took:.0f} s; in {own:.0f} s of them some rank of the test was asleep in a time.sleep() of the test itself"
     )
     return Row(
-        f"{PASS + 2} of torch's 436 RPC tests, all but one that hangs now and then, by --adopt", "", told, None
+        f"{PASS + 2} of torch's 436 RPC tests, all but one that hangs now and then, by --adopt", "", figures, None
     )

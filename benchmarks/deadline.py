@@ -1,4 +1,4 @@
-"""How long after its deadline a world is gone, whatever its ranks do."""
+"""Measures how long after its deadline a world is gone, whatever its ranks do."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ DEADLINE = 1.0
 def rows() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         taken = _watch(Path(folder))
-    told = ", ".join(f"{way} {seconds:.1f} s" for way, seconds in sorted(taken.items(), key=lambda one: -one[1]))
+    figures = ", ".join(f"{way} {seconds:.1f} s" for way, seconds in sorted(taken.items(), key=lambda pair: -pair[1]))
     worst = max(taken.values())
-    return [Row("4 stuck ranks, all gone after their deadline", "at most 2 s", f"{worst:.1f} s ({told})", worst <= 2)]
+    return [
+        Row("4 stuck ranks, all gone after their deadline", "at most 2 s", f"{worst:.1f} s ({figures})", worst <= 2)
+    ]
 
 
 def _watch(folder: Path) -> dict[str, float]:
-    """Seconds from each world's deadline until the last of its processes was gone."""
+    """Return the seconds from each world's deadline until its last process was gone."""
     environment = {
         **os.environ,
         "BENCHMARK_STUCK": str(folder),
@@ -40,11 +42,11 @@ def _watch(folder: Path) -> dict[str, float]:
         until = time.monotonic() + LIMIT
         while run.poll() is None and time.monotonic() < until:
             for file in folder.glob("*-?"):
-                words = file.read_text().split()
-                if len(words) == 2:
+                fields = file.read_text().split()
+                if len(fields) == 2:
                     way = file.name.rpartition("-")[0]
-                    ranks.setdefault(way, set()).add(int(words[0]))
-                    began[way] = min(began.get(way, float("inf")), float(words[1]))
+                    ranks.setdefault(way, set()).add(int(fields[0]))
+                    began[way] = min(began.get(way, float("inf")), float(fields[1]))
             for way, pids in ranks.items():
                 if way not in gone and len(pids) == 4 and not any(map(_lives, pids)):
                     gone[way] = time.time()
@@ -52,7 +54,7 @@ def _watch(folder: Path) -> dict[str, float]:
         run.kill()
     if len(gone) < 2:
         raise RuntimeError(f"the stuck worlds were not seen to end:\n{(folder / 'out').read_text()}")
-    return {way: at - began[way] - DEADLINE for way, at in gone.items()}
+    return {way: ended - began[way] - DEADLINE for way, ended in gone.items()}
 
 
 def _lives(pid: int) -> bool:

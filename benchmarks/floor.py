@@ -1,7 +1,7 @@
-"""The floor: worlds made of nothing but ``os.fork``, without pytest and without a verdict.
+"""The floor: worlds that only use ``os.fork``, without pytest and without a verdict.
 
-``python -m benchmarks.floor group 4 30`` prints the seconds that one such world takes, up and gone;
-``again 4 30`` those of one round among many in a single world.
+``python -m benchmarks.floor group 4 30`` prints the seconds that one such world takes from its start to its end;
+``again 4 30`` prints the seconds of one round among many in a single world.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch.distributed.rpc as rpc
 
 
 def group(rank: int, size: int, folder: str) -> None:
-    """A gloo group over a FileStore, one all_reduce, destroyed."""
+    """Open a gloo group over a FileStore, run one all_reduce, and destroy the group."""
     store = dist.FileStore(os.path.join(folder, "store"), size)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
     tensor = torch.full((3,), float(rank))
@@ -29,7 +29,8 @@ def group(rank: int, size: int, folder: str) -> None:
 
 
 def again(rounds: int) -> Callable[[int, int, str], None]:
-    """One group, and in it as often what a test in a warm world cannot do without: its all_reduce, a barrier."""
+    """Return a body that opens one group and repeats the least that a test in a warm world needs: an all_reduce and a
+    barrier."""
 
     def body(rank: int, size: int, folder: str) -> None:
         store = dist.FileStore(os.path.join(folder, "store"), size)
@@ -47,18 +48,18 @@ def again(rounds: int) -> Callable[[int, int, str], None]:
 
 
 def agent(rank: int, size: int, folder: str) -> None:
-    """A TensorPipe agent with the cheap transport, one call to a neighbour, shut down."""
+    """Start a TensorPipe agent with the cheap transport, call a neighbour, and shut the agent down."""
     options = rpc.TensorPipeRpcBackendOptions(
         init_method=f"file://{folder}/rpc", num_worker_threads=8, _transports=["uv"], _channels=["basic"]
     )
     rpc.init_rpc(f"worker{rank}", rank=rank, world_size=size, rpc_backend_options=options)
-    one = torch.ones(2)
-    assert rpc.rpc_sync(f"worker{(rank + 1) % size}", torch.add, args=(one, one)).eq(2).all()
+    ones = torch.ones(2)
+    assert rpc.rpc_sync(f"worker{(rank + 1) % size}", torch.add, args=(ones, ones)).eq(2).all()
     rpc.shutdown()
 
 
 def world(body: Callable[[int, int, str], None], size: int) -> None:
-    """Fork the ranks, wait for all, and see that all came through."""
+    """Fork the ranks, wait for all, and check that all succeeded."""
     with tempfile.TemporaryDirectory() as folder:
         ranks = []
         for rank in range(size):

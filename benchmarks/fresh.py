@@ -1,4 +1,4 @@
-"""4 ranks, gloo, one all_reduce, in processes of their own for every test."""
+"""4 ranks, gloo, one all_reduce, in new processes for every test."""
 
 from __future__ import annotations
 

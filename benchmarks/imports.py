@@ -1,4 +1,4 @@
-"""Tests that are the first to use what torch imports late, against tests whose file imports it at its top."""
+"""Compares tests that trigger late imports of torch with tests whose file has these imports at its top."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FRESH = "--fresh-worlds"
 
 
 def rows() -> list[Row]:
-    return [row for kind, what in KINDS.items() for row in _rows(kind, f"4 ranks, gloo, {what}")]
+    return [row for kind, work in KINDS.items() for row in _rows(kind, f"4 ranks, gloo, {work}")]
 
 
 def _rows(kind: str, work: str) -> list[Row]:
@@ -19,7 +19,7 @@ def _rows(kind: str, work: str) -> list[Row]:
         return pytest("imports", tests, *options, only=only, **environment).loop
 
     def one_more(*options: str, **environment: str) -> float:
-        """Without what the first tests import."""
+        """Return the seconds of one more test, without the imports of the first tests."""
         few = run(FEW, *options, **environment)
         return (run(MANY, *options, **environment) - few) / (MANY - FEW)
 

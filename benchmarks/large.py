@@ -1,4 +1,4 @@
-"""128 ranks up, reduced and gone; and what such a rank holds in memory."""
+"""128 ranks started, an all_reduce, and their end; and the memory of such a rank."""
 
 from __future__ import annotations
 

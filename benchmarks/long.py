@@ -1,4 +1,4 @@
-"""5,000 multi-rank tests in one pytest process: what a test costs at the end is what it cost at the start."""
+"""5,000 multi-rank tests in one pytest process: a test costs the same at the end as at the start."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pathlib import Path
 
 from benchmarks.measure import HERE, Row, pytest
 
-#: ``BENCHMARK_LONG`` makes it shorter while one works on it; the plot is kept of a whole run only.
+#: ``BENCHMARK_LONG`` makes the run shorter, for work on this file; only a whole run writes the plot.
 TESTS = int(os.environ.get("BENCHMARK_LONG", "5000"))
 WHOLE = 5000
 EVERY = TESTS // 100
 PLOT = HERE / "long.svg"
 WORK = f"{TESTS:,} tests on 2 and 3 ranks in one pytest process, the last tenth against the second"
 
-#: What is plotted: the title, and the parts that are drawn.
+#: The panels of the plot: the title, and the curves.
 _PANELS = {
     "milliseconds a test (and of the controller's processor)": ("time", "processor time"),
     "resident memory, MiB": ("controller memory", "keeper memory", "rank memory"),
@@ -34,24 +34,24 @@ def rows() -> list[Row]:
     if TESTS == WHOLE:
         PLOT.write_text(plot(samples))
     early, late = samples[len(samples) // 10 : len(samples) // 5], samples[-len(samples) // 10 :]
-    told = [
+    compared = [
         _compared("time", early, late, 1.25, "ms", "a test takes"),
         _compared("processor time", early, late, 1.1, "ms", "processor time of the controller"),
     ]
     for name in ("controller", "keeper", "rank"):
-        told.append(_compared(f"{name} memory", early, late, 1.1, "MiB", f"memory of the {name}"))
-        told.append(_compared(f"{name} descriptors", early, late, 1.0, "", f"file descriptors of the {name}"))
-    return told
+        compared.append(_compared(f"{name} memory", early, late, 1.1, "MiB", f"memory of the {name}"))
+        compared.append(_compared(f"{name} descriptors", early, late, 1.0, "", f"file descriptors of the {name}"))
+    return compared
 
 
 def measured() -> list[Sample]:
-    """Samples with the time a test took since the one before, in ms, and memory in MiB."""
+    """Return the samples, with the time of a test since the sample before, in ms, and the memory in MiB."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "samples.json")
         pytest("long", TESTS, limit=1200, BENCHMARK_SAMPLES=str(path), BENCHMARK_EVERY=str(EVERY))
         samples: list[Sample] = json.loads(path.read_text())
     for before, sample in itertools.pairwise(samples):
-        sample["time"] = (sample["at"] - before["at"]) / EVERY * 1e3
+        sample["time"] = (sample["clock"] - before["clock"]) / EVERY * 1e3
         sample["processor time"] = (sample["used"] - before["used"]) / EVERY * 1e3
     for sample in samples:
         for name in sample:
@@ -60,17 +60,17 @@ def measured() -> list[Sample]:
     return samples[1:]
 
 
-def _compared(name: str, early: list[Sample], late: list[Sample], limit: float, unit: str, what: str) -> Row:
-    # Of descriptors the most that are open at a time; other figures are disturbed by whatever the machine does.
+def _compared(name: str, early: list[Sample], late: list[Sample], limit: float, unit: str, quantity: str) -> Row:
+    # For descriptors, the most that are open at a time; other figures vary with the load of the host.
     middle = max if name.endswith("descriptors") else statistics.median
     first, last = (middle([sample[name] for sample in part]) for part in (early, late))
     ratio = last / first if first else 1.0
     measured = f"{ratio:.2f} times ({first:.4g} {unit}, then {last:.4g} {unit})".replace(" ,", ",").replace(" )", ")")
-    return Row(f"{WORK}: {what}", f"at most {limit:g} times", measured, ratio <= limit)
+    return Row(f"{WORK}: {quantity}", f"at most {limit:g} times", measured, ratio <= limit)
 
 
 def plot(samples: list[Sample]) -> str:
-    """Three panels, as an SVG that a browser shows and a diff can read."""
+    """Return three panels as an SVG that a browser shows and that is readable in a diff."""
     width, height, left, top = 860, 180, 60, 34
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{len(_PANELS) * (height + 60) + 10}" '

@@ -1,10 +1,10 @@
-"""What tests come to under torch's own harness, and under ``--adopt``: test by test, into docs/adopt-outcomes.tsv.
+"""Compares the outcomes of tests under torch's own harness and under ``--adopt``, in docs/adopt-outcomes.tsv.
 
-    python -m benchmarks.outcomes ours      # all of them: minutes
-    python -m benchmarks.outcomes theirs    # an hour on two idle cores; goes on where it was broken off
+    python -m benchmarks.outcomes ours      # all tests, in minutes
+    python -m benchmarks.outcomes theirs    # an hour on two idle cores; continues a run that was interrupted
     python -m benchmarks.outcomes table
 
-What a run has found so far is kept in build/outcomes/; ``--anew`` begins anew.
+The outcomes found so far are stored in build/outcomes/; ``--anew`` starts again.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ KEPT = HERE.parent / "build" / "outcomes"
 TABLE = HERE.parent / "docs" / "adopt-outcomes.tsv"
 SIDES = {"theirs": WITHOUT, "ours": ("--adopt", "--leaks=off")}
 
-#: Names the file that the plugin below writes to.
+#: The variable with the name of the file that the plugin below writes to.
 _WRITES = "BENCHMARK_OUTCOMES"
 
-#: Why ours differs from theirs. A difference that is not here has no explanation yet, and the table says so.
+#: Why the outcome under --adopt differs. The table marks a difference that is not listed here as not explained.
 STRICTER = {
-    "Spawned::test_dies_on_one_rank": "rank 1 died; torch looks at rank 0 only",
-    "Spawned::test_exits_on_one_rank": "rank 1 left by sys.exit(0) alone; torch looks at rank 0 only",
-    "Spawned::test_skips_on_one_rank": "only rank 0 skipped; torch looks at rank 0 only",
-    "NeverStarts::test_nothing_runs": "setUp started no process: nothing ran, which torch takes for well",
+    "Spawned::test_dies_on_one_rank": "rank 1 died; torch checks only rank 0",
+    "Spawned::test_exits_on_one_rank": "rank 1 left by sys.exit(0) alone; torch checks only rank 0",
+    "Spawned::test_skips_on_one_rank": "only rank 0 skipped; torch checks only rank 0",
+    "NeverStarts::test_nothing_runs": "setUp started no process, so nothing ran; torch accepts that",
     "Continuous::test_4_after_a_failure": "torch skips the rest of a class after a failure; here it gets a new world",
 }
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one test came to on one side."""
+    """The outcome of one test under one harness."""
 
     test: str
     outcome: str
@@ -56,8 +56,8 @@ class Outcome:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out what is known already."""
-    known = {one.test for one in read(Path(os.environ[_WRITES]))}
+    """Leave out the tests whose outcome is known already."""
+    known = {outcome.test for outcome in read(Path(os.environ[_WRITES]))}
     items[:] = [item for item in items if _name(item.nodeid) not in known]
 
 
@@ -65,15 +65,16 @@ _phases: dict[str, list[Any]] = {}
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """When a test is through, write a line."""
-    seen = _phases.setdefault(report.nodeid, [])
-    seen.append(report)
+    """Write a line when a test has ended."""
+    reports = _phases.setdefault(report.nodeid, [])
+    reports.append(report)
     if report.when == "teardown":
         del _phases[report.nodeid]
-        bad = [one for one in seen if one.outcome != "passed"]
-        outcome = "xfailed" if any(hasattr(one, "wasxfail") for one in bad) else bad[0].outcome if bad else "passed"
+        bad = [phase for phase in reports if phase.outcome != "passed"]
+        xfailed = any(hasattr(phase, "wasxfail") for phase in bad)
+        outcome = "xfailed" if xfailed else bad[0].outcome if bad else "passed"
         text = str(bad[0].longrepr)[-2000:] if bad else ""
-        line = [_name(report.nodeid), outcome, round(sum(one.duration for one in seen), 2), text]
+        line = [_name(report.nodeid), outcome, round(sum(phase.duration for phase in reports), 2), text]
         with open(os.environ[_WRITES], "a") as file:
             file.write(json.dumps(line) + "\n")
 
@@ -86,14 +87,14 @@ def _name(nodeid: str) -> str:
 
 
 def read(path: Path) -> Iterator[Outcome]:
-    """What a run has written so far."""
+    """Yield the outcomes that a run has written so far."""
     if path.exists():
         for line in path.read_text().splitlines():
             yield Outcome(*json.loads(line))
 
 
 def run(side: str, anew: bool) -> None:
-    """Run what is not known yet of all files, one pytest a file."""
+    """Run the tests of all files whose outcome is not known yet, with one pytest for each file."""
     KEPT.mkdir(parents=True, exist_ok=True)
     writes = KEPT / f"{side}.jsonl"
     if anew:
@@ -120,33 +121,33 @@ def run(side: str, anew: bool) -> None:
 
 
 def table() -> str:
-    """Both sides beside each other, written to docs/; returns the sum in words."""
-    theirs, ours = ({one.test: one for one in read(KEPT / f"{side}.jsonl")} for side in SIDES)
+    """Write both sides' outcomes to docs/; return the totals as a text."""
+    theirs, ours = ({outcome.test: outcome for outcome in read(KEPT / f"{side}.jsonl")} for side in SIDES)
     equal = differ = missing = 0
     with open(TABLE, "w", newline="") as file:
         rows = csv.writer(file, delimiter="\t", lineterminator="\n")
         rows.writerow(["test", "torch's harness", "--adopt", "why they differ"])
         for test in sorted(ours):
-            one, other = theirs.get(test), ours[test]
-            why = ""
-            if one is None:
+            torchs, adopted = theirs.get(test), ours[test]
+            reason = ""
+            if torchs is None:
                 missing += 1
-            elif one.outcome == other.outcome:
+            elif torchs.outcome == adopted.outcome:
                 equal += 1
             else:
                 differ += 1
-                why = STRICTER.get(test, "not explained")
-            rows.writerow([test, one.outcome if one else "not run", other.outcome, why])
+                reason = STRICTER.get(test, "not explained")
+            rows.writerow([test, torchs.outcome if torchs else "not run", adopted.outcome, reason])
     return f"{len(ours)} tests: {equal} alike, {differ} stricter, {missing} not run under torch's harness"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.outcomes", description=__doc__)
-    parser.add_argument("what", choices=[*SIDES, "table"])
-    parser.add_argument("--anew", action="store_true", help="forget what earlier runs have found")
+    parser.add_argument("step", choices=[*SIDES, "table"])
+    parser.add_argument("--anew", action="store_true", help="forget the outcomes of earlier runs")
     options = parser.parse_args()
-    if options.what != "table":
-        run(options.what, options.anew)
+    if options.step != "table":
+        run(options.step, options.anew)
     print(table())
     return 0
 

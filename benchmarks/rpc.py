@@ -1,4 +1,4 @@
-"""4 ranks with an RPC agent: start, one call to a neighbour, shutdown, in processes of their own for every test."""
+"""4 ranks with an RPC agent: start, one call to a neighbour, shutdown, in new processes for every test."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from benchmarks.measure import WITHOUT, Row, Times, median, median_ratio, paired, pytest
 
 TESTS = 200
-NOISE = 1.05  # the same file, run twice, differs by as much
+NOISE = 1.05  # two runs of the same file differ by as much
 COLLECTION = 0.050
 
 
@@ -19,14 +19,18 @@ def rows() -> list[Row]:
     rounds = paired(9, run, lambda: run(*WITHOUT))
     ratio = median_ratio(rounds, 0, 1)
     slower = median(
-        [(one.collection - other.collection,) for one, other in zip(seen[::2], seen[1::2], strict=True)], 0
+        [
+            (with_plugin.collection - without.collection,)
+            for with_plugin, without in zip(seen[::2], seen[1::2], strict=True)
+        ],
+        0,
     )
-    told = f"{median(rounds, 0) * 1e3:.0f} ms against {median(rounds, 1) * 1e3:.0f} ms"
+    figures = f"{median(rounds, 0) * 1e3:.0f} ms against {median(rounds, 1) * 1e3:.0f} ms"
     return [
         Row(
             f"{TESTS} single-process tests, with the plugin against without",
             f"no slower (at most {NOISE:g} times)",
-            f"{ratio:.2f} times ({told})",
+            f"{ratio:.2f} times ({figures})",
             ratio <= NOISE,
         ),
         Row(

@@ -1,4 +1,4 @@
-"""A pytest plugin: when a rank is in time.sleep() during a test. Tells sleeping apart from work."""
+"""A pytest plugin that records when a rank is in time.sleep() during a test, to distinguish sleep from work."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from pathlib import Path
 
 import pytest
 
-#: Names the file that ranks write to.
+#: The variable with the name of the file that ranks write to.
 WRITES = "BENCHMARK_SLEEPS"
 
 
 @pytest.fixture(autouse=True)
 def sleeping(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Note every sleep of this process, on whichever thread."""
+    """Record every sleep of this process, on all threads."""
     spans: list[tuple[float, float]] = []
     sleep = time.sleep
 
-    def noted(seconds: float) -> None:
+    def recorded(seconds: float) -> None:
         began = time.monotonic()
         try:
             sleep(seconds)
         finally:
             spans.append((began, time.monotonic()))
 
-    time.sleep = noted
+    time.sleep = recorded
     try:
         yield
     finally:
@@ -39,11 +39,11 @@ def sleeping(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def slept(path: Path) -> float:
-    """Seconds during which some rank of a test slept, over all tests."""
+    """Return the seconds during which some rank of a test slept, summed over all tests."""
     spans: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for line in path.read_text().splitlines() if path.exists() else ():
-        nodeid, some = json.loads(line)
-        spans[nodeid] += [(began, ended) for began, ended in some]
+        nodeid, slept_spans = json.loads(line)
+        spans[nodeid] += [(began, ended) for began, ended in slept_spans]
     return sum(map(_covered, spans.values()))
 
 

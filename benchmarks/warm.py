@@ -1,4 +1,4 @@
-"""The same work in a world that serves one test after another."""
+"""Measures the same work in a world that serves many tests."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def rows() -> list[Row]:
         lambda: pytest("group", MANY).loop,
         lambda: floor("again", 4, MANY),
     )
-    each = median([((many - few) / (MANY - FEW),) for _, few, many, _ in rounds], 0)
+    one_more = median([((many - few) / (MANY - FEW),) for _, few, many, _ in rounds], 0)
     bare = median(rounds, 3)
-    told = f"{each * 1e3:.1f} ms, where its all_reduce and a barrier take {bare * 1e3:.1f} ms in bare forks"
+    figures = f"{one_more * 1e3:.1f} ms, where its all_reduce and a barrier take {bare * 1e3:.1f} ms in bare forks"
     return [
-        Row(f"{WORK}, one more test", "at most 5 ms", told, each <= 0.005),
+        Row(f"{WORK}, one more test", "at most 5 ms", figures, one_more <= 0.005),
         faster(
             f"{WORK}, a class of {FEW} with start and end, against torch's MultiProcContinuousTest",
             1,

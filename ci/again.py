@@ -1,8 +1,8 @@
 """Run the same tests again and again: an outcome that changes from one run to the next is a finding.
 
-    python ci/again.py TIMES FOLDER [what goes to pytest ...]
+    python ci/again.py TIMES FOLDER [pytest's arguments ...]
 
-Keeps each run's file and what it printed in FOLDER. Ends with 1 if a run was not green or an outcome changed.
+Keeps each run's file and output in FOLDER. Exits with 1 if a run was not green or an outcome changed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main(times: int, folder: Path, arguments: list[str]) -> int:
 
 
 def _once(stem: Path, arguments: list[str]) -> tuple[int, dict[str, str]]:
-    """Run once; the exit code, and the outcome of each multi-rank test."""
+    """Run once; return the exit code and the outcome of each multi-rank test."""
     run = stem.with_suffix(".jsonl")
     with stem.with_suffix(".txt").open("w") as printed:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""One file in torch's way, unedited under --adopt, and with other import lines on everyrank.testcase."""
+"""One file in torch's style, unedited under --adopt, and with other import lines on everyrank.testcase."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.inner import Inner, Project
 
 SAMPLE = Path(__file__).parent / "samples" / "torch_style.py"
 
-#: test -> what it comes to. Under torch's own harness those marked # are green: nobody looks at ranks but the first.
+#: test -> its outcome. Those marked # are green under torch's own harness, which checks only the first rank.
 OUTCOMES = {
     "Spawned::test_all_reduce": "passed",
     "Spawned::test_what_a_rank_has": "passed",
@@ -30,7 +30,7 @@ OUTCOMES = {
     "FailsInSetUp::test_not_reached": "failed",
     "TearsDownLast::test_all_end": "passed",
     "TearsDownLast::test_all_skip": "skipped",
-    "WaitsForWhoSkips::test_waits_for_ever": "failed",
+    "WaitsForASkip::test_waits_for_ever": "failed",
     "LeavesInRun::test_has_a_group": "passed",
     "LeavesInRun::test_fails": "failed",
     "Base::test_gathers_size_1_float32": "passed",
@@ -48,7 +48,7 @@ OUTCOMES = {
     "Calls::test_group_of_its_own": "passed",
 }
 
-#: What depends on the machine.
+#: Tests whose outcome depends on the machine.
 NEEDS = {"Spawned::test_needs_gpus", "Base::test_needs_nccl"}
 
 
@@ -56,7 +56,7 @@ FILES = ("test_unedited.py", "test_imports.py")
 
 
 def by_other_imports(text: str = "") -> str:
-    """The sample, or another text, with its import lines changed, and nothing else."""
+    """Return the sample, or another text, with only its import lines changed."""
     torchs = r"from torch\.testing\._internal[\w.]* import"
     return re.sub(torchs, "from everyrank.testcase import", text or SAMPLE.read_text())
 
@@ -70,10 +70,10 @@ def inner(module_project: Project) -> Inner:
 
 @pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("test", OUTCOMES)
-def test_a_test_comes_to_what_it_should(inner: Inner, file: str, test: str) -> None:
-    told = inner.tests[f"{file}::{test}"]
+def test_a_test_has_its_outcome(inner: Inner, file: str, test: str) -> None:
+    result = inner.tests[f"{file}::{test}"]
     wanted = {OUTCOMES[test], "passed"} if test in NEEDS else {OUTCOMES[test]}
-    assert told.outcome in wanted, told.text
+    assert result.outcome in wanted, result.text
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -81,48 +81,47 @@ def test_every_test_of_the_file_is_in_the_table(inner: Inner, file: str) -> None
     assert {nodeid.split("::", 1)[1] for nodeid in inner.tests if nodeid.startswith(file)} == set(OUTCOMES)
 
 
-def test_the_run_says_how_many_tests_it_has_adopted(inner: Inner) -> None:
+def test_the_run_reports_how_many_tests_it_adopted(inner: Inner) -> None:
     assert f"everyrank: adopted {len(OUTCOMES)} tests of torch's classes" in inner.out
 
 
 @pytest.mark.parametrize("file", FILES)
-class TestWhatIsTold:
+class TestMessages:
     def text(self, inner: Inner, file: str, test: str) -> str:
-        told = inner.tests[f"{file}::{test}"]
-        return told.text
+        return inner.tests[f"{file}::{test}"].text
 
     def test_a_rank_that_dies(self, inner: Inner, file: str) -> None:
-        told = self.text(inner, file, "Spawned::test_dies_on_one_rank")
-        assert "rank 1 of 3 left without a record (exit code 3) in call" in told
-        assert "ranks 0,2: passed" in told
+        text = self.text(inner, file, "Spawned::test_dies_on_one_rank")
+        assert "rank 1 of 3 left without a record (exit code 3) in call" in text
+        assert "ranks 0,2: passed" in text
 
     def test_a_rank_that_exits_alone(self, inner: Inner, file: str) -> None:
-        told = self.text(inner, file, "Spawned::test_exits_on_one_rank")
-        assert "rank 1 of 3 failed first" in told
-        assert "SystemExit: 0" in told
+        text = self.text(inner, file, "Spawned::test_exits_on_one_rank")
+        assert "rank 1 of 3 failed first" in text
+        assert "SystemExit: 0" in text
 
     def test_a_failure_has_its_own_traceback(self, inner: Inner, file: str) -> None:
-        told = self.text(inner, file, "Spawned::test_fails_on_one_rank")
-        assert "self.assertNotEqual(self.rank, 1)" in told
-        assert "rank 1 of 3 failed first" in told
+        text = self.text(inner, file, "Spawned::test_fails_on_one_rank")
+        assert "self.assertNotEqual(self.rank, 1)" in text
+        assert "rank 1 of 3 failed first" in text
 
     def test_a_skip_on_one_rank(self, inner: Inner, file: str) -> None:
-        told = self.text(inner, file, "Spawned::test_skips_on_one_rank")
-        assert "ranks disagree: only some of them skipped" in told
-        assert "rank 0 skipped: " in told
+        text = self.text(inner, file, "Spawned::test_skips_on_one_rank")
+        assert "ranks disagree: only some of them skipped" in text
+        assert "rank 0 skipped: " in text
 
     def test_a_rank_that_waits_for_one_that_has_skipped(self, inner: Inner, file: str) -> None:
-        told = self.text(inner, file, "WaitsForWhoSkips::test_waits_for_ever")
-        assert "rank 1 skipped: rank 0 is waiting" in told
-        assert "rank 0: waiting in barrier" in told
+        text = self.text(inner, file, "WaitsForASkip::test_waits_for_ever")
+        assert "rank 1 skipped: rank 0 is waiting" in text
+        assert "rank 0: waiting in barrier" in text
 
     def test_a_setup_that_starts_nothing(self, inner: Inner, file: str) -> None:
         assert "setUp started no processes" in self.text(inner, file, "NeverStarts::test_nothing_runs")
 
     def test_a_setup_that_fails(self, inner: Inner, file: str) -> None:
-        told = self.text(inner, file, "FailsInSetUp::test_not_reached")
-        assert "ValueError: setUp fails" in told
-        assert "rank 0 of 4 failed first" in told
+        text = self.text(inner, file, "FailsInSetUp::test_not_reached")
+        assert "ValueError: setUp fails" in text
+        assert "rank 0 of 4 failed first" in text
 
     def test_the_reason_of_a_skip(self, inner: Inner, file: str) -> None:
         assert "on all ranks" in self.text(inner, file, "Spawned::test_skips")
@@ -130,13 +129,13 @@ class TestWhatIsTold:
 
 
 def test_no_temporary_file_is_left(inner: Inner, module_project: Project) -> None:
-    others = ("pytest-of-", "torchinductor_")  # pytest's own, and a cache that torch makes when it is imported
+    others = ("pytest-of-", "torchinductor_")  # pytest's own folder, and a cache that torch creates at import
     assert [path.name for path in module_project.temp.iterdir() if not path.name.startswith(others)] == []
 
 
 def test_only_tests_that_fail_leave_something_behind(inner: Inner) -> None:
-    told = {one["nodeid"] for one in inner.warnings if one["warning"] == "LeakWarning"}
-    assert {nodeid.split("::", 1)[1] for nodeid in told} <= {"LeavesInRun::test_fails"}
+    leaking = {warning["nodeid"] for warning in inner.warnings if warning["warning"] == "LeakWarning"}
+    assert {nodeid.split("::", 1)[1] for nodeid in leaking} <= {"LeavesInRun::test_fails"}
 
 
 def test_the_ini_key_adopts_too(project: Project) -> None:
@@ -178,7 +177,7 @@ STUCK = """
 """
 
 
-def test_the_deadline_is_the_one_of_the_test_case(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_deadline_is_that_of_the_test_case(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "2")
     project.write("test_unedited.py", STUCK)
     project.write("test_imports.py", by_other_imports(STUCK))
@@ -193,7 +192,7 @@ def test_workers_of_xdist_adopt_too(project: Project) -> None:
     project.write("test_unedited.py", SAMPLE.read_text())
     inner = project.run("--adopt", "-n", "2", "-k", "OnMesh or Continuous")
     wanted = {name: outcome for name, outcome in OUTCOMES.items() if name.startswith(("OnMesh", "Continuous"))}
-    # A class whose tests go to several workers has a world in each.
+    # A class whose tests run in several workers has a world in each.
     del wanted["Continuous::test_2_in_the_same_process"]
-    found = {nodeid.split("::", 1)[1]: told.outcome for nodeid, told in inner.tests.items()}
+    found = {nodeid.split("::", 1)[1]: result.outcome for nodeid, result in inner.tests.items()}
     assert {name: found[name] for name in wanted} == wanted

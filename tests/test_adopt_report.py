@@ -1,4 +1,4 @@
-"""``everyrank adopt-report``: what --adopt would do, without running anything."""
+"""``everyrank adopt-report``: lists what --adopt would do, without running a test."""
 
 from __future__ import annotations
 
@@ -107,35 +107,35 @@ LINES = [
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line.split(":")[2] if "::" in line else "sum")
-def test_every_class_is_told_of(lines: list[str], line: str) -> None:
+def test_every_class_is_listed(lines: list[str], line: str) -> None:
     assert line in lines, "\n".join(lines)
 
 
-def test_nothing_else_is_told(lines: list[str]) -> None:
+def test_nothing_else_is_listed(lines: list[str]) -> None:
     assert len(lines) == len(LINES)
 
 
-def test_each_test_has_a_line_where_that_is_asked_for(project: Project) -> None:
+def test_each_test_has_a_line_if_asked_for(project: Project) -> None:
     project.write("test_theirs.py", SOURCE)
     done = report(project, "-v", "test_theirs.py", "-k", "Spawned")
     assert "adopted  test_theirs.py::Spawned::test_1: a world of 3" in done.stdout
     assert done.stdout.count("\n") == 4
 
 
-def test_a_file_that_cannot_be_collected_is_told(project: Project) -> None:
+def test_a_file_that_cannot_be_collected_is_reported(project: Project) -> None:
     project.write("test_theirs.py", "import no_such_module\n")
     done = report(project, "test_theirs.py")
     assert done.returncode != 0
     assert "no_such_module" in done.stderr
 
 
-def test_help_tells_the_usage(project: Project) -> None:
+def test_help_prints_the_usage(project: Project) -> None:
     done = report(project, "--help")
     assert done.returncode == 0
     assert done.stdout.startswith("usage: everyrank adopt-report [PATH ...]")
 
 
-def test_what_is_not_adopted_runs_as_without_the_option(project: Project) -> None:
+def test_tests_that_are_not_adopted_run_as_without_the_option(project: Project) -> None:
     project.write(
         "test_theirs.py",
         """

@@ -1,4 +1,4 @@
-"""A few of the tests that torch ships, as they are: what they come to, and what they leave behind."""
+"""A few tests that torch ships, unedited: their outcomes and their leaks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CLEAN = (
     "TensorPipeRemoteModuleTest::test_forward_async",
 )
 
-#: test -> some of what it leaves. docs/adopt.md has all of them, and says why.
+#: test -> one of its leaks. docs/adopt.md lists all of them, with the reasons.
 LEAVES = {
     "TensorPipeDistAutogradTest::test_backward_unused_send_function": "ranks 0-3 left a thread:",
     "TensorPipeDistAutogradTest::test_clean_context_during_backward": "ranks 0-3 left a process group: ProcessGroup",
@@ -35,17 +35,17 @@ LEAVES = {
 @pytest.fixture(scope="module")
 def inner(module_project: Project) -> Inner:
     file = module_project.write("test_torchs_rpc.py", TESTS)
-    return module_project.run("--adopt", "--leaks=fail", *(f"{file.name}::{one}" for one in (*CLEAN, *LEAVES)))
+    return module_project.run("--adopt", "--leaks=fail", *(f"{file.name}::{test}" for test in (*CLEAN, *LEAVES)))
 
 
 @pytest.mark.parametrize("test", CLEAN)
-def test_a_test_that_cleans_up_is_not_told_to_leave_something(inner: Inner, test: str) -> None:
-    told = inner.tests[f"test_torchs_rpc.py::{test}"]
-    assert told.outcome == "passed", told.text
+def test_a_test_that_cleans_up_has_no_leak(inner: Inner, test: str) -> None:
+    result = inner.tests[f"test_torchs_rpc.py::{test}"]
+    assert result.outcome == "passed", result.text
 
 
 @pytest.mark.parametrize("test", LEAVES)
-def test_what_a_test_of_torchs_leaves_is_told(inner: Inner, test: str) -> None:
-    told = inner.tests[f"test_torchs_rpc.py::{test}"]
-    assert "the test left something behind" in told.text
-    assert LEAVES[test] in told.text
+def test_leaks_of_torchs_tests_are_reported(inner: Inner, test: str) -> None:
+    result = inner.tests[f"test_torchs_rpc.py::{test}"]
+    assert "the test left something behind" in result.text
+    assert LEAVES[test] in result.text

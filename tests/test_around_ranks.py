@@ -1,4 +1,4 @@
-"""What stands around multi-rank tests in a run: selection, stopping, reports, xdist, timeouts, other tests."""
+"""Multi-rank tests within a run: selection, stopping, reports, xdist, timeouts, other tests."""
 
 from __future__ import annotations
 
@@ -90,13 +90,13 @@ class TestPlainRun:
         assert "rank 1 of 2 failed first, in call" in str(failure.text)
         assert "assert world.rank == 0" in str(failure.text)
 
-    def test_junit_has_what_the_ranks_printed_and_how_long_they_took(self, ran: tuple[Project, Inner]) -> None:
+    def test_junit_has_the_time_of_the_ranks(self, ran: tuple[Project, Inner]) -> None:
         assert float(self.cases(ran[1])["test_passes"].attrib["time"]) > 0
 
     def cases(self, inner: Inner) -> dict[str, ElementTree.Element]:
         found = list(ElementTree.parse(inner.folder / "junit.xml").iter("testcase"))
-        assert len(found) == len({one.attrib["name"] for one in found})
-        return {one.attrib["name"]: one for one in found}
+        assert len(found) == len({case.attrib["name"] for case in found})
+        return {case.attrib["name"]: case for case in found}
 
     @pytest.mark.parametrize("when", ["setup", "call", "teardown"])
     def test_durations_name_each_phase(self, ran: tuple[Project, Inner], when: str) -> None:
@@ -111,7 +111,7 @@ class TestPlainRun:
         assert "2 failed, 4 passed" in ran[1].out
 
     def test_processes_are_started(self, ran: tuple[Project, Inner]) -> None:
-        """The ear works that the tests of what starts no process rely on."""
+        """The audit works that the tests of runs without processes rely on."""
         assert {"controller", "zygote"} <= set(lines(ran[0], "started"))
 
 
@@ -125,7 +125,7 @@ def test_maxfail_counts_a_test_once(project: Project) -> None:
     assert list(inner.outcomes())[-1] == "test_fails_too"
 
 
-def test_last_failed_runs_what_failed_on_any_rank(project: Project) -> None:
+def test_last_failed_runs_tests_that_failed_on_any_rank(project: Project) -> None:
     mixed(project).run("-p", "cacheprovider")
     assert set(project.run("-p", "cacheprovider", "--lf").outcomes()) == {"test_fails", "test_fails_too"}
 
@@ -192,8 +192,8 @@ def test_live_output_bears_its_rank_on_each_line(project: Project) -> None:
     assert "first" not in inner.out.replace("[rank 0] first", "").replace("[rank 1] first", "")
 
 
-@pytest.mark.parametrize("how", [["-n2"], ["-n2", "--dist=loadgroup"], ["-n1", "--dist=loadscope"]])
-def test_xdist_runs_worlds_in_its_workers(project: Project, how: list[str]) -> None:
+@pytest.mark.parametrize("options", [["-n2"], ["-n2", "--dist=loadgroup"], ["-n1", "--dist=loadscope"]])
+def test_xdist_runs_worlds_in_its_workers(project: Project, options: list[str]) -> None:
     project.write(
         "test_spread.py",
         """
@@ -221,7 +221,7 @@ def test_xdist_runs_worlds_in_its_workers(project: Project, how: list[str]) -> N
             assert world.rank == 0
         """,
     )
-    inner = project.run(*how)
+    inner = project.run(*options)
     outcomes = {name.split("@")[0]: outcome for name, outcome in inner.outcomes().items()}
     assert outcomes == {
         **{f"test_grouped[{number}]": "passed" for number in range(4)},
@@ -231,8 +231,8 @@ def test_xdist_runs_worlds_in_its_workers(project: Project, how: list[str]) -> N
         "test_fails": "failed",
     }
     assert "rank 1 of 2 failed first, in call" in inner.out
-    # Whether a group keeps to one worker is xdist's affair (pytest-xdist#1386: not with pytest 9.2).
-    workers = {told.properties["worker"] for name, told in inner.tests.items() if "grouped" in name}
+    # xdist decides whether a group stays on one worker (pytest-xdist#1386: it does not with pytest 9.2).
+    workers = {result.properties["worker"] for name, result in inner.tests.items() if "grouped" in name}
     assert workers <= {"gw0", "gw1"}
 
 
@@ -301,9 +301,9 @@ class TestTimeouts:
         ],
     )
     def test_the_nearest_deadline_ends_the_world(self, inner: Inner, name: str, seconds: str, source: str) -> None:
-        told = inner[name]
-        assert told.outcome == "failed"
-        assert f"missed its deadline of {seconds} s ({source}): rank 1 had not finished" in told.text
+        result = inner[name]
+        assert result.outcome == "failed"
+        assert f"missed its deadline of {seconds} s ({source}): rank 1 had not finished" in result.text
 
     @pytest.mark.parametrize("name", ["test_slow_setup_does_not_count", "test_next", "test_single"])
     def test_others_pass(self, inner: Inner, name: str) -> None:

@@ -1,4 +1,4 @@
-"""A subject that is approximate by design: within its bound it is told as such, never as a pass."""
+"""A subject that is approximate by design: within its bound its outcome is approximate, never a pass."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ def inner(module_project: Project) -> Inner:
     ],
 )
 def test_a_bound(inner: Inner, test: str, outcome: str, kind: str) -> None:
-    told = inner[test]
-    assert (told.outcome, told.properties["outcome"]) == (outcome, kind), told.text
+    result = inner[test]
+    assert (result.outcome, result.properties["outcome"]) == (outcome, kind), result.text
 
 
-def test_a_bound_that_doing_nothing_keeps_proves_nothing(inner: Inner) -> None:
+def test_a_bound_wider_than_every_step_proves_nothing(inner: Inner) -> None:
     assert "no step moved the reference by more than the bound, 1e+06" in inner[f"test_nothing{_MEAN}"].text
 
 

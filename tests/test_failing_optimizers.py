@@ -1,4 +1,4 @@
-"""Failing optimizers fail where, when and with what they were told, and are SGD otherwise."""
+"""Failing optimizers fail on the chosen process and step, with the chosen error, and are SGD otherwise."""
 
 from __future__ import annotations
 
@@ -122,5 +122,5 @@ def test_fails_on_one_worker_only_by_its_name_or_its_id(rpc_agent: Any, world: A
     if world.rank:
         return
     for only in ("worker1", 1):
-        told = [rpc.rpc_sync(f"worker{rank}", _step_here, (only,)) for rank in range(3)]
-        assert told == ["stepped", "failed", "stepped"]
+        outcomes = [rpc.rpc_sync(f"worker{rank}", _step_here, (only,)) for rank in range(3)]
+        assert outcomes == ["stepped", "failed", "stepped"]

@@ -1,4 +1,4 @@
-"""Everything that pytest does goes on working in the ranks: fixtures, parameters, captures, classes, asserts."""
+"""All of pytest's features work in the ranks: fixtures, parameters, captures, classes, asserts."""
 
 from __future__ import annotations
 
@@ -101,9 +101,9 @@ SOURCE = """
             value = 3
         return Local
 
-    @pytest.mark.parametrize("what", [lambda: 3, make_local()().value.__int__], ids=["lambda", "method"])
-    def test_lambda(what):
-        assert what() == 3
+    @pytest.mark.parametrize("function", [lambda: 3, make_local()().value.__int__], ids=["lambda", "method"])
+    def test_lambda(function):
+        assert function() == 3
 
     @pytest.mark.parametrize("cls", [make_local()])
     def test_local_class(cls):
@@ -166,7 +166,7 @@ SOURCE = """
             assert world.size == 4
 
 
-    # --- telling
+    # --- reports
 
     def test_assertion_rewriting(world):
         numbers = {"left": [1, 2, world.rank + 5], "right": "text"}
@@ -181,8 +181,8 @@ SOURCE = """
         record_property("speed", 12)
 
     def test_warning(world):
-        warnings.warn("told by every rank", UserWarning)
-        warnings.warn(f"told by rank {world.rank}", DeprecationWarning)
+        warnings.warn("from every rank", UserWarning)
+        warnings.warn(f"from rank {world.rank}", DeprecationWarning)
 
     @pytest.mark.filterwarnings("error:mine")
     def test_filterwarnings(world):
@@ -242,7 +242,7 @@ def noted(inner: Inner, name: str, rank: int) -> list[str]:
 
 @pytest.mark.parametrize("name", GREEN)
 def test_it_works_in_ranks(inner: Inner, name: str) -> None:
-    """The assertions are in the inner test, where a rank makes them."""
+    """The inner test makes the assertions, on its ranks."""
     assert inner[name].outcome == "passed", inner[name].text
 
 
@@ -252,7 +252,7 @@ def test_nothing_else_failed(inner: Inner) -> None:
 
 @pytest.mark.parametrize("rank", [0, 1])
 class TestScopes:
-    """A wider fixture lives once per rank, for as long as its world serves its scope."""
+    """A wider fixture exists once on each rank, as long as its world serves its scope."""
 
     def test_a_class_fixture_ends_with_its_class(self, inner: Inner, rank: int) -> None:
         assert noted(inner, "class", rank) == ["down after ['first', 'second']"]
@@ -289,7 +289,7 @@ def test_a_failed_assert_of_a_conftest_helper_is_introspected(inner: Inner) -> N
     assert "on ranks 0,1" in text
 
 
-def test_output_is_told_once_with_its_ranks(inner: Inner) -> None:
+def test_output_is_shown_once_with_its_ranks(inner: Inner) -> None:
     sections = inner["test_output"].sections
     assert sections["Captured stdout call, all 2 ranks"] == "the same on all\n"
     assert sections["Captured stderr call, rank 0"] == "only here 0\n"
@@ -302,10 +302,10 @@ def test_properties_are_recorded(inner: Inner) -> None:
     assert inner["test_property"].properties["rank"] == 0
 
 
-def test_a_warning_of_all_ranks_is_told_once(inner: Inner) -> None:
-    ours = [one for one in inner.warnings if one["nodeid"].endswith("test_warning")]
-    assert [(one["warning"], one["text"]) for one in ours] == [
-        ("UserWarning", "told by every rank"),
-        ("DeprecationWarning", "told by rank 0"),
-        ("DeprecationWarning", "told by rank 1"),
+def test_a_warning_of_all_ranks_is_reported_once(inner: Inner) -> None:
+    warnings = [warning for warning in inner.warnings if warning["nodeid"].endswith("test_warning")]
+    assert [(warning["warning"], warning["text"]) for warning in warnings] == [
+        ("UserWarning", "from every rank"),
+        ("DeprecationWarning", "from rank 0"),
+        ("DeprecationWarning", "from rank 1"),
     ]

@@ -1,4 +1,4 @@
-"""What a test changed on a rank, what it left open, and the line that it came from; and the mark ``leaks``."""
+"""The report of what a test changed or left open on a rank, with the line that did it; and the mark ``leaks``."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ SOURCE = """
     def test_folder(world, tmp_path):
         os.chdir("/")
 
-    # --- what is none
+    # --- no leaks
 
     @world_of_2
     def test_clean(world, tmp_path, monkeypatch):
@@ -126,7 +126,7 @@ def line(comment: str) -> int:
     return next(number for number, text in enumerate(SOURCE.splitlines(), 1) if text.endswith(f"# {comment}"))
 
 
-#: test -> how its leak is told; ``...`` stands for what differs from run to run.
+#: test -> the report of its leak; ``...`` stands for parts that differ from run to run.
 LEAKS = {
     "test_thread": f"ranks 0,1 left a thread: for ever, started at test_inner.py:{line('thread')}",
     "test_program": f"rank 1 left a child process: ...: sleep 1000, started at test_inner.py:{line('program')}",
@@ -160,22 +160,22 @@ def ran(module_project: Project) -> Inner:
 
 
 @pytest.mark.parametrize("test", LEAKS)
-def test_a_leak_is_told_with_where_it_came_from(ran: Inner, test: str) -> None:
+def test_a_leak_is_reported_with_the_line_that_made_it(ran: Inner, test: str) -> None:
     assert ran[test].outcome == "passed"
-    told = ran[test].sections["left behind"]
-    at = 0
+    text = ran[test].sections["left behind"]
+    end = 0
     for part in LEAKS[test].split("..."):
-        assert part in told[at:], told
-        at = told.index(part, at) + len(part)
+        assert part in text[end:], text
+        end = text.index(part, end) + len(part)
 
 
 @pytest.mark.parametrize("test", ["test_clean", "test_wide"])
-def test_what_was_put_back_is_no_leak(ran: Inner, test: str) -> None:
+def test_a_change_that_was_undone_is_no_leak(ran: Inner, test: str) -> None:
     assert ran[test].outcome == "passed"
     assert "left behind" not in ran[test].sections
 
 
-def test_an_open_temporary_file_is_told_once(project: Project) -> None:
+def test_an_open_temporary_file_is_reported_once(project: Project) -> None:
     project.write(
         "test_inner.py",
         """
@@ -186,15 +186,15 @@ def test_an_open_temporary_file_is_told_once(project: Project) -> None:
             kept.append(tempfile.NamedTemporaryFile())
         """,
     )
-    told = project.run()["test_open"].sections["left behind"].splitlines()
-    assert len(told) == 2  # one a rank
-    assert all("left a file descriptor: " in one and "opened at test_inner.py:6" in one for one in told)
+    leaks = project.run()["test_open"].sections["left behind"].splitlines()
+    assert len(leaks) == 2  # one of each rank
+    assert all("left a file descriptor: " in leak and "opened at test_inner.py:6" in leak for leak in leaks)
 
 
 GPU = """
     import pytest, torch
 
-    #: What a GPU would tell, without one.
+    #: Stands in for a GPU.
     allocated = {0: 0, 1: 1000}
     torch.cuda.is_initialized = lambda: True
     torch.cuda.device_count = lambda: len(allocated)
@@ -253,7 +253,7 @@ MARKED = """
 """
 
 
-def test_the_mark_goes_before_the_option(project: Project) -> None:
+def test_the_mark_overrides_the_option(project: Project) -> None:
     project.write("test_inner.py", MARKED)
     inner = project.run("--leaks=fail")
     assert inner.outcomes() == {

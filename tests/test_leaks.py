@@ -1,4 +1,4 @@
-"""What a test leaves behind on a rank: reported by kind and rank, failed where asked, never a false alarm."""
+"""Leaks of a test on a rank: reported by kind and rank, a failure if asked for, and never a false alarm."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ SOURCE = """
             kept.append(multiprocessing.shared_memory.SharedMemory(create=True, size=64))
             multiprocessing.resource_tracker.unregister(kept[0]._name, "shared_memory")
 
-    # --- what is none
+    # --- no leaks
 
     @world_of_2
     def test_clean(process_group, tmp_path):
@@ -88,7 +88,7 @@ SOURCE = """
 
     @world_of_2
     def test_clean_foreign_thread(rpc_agent, world):
-        # A thread of the agent's, of which Python keeps a note for ever.
+        # A thread of the agent, which Python lists for ever.
         assert rpc.rpc_sync(f"worker{1 - world.rank}", name_of_this_thread).startswith("Dummy-")
 
     @world_of_2
@@ -122,7 +122,7 @@ SOURCE = """
         assert world.rank == 0
 """
 
-#: test -> how its leak is told.
+#: test -> the report of its leak.
 LEAKS = {
     "test_child": "rank 1 left a child process: pid",
     "test_child_in_its_own_session": "left a child process: pid",
@@ -148,7 +148,7 @@ CLEAN = [
 def ran(project: Project, leaks: str) -> Inner:
     project.write("test_inner.py", SOURCE)
     inner = project.run("--fresh-worlds", f"--leaks={leaks}")
-    # Shared memory outlives its process, as it is meant to there; not these tests.
+    # Shared memory is meant to outlive its process, but not these tests.
     for name in re.findall(r"psm_\w+", inner.out):
         Path("/dev/shm", name).unlink(missing_ok=True)
     return inner
@@ -166,9 +166,9 @@ def failing(module_project: Project) -> Inner:
 
 def leak_warnings(inner: Inner, test: str) -> list[str]:
     return [
-        one["text"]
-        for one in inner.warnings
-        if one["warning"] == "LeakWarning" and one["nodeid"].endswith("::" + test)
+        warning["text"]
+        for warning in inner.warnings
+        if warning["warning"] == "LeakWarning" and warning["nodeid"].endswith("::" + test)
     ]
 
 
@@ -181,36 +181,38 @@ def test_a_leak_is_reported_and_the_test_passes(reporting: Inner, test: str) -> 
 
 
 @pytest.mark.parametrize("test", LEAKS)
-def test_a_leak_is_an_error_where_asked(failing: Inner, test: str) -> None:
+def test_a_leak_is_an_error_if_asked_for(failing: Inner, test: str) -> None:
     assert failing[test].outcome == "error"
     assert "the test left something behind" in failing[test].text
     assert LEAKS[test] in failing[test].text
 
 
 @pytest.mark.parametrize("test", CLEAN)
-def test_what_was_there_before_or_is_gone_after_is_no_leak(reporting: Inner, failing: Inner, test: str) -> None:
+def test_things_that_existed_before_or_are_gone_afterwards_are_no_leaks(
+    reporting: Inner, failing: Inner, test: str
+) -> None:
     assert leak_warnings(reporting, test) == []
     assert failing[test].outcome == "passed"
 
 
-def test_what_an_agent_holds_is_told_with_it(reporting: Inner) -> None:
-    """An agent that is left holds a hundred sockets and pipes, and is one leak."""
+def test_an_agent_is_one_leak_with_all_that_it_holds(reporting: Inner) -> None:
+    """An agent holds a hundred sockets and pipes."""
     assert len(leak_warnings(reporting, "test_own_rpc_agent")) == 1
 
 
 def test_a_failure_is_not_hidden_by_a_leak(failing: Inner) -> None:
-    told = failing["test_fails_and_leaks"]
-    assert told.outcome == "failed"
-    assert "rank 1 of 2 failed first" in told.text
-    assert "ranks 0,1 left a thread: for ever" in told.sections["left behind"]
+    result = failing["test_fails_and_leaks"]
+    assert result.outcome == "failed"
+    assert "rank 1 of 2 failed first" in result.text
+    assert "ranks 0,1 left a thread: for ever" in result.sections["left behind"]
 
 
 def test_an_orphan_of_a_rank_is_ended_with_its_world(reporting: Inner) -> None:
-    """That it is gone is checked by every inner run."""
+    """Every inner run checks that no process is left."""
     assert reporting["test_orphaned_grandchild"].outcome == "passed"
 
 
-def test_leaks_can_be_left_alone(project: Project) -> None:
+def test_leaks_can_be_ignored(project: Project) -> None:
     project.write(
         "test_inner.py",
         """

@@ -1,4 +1,4 @@
-"""A test that failed leaves much behind that it would have put away: told in a line or two, after its failure."""
+"""A test that failed leaves much behind that it would have cleaned up: reported briefly, after its failure."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def line(comment: str) -> int:
 
 GROUP = f"a process group: ProcessGroup '0' of 2 ranks, made at test_inner.py:{line('group')}"
 
-#: test -> all that is told of what it left.
+#: test -> the whole report of its leaks.
 BRIEF = {
     "test_fails_on_one_rank": f"rank 1 left when it failed: {GROUP}",
     "test_fails_on_all_ranks": "ranks 0,1 left when they failed: a process group, a thread, 2 file descriptors",
@@ -86,16 +86,16 @@ def test_leaks_of_a_failed_test_come_after_its_failure_and_nowhere_else(ran: Inn
     assert "the failure" in shown[1]
 
 
-def test_leaks_of_a_known_failure_are_brief_and_in_its_report_alone(ran: Inner) -> None:
+def test_leaks_of_a_known_failure_are_brief_and_only_in_its_report(ran: Inner) -> None:
     assert ran["test_is_known_to_fail"].sections["left behind"] == f"ranks 0,1 left when they failed: {GROUP}"
-    assert [one for one in ran.warnings if one["nodeid"].endswith("test_is_known_to_fail")] == []
+    assert [warning for warning in ran.warnings if warning["nodeid"].endswith("test_is_known_to_fail")] == []
 
 
 def test_all_leaks_of_a_failed_test_are_kept_for_reports(ran: Inner) -> None:
     assert ran["test_fails_on_all_ranks"].properties["leaks"].count("ranks 0,1 left") == 3
 
 
-def test_all_leaks_of_a_failed_test_are_shown_where_asked(project: Project) -> None:
+def test_all_leaks_of_a_failed_test_are_shown_if_asked_for(project: Project) -> None:
     project.write("test_inner.py", SOURCE)
-    told = project.run("-vv", "-k", "test_leaves_much_else")["test_leaves_much_else"].sections["left behind"]
-    assert len(told.splitlines()) == 4
+    text = project.run("-vv", "-k", "test_leaves_much_else")["test_leaves_much_else"].sections["left behind"]
+    assert len(text.splitlines()) == 4

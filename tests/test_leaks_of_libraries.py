@@ -1,4 +1,4 @@
-"""What libraries keep for a test is no leak of it, or one leak: the helpers of multiprocessing, groups, agents."""
+"""Things that libraries keep for a test are no leak, or one leak: helpers of multiprocessing, groups, agents."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SOURCE = """
     import torch.distributed.rpc as rpc
     from torch.utils.data import DataLoader, TensorDataset
 
-    import jobs  # what runs in other processes, without torch
+    import jobs  # the code for other processes, without torch
 
     alone = pytest.mark.world(1)
     world_of_2 = pytest.mark.world(2)
     numbers = TensorDataset(torch.ones(8, 2))
     kept = []
 
-    # --- what is no leak
+    # --- no leaks
 
     @alone
     @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
@@ -72,7 +72,7 @@ SOURCE = """
 
     @alone
     def test_tensor_that_another_process_opens(world):
-        # The first of them starts a thread that serves descriptors as long as the process lives.
+        # The first such tensor starts a thread that serves descriptors as long as the process lives.
         context = torch.multiprocessing.get_context("spawn")
         here, there = context.SimpleQueue(), context.SimpleQueue()
         process = context.Process(target=jobs.forward, args=(here, there))
@@ -81,7 +81,7 @@ SOURCE = """
         assert there.get() == 3.0
         process.join()
 
-    # --- what is one
+    # --- leaks
 
     @world_of_2
     def test_leaves_workers(world):
@@ -181,7 +181,7 @@ def line(comment: str) -> int:
     return next(number for number, text in enumerate(SOURCE.splitlines(), 1) if text.endswith(f"# {comment}"))
 
 
-#: test -> all that is told of what it left, line by line; ``...`` stands for what differs from run to run.
+#: test -> the whole report of its leaks, line by line; ``...`` stands for parts that differ from run to run.
 WHOLE = {
     "test_leaves_a_group": [
         f"ranks 0,1 left a process group: ProcessGroup '0' of 2 ranks, made at test_inner.py:{line('group')}"
@@ -207,14 +207,14 @@ def ran(module_project: Project) -> Inner:
 
 
 @pytest.mark.parametrize("test", CLEAN)
-def test_what_lives_as_long_as_the_process_is_no_leak(ran: Inner, test: str) -> None:
+def test_things_that_live_as_long_as_the_process_are_no_leaks(ran: Inner, test: str) -> None:
     assert ran[test].outcome == "passed", ran[test].text
     assert "left behind" not in ran[test].sections
 
 
 @pytest.mark.parametrize("temp", ["temp", "a-folder-whose-name-is-long" * 4])
 def test_helpers_of_multiprocessing_end_no_warm_world(project: Project, temp: str) -> None:
-    """Also where the names of sockets would be too long in the folder for temporary files."""
+    """Also if the paths of sockets would be too long in the folder for temporary files."""
     project.temp = project.folder / temp
     project.temp.mkdir(exist_ok=True)
     project.write(
@@ -258,43 +258,43 @@ def test_a_group_or_an_agent_is_one_leak_with_all_that_it_holds(ran: Inner, test
     assert ran[test].sections["left behind"].splitlines() == WHOLE[test]
 
 
-def test_what_a_test_left_beside_a_group_is_told(ran: Inner) -> None:
-    told = ran["test_leaves_a_group_and_a_pipe"].sections["left behind"]
-    assert f"ranks 0,1 left 2 file descriptors each: pipe, opened at test_inner.py:{line('pipe')}" in told
-    assert len(told.splitlines()) == 2
+def test_other_leaks_beside_a_group_are_reported(ran: Inner) -> None:
+    text = ran["test_leaves_a_group_and_a_pipe"].sections["left behind"]
+    assert f"ranks 0,1 left 2 file descriptors each: pipe, opened at test_inner.py:{line('pipe')}" in text
+    assert len(text.splitlines()) == 2
 
 
 def test_workers_that_are_kept_are_leaks(ran: Inner) -> None:
-    told = ran["test_leaves_workers"].sections["left behind"]
-    at = f"started at test_inner.py:{line('workers') + 1}"
-    assert len(re.findall(rf"rank [01] left a child process: pid .*, {at}", told)) == 4, told
-    assert "pipe" in told
+    text = ran["test_leaves_workers"].sections["left behind"]
+    location = f"started at test_inner.py:{line('workers') + 1}"
+    assert len(re.findall(rf"rank [01] left a child process: pid .*, {location}", text)) == 4, text
+    assert "pipe" in text
 
 
 def test_workers_of_the_fork_server_that_are_kept_are_leaks(ran: Inner) -> None:
-    told = ran["test_leaves_a_worker_of_the_fork_server"].sections["left behind"]
-    assert len(re.findall(r"rank 0 left a child process: pid", told)) == 1, told
+    text = ran["test_leaves_a_worker_of_the_fork_server"].sections["left behind"]
+    assert len(re.findall(r"rank 0 left a child process: pid", text)) == 1, text
 
 
 def test_a_queue_that_is_kept_is_a_leak(ran: Inner) -> None:
-    told = ran["test_leaves_a_queue"].sections["left behind"]
-    assert f"ranks 0,1 left 2 file descriptors each: pipe, opened at test_inner.py:{line('queue')}" in told
-    assert "ranks 0,1 left 3 pieces of shared memory each: a semaphore of multiprocessing" in told
+    text = ran["test_leaves_a_queue"].sections["left behind"]
+    assert f"ranks 0,1 left 2 file descriptors each: pipe, opened at test_inner.py:{line('queue')}" in text
+    assert "ranks 0,1 left 3 pieces of shared memory each: a semaphore of multiprocessing" in text
 
 
 def test_a_process_of_multiprocessing_that_is_kept_is_a_leak(ran: Inner) -> None:
-    told = ran["test_leaves_a_process"].sections["left behind"]
-    assert len(re.findall(r"rank [01] left a child process: pid .*spawn_main", told)) == 2, told
-    assert "resource_tracker" not in told
+    text = ran["test_leaves_a_process"].sections["left behind"]
+    assert len(re.findall(r"rank [01] left a child process: pid .*spawn_main", text)) == 2, text
+    assert "resource_tracker" not in text
 
 
-def test_what_multiprocessing_named_goes_with_the_run(ran: Inner) -> None:
-    """Python removes these at the end of a process that ends by itself; a rank is killed, or leaves in a hurry."""
+def test_files_that_multiprocessing_named_are_removed_with_the_run(ran: Inner) -> None:
+    """Python removes these if a process ends normally; a rank is killed, or ends by ``os._exit``."""
     assert not list((ran.folder / "tmp").glob("pymp-*"))
     assert ran["test_names_its_semaphore"].properties["semaphore"] not in os.listdir("/dev/shm")
 
 
-def test_a_thread_that_ends_while_it_is_looked_at_is_no_leak(project: Project) -> None:
+def test_a_thread_that_ends_while_it_is_examined_is_no_leak(project: Project) -> None:
     project.write(
         "test_inner.py",
         """

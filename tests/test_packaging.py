@@ -1,4 +1,4 @@
-"""What is handed to others: a source distribution that can be built and tested, a wheel, a version and a licence."""
+"""The published files: a source distribution that can be built and tested, a wheel, a version and a licence."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Built:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
-    """The wheel is built from the unpacked source distribution, as an installer would."""
+    """Build the wheel from the unpacked source distribution, as an installer does."""
     folder = tmp_path_factory.mktemp("built")
     tracked = _tracked()
     for name in tracked:
@@ -106,13 +106,13 @@ def test_the_newest_version_has_a_section_in_the_changelog() -> None:
 @pytest.mark.parametrize(
     ("typed", "meant"), [("dif", "diff"), ("rnu", "run"), ("kill_matrix", "kill-matrix"), ("Page", "page")]
 )
-def test_a_mistyped_command_is_answered_with_the_one_that_was_meant(
+def test_a_mistyped_command_suggests_the_right_command(
     typed: str, meant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([typed]) == 2
     assert f"everyrank: there is no command {typed!r}; did you mean {meant!r}?\n" in capsys.readouterr().err
 
 
-def test_a_command_like_no_other_is_answered_with_no_guess(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_command_gets_no_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["zzzzz"]) == 2
     assert capsys.readouterr().err.startswith("everyrank: there is no command 'zzzzz'\nusage: ")

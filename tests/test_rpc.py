@@ -1,4 +1,4 @@
-"""RPC: the fixture ``rpc_agent``, what ``@pytest.mark.rpc`` takes, and how an RPC test fails."""
+"""RPC: the fixture ``rpc_agent``, the arguments of ``@pytest.mark.rpc``, and the failures of RPC tests."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ SOURCE = """
     @pytest.mark.world(2)
     @pytest.mark.rpc(drop=["SCRIPT_CALL"])
     def test_dropped_message(rpc_agent, world):
-        # The text of the error holds the bytes of the message, which torch then cannot decode.
+        # The error's text contains the bytes of the message, which torch cannot decode.
         with pytest.raises((RuntimeError, UnicodeDecodeError)):
             rpc.rpc_sync(rpc_agent.names[1 - world.rank], torch.add, (torch.ones(1), 1))
         assert rpc.rpc_sync(rpc_agent.names[1 - world.rank], torch.add, (torch.ones(1), 1)).item() == 2
@@ -296,64 +296,64 @@ def inner(module_project: Project) -> Inner:
 
 
 @pytest.mark.parametrize("test", GREEN)
-def test_an_agent_does_what_torchs_does(inner: Inner, test: str) -> None:
+def test_an_agent_behaves_like_torchs(inner: Inner, test: str) -> None:
     assert inner[test].outcome == "passed", inner[test].text
 
 
 @pytest.mark.parametrize("test", FAULTS)
-def test_messages_are_dropped_and_delayed_where_torch_can(inner: Inner, test: str) -> None:
-    told = inner[test]
-    assert told.outcome in ("passed", "skipped"), told.text
-    assert (told.outcome == "skipped") == ("faulty RPC agent" in told.text)
+def test_messages_are_dropped_and_delayed_if_torch_can(inner: Inner, test: str) -> None:
+    result = inner[test]
+    assert result.outcome in ("passed", "skipped"), result.text
+    assert (result.outcome == "skipped") == ("faulty RPC agent" in result.text)
 
 
 def test_no_false_alarms(inner: Inner) -> None:
-    """No leak is told of any test, and no warning that only torch could do something about."""
-    told = [(one["nodeid"], one["text"]) for one in inner.warnings]
-    # torch's scripted optimizers warn past every filter.
-    told = [one for one in told if "TorchScript" not in one[1]]
-    assert [one for one in told if "never_end" not in one[0]] == []
+    """No test has a leak, or a warning that only torch could avoid."""
+    warnings = [(warning["nodeid"], warning["text"]) for warning in inner.warnings]
+    # The warnings of torch's scripted optimizers bypass every filter.
+    warnings = [warning for warning in warnings if "TorchScript" not in warning[1]]
+    assert [warning for warning in warnings if "never_end" not in warning[0]] == []
 
 
-@pytest.mark.parametrize(("end", "who"), [("fails", "rank 0 left when it failed:"), ("passes", "rank 1 left")])
-def test_an_agent_whose_call_never_ends_is_left(inner: Inner, end: str, who: str) -> None:
-    """torch's shutdown waits for it, even one that is not graceful."""
-    told = inner[f"test_one_rank_{end}_in_a_call_that_never_ends"]
-    assert "rank 0 of 2 failed first, in call" in told.text
-    assert "ValueError: the root cause" in told.text
-    assert "waiting in" not in told.text
-    left = told.sections["left behind"]
-    rank = who.split()[1]
-    assert left.strip() == f"{who} an RPC agent: WorkerInfo(id={rank}, name=worker{rank})"
+@pytest.mark.parametrize(("end", "leaving"), [("fails", "rank 0 left when it failed:"), ("passes", "rank 1 left")])
+def test_an_agent_whose_call_never_ends_is_left(inner: Inner, end: str, leaving: str) -> None:
+    """torch's shutdown waits for such a call, even if the shutdown is abrupt."""
+    result = inner[f"test_one_rank_{end}_in_a_call_that_never_ends"]
+    assert "rank 0 of 2 failed first, in call" in result.text
+    assert "ValueError: the root cause" in result.text
+    assert "waiting in" not in result.text
+    left = result.sections["left behind"]
+    rank = leaving.split()[1]
+    assert left.strip() == f"{leaving} an RPC agent: WorkerInfo(id={rank}, name=worker{rank})"
 
 
 def test_a_failing_rank_is_the_root_cause(inner: Inner) -> None:
-    told = inner["test_one_rank_fails"]
-    assert "rank 1 of 3 failed first, in call" in told.text
-    assert "the root cause" in told.text
-    assert "ranks 0,2: passed" in told.text
+    result = inner["test_one_rank_fails"]
+    assert "rank 1 of 3 failed first, in call" in result.text
+    assert "the root cause" in result.text
+    assert "ranks 0,2: passed" in result.text
 
 
 @pytest.mark.parametrize("others", ["call_it", "call_each_other"])
 def test_a_failing_rank_is_the_root_cause_while_others_call(inner: Inner, others: str) -> None:
-    told = inner[f"test_one_rank_fails_while_others_{others}"]
-    assert told.outcome == "failed"
-    assert "rank 1 of 3 failed first, in call" in told.text
-    assert "ValueError: the root cause" in told.text
+    result = inner[f"test_one_rank_fails_while_others_{others}"]
+    assert result.outcome == "failed"
+    assert "rank 1 of 3 failed first, in call" in result.text
+    assert "ValueError: the root cause" in result.text
 
 
 def test_two_agents_whose_calls_never_end_are_both_left(inner: Inner) -> None:
-    told = inner["test_both_ranks_are_in_calls_that_never_end"]
-    assert "rank 0 of 2 failed first, in call" in told.text
-    assert "waiting in" not in told.text
-    assert len(told.sections["left behind"].strip().splitlines()) == 2
+    result = inner["test_both_ranks_are_in_calls_that_never_end"]
+    assert "rank 0 of 2 failed first, in call" in result.text
+    assert "waiting in" not in result.text
+    assert len(result.sections["left behind"].strip().splitlines()) == 2
 
 
-def test_a_failure_of_the_callee_is_told_with_its_traceback(inner: Inner) -> None:
-    told = inner["test_remote_failure"]
-    assert "rank 0 of 2 failed first, in call" in told.text
-    assert "ZeroDivisionError: On WorkerInfo(id=1, name=worker1)" in told.text
-    assert "in remote_failure" in told.text
+def test_a_failure_of_the_callee_is_reported_with_its_traceback(inner: Inner) -> None:
+    result = inner["test_remote_failure"]
+    assert "rank 0 of 2 failed first, in call" in result.text
+    assert "ZeroDivisionError: On WorkerInfo(id=1, name=worker1)" in result.text
+    assert "in remote_failure" in result.text
 
 
 def test_a_rank_that_dies_is_named(inner: Inner) -> None:
@@ -364,10 +364,10 @@ def test_a_skip_on_one_rank_is_a_disagreement(inner: Inner) -> None:
     assert "ranks disagree: only some of them skipped" in inner["test_one_rank_skips"].text
 
 
-def test_a_rank_that_waits_for_others_that_are_at_their_end_is_told_so(inner: Inner) -> None:
-    told = inner["test_meets_while_others_end"]
-    assert "ranks met at different points" in told.text
-    assert "rank 0: the end of the RPC agents" in told.text
+def test_a_rank_that_waits_for_ranks_that_end_gets_a_message(inner: Inner) -> None:
+    result = inner["test_meets_while_others_end"]
+    assert "ranks met at different points" in result.text
+    assert "rank 0: the end of the RPC agents" in result.text
 
 
 def test_nothing_waits_for_a_deadline(inner: Inner) -> None:
@@ -380,7 +380,7 @@ def test_an_unknown_shutdown_says_what_to_write(inner: Inner) -> None:
 
 
 def test_an_unknown_option_says_which_there_are(inner: Inner) -> None:
-    told = inner["test_unknown_option"]
-    assert told.outcome == "error"
-    assert "the mark rpc takes no 'threads'" in told.text
-    assert "num_worker_threads" in told.text
+    result = inner["test_unknown_option"]
+    assert result.outcome == "error"
+    assert "the mark rpc takes no 'threads'" in result.text
+    assert "num_worker_threads" in result.text

@@ -152,7 +152,7 @@ SOURCE = """
         @needs_faults
         @dist_init(faulty_messages=["SCRIPT_CALL"])
         def test_dropped(self):
-            # The text of the error holds the bytes of the message, which torch then cannot decode.
+            # The error's text contains the bytes of the message, which torch cannot decode.
             with pytest.raises((RuntimeError, UnicodeDecodeError)):
                 rpc.rpc_sync(next_name(self), torch.add, (torch.ones(1), 1))
 
@@ -185,7 +185,7 @@ SOURCE = """
                 api.kept.to_here()
 """
 
-#: test -> what it comes to
+#: test -> its outcome
 OUTCOMES = {
     "TestPlain::test_four_ranks": "passed",
     "TestSizeAsAttribute::test_three_ranks": "passed",
@@ -217,28 +217,28 @@ def inner(module_project: Project) -> Inner:
 
 
 @pytest.mark.parametrize("test", OUTCOMES)
-def test_a_method_comes_to_what_it_should(inner: Inner, test: str) -> None:
+def test_a_method_has_its_outcome(inner: Inner, test: str) -> None:
     assert inner[test].outcome == OUTCOMES[test], inner[test].text
 
 
 @pytest.mark.parametrize("test", ["TestFaults::test_dropped", "TestFaults::test_delayed"])
-def test_faults_of_a_method_happen_where_torch_can(inner: Inner, test: str) -> None:
-    told = inner[test]
-    assert told.outcome in ("passed", "skipped"), told.text
-    assert (told.outcome == "skipped") == ("faulty RPC agent" in told.text)
+def test_faults_of_a_method_happen_if_torch_can(inner: Inner, test: str) -> None:
+    result = inner[test]
+    assert result.outcome in ("passed", "skipped"), result.text
+    assert (result.outcome == "skipped") == ("faulty RPC agent" in result.text)
 
 
 def test_a_method_that_raises_on_one_rank_is_the_root_cause(inner: Inner) -> None:
-    told = inner["TestSizeAsProperty::test_raises_on_one_rank"]
-    assert "rank 1 of 2 failed first, in call" in told.text
-    assert "AssertionError: 1 == 1" in told.text
-    assert "rank 0: passed" in told.text
+    result = inner["TestSizeAsProperty::test_raises_on_one_rank"]
+    assert "rank 1 of 2 failed first, in call" in result.text
+    assert "AssertionError: 1 == 1" in result.text
+    assert "rank 0: passed" in result.text
 
 
 def test_a_call_that_never_ends_hides_no_failure(inner: Inner) -> None:
-    told = inner["TestSizeAsProperty::test_raises_in_a_call_that_never_ends"]
-    assert "rank 0 of 2 failed first, in call" in told.text
-    assert "AssertionError: the root cause" in told.text
+    result = inner["TestSizeAsProperty::test_raises_in_a_call_that_never_ends"]
+    assert "rank 0 of 2 failed first, in call" in result.text
+    assert "AssertionError: the root cause" in result.text
 
 
 def test_a_reference_that_is_left_is_a_leak(inner: Inner) -> None:
@@ -246,7 +246,7 @@ def test_a_reference_that_is_left_is_a_leak(inner: Inner) -> None:
     assert "rank 1 left an RRef: 1 RRef that it owns, still in use here or on another rank" in left
 
 
-def test_nothing_else_is_said_to_be_left(inner: Inner) -> None:
-    told = [one["nodeid"] for one in inner.warnings if one["warning"] == "LeakWarning"]
+def test_no_other_leak_is_reported(inner: Inner) -> None:
+    leaking = [warning["nodeid"] for warning in inner.warnings if warning["warning"] == "LeakWarning"]
     leaves = ("test_leaks_a_reference", "test_raises_in_a_call_that_never_ends")
-    assert [one for one in told if not one.endswith(leaves)] == []
+    assert [nodeid for nodeid in leaking if not nodeid.endswith(leaves)] == []

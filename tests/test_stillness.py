@@ -1,4 +1,4 @@
-"""Whether processes stand still, on processes that do and do not."""
+"""The search for processes that stand still, on processes that do and that do not."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from everyrank.stillness import Look
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it needs /proc")
 
-Start = Callable[[str], "subprocess.Popen[str]"]
+StartPython = Callable[[str], "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start() -> Iterator[StartPython]:
     running = []
 
     def python(code: str) -> subprocess.Popen[str]:
@@ -31,7 +31,7 @@ def start() -> Iterator[Start]:
         )
         running.append(process)
         assert process.stdout is not None
-        process.stdout.readline()  # it is where it stays
+        process.stdout.readline()  # the process has reached its last line
         return process
 
     yield python
@@ -47,7 +47,7 @@ def asleep(process: subprocess.Popen[str]) -> Look:
     return found
 
 
-def test_a_process_that_waits_stands_still(start: Start) -> None:
+def test_a_process_that_waits_stands_still(start: StartPython) -> None:
     process = start("print(flush=True); sys.stdin.readline()")
     first = asleep(process)
     again = asleep(process)
@@ -55,7 +55,7 @@ def test_a_process_that_waits_stands_still(start: Start) -> None:
     assert again.still_since(first)
 
 
-def test_a_process_that_has_run_in_between_does_not(start: Start) -> None:
+def test_a_process_that_has_run_in_between_does_not(start: StartPython) -> None:
     process = start("print(flush=True)\nfor line in sys.stdin: print(flush=True)")
     first = asleep(process)
     assert process.stdin is not None
@@ -68,12 +68,12 @@ def test_a_process_that_has_run_in_between_does_not(start: Start) -> None:
     assert again.still_since(first, excluding=frozenset({(process.pid, process.pid)}))
 
 
-def test_a_process_that_works_is_awake(start: Start) -> None:
+def test_a_process_that_works_is_awake(start: StartPython) -> None:
     process = start("print(flush=True)\nwhile True: pass")
     assert stillness.look([process.pid], 0.0) is None
 
 
-def test_a_process_that_is_stopped_does_not_stand_still(start: Start) -> None:
+def test_a_process_that_is_stopped_does_not_stand_still(start: StartPython) -> None:
     process = start("print(flush=True); sys.stdin.readline()")
     asleep(process)
     os.kill(process.pid, signal.SIGSTOP)
@@ -81,18 +81,18 @@ def test_a_process_that_is_stopped_does_not_stand_still(start: Start) -> None:
     assert stillness.look([process.pid], 0.0) is None
 
 
-def test_a_process_with_a_child_does_not_stand_still(start: Start) -> None:
+def test_a_process_with_a_child_does_not_stand_still(start: StartPython) -> None:
     process = start("import subprocess; subprocess.Popen(['cat'], stdin=0); print(flush=True); time.sleep(1000)")
     assert stillness.look([process.pid], 0.0) is None
 
 
-def test_a_process_that_is_gone_is_not_seen(start: Start) -> None:
+def test_a_process_that_is_gone_is_not_seen(start: StartPython) -> None:
     process = start("print(flush=True)")
     process.wait()
     assert stillness.look([process.pid, os.getpid()], 0.0) is None
 
 
-def test_only_a_thread_without_a_time_limit_sleeps_for_ever(start: Start) -> None:
+def test_only_a_thread_without_a_time_limit_sleeps_for_ever(start: StartPython) -> None:
     process = start(
         "lock = threading.Lock(); lock.acquire()\n"
         "for wait in (lock.acquire, lambda: time.sleep(1000)): threading.Thread(target=wait, daemon=True).start()\n"
@@ -103,13 +103,13 @@ def test_only_a_thread_without_a_time_limit_sleeps_for_ever(start: Start) -> Non
     assert sorted(map(stillness.sleeps_for_ever, found)) == [False, True]
 
 
-def test_a_loop_of_gloos_may_wake_for_nothing_but_not_work() -> None:
+def test_a_loop_of_gloo_may_wake_without_work_but_not_work() -> None:
     before = Look(0.0, {(1, 1): 5}, {(1, 2): 1.0})
     assert Look(1.0, {(1, 1): 5}, {(1, 2): 1.002}).still_since(before)
     assert not Look(1.0, {(1, 1): 5}, {(1, 2): 1.2}).still_since(before)
 
 
-def test_what_was_killed_is_ending_at_once_and_until_it_is_gone(start: Start) -> None:
+def test_a_killed_process_is_ending_at_once_and_until_it_is_gone(start: StartPython) -> None:
     for _ in range(5):
         process = start("print(flush=True); time.sleep(1000)")
         assert not stillness.is_ending(process.pid)

@@ -1,4 +1,4 @@
-"""Subtests in ranks, by unittest and by pytest's fixture; and that ranks speak to nobody but the controller."""
+"""Subtests in ranks, by unittest and by pytest's fixture; and ranks send reports only to the controller."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ SOURCE = """
         pass
 
     def test_warns(world):
-        warnings.warn("told by every rank")
+        warnings.warn("from every rank")
 """
 
 
@@ -62,7 +62,7 @@ def inner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("name", ["test_good", "test_skip_in_a_subtest", "test_fixture_good", "test_after"])
-def test_subtests_that_did_not_fail_are_no_news(inner: Inner, name: str) -> None:
+def test_subtests_that_did_not_fail_are_not_reported(inner: Inner, name: str) -> None:
     assert inner[name].outcome == "passed", inner[name].text
 
 
@@ -76,11 +76,13 @@ def test_a_failed_subtest_is_named_in_the_summary(inner: Inner) -> None:
 
 
 def test_a_subtest_that_failed_on_one_rank_is_named_with_its_rank(inner: Inner) -> None:
-    """Each rank has a failure of its own here; whichever came first leads."""
+    """Each rank fails differently here; the first failure leads."""
     text = inner["test_fixture"].text
-    told = {rank: f"rank {rank}: AssertionError: assert {rank} != {rank}" for rank in (0, 1)}
+    lines = {rank: f"rank {rank}: AssertionError: assert {rank} != {rank}" for rank in (0, 1)}
     assert any(
-        f"rank {lead} of 2 failed first, in call" in text and told[1 - lead] in text and "in subtest (number=" in text
+        f"rank {lead} of 2 failed first, in call" in text
+        and lines[1 - lead] in text
+        and "in subtest (number=" in text
         for lead in (0, 1)
     )
 
@@ -90,9 +92,9 @@ def test_a_test_goes_on_after_a_failed_subtest(inner: Inner) -> None:
     assert inner["test_goes_on"].sections["Captured stdout call, all 2 ranks"] == "went on\n"
 
 
-def test_a_warning_of_the_ranks_is_told_once(inner: Inner) -> None:
+def test_a_warning_of_the_ranks_is_reported_once(inner: Inner) -> None:
     """A forked rank of an xdist worker must not write to the worker's master."""
-    assert [one["text"] for one in inner.warnings] == ["told by every rank"]
+    assert [warning["text"] for warning in inner.warnings] == ["from every rank"]
 
 
 def test_a_test_is_counted_once(inner: Inner) -> None:

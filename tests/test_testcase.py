@@ -41,14 +41,14 @@ def test_every_name_is_one_of_torchs() -> None:
     assert set(ours.__all__) - known == set()
 
 
-def test_the_codes_of_skips_are_torchs() -> None:
+def test_the_exit_codes_of_skips_are_torchs() -> None:
     theirs = importlib.import_module("torch.testing._internal.common_distributed").TEST_SKIPS
     codes = {name: skip.exit_code for name, skip in ours.TEST_SKIPS.items()}
     assert {name: skip.exit_code for name, skip in theirs.items() if name in codes} == codes
 
 
 def test_importing_it_does_not_import_torchs_private_modules() -> None:
-    # Some, such as its list of dtypes, torch imports by itself.
+    # torch itself imports some of them, such as its list of dtypes.
     code = "import sys, everyrank.testcase; print([m for m in sys.modules if m.endswith(('_utils', '_distributed'))])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "torch.testing._internal" not in done.stdout
@@ -58,7 +58,7 @@ def test_importing_it_does_not_import_torchs_private_modules() -> None:
 
 
 def parametrized(names: Any) -> Any:
-    """A class, made with the decorators of one side."""
+    """Return a class that uses these decorators."""
 
     class Case(names.TestCase):  # type: ignore[misc]
         seen: list[Any] = []
@@ -144,7 +144,7 @@ def test_a_script_runs_the_tests_that_are_named(project: Project) -> None:
     project.assert_nothing_left()
 
 
-def test_without_ranks_a_case_says_how_to_run_it(project: Project) -> None:
+def test_without_ranks_the_error_says_how_to_run_a_case(project: Project) -> None:
     path = project.write("some_tests.py", by_other_imports())
     done = subprocess.run(
         [sys.executable, "-m", "unittest", f"{Path(path).stem}.Spawned.test_skips"],

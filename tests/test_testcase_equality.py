@@ -1,4 +1,4 @@
-"""``assertEqual`` of everyrank.testcase takes for equal what torch's takes for equal, and nothing else."""
+"""``assertEqual`` of everyrank.testcase accepts the same values as torch's ``assertEqual``."""
 
 from __future__ import annotations
 
@@ -102,13 +102,13 @@ def test_the_same_values_are_equal_as_with_torch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_what_is_equal_is_not_unequal(name: str) -> None:
+def test_equal_values_are_not_unequal(name: str) -> None:
     x, y, keywords = PAIRS[name]
     assert holds(TestCase(), x, y, keywords) != holds(TestCase(), x, y, keywords, "assertNotEqual")
 
 
 def test_the_table_has_both_kinds() -> None:
-    assert {holds(TestCase(), *one) for one in PAIRS.values()} == {True, False}
+    assert {holds(TestCase(), *pair) for pair in PAIRS.values()} == {True, False}
 
 
 @pytest.mark.parametrize("precision", [1e-5, 1.0])
@@ -123,7 +123,7 @@ def test_one_tolerance_without_the_other_is_refused() -> None:
         TestCase().assertEqual(ONE, ONE, atol=1.0)
 
 
-def test_a_difference_inside_of_containers_is_told_with_its_place() -> None:
+def test_a_difference_in_containers_is_reported_with_its_path() -> None:
     with pytest.raises(AssertionError, match=r"at \['a'\]\[1\]: 2 != 3\nso be it"):
         TestCase().assertEqual({"a": [1, 2]}, {"a": [1, 3]}, "so be it")
 

@@ -1,4 +1,4 @@
-"""What everyrank.testcase has beside the plain test cases: groups around tests, agents, helpers."""
+"""The further test cases of everyrank.testcase, with groups around tests and agents; and its helpers."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ SOURCE = """
             from torch.distributed._shard import sharded_tensor
             from torch.distributed._shard.sharding_spec import ChunkShardingSpec
             spec = ChunkShardingSpec(dim=0, placements=["rank:0/cpu", "rank:1/cpu"])
-            one, other = (sharded_tensor.ones(spec, 4, 2, init_rrefs=True) for _ in range(2))
-            self.assert_sharded_tensor_equal(one, other)
-            other.local_shards()[0].tensor.add_(1)
+            first, second = (sharded_tensor.ones(spec, 4, 2, init_rrefs=True) for _ in range(2))
+            self.assert_sharded_tensor_equal(first, second)
+            second.local_shards()[0].tensor.add_(1)
             with self.assertRaises(AssertionError):
-                self.assert_sharded_tensor_equal(one, other)
+                self.assert_sharded_tensor_equal(first, second)
 
     class OnMesh(DTensorTestBase):
         @property
@@ -205,9 +205,9 @@ def inner(module_project: Project) -> Inner:
 
 
 @pytest.mark.parametrize("test", OUTCOMES)
-def test_a_test_comes_to_what_it_should(inner: Inner, test: str) -> None:
-    told = inner[test]
-    assert told.outcome in ({"passed", "skipped"} if test in NEEDS else {OUTCOMES[test]}), told.text
+def test_a_test_has_its_outcome(inner: Inner, test: str) -> None:
+    result = inner[test]
+    assert result.outcome in ({"passed", "skipped"} if test in NEEDS else {OUTCOMES[test]}), result.text
 
 
 def test_every_test_is_in_the_table(inner: Inner) -> None:

@@ -1,4 +1,4 @@
-"""Code that opens its process group itself, as it would under torchrun, runs in ranks; and what it is told if not."""
+"""Code that opens its process group itself, as under torchrun, runs in ranks; and the hints for tests that fail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.inner import Inner, Project
 TRAIN = """
     import argparse, os
     import torch
-    import torch._dynamo  # DDP does, which takes seconds: once, before the ranks are forked
+    import torch._dynamo  # DDP imports it, which takes seconds: import it once, before the ranks are forked
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
@@ -101,7 +101,7 @@ SOURCE = """
 
     @pytest.fixture
     def free_port(world):
-        # found by torch, shared by rank 0
+        # torch finds the port, rank 0 shares it
         store = dist.FileStore(os.path.join(world.folder, "port"), world.size)
         if world.rank == 0:
             store.set("port", str(dist.TCPStore("127.0.0.1", 0, 1, True).port))
@@ -194,7 +194,7 @@ def test_tests_in_one_warm_world_open_their_groups_one_after_another(project: Pr
     assert all(len({rank for rank, _, other in seen if other == port}) == 2 for _, _, port in seen)
 
 
-def test_a_reserved_port_is_given_to_nobody_else_but_lets_torchs_store_listen() -> None:
+def test_a_reserved_port_is_given_to_no_other_process_but_lets_torchs_store_listen() -> None:
     from torch.distributed import TCPStore
 
     with reserved_port() as port, reserved_port() as other:

@@ -1,4 +1,4 @@
-"""numpy is torch's affair: the harness does without it, and says so where torch cannot."""
+"""The harness works without numpy, and names numpy if torch needs it."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def inner(module_project: Project) -> Inner:
 
 
 @pytest.mark.parametrize("test", ["test_numpy_is_not_there", "test_tensors_agree"])
-def test_what_needs_no_agent_passes(inner: Inner, test: str) -> None:
+def test_a_test_without_an_agent_passes(inner: Inner, test: str) -> None:
     assert inner[test].outcome == "passed", inner[test].text
 
 
-def test_ranks_that_disagree_are_told(inner: Inner) -> None:
+def test_ranks_that_disagree_are_named(inner: Inner) -> None:
     text = inner["test_tensors_do_not_agree"].text
     assert "rank 0: tensor([0., 0.])" in text
     assert "rank 1: tensor([0., 1.])" in text
@@ -64,8 +64,8 @@ def test_ranks_that_disagree_are_told(inner: Inner) -> None:
 
 @pytest.mark.parametrize("test", ["test_agent", "test_warm_agent"])
 def test_an_agent_fails_in_one_sentence_that_names_numpy(inner: Inner, test: str) -> None:
-    said, _, _ = inner[test].text.partition("\n---")
-    assert said == f"on ranks 0,1\n{NUMPY}"
+    message, _, _ = inner[test].text.partition("\n---")
+    assert message == f"on ranks 0,1\n{NUMPY}"
 
 
 def test_a_subject_that_needs_an_agent_says_it_once(project: Project) -> None:
@@ -85,11 +85,11 @@ def test_a_subject_that_needs_an_agent_says_it_once(project: Project) -> None:
     ends = sorted(inner.outcomes().values())
     assert len(ends) > 2
     assert ends == ["error", *["skipped"] * (len(ends) - 1)], inner.out
-    assert inner.out.count(NUMPY) == 2, inner.out  # where it failed, and in the short summary
+    assert inner.out.count(NUMPY) == 2, inner.out  # at the failure, and in the short summary
 
 
 def test_a_readers_install_has_what_the_examples_need() -> None:
-    """numpy is there because the README says so; an install of the package alone does not bring it."""
+    """The README's install command includes numpy; the package alone does not require it."""
     readme = (ROOT / "README.md").read_text()
     assert "    pip install path/to/everyrank numpy\n" in readme
 
@@ -130,14 +130,14 @@ UNLIKE = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), ALIKE)
-def test_equal_tensors_have_one_digest(one: torch.Tensor, other: torch.Tensor) -> None:
-    assert digest(one) == digest(other)
+@pytest.mark.parametrize(("first", "second"), ALIKE)
+def test_equal_tensors_have_one_digest(first: torch.Tensor, second: torch.Tensor) -> None:
+    assert digest(first) == digest(second)
 
 
-@pytest.mark.parametrize(("one", "other"), UNLIKE)
-def test_unequal_tensors_do_not(one: torch.Tensor, other: torch.Tensor) -> None:
-    assert digest(one) != digest(other)
+@pytest.mark.parametrize(("first", "second"), UNLIKE)
+def test_unequal_tensors_do_not(first: torch.Tensor, second: torch.Tensor) -> None:
+    assert digest(first) != digest(second)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")

@@ -1,4 +1,4 @@
-"""A stopwatch around collection and the run loop, outside of everything that a plugin does there."""
+"""A stopwatch around collection and the run loop, outside of all other plugins' hooks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _finished = 0
 
 
 def pytest_runtest_logfinish() -> None:
-    """In the controller, after every so many tests: the time, and what it and its keeper and ranks hold."""
+    """Sample, in the controller, the time and all processes' memory and descriptors, after a number of tests."""
     global _finished
     _finished += 1
     path, every = os.environ.get("BENCHMARK_SAMPLES"), int(os.environ.get("BENCHMARK_EVERY", "50"))
@@ -57,7 +57,7 @@ def pytest_runtest_logfinish() -> None:
         return
     keepers = _children(os.getpid())
     ranks = [rank for keeper in keepers for rank in _children(keeper)]
-    sample: dict[str, float] = {"tests": _finished, "at": time.perf_counter(), "used": time.process_time()}
+    sample: dict[str, float] = {"tests": _finished, "clock": time.perf_counter(), "used": time.process_time()}
     for name, pids in (("controller", [os.getpid()]), ("keeper", keepers), ("rank", ranks)):
         held = [_held(pid) for pid in pids]
         sample[f"{name} memory"] = max((memory for memory, _ in held), default=0)
@@ -71,7 +71,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _held(pid: int) -> tuple[int, int]:
-    """Bytes that are resident, and open descriptors; of a rank that is just leaving, none."""
+    """Return the resident bytes and the open descriptors of a process; 0 if it is just ending."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE"), len(os.listdir(f"/proc/{pid}/fd"))

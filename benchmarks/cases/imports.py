@@ -1,4 +1,4 @@
-"""What torch imports when it is first used: an optimizer and DDP bring its compiler, assert_close brings sympy."""
+"""Uses parts of torch with late imports: an optimizer and DDP import its compiler, assert_close imports sympy."""
 
 import os
 

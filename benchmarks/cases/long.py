@@ -1,4 +1,4 @@
-"""Many small tests in one pytest process: nearly all in warm worlds, some in new processes, two sizes of world."""
+"""Many small tests in one pytest process: most in warm worlds, some in new processes, with two sizes of world."""
 
 import os
 
@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 TESTS = int(os.environ["BENCHMARK_TESTS"])
-FRESH = 50  # every so many
+FRESH = 50  # every 50th test has new processes
 
 
 def world(number: int) -> pytest.MarkDecorator:

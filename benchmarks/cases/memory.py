@@ -1,4 +1,4 @@
-"""What each rank holds while the whole world is up, by its own word."""
+"""Each rank reports its own memory while the whole world exists."""
 
 import json
 import os

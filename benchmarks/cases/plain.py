@@ -1,4 +1,4 @@
-"""Tests as most are: one process, no torch."""
+"""Ordinary tests: one process, no torch."""
 
 import os
 
@@ -6,10 +6,10 @@ import pytest
 
 
 @pytest.fixture
-def one():
+def offset():
     return 1
 
 
 @pytest.mark.parametrize("number", range(int(os.environ["BENCHMARK_TESTS"])))
-def test_sum(one, number):
-    assert one + number == number + 1
+def test_sum(offset, number):
+    assert offset + number == number + 1

@@ -1,4 +1,4 @@
-"""Worlds that miss a deadline of a second in every way that a rank can resist its end."""
+"""Worlds that miss a deadline of one second, with ranks that resist their end in every way."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""torch's own tests of RPC, as a file of torch's makes them: 436 on a machine without GPUs."""
+"""torch's own RPC tests, generated as in torch's own file: 436 tests on a machine without GPUs."""
 
 from torch.testing._internal.common_utils import run_tests
 from torch.testing._internal.distributed.rpc.tensorpipe_rpc_agent_test_fixture import TensorPipeRpcAgentTestFixture

@@ -1,5 +1,5 @@
-"""torch's own tests of RPC with an agent that drops and delays messages. In a file of their own, as torch has them:
-to import that agent makes the list of backends anew (pytorch#104620), which two of the other tests stumble over."""
+"""torch's own RPC tests with an agent that drops and delays messages, in their own file as in torch: importing that
+agent replaces the list of backends (pytorch#104620), which makes two of the other tests fail."""
 
 from torch.testing._internal.common_utils import run_tests
 from torch.testing._internal.distributed.rpc.faulty_rpc_agent_test_fixture import FaultyRpcAgentTestFixture

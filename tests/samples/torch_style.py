@@ -1,4 +1,4 @@
-"""Tests as they are written on torch's private classes. Run unedited by --adopt, and with other import lines on
+"""Tests on torch's private classes, which run unedited under --adopt, and with other import lines on
 everyrank.testcase."""
 
 import contextlib
@@ -132,7 +132,7 @@ class FailsInSetUp(MultiProcessTestCase):
 
 
 class TearsDownLast(MultiProcessTestCase):
-    """tearDown takes away what the ranks use: it comes after them, also where rank 0 skips first."""
+    """tearDown removes what the ranks use: it runs after them, even if rank 0 skips first."""
 
     @property
     def world_size(self):
@@ -169,7 +169,7 @@ class TearsDownLast(MultiProcessTestCase):
         self.skipTest("after some work")
 
 
-class WaitsForWhoSkips(MultiProcessTestCase):
+class WaitsForASkip(MultiProcessTestCase):
     @property
     def world_size(self):
         return 2
@@ -187,7 +187,7 @@ class WaitsForWhoSkips(MultiProcessTestCase):
 
 
 class LeavesInRun(MultiProcessTestCase):
-    """A group around each test, and an exit by code 0 when all is done."""
+    """Opens a group around each test, and exits by code 0 at the end."""
 
     @property
     def world_size(self):

@@ -1,1 +1,1 @@
-"""A small library with something to test on many ranks."""
+"""A small library with functions to test on many ranks."""

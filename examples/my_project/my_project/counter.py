@@ -1,4 +1,4 @@
-"""A counter that lives on one worker and is counted up by all of them, over RPC."""
+"""A counter on one worker that all workers increase, over RPC."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Counter:
 
 
 def everywhere(workers: tuple[str, ...], amount: int, owner: str) -> int:
-    """Let every worker count a new counter up, and return its final count."""
+    """Let every worker increase a new counter, and return its final count."""
     counter = rpc.remote(owner, Counter)
     done = [rpc.rpc_async(worker, _add, args=(counter, amount)) for worker in workers]
     for future in done:

@@ -7,22 +7,23 @@ import torch.distributed as dist
 
 
 def rows_of(rank: int, size: int, features: int) -> slice:
-    """The output features that a rank owns; the first ranks own one more where they do not divide evenly."""
-    each, more = divmod(features, size)
-    start = rank * each + min(rank, more)
-    return slice(start, start + each + (rank < more))
+    """Return the output features that a rank owns; if they do not divide evenly, the first ranks own one more."""
+    share, extra = divmod(features, size)
+    start = rank * share + min(rank, extra)
+    return slice(start, start + share + (rank < extra))
 
 
 class _Gather(torch.autograd.Function):
-    """Every rank's columns, side by side. Backward: this rank's columns of the sum of all ranks' gradients."""
+    """Joins the columns of all ranks. Its backward returns this rank's columns of the sum of all ranks' gradients."""
 
     @staticmethod
-    def forward(ctx, mine, features):
+    def forward(ctx, columns, features):
         rank, size = dist.get_rank(), dist.get_world_size()
-        ctx.mine = rows_of(rank, size, features)
-        shards = [mine.new_empty(mine.shape[0], _length(rows_of(other, size, features))) for other in range(size)]
-        # Shards differ in size, which all_gather does not allow on every backend: one broadcast each.
-        shards[rank] = mine.contiguous()
+        ctx.own_columns = rows_of(rank, size, features)
+        lengths = [_length(rows_of(other, size, features)) for other in range(size)]
+        shards = [columns.new_empty(columns.shape[0], length) for length in lengths]
+        # all_gather does not allow shards of different sizes on every backend: each shard has its own broadcast.
+        shards[rank] = columns.contiguous()
         for owner, shard in enumerate(shards):
             dist.broadcast(shard, src=owner)
         return torch.cat(shards, dim=1)
@@ -31,7 +32,7 @@ class _Gather(torch.autograd.Function):
     def backward(ctx, gradient):
         gradient = gradient.contiguous()
         dist.all_reduce(gradient)
-        return gradient[:, ctx.mine], None
+        return gradient[:, ctx.own_columns], None
 
 
 def _length(rows: slice) -> int:
@@ -39,7 +40,7 @@ def _length(rows: slice) -> int:
 
 
 class ShardedLinear(torch.nn.Module):
-    """As ``torch.nn.Linear``, with this rank's rows only. What is minimised is the sum of all ranks' losses."""
+    """Like ``torch.nn.Linear``, with only this rank's rows. Gradients are those of the sum of all ranks' losses."""
 
     def __init__(self, whole: torch.nn.Linear) -> None:
         super().__init__()

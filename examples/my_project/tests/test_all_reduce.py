@@ -1,4 +1,4 @@
-"""A collective, on as many ranks as the mark says."""
+"""Collectives on the number of ranks that the mark gives."""
 
 import pytest
 import torch
@@ -14,11 +14,11 @@ def test_all_reduce(process_group):
 
 @pytest.mark.world([1, 2, 3])
 def test_mean_of_all_ranks(process_group, world):
-    mine = torch.rand(5)  # every rank has a seed of its own
-    mean = mine.clone()
+    numbers = torch.rand(5)  # every rank has its own seed
+    mean = numbers.clone()
     dist.all_reduce(mean)
     mean /= world.size
     world.all_agree(mean)
     gathered = [torch.empty(5) for _ in range(world.size)]
-    dist.all_gather(gathered, mine)
+    dist.all_gather(gathered, numbers)
     torch.testing.assert_close(mean, torch.stack(gathered).mean(0))

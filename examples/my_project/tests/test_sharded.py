@@ -1,4 +1,4 @@
-"""A sharded layer does what the whole one does, also where the shards are uneven or empty."""
+"""A sharded layer gives the same results as the whole layer, even if shards are uneven or empty."""
 
 import pytest
 import torch
@@ -24,13 +24,13 @@ def test_gradients_are_those_of_the_sum_of_all_losses(process_group, world, whol
     (sharded(batch).square().sum() * scale).backward()
 
     (whole(batch).square().sum() * sum(range(1, world.size + 1))).backward()
-    mine = rows_of(world.rank, world.size, whole.out_features)
-    torch.testing.assert_close(sharded.weight.grad, whole.weight.grad[mine])
-    torch.testing.assert_close(sharded.bias.grad, whole.bias.grad[mine])
+    own_rows = rows_of(world.rank, world.size, whole.out_features)
+    torch.testing.assert_close(sharded.weight.grad, whole.weight.grad[own_rows])
+    torch.testing.assert_close(sharded.bias.grad, whole.bias.grad[own_rows])
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 8])
 def test_every_row_has_one_owner(size):
-    """A single-process test, in the same file."""
+    """A single-process test in the same file."""
     owned = [row for rank in range(size) for row in range(7)[rows_of(rank, size, 7)]]
     assert owned == list(range(7))
