@@ -53,8 +53,8 @@ def agent(rank: int, size: int, folder: str) -> None:
         init_method=f"file://{folder}/rpc", num_worker_threads=8, _transports=["uv"], _channels=["basic"]
     )
     rpc.init_rpc(f"worker{rank}", rank=rank, world_size=size, rpc_backend_options=options)
-    ones = torch.ones(2)
-    assert rpc.rpc_sync(f"worker{(rank + 1) % size}", torch.add, args=(ones, ones)).eq(2).all()
+    vector = torch.ones(2)
+    assert rpc.rpc_sync(f"worker{(rank + 1) % size}", torch.add, args=(vector, vector)).eq(2).all()
     rpc.shutdown()
 
 

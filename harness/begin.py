@@ -38,7 +38,7 @@ def serve_spawned(
     """Run pytest's main in a clean interpreter, and serve as a rank instead of pytest's run loop."""
     from _pytest.config import _prepareconfig
 
-    config = _prepareconfig(collect.args, ["everyrank.plugin"] if not _installed() else None)
+    config = _prepareconfig(collect.args, ["everyrank.plugin"] if not _is_installed() else None)
     for name, value in collect.options.items():
         setattr(config.option, name, value)
     config.args = [collect.file]
@@ -48,7 +48,7 @@ def serve_spawned(
 
 
 @functools.cache
-def _installed() -> bool:
+def _is_installed() -> bool:
     from importlib.metadata import entry_points
 
     return any(entry.name == "everyrank" for entry in entry_points(group="pytest11"))

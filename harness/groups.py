@@ -24,7 +24,7 @@ class Groups:
 
     @contextlib.contextmanager
     def default(self, world: World, watch: Watch, leaving: bool, keep: bool) -> Iterator[Any]:
-        """Provide the default group for one test, over a FileStore of its own."""
+        """Provide the default group for one test, over its own FileStore."""
         import torch.distributed as dist
 
         if self._kept is None:
@@ -46,7 +46,7 @@ class Groups:
 
         if world.device.startswith("cuda"):
             torch.cuda.set_device(world.device)
-        # The group has a file of its own, since FileStore deletes its file with its last user (pytorch#67566). If the
+        # The group has its own file, since FileStore deletes its file with its last user (pytorch#67566). If the
         # group outlives the test, the file lies beside the test's folder: a later new_group() uses this store.
         path = f"{world.folder}.process_group" if outlives else os.path.join(world.folder, "process_group")
         store: Any = dist.FileStore(path, world.size)  # type: ignore[attr-defined]

@@ -54,7 +54,7 @@ def is_handler(value: str) -> bool:
     return _DATALOADER_HANDLER in value
 
 
-def settle(folder: str) -> None:
+def redirect_multiprocessing(folder: str) -> None:
     """Let multiprocessing put its sockets and named semaphores where they are removed with the run.
 
     It removes them itself only if a process ends normally, and a rank is killed or ends by ``os._exit``.

@@ -92,7 +92,7 @@ class Rank:
         self.item: pytest.Item
         self.leaks: list[Leak] = []
         self.measured: measured.RankCoverage | None = None
-        self.spent: list[str] = []  # why this process cannot serve another test, even after a good one
+        self.not_reusable: list[str] = []  # further reasons why this process cannot serve another test
         self.notes: dict[str, Any] = {}
         self._phases: list[Phase] = []
         self._warnings: list[Warned] = []
@@ -103,7 +103,7 @@ class Rank:
         self._terminal = UserTerminal(terminal)
         self._serializer = self.config.hook.pytest_report_to_serializable
         _rank[:] = [self]
-        self._settle_in()
+        self._prepare()
 
     # --- orders ------------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class Rank:
         self.channel = channel
         self._progress = Progress(progress)
         self._imports = Imports(self.config.rootpath)
-        self._settle_here(stacks)
+        self._prepare_fork(stacks)
         try:
             while True:
                 message = self.channel.receive()
@@ -128,7 +128,7 @@ class Rank:
         except Closed:
             os._exit(1)
 
-    def _settle_in(self) -> None:
+    def _prepare(self) -> None:
         """Prepare this process and its forks."""
         os.environ["OMP_NUM_THREADS"] = "1"
         # A host name may not resolve in a sandbox; ranks on one host need only its loopback interface.
@@ -152,7 +152,7 @@ class Rank:
                     hook._remove_plugin(implementation.plugin)
         RankDebugger(self.config, self._ask_debugger, self._release_debugger, self._terminal)
 
-    def _settle_here(self, stacks: int) -> None:
+    def _prepare_fork(self, stacks: int) -> None:
         """Prepare what each process needs separately."""
         faulthandler.enable(file=stacks)
         faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
@@ -195,7 +195,7 @@ class Rank:
             groups.unbind_defaults()
             complete = exit_request is None  # pytest.exit() interrupts the test
             leaks, unclean = self.watch.leaks() if complete else ([], [])
-            unclean = [*self.spent, *unclean]
+            unclean = [*self.not_reusable, *unclean]
             unclean += [f"left {KINDS[leak.kind][0]}: {leak.description}" for leak in [*self.leaks, *leaks]]
             if self.groups.lost():
                 unclean.append("destroyed or replaced the default group")
@@ -207,7 +207,7 @@ class Rank:
 
     def _record(
         self,
-        print_: str,
+        fingerprint_text: str,
         leaks: list[Leak],
         unclean: list[str],
         trouble: str,
@@ -217,7 +217,7 @@ class Rank:
             with contextlib.suppress(Exception):  # a test may have closed it
                 stream.flush()
         return Record(
-            fingerprint=print_,
+            fingerprint=fingerprint_text,
             phases=self._phases,
             leaks=leaks,
             warnings=self._warnings,
@@ -258,7 +258,7 @@ class Rank:
             os.environ[devices.variable()] = order.visible
         os.environ["EVERYRANK_NODEID"] = order.nodeid
         os.environ[RUN_VARIABLE] = os.path.dirname(order.folder)
-        helpers.settle(os.path.dirname(order.folder))
+        helpers.redirect_multiprocessing(os.path.dirname(order.folder))
         seed_generators(order.seed)
 
     def _save_coverage(self) -> None:

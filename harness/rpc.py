@@ -184,7 +184,7 @@ def start(rank: Rank, name: str, backend: Any, options: RpcBackendOptions, kept:
         pytest.fail(missing, pytrace=False)
     if not kept:
         # A second agent of one process never deletes its RRefs: see docs/findings/rpc-second-agent.md.
-        rank.spent.append("ran an RPC agent")
+        rank.not_reusable.append("ran an RPC agent")
     with warnings.catch_warnings():
         # torch itself uses its deprecated interface here; the author of a test cannot change that.
         warnings.filterwarnings("ignore", "You are using a Backend", UserWarning)
@@ -234,7 +234,7 @@ def let_go(rank: Rank) -> None:
     rpc: Any = torch_rpc
     if not rpc.api._is_current_rpc_agent_set():
         return
-    rank.spent.append("ended an RPC agent in the middle of its calls")
+    rank.not_reusable.append("ended an RPC agent in the middle of its calls")
     ending = threading.Thread(target=shut_down, args=(rank, False), daemon=True)
     with rank.watch.allowing():
         ending.start()

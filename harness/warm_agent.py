@@ -76,12 +76,12 @@ def _settle(rank: Rank) -> None:
 
     rpc: Any = torch_rpc
     if not rpc.api._is_current_rpc_agent_set():
-        rank.spent.append("shut the warm RPC agent down")
+        rank.not_reusable.append("shut the warm RPC agent down")
         return
     if rank.gather("the end of the test's calls", "") is not None:
         all_sent()
     if rank.gather("the end of all calls", "") is None:
-        rank.spent.append("did not see every rank reach the end of the test's RPC calls")
+        rank.not_reusable.append("did not see every rank reach the end of the test's RPC calls")
         return
     wait_until(lambda: not _left(), _USUALLY)
     counts = rank.gather("what is left in the RPC agents", str(_left()))
@@ -92,7 +92,7 @@ def _settle(rank: Rank) -> None:
     wait_until(lambda: not _left(), SETTLE)
     file_leak(rank.leaks)
     if contexts := _contexts():
-        rank.spent.append(f"left {contexts} autograd contexts")
+        rank.not_reusable.append(f"left {contexts} autograd contexts")
 
 
 def _left() -> int:

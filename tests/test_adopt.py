@@ -110,7 +110,7 @@ class TestMessages:
         assert "ranks disagree: only some of them skipped" in text
         assert "rank 0 skipped: " in text
 
-    def test_a_rank_that_waits_for_one_that_has_skipped(self, inner: Inner, file: str) -> None:
+    def test_a_rank_that_waits_for_a_rank_that_skipped(self, inner: Inner, file: str) -> None:
         text = self.text(inner, file, "WaitsForASkip::test_waits_for_ever")
         assert "rank 1 skipped: rank 0 is waiting" in text
         assert "rank 0: waiting in barrier" in text

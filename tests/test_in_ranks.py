@@ -270,7 +270,7 @@ class TestScopes:
         assert noted(inner, "unittest", rank) == ["down"]
 
 
-def test_each_rank_has_a_tmp_path_of_its_own(inner: Inner) -> None:
+def test_each_rank_has_its_own_tmp_path(inner: Inner) -> None:
     (first,), (second,) = noted(inner, "tmp_path", 0), noted(inner, "tmp_path", 1)
     assert first != second
     assert Path(first).parent == Path(second).parent

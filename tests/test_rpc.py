@@ -243,7 +243,7 @@ SOURCE = """
             pytest.skip("not here")
 
     @pytest.mark.world(2)
-    def test_shuts_down_by_itself(rpc_agent):
+    def test_shuts_down_itself(rpc_agent):
         rpc.shutdown()
 
     @pytest.mark.world(2)
@@ -273,7 +273,7 @@ GREEN = [
     "test_graceful_shutdown",
     "test_abrupt_shutdown",
     "TestMarks::test_the_nearest_mark_wins",
-    "test_shuts_down_by_itself",
+    "test_shuts_down_itself",
     "test_after_all",
 ]
 
@@ -374,12 +374,12 @@ def test_nothing_waits_for_a_deadline(inner: Inner) -> None:
     assert "missed its deadline" not in inner.out
 
 
-def test_an_unknown_shutdown_says_what_to_write(inner: Inner) -> None:
+def test_the_error_for_an_unknown_shutdown_lists_the_known(inner: Inner) -> None:
     assert inner["test_unknown_shutdown"].outcome == "error"
     assert "shutdown must be 'graceful' or 'abrupt', not 'gentle'" in inner["test_unknown_shutdown"].text
 
 
-def test_an_unknown_option_says_which_there_are(inner: Inner) -> None:
+def test_the_error_for_an_unknown_option_lists_the_known(inner: Inner) -> None:
     result = inner["test_unknown_option"]
     assert result.outcome == "error"
     assert "the mark rpc takes no 'threads'" in result.text

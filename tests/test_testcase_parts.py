@@ -164,7 +164,7 @@ SOURCE = """
             self.fail("nobody has asked for it")
 """
 
-#: test -> what it comes to on a machine without GPUs
+#: test -> its outcome on a machine without GPUs
 OUTCOMES = {
     "Sharded::test_group": "passed",
     "Sharded::test_group_and_agents": "passed",
@@ -214,6 +214,6 @@ def test_every_test_is_in_the_table(inner: Inner) -> None:
     assert {nodeid.split("::", 1)[1] for nodeid in inner.tests} == set(OUTCOMES)
 
 
-def test_skips_say_what_is_needed(inner: Inner) -> None:
+def test_the_reason_of_a_skip_names_the_need(inner: Inner) -> None:
     assert "needs a world of 8 ranks or more" in inner["Helpers::test_needs_a_large_world"].text
     assert "PYTORCH_TEST_WITH_SLOW=1" in inner["Helpers::test_slow"].text

@@ -68,7 +68,7 @@ def test_an_agent_fails_in_one_sentence_that_names_numpy(inner: Inner, test: str
     assert message == f"on ranks 0,1\n{NUMPY}"
 
 
-def test_a_subject_that_needs_an_agent_says_it_once(project: Project) -> None:
+def test_a_subject_that_needs_an_agent_names_numpy_once(project: Project) -> None:
     project.write("sitecustomize.py", NO_NUMPY)
     project.write(
         "test_inner.py",
@@ -88,7 +88,7 @@ def test_a_subject_that_needs_an_agent_says_it_once(project: Project) -> None:
     assert inner.out.count(NUMPY) == 2, inner.out  # at the failure, and in the short summary
 
 
-def test_a_readers_install_has_what_the_examples_need() -> None:
+def test_the_readmes_install_has_the_packages_for_the_examples() -> None:
     """The README's install command includes numpy; the package alone does not require it."""
     readme = (ROOT / "README.md").read_text()
     assert "    pip install path/to/everyrank numpy\n" in readme

@@ -10,6 +10,6 @@ import torch.distributed.rpc as rpc
 @pytest.mark.world(4)
 @pytest.mark.parametrize("number", range(int(os.environ["BENCHMARK_TESTS"])))
 def test_call(rpc_agent, number):
-    ones = torch.ones(2)
+    vector = torch.ones(2)
     neighbour = rpc_agent.names[(rpc_agent.rank + 1) % len(rpc_agent.names)]
-    assert rpc.rpc_sync(neighbour, torch.add, args=(ones, ones)).eq(2).all()
+    assert rpc.rpc_sync(neighbour, torch.add, args=(vector, vector)).eq(2).all()

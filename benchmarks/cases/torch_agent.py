@@ -14,6 +14,6 @@ class Call(TensorPipeRpcAgentTestFixture, MultiProcessTestCase):
 
     @dist_init
     def test_call(self):
-        ones = torch.ones(2)
+        vector = torch.ones(2)
         neighbour = f"worker{(self.rank + 1) % self.world_size}"
-        assert rpc.rpc_sync(neighbour, torch.add, args=(ones, ones)).eq(2).all()
+        assert rpc.rpc_sync(neighbour, torch.add, args=(vector, vector)).eq(2).all()
