@@ -1,4 +1,4 @@
-"""Contracts, laws, and how anybody's subject meets them.
+"""Contracts and their laws, and the conformance tests that run them on a subject.
 
 from everyrank.suites import Subject, conformance
 """

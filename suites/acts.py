@@ -1,4 +1,4 @@
-"""What the arenas of several contracts have in common: a subject that acts, and values to act on."""
+"""Shared by the arenas of several contracts: errors that a subject raises, its devices, and random values."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from everyrank.suites.errors import BrokenAdapter, Deviation, Unusable, kinds
 
 
 def in_a_line(error: Exception) -> str:
-    """An error on one line. Over RPC its text is wrapped in those of other places, with their tracebacks."""
+    """Describe an error on one line. Over RPC its text is wrapped in the texts of other ranks, with tracebacks."""
     kind = type(error).__name__
     lines = str(error).strip().splitlines() or [""]
     if isinstance(error, KeyError) and "\n" in str(error.args[0] if error.args else ""):
-        lines = str(error.args[0]).splitlines()  # str() of it has them all on one line
+        lines = str(error.args[0]).splitlines()  # str() puts all lines of a KeyError on one
     named = [line for line in lines if re.match(rf"([\w.]*(Error|Exception)|{re.escape(kind)})\b", line)]
-    told = named[-1] if named else lines[0]
-    return told if told.startswith(kind) else f"{kind}: {told}"
+    line = named[-1] if named else lines[0]
+    return line if line.startswith(kind) else f"{kind}: {line}"
 
 
 class subject_acts:
-    """Where a subject has no reason to raise. A class, since a traceback would show the insides of contextlib."""
+    """Turn what the subject raises into a Deviation: it has no reason to raise here.
+
+    This is a class because a generator would add frames of contextlib to the traceback.
+    """
 
     def __init__(self, doing: str = "") -> None:
         self.doing = doing
@@ -38,7 +41,7 @@ class subject_acts:
 
 @contextlib.contextmanager
 def plainly(doing: str) -> Iterator[None]:
-    """Where whatever is raised says that the subject cannot be used at all."""
+    """Turn what is raised into Unusable: this use is so plain that the subject cannot be used at all."""
     try:
         yield
     except (BrokenAdapter, Deviation):
@@ -48,13 +51,13 @@ def plainly(doing: str) -> Iterator[None]:
 
 
 def stayed(name: str, device: torch.device | str, expected: torch.device | str) -> None:
-    """The kit compares where it has put things."""
+    """Check that a tensor is still on the device on which the kit has put it and compares it."""
     if torch.device(device).type != torch.device(expected).type:
         raise Unusable(f"{name} is on {device} now, not on {expected}, where the kit had put it")
 
 
 def noise(shape: Sequence[int], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-    """Values of order one, none of them zero."""
+    """Return random values of order one, none of them zero."""
     plain = torch.randn(tuple(shape), dtype=torch.float64, generator=generator)
     plain = plain + plain.sign() * 0.1
     if dtype.is_complex:

@@ -1,4 +1,4 @@
-"""The conformance test of whatever subject is named in EVERYRANK_SUBJECT, as ``module:NAME``."""
+"""The conformance test of the subject that EVERYRANK_SUBJECT names, as ``module:NAME``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from everyrank.suites.case import Case
 from everyrank.suites.subject import Subject
 
-#: What `run` was called with, and the folder of its ledger: for this process alone.
+#: The subject given to `run`, and the folder of its ledger; only in the process that called `run`.
 SUBJECT: tuple[Subject, Path] | None = None
 
 
@@ -38,7 +38,8 @@ def _subject() -> tuple[Subject, Path]:
     return found, Path(imported.__file__ or ".").parent
 
 
-def _again(case: str, options: Sequence[str]) -> str:
+def _repeat_command(case: str, options: Sequence[str]) -> str:
+    """Return the call or the command that runs this case again."""
     chosen = ["-k", case, *options]
     if SUBJECT is not None:
         return f"everyrank.suites.run(SUBJECT, {', '.join(map(repr, chosen))})"
@@ -50,8 +51,8 @@ def _refuse(text: str) -> NoReturn:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    subject, beside = _subject()
-    metafunc.definition.add_marker(pytest.mark.conformance(subject, beside, again=_again))
+    subject, folder = _subject()
+    metafunc.definition.add_marker(pytest.mark.conformance(subject, folder, again=_repeat_command))
 
 
 def test_conformance(case: Case) -> None:

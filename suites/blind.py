@@ -1,6 +1,6 @@
-"""Blind spots: rogues that stay green when a subject's ledger judges them, and the entries that hide them.
+"""Blind spots: rogues that stay green if they are judged under a subject's ledger, and the entries that hide them.
 
-Only the laws of which the ledger knows a core case are tried: by any other a rogue is killed as in the plain matrix.
+Only laws with a core case in the ledger are tried: all other laws kill a rogue as in the matrix without a ledger.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from everyrank.suites.errors import LedgerError
 from everyrank.suites.kill import EXEMPLAR, NO_KILL, controls, rogues
 from everyrank.suites.ledger import Ledger, read
 
-#: A rogue that passes a case which the ledger knows is stale there: it is not the ledger's subject.
+#: Outcomes that are no kill. "stale" is none of them: a rogue may pass a known case, which is another subject's.
 _FAULTY = NO_KILL - {"stale"}
 
 
-def asked_ledger() -> Path | None:
-    """The ledger that this run is for: xdist's workers must know it too."""
+def requested_ledger() -> Path | None:
+    """Return the ledger of this run. It is in the environment, where xdist's workers find it too."""
     named = os.environ.get("EVERYRANK_LEDGER", "")
     return Path(named) if named else None
 
 
 def contract_of(path: Path) -> str:
-    """The contract of a ledger's subject: the one whose cases all of its entries match."""
+    """Return the contract of a ledger's subject: the one in which each entry of the ledger matches a case."""
     fitting = []
     for name in contracts():
         try:
             cases(replace(controls(name)[EXEMPLAR], known=path.absolute()))
         except LedgerError:
-            read(path)  # says what is wrong with the file itself
+            read(path)  # raises if the file itself is wrong
         else:
             fitting.append(name)
     if len(fitting) != 1:
         found = f"fits {' and '.join(fitting)}" if fitting else "has entries that match no case of any contract"
-        raise LedgerError(f"{path.name} {found}: --contract names the one of its subject")
+        raise LedgerError(f"{path.name} {found}: name its subject's contract with --contract")
     return fitting[0]
 
 
 def tried_under(name: str, path: Path) -> list[Case]:
-    """Every rogue of a contract, on the laws that it breaks and of which the ledger knows a core case."""
+    """Return the core cases of each rogue, for the laws that it breaks and that have a core case in the ledger."""
     exemplar = replace(controls(name)[EXEMPLAR], known=path.absolute())
     core = [case for case in cases(exemplar) if case.point.core and not case.point.not_applicable]
     known = {case.law.id for case in core if case.entry is not None}
@@ -58,7 +58,7 @@ def tried_under(name: str, path: Path) -> list[Case]:
 
 @dataclass(frozen=True)
 class Hidden:
-    """A law that a rogue breaks, and that does not kill it under the ledger."""
+    """A law that a rogue breaks but that does not kill it under the ledger."""
 
     rogue: str
     law: str
@@ -70,7 +70,7 @@ class Hidden:
 
 @dataclass(frozen=True)
 class BlindSpots:
-    """What a ledger hides of one contract's rogues. ``cells`` maps (rogue, case id) to the outcome."""
+    """The rogues of one contract that a ledger hides. ``cells`` maps (rogue, case id) to the outcome."""
 
     contract: str
     path: Path
@@ -82,7 +82,7 @@ class BlindSpots:
 
     @cached_property
     def _tried(self) -> dict[tuple[str, str], dict[str, str]]:
-        """The cells of each rogue and law: the outcome by the case's id without the contract."""
+        """For each rogue and law, the outcomes by the case's id without the contract."""
         found: dict[tuple[str, str], dict[str, str]] = {}
         for case in tried_under(self.contract, self.path):
             ends = found.setdefault((case.subject.name, case.law.id), {})
@@ -98,26 +98,26 @@ class BlindSpots:
         ]
 
     def _entries(self, ends: Mapping[str, str]) -> tuple[str, ...]:
-        """The entries by which cases are known, in the ledger's order."""
+        """Return the entries that make these cases known, in the ledger's order."""
         known = {self._ledger.entry(case) for case, end in ends.items() if end == "known"}
         return tuple(entry.case for entry in self._ledger.entries if entry in known)
 
     @cached_property
     def spots(self) -> dict[str, list[Hidden]]:
-        """The rogues that stay green: no law that they break kills them."""
+        """The rogues that stay green, since no law that they break kills them."""
         found: dict[str, list[Hidden]] = {}
         for rogue in rogues(self.contract):
-            hidden = [one for one in self.hidden if one.rogue == rogue.name]
-            if {one.law for one in hidden} == set(rogue.breaks):
+            hidden = [spot for spot in self.hidden if spot.rogue == rogue.name]
+            if {spot.law for spot in hidden} == set(rogue.breaks):
                 found[rogue.name] = hidden
         return found
 
     @cached_property
     def faults(self) -> list[str]:
-        """What a person has to mend, or to give a reason for, a sentence each."""
-        return [*self._not_told(), *self._listed_wrongly(), *self._unlisted()]
+        """What a person must correct or give a reason for, one sentence each."""
+        return [*self._without_outcome(), *self._listed_wrongly(), *self._unlisted()]
 
-    def _not_told(self) -> Iterator[str]:
+    def _without_outcome(self) -> Iterator[str]:
         for (rogue, law), ends in self._tried.items():
             if "" in ends.values():
                 yield f"{rogue} was not tried on {law}"
@@ -128,9 +128,9 @@ class BlindSpots:
         names = {rogue.name for rogue in rogues(self.contract)}
         for name in self._ledger.blind:
             if name not in names:
-                yield f"the ledger lists {name} as a blind spot, and no rogue is called that"
+                yield f"the ledger lists {name} as a blind spot, but there is no such rogue"
             elif name not in self.spots:
-                yield f"the ledger lists {name} as a blind spot, and it is killed: remove it from the list"
+                yield f"the ledger lists {name} as a blind spot, but it is killed: remove it from the list"
 
     def _unlisted(self) -> Iterator[str]:
         for name, hidden in self.spots.items():
@@ -138,7 +138,7 @@ class BlindSpots:
                 yield f"{name} stays green: {', '.join(map(str, hidden))}"
 
     def text(self) -> str:
-        """The blind spots, and the laws that are hidden while another kills the rogue."""
+        """Render the blind spots, and the laws that are hidden while another law kills the rogue."""
         tried = {rogue for rogue, _ in self._tried}
         lines = [
             f"{self.contract} under {self.path.name}: {len(tried)} of {len(rogues(self.contract))} rogues break laws "
@@ -146,7 +146,7 @@ class BlindSpots:
         ]
         for name, hidden in self.spots.items():
             lines += [f"  blind: {name} ({self._ledger.blind.get(name, 'no reason is given')})"]
-            lines += [f"    {one}" for one in hidden]
-        others = [one for one in self.hidden if one.rogue not in self.spots]
-        lines += [f"  killed by another law: {one.rogue}: {one}" for one in others]
+            lines += [f"    {spot}" for spot in hidden]
+        others = [spot for spot in self.hidden if spot.rogue not in self.spots]
+        lines += [f"  killed by another law: {spot.rogue}: {spot}" for spot in others]
         return "\n".join(lines)

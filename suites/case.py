@@ -41,9 +41,9 @@ class Case:
     point: Point
     entry: Entry | None = None
     lack: Lack | None = None
-    ledger: Path | None = None  # the subject's file, whether or not it speaks of this case
+    ledger: Path | None = None  # the subject's file, whether or not an entry matches this case
     preflight: bool = True
-    """Whether the plainest use is claimed: neither the ledger nor a lack speaks of SGD without arguments."""
+    """Whether the plainest use is claimed: no entry of the ledger and no lack matches SGD without arguments."""
 
     @property
     def short_id(self) -> str:
@@ -58,48 +58,48 @@ class Case:
     def fixtures(self) -> tuple[str, ...]:
         """The rank fixtures that this case needs."""
         declared = (self.point.fixtures, self.law.fixtures)
-        return next((one for one in declared if one is not None), self.contract.fixtures)
+        return next((names for names in declared if names is not None), self.contract.fixtures)
 
     def __repr__(self) -> str:
         return f"<{self.subject.name} {self.id}>"
 
     @property
-    def whose(self) -> tuple[str, str]:
-        """The subject: another contract's may have the same name."""
+    def subject_key(self) -> tuple[str, str]:
+        """The contract and the subject: subjects of different contracts may have the same name."""
         return self.contract.name, self.subject.name
 
     @property
     def prepared(self) -> bool:
-        """Whether the plainest use comes before it."""
+        """Whether the plainest use is tried before this case."""
         able = set(self.contract.fixtures) <= set(self.fixtures) and not self.point.not_applicable
         return able and self.preflight and self.contract.plainest is not None
 
     def prepare(self) -> None:
-        """Before the first case of a subject in this process: see whether it can be used at all."""
+        """Before the first case of a subject in this process, try whether the subject can be used at all."""
         plainest = self.contract.plainest
-        if plainest is None or not self.prepared or self.whose in _used:
+        if plainest is None or not self.prepared or self.subject_key in _used:
             return
-        _used.add(self.whose)
+        _used.add(self.subject_key)
         problem = ""
         try:
             with torch.random.fork_rng(devices=[]), self.contract.arena(self.subject, self.point) as arena:
-                if arena is not None:  # else another rank drives
+                if arena is not None:  # if it is None, another rank drives
                     plainest(arena)
         except BrokenAdapter as error:
             text = f"[error] {self.subject.name}, before any law of {self.contract.name}\n  {faulted(error)}"
-            problem = "\n\n".join([text, *_theirs(error.__cause__)])
+            problem = "\n\n".join([text, *_subject_traceback(error.__cause__)])
         except Deviation:
-            pass  # for the laws to say
+            pass  # the laws will find it
         if problem:
             pytest.fail(problem, pytrace=False)
 
     def run(self) -> None:
-        """Run on this rank, and end as pytest understands it."""
+        """Run on this rank, and end with the pytest outcome that stands for the case's outcome."""
         outcome = self.outcome()
         verdict, text = self.judged(outcome)
         rank = current_rank()
-        said = dict(rank.item.user_properties)
-        rank.item.user_properties += [one for one in properties(self) if one[0] not in said]
+        present = dict(rank.item.user_properties)
+        rank.item.user_properties += [(name, value) for name, value in properties(self) if name not in present]
         rank.item.user_properties.append(("outcome", verdict))
         if text:
             rank.notes["message"] = text.splitlines()[0]
@@ -114,7 +114,7 @@ class Case:
             raise _error(verdict, self, text) from outcome.error
 
     def outcome(self) -> Outcome:
-        """What the law found on this rank."""
+        """Check the law on this rank; return the outcome before ledger and lacks are applied."""
         __tracebackhide__ = True
         if self.point.not_applicable:
             return Outcome("not-applicable", self.point.not_applicable)
@@ -135,27 +135,30 @@ class Case:
         return Outcome("pass")
 
     def judged(self, outcome: Outcome) -> tuple[str, str]:
-        """The outcome in the light of what the subject declared."""
+        """Return the verdict and its text, given what the subject declares."""
         declared = self.lack is not None or self.entry is not None
         return judge(outcome, self.entry, self.lack, declared and outcome.well and self._others_failed())
 
     def _others_failed(self) -> bool:
-        """Whether another rank of this case has come to another end."""
+        """Return whether another rank has ended this case otherwise."""
         from everyrank.world import current_world
 
         return current_world().somebody_left()
 
 
-#: The subjects that this process has seen used.
+#: The subjects whose plainest use this process has tried.
 _used: set[tuple[str, str]] = set()
 
 
-def _theirs(error: BaseException | None) -> list[str]:
-    """The traceback of what the subject raised, from where it is the subject's."""
-    at, ours = error.__traceback__ if error is not None else None, os.path.dirname(os.path.dirname(__file__)) + os.sep
-    while at is not None and at.tb_frame.f_code.co_filename.startswith(ours):
-        at = at.tb_next
-    return ["".join(traceback.format_exception(type(error), error, at)).rstrip()] if at is not None else []
+def _subject_traceback(error: BaseException | None) -> list[str]:
+    """Return the traceback of an error of the subject, without the kit's own frames at its start."""
+    frame, ours = (
+        error.__traceback__ if error is not None else None,
+        os.path.dirname(os.path.dirname(__file__)) + os.sep,
+    )
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(ours):
+        frame = frame.tb_next
+    return ["".join(traceback.format_exception(type(error), error, frame)).rstrip()] if frame is not None else []
 
 
 def faulted(error: BrokenAdapter) -> str:
@@ -163,7 +166,7 @@ def faulted(error: BrokenAdapter) -> str:
 
 
 class Failed(AssertionError):
-    """A case that is not as declared."""
+    """A case whose outcome is not the declared one."""
 
 
 def _error(kind: str, case: Case, text: str) -> Failed:
@@ -171,21 +174,24 @@ def _error(kind: str, case: Case, text: str) -> Failed:
     return Failed(f"[{kind}] {case.subject.name} {case.id}\n  law: {law}\n  {text}")
 
 
-def cases(subject: Subject, beside: Path | None = None) -> list[Case]:
-    """All cases of a subject; raises where its declaration or its ledger cannot be believed."""
+def cases(subject: Subject, folder: Path | None = None) -> list[Case]:
+    """Return all cases of a subject. Raise if its declaration or its ledger is wrong.
+
+    ``folder`` is the one in which a relative path of a ledger is looked up.
+    """
     chosen = contract(subject.contract)
     _check_sizes(subject, chosen)
     _check_choices(subject, chosen)
     plain = [Case(subject, chosen, law, point) for law, point in chosen.points(subject.sizes)]
     ids = [case.short_id for case in plain]
     if len(set(ids)) < len(ids):
-        twice = next(one for one in ids if ids.count(one) > 1)
+        twice = next(case_id for case_id in ids if ids.count(case_id) > 1)
         raise DeclarationError(f"{chosen.name}: the case {twice} exists twice")
-    file = _file(subject, beside)
+    file = _file(subject, folder)
     ledger = Ledger() if file is None else read(file)
     ledger.check(ids)
     for pattern in subject.lacks:
-        if not any(matches(pattern, one) for one in ids):
+        if not any(matches(pattern, case_id) for case_id in ids):
             raise DeclarationError(f"{subject.name}: lacks[{pattern!r}] matches no case of {chosen.name}")
     found = [
         replace(case, entry=ledger.entry(case.short_id), lack=_lack(subject, case.short_id), ledger=file)
@@ -193,14 +199,14 @@ def cases(subject: Subject, beside: Path | None = None) -> list[Case]:
     ]
     for entry in ledger.entries:
         if all(case.lack for case in found if case.entry is entry):
-            raise LedgerError(f"{ledger.file}: the entry {entry.case!r} speaks only of what the subject lacks")
+            raise LedgerError(f"{ledger.file}: the entry {entry.case!r} matches only cases that the subject lacks")
     if any(case.point.label.startswith("SGD-defaults") and (case.entry or case.lack) for case in found):
         return [replace(case, preflight=False) for case in found]
     return found
 
 
 def _check_sizes(subject: Subject, chosen: Contract) -> None:
-    """A size without a case would be a claim that nobody looks at."""
+    """Refuse a world size without a case: nothing would check that claim."""
     if subject.sizes is None:
         return
     known = {point.size for _, point in chosen.points()}
@@ -219,11 +225,11 @@ def _check_choices(subject: Subject, chosen: Contract) -> None:
         raise DeclarationError(f"{subject.name}: {chosen.name} leaves no choice called {strange[0]!r}: {known}")
 
 
-def _file(subject: Subject, beside: Path | None) -> Path | None:
+def _file(subject: Subject, folder: Path | None) -> Path | None:
     if subject.known is None:
         return None
     path = Path(subject.known)
-    return path if path.is_absolute() or beside is None else beside / path
+    return path if path.is_absolute() or folder is None else folder / path
 
 
 def _lack(subject: Subject, case: str) -> Lack | None:
@@ -231,8 +237,8 @@ def _lack(subject: Subject, case: str) -> Lack | None:
 
 
 def properties(case: Case) -> list[tuple[str, object]]:
-    """What a report says about its case, whatever becomes of it."""
-    said: list[tuple[str, object]] = [
+    """Return the user properties that describe a case in its reports, whatever its outcome."""
+    found: list[tuple[str, object]] = [
         ("subject", case.subject.name),
         ("contract", case.contract.name),
         ("law", case.law.id),
@@ -240,10 +246,10 @@ def properties(case: Case) -> list[tuple[str, object]]:
         ("optimizer", case.point.optimizer),
     ]
     if case.ledger is not None:
-        said.append(("ledger-file", os.path.relpath(case.ledger)))
+        found.append(("ledger-file", os.path.relpath(case.ledger)))
     if case.entry is not None:
-        said += [(f"ledger-{name}", getattr(case.entry, name)) for name in ("kind", "issue", "note", "link")]
-        said.append(("ledger-expects", case.entry.expects if case.entry.states else ""))
+        found += [(f"ledger-{name}", getattr(case.entry, name)) for name in ("kind", "issue", "note", "link")]
+        found.append(("ledger-expects", case.entry.expects if case.entry.states else ""))
     if case.lack is not None:
-        said.append(("lack", case.lack.reason))
-    return said
+        found.append(("lack", case.lack.reason))
+    return found

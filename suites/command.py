@@ -11,39 +11,42 @@ from typing import NoReturn
 
 from everyrank.suites.contract import contracts
 
-_PYTEST = "whatever else is given goes to pytest, such as"
+_PYTEST = "all other arguments are passed to pytest, for example"
 
 
 def run(arguments: Sequence[str]) -> NoReturn:
-    """All cases of one subject, and how many ended in which way."""
+    """Run all cases of one subject, and print how many ended in which outcome."""
     parser = argparse.ArgumentParser(
         "everyrank run", description=run.__doc__, epilog=f"{_PYTEST} -n auto, --law=none.* or -x"
     )
-    parser.add_argument("subject", help="module:NAME of a Subject; the module may lie in this folder")
+    parser.add_argument("subject", help="module:NAME of a Subject; the module may be in this folder")
     given, rest = parser.parse_known_args(arguments)
     _pytest(["--pyargs", "everyrank.suites.anybody", *rest], EVERYRANK_SUBJECT=given.subject)
 
 
 def kill_matrix(arguments: Sequence[str]) -> NoReturn:
-    """Every rogue on every core case of its contract, rogue by law; 0 if each is killed by what it names alone.
+    """Run every rogue on every core case of its contract, and print a table of rogues and laws.
 
-    With --ledger: the rogues that stay green under that ledger; 0 if each is listed there, with a reason, in [blind].
+    Exits with 0 if each rogue is killed by exactly the laws that it names. With --ledger it lists the rogues that
+    stay green under that ledger, and exits with 0 if [blind] lists each of them with a reason.
     """
     parser = argparse.ArgumentParser(
         "everyrank kill-matrix",
         description=kill_matrix.__doc__,
-        epilog=f"{_PYTEST} -n auto, or --generate=500: which rogues drawn sequences alone find, after how many draws",
+        epilog=f"{_PYTEST} -n auto, or --generate=500 to show which rogues drawn sequences find and how fast",
     )
-    parser.add_argument("--contract", choices=contracts(), action="append", help="only this one; may be repeated")
+    parser.add_argument(
+        "--contract", choices=contracts(), action="append", help="only this contract; may be repeated"
+    )
     parser.add_argument("--ledger", type=Path, help="judge the rogues under this ledger, and list its blind spots")
     given, rest = parser.parse_known_args(arguments)
     names = given.contract or contracts()
     if given.ledger is not None:
         try:
-            names = _under(given.ledger, given.contract)
+            names = _contract_of_ledger(given.ledger, given.contract)
         except ValueError as error:
             parser.error(str(error))
-    # A rogue fails wherever it runs: once is enough.
+    # A rogue also fails when it runs alone, so it is not repeated.
     quiet = [
         "--no-run-alone",
         "-q",
@@ -59,13 +62,13 @@ def kill_matrix(arguments: Sequence[str]) -> NoReturn:
     _pytest(["--pyargs", "everyrank.suites.killing", *quiet, *rest], **environment)
 
 
-def _under(ledger: Path, named: list[str] | None) -> list[str]:
-    """The contract of a ledger. Raises ValueError with what is wrong with either."""
+def _contract_of_ledger(ledger: Path, named: list[str] | None) -> list[str]:
+    """Return the contract of a ledger. Raise ValueError with a message if the ledger or the option is wrong."""
     from everyrank.suites.blind import contract_of, tried_under
     from everyrank.suites.errors import LedgerError
 
     if named is not None and len(named) > 1:
-        raise ValueError("--ledger is of one subject, and so of one --contract")
+        raise ValueError("--ledger belongs to one subject: give one --contract at most")
     try:
         names = named or [contract_of(ledger)]
         tried_under(names[0], ledger)
@@ -75,7 +78,7 @@ def _under(ledger: Path, named: list[str] | None) -> list[str]:
 
 
 def _pytest(arguments: list[str], **environment: str) -> NoReturn:
-    """In place of this process: with what this one has imported, pytest could not rewrite the asserts."""
+    """Replace this process by pytest's: it has imported modules whose asserts pytest could not rewrite any more."""
     sys.stdout.flush()
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
     os.execve(sys.executable, command, {**os.environ, **environment})

@@ -1,4 +1,4 @@
-"""Comparing with the reference, step by step: what differs first, where, and by how much."""
+"""Compare with the reference, step by step: find the first difference, and how large it is."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Values = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What the comparison allows. Nothing is wider than what the exemplar needs."""
+    """How far values may be off. No tolerance is wider than the exemplar needs."""
 
     relative: float = 0.0
     ulps: int = 0
 
 
 EXACT = Tolerance()
-#: Where the order of a sum differs.
+#: For sums whose order differs.
 CLOSE_FP64 = Tolerance(relative=1e-12)
 
 
@@ -45,7 +45,7 @@ class Difference:
 
 @dataclass
 class Comparison:
-    """One case's comparison; collects the differences of all steps, so that the first does not hide the next."""
+    """The comparison of one case. It collects the differences of all steps: the first must not hide the next."""
 
     tolerance: Tolerance = EXACT
     bound: Bound | None = None
@@ -58,7 +58,7 @@ class Comparison:
     _in_a_step: float = 0.0
 
     def start(self, reference: Values) -> None:
-        """Note where the reference starts, to see that it moves."""
+        """Note the reference's values at the start, to check later that it moves."""
         self._start = {name: value.detach().clone() for name, value in reference.items()}
         self._before = dict(self._start)
 
@@ -68,25 +68,29 @@ class Comparison:
             raise Deviation(f"step {number}: parameters {sorted(ours)} instead of {sorted(reference)}")
         worst: Difference | None = None
         for name, expected in reference.items():
-            found = self._one(number, name, ours[name].detach(), expected.detach())
-            worst = max((one for one in (worst, found) if one is not None), key=_size, default=None)
+            found = self._compare_parameter(number, name, ours[name].detach(), expected.detach())
+            worst = max(
+                (difference for difference in (worst, found) if difference is not None), key=_size, default=None
+            )
             if name in self._start and expected.numel():
                 moved = (expected.detach() - self._start[name]).abs().max()
                 self._moved = max(self._moved, float(moved))
             if self.bound is not None and name in self._before and expected.numel():
-                one = _difference(number, name, expected.detach(), self._before[name])
-                self._in_a_step = max(self._in_a_step, one.relative)
+                moved_in_step = _difference(number, name, expected.detach(), self._before[name])
+                self._in_a_step = max(self._in_a_step, moved_in_step.relative)
                 self._before[name] = expected.detach().clone()
         note(number, worst, self.allowed)
 
     @property
     def allowed(self) -> Tolerance:
-        """What is not counted as a deviation, the subject's own bound included."""
+        """The tolerance up to which no deviation is counted; the subject's own bound is included."""
         bound = self.bound.relative if self.bound is not None else 0.0
         return Tolerance(max(self.tolerance.relative, bound), self.tolerance.ulps)
 
-    def _one(self, step: int, name: str, ours: torch.Tensor, expected: torch.Tensor) -> Difference | None:
-        """Compare one parameter; returns how they differ, whether or not that is allowed."""
+    def _compare_parameter(
+        self, step: int, name: str, ours: torch.Tensor, expected: torch.Tensor
+    ) -> Difference | None:
+        """Compare one parameter; return the difference, whether or not it is allowed."""
         if ours.shape != expected.shape or ours.dtype != expected.dtype:
             raise Deviation(
                 f"step {step}, {name}: {tuple(ours.shape)} of {ours.dtype} instead of "
@@ -109,13 +113,13 @@ class Comparison:
         return difference
 
     def verdict(self) -> None:
-        """Raise with the first difference of all, or because the reference stood still."""
+        """Raise Deviation with the first difference, or Vacuous if the reference did not move."""
         if self.differences:
             first = self.differences[0]
-            steps = sorted({one.step for one in self.differences})
-            names = sorted({one.name for one in self.differences})
+            steps = sorted({difference.step for difference in self.differences})
+            names = sorted({difference.name for difference in self.differences})
             text = f"{first}\n  differs at steps {steps} in {', '.join(names)}"
-            raise Deviation(text, off=max(one.relative for one in self.differences))
+            raise Deviation(text, off=max(difference.relative for difference in self.differences))
         if self._start and self._moved <= max(self.tolerance.relative * 1000, 0.0):
             raise Vacuous("the reference did not move, so there is nothing that could differ")
         if self.approximate and self.bound is not None:
@@ -125,9 +129,9 @@ class Comparison:
 
 
 def note(step: int, difference: Difference | None, allowed: Tolerance) -> None:
-    """Note the largest error, and that of each step, for reports: of all that this rank compares in its test.
+    """Note for reports the largest error of each step, and of all comparisons of this rank in its test.
 
-    With the largest error goes what was allowed there; where all agree, the most that was allowed anywhere.
+    The largest error is noted with the tolerance there; if all values agree, with the widest tolerance of all.
     """
     noted = notes()
     steps = noted.setdefault("steps", {})
@@ -150,7 +154,7 @@ def _size(difference: Difference) -> tuple[float, float]:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity."""
+    """Replace infinity, which JSON does not have, by the largest float."""
     return min(value, sys.float_info.max) if isinstance(value, float) else value
 
 
@@ -167,16 +171,16 @@ def _difference(step: int, name: str, ours: torch.Tensor, expected: torch.Tensor
     return Difference(step, name, round(float((off / spacing).max()), 1), largest, largest / scale)
 
 
-def same(ours: torch.Tensor, expected: torch.Tensor, what: str) -> None:
-    """Bit for bit, or a Deviation that says what differs."""
+def same(ours: torch.Tensor, expected: torch.Tensor, name: str) -> None:
+    """Raise a Deviation that names the tensor unless both are equal bit for bit."""
     comparison = Comparison()
-    comparison.step(0, {what: ours}, {what: expected})
+    comparison.step(0, {name: ours}, {name: expected})
     if comparison.differences:
         (difference,) = comparison.differences
         raise Deviation(str(difference).removeprefix("step 0, "), off=difference.relative)
 
 
 def check(holds: bool, text: str) -> None:
-    """A law's own condition."""
+    """Raise a Deviation with this text unless the law's condition holds."""
     if not holds:
         raise Deviation(text)

@@ -14,9 +14,9 @@ from everyrank.suites.subject import Subject
 
 @dataclass(frozen=True)
 class Point:
-    """One place where a law is checked: a variant, a world size, and whatever values the law needs.
+    """One point at which a law is checked: a variant, a world size, and the values that the law needs.
 
-    ``core`` points are few: enough for a rogue to be killed by each law that it breaks.
+    ``core`` points are few: just enough for each law to kill the rogues that break it.
     """
 
     label: str
@@ -26,7 +26,7 @@ class Point:
     not_applicable: str = ""
     optimizer: str = ""
     fixtures: tuple[str, ...] | None = None
-    """Rank fixtures that are needed here, where those are not the law's."""
+    """Rank fixtures of this point, if they are not the law's."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Law:
     check: Callable[[Any, Point], None]
     points: Callable[[], Iterable[Point]]
     fixtures: tuple[str, ...] | None = None
-    """Rank fixtures that its cases need, where those are not the contract's."""
+    """Rank fixtures of its cases, if they are not the contract's."""
     fresh: bool = False
     """Whether its cases need new processes."""
 
@@ -46,7 +46,7 @@ class Law:
         return (self.check.__doc__ or "").strip()
 
 
-#: Opens the place where a law is checked, on every rank: agents or groups, and the subject within reach.
+#: Opens the arena of a case on every rank: it sets up agents or groups and gives a law access to the subject.
 Arena = Callable[[Subject, Point], AbstractContextManager[Any]]
 
 
@@ -61,10 +61,10 @@ class Contract:
     marks: tuple[Any, ...] = ()
     """Marks of every case, such as options of those fixtures."""
     choices: tuple[str, ...] = ()
-    """What it leaves to a subject, by the names that ``Subject.declares`` takes."""
+    """Choices that the contract leaves to a subject, by the names that ``Subject.declares`` accepts."""
     laws: dict[str, Law] = field(default_factory=dict)
     plainest: Callable[[Any], None] | None = None
-    """The preflight: the plainest use, before the first law in each world, with nothing compared."""
+    """The preflight: the plainest use, tried before the first law in each process; it compares nothing."""
 
     def law(
         self,
@@ -86,14 +86,14 @@ class Contract:
         return register
 
     def points(self, sizes: tuple[int, ...] | None = None) -> Iterator[tuple[Law, Point]]:
-        """Every law at every point, for a subject that runs at these sizes."""
+        """Yield every law at every point whose world size is one of these; None stands for all sizes."""
         for law in self.laws.values():
             for point in law.points():
                 if sizes is None or point.size in sizes:
                     yield law, point
 
 
-#: By name: the module that holds its CONTRACT, which is imported when a subject names it.
+#: The module of each contract, by the contract's name. It is imported when a subject names the contract.
 _CONTRACTS = {
     "replicate": "everyrank.suites.replicate.contract",
     "rpc-optimizer": "everyrank.suites.rpc_optimizer.contract",
@@ -103,7 +103,7 @@ _CONTRACTS = {
 
 
 def contract(name: str) -> Contract:
-    """The contract of this name."""
+    """Return the contract of this name."""
     if name not in _CONTRACTS:
         raise DeclarationError(f"unknown contract {name!r}: there are {', '.join(sorted(_CONTRACTS))}")
     found: Contract = importlib.import_module(_CONTRACTS[name]).CONTRACT
@@ -111,8 +111,8 @@ def contract(name: str) -> Contract:
 
 
 def home(name: str) -> str:
-    """The folder that a contract lives in: where its subjects and its rogues are found too."""
-    contract(name)  # says what there is, if it is not there
+    """Return the name of a contract's folder; its subjects and its rogues are found by that name too."""
+    contract(name)  # raises an error that lists the contracts if there is none of this name
     return _CONTRACTS[name].split(".")[-2]
 
 

@@ -1,11 +1,11 @@
-"""How a case can end other than well, each with a class of its own."""
+"""The exceptions of the kit: each kind of bad end of a case has its own class."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 
-#: How the text of a case begins that says nothing about any law.
+#: How the text of a case begins if the case says nothing about its law.
 FAULT = "the adapter is at fault, not the implementation"
 UNUSABLE = "not even the plainest use works"
 
@@ -13,8 +13,8 @@ UNUSABLE = "not even the plainest use works"
 class Deviation(AssertionError):
     """The subject broke a law.
 
-    ``raised`` names the exception that it raised where it has no reason to, by its class and the classes above it;
-    ``off`` is the largest relative error, where values were compared. A ledger's entry may speak of both.
+    ``raised`` names the class and the bases of an exception that the subject had no reason to raise. ``off`` is the
+    largest relative error if values were compared. An entry of a ledger may state both.
     """
 
     def __init__(self, text: str = "", raised: Sequence[str] = (), off: float | None = None) -> None:
@@ -23,32 +23,32 @@ class Deviation(AssertionError):
         self.off = off
 
     def packed(self) -> str:
-        """As text, by which a rank hands it to the others."""
+        """Return the text by which a rank passes this deviation on to the others."""
         return json.dumps([str(self), self.raised, self.off])
 
     @classmethod
     def unpacked(cls, packed: str, prefix: str) -> Deviation:
-        """Another rank's, which the prefix names."""
+        """Return another rank's deviation; the prefix names that rank."""
         text, raised, off = json.loads(packed)
         return cls(prefix + text, raised, off)
 
 
 def kinds(error: BaseException) -> tuple[str, ...]:
-    """The names of an exception's class and of those above it, but for what every exception is."""
+    """Return the names of an exception's class and of its bases, except those of every exception."""
     above = [kind.__name__ for kind in type(error).__mro__[1:]]
     return type(error).__name__, *(name for name in above if name not in ("Exception", "BaseException", "object"))
 
 
 class BrokenAdapter(Exception):
-    """The adapter, not the implementation, is at fault; the text says what to mend."""
+    """The adapter, not the implementation, is at fault; the text says what to fix."""
 
 
 class Unusable(BrokenAdapter):
-    """Not even the plainest use of the subject works, so that no law can be asked."""
+    """Not even the plainest use of the subject works, so no law can be checked."""
 
 
 class NotApplicable(Exception):
-    """The law says nothing about this case; the text says why."""
+    """The law does not apply to this case; the text gives the reason."""
 
 
 class Vacuous(NotApplicable):
@@ -56,8 +56,8 @@ class Vacuous(NotApplicable):
 
 
 class LedgerError(Exception):
-    """A ledger that cannot be believed: a typo, an unknown kind, a duplicate, an entry for no case."""
+    """A ledger is wrong: it has a typo, an unknown kind, a duplicate, or an entry that matches no case."""
 
 
 class DeclarationError(Exception):
-    """A subject that is declared wrongly; the text says what to write instead."""
+    """A subject is declared wrongly; the text says what to write instead."""

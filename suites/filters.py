@@ -1,4 +1,4 @@
-"""The filters ``--law`` and ``--optimizer``: what they choose, what they leave out, and what is wrong with them."""
+"""The filters ``--law`` and ``--optimizer``: select cases, count the others, and refuse wrong filters."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from everyrank.suites.subject import Subject
 
 @dataclass(frozen=True)
 class Filters:
-    """What ``--law`` and ``--optimizer`` ask for; None where an option was not given."""
+    """The values of ``--law`` and ``--optimizer``; None if an option was not given."""
 
     law: str | None
     optimizer: str | None
 
     @staticmethod
-    def of(config: pytest.Config) -> Filters:
+    def from_config(config: pytest.Config) -> Filters:
         return Filters(config.getoption("law"), config.getoption("optimizer"))
 
     def select(self, subject: Subject, cases: Iterable[Case]) -> Selection:
-        """The cases that fit, and how many do not."""
+        """Return the cases that fit, and the number of those that do not."""
         chosen: list[Case] = []
         left_out: Counter[Reason] = Counter()
         for case in cases:
@@ -49,11 +49,13 @@ class Filters:
         return None
 
     def problem(self, selections: Iterable[Selection]) -> str:
-        """What is wrong with the filters, once all test files are imported: they may register optimizers."""
+        """Return what is wrong with the filters. Test files must be imported: they may register optimizers."""
         if self.optimizer is not None and (unknown := _unknown_optimizer(self.optimizer)):
             return unknown
         selections = list(selections)
-        if any(selection.cases for selection in selections) or not any(one.left_out for one in selections):
+        if any(selection.cases for selection in selections) or not any(
+            selection.left_out for selection in selections
+        ):
             return ""
         found = left_out(selections)
         return f"no case of {', '.join(found.without)} fits: {', '.join(found.by_filter())}"
@@ -61,19 +63,19 @@ class Filters:
 
 @dataclass(frozen=True)
 class Selection:
-    """What the filters made of the cases of one subject."""
+    """The cases of one subject that the filters selected, and the number of those that they left out."""
 
     subject: Subject
     cases: tuple[Case, ...]
     left_out: Mapping[Reason, int]
 
 
-#: What was selected for each conformance test, by the node id of its function.
+#: The selection of each conformance test, by the node id of its function.
 SELECTIONS: pytest.StashKey[dict[str, Selection]] = pytest.StashKey()
 
 
 def left_out(selections: Iterable[Selection]) -> LeftOut:
-    """What all subjects of a run miss."""
+    """Return what the filters left out of all subjects of a run."""
     counts: Counter[Reason] = Counter()
     chosen: Counter[tuple[str, str]] = Counter()  # another contract's subject may have the same name
     for selection in selections:
@@ -83,28 +85,29 @@ def left_out(selections: Iterable[Selection]) -> LeftOut:
 
 
 def settle(config: pytest.Config, items: list[pytest.Item]) -> str:
-    """After collection: note what the filters left out of what was asked for; returns what is wrong with them.
+    """After collection, note what the filters left out of the requested tests; return what is wrong with the filters.
 
-    Of a subject without a fitting case pytest makes one item, to skip it. It is removed: it would look like a test.
+    For a subject without a fitting case pytest makes one skipped item. It is removed: it would look like a test.
     """
     known = config.stash.get(SELECTIONS, {})
-    asked = {_function(item) for item in items}  # other functions of a file are read even where one was named
-    selections = [selection for function, selection in known.items() if function in asked]
+    # pytest collects all functions of a file, even if one of them was named.
+    requested = {_function(item) for item in items}
+    selections = [selection for function, selection in known.items() if function in requested]
     items[:] = [item for item in items if _function(item) not in known or known[_function(item)].cases]
-    problem = Filters.of(config).problem(selections)
+    problem = Filters.from_config(config).problem(selections)
     if not problem:
         config.stash[LEFT_OUT] = left_out(selections)
     return problem
 
 
 def _function(item: pytest.Item) -> str:
-    """The node id of a test without its parameters."""
+    """Return the node id of a test without its parameters."""
     name = getattr(item, "originalname", item.name)
     return f"{item.parent.nodeid}::{name}" if item.parent is not None else name
 
 
 def check_law(law: str, generates: bool = False) -> None:
-    """Refuse a law that no contract has, naming those that there are."""
+    """Refuse a law that no contract has, with a message that lists the laws."""
     known = sorted({law for name in contracts() for law in contract(name).laws})
     known += [GENERATE] if generates else []
     if not any(matches(law, name) for name in known):
@@ -126,7 +129,7 @@ def _unknown_optimizer(optimizer: str) -> str:
 
 
 def _did_you_mean(given: str, names: Iterable[str]) -> str:
-    """The closest names, whatever their case; nothing where none is close."""
+    """Return a hint with the closest names, whatever their case, or an empty text."""
     by_lower = {name.lower(): name for name in names}
     close = [repr(by_lower[name]) for name in get_close_matches(given.lower(), by_lower)]
     return f" Did you mean {' or '.join(close)}?" if close else ""

@@ -51,7 +51,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
         problem = str(error)
     if problem:
         pytest.fail(problem, pytrace=False)
-    selection = Filters.of(metafunc.config).select(subject, found)
+    selection = Filters.from_config(metafunc.config).select(subject, found)
     metafunc.config.stash.setdefault(SELECTIONS, {})[metafunc.definition.nodeid] = selection
     metafunc.parametrize("case", [parameter(case, mark) for case in selection.cases], indirect=True)
 

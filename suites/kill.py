@@ -1,4 +1,4 @@
-"""The kill matrix: rogue by law. It proves that each law can fail, and for its own reason only."""
+"""The kill matrix, a table of rogues and laws. It proves that each law can fail, and only for its own reason."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from everyrank.suites.subject import Subject
 
 EXEMPLAR, NOTHING = "(exemplar)", "(nothing)"
 
-#: Ends that say nothing about the law.
+#: Outcomes that say nothing about the law.
 NO_KILL = {"error", "timeout", "crash", "not-run", "stale"}
 
 
-def asked() -> list[str]:
-    """The contracts that this run is for: xdist's workers must know them too."""
+def requested() -> list[str]:
+    """Return the contracts of this run. They are in the environment, where xdist's workers find them too."""
     return [name for name in os.environ.get("EVERYRANK_CONTRACTS", "").split(",") if name]
 
 
 def rogues(name: str) -> tuple[Rogue, ...]:
-    """The rogues of a contract."""
+    """Return the rogues of a contract."""
     found: tuple[Rogue, ...] = importlib.import_module(f"everyrank.fixtures.rogues.{home(name)}").ROGUES
     return found
 
 
 def controls(name: str) -> dict[str, Subject]:
-    """What must be all green, and what must be all red."""
+    """Return the subject that must pass every law, and the one that must fail every law."""
     subjects = importlib.import_module(f"everyrank.suites.{home(name)}.subjects")
     return {EXEMPLAR: subjects.EXEMPLAR, NOTHING: subjects.NOTHING}
 
 
 def tried(name: str, plan: Plan | None = None) -> list[Case]:
-    """Every rogue of a contract, and the controls, on every core case; with a plan, on generated cases alone."""
+    """Return the cases of all rogues and controls: the core cases, or with a plan the generated cases only."""
     subjects = controls(name)
     exemplar = subjects[EXEMPLAR]
     subjects |= {rogue.name: replace(exemplar, build=rogue.build, sabotage=rogue.name) for rogue in rogues(name)}
@@ -51,7 +51,7 @@ def tried(name: str, plan: Plan | None = None) -> list[Case]:
 
 @dataclass(frozen=True)
 class Matrix:
-    """What became of one contract's rogues. ``cells`` maps (subject, case id) to the outcome."""
+    """The outcomes of one contract's rogues. ``cells`` maps (subject, case id) to the outcome."""
 
     contract: str
     cells: Mapping[tuple[str, str], str]
@@ -62,7 +62,7 @@ class Matrix:
 
     @cached_property
     def _ends(self) -> dict[tuple[str, str], set[str]]:
-        """The cells of this contract, by row and law."""
+        """The outcomes in this contract, by row and law."""
         found: dict[tuple[str, str], set[str]] = {}
         for (row, case), end in self.cells.items():
             name, _, rest = case.partition("/")
@@ -71,17 +71,17 @@ class Matrix:
         return found
 
     def ends(self, row: str, law: str) -> set[str]:
-        """How the core cases of a law ended for a rogue."""
+        """Return the outcomes of a law's core cases for a rogue."""
         return self._ends.get((row, law), set())
 
     def killed(self, row: str) -> set[str]:
-        """The laws that a rogue failed: a crash or a hang is no kill."""
+        """Return the laws that a rogue failed: a crash or a hang is no kill."""
         return {law for law in self.laws if "fail" in self.ends(row, law)}
 
     @cached_property
     def faults(self) -> list[str]:
-        """What keeps the matrix from being perfect, a sentence each."""
-        known = [*self._of_the_controls()]
+        """What keeps the matrix from being perfect, one sentence each."""
+        known = [*self._faults_of_controls()]
         killers: set[str] = set()
         for rogue in rogues(self.contract):
             killed = self.killed(rogue.name)
@@ -95,14 +95,16 @@ class Matrix:
         known += [f"no rogue is killed by {law}" for law in self.laws if law not in killers]
         return known
 
-    def _of_the_controls(self) -> list[str]:
+    def _faults_of_controls(self) -> list[str]:
         red = [f"the exemplar fails {law}" for law in sorted(self.killed(EXEMPLAR))]
         green = [f"doing nothing passes {law}" for law in self.laws if law not in self.killed(NOTHING)]
         return [*red, *self._untried(EXEMPLAR, set()), *self._not_kills(EXEMPLAR), *green, *self._not_kills(NOTHING)]
 
-    def _untried(self, row: str, told: set[str]) -> list[str]:
-        """Silence is no pass; of the laws in ``told`` it is told already."""
-        return [f"{row} was not tried on {law}" for law in self.laws if law not in told and not self.ends(row, law)]
+    def _untried(self, row: str, reported: set[str]) -> list[str]:
+        """Return a fault for each law without an outcome; those in ``reported`` have a fault already."""
+        return [
+            f"{row} was not tried on {law}" for law in self.laws if law not in reported and not self.ends(row, law)
+        ]
 
     def _not_kills(self, row: str) -> list[str]:
         return [
@@ -112,14 +114,14 @@ class Matrix:
         ]
 
     def text(self) -> str:
-        """Rogues down, laws across; ``x`` for a kill, ``.`` for none, ``!`` for an end that is neither."""
+        """Render a row for each rogue: ``x`` is a kill, ``.`` is none, ``!`` is an outcome that is neither."""
         names = [EXEMPLAR, NOTHING, *(rogue.name for rogue in rogues(self.contract))]
         width = max(map(len, names))
         lines = [f"{self.contract}: {len(names) - 2} rogues, {len(self.laws)} laws"]
         for number, law in enumerate(self.laws):
             lines.append(f"{'':{width}} {'| ' * number}{law}")
         lines += [f"{name:{width}} {' '.join(self._mark(name, law) for law in self.laws)}" for name in names]
-        lines += [] if self.faults else ["perfect: each rogue is killed by what it names alone"]
+        lines += [] if self.faults else ["perfect: each rogue is killed by exactly the laws that it names"]
         return "\n".join(lines)
 
     def _mark(self, row: str, law: str) -> str:

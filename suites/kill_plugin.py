@@ -1,4 +1,4 @@
-"""The pytest plugin of ``everyrank kill-matrix``: prints the matrices, and makes the exit code theirs."""
+"""The pytest plugin of ``everyrank kill-matrix``: prints the matrices and sets the exit code by their faults."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from everyrank.suites.blind import BlindSpots, asked_ledger
+from everyrank.suites.blind import BlindSpots, requested_ledger
 from everyrank.suites.generate.options import PLAN
 from everyrank.suites.generate.worth import Worth
-from everyrank.suites.kill import NO_KILL, Matrix, asked
+from everyrank.suites.kill import NO_KILL, Matrix, requested
 from everyrank.suites.outcomes import Outcomes
 
 
@@ -19,26 +19,26 @@ def pytest_configure(config: pytest.Config) -> None:
     for option in ("law", "optimizer"):
         if config.getoption(option) is not None:
             raise pytest.UsageError(
-                f"the kill matrix takes no --{option}, since a part of a matrix is never perfect; "
-                "--contract chooses a whole one"
+                f"the kill matrix takes no --{option}, since part of a matrix is never perfect; "
+                "--contract selects a whole one"
             )
     if PLAN in config.stash:  # the first draw that fails is enough
-        if asked_ledger():
-            raise pytest.UsageError("--generate tries rogues under no ledger: leave out --ledger")
+        if requested_ledger():
+            raise pytest.UsageError("--generate tries rogues without a ledger: leave out --ledger")
         config.stash[PLAN] = replace(config.stash[PLAN], shrink=False)
-        config.pluginmanager.register(Worth(asked(), config.stash[PLAN]), "everyrank-worth")
+        config.pluginmanager.register(Worth(requested(), config.stash[PLAN]), "everyrank-worth")
 
 
 def _outcomes(config: pytest.Config) -> Outcomes:
-    (found,) = [one for one in config.pluginmanager.get_plugins() if isinstance(one, Outcomes)]
+    (found,) = [plugin for plugin in config.pluginmanager.get_plugins() if isinstance(plugin, Outcomes)]
     return found
 
 
 def _matrices(config: pytest.Config) -> Sequence[Matrix | BlindSpots]:
-    cells, ledger = _outcomes(config).cells, asked_ledger()
+    cells, ledger = _outcomes(config).cells, requested_ledger()
     if PLAN in config.stash:
         return []
-    return [BlindSpots(name, ledger, cells) if ledger else Matrix(name, cells) for name in asked()]
+    return [BlindSpots(name, ledger, cells) if ledger else Matrix(name, cells) for name in requested()]
 
 
 @pytest.hookimpl(trylast=True)
@@ -51,20 +51,19 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    matrices = _matrices(config) if _outcomes(config).cells or asked_ledger() else []
+    matrices = _matrices(config) if _outcomes(config).cells or requested_ledger() else []
     for matrix in matrices:
         terminalreporter.write_line(f"\n{matrix.text()}")
     for report in [*terminalreporter.stats.get("error", []), *terminalreporter.stats.get("failed", [])]:
-        if _needs_telling(report):
+        if _is_unexpected(report):
             terminalreporter.write_line(f"\n{report.nodeid}\n{report.longreprtext}")
-    # Last, where they are found in the tail of a log.
+    # The faults come last, so they are in the tail of a log.
     for matrix in matrices:
         for fault in matrix.faults:
             terminalreporter.write_line(f"FAULT: {matrix.contract}: {fault}")
 
 
-def _needs_telling(report: pytest.CollectReport | pytest.TestReport) -> bool:
-    """Failures are what this run is for; an end that is no kill, or that belongs to no case, is not."""
-    said = dict(getattr(report, "user_properties", ()))
-    outcome = said.get("outcome", "error")
-    return outcome in NO_KILL and not (outcome == "stale" and asked_ledger())
+def _is_unexpected(report: pytest.CollectReport | pytest.TestReport) -> bool:
+    """Return whether a failure is no kill, or belongs to no case. Kills are what this run looks for."""
+    outcome = dict(getattr(report, "user_properties", ())).get("outcome", "error")
+    return outcome in NO_KILL and not (outcome == "stale" and requested_ledger())

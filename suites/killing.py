@@ -1,22 +1,22 @@
-"""The tests of ``everyrank kill-matrix``: each rogue, and the controls, on the core cases of the contracts."""
+"""The tests of ``everyrank kill-matrix``: each rogue and control on the core cases of the contracts."""
 
 from __future__ import annotations
 
 import pytest
-from everyrank.suites.blind import asked_ledger, tried_under
+from everyrank.suites.blind import requested_ledger, tried_under
 from everyrank.suites.case import Case
 from everyrank.suites.generate.options import PLAN
 from everyrank.suites.items import parameter
-from everyrank.suites.kill import asked, tried
+from everyrank.suites.kill import requested, tried
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    ledger, plan = asked_ledger(), metafunc.config.stash.get(PLAN, None)
-    found = [case for name in asked() for case in (tried_under(name, ledger) if ledger else tried(name, plan))]
+    ledger, plan = requested_ledger(), metafunc.config.stash.get(PLAN, None)
+    found = [case for name in requested() for case in (tried_under(name, ledger) if ledger else tried(name, plan))]
     given = [parameter(case, id=f"{case.subject.name}/{case.id}") for case in found]
     metafunc.parametrize("case", given, indirect=True)
 
 
 def test_kill(case: Case) -> None:
-    """Fails where the case does: the matrix says whether it should."""
+    """Fail if the case fails: the matrix says whether it should."""
     case.run()

@@ -1,7 +1,7 @@
-"""A ledger: a subject's known deviations, in TOML, checked both ways.
+"""A ledger: a subject's known deviations, in TOML, checked in both directions.
 
-An entry that matches no case is an error at collection; a case that passes in spite of its entry is stale, and red.
-An entry states what is seen: a case that deviates otherwise is red, too.
+An entry that matches no case is an error at collection. A case that passes although it has an entry is stale and red.
+An entry states how the case deviates: a case that deviates in another way is red too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-#: A limit that the library itself documents, with a link to where. Its case ends as any that breaks its law.
+#: The kind of a limit that the library itself documents, with a link. Its cases fail, as their law is broken.
 DOCUMENTED = "documented"
 
 KINDS = ("fail", "error", "timeout", "crash", DOCUMENTED)
@@ -34,23 +34,23 @@ class Seen:
 
     kind: str  # fail or error
     text: str
-    raised: tuple[str, ...] = ()  # the class of the exception that the subject raised instead, and those above it
-    off: float | None = None  # the largest relative error, where values were compared
+    raised: tuple[str, ...] = ()  # the class of the exception that the subject raised instead, and its bases
+    off: float | None = None  # the largest relative error, if values were compared
 
     def as_note(self) -> dict[str, Any]:
-        """For reports: its first line, and what else an entry can speak of. JSON has no infinity."""
+        """Return the first line and all that an entry can state, for reports. JSON has no infinity."""
         off = None if self.off is None else min(self.off, sys.float_info.max)
         return {"text": (self.text.splitlines() or [""])[0], "raised": list(self.raised), "off": off}
 
     def __str__(self) -> str:
         off = "" if self.off is None else f", off by {self.off:.2g} relative"
-        what = f"raised {self.raised[0]}" if self.raised else "nothing raised"
-        return f"{self.kind!r}, {what}{off}"
+        raised = f"raised {self.raised[0]}" if self.raised else "nothing raised"
+        return f"{self.kind!r}, {raised}{off}"
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One known deviation: which cases, how they end, what is seen, and where it is reported, or else documented."""
+    """One known deviation: its cases, how they end and deviate, and its issue or documentation."""
 
     case: str
     kind: str
@@ -58,9 +58,9 @@ class Entry:
     note: str = ""
     link: str = ""
     match: tuple[str, ...] = ()
-    """Texts, one of which the deviation's text holds; a star stands for anything."""
+    """Texts: the deviation's text must contain one of them; a star stands for anything."""
     raises: str = ""
-    """The exception that the subject raises; without it, an entry that states anything is of values that differ."""
+    """The exception that the subject raises. Without it, an entry with a statement is about values."""
     at_most: float | None = None
     """The largest relative error."""
 
@@ -75,12 +75,12 @@ class Entry:
 
     @property
     def states(self) -> bool:
-        """Whether it says what is seen, beside how its cases end."""
+        """Whether it states how its cases deviate, not only how they end."""
         return bool(self.match or self.raises) or self.at_most is not None
 
     @property
     def expects(self) -> str:
-        """What is to be seen."""
+        """A description of the deviation that it states."""
         parts = [f"{self.ends!r}"]
         if self.ends == "fail" and self.states:
             parts.append(f"raises {self.raises}" if self.raises else "nothing raised")
@@ -91,7 +91,7 @@ class Entry:
         return ", ".join(parts)
 
     def covers(self, seen: Seen) -> bool:
-        """Whether this is the deviation that it states."""
+        """Return whether this is the deviation that the entry states."""
         if seen.kind != self.ends:
             return False
         if not self.states:
@@ -107,30 +107,30 @@ class Entry:
 
     @property
     def reason(self) -> str:
-        """What a report says of it."""
+        """The text of this entry in reports."""
         return f"documented: {self.note} ({self.link})" if self.documented else f"known: {self.note} ({self.issue})"
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """What a subject is known to get wrong."""
+    """The known deviations of one subject."""
 
     entries: tuple[Entry, ...] = ()
     file: str = ""
     blind: Mapping[str, str] = field(default_factory=dict)
-    """Rogues that stay green under this ledger, as ``everyrank kill-matrix --ledger`` shows, and why."""
+    """Rogues that stay green under this ledger, as ``everyrank kill-matrix --ledger`` shows, each with a reason."""
 
     def entry(self, case: str) -> Entry | None:
-        """The entry for this case id (without the contract)."""
+        """Return the entry for this case id (without the contract)."""
         return next((entry for entry in self.entries if matches(entry.case, case)), None)
 
     def check(self, cases: Iterable[str]) -> None:
-        """Refuse entries that match nothing, and cases that two entries claim."""
+        """Refuse entries that match no case, and cases that two entries match."""
         ids = list(cases)
         for entry in self.entries:
             covered = sum(matches(entry.case, case) for case in ids)
             if not covered:
-                raise LedgerError(f"{self.file}: the entry {entry.case!r} matches no case: mend or remove it")
+                raise LedgerError(f"{self.file}: the entry {entry.case!r} matches no case: correct or remove it")
             if covered > 1 and not entry.states and entry.kind not in ("crash", "timeout"):
                 raise LedgerError(
                     f"{self.file}: the entry {entry.case!r} covers {covered} cases: say what is seen, by match, "
@@ -143,23 +143,23 @@ class Ledger:
 
 
 def matches(pattern: str, case: str) -> bool:
-    """Stars and question marks as in file names; brackets are brackets."""
+    """Return whether a case id matches: stars and question marks as in file names, brackets literally."""
     return _expression(pattern).fullmatch(case) is not None
 
 
 @functools.cache
 def _expression(pattern: str) -> re.Pattern[str]:
-    return re.compile("".join({"*": ".*", "?": "."}.get(one, re.escape(one)) for one in pattern))
+    return re.compile("".join({"*": ".*", "?": "."}.get(character, re.escape(character)) for character in pattern))
 
 
 def holds(text: str, pattern: str) -> bool:
-    """Whether the text has the pattern in it: a star stands for anything, any white space for any other."""
+    """Return whether the text contains the pattern: a star stands for anything, white space for any white space."""
     parts = [re.escape(" ".join(part.split())) for part in pattern.split("*")]
     return re.search(".*".join(parts), " ".join(text.split())) is not None
 
 
 def read(path: Path) -> Ledger:
-    """Read a ledger, or say in one sentence what is wrong with it."""
+    """Read a ledger, or raise an error with one sentence that says what is wrong with it."""
     try:
         with path.open("rb") as file:
             data = tomllib.load(file)
@@ -181,48 +181,48 @@ def _entry(file: str, raw: dict[str, Any]) -> Entry:
     name = raw.get("case")
     if not isinstance(name, str) or not name:
         raise LedgerError(f"{file}: an entry without `case`")
-    where = f"{file}: {name}"
+    source = f"{file}: {name}"
     unknown = set(raw) - {"case", "kind", "issue", "note", "link", "match", "raises", "at_most"}
     if unknown:
-        raise LedgerError(f"{where}: unknown key {sorted(unknown)[0]!r}")
+        raise LedgerError(f"{source}: unknown key {sorted(unknown)[0]!r}")
     if raw.get("kind") not in KINDS:
-        raise LedgerError(f"{where}: kind must be one of {', '.join(KINDS)}, not {raw.get('kind')!r}")
-    issue, link = _reported(where, raw)
-    note, (match, raises, at_most) = str(raw.get("note", "")), _statement(where, raw)
+        raise LedgerError(f"{source}: kind must be one of {', '.join(KINDS)}, not {raw.get('kind')!r}")
+    issue, link = _reported(source, raw)
+    note, (match, raises, at_most) = str(raw.get("note", "")), _statement(source, raw)
     return Entry(name, raw["kind"], issue, note, link, match, raises, at_most)
 
 
-def _reported(where: str, raw: dict[str, Any]) -> tuple[str, str]:
-    """Its issue, or the link to where the limit is documented."""
+def _reported(source: str, raw: dict[str, Any]) -> tuple[str, str]:
+    """Return the issue and the link of an entry: it has one of them."""
     issue, link = raw.get("issue"), raw.get("link")
     if raw["kind"] == DOCUMENTED:
         if not isinstance(link, str) or not link.startswith("https://"):
-            raise LedgerError(f"{where}: link must lead to where the limit is documented, not be {link!r}")
+            raise LedgerError(f"{source}: link must lead to where the limit is documented, not be {link!r}")
         if issue is not None:
-            raise LedgerError(f"{where}: a documented limit has a link, and no issue")
+            raise LedgerError(f"{source}: a documented limit has a link, and no issue")
         return "", link
     if link is not None:
-        raise LedgerError(f'{where}: link is for kind = "documented"; where it is reported is the issue')
+        raise LedgerError(f'{source}: link is for kind = "documented"; where it is reported is the issue')
     if not isinstance(issue, str) or not (issue == "unreported" or issue.startswith("https://")):
-        raise LedgerError(f'{where}: issue must be a link or "unreported", not {issue!r}')
+        raise LedgerError(f'{source}: issue must be a link or "unreported", not {issue!r}')
     return issue, ""
 
 
-def _statement(where: str, raw: dict[str, Any]) -> tuple[tuple[str, ...], str, float | None]:
-    """What it says is seen."""
+def _statement(source: str, raw: dict[str, Any]) -> tuple[tuple[str, ...], str, float | None]:
+    """Return what an entry states about the deviation: match, raises and at_most."""
     match, raises, at_most = raw.get("match", []), raw.get("raises", ""), raw.get("at_most")
     patterns = [match] if isinstance(match, str) else match
     if raw["kind"] in ("crash", "timeout") and raw.keys() & {"match", "raises", "at_most"}:
-        raise LedgerError(f"{where}: a {raw['kind']} leaves no text: match, raises and at_most are for other kinds")
-    if not isinstance(patterns, list) or not all(isinstance(one, str) and one.strip("* ") for one in patterns):
-        raise LedgerError(f"{where}: match must be a part of the deviation's text, or a list of such, not {match!r}")
+        raise LedgerError(f"{source}: a {raw['kind']} leaves no text: match, raises and at_most are for other kinds")
+    if not isinstance(patterns, list) or not all(isinstance(text, str) and text.strip("* ") for text in patterns):
+        raise LedgerError(f"{source}: match must be a part of the deviation's text, or a list of such, not {match!r}")
     if "match" in raw and not patterns:
-        raise LedgerError(f"{where}: match must have a text in it")
+        raise LedgerError(f"{source}: match must have a text in it")
     named = isinstance(raises, str) and (raises.isidentifier() or "raises" not in raw)
     if not named or raises in ("Exception", "BaseException"):
-        raise LedgerError(f"{where}: raises must be the name of the exception's class, not {raises!r}")
+        raise LedgerError(f"{source}: raises must be the name of the exception's class, not {raises!r}")
     number = isinstance(at_most, (int, float)) and not isinstance(at_most, bool) and 0 < at_most < math.inf
     if at_most is not None and (not number or raises):
-        what = "goes with values that differ, not with raises" if number else f"must be a number, not {at_most!r}"
-        raise LedgerError(f"{where}: at_most, the largest relative error, {what}")
+        problem = "goes with values that differ, not with raises" if number else f"must be a number, not {at_most!r}"
+        raise LedgerError(f"{source}: at_most, the largest relative error, {problem}")
     return tuple(patterns), raises, at_most

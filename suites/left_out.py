@@ -1,6 +1,6 @@
-"""What the filters ``--law`` and ``--optimizer`` leave out of a run, counted by filter and reason.
+"""The numbers of cases that ``--law`` and ``--optimizer`` leave out of a run, by filter and reason.
 
-Plain data, and cheap to import: the controller of pytest-xdist, which collects nothing, hears of it from its workers.
+This is plain data and cheap to import: the controller of pytest-xdist collects nothing and gets it from its workers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a case was left out: the filter, as it was given, and what the cases are that do not fit it."""
+    """Why cases were left out: the filter as it was given, and a description of the cases that do not fit it."""
 
     filter: str
     cases: str
@@ -26,7 +26,7 @@ class LeftOut:
 
     counts: Mapping[Reason, int] = field(default_factory=dict)
     without: tuple[str, ...] = ()
-    """The subjects that no case is left of."""
+    """The subjects of which no case is left."""
 
     def as_data(self) -> dict[str, Any]:
         counts = [
@@ -40,7 +40,7 @@ class LeftOut:
         return LeftOut(counts, tuple(data["without"]))
 
     def by_filter(self) -> list[str]:
-        """One line for each filter."""
+        """Return one line for each filter."""
         parts: dict[str, list[str]] = {}
         largest_first = sorted(self.counts.items(), key=lambda item: (item[0].filter, -item[1]))
         for reason, count in largest_first:
@@ -49,12 +49,12 @@ class LeftOut:
         return [f"{filter} leaves out {' and '.join(found)}" for filter, found in parts.items()]
 
     def lines(self) -> list[str]:
-        """One line for each filter, and one for the subjects that no case is left of."""
+        """Return one line for each filter, and one for the subjects of which no case is left."""
         return [*self.by_filter(), *([f"no case is left of {', '.join(self.without)}"] if self.without else [])]
 
 
-#: What the filters left out of this run; in the controller of pytest-xdist, what its workers say.
+#: What the filters left out of this run; the controller of pytest-xdist has it from its workers.
 LEFT_OUT: pytest.StashKey[LeftOut] = pytest.StashKey()
 
-#: By this name a worker of pytest-xdist sends it, and a filter that chooses nothing.
+#: The names by which a worker of pytest-xdist sends what was left out, and the problem of a wrong filter.
 WORKER_OUTPUT, WORKER_PROBLEM = "everyrank_left_out", "everyrank_filter_problem"

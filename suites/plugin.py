@@ -24,10 +24,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "conformance(subject, beside, again): one case a test; see everyrank.suites")
-    if not config.pluginmanager.has_plugin("warnings"):  # -p no:warnings: the marks of cases name it all the same
+    config.addinivalue_line(
+        "markers",
+        "conformance(subject, folder, again): run the test once for each case of a subject; see everyrank.suites",
+    )
+    if not config.pluginmanager.has_plugin("warnings"):  # under -p no:warnings the marks of cases still name it
         config.addinivalue_line("markers", "filterwarnings(filter): without pytest's own plugin it does nothing.")
-    if not any(isinstance(one, Outcomes) for one in config.pluginmanager.get_plugins()):
+    if not any(isinstance(plugin, Outcomes) for plugin in config.pluginmanager.get_plugins()):
         config.pluginmanager.register(Outcomes(), "everyrank-outcomes")
     generation.configure(config)
     if config.getoption("law"):
@@ -46,7 +49,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def case(request: pytest.FixtureRequest) -> Case:
-    """The case that a conformance test is to run, with the rank fixtures that it needs."""
+    """Return the case that a conformance test is to run, after setting up the rank fixtures that it needs."""
     given: Case = request.param
     for name in given.fixtures:
         request.getfixturevalue(name)
@@ -62,11 +65,11 @@ def pytest_collection_modifyitems(
         from everyrank.suites.filters import settle
 
         problem = settle(config, items)
-        # A file that could not be read may have had what was asked for; a spawned rank reads one file of the run.
+        # The cases may be in a file that failed to import; and a spawned rank imports only one file of the run.
         whole = not session.testsfailed and not config.pluginmanager.has_plugin("everyrank-spawned")
         if problem and whole:
             _refuse(config, problem)
-    yield  # -k and others choose
+    yield  # -k and other plugins select
     if any(item.get_closest_marker("conformance") is not None for item in items):
         from everyrank.suites.preflight import Preflight, identify
 
@@ -105,7 +108,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """In the controller of pytest-xdist: what a worker says of the filters."""
+    """Take over what a worker of pytest-xdist reports about the filters."""
     output = getattr(node, "workeroutput", {})
     if WORKER_OUTPUT in output:
         node.config.stash[LEFT_OUT] = LeftOut.from_data(output[WORKER_OUTPUT])

@@ -1,7 +1,7 @@
-"""The references: the same training in one process with plain torch.optim, kept by content.
+"""The references: the same training in one process with plain torch.optim, cached by its plan.
 
-*Order-matched*: the gradients of the ranks' parts, averaged in rank order; what replicas agree with closely or
-exactly. *Whole-batch*: the batch in one piece; what a user would have run on one process.
+*Order-matched*: the gradients of the ranks' parts are averaged in rank order; replicas agree with it closely or
+exactly. *Whole-batch*: the batch is in one piece, as a user would train in one process.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torch import nn
 
 Gradients = dict[str, torch.Tensor | None]
 
-#: What rank 0 starts with: every rank, where the subject makes them equal.
+#: The seed of rank 0's model. Every rank starts with this model unless a law seeds it by rank.
 SEED = 11
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A training, in values that a reference can be kept by."""
+    """The parameters of a training, by which its reference is cached."""
 
     size: int
     steps: int = 2
@@ -39,7 +39,7 @@ class Plan:
     """Ranks on which the model "optional" does not use its branch, from the step ``skips_from`` on."""
     skips_from: int = 1
     batches: tuple[int, ...] = ()
-    """How many steps each rank has batches for; all of them, if empty."""
+    """For how many steps each rank has batches; empty means all steps."""
     thaw: int = 0
     """The step before which frozen parameters are unfrozen."""
     clip: float = 0.0
@@ -64,18 +64,18 @@ class Plan:
         return self.row.build(module.parameters(), self.choice)
 
     def scheduler(self, optimizer: torch.optim.Optimizer) -> Any:
-        """One that changes the learning rate after each step."""
+        """Return a scheduler that changes the learning rate after each step, if the plan has one."""
         return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5) if self.schedule else None
 
     def batch(self, rank: int, step: int, part: int = 0) -> Batch:
-        """One microbatch of one rank at one step."""
+        """Return one microbatch of one rank at one step."""
         return batch_for(self.made, 5, rank, step * self.parts + part, dtype=self.dtype)
 
     def present(self, rank: int, step: int) -> bool:
         return not self.batches or step <= self.batches[rank]
 
     def prepare(self, module: nn.Module, rank: int, step: int) -> None:
-        """What the training itself changes about the model before a step."""
+        """Change the model as the training itself does before a step."""
         if "optional" in self.made.properties:
             module.skip = rank in self.skips and step >= self.skips_from  # type: ignore[assignment]
         if step == self.thaw:
@@ -89,7 +89,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Step:
-    """What the reference has after one step; ``gradients`` are those of its first backward, before any clipping."""
+    """The reference after one step; ``gradients`` are those of its first backward, before any clipping."""
 
     gradients: Gradients
     values: dict[str, torch.Tensor]
@@ -98,7 +98,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """A whole reference run. Not to be written to: others use it too."""
+    """A whole reference run. Do not write to it: it is cached and shared."""
 
     start: dict[str, torch.Tensor]
     steps: list[Step] = field(default_factory=list)
@@ -106,11 +106,11 @@ class Trajectory:
 
 @functools.cache
 def order_matched(plan: Plan) -> Trajectory:
-    """The ranks' parts one after the other, their gradients averaged in rank order."""
+    """Train on the ranks' parts one after the other, with their gradients averaged in rank order."""
 
     def gradients(module: nn.Module, step: int) -> tuple[torch.Tensor, Gradients]:
-        found = [_of_rank(plan, module, rank, step) for rank in range(plan.size)]
-        losses = [one for one, _ in found]
+        found = [_rank_gradients(plan, module, rank, step) for rank in range(plan.size)]
+        losses = [total for total, _ in found]
         names = [name for name, _ in module.named_parameters()]
         return sum_in_order(losses) / plan.size, {
             name: mean([gradients[name] for _, gradients in found]) for name in names
@@ -121,16 +121,16 @@ def order_matched(plan: Plan) -> Trajectory:
 
 @functools.cache
 def whole_batch(plan: Plan) -> Trajectory:
-    """All ranks' parts in one batch."""
+    """Train on all ranks' parts in one batch."""
 
     def gradients(module: nn.Module, step: int) -> tuple[torch.Tensor, Gradients]:
         plan.prepare(module, 0, step)
         module.zero_grad()
         parts = [plan.batch(rank, step, part) for rank in range(plan.size) for part in range(plan.parts)]
-        whole = Batch(torch.cat([one.inputs for one in parts]), torch.cat([one.targets for one in parts]))
+        whole = Batch(torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts]))
         total = loss(module, whole)
         total.backward()
-        return total.detach(), _taken(module)
+        return total.detach(), _take_gradients(module)
 
     return _run(plan, gradients)
 
@@ -147,8 +147,8 @@ def _run(plan: Plan, gradients: Callable[[nn.Module, int], tuple[torch.Tensor, G
             total, found = gradients(module, step)
             seen.append(found)
             for name, parameter in module.named_parameters():
-                one = found[name]
-                parameter.grad = None if one is None else one.clone()
+                gradient = found[name]
+                parameter.grad = None if gradient is None else gradient.clone()
             plan.after_backward(module)
             return total
 
@@ -160,7 +160,7 @@ def _run(plan: Plan, gradients: Callable[[nn.Module, int], tuple[torch.Tensor, G
 
 
 def step_with(plan: Plan, optimizer: Any, closure: Callable[[], Any]) -> None:
-    """One step, by a closure where the optimizer needs to compute the loss again."""
+    """Do one step; pass the closure to the optimizer if it needs to compute the loss again."""
     if "closure" in plan.row.needs:
         optimizer.step(closure)
         return
@@ -168,32 +168,33 @@ def step_with(plan: Plan, optimizer: Any, closure: Callable[[], Any]) -> None:
     optimizer.step()
 
 
-def _of_rank(plan: Plan, module: nn.Module, rank: int, step: int) -> tuple[torch.Tensor, Gradients]:
-    """The loss and the gradients of one rank's part."""
+def _rank_gradients(plan: Plan, module: nn.Module, rank: int, step: int) -> tuple[torch.Tensor, Gradients]:
+    """Return the loss and the gradients of one rank's part."""
     plan.prepare(module, rank, step)
     module.zero_grad()
     if not plan.present(rank, step):
-        return torch.zeros((), dtype=plan.dtype), _taken(module)
+        return torch.zeros((), dtype=plan.dtype), _take_gradients(module)
     losses = []
     for part in range(plan.parts):
-        one = loss(module, plan.batch(rank, step, part)) / plan.parts
-        one.backward()
-        losses.append(one.detach())
-    return sum_in_order(losses), _taken(module)
+        part_loss = loss(module, plan.batch(rank, step, part)) / plan.parts
+        part_loss.backward()
+        losses.append(part_loss.detach())
+    return sum_in_order(losses), _take_gradients(module)
 
 
-def _taken(module: nn.Module) -> Gradients:
+def _take_gradients(module: nn.Module) -> Gradients:
+    """Return the gradients of a module and leave it without any."""
     taken: Gradients = {}
     for name, parameter in module.named_parameters():
         gradient, parameter.grad = parameter.grad, None
-        # Rows that were used twice are added up on their own rank first.
+        # A rank adds up the gradients of rows that it has used twice.
         taken[name] = gradient.coalesce() if gradient is not None and gradient.is_sparse else gradient
     return taken
 
 
 def mean(parts: list[torch.Tensor | None]) -> torch.Tensor | None:
-    """None only where all are; otherwise a None counts as zero, and the divisor stays."""
-    found = [one for one in parts if one is not None]
+    """Return the mean, in which a None counts as zero; None if all are None."""
+    found = [part for part in parts if part is not None]
     if not found:
         return None
     return sum_in_order(found) / len(parts)
@@ -201,8 +202,8 @@ def mean(parts: list[torch.Tensor | None]) -> torch.Tensor | None:
 
 def sum_in_order(parts: list[torch.Tensor]) -> torch.Tensor:
     total = parts[0].clone()
-    for one in parts[1:]:
-        total = total + one
+    for part in parts[1:]:
+        total = total + part
     return total.coalesce() if total.is_sparse else total
 
 

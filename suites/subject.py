@@ -1,4 +1,4 @@
-"""A subject: an implementation under test, as its adapter declares it."""
+"""A subject: an implementation under test, declared by its adapter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from everyrank.suites.errors import DeclarationError
 
 @dataclass(frozen=True)
 class Lack:
-    """Something that a subject does not claim. It must refuse loudly, with this error."""
+    """Something that a subject does not claim. It must refuse it with this error."""
 
     error: type[BaseException] | tuple[type[BaseException], ...]
     reason: str
@@ -22,7 +22,7 @@ class Lack:
 
 @dataclass(frozen=True)
 class Bound:
-    """A subject that is approximate by design says how far off it may be, and why."""
+    """How far off a subject may be that is approximate by design, and the reason."""
 
     relative: float
     reason: str
@@ -30,29 +30,29 @@ class Bound:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is undeclared is claimed.
+    """An implementation under test. It claims everything that it does not declare otherwise.
 
     ``lacks`` and ``known`` name cases by a pattern over case ids without the contract, such as
-    ``parity.sparse[*]`` or ``*[LBFGS-*]``; stars and question marks as in file names, brackets as they stand.
+    ``parity.sparse[*]`` or ``*[LBFGS-*]``; stars and question marks work as in file names, brackets are literal.
     """
 
     name: str
     contract: str
     build: Callable[..., Any]
     sizes: tuple[int, ...] | None = None
-    """The world sizes that it runs at; None for those of the contract."""
+    """The world sizes at which it runs; None for those of the contract."""
     device: str = "cpu"
     """``cpu``; or ``cuda``: a GPU for each rank, and NCCL between them."""
     lacks: Mapping[str, Lack] = field(default_factory=dict)
     known: str | Path | None = None
     """The ledger's file; relative to the file of the test that names the subject."""
     declares: frozenset[str] = frozenset()
-    """Choices that a contract leaves to the subject, by the contract's names."""
+    """The choices of this subject where its contract leaves one, by the contract's names."""
     bound: Bound | None = None
     warns: tuple[str, ...] = ()
-    """The warnings that it brings, which are not shown: ``ignore:text:category``, as pytest's ``filterwarnings``."""
+    """Filters for warnings of the subject: ``ignore:text:category``, as pytest's ``filterwarnings`` has them."""
     sabotage: str = ""
-    """Of a rogue: what was done to the exemplar."""
+    """For a rogue: its name, which says how the exemplar was changed."""
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):
@@ -71,14 +71,14 @@ class Subject:
                 raise DeclarationError(f"{self.name}: lacks[{pattern!r}] must be Lack(error, reason), not {lack!r}")
 
     def _check_warning(self, warning: str) -> None:
-        """Refuse what pytest would not understand, and what would hide every warning of a category."""
+        """Refuse a filter that pytest would not understand, or that would hide every warning of a category."""
         try:
             action, text, _, module, _ = parse_warning_filter(warning, escape=False)
         except (pytest.UsageError, ImportError) as error:
             reason = str(error).strip().splitlines()[-1]
-            raise DeclarationError(f"{self.name}: warns: {warning!r} is no filter of warnings: {reason}") from None
+            raise DeclarationError(f"{self.name}: warns: {warning!r} is not a filter of warnings: {reason}") from None
         if action != "ignore" or not (text or module):
             raise DeclarationError(
-                f"{self.name}: warns: a declared warning is ignored, and named by its text: write "
+                f"{self.name}: warns: a declared warning is ignored, and is named by its text: write "
                 f"'ignore:the start of its text:Category', not {warning!r}"
             )

@@ -1,4 +1,4 @@
-"""RPC workers that a law may kill: processes of its own, beside the ranks, whose death is the world's."""
+"""RPC workers that a law may kill: they are not ranks, since the death of a rank ends its world."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from everyrank.rpc import AgentOptions, backend_options
 from everyrank.suites.errors import Deviation
 
 
-def of_workers(size: int, drive: Callable[[], None], timeout: float, patience: float) -> None:
-    """Fork workers with an agent each, and drive them from the first. Raises what went wrong, or that it hangs."""
+def drive_workers(size: int, drive: Callable[[], None], timeout: float, patience: float) -> None:
+    """Fork workers, each with an agent, and call ``drive`` in the first. Raise Deviation if that fails or hangs."""
     reading, writing = os.pipe()
     workers = []
     for rank in range(size):
@@ -25,27 +25,27 @@ def of_workers(size: int, drive: Callable[[], None], timeout: float, patience: f
             _work(rank, size, drive, timeout, writing)
         workers.append(pid)
     os.close(writing)
-    said = b""
+    message = b""
     try:
-        while not said.endswith(b"\0") and select.select([reading], [], [], patience)[0]:
+        while not message.endswith(b"\0") and select.select([reading], [], [], patience)[0]:
             part = os.read(reading, 4096)
             if not part:
                 break
-            said += part
+            message += part
     finally:
         os.close(reading)
         for pid in workers:
             os.kill(pid, signal.SIGKILL)
         for pid in workers:
             os.waitpid(pid, 0)
-    if said != b"well\0":
-        raise Deviation(said.rstrip(b"\0").decode() or f"no end within {patience:g} s of a worker's death")
+    if message != b"well\0":
+        raise Deviation(message.rstrip(b"\0").decode() or f"no end within {patience:g} s of a worker's death")
 
 
 def _work(rank: int, size: int, drive: Callable[[], None], timeout: float, writing: int) -> None:
-    """One worker: serves the others until it is killed."""
+    """Run one worker: serve the others until this process is killed."""
     try:
-        # After a fork torch makes its thread pool anew at the first use, and two threads that both do it abort.
+        # After a fork torch makes a new thread pool at the first use; two threads that both do so would abort.
         torch.set_num_threads(1)
         world = replace(current_world(), rank=rank, size=size)
         backend, options = backend_options(world, AgentOptions(rpc_timeout=timeout))
@@ -53,10 +53,10 @@ def _work(rank: int, size: int, drive: Callable[[], None], timeout: float, writi
         if rank == 0:
             try:
                 drive()
-                said = "well"
+                message = "well"
             except Exception as error:
-                said = f"{'' if isinstance(error, Deviation) else type(error).__name__ + ': '}{error}"
-            os.write(writing, said.encode()[:4000] + b"\0")
+                message = f"{'' if isinstance(error, Deviation) else type(error).__name__ + ': '}{error}"
+            os.write(writing, message.encode()[:4000] + b"\0")
         while True:
             signal.pause()
     finally:

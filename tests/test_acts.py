@@ -1,4 +1,4 @@
-"""How the kit tells of an error that a subject raised: on one line, from wherever it came."""
+"""The kit describes an error of a subject on one line, whichever rank it comes from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Traceback (most recent call last):
 ValueError: a bad step
 """
 
-# Where an error has passed through two places.
+# An error that has passed through two ranks.
 FARTHER = f"""\
 ValueError: {FAR}
 At:
@@ -24,11 +24,11 @@ At:
 
 
 class Refused(Exception):
-    """An error that is not named as one."""
+    """An error whose name does not end in Error."""
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "line"),
     [
         (ValueError("a bad step"), "ValueError: a bad step"),
         (ValueError("a bad step\nand why"), "ValueError: a bad step"),
@@ -44,16 +44,16 @@ class Refused(Exception):
         (RuntimeError("once\ntorch.OutOfMemoryError: no room"), "RuntimeError: torch.OutOfMemoryError: no room"),
     ],
 )
-def test_an_error_is_told_on_one_line(error: Exception, told: str) -> None:
-    assert in_a_line(error) == told
+def test_an_error_is_described_on_one_line(error: Exception, line: str) -> None:
+    assert in_a_line(error) == line
     with pytest.raises(Deviation) as raised, subject_acts():
         raise error
-    assert str(raised.value) == f"raised {told}"
+    assert str(raised.value) == f"raised {line}"
     assert raised.value.__cause__ is error
 
 
 @pytest.mark.parametrize("error", [Deviation("off"), BrokenAdapter("no step"), KeyboardInterrupt()])
-def test_what_the_kit_says_itself_stays_as_it_is(error: BaseException) -> None:
+def test_an_error_of_the_kit_is_not_changed(error: BaseException) -> None:
     with pytest.raises(type(error)) as raised, subject_acts():
         raise error
     assert raised.value is error

@@ -1,4 +1,4 @@
-"""``everyrank kill-matrix --ledger``: which rogues stay green when a subject's ledger judges them."""
+"""``everyrank kill-matrix --ledger``: which rogues stay green if they are judged under a subject's ledger."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from everyrank.suites.command import kill_matrix
 from everyrank.suites.errors import LedgerError
 from everyrank.suites.ledger import read
 
-#: Of the contract rpc-optimizer, whose core cases these are.
+#: Two core cases of the contract rpc-optimizer.
 KEPT, EMPTY = "state.kept[ws2]", "context.empty[ws2]"
 ENTRY = '[[known]]\ncase = "{}"\nkind = "fail"\nissue = "unreported"\n'
 ROGUES = (
@@ -42,13 +42,13 @@ def _spots(path: Path, **ends: str) -> BlindSpots:
     return BlindSpots("rpc-optimizer", path, cells)
 
 
-def test_rogues_are_tried_on_the_laws_that_they_break_and_of_which_the_ledger_knows_a_case(tmp_path: Path) -> None:
+def test_rogues_are_tried_on_laws_that_they_break_and_that_have_a_case_in_the_ledger(tmp_path: Path) -> None:
     tried = tried_under("rpc-optimizer", _ledger(tmp_path, KEPT))
     assert [(case.subject.name, case.short_id) for case in tried] == [("forgets", KEPT), ("steps-unused", KEPT)]
     assert all(case.entry is not None for case in tried)
 
 
-def test_a_rogue_that_is_known_wherever_it_could_be_killed_is_a_blind_spot(tmp_path: Path) -> None:
+def test_a_rogue_is_a_blind_spot_if_every_case_that_could_kill_it_is_known(tmp_path: Path) -> None:
     spots = _spots(_ledger(tmp_path, KEPT), steps_unused_state_kept="known")
     assert spots.faults == [f"forgets stays green: state.kept is hidden by '{KEPT}'"]
     assert "2 of 3 rogues break laws of which the ledger knows cases; 1 stay green" in spots.text()
@@ -66,7 +66,7 @@ def test_a_rogue_that_deviates_otherwise_is_killed(tmp_path: Path) -> None:
     assert _spots(_ledger(tmp_path, KEPT), forgets_state_kept="fail").faults == []
 
 
-def test_a_rogue_that_passes_a_known_case_says_nothing_of_the_ledger(tmp_path: Path) -> None:
+def test_a_rogue_that_passes_a_known_case_is_no_fault_of_the_ledger(tmp_path: Path) -> None:
     assert _spots(_ledger(tmp_path, KEPT), forgets_state_kept="stale").faults == []
 
 
@@ -76,11 +76,11 @@ def test_a_blind_spot_that_is_listed_with_a_reason_is_no_fault(tmp_path: Path) -
     assert "  blind: forgets (just this is known)\n" in spots.text()
 
 
-def test_a_list_of_blind_spots_is_checked_both_ways(tmp_path: Path) -> None:
+def test_a_list_of_blind_spots_is_checked_in_both_directions(tmp_path: Path) -> None:
     path = _ledger(tmp_path, KEPT, blind='[blind]\nforgets = "known"\nforget = "a typo"\n')
     assert _spots(path, forgets_state_kept="fail").faults == [
-        "the ledger lists forgets as a blind spot, and it is killed: remove it from the list",
-        "the ledger lists forget as a blind spot, and no rogue is called that",
+        "the ledger lists forgets as a blind spot, but it is killed: remove it from the list",
+        "the ledger lists forget as a blind spot, but there is no such rogue",
     ]
 
 
@@ -88,13 +88,15 @@ def test_a_list_of_blind_spots_is_checked_both_ways(tmp_path: Path) -> None:
     ("end", "fault"),
     [("", "forgets was not tried on state.kept"), ("crash", "forgets ends state.kept by crash, which is no kill")],
 )
-def test_silence_and_a_crash_are_no_kill(tmp_path: Path, end: str, fault: str) -> None:
+def test_a_missing_outcome_and_a_crash_are_no_kill(tmp_path: Path, end: str, fault: str) -> None:
     assert _spots(_ledger(tmp_path, KEPT), forgets_state_kept=end).faults == [fault]
 
 
-def test_a_ledgers_contract_is_the_one_whose_cases_it_names(tmp_path: Path) -> None:
+def test_a_ledgers_contract_is_found_by_the_cases_of_its_entries(tmp_path: Path) -> None:
     assert contract_of(_ledger(tmp_path, KEPT)) == "rpc-optimizer"
-    with pytest.raises(LedgerError, match=r"mine.toml fits .*replicate and .*: --contract names the one"):
+    with pytest.raises(
+        LedgerError, match=r"mine.toml fits .*replicate and .*: name its subject's contract with --contract"
+    ):
         contract_of(_ledger(tmp_path))
     with pytest.raises(LedgerError, match="has entries that match no case of any contract"):
         contract_of(_ledger(tmp_path, "no.law[ws2]"))
@@ -108,8 +110,11 @@ def test_a_reason_is_a_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--contract=replicate"], "the entry 'state.kept[ws2]' matches no case: mend or remove it"),
-        (["--contract=replicate", "--contract=rpc-optimizer"], "--ledger is of one subject, and so of one"),
+        (["--contract=replicate"], "the entry 'state.kept[ws2]' matches no case: correct or remove it"),
+        (
+            ["--contract=replicate", "--contract=rpc-optimizer"],
+            "--ledger belongs to one subject: give one --contract",
+        ),
     ],
 )
 def test_a_ledger_that_does_not_fit_is_refused(
@@ -121,7 +126,7 @@ def test_a_ledger_that_does_not_fit_is_refused(
     assert message in capsys.readouterr().err
 
 
-def test_a_ledger_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_ledger_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         kill_matrix([f"--ledger={tmp_path / 'none.toml'}"])
     assert "there is no ledger none.toml" in capsys.readouterr().err

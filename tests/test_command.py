@@ -145,7 +145,7 @@ def test_from_python_it_returns_outcomes_or_raises_but_never_returns_nothing(pro
         f"RETURNED known {{'{case}': 'known'}}",
         "RAISED mine.Odd DeclarationError unknown contract 'no-such': there are "
         "parameter-server, replicate, rpc-optimizer, sharded-optimizer",
-        "RAISED typo LedgerError typo.toml: the entry 'state.kpet[ws2]' matches no case: mend or remove it",
+        "RAISED typo LedgerError typo.toml: the entry 'state.kpet[ws2]' matches no case: correct or remove it",
         "RAISED mine.Good RuntimeError no verdict on mine.Good: pytest ended with USAGE_ERROR",
         "RAISED mine.Good RuntimeError no verdict on mine.Good: pytest ended with NO_TESTS_COLLECTED",
         "RAISED mine.Good RuntimeError no verdict on mine.Good: pytest ended with TESTS_FAILED",
@@ -179,4 +179,4 @@ def test_without_a_command_it_tells_its_commands(project: Project) -> None:
 def test_the_kill_matrix_takes_no_filter(project: Project, option: str) -> None:
     done = _everyrank(project, "kill-matrix", option)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert f"the kill matrix takes no {option.partition('=')[0]}, since a part" in done.stderr
+    assert f"the kill matrix takes no {option.partition('=')[0]}, since part" in done.stderr

@@ -227,7 +227,7 @@ def test_a_ledger_entry_for_what_is_lacking_would_never_be_looked_at(tmp_path: P
     file = tmp_path / "known.toml"
     file.write_text('[[known]]\ncase = "state.kept[ws2]"\nkind = "fail"\nissue = "unreported"\n')
     lacks = {"state.*": Lack(ValueError, "")}
-    with pytest.raises(LedgerError, match=r"'state.kept\[ws2\]' speaks only of what the subject lacks"):
+    with pytest.raises(LedgerError, match=r"'state.kept\[ws2\]' matches only cases that the subject lacks"):
         cases(Subject("any", contract="rpc-optimizer", build=print, known=file, lacks=lacks))
 
 

@@ -1,4 +1,4 @@
-"""The generated cases of a subject, beside those of its contract's table."""
+"""The generated cases of a subject, in addition to those of its contract's table."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from everyrank.suites.generate.options import GENERATE, Plan
 from everyrank.suites.generate.printing import as_test, counted
 from everyrank.suites.generate.search import Search
 
-#: How long a case may take: to start with, and for each draw.
+#: The time limit of a case in seconds: for its start, and for each draw.
 _START, _PER_DRAW = 20.0, 1.0
 
 
 def generated(table: Sequence[Case], plan: Plan) -> list[Case]:
-    """One case for each world size of the contract's grammar; ``table`` holds the other cases of the subject."""
+    """Return one case for each world size of the grammar; ``table`` has the other cases of the subject."""
     if not table or (found := grammar(table[0].contract.name)) is None:
         return []
     features = frozenset(found.features) - found.left_out(table)
@@ -32,7 +32,7 @@ def generated(table: Sequence[Case], plan: Plan) -> list[Case]:
 
 
 def _check(arena: Any, point: Point) -> None:
-    """After each action of each drawn sequence the subject is where the reference is."""
+    """After each action of each drawn sequence, the subject has the values of the reference."""
     __tracebackhide__ = True
     plan, found, features = (point.values[name] for name in ("plan", "grammar", "features"))
     search = Search(found, arena.subject, features, current_world())

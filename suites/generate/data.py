@@ -1,4 +1,4 @@
-"""A draw as plain data: frozen dataclasses, as JSON that travels between ranks and as Python that a test can hold."""
+"""Write a draw, made of frozen dataclasses, as JSON for other ranks and as Python for a test; read the JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _plain(value: Any) -> Any:
 
 
 def decode(text: str, kinds: Mapping[str, type]) -> Any:
-    """Read a draw that `encode` has written; ``kinds`` are the dataclasses that it may hold, by name."""
+    """Read a draw that `encode` has written; ``kinds`` are the dataclasses that it may contain, by name."""
     return _made(json.loads(text), kinds)
 
 
@@ -41,7 +41,7 @@ def _made(value: Any, kinds: Mapping[str, type]) -> Any:
 
 
 def code(value: Any, indent: str = "") -> str:
-    """Write a draw as the Python expression that makes it, without the arguments that have their default."""
+    """Write a draw as the Python expression that makes it, without arguments that have their default."""
     if isinstance(value, tuple):
         parts = [code(part, f"{indent}    ") for part in value]
         if not any(is_dataclass(part) for part in value):
@@ -49,7 +49,7 @@ def code(value: Any, indent: str = "") -> str:
         lines = "".join(f"{indent}    {part},\n" for part in parts)
         return f"(\n{lines}{indent})"
     if isinstance(value, float) and not math.isfinite(value):
-        return f'float("{value}")'  # as no name that a test would have to import
+        return f'float("{value}")'  # needs no import in the test
     if not is_dataclass(value):
         return repr(value)
     given = _given(value)
@@ -60,7 +60,7 @@ def code(value: Any, indent: str = "") -> str:
 
 
 def names_in(value: Any) -> set[str]:
-    """The names of the dataclasses that a draw is made of: what a test must import."""
+    """Return the names of the dataclasses in a draw, which a test must import."""
     if isinstance(value, tuple):
         return set().union(*map(names_in, value))
     if is_dataclass(value):
@@ -69,7 +69,7 @@ def names_in(value: Any) -> set[str]:
 
 
 def _given(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass that differ from their defaults."""
+    """Return the fields of a dataclass that differ from their defaults."""
     found = {}
     for field in fields(value):
         part = getattr(value, field.name)

@@ -1,4 +1,4 @@
-"""What a contract says about its draws: their kinds, how they are drawn and how one is carried out."""
+"""The grammar of a contract: the dataclasses of its draws, how to draw them and how to carry one out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Drawn(Protocol):
 
     @property
     def size(self) -> int:
-        """The world size that it needs."""
+        """The world size of the draw."""
 
     @property
     def actions(self) -> tuple[Any, ...]: ...
@@ -35,10 +35,9 @@ class Rejected(Exception):
 class Grammar:
     """The draws of one contract.
 
-    ``carry_out`` makes the objects of a draw on this rank and yields after each action. All ranks come together
-    there, so that a deviation on one of them ends the draw on all. It raises Deviation where this rank's part of the
-    subject differs from the reference, and Rejected, on all ranks alike and before the subject acts, where the
-    reference refuses.
+    ``carry_out`` makes the objects of a draw on this rank and yields after each action. All ranks meet at each yield,
+    and a deviation on one of them ends the draw on all. It raises Deviation if this rank's part of the subject
+    differs from the reference. It raises Rejected, on all ranks before the subject acts, if the reference refuses.
     """
 
     contract: str
@@ -47,9 +46,9 @@ class Grammar:
     kinds: tuple[type, ...]
     sizes: tuple[int, ...]
     features: Mapping[str, str]
-    """What is not drawn for a subject whose ledger or lacks speak of a case of this pattern."""
+    """Features, each with a pattern: it is not drawn if the subject's ledger or lacks match such a case."""
     strategy: Callable[[int, frozenset[str]], Any]
-    """World size and features -> a Hypothesis strategy of draws. It imports Hypothesis."""
+    """A function of world size and features that returns a Hypothesis strategy of draws. It imports Hypothesis."""
     carry_out: Callable[[Subject, Any], Iterator[None]]
     driven: bool = False
     """Whether rank 0 carries a draw out alone, while the others serve it."""
@@ -59,7 +58,7 @@ class Grammar:
         return {kind.__name__: kind for kind in self.kinds}
 
     def left_out(self, cases: Sequence[Case]) -> frozenset[str]:
-        """The features that are not drawn for the subject of these cases."""
+        """Return the features that are not drawn for the subject of these cases."""
         excused = [case.short_id for case in cases if case.entry is not None or case.lack is not None]
         return frozenset(
             feature
@@ -69,7 +68,7 @@ class Grammar:
 
 
 def grammar(contract: str) -> Grammar | None:
-    """The grammar of this contract, where it has one."""
+    """Return the grammar of this contract, or None if it has none."""
     module = f"everyrank.suites.{home(contract)}.grammar"
     if importlib.util.find_spec(module) is None:
         return None

@@ -8,48 +8,48 @@ from dataclasses import dataclass
 
 import pytest
 
-#: The law that generated cases are of.
+#: The id of the law of generated cases.
 GENERATE = "generate"
 
-#: What ``--generate-seed`` takes instead of a number.
+#: The value of ``--generate-seed`` that stands for a new number each time.
 FREE = "free"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the options ask for."""
+    """The values of the options."""
 
     draws: int
     seed: int = 0
     draw: str = ""
-    """One draw as JSON: it alone is carried out."""
+    """One draw as JSON; only this draw is carried out."""
     shrink: bool = True
 
     def options(self) -> list[str]:
-        """The options that search again in the same way."""
+        """Return the options that repeat this search."""
         if self.draw:
             return [f"--generate-draw={self.draw}"]
         return [f"--generate={self.draws}", f"--generate-seed={self.seed}"]
 
 
 class Counts:
-    """A pytest plugin of the process that prints: how much was drawn and carried out."""
+    """A pytest plugin of the process that prints: it counts draws and actions."""
 
     def __init__(self) -> None:
         self.draws, self.actions, self.seconds = 0, 0, 0.0
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        said = dict(report.user_properties)
-        if report.when == "call" and "generate-draws" in said:
-            self.draws += int(str(said["generate-draws"]))
-            self.actions += int(str(said["generate-actions"]))
-            self.seconds += float(str(said["generate-seconds"]))
+        properties = dict(report.user_properties)
+        if report.when == "call" and "generate-draws" in properties:
+            self.draws += int(str(properties["generate-draws"]))
+            self.actions += int(str(properties["generate-actions"]))
+            self.seconds += float(str(properties["generate-seconds"]))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.draws:
             rate = self.actions / self.seconds
-            what = f"{self.draws:,} draws, {self.actions:,} actions"
-            terminalreporter.write_line(f"generated: {what} in {self.seconds:.0f} s ({rate:.0f} actions a second)")
+            counts = f"{self.draws:,} draws, {self.actions:,} actions"
+            terminalreporter.write_line(f"generated: {counts} in {self.seconds:.0f} s ({rate:.0f} actions a second)")
 
 
 PLAN: pytest.StashKey[Plan] = pytest.StashKey()
@@ -64,18 +64,18 @@ def add(group: pytest.OptionGroup) -> None:
         "--generate-seed",
         metavar="SEED",
         default="0",
-        help="a number (default: 0), or `free` for another one each time",
+        help="a number (default: 0), or `free` for a new number each time",
     )
-    group.addoption("--generate-draw", metavar="JSON", default="", help="carry out this draw alone")
+    group.addoption("--generate-draw", metavar="JSON", default="", help="carry out only this draw")
 
 
 def installed() -> bool:
-    """Whether Hypothesis, which draws, is there; a draw that exists is carried out without it."""
+    """Return whether Hypothesis is installed. Only drawing needs it: a given draw is carried out without it."""
     return importlib.util.find_spec("hypothesis") is not None
 
 
 def configure(config: pytest.Config) -> None:
-    """Note the plan; refuse options that cannot be followed."""
+    """Note the plan, and refuse wrong options."""
     draws, seed, draw = (config.getoption(f"generate{name}") for name in ("", "_seed", "_draw"))
     if not draws and not draw:
         return

@@ -1,4 +1,4 @@
-"""A failing draw as a test to paste, and what a search counted, in words."""
+"""Render a failing draw as a test to paste, and the counts of a search as text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from {module} import {names}
 
 
 def as_test(found: Grammar, subject: Subject, draw: Any) -> str:
-    """A whole test file that carries out this draw on this subject."""
+    """Return a whole test file that carries out this draw on this subject."""
     module, name = _home(subject)
     line = f"from {module} import {name}"
     if not module:
@@ -43,7 +43,7 @@ def as_test(found: Grammar, subject: Subject, draw: Any) -> str:
         name=name,
         size=draw.size,
         draw=code(draw, "    "),
-        marks="".join(f"@pytest.mark.{_mark(each.mark)}\n" for each in needs.marks),
+        marks="".join(f"@pytest.mark.{_mark(decorator.mark)}\n" for decorator in needs.marks),
         fixtures=", ".join(needs.fixtures),
     )
 
@@ -54,7 +54,7 @@ def _mark(mark: pytest.Mark) -> str:
 
 
 def _home(subject: Subject) -> tuple[str, str]:
-    """The module and the name that a subject can be imported by. The module that declares it comes before others."""
+    """Return a module and a name by which a subject can be imported, preferably the module that declares it."""
     homes = [
         (name, key)
         for name, module in list(sys.modules.items())
@@ -65,7 +65,7 @@ def _home(subject: Subject) -> tuple[str, str]:
 
 
 def counted(result: Found, plan: Plan) -> str:
-    """How many draws it took."""
+    """Describe after how many draws the search found its draw."""
     if plan.draw:
         return "found by carrying out one draw"
     return f"found by draw {result.draws} of {plan.draws} (seed {plan.seed})"

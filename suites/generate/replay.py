@@ -1,4 +1,4 @@
-"""Carry out one draw on all ranks: each action on the subject and on the reference, compared after each."""
+"""Carry out one draw on all ranks: do each action on subject and reference, and compare them after each."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from everyrank.suites.generate.grammar import Drawn, Grammar, Rejected, grammar
 from everyrank.suites.subject import Subject
 
 
-class Parted(BrokenAdapter):
-    """The ranks came to different places, so that nothing further can be done in this world."""
+class RanksDiverged(BrokenAdapter):
+    """The ranks are at different points of a draw, so nothing more can be done in this world."""
 
 
 def replay(subject: Subject, draw: Drawn) -> None:
-    """In a test of ``draw.size`` ranks: carry out the draw, and raise Deviation where the subject differs."""
+    """Carry out the draw in a test of ``draw.size`` ranks, and raise Deviation if the subject differs."""
     __tracebackhide__ = True
     world = current_world()
     found = grammar(subject.contract)
@@ -36,10 +36,10 @@ def replay(subject: Subject, draw: Drawn) -> None:
 def perform(found: Grammar, subject: Subject, draw: Drawn, world: World | None, name: str = "the draw") -> str | None:
     """Carry out one draw, with the other ranks of ``world`` or alone.
 
-    Returns, on all ranks alike, what differs; nothing at all; or None if it was rejected.
+    Return, on all ranks alike, a text that says what differs, an empty text, or None if the draw was rejected.
     """
     with contextlib.closing(found.carry_out(subject, draw)) as actions:  # type: ignore[type-var]
-        for number in range(len(draw.actions) + 1):  # before the first action the objects are made
+        for number in range(len(draw.actions) + 1):  # the first step makes the objects
             texts = meet(world, f"{name}, action {number}", _attempt(actions))
             if any(text == _REJECTED for text in texts):
                 return None
@@ -53,9 +53,9 @@ _REJECTED = "(the reference refuses)"
 
 
 def _attempt(actions: Any) -> str:
-    """One action on this rank: what differs, in words."""
+    """Do one action on this rank; return a text that says what differs, or an empty one."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a draw is about values; of warnings the laws speak
+        warnings.simplefilter("ignore")  # a draw is about values; the laws are about warnings too
         try:
             next(actions, None)
         except Rejected:
@@ -68,13 +68,13 @@ def _attempt(actions: Any) -> str:
 
 
 def meet(world: World | None, point: str, text: str) -> list[str]:
-    """Every rank's text, once all ranks are at this point; without a world, this rank's."""
+    """Wait until all ranks are at this point, and return their texts; without a world, return this rank's."""
     if world is None:
         return [text]
     met = world._meet(point, "", text)
     if met.missing or set(met.points) != {point}:
-        where = "; ".join(f"rank {rank}: {one or 'ended'}" for rank, one in enumerate(met.points))
-        raise Parted(f"the ranks went different ways: {where}")
+        points = "; ".join(f"rank {rank}: {reached or 'ended'}" for rank, reached in enumerate(met.points))
+        raise RanksDiverged(f"the ranks are at different points: {points}")
     return met.texts
 
 

@@ -1,4 +1,4 @@
-"""Search for a draw that a subject gets wrong: Hypothesis draws on rank 0, and all ranks carry out what it drew."""
+"""Search for a draw that fails for a subject: Hypothesis draws on rank 0, and all ranks carry each draw out."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from everyrank.suites.generate.options import Plan
 from everyrank.suites.generate.replay import meet, perform
 from everyrank.suites.subject import Subject
 
-#: What rank 0 hands out instead of a draw when it has seen enough.
+#: The text that rank 0 sends instead of a draw at the end of the search.
 _END = "end"
 
 
 @dataclass
 class Found:
-    """What a search came to, the same on all ranks."""
+    """The result of a search, the same on all ranks."""
 
     draws: int = 0
-    """How many draws were carried out before the first that failed, and that one; those for shrinking not counted."""
+    """How many draws were carried out up to the first that failed, without those for shrinking."""
     rejected: int = 0
     actions: int = 0
-    """Of all draws, also those that were made for shrinking."""
+    """How many actions all draws had, with those for shrinking."""
     seconds: float = 0.0
     draw: Any = None
     """The shortest draw that fails, or None."""
@@ -35,11 +35,11 @@ class Found:
 
 
 class _Failing(Exception):
-    """A draw fails: for Hypothesis, which tells failures apart by their type and line."""
+    """Raised for Hypothesis if a draw fails. Hypothesis distinguishes failures by their type and line."""
 
 
 class Search:
-    """One search, on one rank. All ranks make one with the same arguments and call `run`; or rank 0, if it drives."""
+    """One search on one rank. All ranks call `run` with the same arguments; if rank 0 drives, it alone does."""
 
     def __init__(self, found: Grammar, subject: Subject, features: frozenset[str], world: World) -> None:
         self.grammar, self.subject, self.features, self.size = found, subject, features, world.size
@@ -63,37 +63,37 @@ class Search:
         return self.result
 
     def _lead(self, plan: Plan) -> None:
-        """Draw, and hand each draw to all ranks, until one fails or there were enough of them."""
+        """Draw and send each draw to all ranks, until one fails or the planned number is reached."""
         from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 
         def attempt(draw: Drawn) -> None:
-            self._hand_out(encode(draw))
+            self._share(encode(draw))
             problem = self._carry_out(draw)
             if problem is None:
                 reject()
             if problem:
                 raise _Failing
 
-        # Called and not written as decorators, whose types are not known where Hypothesis is not installed.
+        # These are calls, not decorators: mypy does not know the types of decorators if Hypothesis is not installed.
         search = settings(
             max_examples=plan.draws,
             phases=[Phase.generate, Phase.shrink] if plan.shrink else [Phase.generate],
-            database=None,  # fixed seeds, and nothing written
+            database=None,  # seeds are fixed, and no file is written
             deadline=None,
             suppress_health_check=list(HealthCheck),
             report_multiple_bugs=False,
         )(given(self.grammar.strategy(self.size, self.features))(attempt))
         with contextlib.suppress(_Failing):
             seed(plan.seed)(search)()
-        self._hand_out(_END)
+        self._share(_END)
 
     def _follow(self) -> None:
-        """Carry out what rank 0 draws."""
-        while (text := self._hand_out("")) != _END:
+        """Carry out the draws that rank 0 sends."""
+        while (text := self._share("")) != _END:
             self._carry_out(decode(text, self.grammar.by_name))
 
-    def _hand_out(self, text: str) -> str:
-        """Rank 0's text, on every rank."""
+    def _share(self, text: str) -> str:
+        """Return rank 0's text on every rank."""
         self.number += 1
         return meet(self.world, f"draw {self.number}", text)[0]
 

@@ -1,4 +1,4 @@
-"""What generation alone is worth: which rogues it finds, and after how many draws."""
+"""A table for ``everyrank kill-matrix --generate``: which rogues draws alone find, and after how many draws."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from everyrank.suites import kill
 from everyrank.suites.generate.options import Plan
 
-#: Of the rogues of a contract, so many must be found.
+#: The share of a contract's rogues that must be found.
 SHARE = 0.9
 
 
 @dataclass
 class Row:
-    """What became of one rogue, or of a control."""
+    """The outcome of one rogue, or of a control."""
 
     contract: str
     outcome: str
@@ -32,10 +32,10 @@ class Worth:
     rows: dict[tuple[str, str], Row] = field(default_factory=dict)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        said = {str(name): str(value) for name, value in report.user_properties}
-        if "outcome" in said:
-            row = Row(said["contract"], said["outcome"], said.get("generate-draws", "?"))
-            self.rows[said["contract"], said["subject"]] = row
+        properties = {str(name): str(value) for name, value in report.user_properties}
+        if "outcome" in properties:
+            row = Row(properties["contract"], properties["outcome"], properties.get("generate-draws", "?"))
+            self.rows[properties["contract"], properties["subject"]] = row
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -49,18 +49,18 @@ class Worth:
             terminalreporter.write_line(f"FAULT: {fault}")
 
     def lines(self) -> list[str]:
-        """One line for each rogue: found after so many draws, or not."""
+        """Return one line for each rogue, with the number of draws after which it was found."""
         lines = []
         for contract in self.contracts:
             found, rogues = self._counted(contract)
             lines.append(f"\n{contract}: {found} of {rogues} rogues found within {self.plan.draws} draws each")
             names = [kill.EXEMPLAR, kill.NOTHING, *(rogue.name for rogue in kill.rogues(contract))]
             width = max(map(len, names))
-            lines += [f"{name:{width}}  {_words(self._row(contract, name))}" for name in names]
+            lines += [f"{name:{width}}  {_describe_row(self._row(contract, name))}" for name in names]
         return lines
 
     def faults(self) -> list[str]:
-        """What keeps the table from being good, a sentence each."""
+        """Return what is wrong with the table, one sentence each."""
         known = []
         for contract in self.contracts:
             found, rogues = self._counted(contract)
@@ -75,7 +75,7 @@ class Worth:
         return known
 
     def _counted(self, contract: str) -> tuple[int, int]:
-        """How many rogues were found, of how many. A crash or a hang does not count as found."""
+        """Return how many rogues were found, and how many there are. A crash or a hang does not count as found."""
         names = [rogue.name for rogue in kill.rogues(contract)]
         return sum(self._row(contract, name).outcome == "fail" for name in names), len(names)
 
@@ -83,7 +83,7 @@ class Worth:
         return self.rows.get((contract, name), Row(contract, "a hang or a crash, which does not count", "?"))
 
 
-def _words(row: Row) -> str:
+def _describe_row(row: Row) -> str:
     if row.outcome == "fail":
         return f"found by draw {row.draws}"
     return f"not found in {row.draws} draws" if row.outcome == "pass" else row.outcome

@@ -19,7 +19,7 @@ from everyrank.suites.parameter_server import points
 from everyrank.suites.parameter_server.arena import Arena, Served
 from everyrank.suites.parameter_server.laws import CONTRACT, plain
 from everyrank.suites.parameter_server.reports import PATIENCE, Report, parameters
-from everyrank.suites.workers import of_workers
+from everyrank.suites.workers import drive_workers
 
 law = CONTRACT.law
 
@@ -140,7 +140,7 @@ def _deaths() -> Iterator[Point]:
 def dead_trainer(place: Arena, point: Point) -> None:
     """When a trainer never reports, the others get an error within the timeout; the expired round leaves nothing."""
     if point.values.get("killed"):
-        of_workers(3, lambda: _killed(replace(place, point=points.point("", rpc=True))), PATIENCE, 3 * PATIENCE)
+        drive_workers(3, lambda: _killed(replace(place, point=points.point("", rpc=True))), PATIENCE, 3 * PATIENCE)
         return
     served = plain(place, point, timeout=SHORT)
     for there in (point.values["there"], point.values["there"][:1]):

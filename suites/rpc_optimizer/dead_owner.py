@@ -11,7 +11,7 @@ from everyrank.suites.contract import Point
 from everyrank.suites.rpc_optimizer import points
 from everyrank.suites.rpc_optimizer.arena import Arena, error_of, loss
 from everyrank.suites.rpc_optimizer.laws import CONTRACT, SGD
-from everyrank.suites.workers import of_workers
+from everyrank.suites.workers import drive_workers
 
 #: The RPC timeout, and how long after it a client that has not come back hangs. Only a failing case waits for them.
 TIMEOUT, PATIENCE = 5.0, 15.0
@@ -20,7 +20,7 @@ TIMEOUT, PATIENCE = 5.0, 15.0
 @CONTRACT.law("errors.dead-owner", lambda: points.plain(1), fixtures=(), fresh=True)
 def dead_owner(place: Arena, point: Point) -> None:
     """A killed owner gives an error within the RPC timeout, never a hang."""
-    of_workers(3, lambda: _drive(Arena(place.subject, point, 3, place.seed)), TIMEOUT, TIMEOUT + PATIENCE)
+    drive_workers(3, lambda: _drive(Arena(place.subject, point, 3, place.seed)), TIMEOUT, TIMEOUT + PATIENCE)
 
 
 def _drive(place: Arena) -> None:
