@@ -11,7 +11,7 @@ install: $(STAMP)
 conformance: $(STAMP)
 	BIN=$(BIN)/ ci/conformance.sh build/conformance suites/ -n auto
 
-# Not one outcome may change from one run to the next.
+# No outcome may change from one run to the next.
 again: TIMES ?= 20
 again: $(STAMP)
 	$(BIN)/python ci/again.py $(TIMES) build/again suites/ -n auto
@@ -19,7 +19,7 @@ again: $(STAMP)
 kill-matrix: $(STAMP)
 	$(BIN)/everyrank kill-matrix -n auto
 
-# Which rogues stay green under each ledger: only those that it lists, with a reason.
+# List the rogues that stay green under each ledger; fail if one of them is not listed there, with a reason.
 blind-spots: $(STAMP)
 	set -e; for ledger in suites/*/*.toml; do $(BIN)/everyrank kill-matrix --ledger $$ledger -n auto; done
 

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# The laws on torch's own systems, with what a person needs to look at them afterwards: a run file and its page.
+# Run the laws on torch's own systems, and keep a run file and its page.
 #
-#   ci/conformance.sh FOLDER [what goes to pytest ...]
+#   ci/conformance.sh FOLDER [pytest's arguments ...]
 #
-# Ends as pytest does. BIN is the folder of the environment's programs, with its slash; without it, those of PATH.
+# The exit status is pytest's. BIN is the folder of the environment's programs, with its slash; default: PATH.
 set -euo pipefail
-folder=${1:?"usage: ci/conformance.sh FOLDER [what goes to pytest ...]"}
+folder=${1:?"usage: ci/conformance.sh FOLDER [pytest's arguments ...]"}
 shift
 bin=${BIN:-}
 run=$folder/run.jsonl
 
 mkdir -p "$folder"
-rm -f "$run" # the last run's is not shown for this one's, if this one cannot even begin
+rm -f "$run" # so that an old run file is not shown as this run's if this run cannot begin
 ended=0
 "${bin}pytest" --run-file "$run" "$@" || ended=$?
 if [ -e "$run" ]; then

@@ -1,38 +1,38 @@
 #!/usr/bin/env bash
 # One night: the suites on the GPUs of this machine, compared with the night before.
 #
-#   ci/nightly.sh GPUS HISTORY [what goes to pytest ...]
+#   ci/nightly.sh GPUS HISTORY [pytest's arguments ...]
 #
-# GPUS     so many must be there: where a test is skipped for want of them, it fails. 0: whatever is there will do.
+# GPUS     this many must be there: a test that would be skipped because one is missing fails. 0: any number will do.
 # HISTORY  the folder that keeps a run file a night, and beside them the last night's summary.md and report.html. Older
 #          nights may be compressed (gzip).
 #
-# Ends with 0 if nothing regressed since the last night whose run came to its end; with 1 if something did, if cases are
-# gone (ALLOW_GONE=1: they may be), if nothing ran, if anything went wrong beside the cases, or if a run without such a
-# night before it is not green; with pytest's own status if the tests could not be run. The summary goes to GITHUB_STEP_SUMMARY too, where that is set. BIN
-# is the folder of the environment's programs, with its slash.
+# Ends with 0 if nothing regressed since the last night whose run finished; with 1 if something did, if cases are gone
+# (ALLOW_GONE=1: they may be), if nothing ran, if anything went wrong outside of the cases, or if a first night is not
+# green; with pytest's own status if the tests could not be run. The summary also goes to GITHUB_STEP_SUMMARY, if that is
+# set. BIN is the folder of the environment's programs, with its slash.
 set -euo pipefail
-usage="usage: ci/nightly.sh GPUS HISTORY [what goes to pytest ...]"
+usage="usage: ci/nightly.sh GPUS HISTORY [pytest's arguments ...]"
 gpus=${1:?"$usage"}
 history=${2:?"$usage"}
 shift 2
 bin=${BIN:-}
 
-# The last line of a run file, compressed or not, if it is a footer: a run that was killed leaves none.
+# Print the last line of a run file, compressed or not, if it is a footer: a run that was killed leaves none.
 footer_of() {
     gzip -cdf -- "$1" 2>/dev/null | tail -n 1 | grep '^{"line":"footer"'
 }
 
 mkdir -p "$history"
 last=""
-for one in "$history"/*.jsonl*; do # in the order of their names, which is that of the nights
-    case $one in
+for run in "$history"/*.jsonl*; do # in the order of their names, which is the order of the nights
+    case $run in
         *.jsonl | *.jsonl.gz) ;;
         *) continue ;;
     esac
     # Without a footer there is nothing to compare with.
-    if [ -e "$one" ] && footer_of "$one" >/dev/null; then
-        last=$one
+    if [ -e "$run" ] && footer_of "$run" >/dev/null; then
+        last=$run
     fi
 done
 tonight=$history/$(date -u +%Y-%m-%dT%H%M%S.%NZ).jsonl
@@ -65,13 +65,13 @@ ended=0
         echo "The first night: there is nothing to compare with. pytest ended with $ran."
         ended=$ran
     else
-        # It reads the footer too: what could not be collected, tests of one process that failed, pytest's exit status.
+        # It also reads the footer: collection errors, failed single-process tests, pytest's exit status.
         "${bin}everyrank" diff --format markdown "${gone[@]}" "$last" "$tonight" || ended=$?
         if [ "$ran" -ne 0 ] && [ "$ended" -eq 0 ]; then
             echo "Not green, and no worse than the night before."
         fi
     fi
-    # What is red since when, what flips, what got slower from night to night.
+    # The laws that are red and since when, that flip, or that got slower from night to night.
     echo
     echo '```'
     "${bin}everyrank" history "$history" || true
