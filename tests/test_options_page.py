@@ -1,4 +1,4 @@
-"""docs/options.md has every option and ini key of ours, with its default, and no other."""
+"""docs/options.md has every option and ini key of ours, with its default, and no other; help texts are plain."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.documents import ROOT
+from tests.test_plain_words import dead_text
 
 GROUPS = ("everyrank", "everyrank-reports", "everyrank-suites")
 
@@ -42,3 +43,9 @@ def test_the_page_has_every_ini_key_with_its_default(pytestconfig: pytest.Config
     for key, row in rows.items():
         default = str(_ini_keys(pytestconfig)[key][1])
         assert default.lower() == row.split("|")[2].strip(" `"), row
+
+
+def test_the_help_of_our_options_is_plain_english(pytestconfig: pytest.Config) -> None:
+    texts = [*_options(pytestconfig).values(), *(text for text, _ in _ini_keys(pytestconfig).values())]
+    assert all(texts)
+    assert [problem for text in texts if (problem := dead_text(text))] == []
