@@ -138,12 +138,12 @@ class _Actions:
         kinds: list[Callable[[], None]] = [self.train, self.train, self.train, self.give, self.step]
         kinds += [self.set_option]
         for feature, makers in {
-            "zero_grad": [self.clear],
+            "zero_grad": [self.clear, self.give_and_clear],
             "closures": [self.step_with_closure],
-            "clipping": [self.clip],
+            "clipping": [self.clip, self.give_and_clip],
             "groups": [self.add_group, self.add_group],
             "frozen parameters": [self.freeze],
-            "saves and loads": [self.save, self.load, self.save_and_load],
+            "saves and loads": [self.save, self.load, self.train_save_and_load, self.train_save_and_load],
             "modules": [self.names],
             "errors": [self.fail],
         }.items():
@@ -153,9 +153,9 @@ class _Actions:
         for maker, able in ((self.names, self.d.module), (self.add_group, self.handed < len(self.d.params))):
             if able and self.d.one_of(False, True):
                 maker()
-        drawn = self.d.draw(st.lists(st.sampled_from(range(len(kinds))), min_size=1, max_size=10))
-        for index in drawn:
-            kinds[index]()
+        # A list of Hypothesis's is short most of the time; what needs four actions would seldom come.
+        for _ in range(self.d.draw(st.integers(1, 10))):
+            kinds[self.d.draw(st.integers(0, len(kinds) - 1))]()
         return self.made
 
     def give(self) -> None:
@@ -190,9 +190,21 @@ class _Actions:
         if self.handed == len(self.d.params) and not self.own:  # the others' gradients would stay as they are
             self.made.append(g.Clear(self.d.one_of(None, False, True)))
 
+    def give_and_clear(self) -> None:
+        """Clear gradients that are there for certain."""
+        self.give()
+        self.clear()
+
+    def give_and_clip(self) -> None:
+        """Clip gradients that are there for certain."""
+        self.give()
+        self.clip()
+
     def clip(self) -> None:
         if not self.own:
-            self.made.append(g.Clip(self.d.one_of(0.5, 2.0, 100.0), self.d.one_of(2.0, 1.0, 3.0, float("inf"))))
+            self.made.append(
+                g.Clip(self.d.one_of(0.5, 2.0, 100.0), self.d.one_of(2.0, float("inf"), 1.0, float("inf"), 3.0))
+            )
 
     def add_group(self) -> None:
         left = len(self.d.params) - self.handed
@@ -226,7 +238,9 @@ class _Actions:
             # The state of an optimizer that flattens its parameters, as LBFGS does, depends on their order.
             self.made.append(g.Load(fresh, fresh and not self.d.closures_only and self.d.one_of(False, True)))
 
-    def save_and_load(self) -> None:
+    def train_save_and_load(self) -> None:
+        """Save a state that is not empty, and load it."""
+        self.train()
         self.save()
         self.load()
 
