@@ -101,6 +101,7 @@ def line(reports: Sequence[Any], told: Told | None, said: Mapping[str, str]) -> 
         error=_error(told.ranks),
         steps=_steps(told.ranks),
         deviations=_deviations(told.ranks),
+        refused=_refused(told.ranks),
         leaks=_leaks(told.leaks),
         rollcall=told.rollcall,
         blame=told.blame,
@@ -248,6 +249,11 @@ def _steps(ranks: Iterable[ToldRank]) -> list[StepPart]:
     if not any(relative or ulps for relative, ulps in largest.values()):
         return []
     return [StepPart(step, relative, ulps) for step, (relative, ulps) in sorted(largest.items())]
+
+
+def _refused(ranks: Iterable[ToldRank]) -> dict[str, str]:
+    """Return what a rank noted as refused, each part once."""
+    return {name: _brief(text) for rank in ranks for name, text in rank.notes.get("refused", {}).items()}
 
 
 def _deviations(ranks: Iterable[ToldRank]) -> list[DeviationPart]:

@@ -194,6 +194,7 @@ class CaseLine(Line, tag="case", frozen=True):
     error: ErrorPart | None = None
     steps: list[StepPart] = []
     deviations: list[DeviationPart] = []
+    refused: dict[str, str] = {}  # what its law lets a subject refuse and it refused, with the error
     leaks: list[LeakPart] = []
     rollcall: list[StancePart] = []
     blame: BlamePart | None = None  # none without evidence, and in files from before there was this key

@@ -1,7 +1,7 @@
 """The law ``surface``, shared by contracts: what an optimizer has besides its step works, or refuses.
 
 Each part uses one thing of the subject as it uses that of the reference, the subject's first: whatever the subject
-raises is a refusal, and the reference then goes without it too.
+raises is a refusal, and the reference then goes without it too. The run file lists the refusals.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from everyrank.rank import notes
+from everyrank.suites.acts import in_a_line
 from everyrank.suites.compare import check
 from everyrank.suites.errors import BrokenAdapter, Deviation
 
@@ -116,28 +118,30 @@ PARTS: Mapping[str, Part] = {
 LABELS = (*PARTS, "all")
 
 
-def use(label: str, pair: Pair, step: Callable[[int], None]) -> list[str]:
-    """Use these parts while ``step`` steps the subject and the reference; returns those that were refused."""
+def use(label: str, pair: Pair, step: Callable[[int], None]) -> dict[str, str]:
+    """Use these parts while ``step`` steps the subject and the reference; return what was refused, and the errors."""
     parts = {name: part(pair) for name, part in PARTS.items() if label in (name, "all")}
-    refused = []
+    refused: dict[str, str] = {}
     for number in range(STEPS + 1):
         if number:
             step(number)
         for name, part in list(parts.items()):
-            if not _accepted(part):
-                refused.append(name)
+            if refusal := _refusal(part):
+                refused[name] = refusal
                 del parts[name]
+    if refused:
+        notes()["refused"] = refused
     return refused
 
 
-def _accepted(part: Iterator[None]) -> bool:
-    """Whether the subject let the part be used once more."""
+def _refusal(part: Iterator[None]) -> str:
+    """Use the part once more; return the error, on one line, by which the subject refused it, or nothing."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a scheduler's, of a step that it cannot see
             next(part, None)
     except (Deviation, BrokenAdapter):
         raise
-    except Exception:
-        return False
-    return True
+    except Exception as error:
+        return in_a_line(error)
+    return ""

@@ -288,6 +288,14 @@ def test_a_known_deviation_shows_what_was_seen_and_not_only_the_note(browser: Br
     assert f"It covers only what is seen so: {states}." in shown
 
 
+def test_what_a_subject_refused_is_listed_with_the_error(browser: Browser, tmp_path: Path) -> None:
+    refused = case(outcome="pass", size=2, refused={"scheduler": "TypeError: <b>not</b> an Optimizer", "repr": "no"})
+    browser.open(write(of(header(), [refused]), tmp_path), case=refused.id)
+    browser.case_opened()
+    shown = " ".join(browser.text("#drawer").split())
+    assert "Refused scheduler: TypeError: <b>not</b> an Optimizer repr: no" in shown
+
+
 # --- texts that would break a page -----------------------------------------------------------------------------
 
 

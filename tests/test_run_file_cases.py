@@ -183,3 +183,27 @@ def test_junit_has_subject_law_and_optimizer_as_properties(run: tuple[Inner, Run
     said = {one.get("name"): one.get("value") for one in found.iter("property")}
     assert (said["subject"], said["law"], said["outcome"]) == ("nothing", "state.kept", "fail")
     assert "optimizer" in said
+
+
+def test_a_case_lists_what_its_law_let_the_subject_refuse(project: Project) -> None:
+    project.write(
+        "test_inner.py",
+        """
+        from everyrank.fixtures.exemplars.rpc_optimizer import RpcOptimizer
+        from everyrank.suites import Subject, conformance
+
+        @conformance(Subject("fine", contract="rpc-optimizer", build=RpcOptimizer))
+        def test_fine(case): case.run()
+        """,
+    )
+    project.run("--law=surface", "-k", "scheduler or repr", "--run-file=run.jsonl")
+    cases = {
+        case["case"]: (case["outcome"], case.get("refused")) for case in read(project.folder / "run.jsonl").cases
+    }
+    assert cases == {
+        "rpc-optimizer/surface[scheduler-ws2]": (
+            "pass",
+            {"scheduler": "TypeError: RpcOptimizer is not an Optimizer"},
+        ),
+        "rpc-optimizer/surface[repr-ws2]": ("pass", None),
+    }

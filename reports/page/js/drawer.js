@@ -163,6 +163,7 @@ function caseParts(index, detail) {
     ...repeatPart(index, detail),
     textPart(detail),
     seenPart(detail),
+    refusedPart(detail),
     lanesSection(detail.rollcall, detail.blame),
     ranksPart(detail),
     errorSection(detail),
@@ -223,6 +224,14 @@ function seenPart(detail) {
     ),
   );
   return section("What was seen", null, el("ul", { class: "plain" }, rows));
+}
+
+/** What the subject refused, with an error, and its law lets it refuse. */
+function refusedPart(detail) {
+  const refused = Object.entries(detail.refused || {});
+  if (!refused.length) return null;
+  const rows = refused.map(([part, error]) => el("li", null, `${part}: `, breakable(error)));
+  return section("Refused", null, el("ul", { class: "plain" }, rows));
 }
 
 const expectation = (entry) =>
