@@ -17,10 +17,7 @@ ROOT = Path(__file__).parents[1]
 #: Folders and files whose words were not yet rewritten. An entry leaves this set when its files are clean.
 UNSWEPT = frozenset(
     {"reports", "suites", "tests", "harness/launch", "docs/generate.md"}
-    | {
-        f"harness/{name}.py"
-        for name in ("blame", "census", "command", "deadlock", "hookspec", "measured", "progress")
-    }
+    | {f"harness/{name}.py" for name in ("blame", "census", "command", "deadlock", "measured", "progress")}
     | {"harness/verdict.py"}
 )
 
@@ -117,11 +114,15 @@ def dead_name(name: str) -> str | None:
 
 
 def _texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield every string constant of a file, docstrings and the parts of f-strings among them, line by line."""
+    """Yield the lines of all string constants of a file, docstrings among them, without names in backticks."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             for number, line in enumerate(node.value.splitlines()):
-                yield node.lineno + number, line
+                yield node.lineno + number, _without_names(line)
+
+
+def _without_names(line: str) -> str:
+    return re.sub(r"(`+)[^`]+\1", "`", line)
 
 
 def dead_text(text: str) -> str | None:
@@ -139,7 +140,7 @@ def _lines_of_document(path: Path) -> Iterator[tuple[int, str]]:
         if line.startswith("#"):
             listed = "Words that we do not use" in line
         if not listed:
-            yield number, re.sub(r"`[^`]*`", "`", line)
+            yield number, _without_names(line)
 
 
 def _dead_names(path: Path, source: str) -> list[str]:
