@@ -1,7 +1,7 @@
-"""The blocks of code in README and docs/, by what they are.
+"""The blocks of code in README and docs/, by kind.
 
-A fenced block says what it is. An indented one is commands if each of its lines begins with a program, Python if it
-parses as Python, and else what a program printed.
+A fenced block names its kind. An indented block is commands if each of its lines begins with a program, Python if it
+parses as Python, and otherwise the output of a program.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _kind(body: str) -> str:
 
 
 def as_program(body: str) -> str:
-    """With a test below each mark that stands alone."""
+    """Return a block as a program, with a test below each mark that stands alone."""
     return re.sub(
         r"^(@.*(?:\n .*)*)$(?!\n(?:def|class|@.*\n(?:def|class)))",
         r"\1\ndef test_marked(): pass",
@@ -80,7 +80,7 @@ def as_program(body: str) -> str:
 
 
 def commands(document: str) -> list[list[str]]:
-    """Every command line in a document, in words: also those that a program printed, for a reader to repeat."""
+    """Return every command line in a document, in words, also commands in outputs, which readers repeat."""
     lines = [
         line for block in blocks(document) if block.kind in ("commands", "text") for line in block.text.splitlines()
     ]
@@ -98,6 +98,6 @@ def _words(line: str) -> list[str]:
 
 
 def quoted_options(document: str) -> list[str]:
-    """The options that are named in running text: `--leaks=fail`."""
+    """Return the options that are named in running text: `--leaks=fail`."""
     text = _FENCED.sub("", (ROOT / document).read_text())
     return [quoted for quoted in _QUOTED.findall(text) if quoted.startswith("--")]

@@ -1,6 +1,6 @@
-"""What README and docs/ show works: blocks of Python are run, and commands have the options that they are shown with.
+"""The examples of README and docs/ work: blocks of Python are run, and commands have the options that they show.
 
-The programs in docs/findings/ show faults of torch's. Some of those end in a deadlock, so they are only compiled.
+The programs in docs/findings/ show faults of torch. Some of them deadlock, so they are only compiled.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ BLOCKS = [block for document in DOCUMENTS for block in blocks(document)]
 PYTHON = [block for block in BLOCKS if block.kind == "python"]
 PROGRAMS = [block for block in PYTHON if "docs/findings/" not in block.document and block.text.count("\n") > 3]
 
-#: What a user's own library would be.
+#: Stands in for a user's own library.
 MYLIB = "from everyrank.fixtures.exemplars.rpc_optimizer import RpcOptimizer as MyOptimizer\n"
 
-#: Of a whole contract, the case that is run here.
+#: The one law of a whole contract that is run here.
 ONE_LAW = "--law=state.kept"
 
 
@@ -41,7 +41,7 @@ def _is_tests(block: Block) -> bool:
 
 @pytest.fixture(scope="module")
 def ran(module_project: Project) -> Inner:
-    """All blocks that are test files, in one run."""
+    """Run all blocks that are test files, in one run."""
     module_project.write("mylib.py", MYLIB)
     (ledger,) = [block for block in blocks("docs/conformance.md") if block.kind == "toml"]
     module_project.write("conformance.toml", ledger.text)
@@ -55,12 +55,12 @@ def _file(block: Block) -> str:
 
 
 def _numbered(program: str) -> str:
-    """Marks that stand alone got a test each, all of one name."""
+    """Number the tests that were put below marks that stand alone: they all have one name."""
     numbers = iter(range(1000))
     return re.sub(r"def test_marked\(", lambda _: f"def test_marked_{next(numbers)}(", program)
 
 
-def test_every_block_is_of_a_known_kind() -> None:
+def test_every_block_has_a_known_kind() -> None:
     kinds = {block.kind for block in BLOCKS}
     assert kinds == {"python", "toml", "commands", "text"}
     assert len(PROGRAMS) >= 8
@@ -73,11 +73,11 @@ def test_a_block_of_python_compiles(block: Block) -> None:
 
 @pytest.mark.parametrize("block", [block for block in PROGRAMS if _is_tests(block)], ids=lambda block: block.id)
 def test_a_test_file_in_a_document_passes(ran: Inner, block: Block) -> None:
-    mine = [told for told in ran.tests.values() if told.nodeid.startswith(_file(block))]
+    mine = [test for test in ran.tests.values() if test.nodeid.startswith(_file(block))]
     assert mine, ran.out
-    for told in mine:
-        lacks_gpus = told.outcome == "skipped" and "needs " in told.text
-        assert told.outcome == "passed" or lacks_gpus, told.text
+    for test in mine:
+        lacks_gpus = test.outcome == "skipped" and "needs " in test.text
+        assert test.outcome == "passed" or lacks_gpus, test.text
 
 
 @pytest.mark.parametrize("block", [block for block in PROGRAMS if not _is_tests(block)], ids=lambda block: block.id)
@@ -87,7 +87,7 @@ def test_any_other_program_in_a_document_runs(block: Block) -> None:
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.kind == "toml"], ids=lambda block: block.id)
 def test_a_block_of_toml_is_read(block: Block, tmp_path: Path) -> None:
-    """The ledger is read with the program beside it, above."""
+    """Read each block; the ledger is also read by the test of the program beside it, above."""
     assert tomllib.loads(block.text)
     if "[laws]" in block.text:
         (tmp_path / "aliases.toml").write_text(block.text)
@@ -99,7 +99,7 @@ _OPTION = re.compile(r"(?<![\w-])--?[a-z][\w-]*")
 
 @pytest.fixture(scope="module")
 def options_of_pytest(pytestconfig: pytest.Config) -> set[str]:
-    """Those of all plugins, whatever this run goes without; and every spelling, of which the help has one each."""
+    """Return the options of all plugins, also those that this run lacks, in every spelling."""
     groups = [pytestconfig._parser._anonymous, *pytestconfig._parser._groups]
     spelled = {name for group in groups for option in group.options for name in option.names()}
     command = [sys.executable, "-m", "pytest", "--help"]
@@ -114,7 +114,7 @@ def _options_of(command: str) -> set[str]:
     return set(_OPTION.findall(out.getvalue()))
 
 
-#: These hand further options to pytest.
+#: These commands pass further options to pytest.
 _TO_PYTEST = ("run", "kill-matrix")
 
 
@@ -140,7 +140,7 @@ def test_every_command_in_a_document_is_known_with_its_options(document: str, op
 
 
 @pytest.mark.parametrize("document", [name for name in DOCUMENTS if "findings" not in name])
-def test_every_option_that_a_document_names_is_one(document: str, options_of_pytest: set[str]) -> None:
+def test_every_option_that_a_document_names_exists(document: str, options_of_pytest: set[str]) -> None:
     known = (
         options_of_pytest | {"--help", "--version"} | {name for command in COMMANDS for name in _options_of(command)}
     )
