@@ -22,7 +22,7 @@ class Evidence:
         None  # whether it waits for other ranks, in a collective, a receive or an RPC; None if unknown
     )
     operation: str = ""  # the operation that it waits in
-    where: str = ""  # the user's line that called the operation
+    location: str = ""  # the user's line that called the operation
     number: int | None = None  # the number of that collective in the default group, from 1
 
     @property
@@ -67,7 +67,7 @@ def _in_another(ranks: Sequence[Evidence]) -> list[int]:
     if any(rank.ended for rank in ranks) or not _all_wait(ranks):
         return []
     counted = all(rank.number is not None for rank in ranks)
-    calls = [(rank.operation, rank.number if counted else rank.where) for rank in ranks]
+    calls = [(rank.operation, rank.number if counted else rank.location) for rank in ranks]
     call, most = Counter(calls).most_common(1)[0]
     return [rank.rank for rank, own in zip(ranks, calls, strict=True) if own != call] if 2 * most > len(ranks) else []
 

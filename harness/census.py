@@ -1,4 +1,4 @@
-"""When ranks are asked whether they can ever go on: once their whole world has stood still for about a second."""
+"""Decide when to ask ranks whether they can continue: once their whole world has stood still for about a second."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from everyrank import stillness
 from everyrank.record import Order, WitnessStatement
 from everyrank.witness import path
 
-#: The processes of a world are looked at this often, and asked when so many looks in a row were alike.
+#: The interval between two looks at the processes of a world, in seconds; and the number of equal looks in a row
+#: after which the ranks are asked.
 _EVERY = 0.3
 _LOOKS = 4
-#: Looking may take this part of the controller's time.
+#: Looks may take at most this share of the controller's time.
 _SHARE = 0.1
-#: Once a witness has spoken: it goes back to sleep meanwhile.
+#: The time in which a witness goes back to sleep after its answer, in seconds.
 _SOON = 0.01
-#: Witnesses answer within this, or are not heard: the main thread may hold the GIL.
+#: Witnesses must answer within this many seconds. They cannot if the main thread holds the GIL.
 _ANSWER = 1.0
 
 
 class Census:
-    """Of one test on one world."""
+    """Watches whether the world of one test stands still, and asks its ranks."""
 
     def __init__(self, run_folder: str, test: int) -> None:
         self.next_at = time.monotonic() + _EVERY
@@ -32,18 +33,18 @@ class Census:
         self._heard: dict[int, WitnessStatement] = {}
         self._asked_at: float | None = None
         self._answered: stillness.Look | None = (
-            None  # a world that was asked in vain is not asked again until it moves
+            None  # after answers that decide nothing, the world is not asked again until it moves
         )
 
     @classmethod
-    def of(cls, orders: Sequence[Order]) -> Census | None:
-        """For ranks that may wait for each other in a group of gloo."""
+    def for_orders(cls, orders: Sequence[Order]) -> Census | None:
+        """Make a census for a world with a group of gloo and two ranks or more; return None for others."""
         if len(orders) < 2 or orders[0].backend != "gloo":
             return None
         return cls(os.path.dirname(orders[0].folder), orders[0].number)
 
     def forget(self, now: float) -> None:
-        """Something has happened: stillness counts from here."""
+        """Start again, since something has happened."""
         self._looks, self._heard, self._asked_at = [], {}, None
         self.next_at = now + _EVERY
 
@@ -53,7 +54,7 @@ class Census:
             self.next_at = time.monotonic() + _SOON
 
     def turn(self, pids: Sequence[int | None], ended: Collection[int]) -> dict[int, WitnessStatement] | None:
-        """What all ranks said, where their world stood still before it was asked, and since; else nothing yet.
+        """Return the statements of all ranks if their world stood still before it was asked, and since; or None.
 
         ``ended``: ranks that wait for an order. Their main threads are woken by what their own witnesses send.
         """
@@ -85,7 +86,7 @@ class Census:
     def _listen(
         self, look: stillness.Look | None, pids: Sequence[int | None], ended: Collection[int]
     ) -> dict[int, WitnessStatement] | None:
-        """A witness that has just spoken is awake for a moment: what has run since is told by the next look."""
+        """Wait for all answers, and then for one more look: just after its answer, a witness is still awake."""
         now = time.monotonic()
         if look is not None and len(self._heard) == len(pids):
             return self._conclude(look, pids, ended)
@@ -109,7 +110,7 @@ class Census:
 
 
 def _ask(fifo: str) -> bool:
-    """Wake a rank's witness; False where it has none."""
+    """Wake a rank's witness. Return False if it has none."""
     try:
         fd = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:

@@ -9,23 +9,26 @@ from collections.abc import Sequence
 
 import everyrank
 
-#: name: (what it does, the function that does it, as module:function)
+#: Name: (description, the function, as module:function).
 COMMANDS = {
     "run": ("run a subject's conformance: everyrank run module:SUBJECT", "everyrank.suites.command:run"),
     "kill-matrix": ("prove that the laws can fail: every rogue, by law", "everyrank.suites.command:kill_matrix"),
     "page": ("show run files as one HTML file", "everyrank.reports.command:page"),
     "diff": ("compare two run files: what regressed since last night", "everyrank.reports.command:diff"),
-    "accept": ("bring the ledgers to what a run has shown", "everyrank.reports.command:accept"),
+    "accept": ("update the ledgers to the outcomes of a run", "everyrank.reports.command:accept"),
     "history": ("show each law over the nights, from a folder of run files", "everyrank.reports.command:history"),
     "badge": ("make a subject's badge from a run file", "everyrank.reports.command:badge"),
     "schema": ("print the JSON Schema of a run file's lines", "everyrank.reports.schema:command"),
-    "adopt-report": ("which tests --adopt would run, which not and why", "everyrank.adopt.report:main"),
-    "stacks": ("what every rank of a running test is doing: everyrank stacks PID", "everyrank.stacks:main"),
+    "adopt-report": (
+        "list the tests that --adopt would run, and why it would not run others",
+        "everyrank.adopt.report:main",
+    ),
+    "stacks": ("show what every rank of a running test is doing: everyrank stacks PID", "everyrank.stacks:main"),
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Call what was named; 2 for what is not in the table."""
+    """Call the named command and return its exit code; 2 for a name that is not in the table."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given and given[0] in COMMANDS:
         module, _, function = COMMANDS[given[0]][1].partition(":")
@@ -48,9 +51,9 @@ def _guess(typed: str) -> str:
 
 def _usage() -> str:
     width = max(map(len, COMMANDS))
-    lines = [f"  {name:{width}}  {says}" for name, (says, _) in COMMANDS.items()]
+    lines = [f"  {name:{width}}  {description}" for name, (description, _) in COMMANDS.items()]
     return (
         "usage: everyrank COMMAND ...\n\n"
         + "\n".join(lines)
-        + "\n\neveryrank COMMAND --help tells more; everyrank --version prints the version."
+        + "\n\neveryrank COMMAND --help explains a command; everyrank --version prints the version."
     )

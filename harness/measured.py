@@ -1,7 +1,7 @@
-"""Coverage in ranks: each measures itself as the controller does, and what it found is added to the controller's.
+"""Coverage in ranks: each rank measures itself as the controller does, and its data is added to the controller's.
 
-So both ``pytest --cov`` and ``coverage run -m pytest`` have the totals of all ranks without combining anything. A
-rank saves after each test, since it may not live to the end of the next.
+So both ``pytest --cov`` and ``coverage run -m pytest`` report the totals of all ranks, without ``coverage combine``.
+A rank saves its data after each test, since it may not live to the end of the next.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-#: What the controller's measuring is told by; a rank's is to be alike.
-_ALIKE = (
+#: The options of coverage that a rank takes from the controller.
+_SHARED_OPTIONS = (
     "run:branch",
     "run:concurrency",
     "run:context",
@@ -32,8 +32,8 @@ _ALIKE = (
     "run:source_dirs",
     "run:timid",
 )
-#: A rank sees a part of the code, and saves by itself.
-_APART: dict[str, Any] = {
+#: The options that differ in a rank: it runs only a part of the code, and saves its data itself.
+_RANK_OPTIONS: dict[str, Any] = {
     "run:parallel": False,
     "run:patch": [],
     "run:sigterm": False,
@@ -48,43 +48,43 @@ _PREFIX = "coverage-"
 
 
 def running() -> Any:
-    """The coverage.Coverage that measures this process, or nothing."""
+    """Return the coverage.Coverage that measures this process, or None."""
     coverage = sys.modules.get("coverage")
     return coverage.Coverage.current() if coverage is not None else None
 
 
 def settings(folder: str) -> dict[str, Any]:
-    """How to measure as this process is measured, for another process; empty, if it is not."""
+    """Return the settings with which a rank measures as this process does; empty if this process is not measured."""
     cov = running()
     if cov is None:
         return {}
-    alike = {}
-    for name in _ALIKE:
+    shared = {}
+    for name in _SHARED_OPTIONS:
         with contextlib.suppress(Exception):  # a version that does not have it
-            alike[name] = cov.get_option(name)
-    return {"config_file": cov.config.config_file or False, "alike": alike, "folder": folder}
+            shared[name] = cov.get_option(name)
+    return {"config_file": cov.config.config_file or False, "options": shared, "folder": folder}
 
 
 class RankCoverage:
-    """Measures one rank."""
+    """Measures the coverage of one rank."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
+    def __init__(self, coverage_settings: dict[str, Any]) -> None:
         import coverage
 
         while (inherited := running()) is not None:
-            inherited.stop()  # the controller's, as of the fork, or what coverage has started by itself
+            inherited.stop()  # the controller's, copied by the fork, or one that coverage started automatically
             if running() is inherited:
                 break
-        path = os.path.join(told["folder"], f"{_PREFIX}{os.getpid()}")
-        self._cov: Any = coverage.Coverage(data_file=path, config_file=told["config_file"])
-        for name, value in {**told["alike"], **_APART}.items():
+        path = os.path.join(coverage_settings["folder"], f"{_PREFIX}{os.getpid()}")
+        self._cov: Any = coverage.Coverage(data_file=path, config_file=coverage_settings["config_file"])
+        for name, value in {**coverage_settings["options"], **_RANK_OPTIONS}.items():
             if value is not None:
                 with contextlib.suppress(Exception):
                     self._cov.set_option(name, value)
         self._cov.start()
 
     def take_over(self, config: pytest.Config) -> None:
-        """pytest-cov's switches, for contexts and for what is not to be measured, work on this one."""
+        """Let pytest-cov's contexts and its exclusions act on this measurement."""
         manager = config.pluginmanager
         if controller := getattr(manager.get_plugin("_cov"), "cov_controller", None):
             controller.cov = self._cov
@@ -98,7 +98,7 @@ class RankCoverage:
 
 
 class _Contexts:
-    """Which test, and which phase of it, a line was run by: as pytest-cov calls it."""
+    """Sets the context, the test and its phase, under the names that pytest-cov uses."""
 
     def __init__(self, cov: Any) -> None:
         self._cov = cov
@@ -116,24 +116,24 @@ class _Contexts:
 _started: list[RankCoverage] = []
 
 
-def start(told: dict[str, Any]) -> None:
-    """In a clean interpreter, before it imports anything of the user's."""
-    if told:
-        _started.append(RankCoverage(told))
+def start(coverage_settings: dict[str, Any]) -> None:
+    """Start measuring, if there are settings. A clean interpreter does this before it imports the user's code."""
+    if coverage_settings:
+        _started.append(RankCoverage(coverage_settings))
 
 
 def of_this_rank(config: pytest.Config, folder: str) -> RankCoverage | None:
-    """This process's own; started now, if it was forked from one that is measured."""
-    if not _started and (told := settings(folder)):
-        start(told)
+    """Return this rank's measurement, or None. Start it now if the rank was forked from a measured process."""
+    if not _started and (coverage_settings := settings(folder)):
+        start(coverage_settings)
     if not _started:
         return None
     _started[-1].take_over(config)
     return _started[-1]
 
 
-def collect(folder: str, tell: Callable[[str], None], pids: Iterable[int | None] | None = None) -> None:
-    """Add what these ranks have saved, or all of them, to what this process has measured itself."""
+def collect(folder: str, notify: Callable[[str], None], pids: Iterable[int | None] | None = None) -> None:
+    """Add the data that these ranks saved, or all ranks, to this process's own coverage."""
     cov = running()
     if cov is None:
         return
@@ -150,7 +150,7 @@ def collect(folder: str, tell: Callable[[str], None], pids: Iterable[int | None]
             data.read()
             cov.get_data().update(data)
         except (CoverageException, sqlite3.Error) as error:
-            tell(f"what a rank saved of its coverage cannot be read, since it died in the midst of it: {error}")
+            notify(f"a rank died while saving its coverage; that data is lost: {error}")
         finally:
             data.close()
             with contextlib.suppress(OSError):

@@ -19,7 +19,7 @@ _SIZE = _TEST.size + _BEGAN.size
 
 
 def shared_memory() -> int:
-    """A descriptor of memory for one rank's progress."""
+    """Return a descriptor of memory for one rank's progress."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("everyrank-progress")
     else:
@@ -36,16 +36,16 @@ class Progress:
         self._memory = mmap.mmap(fd, _SIZE)
 
     def begin(self, test: int, when: str) -> None:
-        """The first phase of a test; its number comes last, so that nobody reads it with old values."""
+        """Enter the first phase of a test. Its number is written last, so that it is never read with old values."""
         _BEGAN.pack_into(self._memory, _TEST.size, time.monotonic(), _PHASES.index(when))
         _TEST.pack_into(self._memory, 0, test)
 
     def enter(self, when: str) -> None:
-        """A further phase of the same test."""
+        """Enter a further phase of the same test."""
         self._memory[_SIZE - 1] = _PHASES.index(when)
 
-    def of(self, test: int) -> tuple[str, float]:
-        """The phase that this test is in, and when it began on the machine's monotonic clock."""
+    def phase_of(self, test: int) -> tuple[str, float]:
+        """Return the phase that this test is in, and when the test began by the monotonic clock."""
         if _TEST.unpack_from(self._memory, 0)[0] != test:
             return "", 0.0
         began, phase = _BEGAN.unpack_from(self._memory, _TEST.size)

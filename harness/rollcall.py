@@ -69,7 +69,7 @@ class Stance:
         """Return the evidence for blame. A rank that is stopped keeps others waiting, wherever it is."""
         operation, _, location = standing(self.stack).rpartition(" at ")
         held = False if self.state else waits(self.stack)
-        return Evidence(self.rank, waits=held, operation=operation, where=location, number=self.number)
+        return Evidence(self.rank, waits=held, operation=operation, location=location, number=self.number)
 
 
 def _doing(stack: Stack) -> str:

@@ -14,7 +14,7 @@ from everyrank.census import Census
 from everyrank.channel import Closed
 from everyrank.deadlock import Deadlock, deadlock
 from everyrank.desk import Debugger, DebugOptions
-from everyrank.launch.protocol import Lost, Seat, read_all
+from everyrank.launch.protocol import LostLauncher, Seat, read_all
 from everyrank.liveworld import LiveWorld, PrintLine
 from everyrank.record import (
     ClosedUp,
@@ -79,7 +79,7 @@ class Attempt:
         self._used: dict[int, float] = {}
         self._used_at_first: dict[int, float] = {}
         self._looked_at = 0.0
-        self._census = Census.of(orders)
+        self._census = Census.for_orders(orders)
 
     # --- the test ----------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class Attempt:
         """Note which phase each rank is in. Ranks send no message for this: they write it to shared memory."""
         first = None
         for fate, seat, order in zip(self.fates.ranks, self.world.seats, self.orders, strict=True):
-            when, began = seat.output.progress.of(order.number)
+            when, began = seat.output.progress.phase_of(order.number)
             if when and not fate.cut:  # a rank may go on for a moment between its roll call and its end
                 if not fate.phase:
                     self._began_at = max(self._began_at, began)
@@ -303,9 +303,9 @@ class Attempt:
             else:
                 self._receive(key.data)
 
-    def _take_event(self, event: Seat | Lost) -> None:
-        if isinstance(event, Lost):
-            self.fates.launcher_lost = event.how
+    def _take_event(self, event: Seat | LostLauncher) -> None:
+        if isinstance(event, LostLauncher):
+            self.fates.launcher_lost = event.reason
             self.world.broken = True
             return
         if event not in self.world.seats or event.status is None:

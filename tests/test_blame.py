@@ -12,15 +12,15 @@ NOBODY = Blame()
 
 
 def in_all_reduce(rank: int, line: int = 40, number: int | None = None) -> Evidence:
-    return Evidence(rank, waits=True, operation="all_reduce", where=f"test_x.py:{line}", number=number)
+    return Evidence(rank, waits=True, operation="all_reduce", location=f"test_x.py:{line}", number=number)
 
 
 def in_recv(rank: int, number: int | None = None) -> Evidence:
-    return Evidence(rank, waits=True, operation="recv", where="test_x.py:38", number=number)
+    return Evidence(rank, waits=True, operation="recv", location="test_x.py:38", number=number)
 
 
 def asleep(rank: int) -> Evidence:
-    return Evidence(rank, waits=False, operation="lazy", where="test_x.py:30")
+    return Evidence(rank, waits=False, operation="lazy", location="test_x.py:30")
 
 
 def unknown(rank: int) -> Evidence:

@@ -39,12 +39,12 @@ def cause(*said: WitnessStatement, gone: tuple[int, ...] = (), left: float = EVE
 
 
 def test_a_rank_that_ended_will_not_come() -> None:
-    assert cause(waits(), ended(4), gone=(1,)) == "rank 1 ended its test without coming to this all_reduce (a.py:3)"
+    assert cause(waits(), ended(4), gone=(1,)) == "rank 1 ended its test without reaching this all_reduce (a.py:3)"
 
 
 def test_ranks_that_ended_will_not_come() -> None:
     of_four = [waits(members=[0, 1, 2, 3]), ended(), waits(members=[0, 1, 2, 3]), ended()]
-    assert cause(*of_four, gone=(1, 3)) == "ranks 1,3 ended their test without coming to this all_reduce (a.py:3)"
+    assert cause(*of_four, gone=(1, 3)) == "ranks 1,3 ended their test without reaching this all_reduce (a.py:3)"
 
 
 def test_a_rank_that_ended_will_not_send_nor_receive() -> None:

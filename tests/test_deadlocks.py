@@ -249,7 +249,7 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Inner:
     [
         (
             "test_returns",
-            f"rank 1 ended its test without coming to this all_reduce (test_inner.py:{line('returns')})",
+            f"rank 1 ended its test without reaching this all_reduce (test_inner.py:{line('returns')})",
         ),
         (
             "test_receives",
@@ -267,25 +267,25 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Inner:
         ),
         (
             "test_subgroup",
-            f"rank 1 ended its test without coming to this all_reduce (test_inner.py:{line('subgroup')})",
+            f"rank 1 ended its test without reaching this all_reduce (test_inner.py:{line('subgroup')})",
         ),
         (
             "test_opens_its_own_group",
-            f"rank 1 ended its test without coming to this all_reduce (test_inner.py:{line('own group')})",
+            f"rank 1 ended its test without reaching this all_reduce (test_inner.py:{line('own group')})",
         ),
         (
             "test_opens_two_in_turn",
             f"rank 0 waits in its 1st collective, broadcast at test_inner.py:{line('second group')}; "
             f"rank 1 in its 1st, all_reduce at test_inner.py:{line('other call')}",
         ),
-        ("test_work", f"rank 1 ended its test without coming to this all_reduce (test_inner.py:{line('work')})"),
+        ("test_work", f"rank 1 ended its test without reaching this all_reduce (test_inner.py:{line('work')})"),
         (
             "test_objects",
-            f"rank 1 ended its test without coming to this all_gather_object (test_inner.py:{line('objects')})",
+            f"rank 1 ended its test without reaching this all_gather_object (test_inner.py:{line('objects')})",
         ),
         (
             "test_under_pytest_timeout",
-            f"rank 0 ended its test without coming to this barrier (test_inner.py:{line('under pytest-timeout')})",
+            f"rank 0 ended its test without reaching this barrier (test_inner.py:{line('under pytest-timeout')})",
         ),
     ],
 )
@@ -301,7 +301,7 @@ def test_a_world_that_cannot_go_on_fails_with_the_cause(stuck: Inner, test: str,
 
 def test_a_batch_too_many_under_ddp_is_told_where_ddp_waits(stuck: Inner) -> None:
     told = stuck["test_ddp"]
-    cause = rf"rank 1 ended its test without coming to this \w+ \(test_inner.py:{line('ddp')}\)"
+    cause = rf"rank 1 ended its test without reaching this \w+ \(test_inner.py:{line('ddp')}\)"
     assert re.fullmatch(cause, told.text.partition("\n")[0])
 
 
@@ -314,7 +314,7 @@ def test_it_is_expected_only_where_the_mark_names_a_timeout(stuck: Inner) -> Non
 def test_in_clean_interpreters_too(project: Project) -> None:
     project.write("test_inner.py", STUCK)
     told = project.run("--launcher=spawn", "-k", "test_returns")["test_returns"]
-    assert told.text.startswith("rank 1 ended its test without coming to this all_reduce")
+    assert told.text.startswith("rank 1 ended its test without reaching this all_reduce")
 
 
 @pytest.mark.parametrize("test", [name for name in re.findall(r"def (test_\w+)", SLOW) if "wait_has" not in name])

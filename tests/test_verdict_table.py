@@ -279,10 +279,10 @@ def test_a_missed_deadline_names_the_late_and_where_it_came_from() -> None:
 
 
 def test_a_world_that_could_not_go_on_says_why() -> None:
-    one = verdict(cut(0), ran(1), deadlock="rank 1 ended its test without coming to this all_reduce (test_x.py:12)")
+    one = verdict(cut(0), ran(1), deadlock="rank 1 ended its test without reaching this all_reduce (test_x.py:12)")
     assert said(one) == ("deadlock", "failed", "call")
     assert one.headline == (
-        "rank 1 ended its test without coming to this all_reduce (test_x.py:12)\n"
+        "rank 1 ended its test without reaching this all_reduce (test_x.py:12)\n"
         "the world of 2 was deadlocked: rank 0 could never have continued, so the test ended before its deadline"
     )
     assert one.others == ("rank 1: passed",)

@@ -1,1 +1,1 @@
-"""Launchers: ways to start the ranks of a world."""
+"""Launchers start the ranks of a world."""

@@ -1,6 +1,6 @@
 """The fork launcher: a zygote, forked from the controller right after collection, forks the ranks.
 
-Each rank has the very items that were collected: nothing is pickled and nothing imported again.
+Each rank has the very items that were collected: nothing is pickled, and nothing is imported again.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from everyrank.launch.keeper import Keeper, control_channel, die_with_parent, li
 from everyrank.launch.local import LocalLauncher
 from everyrank.record import Importing, Unsafe
 
-#: How the throw-away child ends where CUDA would not work in a fork.
+#: The exit code of the trial child if CUDA would not work in a fork.
 _TOUCHED = 2
 _ASKED = "CUDA was asked for its GPUs during collection"
 
-#: Makes a rank of the calling process. Called with channel, stdout, stderr, stacks and progress.
+#: Makes a rank of the calling process. It is called with channel, stdout, stderr, stacks and progress.
 BecomeRank = Callable[[int, int, int, int, int], None]
 
 
 @dataclass(frozen=True)
 class Zygote:
-    """What its forks have from it."""
+    """The functions that a zygote's forks get from it."""
 
     become_rank: BecomeRank
-    warm_up: Callable[[], object]  # for what was imported since: what every rank would otherwise do by itself
+    warm_up: Callable[[], object]  # prepares the modules that were imported since, so that no rank has to
 
 
 def unavailable() -> str:
-    """Why forking is not possible or not safe in this process, as far as can be seen before a fork."""
+    """Return why forking is impossible or unsafe in this process, as far as that is known before a fork; or ""."""
     if not hasattr(os, "fork"):
         return f"{sys.platform} has no fork"
     if sys.platform == "darwin":
@@ -47,7 +47,7 @@ def unavailable() -> str:
 
 
 def launch(prepare: Callable[[], Zygote], folder: str) -> tuple[LocalLauncher, str]:
-    """Fork the zygote. Returns the launcher and why it had better not be used, or nothing."""
+    """Fork the zygote. Return the launcher, and why it should not be used, or ""."""
     ours, theirs = socket.socketpair()
     controller = os.getpid()
     sys.stdout.flush()
@@ -66,11 +66,11 @@ def launch(prepare: Callable[[], Zygote], folder: str) -> tuple[LocalLauncher, s
 
 
 def _has_gpus() -> bool:
-    """Asks CUDA: only for a process that has done so before, and has lost what there is to lose."""
+    """Return whether CUDA finds GPUs. This initialises CUDA: call it only if that has happened already."""
     import torch
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that there is no driver
+        warnings.simplefilter("ignore")  # the warning that there is no driver
         return torch.cuda.device_count() > 0
 
 
@@ -82,17 +82,17 @@ def _be_zygote(fd: int, controller: int, prepare: Callable[[], Zygote], folder: 
 
 
 def _serve(keeper: Keeper, zygote: Zygote, unsafe: str, successor: bool = False) -> None:
-    """Fork ranks for as long as the controller wants any; or, for a successor, the zygote that it came from."""
-    # Everything so far is shared with the ranks; a collection in one must not copy these pages.
+    """Fork ranks until the controller ends; a successor serves the zygote that forked it."""
+    # The ranks share these pages of memory; a garbage collection in a rank must not copy them.
     gc.collect()
     gc.freeze()
-    here = os.getpid()
+    zygote_pid = os.getpid()
 
     def start(fds: list[int]) -> int:
         pid = _fork()
         if pid == 0:
             try:
-                die_with_parent(here)
+                die_with_parent(zygote_pid)
                 os.setpgid(0, 0)
                 keeper.release()
                 zygote.become_rank(fds[0], fds[1], fds[2], fds[3], fds[4])
@@ -104,10 +104,10 @@ def _serve(keeper: Keeper, zygote: Zygote, unsafe: str, successor: bool = False)
         pid = _fork()
         if pid == 0:
             try:
-                die_with_parent(here)
+                die_with_parent(zygote_pid)
                 os.setpgid(0, 0)
                 keeper.release()
-                _be_successor(fd, here, names, zygote, unsafe)
+                _be_successor(fd, zygote_pid, names, zygote, unsafe)
             finally:
                 os._exit(1)
         return pid
@@ -116,14 +116,14 @@ def _serve(keeper: Keeper, zygote: Zygote, unsafe: str, successor: bool = False)
 
 
 def _be_successor(fd: int, parent: int, names: list[str], zygote: Zygote, unsafe: str) -> None:
-    """Import all that, and go on as a zygote; where it would not be a fit one for that, say so and end."""
+    """Import these modules and continue as a zygote. If that would be unsafe, report why and end."""
     from everyrank.launch.safe_import import Unfit, import_all
 
-    faulthandler.disable()  # an import may crash here, which is found out so and is nobody's failure
-    keeper = Keeper(control_channel(fd), parent, folder="")  # the run's folder goes with the first of all zygotes
+    faulthandler.disable()  # an import may crash here; the zygote notices, and no test fails
+    keeper = Keeper(control_channel(fd), parent, folder="")  # the first zygote removes the run's folder
     try:
         import_all(names, lambda name: keeper.control.send(Importing(name)))
-        keeper.control.send(Importing(""))  # what goes wrong from here on is no one module's fault
+        keeper.control.send(Importing(""))  # a failure from here on is not the fault of one module
         zygote.warm_up()
         if (now := _trial()) != unsafe:
             raise Unfit(now)
@@ -135,10 +135,10 @@ def _be_successor(fd: int, parent: int, names: list[str], zygote: Zygote, unsafe
 
 
 def _trial() -> str:
-    """Whether CUDA would work in a fork; and let a throw-away child find out whether autograd does.
+    """Return why CUDA or autograd would not work in a fork, or "". A forked trial child finds that out.
 
-    torch refuses backward in a forked child when its parent's engine has started device threads
-    (a backward at import time on a machine with an accelerator).
+    torch refuses backward in a forked child if the parent's autograd engine has started device threads. A backward at
+    import time does that on a machine with an accelerator.
     """
     torch = sys.modules.get("torch")
     if torch is None:
@@ -150,8 +150,8 @@ def _trial() -> str:
             torch.ones(1, requires_grad=True).sum().backward()
         except BaseException:
             os._exit(1)
-        # Not initialised, and yet touched: torch counts GPUs by CUDA itself where NVML cannot (MIG, WSL, and
-        # a build for CUDA on a machine without).
+        # CUDA may be touched without being initialised: if NVML cannot count GPUs (MIG, WSL, or a CUDA build on a
+        # machine without GPUs), torch counts them by CUDA itself.
         os._exit(_TOUCHED if getattr(torch._C, "_cuda_isInBadFork", bool)() else 0)
     _, status = os.waitpid(pid, 0)
     if os.waitstatus_to_exitcode(status) == _TOUCHED:
@@ -161,6 +161,6 @@ def _trial() -> str:
 
 def _fork() -> int:
     with warnings.catch_warnings():
-        # The threads that Python 3.12 warns about are not needed in the copy: it runs this loop only.
+        # Python 3.12 warns that threads are not copied. The copy does not need them: it runs only this loop.
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()

@@ -1,7 +1,7 @@
 """The process that ranks are children of, in both local launchers.
 
-A keeper starts ranks when told, reports how each ended, and dies with the controller, taking every
-rank, every process that a rank started, and the run's folder with it. It runs nobody's tests, so
+A keeper starts ranks when ordered, reports how each ended, and dies with the controller, taking every
+rank, every process that a rank started, and the run's folder with it. It runs no tests, so
 nothing that a test does can hold it up. The zygote is a keeper that forks; the spawn launcher's keeper
 is a clean interpreter that runs clean interpreters.
 """
@@ -26,17 +26,17 @@ from everyrank.launch.succession import ForkSuccessor, Succession
 from everyrank.record import Close, Exited, Kill, Preload, Started, StartRank, ToKeeper, Unsafe
 
 FDS_PER_RANK = 5  # channel, stdout, stderr, stacks, progress
-#: And those of its world's leases on GPUs, which are only held. The kernel lets 253 travel at a time.
+#: The most descriptors of a rank, with those of its world's leases on GPUs: the kernel sends at most 253 at a time.
 MOST_FDS = 253
 
-#: How often a keeper looks whether the last process that may touch a GPU is gone, while it waits for that.
+#: While a keeper waits for the last process that may use a GPU to end, it checks this often, in seconds.
 _EXPIRY = 0.01
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-@functools.cache  # a forked rank has it from its zygote
+@functools.cache  # a forked rank inherits it from its zygote
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
@@ -47,20 +47,23 @@ def _prctl(option: int, value: int) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """For a rank, or a worker of pytest-xdist: the kernel ends this process when what started it is gone."""
+    """Let the kernel end this process when its parent is gone: for a rank, or a worker of pytest-xdist."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def live_without_parent() -> None:
-    """Take that back: for a keeper, which ends what it started when its own controller is gone."""
+    """Undo ``die_with_parent``: a keeper must outlive its controller to end what it started."""
     _prctl(_PR_SET_PDEATHSIG, 0)
 
 
 class Keeper:
-    """Serves one controller. ``start`` makes a rank out of its descriptors and returns its pid; ``succeed``, where
-    that is possible, forks a process that imports modules and then takes this one's part in starting ranks."""
+    """Starts and ends ranks for one controller.
+
+    ``start`` makes a rank of its descriptors and returns its pid. ``succeed``, if forking is possible, forks a
+    process that imports modules and then starts the ranks instead of this one.
+    """
 
     def __init__(self, control: Channel[ToKeeper], controller: int, folder: str) -> None:
         self.control = control
@@ -68,7 +71,7 @@ class Keeper:
         self.pids: dict[int, int] = {}  # number -> pid, of ranks not yet reaped
         self.pidfds: dict[int, int] = {}
         self.leases: dict[int, list[int]] = {}  # by number: the descriptors that hold its GPUs
-        self._expired: list[int] = []  # of ranks that have ended; what they started may still be there
+        self._expired: list[int] = []  # leases of ranks that have ended; processes that they started may still live
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ, "control")
         self._succession = Succession(self._selector, control.send)
@@ -81,7 +84,7 @@ class Keeper:
     def serve(
         self, start: Callable[[list[int]], int], unsafe: str = "", succeed: ForkSuccessor | None = None
     ) -> None:
-        """Until the controller says so, or is gone."""
+        """Serve until the controller sends ``Close``, or is gone."""
         try:
             self.control.send(Unsafe(unsafe))
             while self._turn(start, succeed):
@@ -92,7 +95,7 @@ class Keeper:
             self.end()
 
     def _turn(self, start: Callable[[list[int]], int], succeed: ForkSuccessor | None) -> bool:
-        # Without pidfds (macOS) the loop looks around for ended children every so often.
+        # Without pidfds (macOS) the loop looks for ended children every so often.
         patience = None if self._controller_fd is not None else 0.02
         for key, _ in self._selector.select(_EXPIRY if self._expired else self._succession.patience(patience)):
             if key.data == "controller":
@@ -138,8 +141,11 @@ class Keeper:
             self._selector.register(pidfd, selectors.EVENT_READ, "rank")
 
     def _end_successor(self, start: Callable[[list[int]], int]) -> None:
-        """It is gone, or must go. Its ranks die with it, as this process's children. Those that it was told to start,
-        and did not, are started here: their world has no part in that death."""
+        """End a successor that is gone or must go.
+
+        Its ranks die with it and become children of this process. Ranks that it was ordered to start, and did not,
+        are started here: their world must not suffer.
+        """
         successor = self._succession.pid
         assert successor is not None
         with contextlib.suppress(ProcessLookupError):
@@ -153,11 +159,11 @@ class Keeper:
             if pid in here:
                 self._adopt(number, pid, [])
             else:
-                self.control.send(Exited(number, signal.SIGKILL))  # a wait status: killed by that
+                self.control.send(Exited(number, signal.SIGKILL))  # a wait status: killed by this signal
         unknown = here - {*ranks.values(), *self.pids.values()}
         self._kill_orphans()
         for number, fds in ordered.items():
-            if unknown:  # one of them may be this rank, forked and not reported, with an order read already
+            if unknown:  # one of them may be this rank: forked but not reported, with its order already read
                 close_all(fds)
                 self.control.send(Exited(number, signal.SIGKILL))
             else:
@@ -175,7 +181,7 @@ class Keeper:
                 break
             number = numbers.get(pid)
             if number is None:
-                continue  # an orphan that a rank left to us
+                continue  # an orphan of a rank
             ended = True
             del self.pids[number]
             self._expired += self.leases.pop(number)
@@ -196,7 +202,7 @@ class Keeper:
                     os.kill(pid, signal.SIGKILL)
 
     def _kill_orphans(self) -> None:
-        """End what ended ranks left behind, also what moved to a session of its own. Their GPUs are free after it."""
+        """End what ended ranks left behind, also in new sessions; once none is left, release these ranks' GPUs."""
         ours = {*self.pids.values(), self._succession.pid}
         orphans = [pid for pid in children() if pid not in ours]
         for pid in orphans:
@@ -207,7 +213,7 @@ class Keeper:
             self._expired.clear()
 
     def release(self) -> None:
-        """For a forked rank: close what belongs to the keeper alone."""
+        """Close, in a forked rank, what belongs to the keeper alone."""
         self._selector.close()
         self.control.close()
         self._succession.release()
@@ -218,8 +224,8 @@ class Keeper:
             os.close(self._controller_fd)
 
     def end(self) -> None:
-        """Nothing outlives a keeper."""
-        self._succession.pid = None  # it is ended as whatever else is left
+        """End all ranks and all that they started, and remove the run's folder: nothing outlives a keeper."""
+        self._succession.pid = None  # it is ended with all other children
         self.kill(list(self.pids))
         with contextlib.suppress(ChildProcessError):
             while True:
@@ -233,14 +239,14 @@ class Keeper:
             remove_traces(self.folder)
 
 
-def children(of: int | None = None) -> list[int]:
-    """The pids of the children of this process, or of another, where the kernel tells."""
-    try:  # mostly there are none, and this says so without a file for each thread
+def children(parent: int | None = None) -> list[int]:
+    """Return the pids of the children of this process, or of another; empty if the kernel does not show them."""
+    try:  # usually there are none; this finds out without opening a file for each thread
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except (ChildProcessError, AttributeError):  # or a platform without it, and without /proc
         return []
     found: list[int] = []
-    tasks = f"/proc/{of or 'self'}/task"
+    tasks = f"/proc/{parent or 'self'}/task"
     for task in _listdir(tasks):
         with contextlib.suppress(OSError), open(f"{tasks}/{task}/children") as file:
             found += [int(pid) for pid in file.read().split()]
@@ -248,7 +254,7 @@ def children(of: int | None = None) -> list[int]:
 
 
 def remove_traces(folder: str) -> None:
-    """Remove what a run keeps outside of its processes: its folder, and what multiprocessing named for its ranks."""
+    """Remove what a run keeps outside of its processes: its folder, and the names that multiprocessing used."""
     shutil.rmtree(folder, ignore_errors=True)
     helpers.remove_all(folder)
 
@@ -277,7 +283,7 @@ def _pidfd(pid: int) -> int | None:
 
 
 def own_session() -> None:
-    """Out of the terminal's reach: Ctrl-C is the controller's to handle."""
+    """Leave the terminal's session: only the controller handles Ctrl-C."""
     with contextlib.suppress(OSError):
         os.setsid()
 

@@ -1,4 +1,4 @@
-"""The controller's side of a keeper: the part that the fork and the spawn launcher share."""
+"""The controller's side of a keeper, which the fork and the spawn launchers share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from everyrank import witness
 from everyrank.channel import Channel, Closed
 from everyrank.launch.keeper import remove_traces
-from everyrank.launch.protocol import RUN_VARIABLE, Lost, Output, Seat, plain_files, stacks_name
+from everyrank.launch.protocol import RUN_VARIABLE, LostLauncher, Output, Seat, plain_files, stacks_name
 from everyrank.record import Close, Exited, FromKeeper, FromRank, Kill, Preload, Preloaded, Started, StartRank, Unsafe
 
 
@@ -26,16 +26,16 @@ class LocalLauncher:
         self.folder = folder
         self.lost = ""
         self.make_output: Callable[[str], tuple[Output, list[int]]] = files
-        self.before_tidying: Callable[[], object] = lambda: None  # while the run's folder is still there
+        self.before_tidying: Callable[[], object] = lambda: None  # called while the run's folder still exists
         self._control: Channel[FromKeeper] = Channel(control, FromKeeper)
         self._seats: dict[int, Seat] = {}
         self._sockets: dict[int, int] = {}  # by seat: the inode of the rank's end of its channel
-        self.preloading = False  # whether the zygote is importing what it was asked to
+        self.preloading = False  # whether the zygote is importing the modules of an order
         self._next = 0
         self._worlds = 0
 
     def handshake(self) -> str:
-        """Wait for the keeper's first word: why it had better not fork, or nothing."""
+        """Wait for the keeper's first message. Return why it should not fork, or ""."""
         try:
             message = self._control.receive()
         except Closed:
@@ -47,9 +47,9 @@ class LocalLauncher:
 
     def start(self, size: int, leases: Sequence[int] = ()) -> list[Seat]:
         self._worlds += 1
-        return [self._start_one(stacks_name(self._worlds, rank, size), leases) for rank in range(size)]
+        return [self._start_rank(stacks_name(self._worlds, rank, size), leases) for rank in range(size)]
 
-    def _start_one(self, name: str, leases: Sequence[int]) -> Seat:
+    def _start_rank(self, name: str, leases: Sequence[int]) -> Seat:
         ours, theirs = socket.socketpair()
         try:
             output, passed = self.make_output(name)
@@ -68,7 +68,7 @@ class LocalLauncher:
                 os.close(fd)
         return seat
 
-    def events(self) -> Iterator[Seat | Lost]:
+    def events(self) -> Iterator[Seat | LostLauncher]:
         try:
             for message in self._control.arrived():
                 if isinstance(message, Preloaded):
@@ -85,21 +85,21 @@ class LocalLauncher:
                     del self._seats[seat.number], self._sockets[seat.number]
                 yield seat
         except Closed:
-            yield Lost(self._note_loss())
+            yield LostLauncher(self._note_loss())
 
     def catch_up(self) -> None:
-        """Note what has happened to seats that nobody watched."""
+        """Note what happened to seats while no test was running on them."""
         for _ in self.events():
             pass
 
     def preload(self, order: Preload) -> None:
-        """Have the zygote import these before it forks further ranks. Returns at once."""
+        """Let the zygote import these modules before it forks further ranks. Return at once."""
         with contextlib.suppress(Closed):
             self._control.send(order)
             self.preloading = True
 
     def settle(self) -> None:
-        """Wait until the zygote has imported what it was asked to, or has given that up."""
+        """Wait until the zygote has imported the modules of its order, or has given up."""
         if self.lost or not self.preloading:
             return
         with selectors.DefaultSelector() as selector:
@@ -120,7 +120,7 @@ class LocalLauncher:
         self.before_tidying()
         with contextlib.suppress(Closed):
             self._control.send(Close())
-        # Its end of the socket closes when it has ended everything; a keeper never takes long.
+        # The keeper closes its end of the socket when it has ended everything; that never takes long.
         self._control.sock.settimeout(10)
         with contextlib.suppress(Closed):
             while True:
@@ -129,13 +129,13 @@ class LocalLauncher:
         self._tidy()
 
     def _note_loss(self) -> str:
-        """The keeper died. Its ranks die with it; what they started is ended here."""
+        """Note that the keeper died. Its ranks die with it; end what they started."""
         if not self.lost:
             status = self._wait()
-            how = "is gone"
+            reason = "is gone"
             if status is not None and os.WIFSIGNALED(status):
-                how = f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
-            self.lost = how
+                reason = f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+            self.lost = reason
             for seat in self._seats.values():
                 seat.gone = True
                 if seat.pid:
@@ -152,7 +152,7 @@ class LocalLauncher:
         remove_traces(self.folder)
 
     def _wait(self) -> int | None:
-        """Reap the keeper; it is our child and already on its way out."""
+        """Reap the keeper, our child, which is about to end. Return its wait status."""
         until = time.monotonic() + 10
         while time.monotonic() < until:
             try:
@@ -168,9 +168,9 @@ class LocalLauncher:
 
 
 def _end_orphans(folder: str, sockets: set[int]) -> None:
-    """End what the ranks of a lost keeper had started, in whatever session it is by now.
+    """End what the ranks of a lost keeper had started, in any session.
 
-    A program that a rank ran has the run in its environment; a mere fork of a rank has its channel.
+    A program that a rank ran has the run's folder in its environment. A fork of a rank holds its channel.
     """
     until = time.monotonic() + 5
     while (orphans := _orphans(f"{RUN_VARIABLE}={folder}".encode(), sockets)) and time.monotonic() < until:
@@ -200,7 +200,7 @@ def files(name: str) -> tuple[Output, list[int]]:
 
 
 def pipes(name: str) -> tuple[Output, list[int]]:
-    """For ``-s``: what a rank prints is read as it comes."""
+    """Make pipes for a rank's output, so that it is read as it comes (``-s``)."""
     output, progress = plain_files(name)
     passed = []
     for name in ("out", "err"):

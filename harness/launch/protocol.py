@@ -1,7 +1,7 @@
-"""What a launcher is: the one interface behind which worlds are started.
+"""The interface of launchers, which start all worlds.
 
-A launcher gives each rank a seat and afterwards tells what became of its process. It knows nothing
-of tests. A launcher for several machines makes seats whose channel is a network connection.
+A launcher gives each rank a seat, and later reports how its process ended. It knows nothing about
+tests. A launcher for several machines makes seats whose channel is a network connection.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from everyrank.progress import Progress, shared_memory
 from everyrank.record import FromRank
 
 #: A rank answers this signal with its stacks, whatever it is doing, the GIL held or not. A real-time
-#: signal, so that it is nobody else's.
+#: signal, so that nothing else uses it.
 STACKS_SIGNAL: int = signal.SIGRTMIN + 8 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 
-#: In the environment of every rank, and so of every program that it runs: the folder of the run.
+#: An environment variable of every rank, and so of every program that it runs: the folder of the run.
 RUN_VARIABLE = "EVERYRANK_RUN"
 
 
 @dataclass
 class Output:
-    """Where a rank writes what is not a message, as the controller reads it."""
+    """The files of a rank that are not its channel, on the controller's side."""
 
     out: IO[bytes]
     err: IO[bytes]
@@ -40,7 +40,7 @@ class Output:
 
 
 def read_all(file: IO[bytes], most: int = 1 << 16) -> str:
-    """The start and the end of what a rank wrote, without moving the offset that the rank writes at."""
+    """Return the start and the end of what a rank wrote, without moving the rank's offset in the file."""
     try:
         fd, size = file.fileno(), os.fstat(file.fileno()).st_size
         if size <= most:
@@ -70,10 +70,10 @@ class Seat:
 
 
 @dataclass(frozen=True)
-class Lost:
-    """The launcher itself is gone; its ranks died with it."""
+class LostLauncher:
+    """An event: the launcher is gone, and its ranks died with it."""
 
-    how: str
+    reason: str
 
 
 class Launcher(Protocol):
@@ -82,30 +82,30 @@ class Launcher(Protocol):
     name: str
 
     def start(self, size: int, leases: Sequence[int] = ()) -> list[Seat]:
-        """Start ``size`` ranks; returns at once, the processes follow. They hold the leases, too."""
+        """Start ``size`` ranks, which hold the leases, too. Return at once, before the processes have started."""
 
-    def events(self) -> Iterator[Seat | Lost]:
-        """Seats whose process started or ended since the last call; blocks only for readable input."""
+    def events(self) -> Iterator[Seat | LostLauncher]:
+        """Yield the seats whose process started or ended since the last call, without waiting for more."""
 
     def kill(self, seats: Iterable[Seat]) -> None:
         """End these ranks now, whatever they are doing, with all that they started."""
 
     def fileno(self) -> int:
-        """Readable when ``events`` has something to tell."""
+        """Return a descriptor that is readable when ``events`` has something to yield."""
 
     def close(self) -> None:
         """End everything and leave nothing behind."""
 
 
 def stacks_name(world: object, rank: object, size: object) -> str:
-    """What a rank's stacks are called where the kernel keeps a name: ``everyrank stacks`` finds ranks by it."""
+    """Return the name of a rank's file of stacks in the kernel. ``everyrank stacks`` finds ranks by it."""
     return f"everyrank-stacks-world-{world}-rank-{rank}-of-{size}"
 
 
 def plain_files(name: str) -> tuple[Output, int]:
-    """Files in no folder: nothing is left of them when the last process that holds them is gone.
+    """Make files without names, which are gone with the last process that holds them.
 
-    With the descriptor of the rank's progress, for the rank.
+    Return also the descriptor of the rank's progress, for the rank.
     """
     progress = shared_memory()
     out, err = (tempfile.TemporaryFile(buffering=0) for _ in range(2))  # noqa: SIM115 (the seat closes them)

@@ -1,4 +1,4 @@
-"""Imports that may change nothing but the list of modules: those that a zygote does on behalf of its ranks."""
+"""Import modules for the ranks, and refuse those that change more than the list of modules."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from everyrank import leaks
 from everyrank.launch.keeper import children
 from everyrank.leaktexts import KINDS
 
-#: Who this process is among the ranks, and what it may use: the zygote knows neither. A module that asks for it when
-#: it is imported would remember the wrong answer on every rank.
-_A_RANKS_OWN = frozenset(
+#: Variables that differ between ranks: the rank's number, its GPUs and the like. The zygote has none of them. A
+#: module that reads one while it is imported would remember the wrong value on every rank.
+_OF_ONE_RANK = frozenset(
     name
     for names in (
         "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE",
@@ -29,21 +29,21 @@ _A_RANKS_OWN = frozenset(
     for name in names.split()
 )
 
-#: What drivers of GPUs open.
+#: Files that drivers of GPUs open.
 _GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 
 
 class Unfit(Exception):
-    """Why an import does not belong into a process that ranks are forked from."""
+    """An import that is not allowed in a process from which ranks are forked, with the reason."""
 
 
 def import_all(names: Iterable[str], announce: Callable[[str], object]) -> None:
-    """Import these, those first that import others; ``announce`` each that is not there yet.
+    """Import these modules in order; ``announce`` each that is not imported yet.
 
-    Raises whatever an import raises, or Unfit, and then this process is not fit to be forked.
+    Raise what an import raises, or Unfit. Ranks must not be forked from this process then.
     """
-    with _silent(), warnings.catch_warnings(), _listening() as asked:
-        # The ranks that were the first to import a module have shown what it has to say.
+    with _silent(), warnings.catch_warnings(), _listening() as read:
+        # The ranks that imported a module first have shown its warnings.
         warnings.simplefilter("ignore")
         before, settings = leaks.snapshot(), _settings()
         for name in names:
@@ -51,28 +51,28 @@ def import_all(names: Iterable[str], announce: Callable[[str], object]) -> None:
                 continue
             announce(name)
             importlib.import_module(name)
-            if why := _unfit(before) or _changed(settings):
-                raise Unfit(why)
-            if asked:
-                raise Unfit(f"it asks for {sorted(asked)[0]}")
+            if reason := _unfit(before) or _changed(settings):
+                raise Unfit(reason)
+            if read:
+                raise Unfit(f"it asks for {sorted(read)[0]}")
 
 
 def _unfit(before: leaks.Snapshot) -> str:
-    """What forks would inherit, or would lack, of all that was done since."""
+    """Return what changed since the snapshot that forks would inherit or lack; "" if nothing."""
     if len(leaks.names("/proc/self/task")) > 1 or threading.active_count() > 1:
         return "it starts a thread"
-    if children():  # Python's own helpers, too
+    if children():  # helpers of Python count, too
         return "it starts a process"
     for (kind, name), value in leaks.lasting(before).items():
         new = (kind, name) not in before
         if new and (kind == "env" or leaks.is_initial_state((kind, name), value)):
-            continue  # every rank that imports it has this, too
+            continue  # every rank that imports the module has this, too
         return f"it leaves {KINDS[kind][0]}: {value if new else name}"
     return ""
 
 
 def _gpus() -> int:
-    """How many files of drivers are open."""
+    """Return how many files of GPU drivers are open."""
     found = 0
     for fd in leaks.names("/proc/self/fd"):
         with contextlib.suppress(OSError):
@@ -81,7 +81,7 @@ def _gpus() -> int:
 
 
 def _settings() -> dict[str, object]:
-    """What of the interpreter is no test's to find changed."""
+    """Return the settings of the interpreter that no test may find changed."""
     return {
         "the use of GPUs": _gpus(),
         "sys.path": list(sys.path),
@@ -103,38 +103,38 @@ def _changed(before: dict[str, object]) -> str:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Nobody reads what is printed here, and nobody may wait for input."""
+    """Discard what is printed, and give no input: no person sees this process."""
     kept = [os.dup(fd) for fd in (0, 1, 2)]
-    nowhere = os.open(os.devnull, os.O_RDWR)
+    devnull = os.open(os.devnull, os.O_RDWR)
     try:
         for fd in (0, 1, 2):
-            os.dup2(nowhere, fd)
+            os.dup2(devnull, fd)
         yield
     finally:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
-        for fd, was in enumerate(kept):
-            os.dup2(was, fd)
-        for fd in (nowhere, *kept):
+        for fd, copy in enumerate(kept):
+            os.dup2(copy, fd)
+        for fd in (devnull, *kept):
             os.close(fd)
 
 
 @contextlib.contextmanager
 def _listening() -> Iterator[set[str]]:
-    """Which of the variables that are a rank's own are asked for; all of Python's ways to ask end there."""
-    asked: set[str] = set()
+    """Yield a set that collects the variables of one rank that are read; every way to read ends in __getitem__."""
+    read: set[str] = set()
     plain = type(os.environ)
 
     class Listening(plain):  # type: ignore[valid-type, misc]
         def __getitem__(self, name: str) -> str:
-            if name in _A_RANKS_OWN:
-                asked.add(name)
+            if name in _OF_ONE_RANK:
+                read.add(name)
             value: str = super().__getitem__(name)
             return value
 
     os.environ.__class__ = Listening
     try:
-        yield asked
+        yield read
     finally:
         os.environ.__class__ = plain

@@ -27,13 +27,13 @@ def launch(folder: str) -> LocalLauncher:
     theirs.close()
     launcher = LocalLauncher("spawn", keeper.pid, ours, folder)
     launcher.handshake()
-    # Reaped by the launcher; Popen must not warn that it was not.
+    # The launcher reaps it; Popen must not warn that nobody has.
     keeper.returncode = 0
     return launcher
 
 
-#: Options that choose tests or processes; a spawned rank has one file and one process.
-_OWN = {
+#: Options that choose tests or processes. A spawned rank has one file and one process, so they stay behind.
+_LEFT_OUT = {
     "basetemp",
     "cacheclear",
     "collectonly",
@@ -61,22 +61,22 @@ _OWN = {
 
 
 #: pytest's complaint that it cannot rewrite this package's asserts, which a rank has imported before pytest
-#: starts. Where an ini file makes errors of warnings, no rank would come up.
+#: starts. If an ini file turns warnings into errors, no rank would start.
 _IMPORTED = "ignore:Module already imported so cannot be rewritten; everyrank:pytest.PytestAssertRewriteWarning"
 
 
 def _travels(name: str, value: object) -> bool:
-    if name in _OWN:
+    if name in _LEFT_OUT:
         return False
     if isinstance(value, list):
-        return all(isinstance(one, str) for one in value)
+        return all(isinstance(entry, str) for entry in value)
     return value is None or isinstance(value, (str, int, float, bool))
 
 
 def collect(
     config: pytest.Config, file: str, name: str, environment: dict[str, str], coverage: dict[str, Any]
 ) -> Collect:
-    """The controller's options, narrowed to one file, for a rank in a clean interpreter."""
+    """Return the controller's options, narrowed to one file, for a rank in a clean interpreter."""
     args = ["--rootdir", str(config.rootpath), "-W", _IMPORTED, file]
     if config.inipath is not None:
         args = ["-c", str(config.inipath), *args]
@@ -94,7 +94,7 @@ def collect(
 def _environment() -> dict[str, str]:
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    # One seed for all ranks, so that a parametrization that iterates over a set is the same on each.
+    # All ranks get one hash seed: so a parametrization that iterates over a set is the same on each.
     if environment.get("PYTHONHASHSEED", "random") == "random":
         environment["PYTHONHASHSEED"] = "0"
     return environment
@@ -103,7 +103,7 @@ def _environment() -> dict[str, str]:
 def _start(fds: list[int]) -> int:
     rank = subprocess.Popen(
         [sys.executable, "-m", "everyrank.launch.spawned", str(os.getpid()), *map(str, fds[:FDS_PER_RANK])],
-        pass_fds=fds,  # with those of its leases, which it need not know of
+        pass_fds=fds,  # with those of its leases, which it only holds
     )
     rank.returncode = 0  # reaped by the keeper's loop
     return rank.pid

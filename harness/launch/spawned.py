@@ -1,4 +1,4 @@
-"""What a clean interpreter does to become a rank: be the controller's pytest run, for one file."""
+"""Make a rank of a clean interpreter: repeat the controller's pytest run, for one file."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def main(parent: int, fds: list[int]) -> None:
     os.chdir(collect.invocation_dir)
     measured.start(collect.coverage)
     terminal = capture.streams()
-    # What pytest and its plugins print before the first order belongs to this rank's output.
+    # From here on, what pytest and its plugins print belongs to this rank's output.
     os.dup2(fds[1], 1)
     os.dup2(fds[2], 2)
 

@@ -1,8 +1,8 @@
-"""A zygote and its successor: a fork of it that has imported what ranks import, and starts all ranks from then on.
+"""A zygote's successor: a fork of the zygote that imports what ranks import, and then starts all further ranks.
 
-The imports happen in the successor, so that the zygote can go on starting and killing ranks meanwhile, and nothing is
-lost where one of them hangs, dies or leaves a process behind that had better not be forked. Once it is ready it is a
-keeper like any other, whose controller is the zygote: that hands orders on to it, and its reports back.
+The successor does the imports, so that the zygote can start and kill ranks meanwhile. Nothing is lost if an import
+hangs, dies or leaves the process unfit to be forked. When the successor is ready, it is a keeper whose controller is
+the zygote: the zygote passes orders on to it, and its reports back.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ import msgspec
 from everyrank.channel import Channel, Closed, close_all
 from everyrank.record import Exited, FromKeeper, Importing, Kill, Preload, Preloaded, Started, StartRank, Unsafe
 
-#: So many forks may find out which imports are to be left to the ranks, in one go.
+#: At most this many forks find out, for one order, which imports must be left to the ranks.
 _ATTEMPTS = 8
-#: All of them together may take so many times what one may.
+#: All of these forks together may take this many times the limit of one.
 _PATIENCE = 2.0
 
-#: Forks a successor that is to import these, and to talk over this descriptor. Returns its pid.
+#: Forks a successor that imports these modules and uses this descriptor as its channel. Returns its pid.
 ForkSuccessor = Callable[[list[str], int], int]
 
 
 class Succession:
-    """A keeper's side of its successor: none yet, on trial, or the one that starts the ranks now."""
+    """A keeper's side of its successor, which may be missing, on trial, or ready and starting the ranks."""
 
-    def __init__(self, selector: selectors.BaseSelector, tell: Callable[[msgspec.Struct], None]) -> None:
+    def __init__(self, selector: selectors.BaseSelector, report: Callable[[msgspec.Struct], None]) -> None:
         self.pid: int | None = None
         self.ready = False
-        self.due: float | None = None  # when a trial must have come to its end
-        self.ranks: dict[int, int] = {}  # those that it has started: number -> pid
-        self._ordered: dict[int, list[int]] = {}  # those that it was told to start, and what they are made of
+        self.due: float | None = None  # when a trial must have ended
+        self.ranks: dict[int, int] = {}  # the ranks that it has started: number -> pid
+        self._ordered: dict[int, list[int]] = {}  # the ranks that it was ordered to start, with their descriptors
         self._selector = selector
-        self._tell = tell
+        self._report = report
         self._fork: ForkSuccessor
         self._channel: Channel[FromKeeper] | None = None
-        self._asked = False  # whether it owes an answer to such an order
+        self._asked = False  # whether it owes an answer to an order to import
         self._names: list[str] = []
         self._importing = ""
         self._left: list[str] = []
@@ -50,14 +50,14 @@ class Succession:
     # --- on trial ----------------------------------------------------------------------------------
 
     def begin(self, order: Preload, fork: ForkSuccessor | None) -> None:
-        """Have these imported before further ranks are started. The answer, Preloaded, comes in any case."""
+        """Import these modules before further ranks are started. The answer, Preloaded, comes in any case."""
         if self._channel is not None and self.ready:
             self._asked = True
-            with contextlib.suppress(Closed):  # its end will be heard of
-                self._channel.send(order)  # it will have a successor of its own
+            with contextlib.suppress(Closed):  # its end will be noticed
+                self._channel.send(order)  # it will fork a successor itself
             return
         if self._channel is not None or fork is None:
-            self._tell(Preloaded())
+            self._report(Preloaded())
             return
         self._fork, self._names, self._within = fork, list(order.names), order.within
         self._left, self._attempts, self._until = [], 0, time.monotonic() + _PATIENCE * order.within
@@ -67,7 +67,7 @@ class Succession:
         self._attempts += 1
         now = time.monotonic()
         if not self._names or self._attempts > _ATTEMPTS or now >= self._until:
-            self._tell(Preloaded())
+            self._report(Preloaded())
             return
         ours, theirs = socket.socketpair()
         self._channel = Channel(ours, FromKeeper)
@@ -78,19 +78,19 @@ class Succession:
         self.due = min(now + self._within, self._until)
 
     def _drop(self) -> None:
-        """Leave to the ranks what the trial came to grief with, and what is inside of that package."""
+        """Leave to the ranks the module whose import failed, and the rest of its package."""
         package = self._importing.partition(".")[0]
         if not any(name.partition(".")[0] == package for name in self._left):
             package = self._importing
         unfit = [name for name in self._names if f"{name}.".startswith(f"{package}.")]
-        unfit = unfit or self._names  # it was not the fault of any one
+        unfit = unfit or self._names  # it was not the fault of one module
         self._left += unfit
         self._names = [name for name in self._names if name not in set(unfit)]
 
-    # --- what it reports ---------------------------------------------------------------------------
+    # --- reports of the successor ---------------------------------------------------------------------------
 
     def hear(self) -> bool:
-        """Hand on what the successor reports. False: it is gone, or of no use, and must be ended."""
+        """Pass on the reports of the successor. Return False if it is gone or unfit, and must be ended."""
         assert self._channel is not None
         try:
             for message in self._channel.arrived():
@@ -100,10 +100,10 @@ class Succession:
                     if message.reason:
                         return False
                     self.ready, self.due = True, None
-                    self._tell(Preloaded())
+                    self._report(Preloaded())
                 else:
                     self._note(message)
-                    self._tell(message)
+                    self._report(message)
         except Closed:
             return False
         return True
@@ -118,15 +118,17 @@ class Succession:
             self._asked = False
 
     def patience(self, otherwise: float | None) -> float | None:
-        """How long the keeper may wait for something to happen."""
+        """Return how long the keeper may wait for an event."""
         return otherwise if self.due is None else max(0.0, self.due - time.monotonic())
 
     def is_overdue(self) -> bool:
         return self.due is not None and time.monotonic() >= self.due
 
     def ended(self) -> tuple[dict[int, int], dict[int, list[int]]]:
-        """Its process is gone: try again with less, if it was on trial. Returns the ranks that it leaves behind, and
-        those that it did not come to start, with their descriptors."""
+        """Note that the successor is gone; if it was on trial, try again with fewer imports.
+
+        Return the ranks that it leaves behind, and those that it had not started, with their descriptors.
+        """
         assert self._channel is not None
         self._selector.unregister(self._channel)
         self._channel.close()
@@ -137,19 +139,19 @@ class Succession:
             self._try()
         elif self._asked:
             self._asked = False
-            self._tell(Preloaded())
+            self._report(Preloaded())
         return ranks, ordered
 
-    # --- orders that are handed on to it -----------------------------------------------------------
+    # --- orders to the successor -----------------------------------------------------------
 
     def start(self, order: StartRank, fds: list[int]) -> bool:
-        """Let it start a rank of these, which it may keep. False: the keeper has to do it itself."""
+        """Let the successor start a rank of these descriptors, and keep them. Return False if there is none."""
         if not self.ready or self._channel is None:
             return False
         try:
             self._channel.send(order, fds)
         except Closed:
-            return False  # its end will be heard of
+            return False  # its end will be noticed
         self._ordered[order.number] = fds
         return True
 
@@ -160,7 +162,7 @@ class Succession:
                 self._channel.send(Kill(theirs))
 
     def release(self) -> None:
-        """For a forked process, which has no part in this."""
+        """Close everything, in a forked process, which has no part in this."""
         if self._channel is not None:
             self._channel.close()
         for fds in self._ordered.values():
