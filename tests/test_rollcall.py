@@ -257,7 +257,7 @@ def test_c_frames_are_the_main_threads_innermost_first() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "(not known: pystack said nothing)"),
+        ("", "(not known: pystack printed nothing)"),
         ("Traceback:\nOperation not permitted\n", "(not known: Operation not permitted)"),
     ],
 )
