@@ -71,7 +71,7 @@ def snapshot() -> Snapshot:
         now["process", str(pid)] = _command(pid)
     ignored = helpers.threads() | {threading.main_thread()}
     for thread in threading.enumerate():
-        # A dummy of threading's is a C++ thread that ran Python once; it stays listed after its end.
+        # A dummy thread of threading is a C++ thread that ran Python once; it stays listed after its end.
         if thread not in ignored and not isinstance(thread, threading._DummyThread):
             now["thread", str(thread.ident)] = thread.name
     of_helpers = helpers.descriptors()

@@ -39,7 +39,7 @@ Test = TypeVar("Test", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Faults:
-    """Messages that torch's faulty agent drops or delays, by their types' names in torch."""
+    """The messages that torch's faulty agent drops or delays, by torch's names of the message types."""
 
     drop: tuple[str, ...] = ()
     delay: dict[str, float] = field(default_factory=dict)
@@ -107,7 +107,7 @@ def faulty_agent_missing() -> str:
     return ""
 
 
-#: The message of a test that needs an agent where numpy is missing. The suites' preflight looks for this text.
+#: The failure of a test that needs an agent if numpy is missing. The suites' preflight looks for this text.
 NO_NUMPY = "torch starts no RPC agent without numpy: install numpy beside torch"
 
 
@@ -214,7 +214,7 @@ def shut_down(rank: Rank, graceful: bool) -> None:
             owned = rank.gather("the RRefs still owned", str(owned_rrefs()))
             if owned is not None and set(owned) != {"0"}:
                 _file_leaks(rank.leaks)
-    # torch's own check would fail: it looks for owners after it has deleted the references.
+    # torch's own check runs after torch has deleted the references whose owners it looks for.
     before, rpc.api._ignore_rref_leak = rpc.api._ignore_rref_leak, True
     try:
         rpc.shutdown(graceful=graceful)

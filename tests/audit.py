@@ -1,26 +1,26 @@
-"""Who starts processes in an inner run: a conftest that notes it, and what it has noted."""
+"""Records which processes of an inner run start processes: a conftest that writes it, and a function that reads it."""
 
 from __future__ import annotations
 
 from tests.inner import Project
 
-#: Notes who starts processes, in the controller and in what is forked from it.
+#: A conftest that records each start of a process, in the controller and in its forks.
 AUDIT = """
     import os, sys
 
-    _here = os.path.dirname(__file__)
+    _folder = os.path.dirname(__file__)
     _controller = os.getpid()
 
-    def _hear(event, arguments):
+    def _record(event, arguments):
         if event in ("os.fork", "os.forkpty", "os.posix_spawn", "subprocess.Popen"):
-            with open(os.path.join(_here, "started"), "a") as file:
+            with open(os.path.join(_folder, "started"), "a") as file:
                 file.write("controller\\n" if os.getpid() == _controller else "zygote\\n")
 
-    sys.addaudithook(_hear)
+    sys.addaudithook(_record)
 """
 
 
 def lines(project: Project, name: str) -> list[str]:
-    """What a file of the project has in it; nothing, if it was not written."""
+    """Return the lines of a file of the project; none if the file does not exist."""
     path = project.folder / name
     return path.read_text().splitlines() if path.exists() else []

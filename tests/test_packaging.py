@@ -19,7 +19,7 @@ from everyrank.command import main
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"harness": "everyrank", **{name: f"everyrank/{name}" for name in ("fixtures", "reports", "suites")}}
 
-#: Calls the build backend as pip does, which needs no network where setuptools is installed.
+#: Calls the build backend as pip does; needs no network if setuptools is installed.
 BUILD = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])(sys.argv[2]))"
 
 
