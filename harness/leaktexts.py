@@ -35,7 +35,7 @@ _SEMAPHORES = ("sem.mp-", "sem.everyrank-")
 
 
 def as_leak(key: tuple[str, str], value: str, before: str | None, many: set[str]) -> Leak:
-    """Describe one difference between two snapshots; briefly if there are ``many`` of its kind, so that equal texts become one line."""
+    """Describe one difference between two snapshots; in general terms if there are ``many`` of its kind."""
     kind, name = key
     if kind == "process-group":
         size = value.partition(" of ")[2] if kind in many else ""

@@ -1,4 +1,4 @@
-"""Records which processes of an inner run start processes: a conftest that writes it, and a function that reads it."""
+"""A conftest that records which processes of an inner run start processes, and a function that reads the record."""
 
 from __future__ import annotations
 
