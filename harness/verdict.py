@@ -79,13 +79,13 @@ class Failure:
     """A failure of one rank, and how it ranks as a root cause."""
 
     rank: int
-    at: float
+    ended_at: float
     phase: Phase
 
     @property
     def order(self) -> tuple[bool, bool, float]:
         """Return a sort key. The earliest failure is the root cause; teardowns rank after calls, and echoes last."""
-        return (self.is_echo, self.phase.when == "teardown", self.at)
+        return (self.is_echo, self.phase.when == "teardown", self.ended_at)
 
     @property
     def is_echo(self) -> bool:
@@ -134,7 +134,7 @@ def _evidence(fate: Fate, fates: Fates) -> Evidence:
     found = failures(fates)
     # An echo does not count as evidence against its rank; nor does a teardown that fails after a failed test.
     counts = [failure for failure in found if failure.order[:2] == found[0].order[:2] and not failure.is_echo]
-    troubles = [(failure.at, failure.phase.signature) for failure in counts if failure.rank == fate.rank]
+    troubles = [(failure.ended_at, failure.phase.signature) for failure in counts if failure.rank == fate.rank]
     if fate.lost and fate.status is not None:
         troubles.append((_death(fate), exit_text(fate.status)))
     seen = fate.stance.evidence if fate.stance is not None else Evidence(fate.rank)
@@ -177,7 +177,7 @@ def _lost(fates: Fates) -> Verdict | None:
         return None
     first = lost[0]
     failed = failures(fates)
-    if failed and not failed[0].is_echo and failed[0].at < _death(first):
+    if failed and not failed[0].is_echo and failed[0].ended_at < _death(first):
         return None  # a rank had failed before: that failure caused the death
     assert first.status is not None
     alike = [fate.rank for fate in lost if fate.status == first.status]
