@@ -59,7 +59,7 @@ ended=0
     echo "# everyrank, $(date -u +'%Y-%m-%d %H:%M') UTC, on $(uname -n), GPUS=$gpus"
     echo
     if [ -z "$footer" ] || [ "$ran" -gt 1 ]; then
-        echo "**The run did not come to its end**: pytest ended with $ran. Nothing is compared."
+        echo "**The run did not finish**: pytest ended with $ran. Nothing is compared."
         ended=$((ran > 0 ? ran : 1))
     elif [ -z "$last" ]; then
         echo "The first night: there is nothing to compare with. pytest ended with $ran."

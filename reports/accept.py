@@ -1,8 +1,8 @@
-"""Bring the ledgers to what a run has shown: new deviations in, stale entries out, and nothing that hides a fault.
+"""Update the ledgers from a run: add new deviations, remove stale entries, and hide no fault.
 
-Only a case that came to its end and broke its law is accepted, by its own id, as unreported: where it is reported is
-for a person to write. Its entry states what was seen; one that stated something else is restated. A crash, a timeout,
-an error, a case that was not run or a red test of no subject is left, and told.
+Only a case that ended and broke its law is accepted, by its own id, as unreported: a person writes the link to the
+report. The entry states the deviation that was seen; an entry that stated another deviation is restated. A crash, a
+timeout, an error, a case that was not run or a red test without a subject is not accepted, and printed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from everyrank.reports.reading import Run
 from everyrank.reports.statement import statement
 from everyrank.reports.words import plain
 
-#: Characters of a note.
+#: The limit of a note, in characters.
 _NOTE = 200
 
 _NEVER: dict[Ending, str] = {
@@ -28,20 +28,20 @@ _NEVER: dict[Ending, str] = {
     "not-run": "it was not run",
 }
 
-_NO_SUBJECT = "a test of no subject has no ledger: mend it, or mark it xfail"
+_NO_SUBJECT = "a test without a subject has no ledger: correct it, or mark it xfail"
 
-_NO_LEDGER = "its subject names no ledger: --ledger says where it is to be"
+_NO_LEDGER = "its subject names no ledger: give its path with --ledger"
 
-#: Outcomes beside which a stale entry may go: nothing that it stands for deviates.
+#: A stale entry may be removed if all of its cases have one of these outcomes: none of them deviates.
 _CLEAR: frozenset[Ending] = frozenset(("stale", "pass", "approximate", "unsupported", "not-applicable"))
 
-#: What makes a run one of chosen cases, so that it says little of the others that a pattern stands for.
+#: Options that choose cases. Such a run shows nothing of the other cases that a pattern matches.
 _CHOOSING = ("--law", "--optimizer", "--lf", "--last-failed", "--deselect", "--sw", "--stepwise")
 
 
 @dataclass(frozen=True)
 class Edit:
-    """What becomes of one ledger."""
+    """The changes of one ledger, and its new text."""
 
     ledger: LedgerFile
     added: tuple[Entry, ...]
@@ -51,31 +51,31 @@ class Edit:
 
 
 @dataclass(frozen=True)
-class Left:
-    """A case that no ledger takes, and why."""
+class NotAccepted:
+    """A case that no ledger accepts, and the reason."""
 
     case: CaseLine
-    why: str
+    reason: str
 
 
 def accept(
     run: Run, ledgers: Mapping[str, Path], subjects: Collection[str] | None = None
-) -> tuple[list[Edit], list[Left]]:
-    """The edits to the ledgers of these subjects (None for all), and what they leave. Writes nothing."""
+) -> tuple[list[Edit], list[NotAccepted]]:
+    """Return the edits to the ledgers of these subjects (None for all), and the cases not accepted. Write nothing."""
     cases: dict[Path, list[CaseLine]] = {}
-    left: list[Left] = []
+    left: list[NotAccepted] = []
     for case in run.cases:
         if subjects is not None and case.subject not in subjects:
             continue
         if not case.subject:
-            left += [Left(case, _NEVER.get(case.outcome, _NO_SUBJECT))] if case.outcome in RED else []
+            left += [NotAccepted(case, _NEVER.get(case.outcome, _NO_SUBJECT))] if case.outcome in RED else []
         elif case.subject in ledgers:
             cases.setdefault(ledgers[case.subject], []).append(case)
         elif case.outcome in RED:
-            left.append(Left(case, _NEVER.get(case.outcome, _NO_LEDGER)))
+            left.append(NotAccepted(case, _NEVER.get(case.outcome, _NO_LEDGER)))
     edits = []
-    for path, of_it in cases.items():
-        edit, not_taken = _edit(run, path, of_it)
+    for path, its_cases in cases.items():
+        edit, not_taken = _edit(run, path, its_cases)
         left += not_taken
         if edit is not None:
             edits.append(edit)
@@ -83,29 +83,29 @@ def accept(
 
 
 def chosen_ledgers(run: Run, subjects: Sequence[str] | None, ledger: Path | None) -> dict[str, Path]:
-    """The ledger of each subject: as the run says, or as a person does for the one that is meant."""
+    """Return the ledger of each subject: as the run names it, or as ``--ledger`` does for one subject."""
     there = {case.subject for case in run.cases if case.subject}
     for name in subjects or ():
         if name not in there:
             raise NoSubject(
-                f"no case of this run is of a subject {name!r}: there are {', '.join(sorted(there)) or 'none'}"
+                f"this run has no case of a subject {name!r}; its subjects: {', '.join(sorted(there)) or 'none'}"
             )
     found = _named_ledgers(run)
     if ledger is None:
         concerned = {case.subject for case in run.cases if case.outcome in ("fail", "stale")}
         for name, path in found.items():
             if name in concerned and name in (subjects or there) and not path.exists():
-                raise BadLedger(f"{path}: there is no such ledger here: run this where pytest ran, or use --ledger")
+                raise BadLedger(f"{path}: this ledger does not exist: run this where pytest ran, or use --ledger")
         return found
     meant = sorted(set(subjects) if subjects else there - set(found))
     if len(meant) != 1:
-        which = f"{len(meant)} are meant ({', '.join(meant)})" if meant else "each subject of this run names one"
-        raise NoSubject(f"--ledger is for one subject, and {which}: choose it with --subject")
+        which = f"{len(meant)} are meant ({', '.join(meant)})" if meant else "each subject of this run names a ledger"
+        raise NoSubject(f"--ledger is for one subject, but {which}: choose it with --subject")
     return {**found, meant[0]: ledger}
 
 
 def _named_ledgers(run: Run) -> dict[str, Path]:
-    """The ledger of each subject that names one: the header says so, or an entry that spoke of a case."""
+    """Return the ledger of each subject that names one: in the header, or in the entry of a case."""
     found = {name: Path(file) for name, file in run.header.subjects.items() if file}
     for case in run.told:
         if case.subject and case.ledger is not None and case.ledger.file:
@@ -113,8 +113,8 @@ def _named_ledgers(run: Run) -> dict[str, Path]:
     return found
 
 
-def _edit(run: Run, path: Path, cases: Sequence[CaseLine]) -> tuple[Edit | None, list[Left]]:
-    listed = {id: place for place, id in enumerate(run.header.cases)}
+def _edit(run: Run, path: Path, cases: Sequence[CaseLine]) -> tuple[Edit | None, list[NotAccepted]]:
+    listed = {id: index for index, id in enumerate(run.header.cases)}
     red = sorted((case for case in cases if case.outcome in RED), key=lambda case: listed[case.id])
     if not red:
         return None, []
@@ -127,18 +127,18 @@ def _edit(run: Run, path: Path, cases: Sequence[CaseLine]) -> tuple[Edit | None,
     return Edit(ledger, tuple(added), tuple(removed), tuple(restated), text), left + kept
 
 
-def _new(ledger: LedgerFile, red: Iterable[CaseLine]) -> tuple[list[Entry], list[Entry], list[Left]]:
-    """The entries that are new, and those that state something else now."""
+def _new(ledger: LedgerFile, red: Iterable[CaseLine]) -> tuple[list[Entry], list[Entry], list[NotAccepted]]:
+    """Return the entries that are new, those that state another deviation now, and the cases not accepted."""
     added: dict[str, Entry] = {}
     restated: dict[str, Entry] = {}
     left = []
     for case in red:
         if case.outcome == "stale":
             continue
-        why = _refusal(ledger, case)
+        reason = _refusal(ledger, case)
         entry, seen = ledger.entry(short(case)), statement(case.deviations)
-        if why:
-            left.append(Left(case, why))
+        if reason:
+            left.append(NotAccepted(case, reason))
         elif entry is None:
             added[short(case)] = Entry(short(case), "fail", note=_note(case), states=seen)
         elif case.ledger is not None and entry.states != seen:  # else an entry that this run did not know
@@ -147,24 +147,24 @@ def _new(ledger: LedgerFile, red: Iterable[CaseLine]) -> tuple[list[Entry], list
 
 
 def _refusal(ledger: LedgerFile, case: CaseLine) -> str:
-    """Why a case is not accepted; empty if it is, or has been."""
+    """Return why a case is not accepted; an empty text if it is, or was before."""
     if case.outcome in _NEVER:
         return _NEVER[case.outcome]
     if case.lack:
-        return "it is declared as lacking, and not refused as declared: mend the declaration"
+        return "it is declared as lacking, but the subject did not refuse it as declared: correct the declaration"
     if case.passes_alone:
-        return "it passes alone: what its neighbours left is at fault, not the subject"
+        return "it passes alone: the cause is something that its neighbours left behind, not the subject"
     if "*" in short(case) or "?" in short(case):
         return "its id would be read as a pattern"
     entry = ledger.entry(short(case))
     if entry is not None and entry.kind not in ("fail", "documented"):
-        return f"the entry {entry.case!r} expects {entry.kind!r}, and it ends in 'fail': mend the entry"
+        return f"the entry {entry.case!r} expects {entry.kind!r}, but the outcome is 'fail': correct the entry"
     if entry is not None and entry.is_pattern and case.ledger is not None:
-        return f"the entry {entry.case!r} stands for more cases, and states another deviation: narrow or mend it"
+        return f"the entry {entry.case!r} matches more cases, and states another deviation: narrow or correct it"
     return ""
 
 
-def _stale(run: Run, ledger: LedgerFile, cases: Sequence[CaseLine]) -> tuple[list[Entry], list[Left]]:
+def _stale(run: Run, ledger: LedgerFile, cases: Sequence[CaseLine]) -> tuple[list[Entry], list[NotAccepted]]:
     removed: list[Entry] = []
     left = []
     for case in cases:
@@ -172,43 +172,41 @@ def _stale(run: Run, ledger: LedgerFile, cases: Sequence[CaseLine]) -> tuple[lis
             continue
         entry = ledger.entry(short(case))
         if case.lack:
-            left.append(Left(case, "it is declared as lacking, and it works: remove the declaration"))
+            left.append(NotAccepted(case, "it is declared as lacking, but it works: remove the declaration"))
         elif entry is not None and entry not in removed:
-            why = _still_wanted(run, entry, cases)
-            if why:
-                left.append(Left(case, why))
+            reason = _still_wanted(run, entry, cases)
+            if reason:
+                left.append(NotAccepted(case, reason))
             else:
                 removed.append(entry)
     return removed, left
 
 
 def _still_wanted(run: Run, entry: Entry, cases: Iterable[CaseLine]) -> str:
-    """Why a stale entry is kept; empty if nothing that it stands for deviates."""
+    """Return why a stale entry is kept; an empty text if none of its cases deviates."""
     matched = [case for case in cases if entry.matches(short(case))]
     others = sum(case.outcome not in _CLEAR for case in matched)
     if others:
-        return (
-            f"the entry {entry.case!r} also stands for {others} of {len(matched)} cases that do not pass: narrow it"
-        )
+        return f"the entry {entry.case!r} also matches {others} of {len(matched)} cases that do not pass: narrow it"
     if entry.is_pattern and _chosen(run.header.command):
-        return f"the entry {entry.case!r} stands for more cases than this run chose: run them all"
+        return f"the entry {entry.case!r} matches more cases than this run chose: run them all"
     if entry.is_pattern and run.footer is not None and run.footer.troubles:
-        return f"the entry {entry.case!r} may stand for more cases than were collected: {run.footer.troubles[0]}"
+        return f"the entry {entry.case!r} may match more cases than were collected: {run.footer.troubles[0]}"
     return ""
 
 
 def _chosen(command: Iterable[str]) -> bool:
-    """Whether pytest was told to run some of the cases only."""
+    """Return whether the command asked pytest to run only some of the cases."""
     given = list(command)
-    for place, one in enumerate(given):
-        if Path(one).name in ("pytest", "py.test"):
-            given = given[place + 1 :]  # what stood before is Python's: -m pytest
+    for index, word in enumerate(given):
+        if Path(word).name in ("pytest", "py.test"):
+            given = given[index + 1 :]  # the words before are Python's: -m pytest
             break
-    return any("::" in one or one.partition("=")[0] in _CHOOSING or one[:2] in ("-k", "-m") for one in given)
+    return any("::" in word or word.partition("=")[0] in _CHOOSING or word[:2] in ("-k", "-m") for word in given)
 
 
 def short(case: CaseLine) -> str:
-    """The id of a case in its ledger: without the contract."""
+    """Return the id of a case as its ledger has it: without the contract."""
     return case.case.partition("/")[2]
 
 

@@ -1,22 +1,24 @@
-"""What came of the ledgers, in words; for a dry run, as a unified diff."""
+"""Print the changes of the ledgers; for a dry run, as a unified diff."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Sequence
 
-from everyrank.reports.accept import Edit, Left
+from everyrank.reports.accept import Edit, NotAccepted
 from everyrank.reports.conclusion import Reason
 from everyrank.reports.words import count, plain
 
-#: Cases of one reason that are named.
+#: How many cases are named for one reason.
 _MOST = 10
-#: Characters of what went wrong beside the cases.
+#: The limit of a reason beside the cases, in characters.
 _REASON = 400
 
 
-def told(edits: Sequence[Edit], left: Sequence[Left], dry_run: bool, beside: Sequence[Reason] = ()) -> str:
-    """What was written (or would be), what is left, and what went wrong beside the cases."""
+def render_edits(
+    edits: Sequence[Edit], left: Sequence[NotAccepted], dry_run: bool, beside: Sequence[Reason] = ()
+) -> str:
+    """Return what was written (or would be), what was not accepted, and what went wrong beside the cases."""
     lines: list[str] = []
     for edit in edits:
         lines += _dry(edit) if dry_run else _written(edit)
@@ -39,19 +41,19 @@ def _dry(edit: Edit) -> Iterator[str]:
     yield from difflib.unified_diff(before, edit.text.splitlines(), path, path, lineterm="")
 
 
-def _left(left: Sequence[Left]) -> Iterator[str]:
+def _left(left: Sequence[NotAccepted]) -> Iterator[str]:
     reasons: dict[str, list[str]] = {}
-    for one in left:
-        name = f"{one.case.subject} {one.case.case}" if one.case.subject else one.case.id
-        reasons.setdefault(one.why, []).append(name)
-    for why, names in reasons.items():
-        yield f"not accepted: {plain(why)}"
+    for item in left:
+        name = f"{item.case.subject} {item.case.case}" if item.case.subject else item.case.id
+        reasons.setdefault(item.reason, []).append(name)
+    for reason, names in reasons.items():
+        yield f"not accepted: {plain(reason)}"
         yield from (f"  {plain(name)}" for name in names[:_MOST])
         if len(names) > _MOST:
             yield f"  ... and {len(names) - _MOST:,} more"
 
 
-def _sum(edits: Sequence[Edit], left: Sequence[Left], dry_run: bool) -> str:
+def _sum(edits: Sequence[Edit], left: Sequence[NotAccepted], dry_run: bool) -> str:
     names = ("added", "removed", "restated")
     added, removed, restated = (sum(len(getattr(edit, name)) for edit in edits) for name in names)
     parts = []

@@ -1,8 +1,8 @@
-"""What a run comes to as a whole: one table, which the page, the badge, `diff` and `history` share.
+"""Conclude the state of a whole run by one table, which the page, the badge, `diff` and `history` share.
 
-Green needs proof here, too. A run is as declared only if it came to its end, something ran, no case is red, and
-nothing went wrong beside the cases: a file that could not be collected, Ctrl-C, a failed test of one process, or an
-exit status of pytest's that no line explains.
+Green needs proof here, too. A run is as declared only if it ended, something ran, no case is red, and nothing went
+wrong beside the cases, such as a file that could not be collected, Ctrl-C, a failed single-process test, or an exit
+status of pytest's that no line explains.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from everyrank.reports.words import count
 
 State = Literal["as-declared", "nothing-ran", "not-whole", "not-as-declared"]
 
-#: From the best to the worst: several runs that are shown as one are as good as the worst of them.
+#: From the best to the worst. Several runs that are shown as one have the state of the worst of them.
 STATES: tuple[State, ...] = ("as-declared", "nothing-ran", "not-whole", "not-as-declared")
 
 ReasonKind = Literal["not-whole", "cases", "troubles", "interrupted", "single-process", "exit", "nothing-ran"]
 
-#: What went wrong beside the cases.
+#: Reasons that are not about cases.
 BESIDE: frozenset[ReasonKind] = frozenset(("troubles", "interrupted", "single-process", "exit"))
 
-#: Details that are named in one sentence.
+#: How many details are named in one sentence.
 _NAMED = 3
 
-#: pytest's exit statuses in words.
+#: The meaning of pytest's exit statuses.
 _EXITS = {
     1: "tests failed",
     2: "interrupted",
@@ -39,12 +39,12 @@ _EXITS = {
 
 @dataclass(frozen=True)
 class Reason:
-    """Why a run is not as declared: one sentence, whose start is what a page shows in bold."""
+    """Why a run is not as declared: one sentence. A page shows its start, ``lead``, in bold."""
 
     kind: ReasonKind
     lead: str
     rest: str = ""
-    details: tuple[str, ...] = ()  # what the sentence speaks of, one by one: two nights are compared by it
+    details: tuple[str, ...] = ()  # each thing that the sentence is about; `diff` compares two nights by them
     brief: str = ""  # a few words, for a badge
 
     @property
@@ -54,7 +54,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """What a run comes to, and why, in the order of the table."""
+    """The state of a whole run, with the reasons in the order of the table."""
 
     state: State
     reasons: tuple[Reason, ...] = ()
@@ -65,17 +65,17 @@ class Conclusion:
 
     @property
     def beside(self) -> tuple[Reason, ...]:
-        """What went wrong beside the cases."""
+        """The reasons that are not about cases."""
         return tuple(reason for reason in self.reasons if reason.kind in BESIDE)
 
     @property
     def not_in_counts(self) -> tuple[Reason, ...]:
-        """What neither the counts of a whole run tell, nor how far a cut one came."""
+        """The reasons that are neither in the counts of a whole run nor in the progress of a cut run."""
         return tuple(reason for reason in self.reasons if reason.kind not in ("cases", "not-whole"))
 
 
 def conclude(counts: Mapping[Ending, int], footer: Footer | None, progress: str = "") -> Conclusion:
-    """Decide it from how many cases ended in which way, and the footer; ``progress`` is how far a cut run came."""
+    """Conclude from the number of cases by outcome and the footer. ``progress`` is the progress of a cut run."""
     found = [reason for rule in _TABLE if (reason := rule(counts, footer, progress)) is not None]
     return Conclusion(_state(found), tuple(found))
 
@@ -83,9 +83,9 @@ def conclude(counts: Mapping[Ending, int], footer: Footer | None, progress: str 
 def conclude_together(
     parts: Sequence[tuple[str, Conclusion]], counts: Mapping[Ending, int], noun: str = "case"
 ) -> tuple[State, list[tuple[str, str]]]:
-    """Runs that are parts of one, by their names: the state of all, and sentences as lead and rest.
+    """Conclude from named runs that are parts of one run. Return the state and the sentences, as lead and rest.
 
-    ``noun``: what a case is called where none is of a subject: a test.
+    ``noun`` is the word for a case: "test" if no case has a subject.
     """
     state = max((conclusion.state for _, conclusion in parts), key=STATES.index)
     sentences = []
@@ -119,7 +119,7 @@ def _state(reasons: Iterable[Reason]) -> State:
 def _not_whole(counts: Mapping[Ending, int], footer: Footer | None, progress: str) -> Reason | None:
     if footer is not None:
         return None
-    return Reason("not-whole", "the run did not come to its end", f": {progress}", brief="run not whole")
+    return Reason("not-whole", "the run did not finish", f": {progress}", brief="run not whole")
 
 
 def _red_cases(counts: Mapping[Ending, int], footer: Footer | None, progress: str) -> Reason | None:
@@ -144,8 +144,8 @@ def _troubles(counts: Mapping[Ending, int], footer: Footer | None, progress: str
 def _interrupted(counts: Mapping[Ending, int], footer: Footer | None, progress: str) -> Reason | None:
     if footer is None or not footer.interrupted:
         return None
-    what = f"interrupted: {footer.interrupted}"
-    return Reason("interrupted", "the run was interrupted", f": {footer.interrupted}", (what,), "interrupted")
+    detail = f"interrupted: {footer.interrupted}"
+    return Reason("interrupted", "the run was interrupted", f": {footer.interrupted}", (detail,), "interrupted")
 
 
 def _single_process(counts: Mapping[Ending, int], footer: Footer | None, progress: str) -> Reason | None:
@@ -160,7 +160,7 @@ def _single_process(counts: Mapping[Ending, int], footer: Footer | None, progres
 
 
 def _exit(counts: Mapping[Ending, int], footer: Footer | None, progress: str) -> Reason | None:
-    """An exit status that is not 0 and that no other row explains."""
+    """Return a reason for an exit status that is not 0 and that no other row explains."""
     if footer is None or not footer.exit:
         return None
     failed = any(row(counts, footer, progress) for row in (_red_cases, _troubles, _single_process))
@@ -172,9 +172,9 @@ def _exit(counts: Mapping[Ending, int], footer: Footer | None, progress: str) ->
     if explained.get(footer.exit, bool(footer.interrupted)):  # pytest.exit() may ask for any status
         return None
     lead = f"pytest ended with {footer.exit}"
-    why = _EXITS.get(footer.exit, "")
-    unsaid = ", for a reason that is in no line of the run file" if footer.exit == 1 else ""
-    return Reason("exit", lead, f"{f' ({why})' if why else ''}{unsaid}", (lead,), lead)
+    meaning = _EXITS.get(footer.exit, "")
+    unexplained = ", for a reason that is in no line of the run file" if footer.exit == 1 else ""
+    return Reason("exit", lead, f"{f' ({meaning})' if meaning else ''}{unexplained}", (lead,), lead)
 
 
 def _nothing_ran(counts: Mapping[Ending, int], footer: Footer | None, progress: str) -> Reason | None:
@@ -182,9 +182,9 @@ def _nothing_ran(counts: Mapping[Ending, int], footer: Footer | None, progress: 
         return None
     total = sum(counts.values())
     if total:
-        rest = f": {count(total, 'case')}, and none was tried"
+        rest = f": none of {count(total, 'case')} was tried"
     elif footer is not None and footer.single is not None and footer.single.total:
-        rest = f" on several ranks: {count(footer.single.total, 'test')}, of one process each"
+        rest = f" on several ranks: {count(footer.single.total, 'single-process test')}"
     else:
         rest = ""
     return Reason("nothing-ran", "nothing ran", rest, brief="nothing ran")
@@ -194,6 +194,6 @@ _TABLE = (_not_whole, _red_cases, _troubles, _interrupted, _single_process, _exi
 
 
 def _named(details: Sequence[str], separator: str, more: int = 0) -> str:
-    """The first of them, and how many more there are; ``more`` is what was not even listed."""
+    """Return the first details and the number of the others. ``more`` counts those that were not listed."""
     left = len(details) - _NAMED + more if len(details) > _NAMED else more
     return separator.join([*details[:_NAMED], *([f"and {left:,} more"] if left else [])])

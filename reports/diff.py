@@ -68,7 +68,7 @@ class Diff:
     still_red: int = 0  # cases that are red, and were
     allow_gone: bool = False
 
-    def of(self, kind: Kind) -> list[Change]:
+    def of_kind(self, kind: Kind) -> list[Change]:
         return [change for change in self.changes if change.kind == kind]
 
     @property
@@ -100,7 +100,7 @@ class Diff:
         interrupted run, keeps something from being compared at all.
         """
         proof = not self.nothing_ran and not self.new.conclusion.beside
-        return proof and not self.regressed and (self.allow_gone or not self.of("gone"))
+        return proof and not self.regressed and (self.allow_gone or not self.of_kind("gone"))
 
 
 def diff(old: Run, new: Run, aliases: Aliases | None = None, allow_gone: bool = False) -> Diff:

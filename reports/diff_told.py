@@ -1,4 +1,4 @@
-"""A diff in words: as text for a terminal, as Markdown for a pull request or a CI summary, as JSON for programs."""
+"""Print a diff: as text for a terminal, as Markdown for a pull request or a CI summary, or as JSON for programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from everyrank.reports.reading import Run
 from everyrank.reports.source import of_header
 from everyrank.reports.words import code, count, duration, plain
 
-#: What one change of a kind is called, and several.
+#: The names of each kind of change: singular and plural.
 _NOUNS: dict[Kind, tuple[str, str]] = {
     "regression": ("regression", "regressions"),
     "stale": ("stale declaration", "stale declarations"),
@@ -24,33 +24,33 @@ _NOUNS: dict[Kind, tuple[str, str]] = {
     "gone": ("case gone", "cases gone"),
 }
 
-#: Of these the reason is told as well.
-_WITH_WHY: frozenset[Kind] = frozenset(("regression", "stale", "changed"))
+#: Kinds of change that are printed with their reason.
+_WITH_REASON: frozenset[Kind] = frozenset(("regression", "stale", "changed"))
 
-#: Characters of a failure's first line.
+#: The limit of a failure's first line, in characters.
 _MESSAGE = 160
-#: New troubles that are named; JSON has all.
+#: How many new troubles are named. JSON lists all.
 _TROUBLES = 20
-#: For each case that is named of a law, so many laws are.
+#: How many laws are named for each case that is named of a law.
 _LAWS = 4
 
 
 @dataclass(frozen=True)
 class Group:
-    """Cases of one law that made the same step."""
+    """Cases of one law whose outcome changed in the same way."""
 
     name: str
     step: tuple[Ending | None, Ending | None]
     changes: list[Change]
 
     @property
-    def said(self) -> str:
+    def step_text(self) -> str:
         before, now = self.step
         return f"{before} -> {now}" if before and now else f"new: {now}" if now else f"was {before}"
 
 
 def groups(changes: Iterable[Change]) -> list[Group]:
-    """The changes by law and step, in the order in which they come."""
+    """Group the changes by law and step. Keep their order."""
     found: dict[tuple[str, tuple[Ending | None, Ending | None]], Group] = {}
     for change in changes:
         key = (_name(change.case), change.step)
@@ -59,52 +59,52 @@ def groups(changes: Iterable[Change]) -> list[Group]:
 
 
 def as_text(diff: Diff, most: int = 5) -> str:
-    """For a terminal; ``most`` cases and laws are told by name, 0 for all."""
-    lines = [f"old: {_run(diff.old)}", f"new: {_run(diff.new)}", *_apart(diff), ""]
+    """Return the text for a terminal. It names up to ``most`` cases and laws, or all if ``most`` is 0."""
+    lines = [f"old: {_run(diff.old)}", f"new: {_run(diff.new)}", *_differences(diff), ""]
     for kind in KINDS:
-        changes = diff.of(kind)
+        changes = diff.of_kind(kind)
         if changes:
             lines += [
                 heading(kind, len(changes)),
-                *_text_groups(changes, most, kind in _WITH_WHY),
+                *_text_groups(changes, most, kind in _WITH_REASON),
                 "",
             ]
     lines += _text_pace(diff, most)
     if diff.less_exact:
         lines.append(f"{count(len(diff.less_exact), 'case')} less exact")
-        lines += [f"  {told}" for told in _some([_less(one, plain) for one in diff.less_exact], most)]
+        lines += [f"  {text}" for text in _some([_less(pair, plain) for pair in diff.less_exact], most)]
         lines.append("")
     lines.append(verdict(diff))
     return "\n".join(lines) + "\n"
 
 
 def as_markdown(diff: Diff, most: int = 5) -> str:
-    """For a pull request or a CI summary: what matters first, the rest folded away."""
-    # A tick never stands over a night that is still red.
+    """Return Markdown for a pull request or a CI summary. Regressions come first; the rest is folded."""
+    # A run that is still red never gets a tick.
     sign = ":x:" if not diff.passed else ":white_check_mark:" if diff.new.conclusion.as_declared else ":warning:"
     lines = [f"### {sign} everyrank: {verdict(diff)}", "", *_counts_table(diff), ""]
     lines += [
         line for part in (f"Old: {_run(diff.old, code)}", f"New: {_run(diff.new, code)}") for line in (part, "")
     ]
-    lines += [line for part in _apart(diff, code) for line in (part, "")]
+    lines += [line for part in _differences(diff, code) for line in (part, "")]
     if diff.pace.slower:
         lines += [_slower_run(diff), ""]
     for kind in KINDS:
-        changes = diff.of(kind)
+        changes = diff.of_kind(kind)
         if changes:
-            told = list(_markdown_groups(changes, most, kind in _WITH_WHY))
-            lines += _folded(heading(kind, len(changes)), told, kind in WORSE)
-    slower = [f"- {one}" for one in _some([*_slow_laws(diff, code), *_slow_cases(diff, code)], most)]
+            items = list(_markdown_groups(changes, most, kind in _WITH_REASON))
+            lines += _folded(heading(kind, len(changes)), items, kind in WORSE)
+    slower = [f"- {text}" for text in _some([*_slow_laws(diff, code), *_slow_cases(diff, code)], most)]
     if slower:
         lines += _folded(", ".join(_slower(diff)), slower)
     if diff.less_exact:
-        less = [f"- {one}" for one in _some([_less(one, code) for one in diff.less_exact], most)]
+        less = [f"- {text}" for text in _some([_less(pair, code) for pair in diff.less_exact], most)]
         lines += _folded(f"{count(len(diff.less_exact), 'case')} less exact", less)
     return "\n".join(lines).rstrip() + "\n"
 
 
 def as_json(diff: Diff) -> str:
-    """For programs: everything, with the cases by their ids."""
+    """Return JSON for programs: all changes, with the ids of the cases."""
     data = {
         "passed": diff.passed,
         "regressed": diff.regressed,
@@ -113,7 +113,7 @@ def as_json(diff: Diff) -> str:
         "new_troubles": diff.new_troubles,
         "old": _run_data(diff.old),
         "new": _run_data(diff.new),
-        "counts": {kind: len(diff.of(kind)) for kind in KINDS},
+        "counts": {kind: len(diff.of_kind(kind)) for kind in KINDS},
         "changes": [_change_data(change) for change in diff.changes],
         "pace": {
             "old": diff.pace.old,
@@ -121,26 +121,26 @@ def as_json(diff: Diff) -> str:
             "ratio": diff.pace.ratio,
             "laws": [msgspec.to_builtins(law) for law in diff.pace.laws],
             "cases": [
-                {**_case_data(one.new), "old": one.old.seconds, "new": one.new.seconds, "ratio": one.ratio}
-                for one in diff.pace.cases
+                {**_case_data(slow.new), "old": slow.old.seconds, "new": slow.new.seconds, "ratio": slow.ratio}
+                for slow in diff.pace.cases
             ],
         },
         "less_exact": [
-            {**_case_data(one.case), "old": msgspec.to_builtins(one.old), "new": msgspec.to_builtins(one.new)}
-            for one in diff.less_exact
+            {**_case_data(pair.case), "old": msgspec.to_builtins(pair.old), "new": msgspec.to_builtins(pair.new)}
+            for pair in diff.less_exact
         ],
     }
     return msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n"
 
 
 def heading(kind: Kind, number: int) -> str:
-    """``3 regressions``."""
+    """Return the number and the name of a kind of change: ``3 regressions``."""
     return f"{number:,} {_NOUNS[kind][number != 1]}"
 
 
 def verdict(diff: Diff) -> str:
-    """One line: how many of each kind, and nothing that there is none of. A run that is still red says so."""
-    kinds = {kind: heading(kind, number) for kind in KINDS if (number := len(diff.of(kind)))}
+    """Return one line that counts each kind of change that occurred, and says whether the run is still red."""
+    kinds = {kind: heading(kind, number) for kind in KINDS if (number := len(diff.of_kind(kind)))}
     red = [text for kind, text in kinds.items() if kind in WORSE]
     red += [*_new_troubles(diff), *(["nothing ran"] if diff.nothing_ran else []), *_still_red(diff)]
     if red and not diff.regressed and not diff.nothing_ran:
@@ -155,7 +155,7 @@ def _new_troubles(diff: Diff) -> list[str]:
 
 
 def _still_red(diff: Diff) -> list[str]:
-    """What is as red as it was, since the older of the two nights at the latest; and whether the new one is whole."""
+    """List what was red in both runs, and say if the new run is not whole."""
     parts = [f"{diff.still_red:,} still red since {_since(diff)}"] if diff.still_red else []
     beside = sum(len(reason.details) for reason in diff.new.conclusion.beside)
     if (same := beside - len(diff.new_troubles)) > 0:
@@ -172,12 +172,12 @@ def _since(diff: Diff) -> str:
 
 
 def _name(case: CaseLine) -> str:
-    """The subject and the law; of a test of no subject, its function."""
+    """Return the subject and the law. A test without a subject is named by its function."""
     return f"{case.subject} {case.contract}/{case.law}" if case.subject or case.law else case.id.partition("[")[0]
 
 
 def _short(case: CaseLine) -> str:
-    """What tells a case from the others of its group; nothing, if it is the only one that there can be."""
+    """Return the part of the id that distinguishes a case from the others of its group, or nothing."""
     _, bracket, rest = (case.case or case.id).partition("[")
     return bracket + rest
 
@@ -189,15 +189,15 @@ def _run(run: Run, quote: Callable[[str], str] = plain) -> str:
     whole = "" if run.complete else f" NOT WHOLE, {run.came}:"
     beside = "".join(f"; {reason.brief}" for reason in run.conclusion.beside)
     source = of_header(head)
-    where = f", {quote(str(source))}" if str(source) else ""
+    origin = f", {quote(str(source))}" if str(source) else ""
     if source.web_link:
-        where += f", [CI run]({source.web_link})" if quote is code else f", {source.web_link}"
-    facts = f"{when} UTC, torch {plain(head.torch)}{where}"
+        origin += f", [CI run]({source.web_link})" if quote is code else f", {source.web_link}"
+    facts = f"{when} UTC, torch {plain(head.torch)}{origin}"
     return f"{quote(str(run.path))} ({facts}):{whole} {counts or 'no cases'}{beside}"
 
 
-def _apart(diff: Diff, quote: Callable[[str], str] = plain) -> Iterator[str]:
-    """In what the two runs were not the same, since that may be the cause."""
+def _differences(diff: Diff, quote: Callable[[str], str] = plain) -> Iterator[str]:
+    """Yield the differences between the two runs that may be a cause, such as another version of torch."""
     old, new = diff.old.header, diff.new.header
     for name in ("kit", "torch", "python", "platform", "launcher", "seed", "devices", "backends", "workers"):
         before, now = getattr(old, name), getattr(new, name)
@@ -226,17 +226,17 @@ def _slower_run(diff: Diff) -> str:
     return f"the whole run is slower: {both}, the median case {diff.pace.ratio:.1f}x"
 
 
-def _text_groups(changes: list[Change], most: int, with_why: bool) -> Iterator[str]:
+def _text_groups(changes: list[Change], most: int, with_reason: bool) -> Iterator[str]:
     found = groups(changes)
     for group in found[: most * _LAWS or None]:
         shown = _some([_short(change.case) for change in group.changes], most)
-        yield f"  {plain(group.name)}: {count(len(group.changes), 'case')} {group.said}"
+        yield f"  {plain(group.name)}: {count(len(group.changes), 'case')} {group.step_text}"
         if any(shown):
             yield f"    {plain(', '.join(shown))}"
         case = group.changes[0].case
-        if with_why and case.message:
+        if with_reason and case.message:
             yield f"    {plain(case.message, _MESSAGE)}"
-        if with_why and case.repeat:
+        if with_reason and case.repeat:
             yield f"    to repeat: {plain(case.repeat)}"
     if most and (left := found[most * _LAWS :]):
         yield f"  {_and_more(left)}"
@@ -246,18 +246,18 @@ def _and_more(left: list[Group]) -> str:
     return f"... and {count(sum(len(group.changes) for group in left), 'case')} in {count(len(left), 'more group')}"
 
 
-def _markdown_groups(changes: list[Change], most: int, with_why: bool) -> Iterator[str]:
+def _markdown_groups(changes: list[Change], most: int, with_reason: bool) -> Iterator[str]:
     found = groups(changes)
     for group in found[: most * _LAWS or None]:
         cases = group.changes[: most or None]
         more = f" and {len(group.changes) - len(cases):,} more" if len(cases) < len(group.changes) else ""
         shown = ", ".join(code(short, 200) for change in cases if (short := _short(change.case)))
         named = f": {shown}{more}" if shown else ""
-        yield f"- {code(group.name)}: {count(len(group.changes), 'case')} **{group.said}**{named}"
+        yield f"- {code(group.name)}: {count(len(group.changes), 'case')} **{group.step_text}**{named}"
         case = group.changes[0].case
-        if with_why and case.message:
+        if with_reason and case.message:
             yield f"  - {code(case.message, _MESSAGE)}"
-        if with_why and case.repeat:
+        if with_reason and case.repeat:
             yield f"  - to repeat: {code(case.repeat, 400)}"
     if most and (left := found[most * _LAWS :]):
         yield f"- {_and_more(left)}"
@@ -269,10 +269,10 @@ def _text_pace(diff: Diff, most: int) -> Iterator[str]:
         yield _slower_run(diff)
     if speed.laws:
         yield f"{count(len(speed.laws), 'law')} slower" + (" than that" if speed.slower else "")
-        yield from (f"  {one}" for one in _some(list(_slow_laws(diff, plain)), most))
+        yield from (f"  {text}" for text in _some(list(_slow_laws(diff, plain)), most))
     if speed.cases:
         yield f"{count(len(speed.cases), 'case')} slower" + (" than that" if speed.slower else "")
-        yield from (f"  {one}" for one in _some(list(_slow_cases(diff, plain)), most))
+        yield from (f"  {text}" for text in _some(list(_slow_cases(diff, plain)), most))
     if speed.slower or speed.laws or speed.cases:
         yield ""
 
@@ -286,20 +286,20 @@ def _slow_laws(diff: Diff, quote: Callable[[str], str]) -> Iterator[str]:
 
 
 def _slow_cases(diff: Diff, quote: Callable[[str], str]) -> Iterator[str]:
-    for one in diff.pace.cases:
-        name = quote(_full(one.new))
-        yield f"{name}: {duration(one.old.seconds)} -> {duration(one.new.seconds)} ({one.ratio:.1f}x)"
+    for slow in diff.pace.cases:
+        name = quote(_full(slow.new))
+        yield f"{name}: {duration(slow.old.seconds)} -> {duration(slow.new.seconds)} ({slow.ratio:.1f}x)"
 
 
 def _full(case: CaseLine) -> str:
     return f"{case.subject} {case.case}" if case.subject else case.id
 
 
-def _less(one: LessExact, quote: Callable[[str], str]) -> str:
-    old, new = one.old, one.new
-    place = quote(f"{new.name}, step {new.step}, rank {new.rank}")
+def _less(pair: LessExact, quote: Callable[[str], str]) -> str:
+    old, new = pair.old, pair.new
+    location = quote(f"{new.name}, step {new.step}, rank {new.rank}")
     was = "exact" if old.relative == 0 else f"{old.relative:.2g} ({old.ulps:.3g} ULPs)"
-    return f"{quote(_full(one.case))}: {was} -> {new.relative:.2g} ({new.ulps:.3g} ULPs) at {place}"
+    return f"{quote(_full(pair.case))}: {was} -> {new.relative:.2g} ({new.ulps:.3g} ULPs) at {location}"
 
 
 def _counts_table(diff: Diff) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Each way in which a report cannot be made, with a class of its own; the text is one line that one can act on."""
+"""The reasons why a report cannot be made, one class each. The text is one line that says what to correct."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from everyrank.reports.words import plain
 
 
 class ReportError(Exception):
-    """A command cannot go on; its text is one line that says why."""
+    """A command cannot continue. The text is one line that says why."""
 
 
 class RunFileError(ReportError):
-    """A run file that is not to be believed."""
+    """A run file that cannot be trusted."""
 
     def __init__(self, path: Path, text: str, line: int = 0) -> None:
-        # Both may hold what somebody else wrote: line ends, controls, a megabyte.
+        # Both may hold text from elsewhere: line ends, control characters, a megabyte.
         super().__init__(plain(f"{path}:{line}: {text}" if line else f"{path}: {text}", 1000))
         self.path = path
         self.line = line
 
 
 class CannotRead(RunFileError):
-    """The file cannot be opened, or not be read to its end."""
+    """The file cannot be opened or cannot be read completely."""
 
 
 class Empty(RunFileError):
-    """The file holds nothing."""
+    """The file is empty."""
 
 
 class Binary(RunFileError):
-    """The file holds bytes that are no text."""
+    """The file holds bytes that are not text."""
 
 
 class TooLarge(RunFileError):
-    """The file, or a line of it, is larger than any that a run leaves."""
+    """The file, or a line of it, is larger than any that a run writes."""
 
 
 class NotOurs(RunFileError):
-    """The file is no run file: its first line is no header."""
+    """The file is not a run file: its first line is not a header."""
 
 
 class NewerSchema(RunFileError):
@@ -46,11 +46,11 @@ class NewerSchema(RunFileError):
 
 
 class BadLine(RunFileError):
-    """A line is no JSON, or not what the schema says."""
+    """A line is not JSON, or does not match the schema."""
 
 
 class NoOutcome(RunFileError):
-    """The line of a case does not say how it ended."""
+    """The line of a case has no outcome."""
 
 
 class Cut(RunFileError):
@@ -58,44 +58,44 @@ class Cut(RunFileError):
 
 
 class NoFooter(RunFileError):
-    """The run did not come to its end: it was killed, or is still going on."""
+    """The run did not end: it was killed, or is still running."""
 
 
 class Doubled(RunFileError):
-    """The file holds a second header, or goes on after its footer: it is two files in one."""
+    """The file has a second header, or lines after its footer: it is two files in one."""
 
 
 class CaseTwice(RunFileError):
-    """A case is told more often than the header lists it."""
+    """A case has more lines than the header lists it."""
 
 
 class Unlisted(RunFileError):
-    """A case is told that the header does not list."""
+    """The header does not list a case that has a line."""
 
 
 class Miscounted(RunFileError):
-    """The footer counts other outcomes than the lines tell: some are missing, or were added."""
+    """The footer's counts of outcomes differ from the lines: lines are missing, or were added."""
 
 
 class TwoSubjects(RunFileError):
-    """Two tests tell of one case of one subject: two subjects have one name."""
+    """Two tests report one case of one subject: two subjects have the same name."""
 
 
 class CannotWrite(ReportError):
-    """The result cannot be kept where it was asked for; what was there before is as it was."""
+    """The result cannot be written to the requested path. The file there is unchanged."""
 
 
 class BadAlias(ReportError):
-    """A table of aliases, or a line of it, that cannot be used."""
+    """A table of aliases, or a line of it, cannot be used."""
 
 
 class BadLedger(ReportError):
-    """A ledger that cannot be read, or not be changed without losing what a person wrote into it."""
+    """A ledger cannot be read, or cannot be changed without losing text that a person wrote."""
 
 
 class NoSubject(ReportError):
-    """A subject was meant that the run does not have, or it is not clear which one."""
+    """The run does not have the requested subject, or it is not clear which subject is meant."""
 
 
 class NoNights(ReportError):
-    """A folder that holds no run file which can be read."""
+    """The folder holds no run file that can be read."""

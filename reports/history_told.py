@@ -1,4 +1,4 @@
-"""A history in words, and as JSON."""
+"""Print a history as text or as JSON."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from everyrank.reports.history import History, LawHistory, Night, State
 from everyrank.reports.model import RED
 from everyrank.reports.words import count, duration, plain
 
-#: One letter a night.
+#: The letter of each night.
 MARKS: dict[State, str] = {"green": ".", "red": "F", "unknown": " "}
 
-#: Nights that are drawn.
+#: How many nights are drawn.
 _DRAWN = 60
-#: Nights that are named for what went wrong beside their cases, the latest, and characters of each.
+#: How many of the latest nights with reasons beside their cases are named, and the characters of each.
 _WRONG, _REASON = 10, 400
 
 
 def as_text(history: History, every: bool = False) -> str:
-    """What there is to tell: laws that are red, that flip, that got slower or less exact; with ``every`` all laws."""
+    """Return the laws that are red, that flip, that got slower or less exact; with ``every``, all laws."""
     nights = history.nights
     killed = sum(not night.whole for night in nights)
     span = f"from {nights[0].date} to {nights[-1].date} UTC"
     lines = [f"{count(len(nights), 'night')} {span}" + (f", {killed} of them not whole" if killed else "")]
-    lines += [f"left out: {plain(one)}" for one in history.left_out]
+    lines += [f"left out: {plain(reason)}" for reason in history.left_out]
     lines += _wrong_beside(nights)
     lines.append("")
-    told: set[int] = set()
+    shown: set[int] = set()
     for title, wanted in _SECTIONS:
-        found = [law for law in history.laws if id(law) not in told and wanted(law)]
-        told.update(map(id, found))
+        found = [law for law in history.laws if id(law) not in shown and wanted(law)]
+        shown.update(map(id, found))
         lines += _section(title, found, history)
-    rest = [law for law in history.laws if id(law) not in told]
+    rest = [law for law in history.laws if id(law) not in shown]
     lines += _section("the other laws", rest, history) if every else []
-    if not told:
+    if not shown:
         lines.append("no law is red, flips, or got slower or less exact" + _but(nights[-1]))
     elif rest and not every:
-        lines.append(f"{count(len(rest), 'other law')}: nothing to tell (--all shows them)")
+        lines.append(f"{count(len(rest), 'other law')}: nothing to report (--all shows them)")
     return "\n".join(lines).rstrip() + "\n"
 
 
 def as_json(history: History) -> str:
-    """For programs: all laws over all nights."""
+    """Return JSON for programs: all laws over all nights."""
     return msgspec.json.format(msgspec.json.encode(as_data(history)), indent=2).decode() + "\n"
 
 
 def as_data(history: History) -> dict[str, Any]:
-    """As plain data, which the page takes too. A law tells of nights by their place in the list."""
+    """Return plain data, which the page reads too. A law refers to a night by its index in the list."""
     return {
         "nights": [{**msgspec.to_builtins(night), "date": night.date} for night in history.nights],
         "left_out": list(history.left_out),
@@ -67,7 +67,7 @@ _SECTIONS: Sequence[tuple[str, Callable[[LawHistory], bool]]] = (
 
 
 def _wrong_beside(nights: Sequence[Night]) -> list[str]:
-    """What no law shows: nights in which something went wrong beside the cases, or nothing ran."""
+    """List the nights in which something went wrong beside the cases, or nothing ran: no law shows it."""
     lines = [
         f"{night.date} ({plain(night.path)}): {plain('; '.join(night.reasons), _REASON)}"
         for night in nights
@@ -78,7 +78,7 @@ def _wrong_beside(nights: Sequence[Night]) -> list[str]:
 
 
 def _but(last: Night) -> str:
-    """What is to be said of the last night where no law says it."""
+    """Return a note if the last night is not as declared although no law shows it."""
     return "" if last.state == "as-declared" else f"; the last night is not as declared ({last.date})"
 
 
@@ -95,7 +95,7 @@ def _section(title: str, laws: Iterable[LawHistory], history: History) -> Iterat
 
 
 def name(law: LawHistory) -> str:
-    """The subject and the law; of a test of no subject, its function."""
+    """Return the subject and the law. A test without a subject is named by its function."""
     return f"{law.subject} {law.contract}/{law.law}" if law.contract else law.law
 
 
@@ -121,7 +121,7 @@ def _facts(law: LawHistory, history: History) -> Iterator[str]:
 
 
 def _sources(law: LawHistory, history: History, night: int) -> Iterator[str]:
-    """The commit of a night, and that of the night before in which the law was tried."""
+    """Yield the commit of a night, and that of the last night before it in which the law was tried."""
     source = history.nights[night].source
     before = [known for known, _ in law.known if known < night]
     if str(source):

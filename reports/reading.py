@@ -37,7 +37,7 @@ from everyrank.reports.errors import (
 )
 from everyrank.reports.inputs import Inflated, is_compressed, open_input
 from everyrank.reports.model import ENDINGS, SCHEMA, AnyLine, CaseLine, Ending, Footer, Header
-from everyrank.reports.untold import untold_cases
+from everyrank.reports.untold import not_run_cases
 
 #: Bytes. A run of 100,000 cases is a third of it; what is larger is not read into memory to find out what it is.
 LARGEST = 512 * 1024**2
@@ -70,7 +70,7 @@ class Run:
     @cached_property
     def cases(self) -> tuple[CaseLine, ...]:
         """All cases that the header lists; those that were never told were not run."""
-        return self.told + untold_cases(self.header.cases, self.told, self.complete)
+        return self.told + not_run_cases(self.header.cases, self.told, self.complete)
 
     @cached_property
     def counts(self) -> dict[Ending, int]:
@@ -92,7 +92,7 @@ class Run:
     def came(self) -> str:
         """How far the run came, in words."""
         listed, told = len(self.header.cases), len(self.told)
-        return f"{told:,} of {listed:,} cases told"
+        return f"{told:,} of {listed:,} cases reported"
 
 
 def read(path: Path | str, partial: bool = False) -> Run:

@@ -1,4 +1,4 @@
-"""The summary at the end of a run: the matrix in small, what is worst, slowest and least exact."""
+"""Print the summary at the end of a run: a small matrix, and the worst, the slowest and the least exact cases."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from everyrank.reports.model import ENDINGS, RED, Ending
 from everyrank.reports.tally import MOST, Tally
 
 
-class Ended(Protocol):
-    """What a run knows of itself at its end."""
+class FinishedRun(Protocol):
+    """The end of a run, as the summary reads it."""
 
     @property
     def trouble(self) -> str: ...
@@ -24,12 +24,12 @@ class Ended(Protocol):
 
 
 class Summary:
-    """A pytest plugin of the process that prints.
+    """The pytest plugin that prints the summary, in the process that prints.
 
-    Nothing is told of a few tests of no subject, unless a run file was asked for: pytest tells enough of them.
+    Tests without a subject get no summary unless a run file was asked for: pytest's own output is enough.
     """
 
-    def __init__(self, config: pytest.Config, tally: Tally, path: Path | None, run: Ended) -> None:
+    def __init__(self, config: pytest.Config, tally: Tally, path: Path | None, run: FinishedRun) -> None:
         self._config = config
         self._tally = tally
         self._path = path
@@ -56,16 +56,16 @@ class Summary:
             shown = _shown(self._path)
             terminalreporter.write_line(f"run file: {shown}")
             if not quiet:
-                terminalreporter.write_line(f"to look at it: everyrank page {shown} -o report.html")
+                terminalreporter.write_line(f"to view it: everyrank page {shown} -o report.html")
 
 
 def _shown(path: Path) -> str:
-    """As a person would name it from here."""
+    """Return the path relative to the current folder if it lies below it."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def title(tally: Tally, conclusion: Conclusion | None = None) -> str:
-    """What the section is called. Of subjects the kit's last line has the total: one is enough."""
+    """Return the section's title. With subjects, the kit's last line has the total, so the title has none."""
     red = "all green" if not tally.red else f"{tally.red:,} not green"
     if conclusion is not None and not tally.red and not conclusion.as_declared:
         beside = ", ".join(reason.lead for reason in conclusion.reasons)
@@ -76,37 +76,36 @@ def title(tally: Tally, conclusion: Conclusion | None = None) -> str:
 
 
 def text(tally: Tally, details: bool = False) -> list[str]:
-    """The whole section, line by line. With ``details``, or where something is red, what is slow and what is far off
-    too: nobody looks for that after a green run."""
+    """Return the lines of the section. Slow cases and large errors are shown with ``details`` or after a red run."""
     lines = _matrix(tally)
     if tally.documented:
         lines.append(f"documented by the library itself: {tally.documented:,} of {tally.outcomes['known']:,} known")
     if not (details or tally.red):
         return lines
-    lines += _part("laws that are not green", [_law(*one) for one in tally.red_laws])
-    lines += _part("worst", [f"{outcome:9}{told}" for outcome, told in tally.worst], tally.red)
+    lines += _part("laws that are not green", [_law(*law) for law in tally.red_laws])
+    lines += _part("worst", [f"{outcome:9}{text}" for outcome, text in tally.worst], tally.red)
     lines += _part("slowest", [f"{seconds:7.2f} s  {id}" for seconds, id in tally.slowest])
-    errors = [f"{relative:8.1e}, {ulps:g} ULPs  {where}" for relative, ulps, where in tally.errors]
+    errors = [f"{relative:8.1e}, {ulps:g} ULPs  {location}" for relative, ulps, location in tally.errors]
     return lines + _part("largest errors that are in no ledger", errors)
 
 
 def known(tally: Tally) -> list[str]:
-    """What the ledgers know, as it was seen in this run: with ``-v`` only."""
+    """Return the deviations in the ledgers, as this run showed them: with ``-v`` only."""
     lines = [
         f"  {subject}  {note or 'no note'}: {count:,}, such as\n    {seen}"
         for (subject, note), (count, seen) in tally.known.items()
     ]
-    return ["known, and seen again:", *lines] if lines else []
+    return ["known deviations, seen again:", *lines] if lines else []
 
 
 def not_kept(tally: Tally) -> list[str]:
-    """Why worlds served no further test, of tests that did well: with ``-v`` only."""
+    """Return why worlds served no further test after a test that passed: with ``-v`` only."""
     more = {reason: f" and {count - 1} more" if count > 1 else "" for reason, (count, _) in tally.not_kept.items()}
     return [f"{first}{more[reason]}: {reason}" for reason, (_, first) in tally.not_kept.items()]
 
 
 def _matrix(tally: Tally) -> list[str]:
-    """Subjects (or files) by outcomes; of these only such as occurred."""
+    """Return a table of subjects (or files) by the outcomes that occurred."""
     columns: list[Ending] = [ending for ending in ENDINGS if tally.outcomes[ending]]
     width = max(map(len, tally.rows))
     lines = [" " * width + "".join(f"  {ending}" for ending in columns)]

@@ -1,4 +1,4 @@
-"""Cases that were listed and never told: what their ids say of them, and what their neighbours do."""
+"""Make lines for cases that the header lists and that have no line, from their ids and the lines of other cases."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from everyrank.reports.model import CaseLine
 _CASE = re.compile(r"\[(?P<case>(?P<contract>[^\[\]/]+)/(?P<law>[^\[\]/]+)\[(?P<label>[^\[\]]*)\])")
 
 _STOPPED = "not run: the run ended before its turn (-x, --maxfail, or it was interrupted)"
-_KILLED = "not run: the run was killed before it was told"
+_KILLED = "not run: the run was killed before it ended"
 
 
-def untold_cases(listed: Iterable[str], told: Sequence[CaseLine], complete: bool) -> tuple[CaseLine, ...]:
-    """A line for each case that has none, in the order of the list."""
+def not_run_cases(listed: Iterable[str], reported: Sequence[CaseLine], complete: bool) -> tuple[CaseLine, ...]:
+    """Return a line for each case that has none, in the order of the list."""
     left = Counter(listed)
-    left.subtract(case.id for case in told)
+    left.subtract(case.id for case in reported)
     missing = [id for id, times in left.items() for _ in range(times)]
     if not missing:
         return ()
-    subjects = _subjects(told)
-    optimizers = {case.optimizer for case in told if case.optimizer}
+    subjects = _subjects(reported)
+    optimizers = {case.optimizer for case in reported if case.optimizer}
     reason = _STOPPED if complete else _KILLED
     return tuple(_line(id, subjects, optimizers, reason) for id in missing)
 
 
-def _subjects(told: Iterable[CaseLine]) -> dict[str, str]:
-    """The subject of each test function, where it has one only."""
+def _subjects(reported: Iterable[CaseLine]) -> dict[str, str]:
+    """Return the subject of each test function that has exactly one subject."""
     found: dict[str, set[str]] = {}
-    for case in told:
+    for case in reported:
         found.setdefault(case.id.partition("[")[0], set()).add(case.subject)
     return {test: names.pop() for test, names in found.items() if len(names) == 1}
 

@@ -135,7 +135,7 @@ def test_a_stale_pattern_stays_while_one_of_its_cases_does_not_pass(
 ) -> None:
     code, told = accept([case("clip", "SGD", "stale"), case("clip", "Adam", "stale"), case("clip", "Muon", other)])
     assert code == 1
-    assert "the entry 'clip[*]' also stands for 1 of 3 cases that do not pass: narrow it" in told
+    assert "the entry 'clip[*]' also matches 1 of 3 cases that do not pass: narrow it" in told
     assert (folder / "mine.toml").read_text() == LEDGER
 
 
@@ -167,7 +167,7 @@ def test_python_dash_m_pytest_does_not_choose_cases(accept: Accept) -> None:
         (case("tied", "SGD", "error"), "an error is never accepted"),
         (case("tied", "SGD", "not-run"), "it was not run"),
         (case("tied", "SGD", "fail", passes_alone=True), "it passes alone"),
-        (case("tied", "SGD", "fail", lack="not done"), "mend the declaration"),
+        (case("tied", "SGD", "fail", lack="not done"), "correct the declaration"),
         (case("tied", "SGD", "stale", lack="not done"), "remove the declaration"),
         (case("tied", "SGD-*", "fail"), "its id would be read as a pattern"),
     ],
@@ -187,14 +187,14 @@ def test_an_entry_that_expects_another_end_is_for_a_person(folder: Path, accept:
     (folder / "mine.toml").write_text(LEDGER.replace('kind = "fail"', 'kind = "timeout"'))
     code, told = accept([case("none.position", "SGD", "fail")])
     assert code == 1
-    assert "the entry 'none.position[SGD-*]' expects 'timeout', and it ends in 'fail': mend the entry" in told
+    assert "the entry 'none.position[SGD-*]' expects 'timeout', but the outcome is 'fail': correct the entry" in told
 
 
 def test_a_red_test_of_no_subject_is_told_and_left(folder: Path, accept: Accept) -> None:
     plain = CaseLine("test_a.py::test_b[ws2]", "fail")
     assert accept([plain, case()]) == (
         1,
-        "not accepted: a test of no subject has no ledger: mend it, or mark it xfail\n"
+        "not accepted: a test without a subject has no ledger: correct it, or mark it xfail\n"
         "  test_a.py::test_b[ws2]\n"
         "1 case not accepted\n",
     )
@@ -222,7 +222,7 @@ def test_a_stale_pattern_stays_if_its_other_cases_may_not_have_been_collected(
     footer = Footer(counts={"stale": 1}, seconds=1.0, exit=1, troubles=["test_b.py could not be collected"])
     replace(made, footer=footer).write(folder / "run.jsonl")
     assert main(["accept", "run.jsonl"]) == 1
-    assert "may stand for more cases than were collected: test_b.py could not be collected" in capsys.readouterr().out
+    assert "may match more cases than were collected: test_b.py could not be collected" in capsys.readouterr().out
     assert (folder / "mine.toml").read_text() == LEDGER
 
 
@@ -241,12 +241,12 @@ def test_the_file_of_an_entry_is_used_where_the_header_names_none(folder: Path, 
     assert "tied[SGD-ws2]" in _cases(folder)
 
 
-def test_a_subject_without_a_ledger_gets_one_where_it_is_told(folder: Path, accept: Accept) -> None:
+def test_a_subject_without_a_ledger_gets_one_at_the_named_path(folder: Path, accept: Accept) -> None:
     cases = [case("tied", "SGD", "fail"), case("tied", "SGD", "fail", subject="mine.Other")]
     subjects = {"mine.Optimizer": "mine.toml", "mine.Other": ""}
     code, told = accept(cases, subjects=subjects)
     assert code == 1
-    assert "its subject names no ledger: --ledger says where it is to be" in told
+    assert "its subject names no ledger: give its path with --ledger" in told
     code, told = accept(cases, "--ledger", "other.toml", subjects=subjects)
     assert code == 0, told
     assert (folder / "other.toml").read_text() == (
@@ -269,7 +269,7 @@ def test_two_subjects_of_one_ledger_keep_what_one_of_them_needs(folder: Path, ac
     other = {"subject": "mine.Other"}
     code, told = accept([case("none.position", "Adam", "stale"), case("none.position", "Adam", "known", **other)])
     assert code == 1
-    assert "also stands for 1 of 2 cases" in told
+    assert "also matches 1 of 2 cases" in told
     assert (folder / "mine.toml").read_text() == LEDGER
 
 
@@ -302,9 +302,9 @@ def test_a_ledger_that_cannot_be_changed_safely_is_not(folder: Path, accept: Acc
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--subject", "mine.Optimiser"], "there are mine.Optimizer"),
-        (["--ledger", "new.toml"], "each subject of this run names one"),
-        ([], "missing.toml: there is no such ledger here"),
+        (["--subject", "mine.Optimiser"], "its subjects: mine.Optimizer"),
+        (["--ledger", "new.toml"], "each subject of this run names a ledger"),
+        ([], "missing.toml: this ledger does not exist"),
     ],
 )
 def test_what_is_not_clear_is_asked_back(accept: Accept, arguments: list[str], says: str) -> None:

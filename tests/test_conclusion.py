@@ -35,12 +35,12 @@ TABLE: list[tuple[dict[Ending, int], Footer | None, str, list[str]]] = [
     (_GOOD, _footer(single=SinglePart(passed=7, skipped=1)), "as-declared", []),
     ({"pass": 1, "fail": 1}, _footer(1), "not-as-declared", ["1 of 2 cases needs a person"]),
     ({"pass": 2, "stale": 2}, _footer(), "not-as-declared", ["2 of 4 cases need a person"]),
-    (_GOOD, None, "not-whole", ["the run did not come to its end: 3 of 3 cases told"]),
+    (_GOOD, None, "not-whole", ["the run did not finish: 3 of 3 cases reported"]),
     (
         {"pass": 2, "not-run": 1},
         None,
         "not-as-declared",
-        ["the run did not come to its end: 3 of 3 cases told", "1 of 3 cases needs a person"],
+        ["the run did not finish: 3 of 3 cases reported", "1 of 3 cases needs a person"],
     ),
     (_GOOD, _footer(2, troubles=[_BROKEN]), "not-as-declared", [f"1 trouble beside the cases: {_BROKEN}"]),
     (_GOOD, _footer(0, troubles=[_BROKEN]), "not-as-declared", [f"1 trouble beside the cases: {_BROKEN}"]),
@@ -86,13 +86,13 @@ TABLE: list[tuple[dict[Ending, int], Footer | None, str, list[str]]] = [
         {},
         _footer(single=SinglePart(passed=2)),
         "nothing-ran",
-        ["nothing ran on several ranks: 2 tests, of one process each"],
+        ["nothing ran on several ranks: 2 single-process tests"],
     ),
     (
         {"skipped": 3},
         _footer(),
         "nothing-ran",
-        ["nothing ran: 3 cases, and none was tried"],
+        ["nothing ran: none of 3 cases was tried"],
     ),
     (
         {},
@@ -100,13 +100,13 @@ TABLE: list[tuple[dict[Ending, int], Footer | None, str, list[str]]] = [
         "not-as-declared",
         [f"1 trouble beside the cases: {_BROKEN}", "nothing ran"],
     ),
-    ({}, None, "not-whole", ["the run did not come to its end: 3 of 3 cases told", "nothing ran"]),
+    ({}, None, "not-whole", ["the run did not finish: 3 of 3 cases reported", "nothing ran"]),
 ]
 
 
 @pytest.mark.parametrize(("counts", "footer", "state", "says"), TABLE)
 def test_each_row_of_the_table(counts: dict[Ending, int], footer: Footer | None, state: str, says: list[str]) -> None:
-    found = conclude(counts, footer, "3 of 3 cases told")
+    found = conclude(counts, footer, "3 of 3 cases reported")
     assert (found.state, [reason.text for reason in found.reasons]) == (state, says)
     assert found.as_declared == (not says)
     assert all(reason.brief and reason.details for reason in found.beside)
@@ -211,7 +211,7 @@ def test_the_page_says_it_in_its_first_sentence_and_by_colour(browser: Browser, 
     assert sentence == "Nothing ran."
     assert grey not in (green, red)
     cut = of(header(), [case(), case(label="Adam")]).cut_after(2).write(tmp_path / "cut.jsonl")
-    assert _headline(browser, cut) == ("The run did not come to its end: 2 of 2 cases told.", red)
+    assert _headline(browser, cut) == ("The run did not finish: 2 of 2 cases reported.", red)
 
 
 # --- what the footer is made of ------------------------------------------------------------------------

@@ -186,7 +186,7 @@ def test_killed_runs_are_compared_with_partial(files: Path, capsys: pytest.Captu
     whole.cut_after(2).write(files / "new.jsonl")
     assert main(["diff", "old.jsonl", "new.jsonl", "--partial"]) == 1
     out = capsys.readouterr().out
-    assert "NOT WHOLE, 2 of 3 cases told" in out
+    assert "NOT WHOLE, 2 of 3 cases reported" in out
     assert "1 case pass -> not-run" in out
 
 
@@ -224,11 +224,11 @@ def test_aliases_come_from_a_file_and_from_the_command_line(files: Path) -> None
     assert (files / "diff.txt").read_text().endswith("no change\n")
 
 
-def test_help_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(["diff", "--help"])
     assert caught.value.code == 0
-    assert "what regressed" in capsys.readouterr().out
+    assert "list the cases that regressed" in capsys.readouterr().out
 
 
 def _all_texts(line: CaseLine) -> CaseLine:

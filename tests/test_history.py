@@ -143,7 +143,7 @@ def test_a_killed_run_is_left_out_and_told_and_counts_with_partial(tmp_path: Pat
     found = of_folder(tmp_path)
     assert len(found.nights) == 1
     assert found.left_out == (
-        "1.jsonl: its run was killed, or is still going on (1 of 2 cases told); --partial counts it too",
+        "1.jsonl: its run was killed, or is still going on (1 of 2 cases reported); --partial counts it too",
     )
     found = of_folder(tmp_path, partial=True)
     assert [one.whole for one in found.nights] == [True, False]
@@ -345,7 +345,7 @@ less exact than before
   mine.Optimizer rpc-optimizer/frozen
     [.....] 0.1 s a case (1.0x); error 4.4e-16 (was exact)
 
-1 other law: nothing to tell (--all shows them)
+1 other law: nothing to report (--all shows them)
 """,
         )
 

@@ -149,7 +149,7 @@ def test_a_night_that_was_killed_is_not_what_the_next_is_compared_with(nights: N
     compared, _, history = summary.partition("```")
     assert killed.name not in compared
     assert f"left out: {killed.name}" in history
-    assert "did not come to its end" not in summary
+    assert "did not finish" not in summary
 
 
 def test_older_nights_may_be_compressed(nights: Nights) -> None:
@@ -170,7 +170,7 @@ def test_a_run_that_could_not_be_had_fails_as_pytest_did(nights: Nights, argumen
     assert nights.run()[0] == 0
     code, summary = nights.run(*arguments)
     assert code == status
-    assert f"**The run did not come to its end**: pytest ended with {status:d}." in summary
+    assert f"**The run did not finish**: pytest ended with {status:d}." in summary
 
 
 def test_the_summary_goes_where_github_shows_it(nights: Nights, tmp_path: Path) -> None:

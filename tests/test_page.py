@@ -288,7 +288,7 @@ def test_a_killed_run_has_a_page_only_if_asked_for(tmp_path: Path, capsys: pytes
     assert _everyrank(file, "-o", target) == 2
     assert "no footer" in capsys.readouterr().err
     assert _everyrank(file, "-o", target, "--partial") == 0
-    assert "run.jsonl did not come to its end: 12 of 20 cases told" in capsys.readouterr().out
+    assert "run.jsonl did not finish: 12 of 20 cases reported" in capsys.readouterr().out
     data = Parts(target.read_text()).data
     assert data["count"] == 20
     assert data["runs"][0]["complete"] is False

@@ -155,7 +155,7 @@ def test_a_green_run_says_so_and_a_cut_one_never(browser: Browser, tmp_path: Pat
     assert "undefined" not in browser.text("#facts")
     browser.open(write(green.cut_after(1), tmp_path, partial=True))
     told = browser.text("#sentence")
-    assert told == "The run did not come to its end: 1 of 2 cases told. 1 of 2 cases needs a person."
+    assert told == "The run did not finish: 1 of 2 cases reported. 1 of 2 cases needs a person."
     browser.open(write(of(header(), []), tmp_path))
     assert browser.text("#sentence") == "Nothing ran."
     assert browser.complaints() == []

@@ -94,11 +94,11 @@ def test_a_killed_run_is_refused_and_partial_says_how_far_it_came(file: Path, to
     made_up(cases=100).cut_after(told).write(file)
     refused = _refused(file)
     assert type(refused) is errors.NoFooter
-    assert f"{told} of 100 cases told" in str(refused)
+    assert f"{told} of 100 cases reported" in str(refused)
     assert "--partial" in str(refused)
     run = read(file, partial=True)
     assert not run.complete
-    assert run.came == f"{told} of 100 cases told"
+    assert run.came == f"{told} of 100 cases reported"
     assert len(run.cases) == 100
     assert run.counts["not-run"] >= 100 - told
     assert "killed" in run.cases[-1].message
@@ -109,7 +109,7 @@ def test_a_line_that_broke_off_is_left_out_of_a_partial_run(file: Path) -> None:
     refused = _refused(file, data[:-20])
     assert type(refused) is errors.Cut
     assert refused.line == 51
-    assert read(file, partial=True).came == "49 of 100 cases told"
+    assert read(file, partial=True).came == "49 of 100 cases reported"
 
 
 def test_a_footer_without_its_line_end_is_a_footer(file: Path) -> None:

@@ -320,7 +320,7 @@ def test_a_killed_run_leaves_its_lines_in_a_compressed_file_too(
     process.communicate()
     project.assert_nothing_left()
     file = project.folder / "run.jsonl.gz"
-    with pytest.raises(NoFooter, match="1 of 3 cases told"):
+    with pytest.raises(NoFooter, match="1 of 3 cases reported"):
         believed(file)
     assert [case.outcome for case in believed(file, partial=True).told] == ["pass"]
     RunFile(file).close()  # it is ours, and may be written anew

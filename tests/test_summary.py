@@ -160,7 +160,7 @@ def test_a_few_tests_of_no_subject_say_nothing_unless_a_run_file_was_asked_for(p
     assert "slowest" not in project.run("-k", "3").out
     inner = project.run("-k", "3", "--run-file=run.jsonl")
     assert "everyrank: 13 multi-rank tests, all green" in inner.out
-    assert "to look at it: everyrank page run.jsonl -o report.html" in inner.out
+    assert "to view it: everyrank page run.jsonl -o report.html" in inner.out
     assert "slowest" not in inner.out
     assert "slowest" in project.run("-k", "3", "--run-file=run.jsonl", "-v").out
 
@@ -243,7 +243,7 @@ def test_what_a_ledger_knows_is_shown_as_it_was_seen() -> None:
     seen = [DeviationPart("step 1, a: off by 3", [0, 1]), DeviationPart("step 1, b: off by 4", [2])]
     cases = [_case(number, "known", ledger=ledger, deviations=seen, case=f"c/l[{number}]") for number in range(3)]
     assert known(_tally(*cases, _case(9, "pass"))) == [
-        "known, and seen again:",
+        "known deviations, seen again:",
         "  mylib.MyOptimizer  does not move: 3, such as\n    c/l[0]: step 1, a: off by 3",
     ]
     assert known(_tally(_case(9, "pass"))) == []

@@ -30,7 +30,7 @@ def check(path: Path) -> None:
         raise CannotWrite(f"{path}: is there already, and no page of everyrank's: choose another name, or remove it")
 
 
-def told(runs: Sequence[Run]) -> str:
+def summary(runs: Sequence[Run]) -> str:
     """One line on what the page holds."""
     cases = sum(len(run.cases) for run in runs)
     red = sum(number for run in runs for ending, number in run.counts.items() if ending in RED)
@@ -38,7 +38,7 @@ def told(runs: Sequence[Run]) -> str:
     found = [f"{red:,} need a person"] if red else []
     if all(run.conclusion.as_declared for run in runs):
         found = ["all as declared"]
-    cut = [f"{run.path.name} did not come to its end: {run.came}" for run in runs if not run.complete]
+    cut = [f"{run.path.name} did not finish: {run.came}" for run in runs if not run.complete]
     others = [
         f"{run.path.name}: {plain(reason.text, _REASON)}" for run in runs for reason in run.conclusion.not_in_counts
     ]

@@ -54,7 +54,7 @@ function nightBars() {
       const bar = el("span", { class: "night" }, bars(night.counts));
       bar.style.height = `${Math.max(4, (100 * whole) / most)}%`;
       const outcome = `${red ? `${count(red)} red of ` : ""}${plural(whole, "case")}`;
-      const cut = night.whole ? "" : "; did not come to its end";
+      const cut = night.whole ? "" : "; did not finish";
       const news = at > 0 ? newVersions(nights[at - 1], night) : "";
       const source = night.source && `, ${night.source}`;
       const beside = night.reasons.map((reason) => `; ${reason}`).join("");
