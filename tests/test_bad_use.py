@@ -158,24 +158,24 @@ def inner(module_project: Project) -> Inner:
     return module_project.run("test_inner.py", "some.lines")
 
 
-def test_nobody_else_is_touched(inner: Inner) -> None:
+def test_no_other_test_is_affected(inner: Inner) -> None:
     """A misused test is one failure; the rest of its file runs."""
     assert {name for name, outcome in inner.outcomes().items() if outcome == "passed"} == FINE
     assert not {name for name, outcome in inner.outcomes().items() if outcome == "skipped"}
 
 
 def test_no_traceback_of_ours_is_shown(inner: Inner) -> None:
-    """But for the place of a fixture, which pytest itself names in a ScopeMismatch."""
+    """The exception is the location of a fixture, which pytest itself shows in a ScopeMismatch."""
     assert "harness/" not in inner.out
     assert "everyrank/" not in inner.out.replace("everyrank/fixtures/plugin.py", "")
 
 
-def test_the_summary_says_what_is_wrong(inner: Inner) -> None:
+def test_the_summary_states_the_mistake(inner: Inner) -> None:
     assert "ERROR test_inner.py::test_zero - the mark world: a world size must be" in inner.out
 
 
 class TestTexts(expecttest.TestCase):
-    """What a user reads."""
+    """The texts that a user reads."""
 
     @pytest.fixture(autouse=True)
     def _inner(self, inner: Inner) -> None:
@@ -319,7 +319,7 @@ TestBroken.world_size cannot be used: AttributeError: 'TestBroken' object has no
             """a mark world that is added after collection takes one size: write the list above the test""",
         )
 
-    def test_mark_on_what_is_no_test_function(self) -> None:
+    def test_mark_on_an_item_that_is_not_a_test_function(self) -> None:
         self.assertExpectedInline(
             self.text("first line"),
             """the mark world is for test functions and methods, not for a Line: take it off""",
@@ -342,7 +342,7 @@ one test: make 'middle' a function fixture""",
         )
 
     def test_session_fixture_at_run_time(self) -> None:
-        """pytest's own words for it will do."""
+        """pytest's own message is clear enough."""
         assert "ScopeMismatch: You tried to access the function scoped fixture world" in self.text(
             "test_session_fixture_at_run_time"
         )
@@ -404,7 +404,7 @@ def test_a_wrong_option_is_refused_before_anything_runs(project: Project, option
 
 
 def test_a_mark_on_a_fixture_is_refused(project: Project) -> None:
-    """By pytest itself."""
+    """pytest itself refuses it."""
     fixture = "import pytest\n\n@pytest.mark.world(2)\n@pytest.fixture\ndef some(): pass\n\ndef test_it(some): pass\n"
     project.write("test_inner.py", fixture)
     assert "Marks cannot be applied to fixtures" in project.run().out

@@ -1,4 +1,4 @@
-"""Blame in worlds that came to a bad end: in the roll call at the terminal, and in the run file."""
+"""Blame in worlds that end badly: in the roll call at the terminal, and in the run file."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def ran(module_project: Project) -> Ran:
         ("test_good", None),
     ],
 )
-def test_the_run_file_names_whom_the_evidence_names(ran: Ran, test: str, blame: object) -> None:
+def test_the_run_file_names_the_ranks_that_the_evidence_names(ran: Ran, test: str, blame: object) -> None:
     assert ran.file[test].get("blame") == blame
 
 
@@ -84,6 +84,6 @@ def test_the_run_file_names_whom_the_evidence_names(ran: Ran, test: str, blame: 
         ("test_the_last_two_are_asleep", "ranks 2,3 are waiting in wait at test_inner.py:8"),
     ],
 )
-def test_the_roll_call_begins_with_those_to_blame(ran: Ran, test: str, first: str) -> None:
+def test_the_roll_call_begins_with_the_ranks_to_blame(ran: Ran, test: str, first: str) -> None:
     assert ran.inner[test].text.partition("roll call")[2].splitlines()[1] == first
     assert ran.file[test]["rollcall"][0]["ranks"] == ran.file[test]["blame"]["ranks"]

@@ -1,4 +1,4 @@
-"""A census asks a world that stands still, and is not put off by what its own question moves."""
+"""A census asks a world that stands still, and ignores the threads that its own question wakes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Clock:
 
 @pytest.fixture
 def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
-    """What a census concludes from these looks at a world; both witnesses speak once they are asked."""
+    """Return what a census concludes from these looks at a world; both witnesses answer when asked."""
 
     def run(looks: Sequence[dict[tuple[int, int], int] | None]) -> list[dict[int, WitnessStatement] | None]:
         clock, left = Clock(), list(looks)
@@ -73,5 +73,5 @@ def test_a_rank_that_has_run_since_it_was_asked_is_not_stuck(turns: Turns) -> No
 
 
 def test_a_rank_that_runs_on_ends_the_census(turns: Turns) -> None:
-    """It listens for a second at the most; then the world must come to rest again."""
+    """It waits for answers for at most a second; then the world must stand still again."""
     assert turns([AT_REST] * 4 + [None] * 200 + [ASKED]) == [None] * 205

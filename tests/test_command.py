@@ -65,7 +65,7 @@ def test_filters_that_fit_no_case_are_a_usage_error(project: Project, workers: t
     assert "--optimizer SGD leaves out 1 case of laws that name no optimizer" in done.stderr
 
 
-def test_a_broken_adapter_is_told_once_and_the_rest_is_not_run(project: Project) -> None:
+def test_a_broken_adapter_is_reported_once_and_the_rest_is_not_run(project: Project) -> None:
     done = _everyrank(project, "run", "mine:BROKEN", "--law=context.*")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "build of mine.Broken returned a int, which has no step(context_id)" in done.stdout
@@ -73,7 +73,7 @@ def test_a_broken_adapter_is_told_once_and_the_rest_is_not_run(project: Project)
     assert re.search(r": \d+ not-run, 1 error$", counts), counts
 
 
-def test_what_is_said_to_repeat_a_failure_repeats_it_alone(project: Project) -> None:
+def test_the_printed_command_repeats_the_failure_alone(project: Project) -> None:
     first = _everyrank(
         project, "run", "mine:BAD", "-k", "parity.one-step[SGD-momentum or state.kept", "--world-seed=3"
     )
@@ -84,7 +84,7 @@ def test_what_is_said_to_repeat_a_failure_repeats_it_alone(project: Project) -> 
 
 
 def test_every_case_can_be_named_to_pytests_filter() -> None:
-    """By its whole id, which is part of no other."""
+    """The filter is the whole id, which is part of no other id."""
     for name in contracts():
         ids = [case.id for case in cases(Subject("any", contract=name, build=print))]
         assert all(re.fullmatch(r"[\w/.\-\[\]+:]+", one) for one in ids)
@@ -92,7 +92,7 @@ def test_every_case_can_be_named_to_pytests_filter() -> None:
     assert not any(one != other and one.endswith(other) for one in contracts() for other in contracts())
 
 
-def test_what_is_no_subject_is_one_clear_message(project: Project) -> None:
+def test_an_argument_that_is_not_a_subject_gives_one_clear_message(project: Project) -> None:
     for named, text in (
         ("mine", "name a subject as module:NAME, not 'mine'"),
         ("yours:GOOD", "yours:GOOD: No module named 'yours'"),
@@ -101,9 +101,9 @@ def test_what_is_no_subject_is_one_clear_message(project: Project) -> None:
     ):
         done = _everyrank(project, "run", named)
         assert done.returncode not in (0, 1), named
-        told = done.stdout + done.stderr
-        assert text in told, told
-        assert "Traceback" not in told, told
+        output = done.stdout + done.stderr
+        assert text in output, output
+        assert "Traceback" not in output, output
 
 
 CALLS = """
@@ -137,9 +137,9 @@ def test_from_python_it_returns_outcomes_or_raises_but_never_returns_nothing(pro
         [sys.executable, str(calls)], cwd=project.folder, env=project.environment(), capture_output=True, text=True,
         timeout=240,
     )  # fmt: skip
-    told = [line for line in done.stdout.splitlines() if line.startswith(("RETURNED", "RAISED"))]
+    output = [line for line in done.stdout.splitlines() if line.startswith(("RETURNED", "RAISED"))]
     case = "rpc-optimizer/state.kept[ws2]"
-    assert told == [
+    assert output == [
         f"RETURNED mine.Good {{'{case}': 'pass'}}",
         f"RETURNED mine.Bad {{'{case}': 'fail'}}",
         f"RETURNED known {{'{case}': 'known'}}",
@@ -162,14 +162,14 @@ def test_from_python_it_returns_outcomes_or_raises_but_never_returns_nothing(pro
     assert "run(SUBJECT) is for one process: for several, `everyrank run module:NAME -n auto`" in done.stdout
 
 
-def test_an_unknown_command_names_those_that_there_are(project: Project) -> None:
+def test_an_unknown_command_lists_the_known_ones(project: Project) -> None:
     done = _everyrank(project, "rnu")
     assert done.returncode == 2
     assert "there is no command 'rnu'" in done.stderr
     assert "kill-matrix" in done.stderr
 
 
-def test_without_a_command_it_tells_its_commands(project: Project) -> None:
+def test_without_a_command_it_lists_its_commands(project: Project) -> None:
     done = _everyrank(project)
     assert done.returncode == 0
     assert "usage: everyrank COMMAND" in done.stdout

@@ -1,4 +1,4 @@
-"""Coverage of what ranks run: under pytest-cov and under plain coverage, with the totals that are right."""
+"""Coverage of ranks, under pytest-cov and under plain coverage, with correct totals."""
 
 from __future__ import annotations
 
@@ -105,12 +105,12 @@ def covered(project: Project) -> Project:
     return project
 
 
-def told(project: Project) -> dict[str, Any]:
-    """What ``coverage json`` says of work.py."""
+def report_of_work(project: Project) -> dict[str, Any]:
+    """Return the report of ``coverage json`` on work.py."""
     subprocess.run(
-        [sys.executable, "-m", "coverage", "json", "-q", "-o", "told.json"], cwd=project.folder, check=True
+        [sys.executable, "-m", "coverage", "json", "-q", "-o", "report.json"], cwd=project.folder, check=True
     )
-    found: dict[str, Any] = json.loads((project.folder / "told.json").read_text())["files"]["work.py"]
+    found: dict[str, Any] = json.loads((project.folder / "report.json").read_text())["files"]["work.py"]
     return found
 
 
@@ -126,7 +126,7 @@ def test_pytest_cov_has_the_lines_of_all_ranks(covered: Project, how: list[str])
     inner = covered.run("--cov", "--cov-report=", *how)
     assert inner.code == 0, inner.out
     assert not inner.warnings
-    assert set(told(covered)["missing_lines"]) == MISSED
+    assert set(report_of_work(covered)["missing_lines"]) == MISSED
     assert data_files(covered.folder) == [".coverage"]
 
 
@@ -143,17 +143,17 @@ def test_plain_coverage_has_them_without_combining(covered: Project, how: list[s
     )
     assert done.returncode == 0, done.stdout
     assert "Warning" not in done.stdout + done.stderr
-    assert set(told(covered)["missing_lines"]) == MISSED
+    assert set(report_of_work(covered)["missing_lines"]) == MISSED
     assert data_files(covered.folder) == [".coverage"]
     covered.assert_nothing_left()
 
 
-def test_branches_are_measured_where_the_command_line_asks(covered: Project) -> None:
+def test_branches_are_measured_if_the_command_line_asks(covered: Project) -> None:
     inner = covered.run("--cov", "--cov-branch", "--cov-report=", "-k", "two or three")
     assert inner.code == 0, inner.out
     before, after = min(lines('"never"')), min(lines("nobody comes here"))
-    assert [before, after] in told(covered)["missing_branches"]
-    assert len(told(covered)["missing_branches"]) == 1
+    assert [before, after] in report_of_work(covered)["missing_branches"]
+    assert len(report_of_work(covered)["missing_branches"]) == 1
 
 
 @pytest.mark.parametrize("how", [[], ["--launcher=spawn"]], ids=" ".join)
@@ -161,19 +161,19 @@ def test_contexts_name_the_test_that_ran_a_line_on_a_rank(covered: Project, how:
     inner = covered.run("--cov", "--cov-context=test", "--cov-report=", "-k", "two or three or fresh", *how)
     assert inner.code == 0, inner.out
     subprocess.run(
-        [sys.executable, "-m", "coverage", "json", "-q", "--show-contexts", "-o", "told.json"],
+        [sys.executable, "-m", "coverage", "json", "-q", "--show-contexts", "-o", "report.json"],
         cwd=covered.folder,
         check=True,
     )
-    contexts = json.loads((covered.folder / "told.json").read_text())["files"]["work.py"]["contexts"]
+    contexts = json.loads((covered.folder / "report.json").read_text())["files"]["work.py"]["contexts"]
     assert contexts[str(min(lines('"some other"')))] == ["test_inner.py::test_three|run"]
     assert set(contexts[str(min(lines('"one"')))]) == {"test_inner.py::test_three|run", "test_inner.py::test_two|run"}
 
 
-def test_what_is_marked_not_to_be_measured_is_not(covered: Project) -> None:
+def test_lines_marked_as_excluded_are_not_measured(covered: Project) -> None:
     covered.write("test_inner.py", TESTS.replace("def test_fresh", "@pytest.mark.no_cover\ndef test_fresh"))
     assert covered.run("--cov", "--cov-report=").code == 0
-    assert set(told(covered)["missing_lines"]) == MISSED | lines("new processes")
+    assert set(report_of_work(covered)["missing_lines"]) == MISSED | lines("new processes")
 
 
 def test_without_coverage_no_rank_knows_of_it(project: Project) -> None:

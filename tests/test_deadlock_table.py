@@ -1,4 +1,4 @@
-"""When a world that stands still can never go on: everyrank.deadlock on made-up statements."""
+"""When a world that stands still can never continue: everyrank.deadlock on made-up statements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVER = float("inf")
 
 
 def waits(name: str = "all_reduce", number: int = 5, at: str = "a.py:3", **more: Any) -> WitnessStatement:
-    """A rank of two that waits in a collective of the default group."""
+    """Return the statement of a rank of two that waits in a collective of the default group."""
     group, tensors = more.pop("group", "0"), more.pop("tensors", "(2,) Float")
     fields: dict[str, Any] = {"operation": name, "members": [0, 1], "patience": 1800.0, "before": {"0": 0}, **more}
     collectives = [Collective(group, number, name, tensors)]
@@ -95,7 +95,7 @@ def test_two_that_both_receive_wait_for_each_other() -> None:
     assert cause(in_p2p("recv", 1), in_p2p("recv", 0)) == "ranks 0,1 wait in recv at a.py:7"
 
 
-def test_of_many_places_a_few_are_named() -> None:
+def test_a_few_of_many_locations_are_named() -> None:
     members = list(range(8))
     text = cause(*(waits(at=f"a.py:{rank}", number=rank + 1, members=members) for rank in members))
     assert text.count("all_reduce") == 3
@@ -105,7 +105,7 @@ def test_of_many_places_a_few_are_named() -> None:
 @pytest.mark.parametrize(
     ("number", "word"), [(1, "1st"), (2, "2nd"), (3, "3rd"), (11, "11th"), (21, "21st"), (112, "112th")]
 )
-def test_numbers_are_told_as_people_say_them(number: int, word: str) -> None:
+def test_ordinals_are_written_as_in_english(number: int, word: str) -> None:
     assert f"in its {word} collective" in cause(waits(number=number), waits("barrier", number=number))
 
 
@@ -129,11 +129,11 @@ def test_numbers_are_told_as_people_say_them(number: int, word: str) -> None:
         ([ended(), ended()], (0, 1)),
     ],
 )
-def test_where_anything_is_not_certain_nothing_is_said(said: list[WitnessStatement], gone: tuple[int, ...]) -> None:
+def test_without_certainty_there_is_no_deadlock(said: list[WitnessStatement], gone: tuple[int, ...]) -> None:
     assert cause(*said, gone=gone) == ""
 
 
-def test_a_group_gives_up_by_itself_only_if_the_deadline_comes_later() -> None:
+def test_a_groups_own_time_limit_counts_only_before_the_deadline() -> None:
     said = [waits(patience=60.0), ended(4)]
     assert cause(*said, gone=(1,), left=61.0) == ""
     assert cause(*said, gone=(1,), left=59.0) != ""

@@ -1,4 +1,4 @@
-"""Worlds in which no rank can go on end at once, with the cause; worlds that are only slow are left alone.
+"""Worlds in which no rank can continue end at once, with the cause; worlds that are only slow are left alone.
 
 That nobody waited for the deadline of a minute is what the text says. The sleeps in the inner tests are slow ranks.
 """
@@ -150,7 +150,7 @@ SLOW = f"""{PREAMBLE}
     @of_2
     def test_is_stopped_in_a_collective(process_group, world):
         if world.rank == 1:
-            # Of no child of this rank's, and while it is in its collective.
+            # Not by a child of this rank, and while the rank is in its collective.
             stop = f"sleep 1; kill -STOP {{os.getpid()}}; sleep 3; kill -CONT {{os.getpid()}}"
             subprocess.run(["sh", "-c", f"({{stop}}) >/dev/null 2>&1 &"], check=True)
             time.sleep(2)
@@ -289,23 +289,23 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Inner:
         ),
     ],
 )
-def test_a_world_that_cannot_go_on_fails_with_the_cause(stuck: Inner, test: str, cause: str) -> None:
-    told = stuck[test]
-    assert told.outcome == "failed"
-    first, second, *_ = told.text.splitlines()
+def test_a_world_that_cannot_continue_fails_with_the_cause(stuck: Inner, test: str, cause: str) -> None:
+    result = stuck[test]
+    assert result.outcome == "failed"
+    first, second, *_ = result.text.splitlines()
     assert first == cause
     assert re.fullmatch(r"the world of \d was deadlocked: .* so the test ended before its deadline", second)
-    assert "roll call" in told.text
-    assert told.properties["verdict"] == "deadlock"
+    assert "roll call" in result.text
+    assert result.properties["verdict"] == "deadlock"
 
 
-def test_a_batch_too_many_under_ddp_is_told_where_ddp_waits(stuck: Inner) -> None:
-    told = stuck["test_ddp"]
+def test_a_batch_too_many_under_ddp_is_reported_at_the_line_where_ddp_waits(stuck: Inner) -> None:
+    result = stuck["test_ddp"]
     cause = rf"rank 1 ended its test without reaching this \w+ \(test_inner.py:{line('ddp')}\)"
-    assert re.fullmatch(cause, told.text.partition("\n")[0])
+    assert re.fullmatch(cause, result.text.partition("\n")[0])
 
 
-def test_it_is_expected_only_where_the_mark_names_a_timeout(stuck: Inner) -> None:
+def test_it_is_expected_only_if_the_mark_names_a_timeout(stuck: Inner) -> None:
     assert stuck["test_expected"].outcome == "xfailed"
     assert stuck["test_not_expected"].outcome == "failed"
     assert stuck["test_good"].outcome == "passed"
@@ -313,8 +313,8 @@ def test_it_is_expected_only_where_the_mark_names_a_timeout(stuck: Inner) -> Non
 
 def test_in_clean_interpreters_too(project: Project) -> None:
     project.write("test_inner.py", STUCK)
-    told = project.run("--launcher=spawn", "-k", "test_returns")["test_returns"]
-    assert told.text.startswith("rank 1 ended its test without reaching this all_reduce")
+    result = project.run("--launcher=spawn", "-k", "test_returns")["test_returns"]
+    assert result.text.startswith("rank 1 ended its test without reaching this all_reduce")
 
 
 @pytest.mark.parametrize("test", [name for name in re.findall(r"def (test_\w+)", SLOW) if "wait_has" not in name])
@@ -322,14 +322,14 @@ def test_a_world_that_is_only_slow_is_left_alone(slow: Inner, test: str) -> None
     assert slow[test].outcome == "passed", slow[test].text
 
 
-def test_a_wait_that_gives_up_by_itself_is_left_alone(slow: Inner) -> None:
+def test_a_wait_with_its_own_time_limit_is_left_alone(slow: Inner) -> None:
     assert slow["test_a_wait_has_a_time_limit_of_its_own"].text.startswith(
         "rank 0 of 2 left without a record (exit code 7) in call"
     )
 
 
-def test_a_rank_with_the_number_of_an_earlier_one_is_asked_in_its_place(project: Project) -> None:
-    """In a long run the kernel gives the numbers of processes out again."""
+def test_a_rank_that_reuses_the_pid_of_an_earlier_rank_is_asked(project: Project) -> None:
+    """In a long run the kernel reuses pids."""
     project.write(
         "test_inner.py",
         """

@@ -62,7 +62,7 @@ LAST = TESTS.splitlines().index("    last = first + world.size") + 1
 
 @dataclass
 class Session:
-    """A person at a terminal that runs pytest."""
+    """A terminal that runs pytest, with a person who types."""
 
     project: Project
     child: Any
@@ -78,7 +78,7 @@ class Session:
         return plain(self.child.before)
 
     def end(self) -> tuple[int, str]:
-        """The rest of what is shown, and the exit status. No prompt may come any more; nothing may be left."""
+        """Return the rest of the output and the exit status. No prompt may come any more; nothing may be left."""
         self.child.expect(pexpect.EOF)
         rest = plain(self.child.before)
         self.child.close()
@@ -132,7 +132,7 @@ def test_pdb_stops_the_rank_that_failed(sessions: Any, how: list[str]) -> None:
 
 
 def test_pdb_keeps_to_the_rank_that_was_chosen(sessions: Any) -> None:
-    """``--pdb --pdb-rank=0``: another rank's failure stops nobody."""
+    """``--pdb --pdb-rank=0``: another rank's failure opens no prompt."""
     code, rest = sessions("test_fails", "--pdb", "--pdb-rank=0").end()
     assert code == 1
     assert "rank 1 of 3 failed first, in call" in rest
@@ -191,7 +191,7 @@ def test_quit_after_a_failure_ends_the_run(sessions: Any) -> None:
 
 
 def test_the_end_of_the_input_fails_the_test(sessions: Any) -> None:
-    """Ctrl-D at the prompt raises BdbQuit, as in any pytest; nobody waits for the rank that it ended."""
+    """Ctrl-D at the prompt raises BdbQuit, as in any pytest; no rank waits for the one that it ended."""
     session = sessions("test_stops")
     session.prompt()
     session.child.sendeof()
@@ -212,7 +212,7 @@ def test_trace_stops_at_the_start_of_each_test(sessions: Any) -> None:
 
 @pytest.mark.parametrize("how", [[], ["-s"], ["--launcher=spawn"]], ids=lambda how: "".join(how))
 def test_trace_stops_the_rank_that_was_chosen(sessions: Any, how: list[str]) -> None:
-    """And no other: the person is at the start of the test, on that rank, and steps on in it."""
+    """It stops no other rank: the prompt is at the start of the test on that rank, and ``next`` steps through it."""
     session = sessions("test_never_stops test_stops_late", "--trace", "--pdb-rank=1", *how)
     assert "-> first = world.rank" in session.ask("n")
     session.ask("p 'rank', world.rank, first")
@@ -226,7 +226,7 @@ def test_trace_stops_the_rank_that_was_chosen(sessions: Any, how: list[str]) -> 
 
 @pytest.mark.parametrize("how", [[], ["-s"], ["--capture=sys"]], ids=lambda how: "".join(how))
 def test_breakpoints_that_a_person_sets_are_reached(sessions: Any, how: list[str]) -> None:
-    """After ``b`` and ``c`` the person stays at this rank until the test has ended."""
+    """After ``b`` and ``c`` the prompt stays on this rank until the test has ended."""
     session = sessions("test_never_stops test_stops_again", "--trace", *how)
     session.ask(f"b {LAST}")
     assert "Breakpoint 1" in session.ask("c")

@@ -1,4 +1,4 @@
-"""A temp folder that really is full: each test that needs room says so, and no other is hurt."""
+"""With a temp folder that is full, each test that needs room reports that, and no other test fails."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ SOURCE = """
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A file system of 512 KiB."""
+    """Mount a file system of 512 KiB."""
     folder = tmp_path_factory.mktemp("small")
     if os.getuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "none", folder]).returncode:
         pytest.skip("only somebody who may mount a file system can fill one")
@@ -82,7 +82,7 @@ def inner(module_project: Project, small: Path) -> Inner:
     "test",
     ["test_while_there_is_room", "test_fills_it", "test_needs_none", "test_makes_room", "test_has_room"],
 )
-def test_who_needs_no_room_passes(inner: Inner, test: str) -> None:
+def test_a_test_that_needs_no_room_passes(inner: Inner, test: str) -> None:
     assert inner[test].outcome == "passed", inner[test].text
 
 
@@ -90,6 +90,6 @@ def test_who_needs_no_room_passes(inner: Inner, test: str) -> None:
     ("test", "outcome"),
     [("test_prints", "failed"), ("test_opens_a_group", "error"), ("test_starts_an_agent", "error")],
 )
-def test_who_needs_room_says_that_there_is_none(inner: Inner, test: str, outcome: str) -> None:
+def test_a_test_that_needs_room_reports_that_there_is_none(inner: Inner, test: str, outcome: str) -> None:
     assert inner[test].outcome == outcome
     assert "No space left on device" in inner[test].text

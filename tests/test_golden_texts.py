@@ -1,4 +1,4 @@
-"""The failure texts as a user reads them. EXPECTTEST_ACCEPT=1 writes them anew: then read them."""
+"""The failure texts as a user reads them. EXPECTTEST_ACCEPT=1 writes them again: then read them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def worlds(module_project: Project) -> Inner:
 
 
 def plain(text: str, inner: Inner) -> str:
-    """Without what differs from machine to machine: folders, lines of libraries, C frames, trailing blanks."""
+    """Remove what differs between machines: folders, lines of libraries, C frames, trailing blanks."""
     text = text.replace(f"{inner.folder}/", """""")
     text = _LIBRARY.sub(r"\1:N", _NATIVE.sub("", text))
     text = re.sub(r"0x[0-9a-f]+", "0x", text)
@@ -120,12 +120,12 @@ class TestTexts(expecttest.TestCase):
     def _run(self, worlds: Inner) -> None:
         self.worlds = worlds
 
-    def told(self, test: str) -> str:
+    def text_of(self, test: str) -> str:
         return plain(self.worlds[test].text, self.worlds)
 
     def test_an_exception_on_one_rank(self) -> None:
         self.assertExpectedInline(
-            self.told("test_one_fails"),
+            self.text_of("test_one_fails"),
             """\
 rank 1 of 4 failed first, in call
 
@@ -148,7 +148,7 @@ pytest test_inner.py::test_one_fails  # rank 1 had the seed N""",
 
     def test_the_same_exception_on_all_ranks(self) -> None:
         self.assertExpectedInline(
-            self.told("test_all_fail"),
+            self.text_of("test_all_fail"),
             """\
 on ranks 0-3
 
@@ -167,7 +167,7 @@ pytest test_inner.py::test_all_fail  # rank 0 had the seed N""",
 
     def test_a_rank_that_is_killed(self) -> None:
         self.assertExpectedInline(
-            self.told("test_killed"),
+            self.text_of("test_killed"),
             """\
 rank 2 of 3 was killed by SIGKILL in call
 --- the other ranks ---
@@ -187,7 +187,7 @@ pytest test_inner.py::test_killed  # rank 2 had the seed N""",
 
     def test_a_rank_that_leaves_without_a_record(self) -> None:
         self.assertExpectedInline(
-            self.told("test_leaves"),
+            self.text_of("test_leaves"),
             """\
 rank 1 of 3 left without a record (exit code 0) in call
 --- the other ranks ---
@@ -198,7 +198,7 @@ pytest test_inner.py::test_leaves  # rank 1 had the seed N""",
 
     def test_a_rank_that_fails_and_then_dies(self) -> None:
         self.assertExpectedInline(
-            self.told("test_fails_and_dies_in_teardown"),
+            self.text_of("test_fails_and_dies_in_teardown"),
             """\
 rank 0 of 2 failed first, in call
 
@@ -221,7 +221,7 @@ pytest test_inner.py::test_fails_and_dies_in_teardown  # rank 0 had the seed N""
 
     def test_a_rank_that_fails_and_then_hangs(self) -> None:
         self.assertExpectedInline(
-            self.told("test_fails_and_hangs_in_teardown"),
+            self.text_of("test_fails_and_hangs_in_teardown"),
             """\
 rank 0 of 2 failed first, in call
 
@@ -244,7 +244,7 @@ pytest test_inner.py::test_fails_and_hangs_in_teardown  # rank 0 had the seed N"
 
     def test_ranks_that_disagree_on_skipping(self) -> None:
         self.assertExpectedInline(
-            self.told("test_one_skips"),
+            self.text_of("test_one_skips"),
             """\
 ranks disagree: only some of them skipped
 --- the ranks ---
@@ -256,7 +256,7 @@ pytest test_inner.py::test_one_skips  # rank 1 had the seed N""",
 
     def test_a_missed_deadline(self) -> None:
         self.assertExpectedInline(
-            self.told("test_hangs"),
+            self.text_of("test_hangs"),
             """\
 rank 2 waits in recv at test_inner.py:48; ranks 0,1,3 wait in all_reduce at test_inner.py:49 (deadline 1 s)
 the world of 4 missed its deadline of 1 s (the mark world): ranks 0-3 had not finished
@@ -279,7 +279,7 @@ pytest test_inner.py::test_hangs  # rank 0 had the seed N""",
 
     def test_a_test_that_passes_alone(self) -> None:
         self.assertExpectedInline(
-            self.told("test_wants_it_untouched"),
+            self.text_of("test_wants_it_untouched"),
             """\
 on ranks 0,1
 This test passes alone: run again in a fresh world, it passed.
@@ -300,7 +300,7 @@ pytest test_inner.py::test_wants_it_untouched  # rank 0 had the seed N""",
 
     def test_ranks_that_ran_different_tests(self) -> None:
         self.assertExpectedInline(
-            self.told("test_differs[one]"),
+            self.text_of("test_differs[one]"),
             """\
 ranks ran different tests
   rank 0: test_inner.py::test_differs[one] value=Differs(on rank 0)
@@ -311,7 +311,7 @@ pytest 'test_inner.py::test_differs[one]'  # rank 0 had the seed N""",
 
     def test_a_rank_that_never_comes_to_a_meeting(self) -> None:
         self.assertExpectedInline(
-            self.told("test_meets"),
+            self.text_of("test_meets"),
             """\
 rank 0 of 2 failed first, in call
 

@@ -85,7 +85,7 @@ def test_a_made_up_list_stands_for_the_machine(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     "text", ["", "[1]", '{"uuid": 1}', '[{"memory": "1GB"}]', '[{"uuid": "a", "memory": "much"}]']
 )
-def test_a_made_up_list_that_is_none_is_refused(text: str) -> None:
+def test_a_made_up_list_that_is_not_a_list_is_refused(text: str) -> None:
     with pytest.raises(MisuseError, match="EVERYRANK_DEVICES is not a list of GPUs"):
         made_up(text)
 
@@ -99,7 +99,7 @@ def test_an_amount_of_memory(text: object, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["20", "GB", "-1GB", "infGB", "nanGB", 1.5, True, -1, None])
-def test_what_is_no_amount_of_memory(text: object) -> None:
+def test_an_invalid_amount_of_memory_is_refused(text: object) -> None:
     with pytest.raises(ValueError, match=r"not an amount of memory|could not convert"):
         bytes_of(text)
 
@@ -120,7 +120,7 @@ class Card:
 
 @dataclass
 class Library:
-    """The driver's library, as far as it is asked, on cards that are made up. Handles are uuids' numbers."""
+    """A fake of the driver's library, with made-up cards. A handle is the number of a uuid."""
 
     cards: list[Card]
     code: int = 0
@@ -191,7 +191,7 @@ class Library:
         return self._handles[handle.value]
 
 
-def test_the_drivers_library_tells_all_that_a_test_may_need() -> None:
+def test_the_drivers_library_reports_all_that_a_test_may_need() -> None:
     library = Library(
         [
             Card("GPU-a", peers=("GPU-b",)),
@@ -218,8 +218,8 @@ def test_a_library_without_a_driver_knows_nothing() -> None:
     assert nvml.read(Library([Card("GPU-a")], code=9)) is None
 
 
-def test_indices_are_doubtful_where_models_differ() -> None:
-    """CUDA puts the fastest first, the driver goes by the bus."""
+def test_indices_are_ambiguous_if_models_differ() -> None:
+    """CUDA numbers the fastest GPU first, the driver goes by the bus."""
     machine = (Gpu("GPU-a", "L4"), Gpu("GPU-b", "H100"))
     assert devices._numbers_are_ambiguous(machine, "0", "")
     assert not devices._numbers_are_ambiguous(machine, "0", "PCI_BUS_ID")
@@ -228,17 +228,17 @@ def test_indices_are_doubtful_where_models_differ() -> None:
     assert not devices._numbers_are_ambiguous(machine[:1], "0", "")
 
 
-def test_what_torch_tells_keeps_the_callers_names_for_the_gpus() -> None:
-    told = [
+def test_torchs_answer_keeps_the_callers_names_for_the_gpus() -> None:
+    answer = [
         {"uuid": "one", "name": "X", "memory": 5, "capability": [8, 0], "peers": [1]},
         {"uuid": "", "name": "X", "memory": 5, "capability": [8, 0], "peers": []},
     ]
-    first, second = devices.from_torch(told, ["3", "1"])
+    first, second = devices.from_torch(answer, ["3", "1"])
     assert (first.uuid, first.visible_as, first.peers) == ("GPU-one", "3", {"GPU-1"})
     assert (second.uuid, second.visible_as) == ("GPU-1", "1")
 
 
-def test_torch_is_asked_in_an_interpreter_of_its_own() -> None:
+def test_torch_is_asked_in_a_separate_interpreter() -> None:
     """On a machine without a GPU the answer is: none."""
     import torch
 

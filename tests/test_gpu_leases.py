@@ -1,4 +1,4 @@
-"""Leases on GPUs: never shared by accident, all at once, and as long as anything that may touch the GPU lives."""
+"""Leases on GPUs are never shared by accident, are taken all at once, and last as long as any user of the GPU."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def take(where: Path, needs: Needs, machine: tuple[Gpu, ...] = FOUR) -> GpuLease
 
 
 def can_take(where: Path, needs: Needs, machine: tuple[Gpu, ...] = FOUR) -> bool:
-    """Without waiting."""
+    """Return whether a lease can be taken without waiting."""
     taken = leases(where)._try(needs, needs.suitable(machine))
     for file in taken[1] if taken else ():
         file.close()
@@ -66,11 +66,11 @@ def test_a_world_that_needs_no_gpu_gets_none(where: Path) -> None:
     assert leases(where).take(Needs(0, 2), ()) is None
 
 
-def test_one_that_takes_what_there_is_gets_that(where: Path) -> None:
+def test_a_world_that_takes_any_gpus_gets_those_that_exist(where: Path) -> None:
     assert names(take(where, Needs(0, 8))) == ["GPU-0", "GPU-1", "GPU-2", "GPU-3"]
 
 
-def test_a_half_shares_with_halves_and_with_nobody_else(where: Path) -> None:
+def test_a_half_shares_only_with_halves(where: Path) -> None:
     one = FOUR[:1]
     first = take(where, HALF, one)
     assert can_take(where, HALF, one)
@@ -90,8 +90,8 @@ def test_three_thirds_are_one_gpu(where: Path) -> None:
     assert len(held) == 3
 
 
-def test_who_shares_goes_where_others_share(where: Path) -> None:
-    """Whole GPUs stay free for those who need one."""
+def test_a_share_goes_to_a_gpu_that_others_share(where: Path) -> None:
+    """Whole GPUs stay free for tests that need one."""
     alone = take(where, ONE)
     first, second = take(where, HALF), take(where, HALF)
     assert names(alone) == ["GPU-0"]
@@ -138,14 +138,14 @@ def test_a_rank_sees_one_instance_since_cuda_takes_no_more(where: Path) -> None:
 
 
 def _hold(where: Path, needs: Needs, pipe: Connection) -> None:
-    """In another process: take GPUs, say which, hold them until told."""
+    """Take GPUs in another process, report them, and hold them until a message comes."""
     lease = take(where, needs)
     pipe.send(names(lease))
     pipe.recv()
 
 
 def _take_turns(where: Path, needs: Needs, times: int, log: str) -> None:
-    """In another process: note every taking and giving back of each GPU."""
+    """Note in another process when each GPU is taken and released."""
     mine = leases(where)
     fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     for _ in range(times):
@@ -173,7 +173,7 @@ class Holder:
 
 
 def test_crowds_of_every_need_share_nothing_and_all_come_to_an_end(where: Path, tmp_path: Path) -> None:
-    """Two that each held half of what both need would wait for ever."""
+    """Two processes that each held half of what both need would wait for ever."""
     log = tmp_path / "log"
     wants = (TWO, Needs(3, 3), ALL, ONE)
     crowd = [SPAWN.Process(target=_take_turns, args=(where, needs, 25, str(log))) for needs in wants]
@@ -193,7 +193,7 @@ def test_crowds_of_every_need_share_nothing_and_all_come_to_an_end(where: Path, 
 
 
 def test_who_waits_for_other_gpus_is_not_waited_for(where: Path) -> None:
-    """Two runs with different GPUs in CUDA_VISIBLE_DEVICES have nothing to do with each other."""
+    """Two runs with different GPUs in CUDA_VISIBLE_DEVICES do not wait for each other."""
     busy = take(where, ONE, FOUR[:1])
     waiting = threading.Thread(target=lambda: take(where, ONE, FOUR[:1]).close())
     waiting.start()
@@ -220,7 +220,7 @@ def test_a_killed_holder_frees_its_gpus(where: Path) -> None:
 
 
 def test_a_lease_lives_as_long_as_a_process_that_inherited_it(where: Path) -> None:
-    """A rank, or what it forked, may still touch the GPU when the controller has let go."""
+    """A rank, or what it forked, may still use the GPU when the controller has released it."""
     lease = take(where, ONE, FOUR[:1])
     heir = subprocess.Popen(
         [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, pass_fds=lease.fds
@@ -248,14 +248,14 @@ def test_a_warm_world_lets_go_when_somebody_has_waited_long_enough(
     waiting.join()
 
 
-def test_who_waits_long_is_told_for_whom(where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_wait_is_reported_with_the_holders(where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "_PATIENCE", 0.0)
     held = take(where, ALL)
-    told: list[str] = []
+    reported: list[str] = []
     heard = threading.Event()
 
     def hear(text: str) -> None:
-        told.append(text)
+        reported.append(text)
         heard.set()
 
     waiting = threading.Thread(target=lambda: GpuLeases(where, hear).take(TWO, FOUR))
@@ -263,7 +263,7 @@ def test_who_waits_long_is_told_for_whom(where: Path, monkeypatch: pytest.Monkey
     heard.wait()
     held.close()
     waiting.join()
-    assert told == [f"a world waits for 2 of 4 GPUs, which pytest processes {os.getpid()} use"]
+    assert reported == [f"a world waits for 2 of 4 GPUs, which pytest processes {os.getpid()} use"]
 
 
 def test_no_file_is_left_of_what_nobody_holds(where: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the mark world says of GPUs: what it comes to, and what it cannot mean."""
+"""The keywords of the mark world for GPUs: the needs that they state, and the ones that make no sense."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ def test_what_a_mark_needs(says: dict[str, Any], needs: Needs) -> None:
     assert skips.needs(declared(**says), 3) == needs
 
 
-def test_a_class_of_torchs_style_takes_what_there_is() -> None:
+def test_a_class_in_torchs_style_takes_the_gpus_that_exist() -> None:
     assert skips.needs(Declaration(sizes=(4,), gpus_if_any=True), 4) == Needs(0, 4)
 
 
 class TestMisuse(expecttest.TestCase):
-    """Each says what is wrong, and what to write instead."""
+    """Each message states the mistake, and what to write instead."""
 
     def refused(self, size: int = 2, **says: Any) -> str:
         with pytest.raises(MisuseError) as error:
             skips.check(declared(**says), size)
         return textwrap.fill(str(error.value), 100)
 
-    def test_more_than_a_part_and_no_whole_number(self) -> None:
+    def test_a_number_above_1_that_is_not_whole(self) -> None:
         self.assertExpectedInline(
             self.refused(gpus=1.5),
             """\

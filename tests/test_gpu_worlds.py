@@ -1,4 +1,4 @@
-"""Tests that need GPUs, on a machine whose GPUs are made up: what runs, what is skipped, who sees which."""
+"""Tests that need GPUs, on a machine with made-up GPUs: which run, which are skipped, which GPUs ranks see."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ GPUS = json.dumps(
 
 
 def run(project: Project, *arguments: str, **environment: str) -> tuple[Inner, dict[str, list[list[str]]]]:
-    """The run, and what each rank saw: test -> [rank, GPUs, device, pid]."""
+    """Return the run, and what each rank saw: test -> [rank, GPUs, device, pid]."""
     seen = project.folder / "seen"
     seen.write_text("")
     with pytest.MonkeyPatch.context() as patch:
@@ -156,7 +156,7 @@ def test_a_run_that_skipped_nothing_for_that_says_nothing(project: Project) -> N
     assert "everyrank skipped" not in run(project)[0].out
 
 
-# --- a nightly run that must not be green for want of a GPU ----------------------------------------
+# --- a nightly run that must not be green without its GPUs -----------------------------------------
 
 
 def test_what_is_skipped_for_want_of_gpus_fails_where_they_are_required(module_project: Project) -> None:
@@ -175,7 +175,7 @@ def test_what_is_skipped_for_want_of_gpus_fails_where_they_are_required(module_p
 
 
 def test_a_machine_with_fewer_gpus_than_required_is_never_green(project: Project) -> None:
-    """Also where nobody but a skipif of the user's own has noticed."""
+    """The same holds if only the user's own skipif has noticed."""
     project.write("test_inner.py", "def test_x(): ...\n")
     inner, _ = run(project, "--require-gpus=4")
     assert inner.code == 1
@@ -211,7 +211,7 @@ def test_workers_share_no_gpu_and_none_waits_for_ever(project: Project) -> None:
 
 
 def test_a_lease_outlives_a_killed_pytest_as_long_as_its_ranks(project: Project) -> None:
-    """SIGKILL for the controller: its ranks die by themselves, and the GPU is free then, not earlier or never."""
+    """Its ranks die after a SIGKILL of the controller, and the GPU is free then, neither earlier nor never."""
     project.write(
         "test_inner.py",
         """
@@ -241,7 +241,7 @@ def test_a_lease_outlives_a_killed_pytest_as_long_as_its_ranks(project: Project)
 
 
 def test_what_a_rank_left_running_keeps_the_gpus_until_it_is_gone(project: Project) -> None:
-    """A daemon of a rank's: its keeper ends it, and the next world starts only then."""
+    """The keeper ends a daemon of a rank, and the next world starts only then."""
     project.write(
         "test_inner.py",
         """

@@ -1,4 +1,4 @@
-"""The core of what works in forked ranks works in clean interpreters, told in the same words."""
+"""The core of what works in forked ranks works in clean interpreters, with the same messages."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ MIXED = """
     @pytest.mark.filterwarnings("default")
     def test_warning(world):
         import warnings
-        warnings.warn("told by every rank")
+        warnings.warn("warned by every rank")
 
     @pytest.mark.world(2, timeout=5)
     def test_late(world):
@@ -133,7 +133,7 @@ MIXED = """
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Inner, Inner]:
-    """One file under both launchers."""
+    """Run one file under both launchers."""
     ran = []
     for launcher in ("fork", "spawn"):
         project = Project(tmp_path_factory.mktemp(launcher))
@@ -166,17 +166,17 @@ def test_texts(both: tuple[Inner, Inner], name: str) -> None:
     assert forked == spawned
 
 
-def test_output_is_told_with_its_ranks(both: tuple[Inner, Inner]) -> None:
+def test_output_is_shown_with_its_ranks(both: tuple[Inner, Inner]) -> None:
     for inner in both:
         assert inner["test_output"].sections == {"Captured stdout call, all 2 ranks": "on every rank\n"}
 
 
-def test_a_warning_of_all_ranks_is_told_once(both: tuple[Inner, Inner]) -> None:
+def test_a_warning_of_all_ranks_is_reported_once(both: tuple[Inner, Inner]) -> None:
     for inner in both:
-        assert [(one["warning"], one["text"]) for one in inner.warnings] == [("UserWarning", "told by every rank")]
+        assert [(one["warning"], one["text"]) for one in inner.warnings] == [("UserWarning", "warned by every rank")]
 
 
-def test_a_missed_deadline_is_told(both: tuple[Inner, Inner]) -> None:
+def test_a_missed_deadline_is_reported(both: tuple[Inner, Inner]) -> None:
     for inner in both:
         assert "missed its deadline of 5 s (the mark world): rank 1 had not finished" in inner["test_late"].text
 
@@ -192,7 +192,7 @@ def test_seeds_do_not_depend_on_the_launcher(both: tuple[Inner, Inner], generato
 
 
 def test_a_rank_that_is_still_importing_is_not_cut_off_for_another_s_failure(project: Project) -> None:
-    """It waits for nobody, and may come to the same end."""
+    """It waits for no other rank, and may fail in the same way."""
     project.write(
         "conftest.py",
         """
@@ -227,5 +227,5 @@ def test_a_rank_that_is_still_importing_is_not_cut_off_for_another_s_failure(pro
             raise ValueError("everywhere")
         """,
     )
-    told = project.run("--launcher=spawn")["test_fails"]
-    assert told.text.startswith("on ranks 0,1\n"), told.text
+    result = project.run("--launcher=spawn")["test_fails"]
+    assert result.text.startswith("on ranks 0,1\n"), result.text

@@ -1,4 +1,4 @@
-"""The launchers: how ranks come to be, and that a test cannot tell which one it was."""
+"""The launchers: how they start ranks, and that a test sees no difference between them."""
 
 from __future__ import annotations
 
@@ -127,14 +127,14 @@ ZYGOTE = """
 
 
 class Noted:
-    """What the inner tests wrote into a file."""
+    """The facts that the inner tests wrote into a file."""
 
     def __init__(self, inner: Inner) -> None:
         self.inner = inner
         self.lines = [json.loads(line) for line in (inner.folder / "noted.jsonl").read_text().splitlines()]
 
     def __call__(self, test: str, fact: str) -> list[Any]:
-        """A fact as each rank noted it."""
+        """Return a fact as each rank noted it."""
         assert self.inner[test].outcome == "passed", self.inner[test].text
         lines = [line for line in self.lines if line["test"] == test]
         return [line[fact] for line in sorted(lines, key=lambda line: line.get("rank", 0))]
@@ -174,7 +174,7 @@ class TestZygote:
         assert noted("test_warm_one", "pid") == noted("test_warm_two", "pid")
 
     def test_a_fresh_world_has_processes_of_its_own(self, noted: Noted) -> None:
-        """And leaves the warm one to the tests after it."""
+        """It leaves the warm world to later tests."""
         assert not set(noted("test_fresh", "pid")) & set(noted("test_warm_two", "pid"))
         assert noted("test_warm_three", "pid") == noted("test_warm_two", "pid")
 
@@ -190,7 +190,7 @@ def test_a_warm_world_keeps_its_processes_in_clean_interpreters(project: Project
     assert noted("test_warm_one", "pid") == noted("test_warm_two", "pid")
 
 
-# --- where a fork is unsafe --------------------------------------------------------------------------
+# --- when a fork is unsafe ---------------------------------------------------------------------------
 
 LINEAGE = """
     import os
@@ -215,7 +215,7 @@ UNSAFE = {
 
 @pytest.mark.parametrize("deed", UNSAFE, ids=UNSAFE.values())
 def test_where_a_fork_is_unsafe_worlds_are_spawned_and_the_report_says_why(project: Project, deed: str) -> None:
-    """Also where warnings are errors: this one is for a person to read, and no reason to end the run."""
+    """The same holds if warnings are errors: this warning is for a person, and must not end the run."""
     project.write("conftest.py", CONFTEST)
     project.write("test_lineage.py", f"import os, sys\n{deed}\n" + LINEAGE.replace("\n    ", "\n"))
     noted = Noted(project.run("test_lineage.py", "-W", "error"))

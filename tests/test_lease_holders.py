@@ -1,4 +1,4 @@
-"""Whoever waits for places says who holds them, at the terminal and in the report, and believes no dead holder."""
+"""A waiting test reports who holds the slots, at the terminal and in the report. Dead holders do not count."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Waiting:
-    """A world that waits for places, on a thread; and what it says."""
+    """Let a world wait for slots on a thread, and return its report."""
 
     def __init__(self, where: Path, run: int) -> None:
         self.said: list[str] = []
@@ -56,7 +56,7 @@ class Waiting:
 
 @pytest.fixture
 def locked(tmp_path: Path) -> Iterator[list[int]]:
-    """All places, locked, with nothing in them."""
+    """Lock all slots, and write nothing into their files."""
     fds = [os.open(tmp_path / f"cpu-{number}", os.O_RDWR | os.O_CREAT, 0o600) for number in range(PLACES)]
     for fd in fds:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -102,7 +102,7 @@ def test_what_is_free_is_not_counted(tmp_path: Path, locked: list[int]) -> None:
 
 
 def test_the_note_of_a_dead_holder_is_not_believed(tmp_path: Path, locked: list[int]) -> None:
-    """Its place went to somebody who has not written yet."""
+    """Another process took its slot, and has not written yet."""
     dead = subprocess.Popen([sys.executable, "-c", ""])
     born = holders._born(dead.pid)
     dead.wait()

@@ -1,4 +1,4 @@
-"""Leases: worlds of all pytest processes on one machine share its slots, and a dead holder keeps none."""
+"""Leases: the worlds of all pytest processes share the slots of one machine, and a dead holder keeps none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 def _hold(where: Path, slots: int, ranks: int, pipe: Connection) -> None:
-    """In another process: take slots, say so, and give them back when told."""
+    """Take slots in another process, report it, and release them when a message comes."""
     with Leases(slots, where).held(ranks):
         pipe.send("held")
         pipe.recv()
@@ -27,7 +27,7 @@ def _hold(where: Path, slots: int, ranks: int, pipe: Connection) -> None:
 
 
 def _take_turns(where: Path, slots: int, ranks: int, times: int, log: str) -> None:
-    """In another process: note every taking and giving back, in one shared file."""
+    """Note in another process when slots are taken and released, in one shared file."""
     mine = Leases(slots, where)
     for _ in range(times):
         with mine.held(ranks):
@@ -42,7 +42,7 @@ def _note(log: str, line: str) -> None:
 
 
 class Holder:
-    """A process that holds slots until it is told, or killed."""
+    """Start a process that holds slots until a message comes, or until it is killed."""
 
     def __init__(self, where: Path, slots: int, ranks: int) -> None:
         self.pipe, theirs = SPAWN.Pipe()
@@ -63,7 +63,7 @@ class Holder:
 
 
 def _free(where: Path, slots: int) -> int:
-    """How many slots nobody holds."""
+    """Return how many slots are free."""
     found = 0
     for number in range(slots):
         fd = os.open(where / f"cpu-{number}", os.O_RDWR | os.O_CREAT, 0o600)
@@ -96,7 +96,7 @@ def test_slots_are_given_back_when_the_world_fails(tmp_path: Path) -> None:
 
 
 def test_no_file_is_left_of_slots_that_nobody_holds(tmp_path: Path) -> None:
-    """Another run's files stay; what is removed under somebody's hands is made again."""
+    """Files of another run stay; a file that is removed while it is opened is made again."""
     where = tmp_path / "leases"
     mine, yours = Leases(3, where), Leases(3, where)
     with mine.held(1), yours.held(1):
@@ -131,7 +131,7 @@ def test_slots_held_elsewhere_are_waited_for(tmp_path: Path) -> None:
 
 
 def _until_somebody_waits(where: Path) -> None:
-    """Whoever waits for slots stands in the turnstile."""
+    """Return once another process waits for slots, and so holds the turnstile."""
     fd = os.open(where / "turnstile", os.O_RDWR | os.O_CREAT, 0o600)
     while leases._try(fd):
         leases.fcntl.flock(fd, leases.fcntl.LOCK_UN)
@@ -156,7 +156,7 @@ def test_two_processes_never_hold_more_than_the_capacity(tmp_path: Path) -> None
 
 
 def test_two_that_each_want_all_slots_take_turns(tmp_path: Path) -> None:
-    """Each would hold half of them for ever, if slots were taken without a turnstile."""
+    """Without a turnstile, each would hold half of the slots for ever."""
     where, log = tmp_path / "leases", tmp_path / "log"
     pair = [SPAWN.Process(target=_take_turns, args=(where, 8, 8, 100, str(log))) for _ in range(2)]
     for one in pair:

@@ -1,4 +1,4 @@
-"""Order in the house: whatever ends a run, no process and no folder of it is left."""
+"""However a run ends, no process and no folder of it is left."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ LAUNCHERS = ["fork", "spawn"]
 
 
 class HeldUp:
-    """An inner run whose ranks, with children in sessions of their own, wait for ever."""
+    """An inner run whose ranks wait for ever, and have children in separate sessions."""
 
     def __init__(self, project: Project, *arguments: str) -> None:
         self.project = project
@@ -78,11 +78,11 @@ class HeldUp:
 
     @property
     def controller(self) -> int:
-        """The pytest process that the world belongs to; under xdist a worker."""
+        """Return the pytest process that owns the world; under xdist, a worker."""
         return int(Path(f"/proc/{self.keeper}/stat").read_text().rpartition(")")[2].split()[1])
 
     def end(self, number: int) -> str:
-        """Send pytest a signal, and hand back what it printed."""
+        """Send pytest a signal, and return what it printed."""
         self.process.send_signal(number)
         out, _ = self.process.communicate(timeout=120)
         self.project.assert_nothing_left()
@@ -201,10 +201,10 @@ def keeper_killed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempP
 
 
 def test_a_killed_zygote_fails_the_running_test_by_name(keeper_killed: Inner) -> None:
-    told = keeper_killed["test_held_up"]
-    assert told.outcome == "failed"
-    assert "was killed by SIGKILL, and all ranks with it" in told.text
-    assert "the zygote" in told.text or "the keeper of the ranks" in told.text
+    result = keeper_killed["test_held_up"]
+    assert result.outcome == "failed"
+    assert "was killed by SIGKILL, and all ranks with it" in result.text
+    assert "the zygote" in result.text or "the keeper of the ranks" in result.text
 
 
 def test_after_a_killed_zygote_tests_run_on_spawned_worlds(keeper_killed: Inner) -> None:

@@ -1,4 +1,4 @@
-"""Whose file a frame is in, and how it is shown; whichever way the path leads there."""
+"""To whom a source file belongs, and how its path is shown, whichever links the path takes."""
 
 from __future__ import annotations
 

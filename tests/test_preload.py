@@ -1,4 +1,4 @@
-"""What ranks import becomes known to the zygote, which imports it before it forks further ranks."""
+"""The zygote imports what ranks imported, before it forks further ranks."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ SOURCE = """
 
 
 class InstalledProject(Project):
-    """A project in a virtual environment with made-up packages in it, beside all that this one has."""
+    """Make a project in a virtual environment with made-up packages, in addition to those of this one."""
 
     def __init__(self, folder: Path, packages: dict[str, str]) -> None:
         super().__init__(folder)
@@ -117,7 +117,7 @@ class InstalledProject(Project):
 
 
 def write_package(folder: Path, body: str) -> None:
-    """A package that brings some modules along. ``again()`` is true once two ranks have imported it."""
+    """Return a package with some modules. Its ``again()`` is true once two ranks have imported it."""
     folder.mkdir()
     for number in range(_BROUGHT):
         (folder / f"part{number}.py").write_text("")
@@ -153,9 +153,9 @@ def inner(project: InstalledProject) -> Inner:
 def test_what_ranks_imported_is_there_when_the_next_are_forked(inner: Inner) -> None:
     assert inner["test_imports_all"].outcome == "passed", inner.out
     assert inner["test_afterwards"].outcome == "passed", inner.out
-    told = inner["test_afterwards"].properties
-    assert "calm" in told["known"]
-    assert told["pid"] == told["zygote"]
+    noted = inner["test_afterwards"].properties
+    assert "calm" in noted["known"]
+    assert noted["pid"] == noted["zygote"]
 
 
 @pytest.mark.parametrize("package", sorted(PACKAGES.keys() - SAFE))
@@ -218,7 +218,9 @@ def test_a_zygote_does_not_outlive_the_one_that_it_came_from(tmp_path_factory: p
     assert "further worlds are spawned" in inner.out
 
 
-def test_a_world_that_a_dying_zygote_was_told_to_start_is_started(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_world_that_a_dying_zygote_was_ordered_to_start_is_started(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     project = InstalledProject(tmp_path_factory.mktemp("project"), {"calm": ""})
     project.write("test_inner.py", STOPPED)
     inner = project.run()

@@ -1,4 +1,4 @@
-"""A green run is quiet: what was declared or expected is not told, and what is alike is told once."""
+"""A green run is quiet: it does not print what was declared or expected, and prints equal texts once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_what_chance_chose_is_no_difference(text: str, alike: str) -> None:
         "step 40000: loss ('a', 40000)",
     ],
 )
-def test_what_a_person_chose_is_told_as_it_is(text: str) -> None:
+def test_a_text_that_a_person_chose_is_printed_unchanged(text: str) -> None:
     assert folded(text) == text
 
 
@@ -135,8 +135,10 @@ _SUBJECTS = """
 """
 
 
-@pytest.mark.parametrize("options", [(), ("-p", "no:warnings", "--strict-markers")], ids=["told", "untold"])
-def test_what_a_subject_declares_to_warn_of_is_not_told_and_fails_nothing(
+@pytest.mark.parametrize(
+    "options", [(), ("-p", "no:warnings", "--strict-markers")], ids=["with warnings", "without warnings"]
+)
+def test_declared_warnings_of_a_subject_are_not_printed_and_fail_nothing(
     project: Project, options: tuple[str, ...]
 ) -> None:
     project.write("test_inner.py", _SUBJECTS)

@@ -1,4 +1,4 @@
-"""The line that is said to repeat a failure does, wherever the run was started and however its tests were named."""
+"""The line "to repeat" repeats the failure, wherever the run was started and however its tests were named."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAILS = """
 
 
 def _repeats(project: Project, folder: str, *arguments: str) -> None:
-    """Run there, then run what it says there: the failure alone."""
+    """Run pytest in a folder, then run the printed line there: it must repeat the failure alone."""
     where = project.folder / folder
 
     def run(command: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""The roll call: reading stacks, grouping ranks, telling it; all on made-up stacks."""
+"""The roll call: read stacks, group ranks and render the groups, all on made-up stacks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def folded(*stances: Stance) -> list[str]:
     return rollcall.folded(stances, by_evidence(*stances))
 
 
-def told(*stances: Stance) -> str:
+def rendered(*stances: Stance) -> str:
     return rollcall.render(list(stances), by_evidence(*stances))
 
 
@@ -96,7 +96,7 @@ def test_a_rank_stands_where_the_users_code_called(stance: Stance, doing: str) -
     assert stance.doing == doing
 
 
-def test_a_stack_without_code_of_the_user_is_told_by_its_innermost_frame() -> None:
+def test_a_stack_without_the_users_code_is_described_by_its_innermost_frame() -> None:
     assert Stance(0, (PYTEST,)).doing == "waiting in pytest_pyfunc_call at _pytest/python.py:166"
 
 
@@ -131,11 +131,11 @@ def test_ranks_that_called_from_different_lines_are_different_groups() -> None:
     assert len(rollcall.groups([Stance(0, REDUCES), Stance(1, elsewhere)], Blame())) == 2
 
 
-# --- telling ---------------------------------------------------------------------------------------------
+# --- rendering -------------------------------------------------------------------------------------------
 
 
 def test_each_group_shows_one_stack_down_to_the_test() -> None:
-    assert told(Stance(0, REDUCES), Stance(1, LOOPS), Stance(2, REDUCES)).splitlines() == [
+    assert rendered(Stance(0, REDUCES), Stance(1, LOOPS), Stance(2, REDUCES)).splitlines() == [
         "rank 1 is in step at test_x.py:7",
         "ranks 0,2 are waiting in all_reduce at test_x.py:40",
         "",
@@ -150,24 +150,24 @@ def test_each_group_shows_one_stack_down_to_the_test() -> None:
     ]
 
 
-def test_other_threads_in_the_users_code_are_told_by_place() -> None:
-    """A rank that waits for an RPC waits for what a thread of another does."""
+def test_other_threads_in_the_users_code_are_listed_by_location() -> None:
+    """A rank that waits for an RPC waits for a thread of another rank."""
     serves = (Frame(TORCH, 3, "wait"), Frame(HERE, 5, "serve"))
     stances = [
         Stance(0, REDUCES, beside=(serves, serves)),
         Stance(1, LOOPS),
         Stance(2, REDUCES, beside=(serves, (Frame(HERE, 9, "once"),))),
     ]
-    lines = told(*stances).splitlines()
+    lines = rendered(*stances).splitlines()
     assert [line for line in lines if "thread" in line] == [
         "  3 other threads of ranks 0,2 are waiting in wait at test_x.py:5",
         "  another thread of rank 2 is in once at test_x.py:9",
     ]
 
 
-def test_c_frames_are_told_once_a_group() -> None:
+def test_c_frames_are_shown_once_for_each_group() -> None:
     stances = [Stance(0, REDUCES), Stance(1, REDUCES, native=("epoll_wait in libc.so.6", "wait at pair.cc:3"))]
-    assert told(*stances).splitlines()[-3:] == [
+    assert rendered(*stances).splitlines()[-3:] == [
         "  native frames of rank 1:",
         "    epoll_wait in libc.so.6",
         "    wait at pair.cc:3",
@@ -176,8 +176,8 @@ def test_c_frames_are_told_once_a_group() -> None:
 
 def test_without_a_reader_of_c_frames_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollcall, "native_reader", lambda: "")
-    assert told(Stance(0, REDUCES)).endswith("(native frames: install everyrank[native])")
-    assert "install" not in told(Stance(0, LOOPS))
+    assert rendered(Stance(0, REDUCES)).endswith("(native frames: install everyrank[native])")
+    assert "install" not in rendered(Stance(0, LOOPS))
     assert "install" not in rollcall.render([Stance(0, REDUCES)], rollcall.Blame(), cause_is_known=True)
 
 
@@ -186,7 +186,7 @@ def test_an_empty_roll_call_says_so() -> None:
 
 
 def test_a_deep_stack_without_code_of_the_user_is_bounded() -> None:
-    text = told(Stance(0, (PYTEST,) * 500))
+    text = rendered(Stance(0, (PYTEST,) * 500))
     assert len(text.splitlines()) < 30
 
 
@@ -203,23 +203,23 @@ def test_the_cause_begins_with_the_rank_to_blame() -> None:
 
 
 def test_a_rank_that_ended_its_test_is_the_cause() -> None:
-    told = cause(Stance(0, REDUCES), blamed=Blame((1,), ENDED))
-    assert told == "rank 1 ended its test; rank 0 waits in all_reduce at test_x.py:40"
+    text = cause(Stance(0, REDUCES), blamed=Blame((1,), ENDED))
+    assert text == "rank 1 ended its test; rank 0 waits in all_reduce at test_x.py:40"
 
 
 @pytest.mark.parametrize(
-    ("stance", "told"),
+    ("stance", "sentence"),
     [
         (Stance(0, LOOPS, state="stopped"), "rank 0 is in step at test_x.py:7, stopped"),
         (Stance(0, ()), "rank 0 is not answering (no stack available)"),
     ],
 )
-def test_a_rank_of_which_little_is_known_is_the_cause(stance: Stance, told: str) -> None:
-    assert cause(stance) == told
+def test_a_rank_with_little_evidence_is_the_cause(stance: Stance, sentence: str) -> None:
+    assert cause(stance) == sentence
 
 
 def test_of_many_groups_the_cause_names_a_few_and_counts_the_rest() -> None:
-    """One line of a summary, also where each of 32 ranks is at a line of its own."""
+    """It is one line of a summary, even if each of 32 ranks is at another line."""
     apart = [Stance(rank, (Frame(HERE, rank, "step"), PYTEST)) for rank in range(32)]
     assert cause(*apart) == (
         "rank 0 is in step at test_x.py:0; rank 1 is in step at test_x.py:1; rank 2 is in step at test_x.py:2; "
@@ -261,11 +261,11 @@ def test_c_frames_are_the_main_threads_innermost_first() -> None:
         ("Traceback:\nOperation not permitted\n", "(not known: Operation not permitted)"),
     ],
 )
-def test_where_c_frames_cannot_be_had_the_reason_is_told(text: str, why: str) -> None:
+def test_without_c_frames_the_reason_is_shown(text: str, why: str) -> None:
     assert rollcall.native_frames(text, 42) == (why,)
 
 
-def test_a_fatal_error_is_told_without_the_frames_of_pytest() -> None:
+def test_a_fatal_error_is_shown_without_the_frames_of_pytest() -> None:
     text = f"""\
 Fatal Python error: Segmentation fault
 
@@ -283,7 +283,7 @@ Extension modules: numpy, torch (total: 2)
     ]
 
 
-def test_a_fatal_error_is_told_without_the_threads_of_this_harness() -> None:
+def test_a_fatal_error_is_shown_without_the_threads_of_this_harness() -> None:
     text = f"""\
 Fatal Python error: Segmentation fault
 

@@ -1,4 +1,4 @@
-"""Tests that are skipped around their ranks: by their marks, for want of something, by a condition."""
+"""Tests that are skipped before they get ranks: by their marks, for lack of something, by a condition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.inner import Inner, Project
 
 
 class TestSkips:
-    """What is skipped by its marks never starts a world."""
+    """A test that its marks skip never starts a world."""
 
     @pytest.fixture(scope="module")
     @staticmethod
@@ -57,7 +57,7 @@ class TestSkips:
             ("TestClass::test_method", "whole class"),
         ],
     )
-    def test_the_reason_is_told(self, ran: tuple[Project, Inner], name: str, reason: str) -> None:
+    def test_the_reason_is_reported(self, ran: tuple[Project, Inner], name: str, reason: str) -> None:
         assert ran[1][name].outcome == "skipped"
         assert f"Skipped: {reason}" in ran[1][name].text
 
@@ -66,7 +66,7 @@ class TestSkips:
 
 
 class TestNeeds:
-    """What this machine cannot give is a skip with the reason in words; conditions are asked of the ranks."""
+    """A test that needs what the machine lacks is skipped with the reason; ranks evaluate conditions."""
 
     @pytest.fixture(scope="module")
     @staticmethod
@@ -108,7 +108,7 @@ class TestNeeds:
             ("test_condition_in_a_string", "condition: sys.platform != 'plan9'"),
         ],
     )
-    def test_the_reason_is_told(self, inner: Inner, name: str, reason: str) -> None:
+    def test_the_reason_is_reported(self, inner: Inner, name: str, reason: str) -> None:
         assert inner[name].outcome == "skipped", inner[name].text
         assert reason in inner[name].text
 

@@ -1,4 +1,4 @@
-"""The first slice: a world comes up, reduces, and is judged."""
+"""The smallest run: a world starts, reduces, and is judged."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def test_a_test_passes_on_all_ranks(inner: Inner) -> None:
 
 
 def test_a_failure_on_one_rank_fails_the_test(inner: Inner) -> None:
-    told = inner["test_one_rank_fails"]
-    assert told.outcome == "failed"
-    assert "rank 1 of 3 failed first, in call" in told.text
-    assert "ranks 0,2: waiting in barrier at test_inner.py" in told.text
+    result = inner["test_one_rank_fails"]
+    assert result.outcome == "failed"
+    assert "rank 1 of 3 failed first, in call" in result.text
+    assert "ranks 0,2: waiting in barrier at test_inner.py" in result.text
 
 
 def test_the_run_is_red(inner: Inner) -> None:

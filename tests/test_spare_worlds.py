@@ -1,4 +1,4 @@
-"""The ranks of the next test are forked while this one runs, if it will want new processes."""
+"""The ranks of the next test are forked while this one runs, if the next needs new processes."""
 
 from __future__ import annotations
 

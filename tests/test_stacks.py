@@ -1,4 +1,4 @@
-"""``everyrank stacks PID``: what the ranks of a running test are doing, asked from outside."""
+"""``everyrank stacks PID`` shows from outside what the ranks of a running test are doing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 
 
-def tell(name):
+def notify(name):
     with open(os.environ["EVERYRANK_TEST_FIFO"], "w") as fifo:
         fifo.write(f"{name} {os.getpid()}\\n")
 
@@ -29,7 +29,7 @@ def tell(name):
 def test_waits(process_group, world):
     world.barrier()
     if world.rank == 1:
-        tell("rank-1")
+        notify("rank-1")
         open(os.environ["EVERYRANK_TEST_GO"]).read()  # alone
     dist.all_reduce(torch.ones(1))  # together
 
@@ -40,7 +40,7 @@ def test_is_kept(world):
 
 
 def test_single():
-    tell("controller")
+    notify("controller")
     open(os.environ["EVERYRANK_TEST_GO"]).read()
 """
 
@@ -60,11 +60,11 @@ def stacks(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 @dataclass
 class Running:
-    """A run that stands still until it is told to go on."""
+    """A run that stands still until the test lets it continue."""
 
     project: Project
     process: Any
-    told: tuple[str, int]  # who said so, and its pid
+    notice: tuple[str, int]  # the process that stands still, and its pid
 
     def end(self) -> Any:
         with open(self.project.folder / "go", "w"):
@@ -75,17 +75,17 @@ class Running:
 @pytest.fixture
 def standing(project: Project) -> Iterator[Any]:
     project.write("test_inner.py", TESTS)
-    os.mkfifo(project.folder / "told")
+    os.mkfifo(project.folder / "notice")
     os.mkfifo(project.folder / "go")
     runs = []
 
     def start(*arguments: str) -> Running:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("EVERYRANK_TEST_FIFO", str(project.folder / "told"))
+            patch.setenv("EVERYRANK_TEST_FIFO", str(project.folder / "notice"))
             patch.setenv("EVERYRANK_TEST_GO", str(project.folder / "go"))
             process = project.start(*arguments)
         runs.append(process)
-        with open(project.folder / "told") as fifo:
+        with open(project.folder / "notice") as fifo:
             who, pid = fifo.readline().split()
         return Running(project, process, (who, int(pid)))
 
@@ -97,7 +97,7 @@ def standing(project: Project) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("how", [[], ["--launcher=spawn"], ["-n", "1"]], ids=" ".join)
-def test_a_pytest_process_tells_where_its_ranks_are(standing: Any, how: list[str]) -> None:
+def test_stacks_of_a_pytest_process_shows_all_its_ranks(standing: Any, how: list[str]) -> None:
     run = standing("-k", "waits", *how)
     done = stacks(run.process.pid)
     assert done.returncode == 0, done.stderr
@@ -112,11 +112,11 @@ def test_a_pytest_process_tells_where_its_ranks_are(standing: Any, how: list[str
     assert run.end()["test_waits"].outcome == "passed"
 
 
-def test_a_rank_tells_of_its_own_world(standing: Any) -> None:
-    """And the test goes on as if nobody had asked, however often."""
+def test_stacks_of_a_rank_shows_its_own_world(standing: Any) -> None:
+    """The test continues unharmed, however often it is asked."""
     run = standing("-k", "kept or waits", "-p", "no:randomly")
     for _ in range(3):
-        done = stacks(run.told[1])
+        done = stacks(run.notice[1])
         assert done.stdout.count("world of") == 1
         assert "rank 1 is in test_waits" in done.stdout
     inner = run.end()
@@ -124,7 +124,7 @@ def test_a_rank_tells_of_its_own_world(standing: Any) -> None:
     assert inner.warnings == []
 
 
-def test_worlds_that_are_kept_for_a_further_test_are_told_in_one_line(standing: Any) -> None:
+def test_worlds_that_are_kept_for_another_test_are_shown_in_one_line(standing: Any) -> None:
     run = standing("-k", "kept or single")
     assert stacks(run.process.pid).stdout == (
         f"world of 2 ranks, pytest process {run.process.pid}: idle, kept for another test\n"
@@ -140,15 +140,15 @@ def test_c_frames_where_they_are_asked_for(standing: Any) -> None:
     assert run.end()["test_waits"].outcome == "passed"
 
 
-def test_a_process_without_ranks_is_told_of_in_one_line() -> None:
-    # Not this process: the test before it on this worker may have left a warm world below it.
+def test_a_process_without_ranks_gives_one_line() -> None:
+    # Not this process: an earlier test of this worker may have left a warm world below it.
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as other:
         done = stacks(other.pid)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"everyrank: process {other.pid} is not a rank of everyrank, and has no rank below it\n"
 
 
-def test_a_process_that_is_gone_is_told_of_in_one_line() -> None:
+def test_a_process_that_is_gone_gives_one_line() -> None:
     gone = subprocess.Popen(["true"])
     gone.wait()
     done = stacks(gone.pid)

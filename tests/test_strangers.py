@@ -1,4 +1,4 @@
-"""Subjects that nobody here wrote, and that do all that a contract asks for and nothing else, come out green."""
+"""Subjects from elsewhere that do all that a contract asks for, and nothing else, are green."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def servers(module_project: Project) -> Inner:
 
 
 def _ends(inner: Inner, test: str) -> dict[str, str]:
-    """The outcome of each case, by its short id."""
+    """Return the outcome of each case, by its short id."""
     return {
         result.properties["case"].partition("/")[2]: result.properties["outcome"]
         for nodeid, result in inner.tests.items()

@@ -1,4 +1,4 @@
-"""The verdict on worlds that miss their deadline: gone, whatever the ranks do, with a roll call."""
+"""The verdict on worlds that miss their deadline: they end, whatever the ranks do, with a roll call."""
 
 from __future__ import annotations
 
@@ -139,23 +139,23 @@ def worlds(module_project: Project) -> Inner:
     ["test_sleeps", "test_ignores_sigterm", "test_holds_the_gil", "test_stops_itself", "test_loops_for_ever"],
 )
 def test_a_missed_deadline_is_a_failure_that_shows_the_odd_one_first(worlds: Inner, test: str) -> None:
-    told = worlds[test]
-    assert told.outcome == "failed"
-    cause, headline, *_ = told.text.splitlines()
+    result = worlds[test]
+    assert result.outcome == "failed"
+    cause, headline, *_ = result.text.splitlines()
     assert re.fullmatch(
         r"rank 1 (is|waits) in \w+ at \S+(, stopped)?; ranks 0,2 wait in \w+ at \S+ \(deadline 3 s\)", cause
     )
     assert headline == "the world of 3 missed its deadline of 3 s (the mark world): ranks 0-2 had not finished"
-    roll_call = told.text.partition("roll call")[2].splitlines()[1:3]
+    roll_call = result.text.partition("roll call")[2].splitlines()[1:3]
     assert roll_call[0].startswith("rank 1 is ")
     assert roll_call[1].startswith("ranks 0,2 are ")
 
 
 @pytest.mark.parametrize("test", ["test_swallows_every_exception", "test_all_wait", "test_sets_an_alarm_of_its_own"])
-def test_ranks_that_all_hang_are_told_together(worlds: Inner, test: str) -> None:
-    told = worlds[test]
-    assert told.outcome == "failed"
-    roll_call = told.text.partition("roll call")[2].splitlines()[1]
+def test_ranks_that_all_hang_are_listed_together(worlds: Inner, test: str) -> None:
+    result = worlds[test]
+    assert result.outcome == "failed"
+    roll_call = result.text.partition("roll call")[2].splitlines()[1]
     assert roll_call.startswith("ranks 0-2 are ")
 
 
@@ -196,7 +196,7 @@ def test_where_no_rank_can_go_on_nobody_waits_for_the_deadline(worlds: Inner) ->
     )
 
 
-def test_another_thread_in_the_users_code_is_told(worlds: Inner) -> None:
+def test_another_thread_in_the_users_code_is_shown(worlds: Inner) -> None:
     text = worlds["test_all_wait"].text
     assert re.findall(r"another thread of (.*):\d+$", text, re.M) == ["rank 2 is waiting in wait at test_inner.py"]
 
@@ -213,20 +213,20 @@ def test_the_ranks_in_a_collective_are_said_to_wait_in_it(worlds: Inner) -> None
 
 @pytest.mark.parametrize("test", ["test_hangs_in_setup", "test_hangs_in_teardown"])
 def test_only_the_ranks_that_hang_are_late(worlds: Inner, test: str) -> None:
-    told = worlds[test]
-    assert told.outcome == "failed"
-    assert "missed its deadline" in told.text
+    result = worlds[test]
+    assert result.outcome == "failed"
+    assert "missed its deadline" in result.text
     phase = test.rpartition("_")[2]
-    assert f": rank 1 had not finished its {phase}\n" in told.text
-    assert "rank 1 is waiting in wait at test_inner.py" in told.text
-    assert f"hangs_in_{phase} at " in told.text
+    assert f": rank 1 had not finished its {phase}\n" in result.text
+    assert "rank 1 is waiting in wait at test_inner.py" in result.text
+    assert f"hangs_in_{phase} at " in result.text
 
 
 @pytest.mark.parametrize("test", ["test_under_pytest_timeout", "test_under_pytest_timeout_for_the_call_only"])
 def test_pytest_timeout_governs_a_world(worlds: Inner, test: str) -> None:
-    told = worlds[test]
-    assert told.outcome == "failed"
-    assert "missed its deadline of 1 s (pytest-timeout)" in told.text
+    result = worlds[test]
+    assert result.outcome == "failed"
+    assert "missed its deadline of 1 s (pytest-timeout)" in result.text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The verdict on ranks that die or leave: by name of rank and signal, and never green."""
+"""The verdict on ranks that die or leave: it names the rank and the signal, and is never green."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_many_last_words_are_bounded_with_start_and_end_kept(worlds: Inner) -> N
 
 @pytest.mark.parametrize("test", ["test_exit_0", "test_sigkill", "test_segfault"])
 def test_the_ranks_left_behind_are_folded(worlds: Inner, test: str) -> None:
-    """By the time that they are told to say so, they wait still or have noticed."""
+    """When they are asked for their stacks, they still wait or have noticed it."""
     section = re.search(r"-+ the other ranks -+\n(.*?)\n--", worlds[test].text, re.DOTALL)
     assert section is not None
     left_behind = r"ranks? [02,]+: (lost the connection to a peer|waiting in all_reduce) at test_inner.py:16"
@@ -217,10 +217,10 @@ def test_the_ranks_left_behind_are_folded(worlds: Inner, test: str) -> None:
 
 
 def test_a_death_after_a_failure_does_not_hide_it(worlds: Inner) -> None:
-    told = worlds["test_dies_while_another_has_raised"]
-    assert told.outcome == "failed"
-    assert told.text.startswith("rank 0 of 3 failed first, in call")
-    assert "rank 1: left without a record (exit code 1)" in told.text
+    result = worlds["test_dies_while_another_has_raised"]
+    assert result.outcome == "failed"
+    assert result.text.startswith("rank 0 of 3 failed first, in call")
+    assert "rank 1: left without a record (exit code 1)" in result.text
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_death_is_expected_only_where_the_mark_names_it(worlds: Inner, test: s
 
 
 def test_a_death_after_the_last_test_of_a_warm_world_turns_the_run_red(project: Project) -> None:
-    """No test can be told of it any more: the world outlived its last test for one that was then skipped."""
+    """No test can report it any more: the world was kept for a test that was then skipped."""
     project.write(
         "test_inner.py",
         """

@@ -118,10 +118,10 @@ def test_a_skip_on_all_ranks_is_a_skip_with_its_reason(worlds: Inner, test: str,
     ],
 )
 def test_a_skip_on_some_ranks_is_a_failure(worlds: Inner, test: str, line: str) -> None:
-    told = worlds[test]
-    assert told.outcome == "failed"
-    assert "ranks disagree" in told.text
-    assert line in told.text
+    result = worlds[test]
+    assert result.outcome == "failed"
+    assert "ranks disagree" in result.text
+    assert line in result.text
 
 
 # --- xfail -----------------------------------------------------------------------------------------------

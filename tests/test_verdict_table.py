@@ -33,7 +33,7 @@ def record(*phases: Phase, print_: str = "test_x", **more: Any) -> Record:
 
 
 def ran(rank: int, call: Phase | None = None, **more: Any) -> Fate:
-    """A rank that went through all three phases."""
+    """Return the fate of a rank that went through all three phases."""
     return Fate(rank, record(phase("setup"), call or phase(), phase("teardown"), **more))
 
 
@@ -42,7 +42,7 @@ def lost(rank: int, status: int, at: float = 1.0, when: str = "call", **more: An
 
 
 def cut(rank: int, **more: Any) -> Fate:
-    """A rank that waited in all_reduce when it was cut off."""
+    """Return the fate of a rank that waited in all_reduce when it was cut off."""
     stack = (
         Frame("/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce"),
         Frame("/home/me/test_x.py", 12, "t"),
@@ -109,7 +109,7 @@ def test_a_rank_that_does_not_leave_in_order_is_failed(call: Phase) -> None:
     assert one.others == ("rank 1 ended after its record: exit code 3",)
 
 
-def test_a_rank_that_never_finished_is_failed_though_nobody_failed() -> None:
+def test_a_rank_that_never_finished_is_failed_though_no_rank_failed() -> None:
     one = verdict(ran(0), cut(1), cut(2))
     assert said(one) == ("cut", "failed", "call")
     assert one.headline == "ranks 1,2 of 3 never finished"
@@ -137,7 +137,7 @@ def test_of_failures_at_the_same_time_the_lowest_rank_is_the_root() -> None:
     assert verdict(ran(0, failed("KeyError: a")), ran(1, failed("ValueError: b"))).lead == 0
 
 
-def test_the_same_failure_on_all_ranks_is_told_once() -> None:
+def test_the_same_failure_on_all_ranks_is_reported_once() -> None:
     one = verdict(*(ran(rank, failed(at=rank)) for rank in range(4)))
     assert one.headline == "on ranks 0-3"
     assert one.others == ()
@@ -168,20 +168,20 @@ def test_an_echo_alone_is_still_a_failure() -> None:
     assert one.lead == 0
 
 
-def test_an_assertion_is_no_echo_whatever_its_words() -> None:
+def test_an_assertion_is_never_an_echo() -> None:
     one = verdict(
         ran(0, failed("AssertionError: broken pipe", at=1.0)), ran(1, failed("RuntimeError: timed out", at=2.0))
     )
     assert one.lead == 0
 
 
-def test_an_echo_is_told_in_plain_words_among_the_others() -> None:
+def test_an_echo_is_described_in_plain_words_among_the_others() -> None:
     one = verdict(ran(0, failed("ValueError: the cause")), ran(1, failed(ECHO, where="test_x.py:9")))
     assert one.others == ("rank 1: lost the connection to a peer at test_x.py:9",)
 
 
 @pytest.mark.parametrize("when", ["setup", "teardown"])
-def test_what_came_in_no_code_of_the_users_is_told_by_its_phase(when: str) -> None:
+def test_a_failure_outside_of_the_users_code_is_described_by_its_phase(when: str) -> None:
     phases = [phase("setup"), phase("call"), phase("teardown")]
     phases[0 if when == "setup" else 2] = failed(ECHO, when=when, where="")
     one = verdict(lost(0, SIGSEGV), Fate(1, record(*phases)))
@@ -189,7 +189,7 @@ def test_what_came_in_no_code_of_the_users_is_told_by_its_phase(when: str) -> No
 
 
 @pytest.mark.parametrize("when", ["setup", "teardown"])
-def test_a_failure_is_told_in_the_phase_that_it_came_in(when: str) -> None:
+def test_a_failure_is_reported_in_its_phase(when: str) -> None:
     phases = [phase("setup"), phase("call"), phase("teardown")]
     phases[0 if when == "setup" else 2] = failed(when=when)
     one = verdict(ran(0), Fate(1, record(*phases)))
@@ -232,7 +232,7 @@ def test_a_death_names_rank_and_cause(status: int, how: str) -> None:
     assert one.others == (f"ranks 0,2: {WAITING}",)
 
 
-def test_ranks_that_died_alike_are_told_together() -> None:
+def test_ranks_that_died_in_the_same_way_are_listed_together() -> None:
     one = verdict(lost(0, SIGKILL), ran(1), lost(2, SIGKILL, at=2.0))
     assert one.headline == "ranks 0,2 of 3 were killed by SIGKILL in call"
 
@@ -268,7 +268,7 @@ def test_a_lost_launcher_outranks_all() -> None:
 # --- deadlines -------------------------------------------------------------------------------------------
 
 
-def test_a_missed_deadline_names_the_late_and_where_it_came_from() -> None:
+def test_a_missed_deadline_names_the_late_ranks_and_its_source() -> None:
     one = verdict(ran(0), cut(1), cut(2), deadline=2.0, deadline_from="the mark world")
     assert said(one) == ("deadline", "failed", "call")
     assert one.headline == (
@@ -278,7 +278,7 @@ def test_a_missed_deadline_names_the_late_and_where_it_came_from() -> None:
     assert one.others == ("rank 0: passed",)
 
 
-def test_a_world_that_could_not_go_on_says_why() -> None:
+def test_a_deadlocked_world_has_its_cause() -> None:
     one = verdict(cut(0), ran(1), deadlock="rank 1 ended its test without reaching this all_reduce (test_x.py:12)")
     assert said(one) == ("deadlock", "failed", "call")
     assert one.headline == (
@@ -288,12 +288,12 @@ def test_a_world_that_could_not_go_on_says_why() -> None:
     assert one.others == ("rank 1: passed",)
 
 
-def test_a_failure_in_a_world_that_could_not_go_on_is_the_root() -> None:
+def test_a_failure_in_a_deadlocked_world_is_the_root() -> None:
     bad = Fate(1, record(phase("setup"), phase(), failed(when="teardown")))
     assert said(verdict(cut(0), bad, deadlock="they wait")) == ("failed", "failed", "teardown")
 
 
-def test_an_expected_failure_does_not_cover_a_world_that_could_not_go_on() -> None:
+def test_an_expected_failure_does_not_cover_a_deadlock() -> None:
     assert verdict(ran(0, phase("call", "xfailed")), cut(1), deadlock="they wait").outcome == "failed"
 
 
@@ -318,7 +318,7 @@ def test_a_skip_on_all_ranks_is_skipped_in_its_phase(when: str) -> None:
     assert said(one) == ("all skipped", "skipped", when)
 
 
-def test_a_skip_on_some_ranks_is_failed_and_says_who_and_why() -> None:
+def test_a_skip_on_some_ranks_is_failed_with_ranks_and_reason() -> None:
     one = verdict(ran(0), ran(1, skip("no room")), cut(2), ran(3, skip("no data")))
     assert said(one) == ("some skipped", "failed", "call")
     assert one.headline == "ranks disagree: only some of them skipped"
@@ -338,7 +338,7 @@ def test_a_skip_beside_an_expected_failure_is_a_disagreement() -> None:
     assert verdict(ran(0, skip()), ran(1, phase("call", "xfailed"))).rule == "some skipped"
 
 
-def test_a_failed_teardown_after_skips_is_told_in_the_teardown() -> None:
+def test_a_failed_teardown_after_skips_is_reported_in_the_teardown() -> None:
     one = verdict(ran(0, skip()), Fate(1, record(phase("setup"), skip(), failed(when="teardown"))))
     assert said(one) == ("failed", "failed", "teardown")
 

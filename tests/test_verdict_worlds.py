@@ -1,4 +1,4 @@
-"""The verdict's truth table as worlds that really do it: exceptions, fixtures, odd texts."""
+"""The verdict's truth table on real worlds: exceptions, fixtures, odd texts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ SOURCE = """
     def test_call_and_teardown_fail(breaks_in_teardown, world):
         assert world.rank == 1, "no call on this rank"
 
-    # --- exceptions and texts that are hard to carry
+    # --- exceptions and texts that are hard to transmit
 
     class NotPicklable(Exception):
         def __init__(self, text):
@@ -159,66 +159,66 @@ def worlds(module_project: Project) -> Inner:
 # --- exceptions ------------------------------------------------------------------------------------------
 
 
-def test_the_rank_that_raised_is_told_and_the_waiting_ones_folded(worlds: Inner) -> None:
-    told = worlds["test_one_raises_while_others_reduce"]
-    assert told.outcome == "failed"
-    assert told.text.startswith("rank 1 of 4 failed first, in call")
-    assert "RuntimeError: out of luck" in told.text
-    assert "ranks 0,2,3: waiting in all_reduce at test_inner.py:14" in told.text
+def test_the_rank_that_raised_is_shown_and_the_waiting_ranks_are_folded(worlds: Inner) -> None:
+    result = worlds["test_one_raises_while_others_reduce"]
+    assert result.outcome == "failed"
+    assert result.text.startswith("rank 1 of 4 failed first, in call")
+    assert "RuntimeError: out of luck" in result.text
+    assert "ranks 0,2,3: waiting in all_reduce at test_inner.py:14" in result.text
 
 
-def test_the_same_exception_on_all_ranks_is_told_once(worlds: Inner) -> None:
-    told = worlds["test_all_raise_the_same"]
-    assert told.outcome == "failed"
-    assert told.text.startswith("on ranks 0-3\n")
-    assert told.text.count("RuntimeError: wrong everywhere") == 1
-    assert "the other ranks" not in told.text
+def test_the_same_exception_on_all_ranks_is_reported_once(worlds: Inner) -> None:
+    result = worlds["test_all_raise_the_same"]
+    assert result.outcome == "failed"
+    assert result.text.startswith("on ranks 0-3\n")
+    assert result.text.count("RuntimeError: wrong everywhere") == 1
+    assert "the other ranks" not in result.text
 
 
-def test_different_assertions_are_told_as_root_and_others(worlds: Inner) -> None:
-    told = worlds["test_each_asserts_something_else"]
-    assert told.outcome == "failed"
-    assert "assert 0 == (100 + 0)" in told.text
-    assert "assert 1 == (100 + 1)" in told.text
+def test_different_assertions_are_reported_as_root_and_others(worlds: Inner) -> None:
+    result = worlds["test_each_asserts_something_else"]
+    assert result.outcome == "failed"
+    assert "assert 0 == (100 + 0)" in result.text
+    assert "assert 1 == (100 + 1)" in result.text
 
 
 def test_sys_exit_is_a_failure_even_with_0(worlds: Inner) -> None:
-    told = worlds["test_sys_exit_0"]
-    assert told.outcome == "failed"
-    assert "SystemExit: 0" in told.text
+    result = worlds["test_sys_exit_0"]
+    assert result.outcome == "failed"
+    assert "SystemExit: 0" in result.text
 
 
 def test_pytest_fail_on_one_rank_fails_the_test(worlds: Inner) -> None:
-    told = worlds["test_pytest_fail"]
-    assert told.outcome == "failed"
-    assert "Failed: by hand" in told.text
+    result = worlds["test_pytest_fail"]
+    assert result.outcome == "failed"
+    assert "Failed: by hand" in result.text
 
 
 # --- fixtures --------------------------------------------------------------------------------------------
 
 
 def test_a_fixture_that_fails_in_setup_on_one_rank_is_an_error(worlds: Inner) -> None:
-    told = worlds["test_setup_error"]
-    assert told.outcome == "error"
-    assert "rank 1 of 2 failed first, in setup" in told.text
-    assert "no setup on this rank" in told.text
+    result = worlds["test_setup_error"]
+    assert result.outcome == "error"
+    assert "rank 1 of 2 failed first, in setup" in result.text
+    assert "no setup on this rank" in result.text
 
 
 def test_a_fixture_that_fails_in_teardown_on_one_rank_is_an_error(worlds: Inner) -> None:
-    told = worlds["test_teardown_error"]
-    assert told.outcome == "error"
-    assert "rank 1 of 2 failed first, in teardown" in told.text
-    assert "no teardown on this rank" in told.text
+    result = worlds["test_teardown_error"]
+    assert result.outcome == "error"
+    assert "rank 1 of 2 failed first, in teardown" in result.text
+    assert "no teardown on this rank" in result.text
 
 
-def test_a_failed_call_and_a_failed_teardown_are_both_told(worlds: Inner) -> None:
-    told = worlds["test_call_and_teardown_fail"]
-    assert [report["outcome"] for report in told.reports] == ["passed", "failed", "failed"]
-    assert "no call on this rank" in told.reports[1]["text"]
-    assert "no teardown on this rank" in told.reports[2]["text"]
+def test_a_failed_call_and_a_failed_teardown_are_both_reported(worlds: Inner) -> None:
+    result = worlds["test_call_and_teardown_fail"]
+    assert [report["outcome"] for report in result.reports] == ["passed", "failed", "failed"]
+    assert "no call on this rank" in result.reports[1]["text"]
+    assert "no teardown on this rank" in result.reports[2]["text"]
 
 
-# --- texts that are hard to carry --------------------------------------------------------------------------
+# --- texts that are hard to transmit-----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -231,14 +231,14 @@ def test_a_failed_call_and_a_failed_teardown_are_both_told(worlds: Inner) -> Non
     ],
 )
 def test_an_exception_travels_as_text(worlds: Inner, test: str, text: str) -> None:
-    told = worlds[test]
-    assert told.outcome == "failed"
-    assert told.text.startswith("on ranks 0,1\n")
-    assert text in told.text
+    result = worlds[test]
+    assert result.outcome == "failed"
+    assert result.text.startswith("on ranks 0,1\n")
+    assert text in result.text
 
 
 @pytest.mark.skipif("sys.version_info < (3, 11)", reason="needs exception groups")
-def test_an_exception_group_is_told_whole(worlds: Inner) -> None:
+def test_an_exception_group_is_shown_whole(worlds: Inner) -> None:
     text = worlds["test_exception_group"].text
     assert "ValueError: one" in text
     assert "KeyError: 'two'" in text
@@ -252,8 +252,8 @@ def test_a_long_text_is_bounded(worlds: Inner) -> None:
 
 @pytest.mark.parametrize("test", ["test_100_mb_of_output", "test_100_mb_written_past_python"])
 def test_output_is_bounded_with_start_and_end_kept(worlds: Inner, test: str) -> None:
-    told = worlds[test]
-    (output,) = (content for name, content in told.sections.items() if name.startswith("Captured stdout call"))
+    result = worlds[test]
+    (output,) = (content for name, content in result.sections.items() if name.startswith("Captured stdout call"))
     assert output.startswith("the first line")
     assert output.rstrip().endswith("the last line")
     assert "everyrank left out" in output
@@ -264,11 +264,11 @@ def test_output_is_bounded_with_start_and_end_kept(worlds: Inner, test: str) -> 
 
 
 def test_a_keyboard_interrupt_in_a_rank_is_its_failure(worlds: Inner) -> None:
-    told = worlds["test_keyboard_interrupt"]
-    assert told.outcome == "failed"
-    assert ">           raise KeyboardInterrupt" in told.text
-    assert "pluggy" not in told.text
-    assert "rank 0: waiting in barrier at test_inner.py" in told.text
+    result = worlds["test_keyboard_interrupt"]
+    assert result.outcome == "failed"
+    assert ">           raise KeyboardInterrupt" in result.text
+    assert "pluggy" not in result.text
+    assert "rank 0: waiting in barrier at test_inner.py" in result.text
 
 
 def test_a_rank_may_close_its_standard_streams(worlds: Inner) -> None:

@@ -1,4 +1,4 @@
-"""Warm worlds and neighbours: whose fault it is, what wider fixtures get, and what a test draws."""
+"""Tests that share a warm world: which test is at fault, how wider fixtures live, and what a test draws."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCE = {
         FOLDER = os.environ["PYTHONPATH"]
 
         @pytest.fixture(autouse=True)
-        def told(request):
+        def record_facts(request):
             if "world" not in request.fixturenames and "process_group" not in request.fixturenames:
                 yield
                 return
@@ -143,7 +143,7 @@ def _seen(project: Project) -> list[dict[str, Any]]:
 
 
 class Ran:
-    """An inner run, and what its ranks told of themselves."""
+    """An inner run, and the facts that its ranks noted."""
 
     def __init__(self, project: Project, *arguments: str) -> None:
         for name in ("seen.jsonl", "fixtures.txt"):
@@ -153,7 +153,7 @@ class Ran:
         self.fixtures = (project.folder / "fixtures.txt").read_text().splitlines()
 
     def of(self, test: str, what: str) -> list[Any]:
-        """What each rank told of a test's first run."""
+        """Return what each rank noted in a test's first run."""
         found: dict[int, Any] = {}
         for line in self.seen:
             if line["test"] == test:
@@ -176,10 +176,10 @@ def fresh(project: Project) -> Ran:
     return Ran(project, "--fresh-worlds", "test_neighbours.py", "test_fixtures.py")
 
 
-def test_a_test_that_fails_only_for_its_neighbours_fails_as_passing_alone(whole: Ran) -> None:
-    told = whole.inner["test_wants_the_list_empty"]
-    assert told.outcome == "failed"
-    assert "This test passes alone: run again in a fresh world, it passed." in told.text
+def test_a_test_that_fails_only_because_of_its_neighbours_passes_alone(whole: Ran) -> None:
+    result = whole.inner["test_wants_the_list_empty"]
+    assert result.outcome == "failed"
+    assert "This test passes alone: run again in a fresh world, it passed." in result.text
     assert "- (passes alone) " in whole.inner.out
 
 
@@ -192,10 +192,10 @@ def test_the_failure_is_the_one_from_the_warm_world(whole: Ran) -> None:
     assert "assert [1] == []" in whole.inner["test_wants_the_list_empty"].text
 
 
-def test_a_test_that_fails_by_itself_does_not_pass_alone(whole: Ran) -> None:
-    told = whole.inner["test_fails_by_itself"]
-    assert told.outcome == "failed"
-    assert "passes alone" not in told.text
+def test_a_test_that_fails_alone_does_not_pass_alone(whole: Ran) -> None:
+    result = whole.inner["test_fails_by_itself"]
+    assert result.outcome == "failed"
+    assert "passes alone" not in result.text
     assert len(set(whole.of("test_fails_by_itself", "pid"))) == 2
 
 
@@ -241,7 +241,7 @@ def test_a_rank_killed_between_two_tests_hurts_neither(whole: Ran) -> None:
     for test in ("test_notes_a_rank", "test_kills_the_idle_rank", "test_does_not_notice"):
         assert whole.inner[test].outcome == "passed", whole.inner[test].text
 
-    # The survivors had begun the test: what counts is the run that was judged.
+    # The survivors had begun the test: only the run that was judged counts.
     judged = [line["pid"] for line in whole.seen if line["test"] == "test_does_not_notice"][-3:]
     assert len({*whole.of("test_notes_a_rank", "pid"), *judged}) == 6
 
@@ -252,7 +252,7 @@ def test_a_test_that_kills_a_rank_which_has_not_begun_is_not_run_in_another_worl
 
 
 @pytest.mark.parametrize("arguments", [(), ("--fresh-worlds",)], ids=["warm", "fresh"])
-def test_a_wider_fixture_that_fails_to_end_is_told(project: Project, arguments: tuple[str, ...]) -> None:
+def test_a_wider_fixture_that_fails_to_end_is_reported(project: Project, arguments: tuple[str, ...]) -> None:
     inner = project.run("test_late.py", *arguments)
     assert inner.code == pytest.ExitCode.TESTS_FAILED
     assert "a module's fixture failed to end" in inner.out

@@ -1,4 +1,4 @@
-"""Warm worlds: a world serves on while every test leaves it as it found it, and no longer."""
+"""Warm worlds: a world is kept as long as every test leaves it as it found it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONFTEST = """
     import pytest
 
     @pytest.fixture(autouse=True)
-    def told(request, world):
+    def record_facts(request, world):
         import torch.distributed as dist
         yield
         group = id(dist.group.WORLD) if dist.is_available() and dist.is_initialized() else None
@@ -119,7 +119,7 @@ def inner(module_project: Project) -> Inner:
 
 
 def seen(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """What the ranks told of themselves, by test, in the order of the ranks."""
+    """Return what the ranks noted, by test, in the order of the ranks."""
     found: dict[str, list[dict[str, Any]]] = {}
     for line in (folder / "seen.jsonl").read_text().splitlines():
         data = json.loads(line)
@@ -132,17 +132,17 @@ def pids(inner: Inner, test: str) -> set[int]:
 
 
 def shares(inner: Inner, one: str, other: str) -> bool:
-    """Whether two tests ran in the same processes; never in some of them."""
+    """Return whether two tests ran in the same processes; either all are the same or none."""
     first, second = pids(inner, one), pids(inner, other)
     assert first == second or not first & second
     return first == second
 
 
 def test_clean_tests_share_processes_and_group(inner: Inner) -> None:
-    told = [seen(inner.folder)[f"test_reduces[{number}]"] for number in range(4)]
-    places = {tuple((line["pid"], line["group"]) for line in lines) for lines in told}
+    noted = [seen(inner.folder)[f"test_reduces[{number}]"] for number in range(4)]
+    places = {tuple((line["pid"], line["group"]) for line in lines) for lines in noted}
     assert len(places) == 1
-    assert None not in {line["group"] for line in told[0]}
+    assert None not in {line["group"] for line in noted[0]}
 
 
 def test_the_group_stays_while_other_worlds_run(inner: Inner) -> None:
@@ -191,11 +191,11 @@ def test_the_next_test_is_green(inner: Inner, dirt: str) -> None:
 
 
 @pytest.mark.parametrize("dirt", DIRT)
-def test_dirt_alone_fails_nobody(inner: Inner, dirt: str) -> None:
-    told = inner[f"test_{dirt}"]
-    assert told.outcome == ("failed" if dirt in FAILING else "passed"), told.text
+def test_dirt_alone_fails_no_test(inner: Inner, dirt: str) -> None:
+    result = inner[f"test_{dirt}"]
+    assert result.outcome == ("failed" if dirt in FAILING else "passed"), result.text
 
 
 @pytest.mark.parametrize("dirt", sorted(FAILING))
-def test_a_test_that_fails_by_itself_is_not_said_to_pass_alone(inner: Inner, dirt: str) -> None:
+def test_a_test_that_fails_alone_is_not_reported_to_pass_alone(inner: Inner, dirt: str) -> None:
     assert "passes alone" not in inner[f"test_{dirt}"].text

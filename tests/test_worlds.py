@@ -1,4 +1,4 @@
-"""What a rank sees of its world: sizes, device, seeds, the shared folder, meetings."""
+"""The world as a rank sees it: sizes, device, seeds, the shared folder, meetings."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def inner(module_project: Project) -> Inner:
 
 
 def noted(inner: Inner, name: str, fact: str) -> dict[int, Any]:
-    """What each rank noted in a test."""
+    """Return what each rank noted in a test."""
     lines = [json.loads(line) for line in (inner.folder / "noted.jsonl").read_text().splitlines()]
     return {line["rank"]: line[fact] for line in lines if line["test"].endswith("::" + name)}
 
@@ -225,7 +225,7 @@ class TestAgain:
     def test_pytest_randomly_leaves_the_ranks_their_seeds(
         self, first: dict[str, dict[int, Any]], project: Project
     ) -> None:
-        """It would reset all generators of all ranks to one seed."""
+        """It would give all generators of all ranks one seed."""
         second = again(project, "-p", "pytest_randomly")
         assert "Using --randomly-seed" in second.out
         assert drawn(second) == first
@@ -242,25 +242,25 @@ def drawn(inner: Inner) -> dict[str, dict[int, Any]]:
     return {fact: noted(inner, "test_seeds", fact) for fact in ("seed", "torch", "random", "numpy")}
 
 
-def test_the_odd_rank_is_named_with_what_it_brought(inner: Inner) -> None:
+def test_the_odd_rank_is_named_with_its_value(inner: Inner) -> None:
     text = inner["test_one_disagrees"].text
     assert "ranks disagree\nE         rank 2: tensor([1., 2.])\nE         ranks 0,1,3: tensor([1., 1.])\n" in text
 
 
 @pytest.mark.parametrize("what", ["dtype", "shape"])
 def test_tensors_agree_bit_for_bit_in_one_form(inner: Inner, what: str) -> None:
-    told = inner[f"test_disagree_in_{what}"]
-    assert told.outcome == "failed"
-    assert "ranks disagree" in told.text
+    result = inner[f"test_disagree_in_{what}"]
+    assert result.outcome == "failed"
+    assert "ranks disagree" in result.text
 
 
 def test_a_rank_that_never_comes_is_named(inner: Inner) -> None:
-    told = inner["test_one_never_comes"]
-    assert told.outcome == "failed"
-    assert "rank 1 ended without coming to barrier() at test_inner.py" in told.text
+    result = inner["test_one_never_comes"]
+    assert result.outcome == "failed"
+    assert "rank 1 ended without coming to barrier() at test_inner.py" in result.text
 
 
-def test_ranks_at_different_points_are_told_where(inner: Inner) -> None:
+def test_ranks_at_different_points_are_named_with_their_lines(inner: Inner) -> None:
     text = inner["test_different_points"].text
     assert "ranks met at different points" in text
     assert re.search(r"^E +rank 0: all_agree\(\) at test_inner.py:\d+$", text, re.MULTILINE)

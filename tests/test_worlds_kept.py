@@ -1,4 +1,4 @@
-"""A world is kept over what is no test's fault, and a run says why one was not kept."""
+"""A world is kept after changes that are no test's fault, and a run states why a world was not kept."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def inner(module_project: Project) -> Inner:
 
 @pytest.fixture(scope="module")
 def why(inner: Inner) -> dict[str, str]:
-    """What the run file says of each test's world."""
+    """Return what the run file states about each test's world."""
     return {
         case["id"].partition("::")[2]: case.get("not_kept", "") for case in read(inner.folder / "run.jsonl").cases
     }
@@ -92,7 +92,9 @@ def shares(inner: Inner, test: str, other: str) -> bool:
     return inner[test].properties["pid"] == inner[other].properties["pid"]
 
 
-def test_what_the_import_of_an_optimizer_sets_does_not_end_the_world(inner: Inner, why: dict[str, str]) -> None:
+def test_a_variable_that_the_import_of_an_optimizer_sets_does_not_end_the_world(
+    inner: Inner, why: dict[str, str]
+) -> None:
     assert inner["test_after_the_optimizer"].outcome == "passed"
     assert shares(inner, "test_takes_an_optimizer", "test_after_the_optimizer")
     assert why["test_takes_an_optimizer"] == ""
@@ -106,24 +108,24 @@ def test_what_the_import_of_an_optimizer_sets_does_not_end_the_world(inner: Inne
         ("test_imports_a_module_of_its_own_that_sets_one", "test_after_the_module"),
     ],
 )
-def test_what_a_test_sets_itself_ends_its_world(inner: Inner, test: str, after: str) -> None:
+def test_a_variable_that_a_test_sets_itself_ends_its_world(inner: Inner, test: str, after: str) -> None:
     assert inner[after].outcome == "passed"
     assert not shares(inner, test, after)
 
 
-def test_what_a_test_takes_back_does_not_end_its_world(inner: Inner, why: dict[str, str]) -> None:
+def test_a_change_that_a_test_reverts_does_not_end_its_world(inner: Inner, why: dict[str, str]) -> None:
     assert shares(inner, "test_is_tidy", "test_after_the_tidy")
     assert why["test_is_tidy"] == ""
 
 
-def test_the_run_file_says_why_a_world_was_not_kept(why: dict[str, str]) -> None:
+def test_the_run_file_states_why_a_world_was_not_kept(why: dict[str, str]) -> None:
     kind = "ranks 0,1 left a variable of the environment changed"
     assert why["test_sets_a_variable"] == f"{kind}: LEFT_BEHIND='1', was not set, set at test_inner.py:20"
     assert why["test_fails"] == "the test failed"
     assert why["test_asks_for_its_own"] == ""
 
 
-def test_with_v_the_summary_says_it_of_tests_that_did_well(inner: Inner, project: Project) -> None:
+def test_with_v_the_summary_states_it_for_green_tests_too(inner: Inner, project: Project) -> None:
     _, heading, summary = inner.out.partition("everyrank: worlds that were not kept for the next test")
     assert heading
     assert "test_inner.py::test_sets_a_variable: ranks 0,1 left a variable of the environment changed" in summary
