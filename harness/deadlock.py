@@ -43,7 +43,7 @@ def deadlock(statements: Mapping[int, WitnessStatement], ended: frozenset[int], 
 
 
 def _in_vain(rank: int, statements: Mapping[int, WitnessStatement], ended: frozenset[int]) -> bool:
-    """Return whether a rank waits for one that has ended its test, or that waits in something else."""
+    """Return whether a rank waits for a rank that has ended its test, or that waits in another call."""
     own = statements[rank]
     if own.number is None:  # a send or a receive
         others = [own.peer] if own.peer is not None else [member for member in own.members if member != rank]
@@ -52,7 +52,7 @@ def _in_vain(rank: int, statements: Mapping[int, WitnessStatement], ended: froze
 
 
 def _is_elsewhere(other: WitnessStatement, own: WitnessStatement, ended: bool) -> bool:
-    """Return whether another member of the group will never come to a collective."""
+    """Return whether another member of the group will never reach a collective."""
     if not ended:
         return _call(other) != _call(own)
     numbers = [found.number for found in other.collectives if found.group == own.group]
@@ -96,7 +96,7 @@ def _numbers(inside: Mapping[int, WitnessStatement]) -> dict[int, int]:
 
 
 def _number(statement: WitnessStatement) -> int | None:
-    """Which collective of its test that is, of those of its group; unknown where a test has made very many."""
+    """Return the number of a rank's collective in its test and group; None if the test has made too many to know."""
     before = statement.before.get(statement.group)
     return None if before is None or statement.number is None else statement.number - before
 
@@ -138,7 +138,7 @@ def _due(statement: WitnessStatement) -> str:
 
 
 def _passed(statement: WitnessStatement, waiting: WitnessStatement) -> Collective | None:
-    """The collective of this rank that has the number of the one that another waits in, if it came to so many."""
+    """Return this rank's collective with the number of the one in which another rank waits, or None."""
     if waiting.number is None:
         return None
     numbered = (
@@ -148,7 +148,7 @@ def _passed(statement: WitnessStatement, waiting: WitnessStatement) -> Collectiv
 
 
 def _waits(inside: Mapping[int, WitnessStatement], with_tensors: bool) -> list[str]:
-    """``rank 0 waits in its 5th collective, all_reduce at a.py:3``, for each group of ranks."""
+    """Return a clause for each group: ``rank 0 waits in its 5th collective, all_reduce at a.py:3``."""
     together: dict[tuple[object, ...], list[int]] = {}
     for rank, statement in sorted(inside.items()):
         together.setdefault((*_call(statement), statement.location), []).append(rank)

@@ -36,7 +36,7 @@ _POLL = 0.005
 
 @dataclass
 class GpuLease:
-    """A world's hold on its GPUs."""
+    """The GPUs of a world, with the locked files that hold them."""
 
     gpus: tuple[Gpu, ...]
     files: list[LockFile]

@@ -1,4 +1,4 @@
-"""The options and ini keys of the harness, in one place."""
+"""The options and ini keys of the harness."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ from everyrank.verdict import Fate, Fates
 #: After a failure, ranks that are still in the test get this long to finish or to fail, too. Most of
 #: them wait for the one that failed, and would wait for ever.
 GRACE = 0.4
-#: Ranks that are still busy then, or in their teardown, get this long: they may come to the same end.
+#: Ranks that are still busy then, or in their teardown, get this long: they may fail in the same way.
 BUSY_GRACE = 5.0
 #: The time within which a warm world must pass its closing barrier, and any world must leave.
 IN_ORDER = 5.0

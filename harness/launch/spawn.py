@@ -27,7 +27,7 @@ def launch(folder: str) -> LocalLauncher:
     theirs.close()
     launcher = LocalLauncher("spawn", keeper.pid, ours, folder)
     launcher.handshake()
-    # The launcher reaps it; Popen must not warn that nobody has.
+    # The launcher reaps it; without this, Popen would warn that it was not reaped.
     keeper.returncode = 0
     return launcher
 
