@@ -1,4 +1,4 @@
-"""Where the laws of ``sharded-optimizer`` are checked: every rank has its shards, and the whole reference too."""
+"""The arena of ``sharded-optimizer``: each rank has its shards and a whole reference, and compares them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch._dynamo  # the first optimizer imports it; here once, instead of in every rank
+import torch._dynamo  # the first optimizer imports it: import it once here, instead of in every rank
 from everyrank import World, current_world
 from everyrank.suites.acts import noise
 from everyrank.suites.compare import EXACT, Comparison, Tolerance
@@ -21,24 +21,24 @@ from everyrank.suites.subject import Subject
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata, TensorProperties
 from torch.distributed._shard.sharding_spec import ChunkShardingSpec, ShardMetadata
 
-#: What a subject may declare: it does not average the gradients of whole parameters, its caller has done so.
+#: A choice that a subject may declare: its caller averages the gradients of whole parameters.
 CALLER_SYNCS = "caller-syncs-whole"
 
 
 @dataclass(frozen=True)
 class Spec:
-    """One parameter to be made: sharded by a geometry, or whole without one."""
+    """How to make one parameter: sharded by a geometry, or whole if it has none."""
 
     shape: tuple[int, ...]
     geometry: Geometry | None = chunked
     dim: int = 0
-    layout: str = "plain"  # of a whole one: plain, view, transposed
+    layout: str = "plain"  # for a whole parameter: plain, view or transposed
     requires_grad: bool = True
 
 
 @dataclass(eq=False)
 class Parameter:
-    """One parameter: what the subject is given, this rank's tensors of it, and its twin in the reference."""
+    """One parameter: the value given to the subject, this rank's tensors of it, and its twin in the reference."""
 
     name: str
     number: int
@@ -51,25 +51,25 @@ class Parameter:
         return not isinstance(self.given, ShardedTensor)
 
     def values(self) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """This rank's tensors, each with the slice of the twin that it should equal."""
+        """Return this rank's tensors by name, each with the slice of the twin that it must equal."""
         if self.whole:
             return {self.name: (self.pieces[0][0], self.twin)}
         return {
-            f"{self.name}, shard at {tuple(one.start for one in index)}": (tensor, self.twin[index])
+            f"{self.name}, shard at {tuple(part.start for part in index)}": (tensor, self.twin[index])
             for tensor, index in self.pieces
         }
 
 
 @dataclass
 class Arena:
-    """What each rank has in hand."""
+    """The subject, the point and the parameters of one case, on one rank."""
 
     subject: Subject
     point: Point
     world: World
     seed: int = 11
     parameters: list[Parameter] = field(default_factory=list)
-    parted: bool = False
+    diverged: bool = False  # whether the ranks are at different points, so that they cannot meet any more
     _met: int = 0
 
     @property
@@ -89,7 +89,7 @@ class Arena:
         return torch.Generator().manual_seed(hash((self.seed, *more)) % 2**31)
 
     def make(self, specs: Sequence[Spec], dtype: torch.dtype = torch.float64) -> list[Parameter]:
-        """Parameters, distinct in value, equal to their twins."""
+        """Make parameters with distinct values, equal to those of their twins."""
         return [self._make(spec, dtype) for spec in specs]
 
     def _make(self, spec: Spec, dtype: torch.dtype) -> Parameter:
@@ -108,11 +108,13 @@ class Arena:
         return made
 
     def sharded(self, value: torch.Tensor, blocks: Sequence[Block], requires_grad: bool) -> Any:
-        """A ShardedTensor of these blocks. No rank talks to another: each knows the whole plan."""
-        metadata = [ShardMetadata(list(b.offsets), list(b.sizes), self.placement(b.rank)) for b in blocks]
+        """Make a ShardedTensor of these blocks. It needs no communication: each rank knows the whole plan."""
+        metadata = [
+            ShardMetadata(list(block.offsets), list(block.sizes), self.placement(block.rank)) for block in blocks
+        ]
         shards = [
-            Shard(value[block.index].clone().requires_grad_(requires_grad), one)
-            for block, one in zip(blocks, metadata, strict=True)
+            Shard(value[block.index].clone().requires_grad_(requires_grad), described)
+            for block, described in zip(blocks, metadata, strict=True)
             if block.rank == self.rank
         ]
         properties = TensorProperties(
@@ -128,12 +130,12 @@ class Arena:
         return f"rank:{rank}/cuda:{rank}" if kind == "cuda" else f"rank:{rank}/cpu"
 
     def spec(self, dim: int = 0) -> ChunkShardingSpec:
-        """A plain cut in rank order, for the subject's own shard_parameter."""
+        """Return a plain cut in rank order, for the subject's own shard_parameter."""
         return ChunkShardingSpec(dim, [self.placement(rank) for rank in range(self.size)])
 
     def build(self, optimizer: Any, parameters: Sequence[Parameter], *args: Any, **kwargs: Any) -> Any:
-        """The subject, over these parameters. What it raises is the law's affair."""
-        return self.build_over(optimizer, {one.name: one.given for one in parameters}, *args, **kwargs)
+        """Build the subject over these parameters. Let its errors pass: the law handles them."""
+        return self.build_over(optimizer, {param.name: param.given for param in parameters}, *args, **kwargs)
 
     def build_over(self, optimizer: Any, named: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         built = self.subject.build(optimizer, named, *args, **kwargs)
@@ -144,68 +146,68 @@ class Arena:
         return built
 
     def tool(self, name: str) -> Callable[..., Any]:
-        """``named_parameters`` or ``shard_parameter``: what the subject has for modules, beside its optimizer."""
+        """Return the subject's tool for modules, ``named_parameters`` or ``shard_parameter``."""
         found: Any = getattr(self.subject.build, name, None)
         if not callable(found):
             raise AttributeError(f"build of {self.subject.name} has no {name}(): see the contract's docstring")
         return found  # type: ignore[no-any-return]
 
     def give_gradients(self, parameters: Sequence[Parameter], step: int, own: bool = False) -> None:
-        """New gradients for these, and none for the others; the reference gets the same, or the mean over ranks.
+        """Give these parameters new gradients, the others none, and the reference the same, or the mean over ranks.
 
-        ``own``: whole parameters get a gradient of each rank's own, where the subject claims to average them.
+        ``own``: whole parameters get a different gradient on each rank, if the subject claims to average them.
         """
-        for one in self.parameters:
-            one.twin.grad = None
-            for tensor, _ in one.pieces:
+        for param in self.parameters:
+            param.twin.grad = None
+            for tensor, _ in param.pieces:
                 tensor.grad = None
-        for one in parameters:
-            if not one.whole or not (own and self.syncs):
-                one.twin.grad = gradient(one.twin, self.data(one, step))
-                for tensor, index in one.pieces:
-                    tensor.grad = gradient(tensor, self.data(one, step)[index])
+        for param in parameters:
+            if not param.whole or not (own and self.syncs):
+                param.twin.grad = gradient(param.twin, self.data(param, step))
+                for tensor, index in param.pieces:
+                    tensor.grad = gradient(tensor, self.data(param, step)[index])
                 continue
-            # Coarse numbers: their sum is exact, so it is the same in whatever order the subject adds them.
-            all_ranks = [coarse(self.data(one, step, rank + 1)) for rank in range(self.size)]
+            # Numbers are coarse, so their sum is exact and does not depend on the order of adding.
+            all_ranks = [coarse(self.data(param, step, rank + 1)) for rank in range(self.size)]
             total = all_ranks[0]
             for other in all_ranks[1:]:
                 total = total + other
-            one.twin.grad = total / self.size
-            one.pieces[0][0].grad = all_ranks[self.rank].clone()
+            param.twin.grad = total / self.size
+            param.pieces[0][0].grad = all_ranks[self.rank].clone()
 
-    def data(self, one: Parameter, step: int, rank: int = 0) -> torch.Tensor:
-        """New data for each parameter at each step."""
-        drawn = noise(one.twin.shape, one.twin.dtype, self.generator(step, one.number, rank, 2))
+    def data(self, param: Parameter, step: int, rank: int = 0) -> torch.Tensor:
+        """Return new data for each parameter at each step."""
+        drawn = noise(param.twin.shape, param.twin.dtype, self.generator(step, param.number, rank, 2))
         return drawn.to(self.world.device)
 
     def closure(
         self, parameters: Sequence[Parameter], step: int, of_twins: bool = False
     ) -> Callable[[], torch.Tensor]:
-        """What a user hands to step: it computes loss and gradients again, from the parameters as they are."""
+        """Return a closure for step, as a user has it: it computes loss and gradients from the current parameters."""
 
         def evaluate() -> torch.Tensor:
             total = torch.zeros((), dtype=torch.float64)
-            values = [one.twin.detach() for one in parameters] if of_twins else self.wholes(parameters)
-            for one, value in zip(parameters, values, strict=True):
-                data = self.data(one, step)
-                # Neither quadratic nor equally curved: what goes another way does not come to the same end.
+            values = [param.twin.detach() for param in parameters] if of_twins else self.wholes(parameters)
+            for param, value in zip(parameters, values, strict=True):
+                data = self.data(param, step)
+                # The loss is not quadratic and its curvature varies: another path of evaluations ends elsewhere.
                 curve = 0.1 + 3.0 * data * data
                 total = total + (value * data + 0.5 * curve * value**2 + 0.1 * value**4).sum().to(torch.float64)
                 slope = data + curve * value + 0.4 * value**3
-                for tensor, index in [(one.twin, ...)] if of_twins else one.pieces:
+                for tensor, index in [(param.twin, ...)] if of_twins else param.pieces:
                     tensor.grad = slope[index].clone()
             return total
 
         return evaluate
 
     def wholes(self, parameters: Sequence[Parameter]) -> list[torch.Tensor]:
-        """Every parameter put together from all ranks. They meet for it: one that went another way is found."""
-        mine = [[(_bounds(index), tensor.tolist()) for tensor, index in one.pieces] for one in parameters]
-        heard = [json.loads(text) for text in self.meet("an evaluation of the closure", json.dumps(mine))]
+        """Return every parameter assembled from all ranks. They meet for it, so a rank that has diverged is found."""
+        mine = [[(_bounds(index), tensor.tolist()) for tensor, index in param.pieces] for param in parameters]
+        ranks = [json.loads(text) for text in self.meet("an evaluation of the closure", json.dumps(mine))]
         made = []
-        for number, one in enumerate(parameters):
-            value = torch.zeros_like(one.twin, requires_grad=False)
-            for rank in heard:
+        for number, param in enumerate(parameters):
+            value = torch.zeros_like(param.twin, requires_grad=False)
+            for rank in ranks:
                 for bounds, piece in rank[number]:
                     index = tuple(slice(*pair) for pair in bounds) if bounds else ...
                     value[index] = torch.tensor(piece, dtype=value.dtype, device=value.device).view_as(value[index])
@@ -213,69 +215,70 @@ class Arena:
         return made
 
     def again(self) -> list[Parameter]:
-        """The same parameters as new objects, as a fresh process would load them."""
-        self.parameters = [self._copied(one) for one in self.parameters]
+        """Replace the parameters by copies, as if a fresh process had loaded them."""
+        self.parameters = [self._copied(param) for param in self.parameters]
         return self.parameters
 
-    def _copied(self, one: Parameter) -> Parameter:
-        if one.whole:
-            given = one.given.detach().clone().requires_grad_(one.given.requires_grad)
-            return Parameter(one.name, one.number, one.twin, given, [(given, ...)])
+    def _copied(self, param: Parameter) -> Parameter:
+        if param.whole:
+            given = param.given.detach().clone().requires_grad_(param.given.requires_grad)
+            return Parameter(param.name, param.number, param.twin, given, [(given, ...)])
         shards = [
             Shard(shard.tensor.detach().clone().requires_grad_(shard.tensor.requires_grad), shard.metadata)
-            for shard in one.given.local_shards()
+            for shard in param.given.local_shards()
         ]
-        given = ShardedTensor._init_from_local_shards_and_global_metadata(shards, one.given.metadata())
-        return Parameter(one.name, one.number, one.twin, given, pieces_of(given))
+        given = ShardedTensor._init_from_local_shards_and_global_metadata(shards, param.given.metadata())
+        return Parameter(param.name, param.number, param.twin, given, pieces_of(given))
 
     def adopt(self, name: str, given: Any, twin: torch.Tensor) -> Parameter:
-        """A parameter that the subject's own tools have made of a module's."""
+        """Add a parameter that the subject's own tools have made from a module's parameter."""
         made = Parameter(name, len(self.parameters), twin, given, pieces_of(given))
         self.parameters.append(made)
         return made
 
     def comparison(self, tolerance: Tolerance = EXACT) -> Comparison:
-        """Bit for bit: the same kernels run on the same values."""
+        """Return a new comparison, by default bit for bit: the same kernels run on the same values."""
         comparison = Comparison(tolerance, self.subject.bound)
-        comparison.start(self._pairs(1))
+        comparison.start(self._values(1))
         return comparison
 
     def compare(self, comparison: Comparison, step: int) -> None:
-        """This rank's tensors with their slices of the reference."""
-        comparison.step(step, self._pairs(0), self._pairs(1))
+        """Compare this rank's tensors with their slices of the reference."""
+        comparison.step(step, self._values(0), self._values(1))
 
-    def _pairs(self, which: int) -> dict[str, torch.Tensor]:
-        found = {name: pair[which] for one in self.parameters for name, pair in one.values().items()}
-        # Every rank watches the whole reference move: it may hold no shard, or an empty one.
-        found |= {f"{one.name} of the reference": one.twin for one in self.parameters}
+    def _values(self, side: int) -> dict[str, torch.Tensor]:
+        """Return the subject's values (side 0) or the reference's (side 1)."""
+        found = {name: pair[side] for param in self.parameters for name, pair in param.values().items()}
+        # Every rank checks that the whole reference moves: it may hold no shard, or an empty one.
+        found |= {f"{param.name} of the reference": param.twin for param in self.parameters}
         return {name: value.detach() for name, value in found.items()}
 
-    def meet(self, what: str, text: str = "") -> list[str]:
-        """Every rank's text, once all ranks are here. Ranks that came to different places break a law."""
+    def meet(self, event: str, text: str = "") -> list[str]:
+        """Wait until all ranks are here, and return their texts. Ranks at different points break a law."""
         self._met += 1
-        point = f"{what} ({self._met})"
+        point = f"{event} ({self._met})"
         met = self.world._meet(point, "", text)
         if met.missing or set(met.points) != {point}:
-            self.parted = True
-            where = "; ".join(f"rank {rank}: {one or 'ended'}" for rank, one in enumerate(met.points))
-            raise Deviation(f"the ranks went different ways: {where}")
+            self.diverged = True
+            points = "; ".join(f"rank {rank}: {reached or 'ended'}" for rank, reached in enumerate(met.points))
+            raise Deviation(f"the ranks went different ways: {points}")
         return met.texts
 
     @contextlib.contextmanager
-    def may_part(self) -> Iterator[None]:
-        """Where one rank may fail while the others wait for it in a collective.
+    def may_diverge(self) -> Iterator[None]:
+        """Let one rank fail while the others wait for it in a collective.
 
         It ends its test without meeting them, and the harness ends them, since they wait for a rank that has ended.
         """
         try:
             yield
         except Deviation:
-            self.parted = True
+            self.diverged = True
             raise
 
     def conclude(self, trouble: Exception | None) -> None:
-        """One end for all ranks: a deviation on one is one on all."""
-        if self.parted:  # the others have heard of it, or have ended
+        """Let all ranks end alike: raise the deviation of one rank on all of them."""
+        if self.diverged:  # the others know it, or have ended
             return
         self._met = -1
         found = trouble.packed() if isinstance(trouble, Deviation) else ""
@@ -285,23 +288,23 @@ class Arena:
 
 
 @contextlib.contextmanager
-def arena(subject: Subject, point: Point) -> Iterator[Arena]:
-    """On every rank, in the default group; at the end all ranks come to one outcome."""
-    inside = Arena(subject, point, current_world())
+def open_arena(subject: Subject, point: Point) -> Iterator[Arena]:
+    """Give each rank its arena, in the default group. At the end all ranks agree on one outcome."""
+    arena = Arena(subject, point, current_world())
     trouble: Exception | None = None
     with warnings.catch_warnings():
-        # ShardedTensor is deprecated wherever it is touched; of a tied parameter torch warns, and steps it twice.
+        # ShardedTensor warns that it is deprecated at every use; torch warns of a tied parameter, and steps it twice.
         warnings.simplefilter("ignore", FutureWarning)
         warnings.filterwarnings("ignore", "optimizer contains a parameter group with duplicate")
         try:
-            yield inside
+            yield arena
         except Exception as error:
             trouble = error
         if trouble is None:
-            inside.conclude(None)
+            arena.conclude(None)
             return
         with contextlib.suppress(Deviation):
-            inside.conclude(trouble)
+            arena.conclude(trouble)
         raise trouble
 
 
@@ -309,7 +312,7 @@ def arena(subject: Subject, point: Point) -> Iterator[Arena]:
 
 
 def pieces_of(given: Any) -> list[tuple[torch.Tensor, Any]]:
-    """This rank's tensors of a parameter, each with its index into the whole."""
+    """Return this rank's tensors of a parameter, each with its index into the whole."""
     if not isinstance(given, ShardedTensor):
         return [(given, ...)]
     found = []
@@ -320,11 +323,11 @@ def pieces_of(given: Any) -> list[tuple[torch.Tensor, Any]]:
 
 
 def _bounds(index: Any) -> list[tuple[int, int]]:
-    return [] if index is ... else [(one.start, one.stop) for one in index]
+    return [] if index is ... else [(part.start, part.stop) for part in index]
 
 
 def laid_out(value: torch.Tensor, layout: str) -> torch.Tensor:
-    """The same values in memory of another kind."""
+    """Return the same values in memory of this layout."""
     if layout == "transposed":
         return value.t().contiguous().t().detach()
     if layout == "view":
@@ -337,10 +340,10 @@ def laid_out(value: torch.Tensor, layout: str) -> torch.Tensor:
 
 @torch.no_grad()
 def gradient(value: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
-    """It depends on the data and on the parameter, element by element."""
+    """Return a gradient that depends on the data and on the parameter, element by element."""
     return data + value * 0.5
 
 
 def coarse(value: torch.Tensor) -> torch.Tensor:
-    """Rounded to multiples of 1/64."""
+    """Round to multiples of 1/64."""
     return (value * 64).round() / 64 if not value.is_complex() else value

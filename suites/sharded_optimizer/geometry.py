@@ -1,4 +1,4 @@
-"""How a tensor is cut over ranks: who holds which block."""
+"""How a tensor is cut over ranks, and which rank holds which block."""
 
 from __future__ import annotations
 
@@ -25,63 +25,63 @@ Geometry = Callable[[Shape, int, int], list[Block]]
 
 
 def along(shape: Shape, dim: int, owners: Sequence[int], sizes: Sequence[int]) -> list[Block]:
-    """Blocks of these sizes along one dimension, in order."""
+    """Return blocks of these sizes along one dimension, in order."""
     blocks, start = [], 0
     for rank, size in zip(owners, sizes, strict=True):
         offsets = tuple(start if d == dim else 0 for d in range(len(shape)))
-        blocks.append(Block(rank, offsets, tuple(size if d == dim else one for d, one in enumerate(shape))))
+        blocks.append(Block(rank, offsets, tuple(size if d == dim else length for d, length in enumerate(shape))))
         start += size
     return blocks
 
 
 def chunks(length: int, parts: int) -> list[int]:
-    """As torch.chunk has it, with empty ones at the end: the last ranks may have nothing."""
-    each = -(-length // parts)
-    return [max(0, min(each, length - each * number)) for number in range(parts)]
+    """Return lengths of chunks as torch.chunk cuts them, with empty chunks at the end for the last ranks."""
+    full = -(-length // parts)
+    return [max(0, min(full, length - full * number)) for number in range(parts)]
 
 
 def past_the_end(length: int, parts: int) -> bool:
-    """Whether the last of so many equal chunks would begin beyond the end."""
+    """Return whether the last of this many equal chunks would begin beyond the end."""
     return -(-length // parts) * (parts - 1) > length
 
 
 def chunked(shape: Shape, dim: int, size: int) -> list[Block]:
-    """Equal chunks in rank order; the last may be smaller, or empty."""
+    """Cut into equal chunks in rank order; the last may be smaller, or empty."""
     return along(shape, dim, range(size), chunks(shape[dim], size))
 
 
 def permuted(shape: Shape, dim: int, size: int) -> list[Block]:
-    """The first chunk on rank 1, the last on rank 0."""
+    """Put the first chunk on rank 1 and the last on rank 0."""
     return along(shape, dim, [(number + 1) % size for number in range(size)], chunks(shape[dim], size))
 
 
 def several(shape: Shape, dim: int, size: int) -> list[Block]:
-    """Twice as many chunks as ranks, dealt in turn: no rank's shards lie side by side."""
+    """Cut into twice as many chunks as ranks, dealt in turn: no two shards of a rank are adjacent."""
     return along(shape, dim, [number % size for number in range(2 * size)], chunks(shape[dim], 2 * size))
 
 
 def lopsided(shape: Shape, dim: int, size: int) -> list[Block]:
-    """One row for each rank but the last, which has all the rest."""
+    """Give one row to each rank except the last, which has all others."""
     return along(shape, dim, range(size), [*[1] * (size - 1), shape[dim] - size + 1])
 
 
 def last_without(shape: Shape, dim: int, size: int) -> list[Block]:
-    """No shard at all on the last rank."""
+    """Leave the last rank without any shard."""
     return along(shape, dim, range(size - 1), chunks(shape[dim], size - 1))
 
 
 def first_without(shape: Shape, dim: int, size: int) -> list[Block]:
-    """No shard at all on rank 0."""
+    """Leave rank 0 without any shard."""
     return along(shape, dim, range(1, size), chunks(shape[dim], size - 1))
 
 
 def on_rank_one(shape: Shape, dim: int, size: int) -> list[Block]:
-    """Everything in the shard of rank 1; every other rank has a shard without elements."""
+    """Put all elements into the shard of rank 1; every other rank has a shard without elements."""
     return along(shape, dim, range(size), [shape[dim] if rank == 1 else 0 for rank in range(size)])
 
 
 def grid(shape: Shape, dim: int, size: int) -> list[Block]:
-    """Cut along both dimensions, two by two, and dealt in turn."""
+    """Cut along both dimensions, two by two, and deal the blocks in turn."""
     tops, lefts = chunks(shape[0], 2), chunks(shape[1], 2)
     corners = [(row, column) for row in range(2) for column in range(2)]
     return [
@@ -90,7 +90,7 @@ def grid(shape: Shape, dim: int, size: int) -> list[Block]:
     ]
 
 
-#: name -> how, and the lengths of the cut dimension of three parameters, for a world of three.
+#: Geometries by name, with the lengths of the cut dimension of three parameters for a world of three.
 GEOMETRIES: dict[str, tuple[Geometry, tuple[int, int, int]]] = {
     "even": (chunked, (6, 3, 9)),
     "uneven": (chunked, (7, 8, 5)),

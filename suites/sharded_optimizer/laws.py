@@ -11,80 +11,81 @@ from everyrank.suites.acts import plainly, stayed, subject_acts
 from everyrank.suites.compare import CLOSE_FP64, EXACT, Comparison, Tolerance, check
 from everyrank.suites.contract import Contract, Point
 from everyrank.suites.sharded_optimizer import points
-from everyrank.suites.sharded_optimizer.arena import CALLER_SYNCS, Arena, Parameter, Spec, arena
+from everyrank.suites.sharded_optimizer.arena import CALLER_SYNCS, Arena, Parameter, Spec, open_arena
 from everyrank.suites.sharded_optimizer.geometry import GEOMETRIES
 from everyrank.suites.sharded_optimizer.sparse_gradients import give_some_rows
 
-CONTRACT = Contract("sharded-optimizer", arena, fixtures=("process_group",), choices=(CALLER_SYNCS,))
+CONTRACT = Contract("sharded-optimizer", open_arena, fixtures=("process_group",), choices=(CALLER_SYNCS,))
 law = CONTRACT.law
 
 SGD = torch.optim.SGD
 
-#: torch's fused kernels round the rest of a vector otherwise than its full lanes, and a shard has another rest.
+#: torch's fused kernels round the last, partial vector in another way, and a shard has another last vector.
 FUSED = Tolerance(relative=1e-15)
 
 
-def _plainest(place: Arena) -> None:
-    """One parameter cut over the ranks and one that is whole, one step of SGD."""
-    parameters = place.make([Spec((2 * place.size, 2)), Spec((2,), geometry=None)])
+def _plainest(arena: Arena) -> None:
+    """Build over a sharded parameter and a whole one, and do one step of SGD."""
+    parameters = arena.make([Spec((2 * arena.size, 2)), Spec((2,), geometry=None)])
     with plainly("build, with SGD over two parameters,"):
-        ours = place.build(SGD, parameters, lr=0.1)
-    _stayed(place, parameters)
-    place.give_gradients(parameters, 1)
+        ours = arena.build(SGD, parameters, lr=0.1)
+    _check_devices(arena, parameters)
+    arena.give_gradients(parameters, 1)
     with plainly("a step of SGD"):
         ours.step()
-    _stayed(place, parameters)
+    _check_devices(arena, parameters)
 
 
-def _stayed(place: Arena, parameters: Sequence[Parameter]) -> None:
-    for one in parameters:
-        for tensor, _ in one.pieces:
-            stayed(one.name, tensor.device, place.world.device)
+def _check_devices(arena: Arena, parameters: Sequence[Parameter]) -> None:
+    for param in parameters:
+        for tensor, _ in param.pieces:
+            stayed(param.name, tensor.device, arena.world.device)
 
 
 CONTRACT.plainest = _plainest
 
 
-def built(
-    place: Arena, parameters: Sequence[Parameter], point: Point, optimizer: Any = None, **other: Any
+def build_pair(
+    arena: Arena, parameters: Sequence[Parameter], point: Point, optimizer: Any = None, **other: Any
 ) -> tuple[Any, Any]:
-    """The subject and the reference, for a point that names an optimizer."""
+    """Build the subject and the reference, for a point that names an optimizer."""
     variant: Variant = point.values["variant"]
     chosen: Any = optimizer or point.values["row"].optimizer
     with subject_acts():
-        ours = place.build(chosen, parameters, **variant.make(), **other)
-    return ours, chosen([one.twin for one in parameters], **variant.make(), **other)
+        ours = arena.build(chosen, parameters, **variant.make(), **other)
+    return ours, chosen([param.twin for param in parameters], **variant.make(), **other)
 
 
 def step(
-    place: Arena, pair: tuple[Any, Any], point: Point, parameters: Sequence[Parameter], number: int, own: bool = False
+    arena: Arena, pair: tuple[Any, Any], point: Point, parameters: Sequence[Parameter], number: int, own: bool = False
 ) -> None:
-    """One step of the subject and of the reference, with equal gradients of these parameters."""
+    """Do one step of the subject and of the reference, with equal gradients of these parameters."""
     ours, reference = pair
     row: Row = point.values["row"]
     if "closure" in row.needs:
-        reference.step(place.closure(parameters, number, of_twins=True))
+        reference.step(arena.closure(parameters, number, of_twins=True))
         with subject_acts():
-            ours.step(place.closure(parameters, number))
+            ours.step(arena.closure(parameters, number))
         return
     repeated = point.values.get("repeated", False)
     if repeated or "sparse" in row.needs:
-        give_some_rows(place, parameters, number, repeated)
+        give_some_rows(arena, parameters, number, repeated)
     else:
-        place.give_gradients(parameters, number, own)
+        arena.give_gradients(parameters, number, own)
     with subject_acts():
         ours.step()
     reference.step()
 
 
 def trajectory(
-    place: Arena, pair: tuple[Any, Any], point: Point, parameters: Sequence[Parameter], steps: int, own: bool = False
+    arena: Arena, pair: tuple[Any, Any], point: Point, parameters: Sequence[Parameter], steps: int, own: bool = False
 ) -> None:
+    """Train the subject and the reference, and compare them after each step."""
     fused = point.values["variant"].arguments.get("fused", False)
-    comparison = place.comparison(FUSED if fused else EXACT)
+    comparison = arena.comparison(FUSED if fused else EXACT)
     for number in range(1, steps + 1):
-        step(place, pair, point, parameters, number, own)
-        place.compare(comparison, number)
+        step(arena, pair, point, parameters, number, own)
+        arena.compare(comparison, number)
     comparison.verdict()
 
 
@@ -93,32 +94,32 @@ def _dtype(point: Point) -> torch.dtype:
 
 
 @law("parity.shard", points.shards)
-def shard(place: Arena, point: Point) -> None:
-    """After each of 10 steps with new data each rank's shard equals that slice of the reference, bit for bit."""
+def shard(arena: Arena, point: Point) -> None:
+    """After each of 10 steps with new data, each rank's shard equals that slice of the reference, bit for bit."""
     sparse = "sparse" in point.values["row"].needs or point.values.get("repeated", False)
-    parameters = place.make(points.uneven(point.values["dim"], not sparse), _dtype(point))
-    trajectory(place, built(place, parameters, point), point, parameters, steps=10)
+    parameters = arena.make(points.uneven(point.values["dim"], not sparse), _dtype(point))
+    trajectory(arena, build_pair(arena, parameters, point), point, parameters, steps=10)
 
 
 @law("parity.geometry", points.geometries)
-def geometry(place: Arena, point: Point) -> None:
-    """However a tensor is cut, and whoever holds which shards, or none, each shard gets its own update."""
-    parameters = place.make(points.cut(point.values["geometry"], point.values["dim"]))
-    trajectory(place, built(place, parameters, point), point, parameters, steps=3)
+def geometry(arena: Arena, point: Point) -> None:
+    """Each shard gets its own update, however a tensor is cut, and whichever ranks hold its shards, or none."""
+    parameters = arena.make(points.cut(point.values["geometry"], point.values["dim"]))
+    trajectory(arena, build_pair(arena, parameters, point), point, parameters, steps=3)
 
 
 @law("parity.whole", points.beside)
-def whole(place: Arena, point: Point) -> None:
-    """Whole parameters, in whatever memory, are stepped with the mean of all ranks' gradients: alike on every rank.
+def whole(arena: Arena, point: Point) -> None:
+    """Whole parameters, in any memory layout, are stepped with the mean of all ranks' gradients, alike on every rank.
 
-    Where the subject declares `caller-syncs-whole`, the caller has averaged them.
+    If the subject declares `caller-syncs-whole`, the caller has averaged the gradients.
     """
-    parameters = place.make(point.values["specs"], _dtype(point))
-    trajectory(place, built(place, parameters, point), point, parameters, steps=3, own=True)
+    parameters = arena.make(point.values["specs"], _dtype(point))
+    trajectory(arena, build_pair(arena, parameters, point), point, parameters, steps=3, own=True)
 
 
 class Signed(SGD):
-    """A user's own, element by element as its base: it takes the sign of each gradient."""
+    """A user's optimizer, which works element by element as its base does: it takes the sign of each gradient."""
 
     def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
@@ -129,95 +130,95 @@ class Signed(SGD):
 
 
 def unchanged(base: Any) -> Any:
-    """A subclass that does nothing of its own."""
+    """Return a subclass that changes nothing."""
     return type(f"Unchanged{base.__name__}", (base,), {})
 
 
 @law("parity.subclass", points.subclasses)
-def subclass(place: Arena, point: Point) -> None:
-    """A subclass, with or without a step of its own, steps each shard as it steps that slice of the whole tensor."""
+def subclass(arena: Arena, point: Point) -> None:
+    """A subclass, with or without its own step(), steps each shard as it steps that slice of the whole tensor."""
     base: Any = point.values["row"].optimizer
-    parameters = place.make([Spec((7, 3)), Spec((4, 3), None), Spec((5,))])
+    parameters = arena.make([Spec((7, 3)), Spec((4, 3), None), Spec((5,))])
     chosen = Signed if point.label == "signed-SGD" else unchanged(base)
-    trajectory(place, built(place, parameters, point, chosen), point, parameters, steps=3)
+    trajectory(arena, build_pair(arena, parameters, point, chosen), point, parameters, steps=3)
 
 
 @law("parity.whole-tensor", points.whole_tensors)
-def whole_tensor(place: Arena, point: Point) -> None:
-    """An optimizer that looks at the whole tensor, or a subclass of one, steps as it does on the whole tensor."""
-    parameters = place.make(point.values["specs"])
+def whole_tensor(arena: Arena, point: Point) -> None:
+    """An optimizer that needs the whole tensor, or a subclass of one, steps shards as it steps the whole tensor."""
+    parameters = arena.make(point.values["specs"])
     base = point.values["row"].optimizer
-    pair = built(place, parameters, point, unchanged(base) if point.values.get("subclass") else base)
-    evaluates = "closure" in point.values["row"].needs  # many times a step
-    trajectory(place, pair, point, parameters, steps=2 if evaluates else 4)
+    pair = build_pair(arena, parameters, point, unchanged(base) if point.values.get("subclass") else base)
+    evaluates = "closure" in point.values["row"].needs  # several times in each step
+    trajectory(arena, pair, point, parameters, steps=2 if evaluates else 4)
 
 
 _UNUSED = {"first": 0, "middle": 1, "last": 2}
 
 
 @law("grad.none", points.nones)
-def none(place: Arena, point: Point) -> None:
-    """A None gradient is not a zero: its parameter stays, without decay or momentum; the others get their own."""
-    parameters = place.make([Spec((6, 3)), Spec((6, 3), None), Spec((6, 3))])
-    pair = built(place, parameters, point)
-    where = point.values["where"]
-    comparison = place.comparison()
+def none(arena: Arena, point: Point) -> None:
+    """A None gradient is not zero: its parameter does not change, not even by decay; the others are updated."""
+    parameters = arena.make([Spec((6, 3)), Spec((6, 3), None), Spec((6, 3))])
+    pair = build_pair(arena, parameters, point)
+    unused = point.values["unused"]
+    comparison = arena.comparison()
     for number in (1, 2, 3):
         used: list[Parameter] = parameters
-        if where != "all":
-            used = [one for one in parameters if one.number != _UNUSED[where]]
+        if unused != "all":
+            used = [param for param in parameters if param.number != _UNUSED[unused]]
         elif number == 2:
             used = []
-        step(place, pair, point, used, number)
-        place.compare(comparison, number)
+        step(arena, pair, point, used, number)
+        arena.compare(comparison, number)
     comparison.verdict()
 
 
 @law("grad.zero", points.zeros)
-def zero(place: Arena, point: Point) -> None:
-    """zero_grad makes gradients None, unless told to make them zeros; what was None stays None."""
+def zero(arena: Arena, point: Point) -> None:
+    """zero_grad makes gradients None, or zeros if set_to_none is False; a gradient that was None stays None."""
     arguments = point.values["arguments"]
-    parameters = place.make([Spec((7, 3)), Spec((4, 3), None), Spec((5,)), Spec((2,), None)])
+    parameters = arena.make([Spec((7, 3)), Spec((4, 3), None), Spec((5,)), Spec((2,), None)])
     with subject_acts():
-        ours = place.build(SGD, parameters, lr=0.1, momentum=0.9)
-    place.give_gradients(parameters[:3], 1)
+        ours = arena.build(SGD, parameters, lr=0.1, momentum=0.9)
+    arena.give_gradients(parameters[:3], 1)
     with subject_acts():
         ours.zero_grad(**arguments)
-    for one in parameters:
-        for tensor, _ in one.pieces:
-            if arguments.get("set_to_none", True) or one.number == 3:
-                check(tensor.grad is None, f"{one.name} still has a gradient after zero_grad({arguments})")
+    for param in parameters:
+        for tensor, _ in param.pieces:
+            if arguments.get("set_to_none", True) or param.number == 3:
+                check(tensor.grad is None, f"{param.name} still has a gradient after zero_grad({arguments})")
             else:
-                check(tensor.grad is not None, f"{one.name} has no gradient after zero_grad({arguments})")
+                check(tensor.grad is not None, f"{param.name} has no gradient after zero_grad({arguments})")
                 assert tensor.grad is not None
-                check(not tensor.grad.any(), f"{one.name} has a gradient of {tensor.grad.flatten()[:3].tolist()}")
+                check(not tensor.grad.any(), f"{param.name} has a gradient of {tensor.grad.flatten()[:3].tolist()}")
 
 
 @law("closure", points.closures)
-def closure(place: Arena, point: Point) -> None:
-    """step(closure) evaluates it as often as torch.optim does, steps with what it gave, and returns its loss."""
-    parameters = place.make(point.values["specs"])
-    ours, reference = built(place, parameters, point)
-    comparison = place.comparison()
+def closure(arena: Arena, point: Point) -> None:
+    """step(closure) calls the closure as often as torch.optim does, uses its gradients, and returns its loss."""
+    parameters = arena.make(point.values["specs"])
+    ours, reference = build_pair(arena, parameters, point)
+    comparison = arena.comparison()
     counts: list[dict[str, int]] = []
     losses: list[tuple[Any, torch.Tensor]] = []
     for number in (1, 2):
         counted = {"ours": 0, "torch.optim": 0}
 
-        def count(who: str, evaluate: Callable[[], Any], counted: dict[str, int] = counted) -> Callable[[], Any]:
+        def count(side: str, evaluate: Callable[[], Any], counted: dict[str, int] = counted) -> Callable[[], Any]:
             def counting() -> Any:
-                counted[who] += 1
+                counted[side] += 1
                 return evaluate()
 
             return counting
 
-        expected = reference.step(count("torch.optim", place.closure(parameters, number, of_twins=True)))
+        expected = reference.step(count("torch.optim", arena.closure(parameters, number, of_twins=True)))
         with subject_acts():
-            loss = ours.step(count("ours", place.closure(parameters, number)))
-        place.compare(comparison, number)
+            loss = ours.step(count("ours", arena.closure(parameters, number)))
+        arena.compare(comparison, number)
         counts.append(counted)
         losses.append((loss, torch.as_tensor(expected)))
-    # The loss comes last: one that is lost, as a ledger may say, hides nothing else.
+    # The loss is checked last: if a ledger says that it is lost, this hides nothing else.
     comparison.verdict()
     for number, counted in enumerate(counts, 1):
         check(
@@ -233,15 +234,17 @@ def closure(place: Arena, point: Point) -> None:
 
 
 @law("clip", points.clips)
-def clip(place: Arena, point: Point) -> None:
+def clip(arena: Arena, point: Point) -> None:
     """clip_grad_norm_ takes the norm over the whole tensors, each element once, and scales every gradient by it."""
     most, norm = point.values["most"], point.values["norm"]
-    how = GEOMETRIES[point.values["geometry"]][0]
-    parameters = place.make([Spec((7, 3), how), Spec((4, 3), None), Spec((5, 2), how), Spec((2, 3), how)])
+    geometry = GEOMETRIES[point.values["geometry"]][0]
+    parameters = arena.make(
+        [Spec((7, 3), geometry), Spec((4, 3), None), Spec((5, 2), geometry), Spec((2, 3), geometry)]
+    )
     with subject_acts():
-        ours = place.build(SGD, parameters, lr=0.1)
-    place.give_gradients(parameters[:3], 1)
-    expected = torch.nn.utils.clip_grad_norm_([one.twin for one in parameters], most, norm)
+        ours = arena.build(SGD, parameters, lr=0.1)
+    arena.give_gradients(parameters[:3], 1)
+    expected = torch.nn.utils.clip_grad_norm_([param.twin for param in parameters], most, norm)
     with subject_acts():
         total = ours.clip_grad_norm_(most, norm)
     check(torch.is_tensor(total) or isinstance(total, float), f"the norm is {total!r}, which is no number")
@@ -253,13 +256,13 @@ def clip(place: Arena, point: Point) -> None:
     comparison = Comparison(CLOSE_FP64)
     found: dict[str, torch.Tensor] = {}
     wanted: dict[str, torch.Tensor] = {}
-    for one in parameters[:3]:
-        assert one.twin.grad is not None
-        for number, (tensor, index) in enumerate(one.pieces):
-            check(tensor.grad is not None, f"{one.name} lost its gradient")
+    for param in parameters[:3]:
+        assert param.twin.grad is not None
+        for number, (tensor, index) in enumerate(param.pieces):
+            check(tensor.grad is not None, f"{param.name} lost its gradient")
             assert tensor.grad is not None
             if tensor.numel():
-                name = f"the gradient of {one.name}, shard {number}"
-                found[name], wanted[name] = tensor.grad, one.twin.grad[index]
+                name = f"the gradient of {param.name}, shard {number}"
+                found[name], wanted[name] = tensor.grad, param.twin.grad[index]
     comparison.step(1, found, wanted)
     comparison.verdict()

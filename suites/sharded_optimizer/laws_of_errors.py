@@ -17,10 +17,10 @@ from everyrank.suites.sharded_optimizer.laws import CONTRACT, SGD
 
 law = CONTRACT.law
 
-#: A learning rate that torch.optim refuses; no other text holds the number.
+#: A learning rate that torch.optim refuses; no other text contains this number.
 _REFUSED = -17.5
 
-#: What goes wrong on one rank, and what every rank's text must hold of it. Only two need a class that torch lacks.
+#: The faults on one rank, each with the text that every rank's error must contain. Two need a class that torch lacks.
 _CAUSES = {
     "construction": str(_REFUSED),
     "step": failing.MESSAGE,
@@ -37,7 +37,7 @@ _CLASSES = {
     "gradient": torch.optim.Adam,
     "second-step": torch.optim.Adam,
 }
-_OF_CLOSURES = {
+_CLOSURE_ERRORS = {
     "closure": failing.InjectedError,
     "unpicklable": failing.UnpicklableError,
     "unprintable": failing.UnprintableError,
@@ -45,37 +45,37 @@ _OF_CLOSURES = {
 _CORE = {"construction", "step", "closure", "gradient"}
 
 
-def _troubles() -> Iterator[Point]:
-    for what in _CAUSES:
+def _faults() -> Iterator[Point]:
+    for fault in _CAUSES:
         for size, victim in ((3, 1), (3, 0), (3, 2), (2, 1)):
-            core = what in _CORE and (size, victim) == (3, 1)
-            yield points.plain(f"{what}-rank{victim}", size, core=core, what=what, victim=victim)
+            core = fault in _CORE and (size, victim) == (3, 1)
+            yield points.plain(f"{fault}-rank{victim}", size, core=core, fault=fault, victim=victim)
 
 
-@law("errors.rank", _troubles)
-def on_a_rank(place: Arena, point: Point) -> None:
-    """An error on one rank is raised on all of them, in time; its text names the rank, and holds that of the cause.
+@law("errors.rank", _faults)
+def on_a_rank(arena: Arena, point: Point) -> None:
+    """An error on one rank is soon raised on all ranks; its text names the rank and contains the text of the cause.
 
-    The rank that is named nearest to the cause, all before it or all behind it, is the one that failed. A rank that
-    hears of it may name itself as well.
-    Where the cause cannot be printed, the name of its class is enough. `step` and `after-step` fail in an optimizer
+    The rank that is named nearest to the cause, always before it or always behind it, is the one that failed. A rank
+    that raises the error of another may also name itself.
+    If the cause cannot be printed, the name of its class is enough. `step` and `after-step` fail in an optimizer
     class that torch does not have: a subject that refuses such a class with NotImplementedError lacks them.
     """
-    what, victim = point.values["what"], point.values["victim"]
-    # Nothing whole beside a closure: a subject that does not tell would leave the others waiting for its gradient.
-    parameters = place.make([Spec((7, 3)), Spec((5,)) if what in _OF_CLOSURES else Spec((4,), None)])
-    heard = _heard(_sabotaged(place, parameters, what, victim))
-    texts = place.meet("the end of the sabotaged step", heard)
+    fault, victim = point.values["fault"], point.values["victim"]
+    # With a closure no parameter is whole: after an error that is not passed on, others would wait for its gradient.
+    parameters = arena.make([Spec((7, 3)), Spec((5,)) if fault in _CLOSURE_ERRORS else Spec((4,), None)])
+    text = _error_text(_sabotaged(arena, parameters, fault, victim))
+    texts = arena.meet("the end of the sabotaged step", text)
     for rank, text in enumerate(texts):
         check(bool(text), f"rank {rank} heard nothing of the error on rank {victim}")
-        check(f"rank {victim}" in text, f"rank {rank} was not told that the error was on rank {victim}: {text}")
-        check(_CAUSES[what] in text, f"rank {rank} was not told the cause: {text}")
-        near = _stands_by(_CAUSES[what], victim, text, rank)
-        check(near, f"rank {rank} was told of another rank than rank {victim} beside the cause: {text}")
+        check(f"rank {victim}" in text, f"the error on rank {rank} does not name rank {victim}: {text}")
+        check(_CAUSES[fault] in text, f"the error on rank {rank} does not name the cause: {text}")
+        near = _names_beside(_CAUSES[fault], victim, text, rank)
+        check(near, f"the error on rank {rank} names another rank than rank {victim} beside the cause: {text}")
 
 
-def _stands_by(cause: str, victim: int, text: str, rank: int) -> bool:
-    """Whether each mention of the cause comes next after this rank's number, or each next before it."""
+def _names_beside(cause: str, victim: int, text: str, rank: int) -> bool:
+    """Return whether each mention of the cause directly follows the victim's number, or each directly precedes it."""
 
     def named(part: str) -> list[str]:
         return [number for number in re.findall(r"rank (\d+)", part) if number == str(victim) or number != str(rank)]
@@ -87,24 +87,24 @@ def _stands_by(cause: str, victim: int, text: str, rank: int) -> bool:
     return all(named(head)[-1:] == wanted for head in heads) or all(named(tail)[:1] == wanted for tail in tails)
 
 
-def _sabotaged(place: Arena, parameters: Sequence[Parameter], what: str, victim: int) -> Callable[[], None]:
-    fails = place.rank == victim
+def _sabotaged(arena: Arena, parameters: Sequence[Parameter], fault: str, victim: int) -> Callable[[], None]:
+    fails = arena.rank == victim
 
     def act() -> None:
-        if what == "construction":
-            place.build(SGD, parameters, lr=_REFUSED if fails else 0.1)
+        if fault == "construction":
+            arena.build(SGD, parameters, lr=_REFUSED if fails else 0.1)
             return
-        keywords = {"only": victim} if what in ("step", "after-step") else {}
+        keywords = {"only": victim} if fault in ("step", "after-step") else {}
         with subject_acts():
-            ours = place.build(_CLASSES.get(what, SGD), parameters, lr=0.1, **keywords)
-        last = 2 if what == "second-step" else 1
+            ours = arena.build(_CLASSES.get(fault, SGD), parameters, lr=0.1, **keywords)
+        last = 2 if fault == "second-step" else 1
         for number in range(1, last + 1):
-            place.give_gradients(parameters, number)
-            if what in ("gradient", "second-step") and fails and number == last:
+            arena.give_gradients(parameters, number)
+            if fault in ("gradient", "second-step") and fails and number == last:
                 for tensor, _ in parameters[0].pieces:
                     assert tensor.grad is not None
                     tensor.grad = tensor.grad.to_sparse()
-            ours.step(*((_closure(_OF_CLOSURES[what] if fails else None),) if what in _OF_CLOSURES else ()))
+            ours.step(*((_closure(_CLOSURE_ERRORS[fault] if fails else None),) if fault in _CLOSURE_ERRORS else ()))
 
     return act
 
@@ -118,8 +118,8 @@ def _closure(error: Callable[[str], Exception] | None) -> Callable[[], torch.Ten
     return evaluate
 
 
-def _heard(act: Callable[[], None]) -> str:
-    """What this rank was told, or nothing."""
+def _error_text(act: Callable[[], None]) -> str:
+    """Return the text of the error that this rank gets, or an empty text."""
     try:
         act()
     except Deviation:
@@ -127,6 +127,6 @@ def _heard(act: Callable[[], None]) -> str:
     except Exception as error:
         try:
             return f"{type(error).__name__}: {error}"
-        except Exception:  # the error itself, which cannot be printed
+        except Exception:  # the error cannot be printed
             return type(error).__name__
     return ""

@@ -14,46 +14,46 @@ from everyrank.suites.contract import Point
 from everyrank.suites.sharded_optimizer import points
 from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, Spec, pieces_of
 from everyrank.suites.sharded_optimizer.geometry import chunked
-from everyrank.suites.sharded_optimizer.laws import CONTRACT, SGD, built, step
+from everyrank.suites.sharded_optimizer.laws import CONTRACT, SGD, build_pair, step
 from torch import nn
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 
 law = CONTRACT.law
 
-#: The SGD that laws about models use: a momentum shows a step that was taken twice, a decay one without a gradient.
+#: The arguments of SGD for laws about models: momentum shows a step taken twice, decay one without a gradient.
 _KEYWORDS = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
 
 
-def _cut(place: Arena, model: nn.Module, names: Sequence[str], dim: int = 0) -> None:
-    """Cut these parameters by the subject's own tool."""
+def _cut(arena: Arena, model: nn.Module, names: Sequence[str], dim: int = 0) -> None:
+    """Cut these parameters with the subject's own tool."""
     for name in names:
-        with subject_acts(f"cutting {name} into {place.size} chunks along dim {dim}"):
-            place.tool("shard_parameter")(model, name, place.spec(dim))
+        with subject_acts(f"cutting {name} into {arena.size} chunks along dim {dim}"):
+            arena.tool("shard_parameter")(model, name, arena.spec(dim))
 
 
-def _named(place: Arena, model: nn.Module, **arguments: Any) -> list[tuple[str, Any]]:
+def _named(arena: Arena, model: nn.Module, **arguments: Any) -> list[tuple[str, Any]]:
     with subject_acts():
-        return list(place.tool("named_parameters")(model, **arguments))
+        return list(arena.tool("named_parameters")(model, **arguments))
 
 
-def _train(place: Arena, named: dict[str, Any], still: Sequence[str] = ()) -> None:
-    """Three steps over the parameters that the arena has adopted; these names stay without a gradient."""
+def _train(arena: Arena, named: dict[str, Any], still: Sequence[str] = ()) -> None:
+    """Train the adopted parameters for three steps; the parameters of these names get no gradient."""
     with subject_acts():
-        ours = place.build_over(SGD, named, **_KEYWORDS)
-    reference = SGD([one.twin for one in place.parameters], **_KEYWORDS)
-    comparison = place.comparison()
-    used = [one for one in place.parameters if one.name not in still]
+        ours = arena.build_over(SGD, named, **_KEYWORDS)
+    reference = SGD([param.twin for param in arena.parameters], **_KEYWORDS)
+    comparison = arena.comparison()
+    used = [param for param in arena.parameters if param.name not in still]
     for number in (1, 2, 3):
-        place.give_gradients(used, number)
+        arena.give_gradients(used, number)
         with subject_acts():
             ours.step()
         reference.step()
-        place.compare(comparison, number)
+        arena.compare(comparison, number)
     comparison.verdict()
 
 
-def _adopt(place: Arena, model: nn.Module, found: list[tuple[str, Any]]) -> None:
-    """Pair what was found in the cut model with the same names of an uncut one."""
+def _adopt(arena: Arena, model: nn.Module, found: list[tuple[str, Any]]) -> None:
+    """Pair the parameters found in the cut model with those of the same names in an uncut one."""
     twins = dict(model.named_parameters())
     check(
         sorted(name for name, _ in found) == sorted(twins),
@@ -61,7 +61,7 @@ def _adopt(place: Arena, model: nn.Module, found: list[tuple[str, Any]]) -> None
     )
     values = dict(found)
     for name, twin in twins.items():
-        place.adopt(name, values[name], twin)
+        arena.adopt(name, values[name], twin)
 
 
 def _namings() -> Iterator[Point]:
@@ -77,7 +77,7 @@ def _namings() -> Iterator[Point]:
 
 
 class Nested(nn.Module):
-    """A parameter of its own, and modules with theirs."""
+    """A module with its own parameters and with submodules that have parameters."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,21 +87,21 @@ class Nested(nn.Module):
 
 
 @law("names", _namings)
-def names(place: Arena, point: Point) -> None:
-    """The named parameters are exactly the model's: sharded in place, none twice, none missing, prefixes kept."""
+def names(arena: Arena, point: Point) -> None:
+    """named_parameters yields exactly the model's parameters, sharded in place: each once, with its prefix."""
     arguments = point.values["arguments"]
     wanted = [name for name, _ in Nested().named_parameters(**arguments)]
     model = Nested()
-    _cut(place, model, ["block.first.weight", "scale"])
+    _cut(arena, model, ["block.first.weight", "scale"])
     start = f"{arguments['prefix']}." if "prefix" in arguments else ""
     sharded = {f"{start}block.first.weight": (6, 4), f"{start}scale": (6, 2)}
     if point.label.startswith("bare"):
-        # A ShardedTensor may stand in a module without being a Parameter.
-        bare = place.make([Spec((6, 3))])[0].given
+        # A module may have a ShardedTensor that is not a Parameter.
+        bare = arena.make([Spec((6, 3))])[0].given
         del model.table
         model.table = bare
         sharded[f"{start}table"] = (6, 3)
-    found = _named(place, model, **arguments)
+    found = _named(arena, model, **arguments)
     listed = [name for name, _ in found]
     twice = sorted({name for name in listed if listed.count(name) > 1})
     check(not twice, f"named twice: {', '.join(twice)}")
@@ -111,14 +111,14 @@ def names(place: Arena, point: Point) -> None:
         check(isinstance(value, ShardedTensor) == (own is not None), f"{name} is a {type(value).__name__}")
         if own is not None:
             check(tuple(value.size()) == own, f"{name} is of {tuple(value.size())}, not {own}")
-            check(len(pieces_of(value)) == 1, f"{name} has {len(pieces_of(value))} shards on rank {place.rank}")
+            check(len(pieces_of(value)) == 1, f"{name} has {len(pieces_of(value))} shards on rank {arena.rank}")
         else:
             inside = model.get_parameter(name.removeprefix(start))
             check(value is inside, f"{name} is not the model's own parameter")
 
 
 class OfLength(nn.Module):
-    """A matrix with this many rows, or columns, to be cut; and a bias that stays whole."""
+    """A matrix with this many rows or columns, which is cut, and a bias that stays whole."""
 
     def __init__(self, length: int, dim: int) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class OfLength(nn.Module):
 
 
 def _of_lengths(point: Point) -> nn.Module:
-    """A model with one of each for each length and dim, named after them."""
+    """Return a model with a module for each length and dim, named after them."""
     cuts = [(dim, length) for dim in point.values["dims"] for length in point.values["lengths"]]
     model = nn.ModuleDict({f"dim{dim}_of_{length}": OfLength(length, dim) for dim, length in cuts})
     fill(model, seed=5)
@@ -136,19 +136,19 @@ def _of_lengths(point: Point) -> nn.Module:
 
 
 @law("parity.shard-parameter", points.lengths_to_cut)
-def by_its_own_tool(place: Arena, point: Point) -> None:
-    """shard_parameter cuts any number of rows or columns, also fewer than ranks; each shard gets its own update.
+def shard_parameter(arena: Arena, point: Point) -> None:
+    """shard_parameter cuts any number of rows or columns, even fewer than ranks; each shard gets its own update.
 
-    `past-the-end` has the lengths where a chunk of the usual size would begin beyond the last row.
+    `past-the-end` has the lengths at which a chunk of the usual size would begin beyond the last row.
     """
     model, uncut = _of_lengths(point), _of_lengths(point)
     for name, module in model.named_children():
-        with place.may_part():
-            _cut(place, model, [f"{name}.weight"], module.dim)
-    _adopt(place, uncut, _named(place, model))
-    for param in place.parameters:
+        with arena.may_diverge():
+            _cut(arena, model, [f"{name}.weight"], module.dim)
+    _adopt(arena, uncut, _named(arena, model))
+    for param in arena.parameters:
         check(param.whole == param.name.endswith("bias"), f"{param.name} is {'whole' if param.whole else 'cut'} now")
-    _train(place, {param.name: param.given for param in place.parameters})
+    _train(arena, {param.name: param.given for param in arena.parameters})
 
 
 _FROZEN = {"sharded": "first.weight", "whole": "first.bias", "sharded-last": "last.weight"}
@@ -160,22 +160,22 @@ def _freezings() -> Iterator[Point]:
 
 
 @law("frozen", _freezings)
-def frozen(place: Arena, point: Point) -> None:
-    """A frozen parameter is frozen after sharding too, and never moves; those beside it get their own update."""
+def frozen(arena: Arena, point: Point) -> None:
+    """A frozen parameter stays frozen after sharding and does not change; the others get their own update."""
     still = point.values["frozen"]
     model, uncut = MODELS["plain"].build(5), MODELS["plain"].build(5)
-    for each in (model, uncut):
-        each.get_parameter(still).requires_grad_(False)
-    _cut(place, model, ["first.weight", "last.weight"])
-    _adopt(place, uncut, _named(place, model))
-    for one in place.parameters:
-        for tensor, _ in one.pieces:
-            wanted = one.name != still
+    for module in (model, uncut):
+        module.get_parameter(still).requires_grad_(False)
+    _cut(arena, model, ["first.weight", "last.weight"])
+    _adopt(arena, uncut, _named(arena, model))
+    for param in arena.parameters:
+        for tensor, _ in param.pieces:
+            wanted = param.name != still
             check(
                 tensor.requires_grad == wanted,
-                f"{one.name} {'requires' if tensor.requires_grad else 'does not require'} grad after sharding",
+                f"{param.name} {'requires' if tensor.requires_grad else 'does not require'} grad after sharding",
             )
-    _train(place, {one.name: one.given for one in place.parameters}, still=[still])
+    _train(arena, {param.name: param.given for param in arena.parameters}, still=[still])
 
 
 def _ties() -> Iterator[Point]:
@@ -184,22 +184,22 @@ def _ties() -> Iterator[Point]:
 
 
 @law("tied", _ties)
-def tied(place: Arena, point: Point) -> None:
-    """A parameter with two names is stepped once, and still one after sharding."""
+def tied(arena: Arena, point: Point) -> None:
+    """A parameter with two names is stepped once, and is still one parameter after sharding."""
     if not point.label.startswith("model"):
-        first, last = place.make([Spec((6, 3), chunked if point.label == "sharded" else None), Spec((5,))])
-        _train(place, {"encoder.weight": first.given, last.name: last.given, "decoder.weight": first.given})
+        first, last = arena.make([Spec((6, 3), chunked if point.label == "sharded" else None), Spec((5,))])
+        _train(arena, {"encoder.weight": first.given, last.name: last.given, "decoder.weight": first.given})
         return
     model, uncut = MODELS["tied"].build(5), MODELS["tied"].build(5)
-    _cut(place, model, ["0.weight", "2.weight"] if point.label == "model-sharded" else ["2.weight"])
-    _adopt(place, uncut, _named(place, model))
+    _cut(arena, model, ["0.weight", "2.weight"] if point.label == "model-sharded" else ["2.weight"])
+    _adopt(arena, uncut, _named(arena, model))
     check(model.get_parameter("0.weight") is model.get_parameter("4.weight"), "sharding has untied 4.weight")
-    _train(place, {one.name: one.given for one in place.parameters})
+    _train(arena, {param.name: param.given for param in arena.parameters})
 
 
 def _specs(point: Point) -> list[Spec]:
     needs = point.values["row"].needs
-    if "sparse" in needs:  # which are the gradients of tables, and those are sharded
+    if "sparse" in needs:  # sparse gradients are those of tables, which are sharded
         return [Spec((7, 3)), Spec((6, 2)), Spec((5, 2))]
     if "2d" in needs:
         return [Spec((7, 3)), Spec((4, 3), None), Spec((6, 2)), Spec((5, 2), None)]
@@ -207,65 +207,65 @@ def _specs(point: Point) -> list[Spec]:
 
 
 @law("state.round-trip", points.saved)
-def round_trip(place: Arena, point: Point) -> None:
-    """Train, save, load into fresh objects, train on: as if never stopped; by name, in whatever order names come."""
-    parameters = place.make(_specs(point))
-    pair = built(place, parameters, point)
+def round_trip(arena: Arena, point: Point) -> None:
+    """Training that is saved and loaded into fresh objects goes on as if never stopped, in any order of names."""
+    parameters = arena.make(_specs(point))
+    pair = build_pair(arena, parameters, point)
     with subject_acts():
-        pair[0].state_dict()  # of a fresh optimizer: to ask changes nothing
-    steps = 2 if "closure" in point.values["row"].needs else 3  # where each evaluates many times
-    comparison = place.comparison()
+        pair[0].state_dict()  # state_dict() of a fresh optimizer changes nothing
+    steps = 2 if "closure" in point.values["row"].needs else 3  # each of these steps evaluates the closure many times
+    comparison = arena.comparison()
     for number in range(1, steps + 1):
-        step(place, pair, point, parameters, number)
-        place.compare(comparison, number)
+        step(arena, pair, point, parameters, number)
+        arena.compare(comparison, number)
     with subject_acts():
         saved = copy.deepcopy(pair[0].state_dict())
-    fresh = place.again()
+    fresh = arena.again()
     order = fresh[::-1] if point.values.get("reordered") else fresh
-    # Built with another learning rate: the saved one must come back with the state.
+    # Build with another learning rate: loading the state must restore the saved one.
     variant = {**point.values["variant"].make(), "lr": 0.5}
     with subject_acts():
-        ours = place.build(point.values["row"].optimizer, order, **variant)
+        ours = arena.build(point.values["row"].optimizer, order, **variant)
         ours.load_state_dict(saved)
     for number in range(steps + 1, 2 * steps + 1):
-        step(place, (ours, pair[1]), point, fresh, number)
-        place.compare(comparison, number)
+        step(arena, (ours, pair[1]), point, fresh, number)
+        arena.compare(comparison, number)
     comparison.verdict()
 
 
 @law("state.groups", points.grouped)
-def groups(place: Arena, point: Point) -> None:
-    """add_param_group takes names and values of its own for them; what is saved has the group, and loads it."""
+def groups(arena: Arena, point: Point) -> None:
+    """add_param_group takes names and the group's own options; the saved state has these, and loading restores it."""
     row, variant = point.values["row"], point.values["variant"]
-    place.make(_specs(point))
+    arena.make(_specs(point))
 
-    def dealt(parameters: Sequence[Parameter]) -> list[Sequence[Parameter]]:
+    def halves(parameters: Sequence[Parameter]) -> list[Sequence[Parameter]]:
         return [parameters[: len(parameters) // 2], parameters[len(parameters) // 2 :]]
 
     def subject(parameters: Sequence[Parameter]) -> Any:
-        first, second = dealt(parameters)
+        first, second = halves(parameters)
         arguments = variant.make_groups()
         with subject_acts():
-            ours = place.build(row.optimizer, first, **arguments[0])
-            ours.add_param_group({"params": {one.name: one.given for one in second}, **arguments[1]})
+            ours = arena.build(row.optimizer, first, **arguments[0])
+            ours.add_param_group({"params": {param.name: param.given for param in second}, **arguments[1]})
         return ours
 
     arguments = variant.make_groups()
-    first, second = dealt(place.parameters)
-    reference = row.optimizer([one.twin for one in first], **arguments[0])
-    reference.add_param_group({"params": [one.twin for one in second], **arguments[1]})
-    ours = subject(place.parameters)
-    comparison = place.comparison()
+    first, second = halves(arena.parameters)
+    reference = row.optimizer([param.twin for param in first], **arguments[0])
+    reference.add_param_group({"params": [param.twin for param in second], **arguments[1]})
+    ours = subject(arena.parameters)
+    comparison = arena.comparison()
     for number in (1, 2):
-        step(place, (ours, reference), point, place.parameters, number, own=True)
-        place.compare(comparison, number)
+        step(arena, (ours, reference), point, arena.parameters, number, own=True)
+        arena.compare(comparison, number)
     with subject_acts():
         saved = copy.deepcopy(ours.state_dict())
-    fresh = place.again()
+    fresh = arena.again()
     ours = subject(fresh)
     with subject_acts():
         ours.load_state_dict(saved)
     for number in (3, 4):
-        step(place, (ours, reference), point, fresh, number, own=True)
-        place.compare(comparison, number)
+        step(arena, (ours, reference), point, fresh, number, own=True)
+        arena.compare(comparison, number)
     comparison.verdict()

@@ -1,4 +1,4 @@
-"""Sparse gradients, as embeddings get them: to each shard those of its rows, to the reference all of them."""
+"""Sparse gradients as embeddings get them: each shard gets those of its rows, the reference gets all."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import torch
 from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, coarse
 
 
-def give_some_rows(place: Arena, parameters: Sequence[Parameter], step: int, repeated: bool = False) -> None:
-    """Gradients of some rows only: the first, the last, and one that changes with the step.
+def give_some_rows(arena: Arena, parameters: Sequence[Parameter], step: int, repeated: bool = False) -> None:
+    """Give gradients of some rows only: the first, the last, and one that changes with the step.
 
-    ``repeated``: as an embedding that is looked up in any order, and twice for the first row and the last.
+    ``repeated``: rows are in any order, and the first and the last are repeated, as by look-ups of an embedding.
     """
     for param in parameters:
         length = param.twin.shape[0]
         rows = sorted({0, length - 1, step % length})
         if repeated:
             rows = [length - 1, *rows[:-1][::-1], length - 1, 0]
-        give_rows(place, param, step, rows)
+        give_rows(arena, param, step, rows)
 
 
-def give_rows(place: Arena, param: Parameter, step: int, rows: Sequence[int]) -> None:
-    """A gradient of these rows, the same for all ranks."""
-    values = _values(place, param, step, rows)
+def give_rows(arena: Arena, param: Parameter, step: int, rows: Sequence[int]) -> None:
+    """Give a gradient of these rows, the same on all ranks."""
+    values = _values(arena, param, step, rows)
     param.twin.grad = sparse_rows(rows, values, param.twin.shape)
     for tensor, index in param.pieces:
         held = range(param.twin.shape[0]) if param.whole else range(index[0].start, index[0].stop)
@@ -33,24 +33,24 @@ def give_rows(place: Arena, param: Parameter, step: int, rows: Sequence[int]) ->
         tensor.grad = sparse_rows(local, values[mine][columns], tensor.shape)
 
 
-def give_rows_of_ranks(place: Arena, param: Parameter, step: int, rows_of_ranks: Sequence[Sequence[int]]) -> None:
-    """A gradient of each rank's own for a whole parameter. The reference gets their mean."""
+def give_rows_of_ranks(arena: Arena, param: Parameter, step: int, rows_of_ranks: Sequence[Sequence[int]]) -> None:
+    """Give a whole parameter a different gradient on each rank, and the reference their mean."""
     given = [
-        sparse_rows(rows, coarse(_values(place, param, step, rows, rank + 1)), param.twin.shape)
+        sparse_rows(rows, coarse(_values(arena, param, step, rows, rank + 1)), param.twin.shape)
         for rank, rows in enumerate(rows_of_ranks)
     ]
-    param.pieces[0][0].grad = given[place.rank]
-    param.twin.grad = torch.stack(given).sum(0) / place.size
+    param.pieces[0][0].grad = given[arena.rank]
+    param.twin.grad = torch.stack(given).sum(0) / arena.size
 
 
-def _values(place: Arena, param: Parameter, step: int, rows: Sequence[int], rank: int = 0) -> torch.Tensor:
-    """New values for these rows; where one is repeated, others each time."""
-    data = place.data(param, step, rank)
+def _values(arena: Arena, param: Parameter, step: int, rows: Sequence[int], rank: int = 0) -> torch.Tensor:
+    """Return new values for these rows; a repeated row has another value each time."""
+    data = arena.data(param, step, rank)
     return torch.stack([data[row] * (1 + number) for number, row in enumerate(rows)])
 
 
 def sparse_rows(rows: Sequence[int], values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """A sparse gradient: these values for these rows, which are in any order, and added up where one is repeated."""
+    """Return a sparse gradient with these values for these rows, in any order. Values of a repeated row add up."""
     index = torch.tensor([list(rows)], dtype=torch.int64, device=values.device)
     made = torch.sparse_coo_tensor(index, values, tuple(shape), check_invariants=False)
     return made if len(set(rows)) < len(rows) or list(rows) != sorted(rows) else made.coalesce()

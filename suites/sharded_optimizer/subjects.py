@@ -17,7 +17,7 @@ EXEMPLAR = Subject("everyrank.ShardedOptimizer", contract="sharded-optimizer", b
 
 
 class _Torch(TorchShardedOptimizer):
-    """torch's, with what a user would call for the rest."""
+    """torch's optimizer, with the functions of torch that a user would call for modules."""
 
     named_parameters = staticmethod(named_params_with_sharded_tensor)
 
@@ -43,7 +43,7 @@ TORCH = Subject(
     declares=frozenset({CALLER_SYNCS}),
 )
 
-#: The same on GPUs, where there are four: it talks to no other rank, so what it breaks, it breaks there as well.
+#: The same on four GPUs. It does not communicate, so it breaks the same laws there.
 TORCH_CUDA = Subject(
     "torch.ShardedOptimizer.cuda",
     contract="sharded-optimizer",
@@ -57,7 +57,7 @@ TORCH_CUDA = Subject(
 
 
 class _Nothing:
-    """Takes everything and does nothing."""
+    """Accept everything and do nothing."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass

@@ -1,4 +1,4 @@
-"""``sharded-optimizer``, on torch's ShardedOptimizer and on the exemplar."""
+"""The contract ``sharded-optimizer`` on torch's ShardedOptimizer and on the exemplar."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from everyrank.suites.sharded_optimizer.subjects import EXEMPLAR, TORCH, TORCH_C
 
 @conformance(EXEMPLAR)
 def test_exemplar(case: Case) -> None:
-    """Our own keeps every law."""
+    """Our own implementation keeps every law."""
     case.run()
 
 
 @conformance(TORCH)
 def test_torch(case: Case) -> None:
-    """torch's, on CPU and gloo."""
+    """torch's ShardedOptimizer, on CPUs with gloo."""
     case.run()
 
 
 @conformance(TORCH_CUDA)
 def test_torch_cuda(case: Case) -> None:
-    """torch's, on four GPUs and NCCL; skipped where there are fewer."""
+    """torch's ShardedOptimizer, on four GPUs with NCCL; skipped if there are fewer."""
     case.run()
