@@ -1,4 +1,4 @@
-"""Where the laws of ``rpc-optimizer`` are checked: parameters on their owners, a driver on rank 0."""
+"""The arena of ``rpc-optimizer``: rank 0 drives, and the parameters are on their owners."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch._dynamo  # the first optimizer imports it; here once, instead of in every rank
+import torch._dynamo  # the first optimizer imports it: import it once here, instead of in every rank
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from everyrank import current_world
@@ -24,25 +24,25 @@ from everyrank.suites.subject import Subject
 Spec = tuple[int, tuple[int, ...]]  # owner, shape
 
 
-def error_of(action: Callable[[], Any], what: str) -> Exception:
-    """The error that it raises, or a Deviation."""
+def error_of(action: Callable[[], Any], description: str) -> Exception:
+    """Return the error that the action raises, or raise a Deviation that names the action if there is none."""
     try:
         action()
     except Exception as error:
-        one: BaseException | None = error
-        while one is not None:  # frames hold RRefs, which would seem to be left behind
-            traceback.clear_frames(one.__traceback__)
-            one = one.__cause__ or one.__context__
+        cause: BaseException | None = error
+        while cause is not None:  # frames hold RRefs, which would look as if they were left behind
+            traceback.clear_frames(cause.__traceback__)
+            cause = cause.__cause__ or cause.__context__
         return error
-    raise Deviation(f"{what} did not raise")
+    raise Deviation(f"{description} did not raise")
 
 
-#: How long something that happens on another worker may take; only a failing case waits for it.
+#: How long in seconds an effect on another worker may take; only a failing case waits this long.
 PATIENCE = 5.0
 
 
 def eventually(holds: Callable[[], bool]) -> bool:
-    """Whether it comes true; a worker that has to let go of something gets a moment."""
+    """Return whether the condition becomes true: a worker may need a moment to free something."""
     until = time.monotonic() + PATIENCE
     while not (held := holds()) and time.monotonic() < until:
         time.sleep(0.005)
@@ -51,7 +51,7 @@ def eventually(holds: Callable[[], bool]) -> bool:
 
 @dataclass(eq=False)
 class Parameter:
-    """One parameter: on its owner, and its twin in the reference."""
+    """One parameter on its owner, and its twin in the reference."""
 
     owner: int
     twin: torch.Tensor
@@ -68,7 +68,7 @@ class Parameter:
 
 @dataclass
 class Arena:
-    """What the driver has in hand."""
+    """The subject, the point and the parameters of one case, at the driver."""
 
     subject: Subject
     point: Point
@@ -79,7 +79,7 @@ class Arena:
     def own(
         self, specs: Sequence[Spec], dtype: torch.dtype = torch.float64, requires_grad: bool = True
     ) -> list[Parameter]:
-        """Parameters on their owners, distinct in value, with their twins here."""
+        """Make parameters with distinct values on their owners, and their twins here."""
         made = []
         for owner, shape in specs:
             value = noise(shape, dtype, _generator(self.seed, len(self.parameters), 1))
@@ -87,13 +87,13 @@ class Arena:
             rref = rpc.remote(f"worker{owner}", make, args=(value, requires_grad))
             made.append(Parameter(owner, twin, rref))
             self.parameters.append(made[-1])
-        for one in made:
-            one.value()  # a remote value is made at some time; from here on it is there
+        for param in made:
+            param.value()  # wait until the remote value exists
         return made
 
     def build(self, optimizer: Any, parameters: Sequence[Parameter], *args: Any, **kwargs: Any) -> Any:
-        """The subject, over these parameters. What it raises is the law's affair."""
-        built = self.subject.build(optimizer, [one.rref for one in parameters], *args, **kwargs)
+        """Build the subject over these parameters. Let its errors pass: the law handles them."""
+        built = self.subject.build(optimizer, [param.rref for param in parameters], *args, **kwargs)
         if not callable(getattr(built, "step", None)):
             raise BrokenAdapter(
                 f"build of {self.subject.name} returned a {type(built).__name__}, which has no step(context_id)"
@@ -101,72 +101,85 @@ class Arena:
         return built
 
     def inputs(self, parameters: Sequence[Parameter], step: int) -> list[torch.Tensor]:
-        """New data for each parameter at each step."""
+        """Return new data for each parameter at each step."""
         return [
-            _input(one.twin.shape, one.twin.dtype, self.seed, step, number) for number, one in enumerate(parameters)
+            _input(param.twin.shape, param.twin.dtype, self.seed, step, number)
+            for number, param in enumerate(parameters)
         ]
 
     def remote_loss(
-        self, parameters: Sequence[Parameter], inputs: Sequence[torch.Tensor], how: Callable[..., Any]
+        self, parameters: Sequence[Parameter], inputs: Sequence[torch.Tensor], loss_function: Callable[..., Any]
     ) -> torch.Tensor:
-        """The loss over these parameters, computed by their owners."""
+        """Return the loss over these parameters, computed by their owners."""
         pairs = list(zip(parameters, inputs, strict=True))
-        asked = []
+        futures = []
         for owner, mine in _by_owner(pairs, lambda pair: pair[0].owner):
-            rrefs, data = [one.rref for one, _ in mine], [data for _, data in mine]
-            asked.append(rpc.rpc_async(f"worker{owner}", remote_losses, args=(how, rrefs, data)))
-        return torch.cat([future.wait() for future in asked]).sum()
+            rrefs, data = [param.rref for param, _ in mine], [data for _, data in mine]
+            futures.append(rpc.rpc_async(f"worker{owner}", remote_losses, args=(loss_function, rrefs, data)))
+        return torch.cat([future.wait() for future in futures]).sum()
 
     def step(
-        self, optimizer: Any, parameters: Sequence[Parameter], step: int, how: Callable[..., Any] | None = None
+        self,
+        optimizer: Any,
+        parameters: Sequence[Parameter],
+        step: int,
+        loss_function: Callable[..., Any] | None = None,
     ) -> None:
-        """One step of the subject with the gradients of these parameters only."""
-        how = how or loss
+        """Do one step of the subject with the gradients of these parameters only."""
+        loss_function = loss_function or loss
         with dist_autograd.context() as context_id:
             if parameters:
-                total = self.remote_loss(parameters, self.inputs(parameters, step), how)
+                total = self.remote_loss(parameters, self.inputs(parameters, step), loss_function)
                 dist_autograd.backward(context_id, [total])
             with subject_acts():
                 optimizer.step(context_id)
 
     def step_that_moves(self, optimizer: Any, parameters: Sequence[Parameter]) -> None:
-        """A first step. A law about what must not happen says nothing of a subject that does nothing."""
-        before = [one.value() for one in parameters]
+        """Do a first step and check that it moves: a subject that does nothing would keep laws about what must not move."""
+        before = [param.value() for param in parameters]
         self.step(optimizer, parameters, 1)
-        for one, value in zip(parameters, before, strict=True):
-            if torch.equal(one.value(), value):
-                raise Deviation(f"a step with a gradient did not move {self._name(one)}")
+        for param, value in zip(parameters, before, strict=True):
+            if torch.equal(param.value(), value):
+                raise Deviation(f"a step with a gradient did not move {self._name(param)}")
 
     def reference_step(
-        self, optimizer: Any, parameters: Sequence[Parameter], step: int, how: Callable[..., Any] | None = None
+        self,
+        optimizer: Any,
+        parameters: Sequence[Parameter],
+        step: int,
+        loss_function: Callable[..., Any] | None = None,
     ) -> None:
-        """The same step here, with plain torch.optim: a parameter that is not named has no gradient."""
-        how = how or loss
-        for one in self.parameters:
-            one.twin.grad = None
+        """Do the same step here, with plain torch.optim. All other parameters have no gradient."""
+        loss_function = loss_function or loss
+        for param in self.parameters:
+            param.twin.grad = None
         if parameters:
             inputs = self.inputs(parameters, step)
-            torch.stack([how(one.twin, data) for one, data in zip(parameters, inputs, strict=True)]).sum().backward()
+            torch.stack(
+                [loss_function(param.twin, data) for param, data in zip(parameters, inputs, strict=True)]
+            ).sum().backward()
         optimizer.step()
 
     def values(self) -> dict[str, torch.Tensor]:
-        """All parameters, as their owners have them."""
-        asked = [
-            (mine, rpc.rpc_async(f"worker{owner}", fetch_all, args=([one.rref for one in mine],)))
-            for owner, mine in _by_owner(self.parameters, lambda one: one.owner)
+        """Return the values of all parameters on their owners."""
+        futures = [
+            (mine, rpc.rpc_async(f"worker{owner}", fetch_all, args=([param.rref for param in mine],)))
+            for owner, mine in _by_owner(self.parameters, lambda param: param.owner)
         ]
-        got = {id(one): value for mine, future in asked for one, value in zip(mine, future.wait(), strict=True)}
-        return {self._name(one): got[id(one)] for one in self.parameters}
+        found = {
+            id(param): value for mine, future in futures for param, value in zip(mine, future.wait(), strict=True)
+        }
+        return {self._name(param): found[id(param)] for param in self.parameters}
 
     def twins(self) -> dict[str, torch.Tensor]:
-        """All parameters of the reference."""
-        return {self._name(one): one.twin for one in self.parameters}
+        """Return the values of all parameters of the reference."""
+        return {self._name(param): param.twin for param in self.parameters}
 
-    def _name(self, one: Parameter) -> str:
-        return f"parameter {self.parameters.index(one)} on worker{one.owner}"
+    def _name(self, param: Parameter) -> str:
+        return f"parameter {self.parameters.index(param)} on worker{param.owner}"
 
     def comparison(self) -> Comparison:
-        """Bit for bit: the same kernels run on the same values."""
+        """Return a new comparison, bit for bit: the same kernels run on the same values."""
         comparison = Comparison(EXACT, self.subject.bound)
         comparison.start(self.twins())
         return comparison
@@ -177,24 +190,24 @@ class Arena:
 
 
 @contextlib.contextmanager
-def arena(subject: Subject, point: Point) -> Iterator[Arena | None]:
-    """Rank 0 drives; the agents of the others serve it until it is done."""
+def open_arena(subject: Subject, point: Point) -> Iterator[Arena | None]:
+    """Give rank 0 its arena, and the others None: their agents serve rank 0 until it is done."""
     world = current_world()
     acting[:] = [subject]
-    world.barrier()  # a law may look at any rank from here on
+    world.barrier()  # from here on a law may call any rank
     if world.rank != 0:
         yield None
         return
-    inside = Arena(subject, point, world.size, 7)
+    arena = Arena(subject, point, world.size, 7)
     try:
-        yield inside
+        yield arena
     finally:
-        inside.parameters.clear()
+        arena.parameters.clear()
 
 
 @functools.cache
 def _input(shape: torch.Size, dtype: torch.dtype, seed: int, step: int, number: int) -> torch.Tensor:
-    """Not to be written to: the subject's owners, the reference and other cases are given the same."""
+    """Return an input. Do not write to it: it is shared by the subject's owners, the reference and other cases."""
     return noise(shape, dtype, _generator(seed, step, number, 2))
 
 
@@ -202,18 +215,18 @@ def _generator(*seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(hash(seed) % 2**31)
 
 
-def _by_owner(things: list[Any], owner: Callable[[Any], int]) -> list[tuple[int, list[Any]]]:
+def _by_owner(values: list[Any], owner: Callable[[Any], int]) -> list[tuple[int, list[Any]]]:
     groups: dict[int, list[Any]] = {}
-    for thing in things:
-        groups.setdefault(owner(thing), []).append(thing)
+    for value in values:
+        groups.setdefault(owner(value), []).append(value)
     return list(groups.items())
 
 
-#: The subject of this rank's case, for what runs on an owner: a subject does not travel.
+#: The subject of this rank's case, for functions that run on an owner: a subject cannot be sent.
 acting: list[Subject] = []
 
 
-# --- what runs on the owners -------------------------------------------------------------------------
+# --- functions that run on the owners -------------------------------------------------------------------------
 
 
 def make(value: torch.Tensor, requires_grad: bool) -> torch.Tensor:
@@ -233,19 +246,21 @@ def device_of(rref: Any) -> str:
     return str(rref.local_value().device)
 
 
-def remote_losses(how: Callable[..., Any], rrefs: Sequence[Any], inputs: Sequence[torch.Tensor]) -> torch.Tensor:
-    return torch.stack([how(rref.local_value(), data) for rref, data in zip(rrefs, inputs, strict=True)])
+def remote_losses(
+    loss_function: Callable[..., Any], rrefs: Sequence[Any], inputs: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    return torch.stack([loss_function(rref.local_value(), data) for rref, data in zip(rrefs, inputs, strict=True)])
 
 
 def loss(parameter: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
-    """A loss whose gradient depends on the data and on the parameter itself."""
+    """Return a loss whose gradient depends on the data and on the parameter."""
     complex_ = parameter.is_complex()
     flat, other = (torch.view_as_real(parameter), torch.view_as_real(data)) if complex_ else (parameter, data)
     return ((flat * other).sum() + (flat * flat).sum() * 0.25).to(torch.float64)
 
 
 def sparse_loss(parameter: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
-    """A loss with a sparse gradient: two rows of an embedding."""
+    """Return a loss with a sparse gradient: two rows of an embedding."""
     rows = torch.tensor([0, parameter.shape[0] - 1])
     picked = torch.nn.functional.embedding(rows, parameter, sparse=True)
     return (picked * data[rows]).sum().to(torch.float64)

@@ -1,11 +1,11 @@
 """The whole contract ``rpc-optimizer``: importing this module registers every law.
 
 A subject is ``build(optimizer_class, rrefs, *arguments, **keywords)``, where ``rrefs`` are RRefs of parameters on
-other workers (and on this one). What it returns has ``step(context_id)``, which applies the gradients of that
+other workers and on this one. The returned object has ``step(context_id)``, which applies the gradients of that
 distributed autograd context on all owners, and returns when they are done.
 
-What else it has of an optimizer's (schedulers, ``param_groups``, step hooks, ``defaults``, ``copy.deepcopy``,
-``repr``) works as with torch.optim, or raises.
+Other features of an optimizer (schedulers, ``param_groups``, step hooks, ``defaults``, ``copy.deepcopy``, ``repr``)
+work as with torch.optim, or raise.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The laws of ``rpc-optimizer`` about what runs at the same time, and what is left behind."""
+"""The laws of ``rpc-optimizer`` about steps at the same time, and about what an optimizer leaves behind."""
 
 from __future__ import annotations
 
@@ -23,70 +23,70 @@ from torch.distributed.rpc import _rref_context_get_debug_info
 
 law = CONTRACT.law
 
-#: A step with weight decay reads a parameter and writes it later. So large that this takes longer than the other
-#: clients are late, and longer than a core's turn: of steps that are not serialized, one reads what another is about
-#: to change, on one core too.
+#: The shape of a large parameter. A step with weight decay reads a parameter and writes it later. Here this takes
+#: longer than other clients are late, and longer than a time slice of a core: if steps are not serialized, one reads
+#: values that another is about to change, even on one core.
 LARGE = (1 << 21,)
-#: With gradients of one, a step takes p to -1 - 1.1 * p: away from REST, by GROWTH, so that no error fades.
-HOW = {"lr": 1.0, "weight_decay": 2.1}
+#: With gradients of one, a step changes p to -1 - 1.1 * p: away from REST by the factor GROWTH, so no error fades.
+ARGUMENTS = {"lr": 1.0, "weight_decay": 2.1}
 GROWTH, REST = -1.1, -1 / 2.1
 
 
 class Watched(SGD):
-    """SGD that tells whether two steps of one parameter were made at the same time, whatever came of it.
+    """SGD that notes whether two steps of one parameter ran at the same time, even if the values are right.
 
-    It cannot watch what a subject makes of SGD itself, say in TorchScript: there is the race for that.
+    It cannot watch a subject that replaces SGD's code, say by TorchScript: for those the values show a race.
     """
 
-    door = threading.Condition()
-    inside: ClassVar[Counter[int]] = Counter()  # steps, by where their parameters are
+    condition = threading.Condition()
+    stepping: ClassVar[Counter[int]] = Counter()  # how many steps use a parameter now, by its address
     waits = 0
     together = False
 
     def step(self, closure: Any = None) -> Any:
         mine = [parameter.data_ptr() for group in self.param_groups for parameter in group["params"]]
-        with self.door:
-            self.inside.update(mine)
-            Watched.together = self.together or any(self.inside[one] > 1 for one in mine)
-            self.door.notify_all()
+        with self.condition:
+            self.stepping.update(mine)
+            Watched.together = self.together or any(self.stepping[address] > 1 for address in mine)
+            self.condition.notify_all()
             if self.waits and not self.together:
                 Watched.waits -= 1
-                self.door.wait_for(lambda: self.together, WHILE)
+                self.condition.wait_for(lambda: self.together, LATENESS)
         try:
             return super().step(closure)
         finally:
-            with self.door:
-                self.inside.subtract(mine)
+            with self.condition:
+                self.stepping.subtract(mine)
 
 
 def watch() -> None:
-    """On an owner: from now on."""
-    Watched.inside.clear()
+    """Start, on an owner, to watch for steps at the same time."""
+    Watched.stepping.clear()
     Watched.waits, Watched.together = 2, False
 
 
 def were_together() -> bool:
-    """On an owner."""
+    """Return, on an owner, whether two steps of one parameter ran at the same time."""
     return Watched.together
 
 
 TOGETHER = "two steps of one parameter were made at the same time on worker1"
-#: By so much a client may come late, on a busy machine. Two steps of those that are serialized wait for it.
-WHILE = 0.3
+#: How many seconds a client may be late on a busy machine. Two of the serialized steps wait this long.
+LATENESS = 0.3
 
 
-def _rounds(place: Arena, parameters: Sequence[Parameter]) -> dict[Any, int]:
-    """How many steps each client makes at the same time as the others, by optimizer."""
-    place.on(1, watch)
+def _rounds(arena: Arena, parameters: Sequence[Parameter]) -> dict[Any, int]:
+    """Return the optimizers to use, each with the number of steps of each client at the same time."""
+    arena.on(1, watch)
     try:
-        place.build(Watched, parameters, **HOW)
+        arena.build(Watched, parameters, **ARGUMENTS)
     except Exception:
-        return {SGD: 10}  # that subclasses do not work is for parity.subclass to say
+        return {SGD: 10}  # the law parity.subclass reports that subclasses do not work
     return {Watched: 2, SGD: 10}
 
 
 def train(optimizer: Any, rrefs: Sequence[Any], meet: Callable[[], object], steps: int) -> None:
-    """One client: so many steps, each at the same time as the others', with gradients of one everywhere."""
+    """Do these steps as one client, each at the same time as the others' steps, with gradients of one."""
     for _ in range(steps):
         with dist_autograd.context() as context_id:
             total = rpc.rpc_sync(rrefs[0].owner(), sums, args=(rrefs,))
@@ -96,13 +96,13 @@ def train(optimizer: Any, rrefs: Sequence[Any], meet: Callable[[], object], step
 
 
 def sums(rrefs: Sequence[Any]) -> torch.Tensor:
-    """On an owner: a loss whose gradients are ones, whatever the parameters are."""
+    """Return, on an owner, a loss whose gradients are ones for any values of the parameters."""
     return torch.stack([rref.local_value().sum() for rref in rrefs]).sum()
 
 
-def _as_one_by_one(place: Arena, before: dict[str, torch.Tensor], steps: int) -> None:
-    """Whether each parameter is where so many steps take it, one after the other."""
-    for name, value in place.values().items():
+def _check_serial(arena: Arena, before: dict[str, torch.Tensor], steps: int) -> None:
+    """Check that each parameter has the value after this many steps in sequence."""
+    for name, value in arena.values().items():
         expected = REST + GROWTH**steps * (before[name] - REST)
         off = (value - expected).abs()
         wrong = int((~(off <= 1e-9 * (1 + expected.abs()))).sum())
@@ -114,108 +114,108 @@ def _as_one_by_one(place: Arena, before: dict[str, torch.Tensor], steps: int) ->
 
 
 @law("concurrent.same-client", lambda: points.plain(2))
-def same_client(place: Arena, point: Point) -> None:
-    """Steps that one client makes at the same time are serialized: none is lost."""
-    parameters = place.own([(1, LARGE), (1, (3,))])
+def same_client(arena: Arena, point: Point) -> None:
+    """Steps that one client makes at the same time are serialized, and none is lost."""
+    parameters = arena.own([(1, LARGE), (1, (3,))])
     threads = 4
     start = threading.Barrier(threads)
     failed: list[Exception] = []
 
     def work(ours: Any, steps: int) -> None:
         try:
-            train(ours, [one.rref for one in parameters], start.wait, steps)
+            train(ours, [param.rref for param in parameters], start.wait, steps)
         except threading.BrokenBarrierError:
-            pass  # another has failed
+            pass  # another thread has failed
         except Exception as error:
             start.abort()
             failed.append(error)
 
-    before = place.values()
-    rounds = _rounds(place, parameters)
+    before = arena.values()
+    rounds = _rounds(arena, parameters)
     for optimizer, steps in rounds.items():
         with subject_acts():
-            ours = place.build(optimizer, parameters, **HOW)
-            # Its first step is made alone: where steps that make their state race, the process may die of it.
-            train(ours, [one.rref for one in parameters], lambda: None, 1)
+            ours = arena.build(optimizer, parameters, **ARGUMENTS)
+            # The first step runs alone: if steps race while they make their state, the process may crash.
+            train(ours, [param.rref for param in parameters], lambda: None, 1)
         if optimizer is Watched:
-            place.on(1, watch)  # that step had nobody to wait for
+            arena.on(1, watch)  # reset: no other step ran at the same time as that one
         workers = [threading.Thread(target=work, args=(ours, steps)) for _ in range(threads)]
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
         check(not failed, f"a concurrent step raised: {failed[:1]}")
-    check(not place.on(1, were_together), TOGETHER)
-    _as_one_by_one(place, before, sum(1 + threads * steps for steps in rounds.values()))
+    check(not arena.on(1, were_together), TOGETHER)
+    _check_serial(arena, before, sum(1 + threads * steps for steps in rounds.values()))
 
 
 @law("concurrent.many-clients", lambda: points.plain(3))
-def many_clients(place: Arena, point: Point) -> None:
-    """Steps of several clients, each with an optimizer of its own, are serialized on each owner: none is lost."""
-    parameters = place.own([(1, LARGE), (1, (3,))])
-    before = place.values()
-    rrefs = [one.rref for one in parameters]
-    together[:] = [threading.Barrier(2)]
-    rounds = _rounds(place, parameters)
+def many_clients(arena: Arena, point: Point) -> None:
+    """Steps of several clients, each with its own optimizer, are serialized on each owner, and none is lost."""
+    parameters = arena.own([(1, LARGE), (1, (3,))])
+    before = arena.values()
+    rrefs = [param.rref for param in parameters]
+    barriers[:] = [threading.Barrier(2)]
+    rounds = _rounds(arena, parameters)
     for optimizer, steps in rounds.items():
         with subject_acts():
             clients = [rpc.rpc_async(f"worker{rank}", client, args=(optimizer, rrefs, steps)) for rank in (0, 2)]
             for future in clients:
                 future.wait()
-    check(not place.on(1, were_together), TOGETHER)
-    _as_one_by_one(place, before, 2 * sum(rounds.values()))
+    check(not arena.on(1, were_together), TOGETHER)
+    _check_serial(arena, before, 2 * sum(rounds.values()))
 
 
 def client(optimizer: Any, rrefs: Sequence[Any], steps: int) -> None:
-    """On a client: an optimizer of its own over the parameters of another worker."""
-    train(acting[0].build(optimizer, rrefs, **HOW), rrefs, lambda: rpc.rpc_sync("worker0", meet), steps)
+    """Train, on a client, with its own optimizer over the parameters of another worker."""
+    train(acting[0].build(optimizer, rrefs, **ARGUMENTS), rrefs, lambda: rpc.rpc_sync("worker0", meet), steps)
 
 
-#: Where the clients wait for each other: on worker0.
-together: list[threading.Barrier] = []
+#: The barrier at which the clients wait for each other, on worker0.
+barriers: list[threading.Barrier] = []
 
 
 def meet() -> None:
-    """On worker0: let the clients go on at the same time."""
-    together[0].wait(20)
+    """Wait, on worker0, until both clients are here: they go on at the same time."""
+    barriers[0].wait(20)
 
 
 @law("clean.rrefs", lambda: points.plain(2))
-def clean_rrefs(place: Arena, point: Point) -> None:
-    """When the optimizer is dropped, no RRef of it is left on an owner."""
-    parameters = place.own([(1, (3,)), (1, (4,))])
-    before = place.on(1, owned_rrefs)
+def clean_rrefs(arena: Arena, point: Point) -> None:
+    """When the optimizer is dropped, none of its RRefs is left on an owner."""
+    parameters = arena.own([(1, (3,)), (1, (4,))])
+    before = arena.on(1, owned_rrefs)
     with subject_acts():
-        ours = place.build(SGD, parameters, lr=0.1)
-    place.step_that_moves(ours, parameters)
+        ours = arena.build(SGD, parameters, lr=0.1)
+    arena.step_that_moves(ours, parameters)
     del ours
     gc.collect()
-    gone = eventually(lambda: place.on(1, owned_rrefs) <= before)
-    check(gone, f"worker1 owned {before} RRefs before and {place.on(1, owned_rrefs)} after the optimizer was dropped")
+    gone = eventually(lambda: arena.on(1, owned_rrefs) <= before)
+    check(gone, f"worker1 owned {before} RRefs before and {arena.on(1, owned_rrefs)} after the optimizer was dropped")
 
 
 def owned_rrefs() -> int:
-    """On an owner."""
+    """Return, on an owner, how many RRefs it owns."""
     gc.collect()
     return int(_rref_context_get_debug_info()["num_owner_rrefs"])
 
 
 @law("clean.globals", lambda: points.plain(2))
-def clean_globals(place: Arena, point: Point) -> None:
-    """RNG, default dtype, grad mode and warnings filters are untouched, at the caller and on the owner."""
-    parameters = place.own([(1, (3,)), (0, (2,))])
-    before = [place.on(owner, globals_now) for owner in (0, 1)]
+def clean_globals(arena: Arena, point: Point) -> None:
+    """RNG, default dtype, grad mode and warnings filters are unchanged, at the caller and on the owner."""
+    parameters = arena.own([(1, (3,)), (0, (2,))])
+    before = [arena.on(owner, globals_now) for owner in (0, 1)]
     with subject_acts():
-        ours = place.build(SGD, parameters, lr=0.1)
-    place.step_that_moves(ours, parameters)
+        ours = arena.build(SGD, parameters, lr=0.1)
+    arena.step_that_moves(ours, parameters)
     for owner in (0, 1):
-        after = place.on(owner, globals_now)
+        after = arena.on(owner, globals_now)
         changed = [name for name in after if after[name] != before[owner][name]]
         check(not changed, f"on worker{owner}, the optimizer changed {', '.join(changed)}")
 
 
 def globals_now() -> dict[str, str]:
-    """On an owner, or at the caller."""
+    """Describe the global state of this process, an owner or the caller."""
     return {
         "the RNG": str(hash(torch.get_rng_state().numpy().tobytes())),
         "Python's RNG": str(hash(random.getstate())),

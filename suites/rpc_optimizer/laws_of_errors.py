@@ -1,4 +1,4 @@
-"""The laws of ``rpc-optimizer`` about what goes wrong."""
+"""The laws of ``rpc-optimizer`` about errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from everyrank.suites.rpc_optimizer.planted import WORDS, Failing, alive, arm, m
 law = CONTRACT.law
 
 
-#: Owners in the order of their parameters. By label: who fails, and another, who is slow.
+#: Owners in the order of their parameters. For each label, the owner that fails, and another that is slow.
 OWNERS = (1, 2, 0)
 _ONE = {"first": (1, 2), "middle": (2, 0), "last": (0, 1)}
 _TWO = {"but-first": (2, 0), "but-middle": (1, 0), "but-last": (1, 2)}
@@ -38,85 +38,85 @@ def _two_fail() -> Iterator[Point]:
         yield Point(label, 3, {"failing": failing}, core=True)
 
 
-def _owned(place: Arena) -> list[Parameter]:
-    return place.own([(owner, (number + 2,)) for number, owner in enumerate(OWNERS)])
+def _owned(arena: Arena) -> list[Parameter]:
+    return arena.own([(owner, (number + 2,)) for number, owner in enumerate(OWNERS)])
 
 
 def _others_step(
-    place: Arena, healthy: Any, parameters: list[Parameter], failing: Collection[int], step: int
+    arena: Arena, healthy: Any, parameters: list[Parameter], failing: Collection[int], step: int
 ) -> None:
-    """In the reference: who failed did not step, and keeps its momentum; the others are done."""
-    pairs = zip(parameters, place.inputs(parameters, step), strict=True)
-    for one in parameters:
-        one.twin.grad = None
-    torch.stack([loss(one.twin, data) for one, data in pairs if one.owner not in failing]).sum().backward()
+    """Step the reference: an owner that failed did not step and keeps its momentum, the others have stepped."""
+    pairs = zip(parameters, arena.inputs(parameters, step), strict=True)
+    for param in parameters:
+        param.twin.grad = None
+    torch.stack([loss(param.twin, data) for param, data in pairs if param.owner not in failing]).sum().backward()
     healthy.step()
 
 
 @law("errors.constructor", _one_fails)
-def constructor(place: Arena, point: Point) -> None:
-    """An error in a remote constructor reaches the caller: type, message, worker; nothing half-built stays."""
-    parameters, name = _owned(place), f"worker{point.values['failing']}"
-    before = place.values()
+def constructor(arena: Arena, point: Point) -> None:
+    """An error in a remote constructor reaches the caller with type, message and worker; nothing half-built stays."""
+    parameters, name = _owned(arena), f"worker{point.values['failing']}"
+    before = arena.values()
     error = error_of(
-        lambda: place.build(Failing, parameters, at_construction=(name,)), f"a constructor that fails on {name}"
+        lambda: arena.build(Failing, parameters, at_construction=(name,)), f"a constructor that fails on {name}"
     )
     check(isinstance(error, ValueError), f"the error is a {type(error).__name__}, not a ValueError")
-    check("cannot be built" in str(error), f"the error's text does not tell the cause: {error}")
+    check("cannot be built" in str(error), f"the error's text does not contain the cause: {error}")
     check(name in str(error), f"the error's text does not name {name}: {error}")
     error.__traceback__ = None
     del error
     gc.collect()
     for owner in (0, 1, 2):
-        left = eventually(lambda owner=owner: place.on(owner, alive) == 0)  # type: ignore[misc]
+        left = eventually(lambda owner=owner: arena.on(owner, alive) == 0)  # type: ignore[misc]
         check(left, f"an optimizer that was half built still lives on worker{owner}")
-    for name, value in place.values().items():
+    for name, value in arena.values().items():
         same(value, before[name], f"{name}, after the refused construction")
 
 
 @law("errors.step", _one_fails)
-def in_step(place: Arena, point: Point) -> None:
-    """An error in a remote step reaches the caller with type and worker, after all owners are done; then it works."""
-    parameters, failing = _owned(place), point.values["failing"]
+def in_step(arena: Arena, point: Point) -> None:
+    """A remote step's error reaches the caller with type and worker after all owners are done; the next step works."""
+    parameters, failing = _owned(arena), point.values["failing"]
     with subject_acts():
-        ours = place.build(Failing, parameters)
-    healthy = SGD([one.twin for one in parameters], lr=0.1, momentum=0.9)
-    place.step(ours, parameters, 1)
-    place.reference_step(healthy, parameters, 1)
-    place.on(failing, arm, WORDS[failing])
-    raised = step_while_held(place, ours, parameters, 2, point.values["slow"])
+        ours = arena.build(Failing, parameters)
+    healthy = SGD([param.twin for param in parameters], lr=0.1, momentum=0.9)
+    arena.step(ours, parameters, 1)
+    arena.reference_step(healthy, parameters, 1)
+    arena.on(failing, arm, WORDS[failing])
+    raised = step_while_held(arena, ours, parameters, 2, point.values["slow"])
     check(bool(raised), f"a step that fails on worker{failing} did not raise")
     (error,) = raised
     check(isinstance(error, ValueError), f"the error is a {type(error).__name__}, not a ValueError")
     check(f"worker{failing}" in str(error), f"the error's text does not name worker{failing}: {error}")
-    _others_step(place, healthy, parameters, {failing}, 2)
-    _goes_on(place, ours, healthy, parameters)
+    _others_step(arena, healthy, parameters, {failing}, 2)
+    _check_next_step(arena, ours, healthy, parameters)
 
 
-def _goes_on(place: Arena, ours: Any, healthy: Any, parameters: list[Parameter]) -> None:
-    """After a second step that has failed on some owners: all are where they should be, and the third step works."""
-    comparison = place.comparison()
-    comparison.step(2, place.values(), place.twins())
-    place.step(ours, parameters, 3)
-    place.reference_step(healthy, parameters, 3)
-    comparison.step(3, place.values(), place.twins())
+def _check_next_step(arena: Arena, ours: Any, healthy: Any, parameters: list[Parameter]) -> None:
+    """After a second step that failed on some owners, check all values, and that the third step works."""
+    comparison = arena.comparison()
+    comparison.step(2, arena.values(), arena.twins())
+    arena.step(ours, parameters, 3)
+    arena.reference_step(healthy, parameters, 3)
+    comparison.step(3, arena.values(), arena.twins())
     comparison.verdict()
 
 
 @law("errors.several", _two_fail)
-def several(place: Arena, point: Point) -> None:
-    """When several workers fail, all are reported, each under its own name; then it works."""
-    parameters, failing = _owned(place), point.values["failing"]
+def several(arena: Arena, point: Point) -> None:
+    """When several workers fail, the error names each with its own cause; later steps work."""
+    parameters, failing = _owned(arena), point.values["failing"]
     with subject_acts():
-        ours = place.build(Failing, parameters)
-    healthy = SGD([one.twin for one in parameters], lr=0.1, momentum=0.9)
-    place.step(ours, parameters, 1)
-    place.reference_step(healthy, parameters, 1)
+        ours = arena.build(Failing, parameters)
+    healthy = SGD([param.twin for param in parameters], lr=0.1, momentum=0.9)
+    arena.step(ours, parameters, 1)
+    arena.reference_step(healthy, parameters, 1)
     for owner in failing:
-        place.on(owner, arm, WORDS[owner])
-    error = error_of(lambda: make_step(place, ours, parameters, 2), "a step that fails on two workers")
-    _others_step(place, healthy, parameters, failing, 2)
-    _goes_on(place, ours, healthy, parameters)
+        arena.on(owner, arm, WORDS[owner])
+    error = error_of(lambda: make_step(arena, ours, parameters, 2), "a step that fails on two workers")
+    _others_step(arena, healthy, parameters, failing, 2)
+    _check_next_step(arena, ours, healthy, parameters)
     text = str(error)
     for owner in failing:
         check(f"worker{owner}" in text, f"the error does not name worker{owner}: {text}")
@@ -125,7 +125,7 @@ def several(place: Arena, point: Point) -> None:
 
 
 def each_under_its_name(text: str, failing: Collection[int]) -> bool:
-    """Whether each error follows its worker's name, or each comes before it."""
+    """Return whether each error follows its worker's name, or each precedes it."""
     before = after = True
     for owner in failing:
         head, _, tail = text.partition(WORDS[owner])
@@ -135,14 +135,14 @@ def each_under_its_name(text: str, failing: Collection[int]) -> bool:
 
 
 @law("errors.unpicklable", lambda: points.plain(2))
-def unpicklable(place: Arena, point: Point) -> None:
-    """An exception that cannot travel still arrives, as text."""
-    parameters = place.own([(1, (3,))])
+def unpicklable(arena: Arena, point: Point) -> None:
+    """The text of an exception that cannot be pickled still reaches the caller."""
+    parameters = arena.own([(1, (3,))])
     with subject_acts():
-        ours = place.build(Failing, parameters)
-    place.on(1, arm, "unpicklable")
+        ours = arena.build(Failing, parameters)
+    arena.on(1, arm, "unpicklable")
     error = error_of(
-        lambda: make_step(place, ours, parameters, 1), "a step that fails with an error that cannot travel"
+        lambda: make_step(arena, ours, parameters, 1), "a step that fails with an error that cannot travel"
     )
     check("step sabotaged" in str(error), f"the text of the error was lost: {type(error).__name__}: {error}")
 
@@ -159,41 +159,43 @@ def _invalid_arguments() -> Any:
 
 
 @law("errors.arguments", _invalid_arguments)
-def arguments(place: Arena, point: Point) -> None:
-    """Invalid hyper-parameters raise what torch.optim raises; so do an empty list and a non-leaf."""
+def arguments(arena: Arena, point: Point) -> None:
+    """Invalid hyper-parameters, an empty list and a non-leaf raise the same type of error as in torch.optim."""
     if point.values.get("special") == "empty-list":
-        error = error_of(lambda: place.build(SGD, [], lr=0.1), "an empty list of parameters")
+        error = error_of(lambda: arena.build(SGD, [], lr=0.1), "an empty list of parameters")
         check(isinstance(error, ValueError), f"an empty list raises {type(error).__name__}, not ValueError")
         return
     if point.values.get("special") == "non-leaf":
-        parameters = place.own([(1, (3,))])
+        parameters = arena.own([(1, (3,))])
         parameters[0].rref = rpc.remote("worker1", non_leaf, args=(parameters[0].rref,))
-        error = error_of(lambda: place.build(SGD, parameters, lr=0.1), "a parameter that is no leaf")
+        error = error_of(lambda: arena.build(SGD, parameters, lr=0.1), "a parameter that is no leaf")
         check(isinstance(error, ValueError), f"a non-leaf raises {type(error).__name__}, not ValueError")
         return
     row, invalid = point.values["row"], point.values["invalid"]
-    parameters = place.own(points.shapes(row, [1, 1]))
-    error = error_of(lambda: place.build(row.optimizer, parameters, **invalid.make()), f"{invalid.name}")
-    if not isinstance(error, invalid.error):  # the error goes along: a subject may have declared that it refuses so
+    parameters = arena.own(points.shapes(row, [1, 1]))
+    error = error_of(lambda: arena.build(row.optimizer, parameters, **invalid.make()), f"{invalid.name}")
+    if not isinstance(
+        error, invalid.error
+    ):  # a subject may have declared this error as its refusal: keep it as the cause
         raise Deviation(f"raises {type(error).__name__}, not {invalid.error.__name__}: {in_a_line(error)}") from error
 
 
 def non_leaf(rref: Any) -> torch.Tensor:
-    """On an owner."""
+    """Return, on an owner, a tensor that is not a leaf."""
     result: torch.Tensor = rref.local_value() * 2
     return result
 
 
 @law("wait", _one_fails)
-def wait(place: Arena, point: Point) -> None:
-    """step returns when the slowest owner is done, and not before."""
-    parameters = _owned(place)
+def wait(arena: Arena, point: Point) -> None:
+    """step returns when the slowest owner is done, not earlier."""
+    parameters = _owned(arena)
     with subject_acts():
-        ours = place.build(Failing, parameters)
-    healthy = SGD([one.twin for one in parameters], lr=0.1, momentum=0.9)
-    comparison = place.comparison()
-    for error in step_while_held(place, ours, parameters, 1, point.values["slow"]):
+        ours = arena.build(Failing, parameters)
+    healthy = SGD([param.twin for param in parameters], lr=0.1, momentum=0.9)
+    comparison = arena.comparison()
+    for error in step_while_held(arena, ours, parameters, 1, point.values["slow"]):
         raise Deviation(f"raised {in_a_line(error)}") from error
-    place.reference_step(healthy, parameters, 1)
-    comparison.step(1, place.values(), place.twins())
+    arena.reference_step(healthy, parameters, 1)
+    comparison.step(1, arena.values(), arena.twins())
     comparison.verdict()

@@ -1,4 +1,4 @@
-"""An optimizer that fails, or is slow, where a law of ``rpc-optimizer`` plants it. Its texts name no worker."""
+"""An optimizer that fails or is slow on workers chosen by a law of ``rpc-optimizer``. Its errors name no worker."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from everyrank.suites.compare import check
 from everyrank.suites.errors import Deviation
 from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, error_of, eventually, loss
 
-#: What each worker's error says: a law that looks for the worker's name must not find it in the error's own text.
+#: The text of each worker's error. It must not contain the worker's name, for which laws look in the error.
 WORDS = {0: "apple", 1: "pear", 2: "plum"}
 
 
 class OnePicky(Exception):
-    """An error whose pickle cannot be rebuilt on the other side."""
+    """An error that can be pickled but not unpickled."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(f"{first} {second}")
 
 
 class Failing(torch.optim.SGD):
-    """Fails, or is slow, on the workers where it is planted."""
+    """SGD that fails or is slow on the workers that a law chooses."""
 
     alive: ClassVar[weakref.WeakSet[Failing]] = weakref.WeakSet()
-    #: What happens in the next steps on this worker; filled by ``arm``.
+    #: The faults of the next steps on this worker; filled by ``arm``.
     armed: ClassVar[list[str]] = []
     entered, released = threading.Event(), threading.Event()
 
@@ -52,65 +52,65 @@ class Failing(torch.optim.SGD):
 
 
 def arm(kind: str) -> None:
-    """On an owner: its next step fails, or is slow."""
+    """Let the next step on this owner fail or be slow."""
     Failing.entered.clear()
     Failing.released.clear()
     Failing.armed.append(kind)
 
 
 def disarm() -> None:
-    """On an owner: a slow step goes on, and none will be slow or fail."""
+    """Let a slow step on this owner go on, and let no further step fail or be slow."""
     Failing.armed.clear()
     Failing.released.set()
 
 
 def has_entered() -> bool:
-    """On an owner: whether the slow step has begun."""
+    """Return whether the slow step on this owner has begun."""
     return Failing.entered.is_set()
 
 
 def alive() -> int:
-    """On an owner: how many optimizers of ours live there."""
+    """Return how many of these optimizers exist on this owner."""
     gc.collect()
     return len(Failing.alive)
 
 
-def make_step(place: Arena, ours: Any, parameters: list[Parameter], step: int) -> None:
-    """One step of the subject, whose errors are the law's affair."""
+def make_step(arena: Arena, ours: Any, parameters: list[Parameter], step: int) -> None:
+    """Do one step of the subject. Let its errors pass: the law handles them."""
     with dist_autograd.context() as context_id:
-        total = place.remote_loss(parameters, place.inputs(parameters, step), loss)
+        total = arena.remote_loss(parameters, arena.inputs(parameters, step), loss)
         dist_autograd.backward(context_id, [total])
         ours.step(context_id)
 
 
-#: So many answers of each worker are waited for, before a step that has not come back is believed to wait.
+#: How many answers of each worker must arrive before a step that has not returned counts as waiting.
 _ANSWERS = 50
 
 
-def step_while_held(place: Arena, ours: Any, parameters: list[Parameter], step: int, slow: int) -> list[Exception]:
-    """One step, in which one owner is held: the step must not come back before. Returns what it raised."""
-    place.on(slow, arm, "slow")
+def step_while_held(arena: Arena, ours: Any, parameters: list[Parameter], step: int, slow: int) -> list[Exception]:
+    """Do one step while one owner is held, and check that it does not return earlier. Return the errors it raised."""
+    arena.on(slow, arm, "slow")
     raised: list[Exception] = []
-    back = threading.Event()
+    returned = threading.Event()
 
     def work() -> None:
         try:
-            raised.append(error_of(lambda: make_step(place, ours, parameters, step), "a step"))
+            raised.append(error_of(lambda: make_step(arena, ours, parameters, step), "a step"))
         except Deviation:
             pass  # it did not raise
         finally:
-            back.set()
+            returned.set()
 
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        eventually(lambda: back.is_set() or place.on(slow, has_entered))
-        for owner in [*range(place.size)] * _ANSWERS:  # by then an answer that was on its way has long arrived
-            place.on(owner, has_entered)
-        early, entered = back.is_set(), place.on(slow, has_entered)
+        eventually(lambda: returned.is_set() or arena.on(slow, has_entered))
+        for owner in [*range(arena.size)] * _ANSWERS:  # by then an answer that was already sent has arrived
+            arena.on(owner, has_entered)
+        early, entered = returned.is_set(), arena.on(slow, has_entered)
     finally:
-        place.on(slow, disarm)
+        arena.on(slow, disarm)
         thread.join()
     check(entered, f"worker{slow} did not step")
-    check(not early, f"step came back while worker{slow} was still at it")
+    check(not early, f"step returned while worker{slow} was still stepping")
     return raised

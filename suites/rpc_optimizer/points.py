@@ -1,4 +1,4 @@
-"""Where each law of ``rpc-optimizer`` is checked."""
+"""The points of the laws of ``rpc-optimizer``: optimizers, variants and world sizes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 from everyrank.fixtures.optimizers import Row, Variant, rows
 from everyrank.suites.contract import Point
 
-#: step(context_id) has no place for a closure; a flat list of RRefs none for groups.
+#: Needs that cannot be met: step(context_id) takes no closure. Groups cannot be either, in a flat list of RRefs.
 _EXCLUDED = {"closure", "sparse", "cuda", "non-leaf"}
 
-#: Rogues are tried on these: one that hides a wrong scale, one that does not, one with weight decay.
+#: The core points, on which rogues are tried: one that hides a wrong scale, one that shows it, one with weight decay.
 _CORE = {("SGD", "momentum"), ("Adam", "defaults"), ("AdamW", "weight-decay")}
 
 
@@ -22,7 +22,7 @@ def point(row: Row, variant: Variant, size: int, **more: Any) -> Point:
 
 
 def variants(size: int = 3, **more: Any) -> Iterator[Point]:
-    """Every optimizer in every variant."""
+    """Yield every optimizer in every variant."""
     for row in rows():
         for variant in row.variants:
             if (row.needs | variant.needs) & _EXCLUDED or variant.group_arguments:
@@ -31,20 +31,20 @@ def variants(size: int = 3, **more: Any) -> Iterator[Point]:
 
 
 def defaults(size: int = 2, **more: Any) -> Iterator[Point]:
-    """Every optimizer without arguments."""
-    for each in variants(size, **more):
-        if each.values["variant"].name == "defaults":
-            yield each
+    """Yield every optimizer without arguments."""
+    for found in variants(size, **more):
+        if found.values["variant"].name == "defaults":
+            yield found
 
 
 def plain(*sizes: int, label: str = "", core: bool = True, **values: Any) -> Iterator[Point]:
-    """No matter of optimizers."""
+    """Yield a point for each size, for a law that is not about optimizers."""
     for size in sizes:
         yield Point(label, size, values, core)
 
 
 def shapes(row: Row, owners: list[int]) -> list[tuple[int, tuple[int, ...]]]:
-    """Unequal shapes; matrices only where the optimizer takes no others."""
+    """Return unequal shapes; only matrices if the optimizer takes nothing else."""
     if "2d" in row.needs:
         kinds: list[tuple[int, ...]] = [(3, 4), (2, 5), (4, 2), (1, 3)]
     else:

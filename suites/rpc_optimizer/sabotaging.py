@@ -1,4 +1,4 @@
-"""What drawn sequences of ``rpc-optimizer`` run on the owners, and the optimizers that they plant there."""
+"""Functions that drawn sequences of ``rpc-optimizer`` run on the owners, and the optimizers with faults."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from everyrank.suites.rpc_optimizer.planted import Failing, arm, disarm, has_ent
 
 Gradients = dict[torch.Tensor, torch.Tensor]
 
-#: So many answers of an owner are waited for, before a step that has not begun is believed to wait.
+#: How many answers of an owner must arrive before a step that has not begun counts as waiting.
 _ANSWERS = 50
 
 
 class Counted(Failing):
-    """Fails or waits where that is planted, and notes which steps of one parameter were made at the same time."""
+    """SGD that fails or waits on chosen workers, and notes whether steps of one parameter ran at the same time."""
 
     living: ClassVar[weakref.WeakSet[Counted]] = weakref.WeakSet()
-    door = threading.Lock()
-    inside: ClassVar[Counter[int]] = Counter()  # steps, by where their parameters are
+    lock = threading.Lock()
+    stepping: ClassVar[Counter[int]] = Counter()  # how many steps use a parameter now, by its address
     together = False
 
     def __init__(self, params: Any, lr: float = 0.1, at_construction: tuple[str, ...] = ()) -> None:
@@ -41,34 +41,34 @@ class Counted(Failing):
         super().__init__(params, lr, at_construction)
 
     def step(self, closure: Any = None) -> Any:
-        # Two parameters without an element are at the same place: at none.
-        mine = {each.data_ptr() for group in self.param_groups for each in group["params"] if each.numel()}
-        with self.door:
-            self.inside.update(mine)
-            Counted.together |= any(self.inside[each] > 1 for each in mine)
+        # Parameters without elements all have the same address.
+        mine = {param.data_ptr() for group in self.param_groups for param in group["params"] if param.numel()}
+        with self.lock:
+            self.stepping.update(mine)
+            Counted.together |= any(self.stepping[address] > 1 for address in mine)
         try:
             return super().step(closure)
         finally:
-            with self.door:
-                self.inside.subtract(mine)
+            with self.lock:
+                self.stepping.subtract(mine)
 
 
 class Unbuildable(Counted):
-    """Its constructor fails on the workers where that is planted."""
+    """The class whose constructor fails on chosen workers."""
 
     living: ClassVar[weakref.WeakSet[Counted]] = weakref.WeakSet()
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What an owner has of a parameter."""
+    """A parameter as its owner has it."""
 
     value: torch.Tensor
     has_grad: bool
 
 
 def laid_out(value: torch.Tensor, layout: str, frozen: bool) -> torch.Tensor:
-    """A leaf of this value, held as the layout says."""
+    """Return a leaf with this value in memory of this layout."""
     if layout == "transposed":
         held = value.t().contiguous().t()
     elif layout == "rows":
@@ -79,11 +79,11 @@ def laid_out(value: torch.Tensor, layout: str, frozen: bool) -> torch.Tensor:
 
 
 def make_all(plans: Sequence[tuple[int, torch.Tensor, str, bool, int | None]]) -> list[Any]:
-    """On an owner: the parameters of a draw. Nothing is planted yet, and no optimizer counts that lived before."""
+    """Make, on an owner, the parameters of a draw. Forget earlier faults and optimizers."""
     disarm()
     Counted.living, Unbuildable.living = weakref.WeakSet(), weakref.WeakSet()
     Counted.together = False
-    Counted.inside.clear()
+    Counted.stepping.clear()
     made: dict[int, torch.Tensor] = {}
     for number, value, layout, frozen, same_as in plans:
         made[number] = laid_out(value, layout, frozen) if same_as is None else made[same_as]
@@ -91,25 +91,25 @@ def make_all(plans: Sequence[tuple[int, torch.Tensor, str, bool, int | None]]) -
 
 
 def look(rrefs: Sequence[Any]) -> tuple[list[Seen], dict[str, str]]:
-    """On an owner: parameters, and what no optimizer may change. Each rank's own test sets its warnings filters."""
+    """Return, on an owner, parameters and the global state, without warnings filters, which the rank's test sets."""
     held = [rref.local_value() for rref in rrefs]
     state = {name: value for name, value in globals_now().items() if name != "the warnings filters"}
-    return [Seen(each.detach().clone(), each.grad is not None) for each in held], state
+    return [Seen(value.detach().clone(), value.grad is not None) for value in held], state
 
 
 def filters() -> str:
-    """At the driver: how many filters of warnings there are."""
+    """Return, at the driver, how many warnings filters there are."""
     return str(len(warnings.filters))
 
 
 def loss_of(parameter: torch.Tensor, given: tuple[torch.Tensor, bool]) -> torch.Tensor:
-    """The loss of one parameter, with these data; its gradient is sparse where that is asked for."""
+    """Return the loss of one parameter with these data; its gradient is sparse if requested."""
     data, sparse = given
     return sparse_loss(parameter, data) if sparse else loss(parameter, data)
 
 
 def alive_of(kind: str) -> int:
-    """On an owner: how many optimizers of this kind live there."""
+    """Return, on an owner, how many optimizers of this kind exist."""
     living = {"Counted": Counted, "Unbuildable": Unbuildable}[kind].living
     if living:
         gc.collect()
@@ -117,13 +117,13 @@ def alive_of(kind: str) -> int:
 
 
 def were_together() -> bool:
-    """On an owner: whether two steps of one parameter were made at the same time."""
+    """Return, on an owner, whether two steps of one parameter ran at the same time."""
     return Counted.together
 
 
 @contextlib.contextmanager
 def context_beside(backward: Callable[[int], Gradients]) -> Iterator[tuple[int, Gradients]]:
-    """A context with this backward, which returns gradients: another thread's, since a thread has one at a time."""
+    """Open a context in another thread, as a thread has only one; run this backward, which returns gradients."""
     opened, done = threading.Event(), threading.Event()
     made: list[tuple[int, Gradients]] = []
     errors: list[Exception] = []
@@ -139,8 +139,8 @@ def context_beside(backward: Callable[[int], Gradients]) -> Iterator[tuple[int, 
         finally:
             opened.set()
 
-    beside = threading.Thread(target=hold)
-    beside.start()
+    thread = threading.Thread(target=hold)
+    thread.start()
     try:
         opened.wait()
         if errors:
@@ -148,13 +148,13 @@ def context_beside(backward: Callable[[int], Gradients]) -> Iterator[tuple[int, 
         yield made[0]
     finally:
         done.set()
-        beside.join()
+        thread.join()
 
 
 def steps_together(
     arena: Arena, owner: int, optimizers: Sequence[Any], backward: Callable[[int], Gradients]
 ) -> list[Gradients]:
-    """Make a step of each, with a backward of its own. The first is held while the second comes."""
+    """Do a step of each optimizer, each with its own backward. Hold the first while the second begins."""
     errors: list[Exception] = []
     with contextlib.ExitStack() as stack:
         contexts = [stack.enter_context(context_beside(backward)) for _ in optimizers]
@@ -169,7 +169,7 @@ def steps_together(
         try:
             entered = eventually(lambda: arena.on(owner, has_entered) or not first.is_alive())
             second.start()
-            for _ in range(_ANSWERS):  # by then a step that does not wait for the first has begun
+            for _ in range(_ANSWERS):  # by then the second step has begun if it does not wait for the first
                 arena.on(owner, has_entered)
         finally:
             arena.on(owner, disarm)

@@ -1,4 +1,4 @@
-"""The subjects of ``rpc-optimizer``: torch's DistributedOptimizer, by both of its paths, and the exemplar."""
+"""The subjects of ``rpc-optimizer``: torch's DistributedOptimizer on both of its paths, and the exemplar."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.distributed.optim.utils import functional_optim_map
 
 
 def _eager(optimizer: Any, parameters: Any, *args: Any, **kwargs: Any) -> DistributedOptimizer:
-    """The path that torch takes where TorchScript is off, as PYTORCH_JIT=0 has it."""
+    """Build on the path that torch takes without TorchScript, as with PYTORCH_JIT=0."""
     state: Any = torch.jit._state
     enabled = state._enabled.enabled
     state._enabled.enabled = False
@@ -24,7 +24,7 @@ def _eager(optimizer: Any, parameters: Any, *args: Any, **kwargs: Any) -> Distri
 
 
 def _refused_by_torchscript() -> dict[str, Lack]:
-    """What the functional twins refuse loudly: kernels that are not scripted, and arguments that they do not have."""
+    """Return what the functional twins refuse with an error: unscripted kernels, and arguments that they lack."""
     lacks = {}
     for row in optimizers.TABLE:
         if row.optimizer not in functional_optim_map:
@@ -52,14 +52,14 @@ SCRIPTED = Subject(
     build=DistributedOptimizer,
     lacks=_refused_by_torchscript(),
     known="scripted.toml",
-    # Of each functional optimizer that it scripts; torch raises it whatever the filters say.
+    # For each functional optimizer that torch scripts; torch shows this warning despite all filters.
     warns=("ignore:`TorchScript` support for functional optimizers is deprecated:DeprecationWarning",),
 )
 EAGER = Subject("torch.DistributedOptimizer.eager", contract="rpc-optimizer", build=_eager, known="eager.toml")
 
 
 class _Nothing:
-    """Takes everything and does nothing."""
+    """Accept everything and do nothing."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass

@@ -1,4 +1,4 @@
-"""``rpc-optimizer``, on torch's DistributedOptimizer by both of its paths, and on the exemplar."""
+"""The contract ``rpc-optimizer`` on both paths of torch's DistributedOptimizer, and on the exemplar."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from everyrank.suites.rpc_optimizer.subjects import EAGER, EXEMPLAR, SCRIPTED
 
 @conformance(EXEMPLAR)
 def test_exemplar(case: Case) -> None:
-    """Our own keeps every law."""
+    """Our own implementation keeps every law."""
     case.run()
 
 
 @conformance(SCRIPTED)
 def test_torch_scripted(case: Case) -> None:
-    """torch's, with TorchScript."""
+    """torch's DistributedOptimizer with TorchScript."""
     case.run()
 
 
 @conformance(EAGER)
 def test_torch_eager(case: Case) -> None:
-    """torch's, without TorchScript."""
+    """torch's DistributedOptimizer without TorchScript."""
     case.run()
