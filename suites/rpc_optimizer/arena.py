@@ -135,7 +135,7 @@ class Arena:
                 optimizer.step(context_id)
 
     def step_that_moves(self, optimizer: Any, parameters: Sequence[Parameter]) -> None:
-        """Do a first step and check that it moves: a subject that does nothing would keep laws about what must not move."""
+        """Do a first step and check that it moves: otherwise laws about what must not move would hold."""
         before = [param.value() for param in parameters]
         self.step(optimizer, parameters, 1)
         for param, value in zip(parameters, before, strict=True):

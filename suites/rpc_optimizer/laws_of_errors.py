@@ -76,7 +76,7 @@ def constructor(arena: Arena, point: Point) -> None:
 
 @law("errors.step", _one_fails)
 def in_step(arena: Arena, point: Point) -> None:
-    """A remote step's error reaches the caller with type and worker after all owners are done; the next step works."""
+    """A remote step's error reaches the caller with type and worker when all owners are done; the next one works."""
     parameters, failing = _owned(arena), point.values["failing"]
     with subject_acts():
         ours = arena.build(Failing, parameters)
