@@ -1,4 +1,4 @@
-"""How a subject meets its contract: one pytest item a case, or a call."""
+"""Run a subject's cases: as pytest items, one for each case, or by a call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from everyrank.suites.subject import Subject
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 
-#: No case waits; one that takes this long hangs.
+#: The time limit of a case in seconds. No case waits for long, so one that takes this long hangs.
 CASE_TIMEOUT = 30.0
 
 
@@ -28,23 +28,23 @@ def conformance(subject: Subject) -> Callable[[Test], Test]:
     """Make the decorated test, which takes ``case``, run once for each case of the subject."""
 
     def decorate(test: Test) -> Test:
-        beside = Path(inspect.getfile(test)).parent
-        marked: Test = pytest.mark.conformance(subject, beside)(test)
+        folder = Path(inspect.getfile(test)).parent
+        marked: Test = pytest.mark.conformance(subject, folder)(test)
         return marked
 
     return decorate
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
-    """For the plugin: one parameter a case."""
+    """Give a conformance test one parameter for each case of its subject."""
     mark = metafunc.definition.get_closest_marker("conformance")
     assert mark is not None
-    subject, beside = mark.args
+    subject, folder = mark.args
     if "case" not in metafunc.fixturenames:
         pytest.fail(f"{metafunc.definition.nodeid}: a conformance test takes the argument `case`", pytrace=False)
     problem = ""
     try:
-        found = cases(subject, beside)
+        found = cases(subject, folder)
         if (plan := metafunc.config.stash.get(PLAN, None)) is not None:
             found += generated(found, plan)
     except (DeclarationError, LedgerError) as error:
@@ -57,7 +57,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 
 
 def parameter(case: Case, *further: Any, id: str = "") -> Any:
-    """What pytest runs a case by, with further marks."""
+    """Return the pytest parameter of a case, with further marks."""
     limit = case.point.values.get("timeout", CASE_TIMEOUT)
     gpus = case.point.size if case.subject.device == "cuda" else 0
     marks = [pytest.mark.world(case.point.size, gpus=gpus, timeout=limit, fresh=case.law.fresh)]
@@ -73,18 +73,18 @@ def parameter(case: Case, *further: Any, id: str = "") -> Any:
 def run(subject: Subject, *arguments: str) -> dict[str, str]:
     """Run all cases of a subject from this process; returns the outcome of each case.
 
-    The subject's ledger is looked for beside the caller's file. Raises where nothing can be said: a declaration or a
-    ledger that cannot be believed, arguments that pytest does not take or that no case is left by.
+    The subject's ledger is looked up in the folder of the caller's file. Raise if there can be no result: if the
+    declaration or the ledger is wrong, if pytest refuses the arguments, or if they leave no case.
     """
     from everyrank.suites import anybody
 
     caller = sys._getframe(1).f_globals.get("__file__")
-    beside = Path(caller).resolve().parent if caller else Path.cwd()  # nobody's file: at a prompt
-    cases(subject, beside)
+    folder = Path(caller).resolve().parent if caller else Path.cwd()  # there is no file at a prompt
+    cases(subject, folder)
     outcomes = Outcomes()
     # Where warnings are errors, pytest would end because this process has imported everyrank already.
     plain = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    anybody.SUBJECT = subject, beside
+    anybody.SUBJECT = subject, folder
     try:
         code = pytest.main([*plain, *arguments, "--pyargs", anybody.__name__], plugins=[outcomes])
     finally:

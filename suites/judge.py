@@ -1,4 +1,4 @@
-"""What a case's outcome is, in the light of what its subject declared: one pure function, tested as a table."""
+"""Decide a case's outcome, given what its subject declares: one pure function, tested as a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from everyrank.suites.subject import Lack
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a case ended on this rank, before the ledger and the lacks are asked."""
+    """How a case ended on this rank, before the ledger and the lacks are applied."""
 
     kind: str  # pass, approximate, fail, error, not-applicable
     text: str = ""
@@ -27,16 +27,16 @@ class Outcome:
 
     @property
     def seen(self) -> Seen:
-        """The deviation, as a ledger's entry speaks of it."""
+        """The deviation, in the terms of a ledger's entry."""
         if isinstance(self.error, Deviation):
             return Seen(self.kind, self.text, self.error.raised, self.error.off)
         return Seen(self.kind, self.text, kinds(self.error) if self.error is not None else ())
 
 
 def judge(outcome: Outcome, entry: Entry | None, lack: Lack | None, others_failed: bool) -> tuple[str, str]:
-    """Returns the verdict on this rank, and its text.
+    """Return the verdict on this rank, and its text.
 
-    ``others_failed``: another rank of this case has come to another end, so that this one's success proves nothing.
+    ``others_failed``: another rank of this case ended otherwise, so this rank's success proves nothing.
     """
     if lack is not None:
         return _probed(outcome, lack, others_failed)
@@ -53,7 +53,7 @@ def judge(outcome: Outcome, entry: Entry | None, lack: Lack | None, others_faile
 
 
 def _probed(outcome: Outcome, lack: Lack, others_failed: bool) -> tuple[str, str]:
-    """A declared lack: the subject must refuse with the declared error."""
+    """Judge a declared lack: the subject must refuse with the declared error."""
     if _refused(outcome.error, lack.error):
         return "unsupported", lack.reason
     if outcome.bad:
@@ -67,7 +67,7 @@ def _probed(outcome: Outcome, lack: Lack, others_failed: bool) -> tuple[str, str
 
 
 def _refused(error: BaseException | None, wanted: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
-    """Whether the error, or one that it came of, is of the declared kind."""
+    """Return whether the error, or one of its causes, is of the declared kind."""
     expected = wanted if isinstance(wanted, tuple) else (wanted,)
     while error is not None:
         if isinstance(error, expected) and not isinstance(error, Deviation):

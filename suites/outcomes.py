@@ -1,4 +1,4 @@
-"""How each case of each subject ended: collected where reports arrive, and told at the end of the run."""
+"""The outcome of each case of each subject: collected from reports, and printed at the end of the run."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ class Outcomes:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.user_properties:
-            said = {str(name): str(value) for name, value in report.user_properties}
-            if "outcome" in said:
-                cell = said.get("subject", ""), said.get("case", report.nodeid)
-                self.cells[cell] = said["outcome"]
-                if said.get("ledger-kind") == DOCUMENTED:
+            properties = {str(name): str(value) for name, value in report.user_properties}
+            if "outcome" in properties:
+                cell = properties.get("subject", ""), properties.get("case", report.nodeid)
+                self.cells[cell] = properties["outcome"]
+                if properties.get("ledger-kind") == DOCUMENTED:
                     self._documented.add(cell)
-            elif report.skipped and "case" in said and isinstance(report.longrepr, tuple):
-                self._not_tried[said["subject"], said["case"]] = report.longrepr[2].removeprefix("Skipped: ")
+            elif report.skipped and "case" in properties and isinstance(report.longrepr, tuple):
+                self._not_tried[properties["subject"], properties["case"]] = report.longrepr[2].removeprefix(
+                    "Skipped: "
+                )
 
     def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
         left_out = config.stash.get(LEFT_OUT, None)
@@ -49,7 +51,7 @@ class Outcomes:
         return f"conformance: {many} in {seconds:.0f} s ({rate:.1f} a second): {kinds}"
 
     def _counted(self, ends: tuple[str, int]) -> str:
-        """A limit that the library documents is known, and counted as that too."""
+        """Describe a count; limits that the library documents are known, and are also counted on their own."""
         kind, count = ends
         documented = sum(self.cells[cell] == kind for cell in self._documented) if kind == "known" else 0
         return f"{count} {kind} ({documented} documented)" if documented else f"{count} {kind}"

@@ -1,7 +1,7 @@
-"""The law ``surface``, shared by contracts: what an optimizer has besides its step works, or refuses.
+"""The law ``surface``, shared by contracts: the features of an optimizer besides its step work, or refuse.
 
-Each part uses one thing of the subject as it uses that of the reference, the subject's first: whatever the subject
-raises is a refusal, and the reference then goes without it too. The run file lists the refusals.
+Each part uses one feature of the subject and then of the reference. Any error of the subject is a refusal, and the
+reference then does without the feature too. The run file lists the refusals.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from everyrank.suites.acts import in_a_line
 from everyrank.suites.compare import check
 from everyrank.suites.errors import BrokenAdapter, Deviation
 
-#: The optimizer that all parts are used on: its momentum shows a state that somebody else has changed.
+#: The optimizer on which all parts are used: its momentum shows a state that was changed by something else.
 OPTIMIZER, ARGUMENTS = torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}
 
 STEPS = 3
@@ -35,25 +35,25 @@ class Pair:
 
     @property
     def rate(self) -> float:
-        """The learning rate that counts now."""
+        """The current learning rate."""
         return float(self.reference.param_groups[0]["lr"])
 
 
-#: Uses its part before the first step, and again after each.
+#: A generator that uses its feature before the first step, and again after each step.
 Part = Callable[[Pair], Iterator[None]]
 
 
 def scheduler(pair: Pair) -> Iterator[None]:
-    """A scheduler halves the learning rate after each step."""
-    schedulers = [torch.optim.lr_scheduler.ExponentialLR(each, 0.5) for each in (pair.ours, pair.reference)]
+    """Check that a scheduler halves the learning rate after each step."""
+    schedulers = [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5) for optimizer in (pair.ours, pair.reference)]
     while True:
         yield
-        for each in schedulers:
-            each.step()
+        for schedule in schedulers:
+            schedule.step()
 
 
 def groups(pair: Pair) -> Iterator[None]:
-    """A learning rate that is set in param_groups counts from the next step on."""
+    """Check that a learning rate set in param_groups is used from the next step on."""
     while True:
         rates = [group["lr"] for group in pair.ours.param_groups]
         check(set(rates) == {pair.rate}, f"the learning rates in param_groups are {rates}, where {pair.rate} is due")
@@ -64,12 +64,12 @@ def groups(pair: Pair) -> Iterator[None]:
 
 
 def pre_hook(pair: Pair) -> Iterator[None]:
-    """A hook is called before each step."""
+    """Check that a hook is called before each step."""
     yield from _hook(pair.ours.register_step_pre_hook, "pre")
 
 
 def post_hook(pair: Pair) -> Iterator[None]:
-    """A hook is called after each step."""
+    """Check that a hook is called after each step."""
     yield from _hook(pair.ours.register_step_post_hook, "post")
 
 
@@ -82,7 +82,7 @@ def _hook(register: Callable[[Callable[..., None]], Any], kind: str) -> Iterator
 
 
 def defaults(pair: Pair) -> Iterator[None]:
-    """The defaults are what the optimizer was built with."""
+    """Check that the defaults are the arguments with which the optimizer was built."""
     for name, value in ARGUMENTS.items():
         stated = pair.ours.defaults[name]
         check(stated == value, f"defaults says that {name} is {stated}, and it was built with {value}")
@@ -90,14 +90,14 @@ def defaults(pair: Pair) -> Iterator[None]:
 
 
 def deepcopy(pair: Pair) -> Iterator[None]:
-    """A copy has parameters and state of its own: a step of it changes nothing of the subject's."""
+    """Check that a copy has its own parameters and state: its step does not change the subject's."""
     yield
     pair.step_copy(copy.deepcopy(pair.ours))
     yield
 
 
 def described(pair: Pair) -> Iterator[None]:
-    """A learning rate that repr() states is the one that counts."""
+    """Check that a learning rate in repr() is the current one."""
     while True:
         stated = [float(number) for number in re.findall(r"\blr[:=] ?([\d.e-]+)", repr(pair.ours))]
         check(set(stated) <= {pair.rate}, f"repr() states the learning rate {stated}, where {pair.rate} counts")
@@ -114,7 +114,7 @@ PARTS: Mapping[str, Part] = {
     "repr": described,
 }
 
-#: The label of each point: a part of its own, or all of them on one optimizer.
+#: The label of each point: one part, or all parts on one optimizer.
 LABELS = (*PARTS, "all")
 
 
@@ -138,7 +138,7 @@ def _refusal(part: Iterator[None]) -> str:
     """Use the part once more; return the error, on one line, by which the subject refused it, or nothing."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # a scheduler's, of a step that it cannot see
+            warnings.simplefilter("ignore", UserWarning)  # a scheduler warns that it cannot see the step
             next(part, None)
     except (Deviation, BrokenAdapter):
         raise

@@ -257,7 +257,7 @@ class Player:
             f"a constructor that fails on {name}",
         )
         check(isinstance(error, ValueError), f"the error is a {type(error).__name__}, not a ValueError")
-        check("cannot be built" in str(error), f"the error's text does not tell the cause: {error}")
+        check("cannot be built" in str(error), f"the error's text does not contain the cause: {error}")
         check(name in str(error), f"the error's text does not name {name}: {error}")
         error.__traceback__ = None
         del error

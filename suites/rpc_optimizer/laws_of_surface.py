@@ -1,4 +1,4 @@
-"""The law of ``rpc-optimizer`` about what an optimizer has besides its step."""
+"""The law of ``rpc-optimizer`` about features of an optimizer besides its step."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ def _points() -> Iterator[Point]:
 
 
 @CONTRACT.law("surface", _points)
-def works_or_refuses(place: Arena, point: Point) -> None:
+def works_or_refuses(arena: Arena, point: Point) -> None:
     """Schedulers, param_groups, step hooks, defaults, deepcopy and repr work as those of torch.optim, or raise."""
-    parameters = place.own([(1, (3, 4)), (1, (2,))])
+    parameters = arena.own([(1, (3, 4)), (1, (2,))])
     with subject_acts():
-        ours = place.build(surface.OPTIMIZER, parameters, **surface.ARGUMENTS)
+        ours = arena.build(surface.OPTIMIZER, parameters, **surface.ARGUMENTS)
     reference = surface.OPTIMIZER([param.twin for param in parameters], **surface.ARGUMENTS)
-    comparison = place.comparison()
+    comparison = arena.comparison()
 
     def step_copy(other: Any) -> None:
-        place.step(other, parameters, surface.STEPS + 1)
+        arena.step(other, parameters, surface.STEPS + 1)
 
     def step(number: int) -> None:
-        place.step(ours, parameters, number)
-        place.reference_step(reference, parameters, number)
-        comparison.step(number, place.values(), place.twins())
+        arena.step(ours, parameters, number)
+        arena.reference_step(reference, parameters, number)
+        comparison.step(number, arena.values(), arena.twins())
 
     surface.use(point.label, surface.Pair(ours, reference, step_copy), step)
     comparison.verdict()

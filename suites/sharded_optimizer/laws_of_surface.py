@@ -1,4 +1,4 @@
-"""The law of ``sharded-optimizer`` about what an optimizer has besides its step."""
+"""The law of ``sharded-optimizer`` about features of an optimizer besides its step."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ def _points() -> Iterator[Point]:
 
 
 @CONTRACT.law("surface", _points)
-def works_or_refuses(place: Arena, point: Point) -> None:
+def works_or_refuses(arena: Arena, point: Point) -> None:
     """Schedulers, param_groups, step hooks, defaults, deepcopy and repr work as those of torch.optim, or raise."""
-    parameters = place.make([Spec((6, 3)), Spec((3, 2))])
+    parameters = arena.make([Spec((6, 3)), Spec((3, 2))])
     with subject_acts():
-        ours = place.build(surface.OPTIMIZER, parameters, **surface.ARGUMENTS)
+        ours = arena.build(surface.OPTIMIZER, parameters, **surface.ARGUMENTS)
     reference = surface.OPTIMIZER([param.twin for param in parameters], **surface.ARGUMENTS)
-    comparison = place.comparison()
+    comparison = arena.comparison()
 
     def step_copy(other: Any) -> None:
         other.step()
 
     def step(number: int) -> None:
-        place.give_gradients(parameters, number)
+        arena.give_gradients(parameters, number)
         with subject_acts():
             ours.step()
         reference.step()
-        place.compare(comparison, number)
+        arena.compare(comparison, number)
 
     surface.use(point.label, surface.Pair(ours, reference, step_copy), step)
     comparison.verdict()
