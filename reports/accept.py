@@ -107,7 +107,7 @@ def chosen_ledgers(run: Run, subjects: Sequence[str] | None, ledger: Path | None
 def _named_ledgers(run: Run) -> dict[str, Path]:
     """Return the ledger of each subject that names one: in the header, or in the entry of a case."""
     found = {name: Path(file) for name, file in run.header.subjects.items() if file}
-    for case in run.told:
+    for case in run.reported:
         if case.subject and case.ledger is not None and case.ledger.file:
             found.setdefault(case.subject, Path(case.ledger.file))
     return found

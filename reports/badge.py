@@ -1,4 +1,4 @@
-"""A badge for a subject: how many of its cases hold, what it declares not to do, and never less than was to run."""
+"""Make a badge for a subject: how many of its cases hold, out of all that were to run, and the other outcomes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from everyrank.reports.model import ENDINGS, RED, Ending
 from everyrank.reports.reading import Run
 from everyrank.reports.words import plain
 
-#: Of these the subject is not asked anything.
+#: Outcomes that say nothing about the subject.
 _NOT_ASKED: frozenset[Ending] = frozenset(("not-applicable", "skipped"))
 _HOLDS: frozenset[Ending] = frozenset(("pass", "approximate"))
 
-#: The colours of shields.io, by name, as they are drawn.
+#: The colours of shields.io: name -> colour.
 _COLOURS = {
     "brightgreen": "#4c1", "green": "#97ca00", "yellow": "#dfb317", "orange": "#fe7d37", "red": "#e05d44",
     "lightgrey": "#9f9f9f",
@@ -25,7 +25,7 @@ _COLOURS = {
 
 @dataclass(frozen=True)
 class Badge:
-    """What the badge says."""
+    """The texts and the colour of a badge."""
 
     label: str
     message: str
@@ -33,28 +33,28 @@ class Badge:
 
 
 def badge(run: Run, subject: str, label: str = "everyrank") -> Badge:
-    """Count the cases of a subject. Raises `NoSubject` if the run has none of it, and had no reason to lack it."""
-    of_it = [case for case in run.cases if case.subject == subject]
+    """Count the cases of a subject. Raise `NoSubject` if the run has none, and no reason beside the cases."""
+    cases = [case for case in run.cases if case.subject == subject]
     beside = run.conclusion.beside
-    if not of_it and subject not in run.header.subjects and run.cases and not beside:
+    if not cases and subject not in run.header.subjects and run.cases and not beside:
         names = sorted({*run.header.subjects, *(case.subject for case in run.cases if case.subject)})
-        raise NoSubject(f"{run.path}: no case is of a subject {subject!r}: there are {', '.join(names) or 'none'}")
-    counts = Counter(case.outcome for case in of_it)
-    # What was never told and of which not even the subject is known may have been of this one.
+        raise NoSubject(f"{run.path}: no case of a subject {subject!r}; its subjects: {', '.join(names) or 'none'}")
+    counts = Counter(case.outcome for case in cases)
+    # A case that was not run and whose subject is unknown may belong to this subject.
     nameless = sum(case.outcome == "not-run" and not case.subject and bool(case.law) for case in run.cases)
     counts["not-run"] += nameless
     asked = sum(number for ending, number in counts.items() if ending not in _NOT_ASKED)
     holds = sum(counts[ending] for ending in _HOLDS)
-    parts = [f"{holds:,} of {asked:,} hold" if asked else "nothing asked" if of_it else "nothing ran"]
-    told = [ending for ending in ENDINGS if counts[ending] and ending not in ("pass", "not-applicable")]
-    parts += [f"{counts[ending]:,} {ending}" for ending in told]
+    parts = [f"{holds:,} of {asked:,} hold" if asked else "nothing asked" if cases else "nothing ran"]
+    named = [ending for ending in ENDINGS if counts[ending] and ending not in ("pass", "not-applicable")]
+    parts += [f"{counts[ending]:,} {ending}" for ending in named]
     parts += [reason.brief for reason in run.conclusion.reasons if reason.kind == "not-whole" or reason in beside]
     red = bool(beside) or any(counts[ending] for ending in RED)
     return Badge(label, ", ".join(parts), _colour(counts, red, run.complete and asked > 0))
 
 
 def _colour(counts: Counter[Ending], red: bool, tried: bool) -> str:
-    """Red for what is not as declared, grey for what is not known; the brightest green only without deviations."""
+    """Return red if a case is not as declared, grey if nothing was tried, the brightest green without deviations."""
     if red:
         return "red"
     if not tried:
@@ -65,20 +65,20 @@ def _colour(counts: Counter[Ending], red: bool, tried: bool) -> str:
 
 
 def as_json(badge: Badge) -> str:
-    """The schema of shields.io's endpoint badges."""
+    """Return the JSON of a shields.io endpoint badge."""
     data = {"schemaVersion": 1, "label": badge.label, "message": badge.message, "color": badge.colour}
     return msgspec.json.encode(data).decode() + "\n"
 
 
 def as_svg(badge: Badge) -> str:
-    """A picture of our own that needs no server."""
+    """Return an SVG picture, which needs no server."""
     label, message = plain(badge.label), plain(badge.message)
     left, right = _width(label), _width(message)
-    width, told = left + right, html.escape(f"{label}: {message}")
+    width, title = left + right, html.escape(f"{label}: {message}")
     return f"""\
 <svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" viewBox="0 0 {width} 20" role="img" \
-aria-label="{told}">
-  <title>{told}</title>
+aria-label="{title}">
+  <title>{title}</title>
   <clipPath id="round"><rect width="{width}" height="20" rx="3"/></clipPath>
   <g clip-path="url(#round)">
     <rect width="{left}" height="20" fill="#444"/>
@@ -93,6 +93,6 @@ aria-label="{told}">
 
 
 def _width(text: str) -> int:
-    """Of a text in the badge's letters, with a margin; ``textLength`` makes it fit where the letters are others."""
+    """Return the width of a text with a margin, in pixels. ``textLength`` makes the text fit in any other font."""
     narrow, wide = set("iIjl1.,:;'|!()[]/ ft-"), set("mwMW@%")
-    return 12 + round(sum(4.2 if one in narrow else 10.5 if one in wide else 7 for one in text))
+    return 12 + round(sum(4.2 if letter in narrow else 10.5 if letter in wide else 7 for letter in text))

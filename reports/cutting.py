@@ -1,7 +1,7 @@
-"""Cut the middle out of a long text, and say how much is missing.
+"""Cut the middle out of a long text, and note how much is missing.
 
-A text may be cut more than once: in its rank, for the run file, and for a page. What an earlier cut left out is
-counted again where its note falls into the part that goes, and a note is never cut in half.
+A text may be cut more than once: in its rank, for the run file, and for a page. If a cut removes the note of an
+earlier cut, it adds the earlier amount to its own. A note is never cut in half.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _NOTES = re.compile(
 )
 _AMOUNT = re.compile(r"([\d,]+) (characters|bytes)")
 
-#: How a run file notes a cut, on a line of its own; and how a page does, within a line.
+#: The note of a cut in a run file, on its own line, and on a page, within a line.
 OWN_LINE = "\n... [{} are left out here] ...\n"
 WITHIN = " [… {} left out …] "
 
 
 def cut_middle(text: str, kept: int, note: str = OWN_LINE) -> str:
-    """The text, or ``kept`` characters of its start and as many of its end."""
+    """Return the text, or ``kept`` characters of its start and as many of its end."""
     if len(text) <= 2 * kept:
         return text
     start, end = kept, len(text) - kept
@@ -41,8 +41,8 @@ def cut_middle(text: str, kept: int, note: str = OWN_LINE) -> str:
 
 
 def _notes(text: str) -> Iterator[tuple[int, int, Counter[str]]]:
-    """Where each note begins and ends, and what it counts."""
+    """Yield the start and the end of each note, and its amounts."""
     for match in _NOTES.finditer(text):
-        said = match["line"] or match["page"] or f"{match['rank']} {match['unit']}"
-        amounts = {unit: int(number.replace(",", "")) for number, unit in _AMOUNT.findall(said)}
+        text_of_amounts = match["line"] or match["page"] or f"{match['rank']} {match['unit']}"
+        amounts = {unit: int(number.replace(",", "")) for number, unit in _AMOUNT.findall(text_of_amounts)}
         yield match.start(), match.end(), Counter(amounts)

@@ -1,4 +1,4 @@
-"""Tonight against last night: what each case came to then and now, and what that means."""
+"""Compare tonight's run with last night's: the outcome of each case then and now, and what the change means."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from everyrank.reports.reading import Run
 
 Kind = Literal["regression", "stale", "fix", "changed", "new", "gone"]
 
-#: In this order they are told.
+#: The kinds of change, in the order in which they are printed.
 KINDS: tuple[Kind, ...] = ("regression", "stale", "fix", "changed", "new", "gone")
 
-#: Of these a case is red that was not.
+#: Kinds of change in which a case is red now and was not before.
 WORSE: frozenset[Kind] = frozenset(("regression", "stale"))
 
 _GOOD: frozenset[Ending] = frozenset(("pass", "approximate"))
 _DECLARED: frozenset[Ending] = frozenset(("known", "unsupported"))
 
-#: The error of a case grew if it is so many times what it was and by so many ULPs; where it was exact, if it is not.
+#: An error grew if it is more than GREW times the old error and at least ULPS larger, or if it was exact before.
 GREW, ULPS = 4.0, 2.0
 
 
 @dataclass(frozen=True)
 class Change:
-    """A case that came to something else than before."""
+    """A case whose outcome changed."""
 
     kind: Kind
     old: CaseLine | None
@@ -36,20 +36,20 @@ class Change:
 
     @property
     def case(self) -> CaseLine:
-        """As it is called now, where it is still there."""
+        """The case under its current name; its old line if it is gone."""
         case = self.new or self.old
         assert case is not None
         return case
 
     @property
     def step(self) -> tuple[Ending | None, Ending | None]:
-        """How it ended then and now; None where it was not there."""
+        """The outcomes then and now; None for a run that does not have the case."""
         return self.old.outcome if self.old else None, self.new.outcome if self.new else None
 
 
 @dataclass(frozen=True)
 class LessExact:
-    """A case that ended as before, further from the reference."""
+    """A case with the same outcome as before and a larger error against the reference."""
 
     case: CaseLine
     old: ErrorPart
@@ -69,11 +69,12 @@ class Diff:
     allow_gone: bool = False
 
     def of_kind(self, kind: Kind) -> list[Change]:
+        """Return the changes of this kind."""
         return [change for change in self.changes if change.kind == kind]
 
     @property
     def new_troubles(self) -> list[str]:
-        """What went wrong beside the cases now and did not before; an interrupted run says as little each time."""
+        """The reasons beside the cases that the old run did not have. An interruption always counts as new."""
         before = {detail for reason in self.old.conclusion.beside for detail in reason.details}
         return [
             detail
@@ -84,32 +85,32 @@ class Diff:
 
     @property
     def nothing_ran(self) -> bool:
-        """Whether no case of the new run was tried, so that it shows nothing."""
+        """Whether no case of the new run was tried."""
         return any(reason.kind == "nothing-ran" for reason in self.new.conclusion.reasons)
 
     @property
     def regressed(self) -> bool:
-        """Whether something is red that was not: a case, a declaration, or what stands beside the cases."""
+        """Whether something is red that was not red before: a case, a declaration, or a reason beside the cases."""
         return any(change.kind in WORSE for change in self.changes) or bool(self.new_troubles)
 
     @property
     def passed(self) -> bool:
-        """Whether the new run is no worse than the old one, and holds all that the old one held.
+        """Whether the new run is no worse than the old run, and has all of its cases.
 
-        What went wrong beside the cases fails each night, not only the first: a file that cannot be collected, or an
-        interrupted run, keeps something from being compared at all.
+        A reason beside the cases fails each night, not only the first: if a file cannot be collected or the run is
+        interrupted, some cases cannot be compared.
         """
         proof = not self.nothing_ran and not self.new.conclusion.beside
         return proof and not self.regressed and (self.allow_gone or not self.of_kind("gone"))
 
 
 def diff(old: Run, new: Run, aliases: Aliases | None = None, allow_gone: bool = False) -> Diff:
-    """Compare two runs, case by case. With ``allow_gone`` cases may be missing now."""
+    """Compare two runs case by case. With ``allow_gone``, cases may be missing from the new run."""
     pairs = pair(old, new, aliases or Aliases())
     changes = [Change(kind, a, b) for a, b in pairs.both if (kind := judged(a.outcome, b.outcome)) is not None]
     changes += [Change("regression" if case.outcome in RED else "new", None, case) for case in pairs.new]
     changes += [Change("gone", case, None) for case in pairs.gone]
-    order = {ending: place for place, ending in enumerate(ENDINGS)}
+    order = {ending: index for index, ending in enumerate(ENDINGS)}
     changes.sort(key=lambda change: (KINDS.index(change.kind), order[change.case.outcome]))
     still = sum(before.outcome in RED and now.outcome in RED for before, now in pairs.both)
     less_exact = tuple(_less_exact(pairs.both))
@@ -117,10 +118,10 @@ def diff(old: Run, new: Run, aliases: Aliases | None = None, allow_gone: bool = 
 
 
 def judged(old: Ending, new: Ending) -> Kind | None:
-    """What it means that a case which ended so now ends so; None if it ends as before.
+    """Return the kind of change from one outcome to another; None if they are equal.
 
-    A declaration that no longer holds is stale, and red, though the case works now: what is left to do is to remove
-    it. A case that was not there before and is red is a regression (see `diff`).
+    A declaration that no longer holds is stale and red although the case works now: a person must remove it. A new
+    case that is red is a regression (see `diff`).
     """
     if old == new:
         return None
@@ -140,7 +141,7 @@ def _less_exact(both: Iterable[tuple[CaseLine, CaseLine]]) -> list[LessExact]:
         and old.outcome == new.outcome
         and _grew(old.error, new.error)
     ]
-    return sorted(found, key=lambda one: -one.new.relative)
+    return sorted(found, key=lambda pair: -pair.new.relative)
 
 
 def _grew(old: ErrorPart, new: ErrorPart) -> bool:

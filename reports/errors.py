@@ -8,7 +8,7 @@ from everyrank.reports.words import plain
 
 
 class ReportError(Exception):
-    """A command cannot continue. The text is one line that says why."""
+    """A command cannot continue; the text is one line that says why."""
 
 
 class RunFileError(ReportError):
@@ -82,7 +82,7 @@ class TwoSubjects(RunFileError):
 
 
 class CannotWrite(ReportError):
-    """The result cannot be written to the requested path. The file there is unchanged."""
+    """The result cannot be written to the requested path; the file there is unchanged."""
 
 
 class BadAlias(ReportError):

@@ -1,14 +1,14 @@
-"""The message of a failure: its first line, and the lines further down that say how far off it is, and where.
+"""Make the message of a failure: its first line, and the later lines that show the size and the index of the error.
 
-``torch.testing.assert_close`` and ``numpy.testing`` begin with "Tensor-likes are not close!" and tell the figures
-lines later; a list of failures that keeps only first lines has the same line for all of them.
+``torch.testing.assert_close`` and ``numpy.testing`` begin with "Tensor-likes are not close!" and print the figures
+some lines later. A list of first lines would show the same text for all such failures.
 """
 
 from __future__ import annotations
 
 import re
 
-#: Lines worth a place in a list, in the order in which they are put there.
+#: The lines that are added to the first line, in this order.
 _FIGURES = (
     re.compile(r"The failure occurred for item .+"),
     re.compile(r"Expected .+ but got .+"),
@@ -16,12 +16,12 @@ _FIGURES = (
     re.compile(r"(Greatest |Max )?relative difference\b.+", re.IGNORECASE),
     re.compile(r"Mismatched elements: .+"),
 )
-#: Only where these open a failure are its later lines looked at: any other text is its author's.
+#: Later lines are read only if the first line matches this: any other text is its author's own.
 _COMPARED = re.compile(r"are not (close|equal)!|Not equal to tolerance|Arrays are not ")
 
 
 def failure_message(text: str) -> str:
-    """On one line, as long as it comes."""
+    """Return the message on one line, without a limit of its length."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     opening = _opening(lines)
     if not _COMPARED.search(opening):
@@ -31,7 +31,7 @@ def failure_message(text: str) -> str:
 
 
 def _opening(lines: list[str]) -> str:
-    """The first line; where it ends with a colon, what it announces as well."""
+    """Return the first line; if it ends with a colon, also the lines that it announces."""
     opening = lines[0] if lines else ""
     for line in lines[1:]:
         if not opening.endswith(":"):

@@ -1,7 +1,7 @@
-"""A run's lines, gathered in the process that prints: of the reports that arrive, and of what the harness told.
+"""Gather a run's lines in the process that prints, from pytest's reports and the harness's results.
 
-With pytest-xdist that process is its controller, which collects nothing: each worker leaves a list of what it
-collected, and what the harness told of a test travels on its last report.
+With pytest-xdist that process is its controller, which collects nothing: each worker leaves a list of the tests that
+it collected, and the harness's result of a test travels on its last report.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ from typing import Any
 
 import msgspec
 import pytest
-from everyrank.reports.line import Told, crash_line, line, not_run_line
+from everyrank.reports.line import TestResult, crash_line, line, not_run_line
 from everyrank.reports.model import CaseLine
 from everyrank.reports.single_process import SingleProcessTests
 from everyrank.reports.writing import encoded
 
-#: The attribute of a test's last report that holds what the harness told, as JSON.
-ATTRIBUTE = "everyrank_told"
+#: The attribute of a test's last report that holds the harness's result, as JSON.
+ATTRIBUTE = "everyrank_result"
 
-#: What is known of a test before it runs: the user properties that it was collected with.
+#: The user properties that a test was collected with, before it runs.
 Identity = dict[str, str]
 
 
 class Collected(msgspec.Struct):
-    """What one pytest process collected: the multi-rank tests, and what is known of each before it runs."""
+    """The multi-rank tests that one pytest process collected, with the properties of each."""
 
     run: dict[str, Any]
     ids: list[str]
-    said: list[Identity]
+    properties: list[Identity]
 
 
 def collected(items: Iterable[pytest.Item], run: dict[str, Any]) -> Collected:
-    """For the process that collects."""
+    """Return the collected tests, in the process that collects."""
     items = list(items)
-    said = [{str(name): str(value) for name, value in item.user_properties} for item in items]
-    return Collected(run, [item.nodeid for item in items], said)
+    properties = [{str(name): str(value) for name, value in item.user_properties} for item in items]
+    return Collected(run, [item.nodeid for item in items], properties)
 
 
-def attach(told: Mapping[str, Any], reports: list[pytest.TestReport]) -> None:
-    """Let the last report of a test carry what the harness told; an attribute of text travels with any report."""
-    setattr(reports[-1], ATTRIBUTE, encoded(told).decode())
+def attach(result: Mapping[str, Any], reports: list[pytest.TestReport]) -> None:
+    """Attach the harness's result to the last report of a test. An attribute of text travels with any report."""
+    setattr(reports[-1], ATTRIBUTE, encoded(result).decode())
 
 
 class Gathering:
-    """Makes a line of each multi-rank test as it ends, and hands it on. A pytest plugin."""
+    """The pytest plugin that makes a line of each multi-rank test as it ends, and passes it on."""
 
     def __init__(self, heard: Callable[[CaseLine], None]) -> None:
         self.ids: list[str] = []
@@ -55,25 +55,25 @@ class Gathering:
         self.troubles: list[str] = []
         self.single = SingleProcessTests()
         self._heard = heard
-        self._said: dict[str, Identity] = {}
+        self._properties: dict[str, Identity] = {}
         self._left: Counter[str] = Counter()
         self._reports: dict[tuple[str, str], list[Any]] = {}
 
     def expect(self, found: Collected, times: int = 1) -> None:
-        """These tests will run, so many times each."""
+        """Expect these tests to run, each of them ``times`` times."""
         self.run = found.run
-        self.ids = [one for one in found.ids for _ in range(times)]
-        self._said = dict(zip(found.ids, found.said, strict=True))
+        self.ids = [id for id in found.ids for _ in range(times)]
+        self._properties = dict(zip(found.ids, found.properties, strict=True))
         self._left = Counter(self.ids)
 
     @property
     def subjects(self) -> dict[str, str]:
-        """The file of each subject's ledger, empty for none."""
-        named = [one for one in self._said.values() if "case" in one and "subject" in one]
-        return {one["subject"]: one.get("ledger-file", "") for one in named}
+        """The file of each subject's ledger; an empty text if it has none."""
+        cases = [identity for identity in self._properties.values() if {"case", "subject"} <= identity.keys()]
+        return {identity["subject"]: identity.get("ledger-file", "") for identity in cases}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
-        if report.nodeid not in self._said:
+        if report.nodeid not in self._properties:
             self.single.hear(report)
             return
         key = (report.nodeid, getattr(report, "worker_id", ""))
@@ -81,26 +81,26 @@ class Gathering:
             for worker in {key[1], *_worker(report)}:
                 self._reports.pop((report.nodeid, worker), None)
                 self.worlds_up.pop(worker, None)
-            self._end(crash_line(report, self._said[report.nodeid]))
+            self._end(crash_line(report, self._properties[report.nodeid]))
             return
         self._reports.setdefault(key, []).append(report)
         if report.when == "teardown":
             reports = self._reports.pop(key)
-            if any(one.outcome == "rerun" for one in reports):
+            if any(attempt.outcome == "rerun" for attempt in reports):
                 return  # another attempt follows
-            told = self._told(report)
-            if told is not None:
-                self.worlds_up[key[1]] = told.worlds_up
-            self._end(line(reports, told, self._said[report.nodeid]))
+            result = self._result(report)
+            if result is not None:
+                self.worlds_up[key[1]] = result.worlds_up
+            self._end(line(reports, result, self._properties[report.nodeid]))
 
-    def _told(self, report: Any) -> Told | None:
+    def _result(self, report: Any) -> TestResult | None:
         text = getattr(report, ATTRIBUTE, None)
-        return None if text is None else msgspec.json.decode(text, type=Told)
+        return None if text is None else msgspec.json.decode(text, type=TestResult)
 
     def _end(self, case: CaseLine) -> None:
         if not self._left[case.id]:
-            # Its worker crashed after all was said, say: a second line would say that two tests have one name.
-            self.troubles.append(f"{case.id} was told once more: {case.outcome}: {case.message}")
+            # For example, its worker crashed after its last report. A second line would look like a second test.
+            self.troubles.append(f"{case.id} was reported again: {case.outcome}: {case.message}")
             return
         self._left[case.id] -= 1
         self._heard(case)
@@ -110,25 +110,25 @@ class Gathering:
             self.troubles.append(f"{report.nodeid or 'the run'} could not be collected")
 
     def close(self) -> None:
-        """Whatever was never told was not run."""
-        for one in (one for one, times in self._left.items() for _ in range(times)):
-            self._heard(not_run_line(one, self._said[one]))
+        """Make not-run lines of the tests that were not reported."""
+        for id in (id for id, times in self._left.items() for _ in range(times)):
+            self._heard(not_run_line(id, self._properties[id]))
         self._left.clear()
 
 
 def _worker(report: Any) -> list[str]:
-    """The worker that pytest-xdist's own reports are about."""
+    """Return the worker that a report of pytest-xdist's own names."""
     gateway = getattr(getattr(report, "node", None), "gateway", None)
     return [gateway.id] if gateway is not None else []
 
 
 def leave(found: Collected, path: Path) -> None:
-    """In a worker: leave what was collected where the controller looks for it."""
+    """In a worker, write the collected tests to the file that the controller reads."""
     path.write_bytes(encoded(found))
 
 
 def fetch(path: Path, ids: list[str]) -> Collected:
-    """In the controller. From a worker on another machine only all ids are known: then every test has a line."""
+    """In the controller, read a worker's tests. For a worker on another host only the ids are known."""
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Collected)
         path.unlink()

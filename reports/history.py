@@ -206,7 +206,7 @@ def _history(base: sqlite3.Connection, partial: bool, case_nights: int = 0) -> H
         if problem:
             left_out.append(problem)
         elif not whole and not partial:
-            left_out.append(f"{path}: its run was killed, or is still going on ({came}); --partial counts it too")
+            left_out.append(f"{path}: its run was killed, or is still running ({came}); --partial counts it too")
         elif same in seen:
             left_out.append(f"{path}: the same run as {seen[same]}")
         else:

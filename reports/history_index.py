@@ -1,4 +1,4 @@
-"""An index of a folder of run files, in SQLite: made of the files, and brought up to date whenever they change."""
+"""Keep an index of a folder of run files, in SQLite. It is made from the files, and updated when they change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from everyrank.reports.source import of_header
 #: The index of a folder, kept in it.
 NAME = ".everyrank-history.sqlite"
 
-#: Another number makes every older index one to be made anew.
+#: The version of the index. An index of another version is made again.
 _VERSION = 3
 
 _TABLES = """
@@ -50,46 +50,46 @@ CaseKey = tuple[str, str, str, str]
 
 
 def case_key(case: CaseLine) -> CaseKey:
-    """The law and the case; a test of no subject is known by its id."""
+    """Return the law and the case. A test without a subject is identified by its id."""
     return (*law_of(case), case.case or case.id)
 
 
 def law_of(case: CaseLine) -> LawKey:
-    """The subject, the contract and the law; of a test of no subject, its function in place of the law."""
+    """Return the subject, the contract and the law. A test without a subject has its function as its law."""
     return (case.subject, case.contract, case.law) if case.law else ("", "", case.id.partition("[")[0])
 
 
 @contextlib.contextmanager
 def index(folder: Path, rebuild: bool = False) -> Iterator[sqlite3.Connection]:
-    """The index of all run files below the folder, up to date; in memory where the folder cannot be written."""
+    """Open the index of all run files below the folder, up to date; in memory if the folder cannot be written."""
     files = sorted(file for kind in ("*.jsonl", "*.jsonl.gz") for file in folder.rglob(kind) if not file.is_dir())
-    place = str(folder / NAME)
+    index_path = str(folder / NAME)
     if rebuild:
         forget(folder)
-    base = _kept(place, folder, files) or _in_memory(folder, files)
+    base = _kept(index_path, folder, files) or _in_memory(folder, files)
     with contextlib.closing(base):
         yield base
 
 
 def forget(folder: Path) -> None:
-    """Remove the index: it can be made again, and a folder without nights needs none."""
+    """Remove the index. It can be made again, and a folder without nights needs none."""
     with contextlib.suppress(OSError):
         os.unlink(folder / NAME)
 
 
 @contextlib.contextmanager
 def index_of(files: Sequence[Path]) -> Iterator[sqlite3.Connection]:
-    """An index of these files, in memory."""
+    """Make an index of these files, in memory."""
     with contextlib.closing(_in_memory(Path(), files)) as base:
         yield base
 
 
-def _kept(place: str, folder: Path, files: Sequence[Path]) -> sqlite3.Connection | None:
-    """The index that is kept; one that is broken, or of another version, is made anew."""
+def _kept(index_path: str, folder: Path, files: Sequence[Path]) -> sqlite3.Connection | None:
+    """Open the index that is kept. Make it again if it is broken or of another version."""
     for _ in range(2):
         base = None
         try:
-            base = sqlite3.connect(place)
+            base = sqlite3.connect(index_path)
             _prepare(base)
             _refresh(base, folder, files)
             return base
@@ -97,9 +97,9 @@ def _kept(place: str, folder: Path, files: Sequence[Path]) -> sqlite3.Connection
             if base is not None:
                 base.close()
             if isinstance(error, sqlite3.OperationalError):
-                return None  # read-only, say, or another is writing it: it is an index only
+                return None  # read-only, or locked by another process: the index in memory does as well
             with contextlib.suppress(OSError):
-                os.unlink(place)
+                os.unlink(index_path)
     return None
 
 
@@ -111,7 +111,7 @@ def _in_memory(folder: Path, files: Sequence[Path]) -> sqlite3.Connection:
 
 
 def _prepare(base: sqlite3.Connection) -> None:
-    """Make the tables, where there are none yet."""
+    """Make the tables if there are none yet."""
     version, tables = (base.execute(sql).fetchone()[0] for sql in (
         "PRAGMA user_version", "SELECT count(*) FROM sqlite_master"
     ))  # fmt: skip
@@ -124,7 +124,7 @@ def _prepare(base: sqlite3.Connection) -> None:
 
 
 def _refresh(base: sqlite3.Connection, folder: Path, files: Iterable[Path]) -> None:
-    """Read what is new or was changed, forget what is gone."""
+    """Read the files that are new or were changed, and forget the files that are gone."""
     known = {path: (size, changed) for path, size, changed in base.execute("SELECT path, size, changed FROM nights")}
     with base:
         for file in files:
@@ -154,13 +154,13 @@ def _add(base: sqlite3.Connection, path: str, file: Path, stamp: tuple[int, int]
         except NoFooter:
             run = read(file, partial=True)
     except RunFileError as error:
-        # A file without rights may get them without being changed.
+        # A file that may not be read now may become readable without a change of its time or size.
         size, changed = (-1, -1) if isinstance(error, CannotRead) else stamp
         row = (path, size, changed, str(error))
         base.execute("INSERT INTO nights (path, size, changed, problem) VALUES (?, ?, ?, ?)", row)
         return
     head = run.header
-    counts = msgspec.json.encode(Counter(case.outcome for case in run.told)).decode()
+    counts = msgspec.json.encode(Counter(case.outcome for case in run.reported)).decode()
     seconds = run.footer.seconds if run.footer else None
     same = msgspec.json.encode([head.started, head.command, len(head.cases)]).decode()
     source = msgspec.json.encode(of_header(head)).decode()
@@ -179,7 +179,7 @@ def _add(base: sqlite3.Connection, path: str, file: Path, stamp: tuple[int, int]
 
 def _add_laws(base: sqlite3.Connection, night: int | None, run: Run) -> None:
     groups: dict[LawKey, list[CaseLine]] = {}
-    for case in run.told:
+    for case in run.reported:
         groups.setdefault(law_of(case), []).append(case)
     rows = []
     for key, cases in groups.items():
@@ -192,10 +192,10 @@ def _add_laws(base: sqlite3.Connection, night: int | None, run: Run) -> None:
 
 
 def _add_outcomes(base: sqlite3.Connection, night: int | None, run: Run) -> None:
-    """Whether each case was red; of one that was not run nothing is known."""
-    order = {ending: place for place, ending in enumerate(ENDINGS)}
+    """Add whether each case was red. Leave out cases that were not run: nothing is known of them."""
+    order = {ending: index for index, ending in enumerate(ENDINGS)}
     worst: dict[CaseKey, CaseLine] = {}
-    for case in run.told:
+    for case in run.reported:
         key = case_key(case)
         if case.outcome != "not-run" and (key not in worst or order[case.outcome] < order[worst[key].outcome]):
             worst[key] = case

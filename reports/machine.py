@@ -1,4 +1,4 @@
-"""What a run ran on: for the header of its run file."""
+"""Describe the host of a run, for the header of its run file."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-#: Where NVIDIA's driver tells of each GPU: to read it initialises nothing, and needs no program.
+#: The folder in which NVIDIA's driver describes each GPU. Reading it initialises nothing and needs no program.
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def installed(package: str) -> str:
-    """Its version, or nothing; asked of its metadata, since an import of torch would take seconds."""
+    """Return a package's version, or an empty text. Read its metadata: an import of torch would take seconds."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -20,20 +20,20 @@ def installed(package: str) -> str:
 
 
 def gpus(folder: Path = _GPUS) -> list[str]:
-    """The names of the machine's GPUs."""
+    """Return the names of the host's GPUs."""
     try:
-        told = [one.read_text() for one in sorted(folder.glob("*/information"))]
+        texts = [file.read_text() for file in sorted(folder.glob("*/information"))]
     except OSError:
         return []
-    found = [re.search(r"^Model:\s*(.+?)\s*$", text, re.MULTILINE) for text in told]
+    found = [re.search(r"^Model:\s*(.+?)\s*$", text, re.MULTILINE) for text in texts]
     return [match[1] for match in found if match is not None]
 
 
 def system() -> str:
-    """The platform in words."""
+    """Return the name of the platform."""
     return platform.platform()
 
 
 def python() -> str:
-    """The version of this Python."""
+    """Return the version of this Python."""
     return platform.python_version()

@@ -1,4 +1,4 @@
-"""Which case of one run is which of another: by its id, or by its subject and case where something was renamed."""
+"""Pair the cases of two runs: by id, or by subject and case if something was renamed."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ else:
 
 @dataclass(frozen=True)
 class Aliases:
-    """What is called otherwise now. A law's old name may say its contract: ``replicate/sync``."""
+    """The names that changed. A law's old name may include its contract: ``replicate/sync``."""
 
     laws: dict[str, str] = field(default_factory=dict)
     subjects: dict[str, str] = field(default_factory=dict)
 
     def law(self, contract: str, law: str) -> str:
-        """What this law is called now."""
+        """Return the current name of this law."""
         now = _now(self.laws, f"{contract}/{law}")
         return now.rpartition("/")[2] if now != f"{contract}/{law}" else _now(self.laws, law).rpartition("/")[2]
 
     def subject(self, name: str) -> str:
-        """What this subject is called now."""
+        """Return the current name of this subject."""
         return _now(self.subjects, name)
 
     def key(self, case: CaseLine) -> tuple[str, str]:
-        """The subject and the case, as they are called now; for a test of no subject its id."""
+        """Return the current names of the subject and the case; for a test without a subject, its id."""
         if not case.subject:
             return "", case.id
         if not self.laws:
@@ -46,15 +46,15 @@ class Aliases:
 
 
 def read_aliases(path: Path | None, pairs: Sequence[str], old: Iterable[Run]) -> Aliases:
-    """The table in a file, and what was given as ``OLD=NEW``; the latter must name laws that there were."""
+    """Read the table in a file and the ``OLD=NEW`` pairs. A pair must name a law of an older run."""
     laws, subjects = _table(path) if path is not None else ({}, {})
-    known = {name for run in old for case in run.told for name in (case.law, f"{case.contract}/{case.law}")}
+    known = {name for run in old for case in run.reported for name in (case.law, f"{case.contract}/{case.law}")}
     for pair in pairs:
         before, equals, now = pair.partition("=")
         if not (before and equals and now):
-            raise BadAlias(f"an alias is OLD=NEW, two names of a law, not {pair!r}")
+            raise BadAlias(f"an alias is written OLD=NEW, with two names of a law; got {pair!r}")
         if before not in known:
-            raise BadAlias(f"the alias {pair!r} names a law that no case of the older run is of")
+            raise BadAlias(f"the alias {pair!r} names a law of which the older run has no case")
         laws[before] = now
     for names in (laws, subjects):
         for name in names:
@@ -78,12 +78,12 @@ def _table(path: Path) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _now(names: dict[str, str], name: str) -> str:
-    """The last name in a chain of renames."""
+    """Return the last name in a chain of renames."""
     seen = [name]
     while name in names:
         name = names[name]
         if name in seen:
-            raise BadAlias(f"the aliases go round in a circle: {' = '.join([*seen, name])}")
+            raise BadAlias(f"the aliases form a circle: {' = '.join([*seen, name])}")
         seen.append(name)
     return name
 
@@ -98,7 +98,7 @@ class Pairs:
 
 
 def _known_by(old: CaseLine, new: CaseLine) -> CaseLine:
-    """A case that was never told is known by its id alone; the older run knows more of it."""
+    """Return the new case. If it was not run, only its id is known: copy the rest from the older run."""
     if new.outcome != "not-run" or new.optimizer:
         return new
     return msgspec.structs.replace(
@@ -107,11 +107,11 @@ def _known_by(old: CaseLine, new: CaseLine) -> CaseLine:
 
 
 def pair(old: Run, new: Run, aliases: Aliases) -> Pairs:
-    """Pair the cases. Of what the old run never came to nothing is known: it counts as not there."""
+    """Pair the cases. A case that the old run did not run counts as missing in it: nothing is known of it."""
     both: list[tuple[CaseLine, CaseLine]] = []
     left: dict[str, list[CaseLine]] = {}
-    for case in old.told:
-        if case.outcome != "not-run" or case.started:  # what a broken adapter kept from running has a time
+    for case in old.reported:
+        if case.outcome != "not-run" or case.started:  # a case that a broken adapter kept from running has a time
             left.setdefault(case.id, []).append(case)
     unpaired = []
     for case in new.cases:

@@ -1,4 +1,4 @@
-"""The reports' pytest plugin: hooks and options only. What costs time is imported by the first multi-rank test."""
+"""The reports' pytest plugin: hooks and options only. The slow imports wait for the first multi-rank test."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from everyrank.reports.run import Run
+    from everyrank.reports.run import RunReporter
 
 _NAME = "everyrank-run"
-#: What a worker leaves that has collected no multi-rank test.
+#: The content of a worker's file until it has collected a multi-rank test.
 _NOTHING = b"none"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("everyrank-reports", "everyrank: what a run says")
+    group = parser.getgroup("everyrank-reports", "everyrank: reports of a run")
     group.addoption(
-        "--run-file", metavar="PATH", default=None, help="write what becomes of each multi-rank test to this file"
+        "--run-file", metavar="PATH", default=None, help="write the outcome of each multi-rank test to this file"
     )
-    parser.addini("everyrank_run_file", "where to write the run file, from pytest's root folder", default="")
+    parser.addini("everyrank_run_file", "the path of the run file, relative to pytest's root folder", default="")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -79,14 +79,14 @@ def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
     _run(node.config).expect_of_worker(fetch(path, ids))
 
 
-def _run(config: pytest.Config) -> Run:
-    """The one of this session."""
-    known: Run | None = config.pluginmanager.get_plugin(_NAME)
+def _run(config: pytest.Config) -> RunReporter:
+    """Return the reporter of this session."""
+    known: RunReporter | None = config.pluginmanager.get_plugin(_NAME)
     if known is not None:
         return known
     from everyrank.reports import run
 
-    made = run.Run(config, run.wanted(config))
+    made = run.RunReporter(config, run.wanted(config))
     config.pluginmanager.register(made, _NAME)
     return made
 
@@ -96,14 +96,14 @@ def _ini(config: pytest.Config) -> bool:
 
 
 def _left_at(config: pytest.Config) -> Path | None:
-    """In a worker of pytest-xdist: where its controller looks for what was collected."""
+    """In a worker of pytest-xdist, return the file in which its controller expects the collected tests."""
     given = getattr(config, "workerinput", {}).get("everyrank_collected")
-    # On another machine that folder is not there: the controller learns the ids only.
+    # On another host that folder does not exist: the controller gets only the ids.
     return Path(given) if given and os.path.isdir(os.path.dirname(given)) else None
 
 
 def _prints(config: pytest.Config) -> bool:
-    """Whether this is the process that a person called: no worker, and no rank."""
+    """Return whether this is the process that a person called: no worker, and no rank."""
     return not hasattr(config, "workerinput") and not config.pluginmanager.has_plugin("everyrank-spawned")
 
 

@@ -1,7 +1,7 @@
-"""Read a run file, and believe it only if it is whole.
+"""Read a run file, and trust it only if it is whole.
 
-A file with a footer tells of a whole run: a case that it lists and does not tell was not run (after ``-x``, say). One
-without a footer was left by a run that was killed; it is read with ``partial`` only, and says how far the run came.
+A file with a footer reports a whole run. A case that its header lists and that has no line was not run, for example
+after ``-x``. A file without a footer was left by a run that was killed; it is read with ``partial`` only.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from everyrank.reports.inputs import Inflated, is_compressed, open_input
 from everyrank.reports.model import ENDINGS, SCHEMA, AnyLine, CaseLine, Ending, Footer, Header
 from everyrank.reports.untold import not_run_cases
 
-#: Bytes. A run of 100,000 cases is a third of it; what is larger is not read into memory to find out what it is.
+#: The limit of a file in bytes. A run of 100,000 cases needs a third of it. A larger file is not read into memory.
 LARGEST = 512 * 1024**2
-#: Bytes in one line: a header that lists a million cases has fewer.
+#: The limit of a line in bytes. A header that lists a million cases is shorter.
 LONGEST = 128 * 1024**2
 
 #: How every run file begins.
 HEADER = b'{"line":"header"'
 
-#: What decoding may raise; the last, at a hundred thousand open brackets.
+#: The exceptions of decoding; the last occurs at a hundred thousand open brackets.
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 _DECODER: msgspec.json.Decoder[AnyLine] = msgspec.json.Decoder(AnyLine)
@@ -55,48 +55,47 @@ _DECODER: msgspec.json.Decoder[AnyLine] = msgspec.json.Decoder(AnyLine)
 
 @dataclass(frozen=True)
 class Run:
-    """What a run file tells."""
+    """The contents of a run file."""
 
     path: Path
     header: Header
-    told: tuple[CaseLine, ...]  # in the order in which they ended
+    reported: tuple[CaseLine, ...]  # the cases that have a line, in the order in which they ended
     footer: Footer | None
 
     @property
     def complete(self) -> bool:
-        """Whether the run came to its end."""
+        """Whether the run finished."""
         return self.footer is not None
 
     @cached_property
     def cases(self) -> tuple[CaseLine, ...]:
-        """All cases that the header lists; those that were never told were not run."""
-        return self.told + not_run_cases(self.header.cases, self.told, self.complete)
+        """All cases that the header lists; those without a line were not run."""
+        return self.reported + not_run_cases(self.header.cases, self.reported, self.complete)
 
     @cached_property
     def counts(self) -> dict[Ending, int]:
-        """How many cases ended in which way, the most urgent first."""
+        """The number of cases by outcome, the most urgent outcome first."""
         counted = Counter(case.outcome for case in self.cases)
         return {ending: counted[ending] for ending in ENDINGS if counted[ending]}
 
     @cached_property
     def conclusion(self) -> Conclusion:
-        """What the run comes to as a whole."""
+        """The state of the whole run, with its reasons."""
         return conclude(self.counts, self.footer, self.came)
 
     @property
     def green(self) -> bool:
-        """Whether the run is whole and nothing in it, or beside it, needs a person."""
+        """Whether the run is whole and nothing in it or beside it needs a person."""
         return self.conclusion.as_declared
 
     @property
     def came(self) -> str:
-        """How far the run came, in words."""
-        listed, told = len(self.header.cases), len(self.told)
-        return f"{told:,} of {listed:,} cases reported"
+        """How many of the cases have a line."""
+        return f"{len(self.reported):,} of {len(self.header.cases):,} cases reported"
 
 
 def read(path: Path | str, partial: bool = False) -> Run:
-    """Read a run file; with ``partial`` also one of a run that was killed. Raises a `RunFileError`."""
+    """Read a run file; with ``partial``, also a file of a run that was killed. Raise a `RunFileError`."""
     path = Path(path)
     try:
         with open_input(path) as file:
@@ -106,14 +105,14 @@ def read(path: Path | str, partial: bool = False) -> Run:
 
 
 class _First(msgspec.Struct):
-    """As much of a header as tells whether the rest can be read; a newer one may hold what we do not know."""
+    """The part of a header that shows whether the rest can be read. A newer header may hold unknown values."""
 
     line: str
     schema: int
 
 
 class _Loose(msgspec.Struct):
-    """As much of a line that is not of the schema as tells what is wrong with it."""
+    """The part of a line outside the schema that shows what is wrong with it."""
 
     line: str = ""
     id: str = ""
@@ -122,33 +121,33 @@ class _Loose(msgspec.Struct):
 
 def _read(path: Path, file: BinaryIO, partial: bool) -> Run:
     if os.fstat(file.fileno()).st_size > LARGEST:
-        raise TooLarge(path, f"larger than {LARGEST >> 20} MiB: no run leaves such a file")
+        raise TooLarge(path, f"larger than {LARGEST >> 20} MiB: no run writes a file this large")
     inflated = Inflated(file) if is_compressed(file) else None
     lines = _lines(path, file if inflated is None else io.BufferedReader(inflated))
     number, raw = next(lines, (0, b""))
     if not raw and not (inflated and inflated.cut):
-        raise Empty(path, "empty: the run that was to write it never began")
+        raise Empty(path, "empty: its run never began")
     header = _header(path, number, raw)
-    told, footer = _rest(path, lines, header, partial)
+    reported, footer = _rest(path, lines, header, partial)
     if footer is not None:
         if inflated is not None and inflated.cut and not partial:
             raise Cut(path, "cut at the end of its compressed data: the copy broke off")
-        _check_counts(path, header, told, footer)
+        _check_counts(path, header, reported, footer)
     elif not partial:
-        run = Run(path, header, told, None)
+        run = Run(path, header, reported, None)
         raise NoFooter(
-            path, f"no footer: its run was killed, or is still going on ({run.came}); --partial reads it as it is"
+            path, f"no footer: its run was killed, or is still running ({run.came}); --partial reads it as it is"
         )
-    return Run(path, header, told, footer)
+    return Run(path, header, reported, footer)
 
 
 def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """The lines that hold something, with their numbers."""
+    """Yield the lines that are not blank, with their numbers."""
     number = total = 0
     while raw := file.readline(LONGEST + 1):
         number, total = number + 1, total + len(raw)
         if len(raw) > LONGEST or total > LARGEST:
-            raise TooLarge(path, "too large: no run leaves such a line, or so many", number)
+            raise TooLarge(path, "too large: no run writes a line this long, or this many lines", number)
         if not raw.isspace():
             yield number, raw
 
@@ -177,8 +176,8 @@ def _header(path: Path, number: int, raw: bytes) -> Header:
 def _rest(
     path: Path, lines: Iterator[tuple[int, bytes]], header: Header, partial: bool
 ) -> tuple[tuple[CaseLine, ...], Footer | None]:
-    """The cases and the footer, each line checked against the header and against those before it."""
-    told: list[CaseLine] = []
+    """Return the cases and the footer. Check each line against the header and against the lines before it."""
+    reported: list[CaseLine] = []
     left = Counter(header.cases)
     tests: dict[tuple[str, str], str] = {}
     footer: Footer | None = None
@@ -190,16 +189,16 @@ def _rest(
                 break
             raise
         if footer is not None or isinstance(line, Header):
-            what = "goes on after its footer" if footer is not None else "a second header"
-            raise Doubled(path, f"{what}: two run files in one", number)
+            fault = "lines after its footer" if footer is not None else "a second header"
+            raise Doubled(path, f"{fault}: two run files in one", number)
         if isinstance(line, Footer):
             footer = line
             continue
         _check_case(path, number, line, left)
         _check_subject(path, number, line, tests)
         left[line.id] -= 1
-        told.append(line)
-    return tuple(told), footer
+        reported.append(line)
+    return tuple(reported), footer
 
 
 def _decoded(path: Path, number: int, raw: bytes) -> AnyLine:
@@ -210,9 +209,9 @@ def _decoded(path: Path, number: int, raw: bytes) -> AnyLine:
 
 
 def _refuse(path: Path, number: int, raw: bytes, error: Exception) -> NoReturn:
-    """Say what is wrong with a line that cannot be decoded."""
+    """Raise an error that says what is wrong with a line that cannot be decoded."""
     if not raw.endswith(b"\n"):
-        # Only the last line lacks its end.
+        # Only the last line can lack its line end.
         raise Cut(path, "cut in the middle of a line: its run was killed, or the copy broke off", number)
     if _is_binary(raw):
         raise Binary(path, "binary: a run file is lines of JSON", number)
@@ -240,28 +239,30 @@ def _check_case(path: Path, number: int, case: CaseLine, left: Counter[str]) -> 
     if left[case.id] > 0:
         return
     if case.id in left:
-        raise CaseTwice(path, f"the case {case.id} is told twice", number)
-    raise Unlisted(path, f"the case {case.id} is not one that the header lists", number)
+        raise CaseTwice(path, f"the case {case.id} has two lines", number)
+    raise Unlisted(path, f"the header does not list the case {case.id}", number)
 
 
 def _check_subject(path: Path, number: int, case: CaseLine, tests: dict[tuple[str, str], str]) -> None:
-    """One test function may tell of a case under several ids; two functions may not."""
+    """Raise `TwoSubjects` if two test functions report one case. One function may report it under several ids."""
     if not case.subject:
         return
     test = case.id.partition("[")[0]
     first = tests.setdefault((case.subject, case.case), test)
     if first != test:
-        text = f"two subjects are named {case.subject!r}: {first} and {test} both tell of {case.case}"
+        text = f"two subjects are named {case.subject!r}: {first} and {test} both report {case.case}"
         raise TwoSubjects(path, text, number)
 
 
-def _check_counts(path: Path, header: Header, told: tuple[CaseLine, ...], footer: Footer) -> None:
-    """The footer counts what was told; whether it counts what was never told among not-run is left to it."""
-    counted: Counter[str] = Counter(case.outcome for case in told)
-    silent = len(header.cases) - len(told)
+def _check_counts(path: Path, header: Header, reported: tuple[CaseLine, ...], footer: Footer) -> None:
+    """Compare the footer's counts with the lines. It may count the cases without a line as not-run, or not at all."""
+    counted: Counter[str] = Counter(case.outcome for case in reported)
+    silent = len(header.cases) - len(reported)
     for ending in sorted({*counted, *footer.counts}):
-        says, tells = footer.counts.get(ending, 0), counted[ending]
+        in_footer, in_lines = footer.counts.get(ending, 0), counted[ending]
         spare = silent if ending == "not-run" else 0
-        if not tells <= says <= tells + spare:
-            text = f"the footer counts {says:,} {ending}, the lines tell {tells:,}: lines are missing, or were added"
+        if not in_lines <= in_footer <= in_lines + spare:
+            text = (
+                f"the footer counts {in_footer:,} {ending}, the lines {in_lines:,}: lines are missing, or were added"
+            )
             raise Miscounted(path, text)

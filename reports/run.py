@@ -1,4 +1,4 @@
-"""One run in the process that prints: what was collected becomes the header, each test a line, the end the footer."""
+"""Report one run in the process that prints: write the header, a line for each test, and the footer."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ from everyrank.reports.summary import Summary
 from everyrank.reports.tally import Tally
 from everyrank.reports.writing import NotWritable, RunFile
 
-#: Characters of what interrupted a run.
+#: The limit of an interruption's text, in characters.
 _INTERRUPTED = 300
 
 
 def wanted(config: pytest.Config) -> Path | None:
-    """The run file that was asked for: the option from where pytest was called, the ini key from its own folder."""
+    """Return the path of the run file that was asked for, or None.
+
+    The option's path is relative to the folder in which pytest was called, the ini key's to pytest's root folder.
+    """
     given = config.getoption("run_file")
     if given is not None:
         return Path(config.invocation_params.dir, given)
@@ -33,8 +36,8 @@ def wanted(config: pytest.Config) -> Path | None:
     return Path(config.rootpath, named) if named else None
 
 
-class Run:
-    """A pytest plugin from the start of the session, or from the first multi-rank test that was collected."""
+class RunReporter:
+    """The pytest plugin that reports a run. It exists from the session's start or the first multi-rank test on."""
 
     def __init__(self, config: pytest.Config, path: Path | None) -> None:
         self.tally = Tally()
@@ -50,7 +53,7 @@ class Run:
         config.pluginmanager.register(Summary(config, self.tally, path, self), "everyrank-summary")
 
     def expect(self, found: Collected, times: int = 1) -> None:
-        """These are the multi-rank tests; before the first of them."""
+        """Expect these multi-rank tests. Called before the first of them runs."""
         self.gathering.expect(found, times)
         self._head()
         found_terminal = terminal(self._config)
@@ -97,23 +100,23 @@ class Run:
 
     @property
     def trouble(self) -> str:
-        """Why the run file is not whole; nothing, if it is."""
+        """Why the run file is not whole; an empty text if it is."""
         return self._file.trouble if self._file is not None else ""
 
     def expect_of_worker(self, found: Collected) -> None:
-        """The first worker speaks for all: their collections are alike, or xdist runs nothing."""
+        """Expect the tests of the first worker: all workers collect the same, or xdist runs nothing."""
         if not self.gathering.ids:
             each = self._config.getoption("dist", "no") == "each"
             self.expect(found, len(_nodes(self._config)) if each else 1)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
-        """Ctrl-C, ``pytest.exit()``, or a session that was told to stop."""
+        """Keep the reason of an interruption: Ctrl-C, ``pytest.exit()``, or a session that was asked to stop."""
         if excinfo.typename == "Interrupted" and self.gathering.troubles:
             return  # pytest stops after errors of collection, which the troubles name
-        said = " ".join(str(excinfo.value).split())[:_INTERRUPTED]
-        self._interrupted = said or excinfo.typename
+        message = " ".join(str(excinfo.value).split())[:_INTERRUPTED]
+        self._interrupted = message or excinfo.typename
 
-    # The innermost of the wrappers: the terminal's own, around it, prints the summary.
+    # This wrapper is the innermost: the terminal's own wrapper around it prints the summary.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session):  # type: ignore[no-untyped-def]
         try:
@@ -141,7 +144,7 @@ class Run:
         self._file.write(footer)
         self._file.close()
         if self._file.trouble and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR  # what was asked for is not there
+            session.exitstatus = pytest.ExitCode.INTERNAL_ERROR  # the run file that was asked for is missing
 
 
 def _open(path: Path) -> RunFile:
@@ -152,7 +155,7 @@ def _open(path: Path) -> RunFile:
 
 
 def _nodes(config: pytest.Config) -> list[Any]:
-    """The workers of pytest-xdist; none without it."""
+    """Return the workers of pytest-xdist; none without it."""
     session = config.pluginmanager.get_plugin("dsession")
     manager = getattr(session, "nodemanager", None)
     return list(getattr(manager, "specs", []))

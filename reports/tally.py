@@ -1,4 +1,4 @@
-"""What is kept of a run's lines until its end: counts, and the ten of each kind that a person wants to see first."""
+"""Count a run's lines, and keep the ten worst, slowest and least exact cases for the summary."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 from everyrank.reports.model import ENDINGS, RED, CaseLine, Ending
 
-#: So many of the worst, the slowest and the least exact are told.
+#: How many of the worst, the slowest and the least exact cases are kept.
 MOST = 10
-#: Of these a large error is no news: it has been written up, or the law does not hold there.
+#: Outcomes whose errors are not shown: a ledger lists them, or the law does not apply.
 _WRITTEN_UP: frozenset[Ending] = frozenset(("known", "unsupported", "not-applicable"))
 
 
 @dataclass
 class Tally:
-    """Counts and records of a run, a line at a time. Of no line more is kept than is told."""
+    """The counts and the records of a run. They keep of each line only the text that is printed."""
 
     outcomes: Counter[Ending] = field(default_factory=Counter)
     rows: dict[str, Counter[Ending]] = field(default_factory=lambda: defaultdict(Counter))
@@ -47,8 +47,8 @@ class Tally:
             self.known[case.subject, case.ledger.note] = (count_so_far + 1, first)
         if case.outcome in RED:
             # The most urgent, and of those the first; heaps hold their smallest on top.
-            told = f"{case.id}: {case.message}" if case.message else case.id
-            _keep(self._worst, (-ENDINGS.index(case.outcome), -count, case.outcome, told))
+            text = f"{case.id}: {case.message}" if case.message else case.id
+            _keep(self._worst, (-ENDINGS.index(case.outcome), -count, case.outcome, text))
         elif case.not_kept and (case.not_kept in self.not_kept or len(self.not_kept) < MOST):
             count_so_far, first = self.not_kept.get(case.not_kept, (0, case.id))
             self.not_kept[case.not_kept] = (count_so_far + 1, first)
@@ -56,8 +56,8 @@ class Tally:
             _keep(self._slowest, (case.seconds, -count, case.id))
         if case.error is not None and case.error.relative and case.outcome not in _WRITTEN_UP:
             error = case.error
-            where = f"{case.id} (step {error.step}, {error.name}, rank {error.rank})"
-            _keep(self._errors, (error.relative, error.ulps, -count, where))
+            location = f"{case.id} (step {error.step}, {error.name}, rank {error.rank})"
+            _keep(self._errors, (error.relative, error.ulps, -count, location))
 
     @property
     def total(self) -> int:
@@ -65,32 +65,32 @@ class Tally:
 
     @property
     def red(self) -> int:
-        """How many need a person."""
+        """The number of cases that need a person."""
         return sum(count for outcome, count in self.outcomes.items() if outcome in RED)
 
     @property
     def worst(self) -> list[tuple[str, str]]:
-        """Outcome and what to say of it, the most urgent first."""
-        return [(outcome, told) for _, _, outcome, told in sorted(self._worst, reverse=True)]
+        """The outcome and the text of the worst cases, the most urgent first."""
+        return [(outcome, text) for _, _, outcome, text in sorted(self._worst, reverse=True)]
 
     @property
     def slowest(self) -> list[tuple[float, str]]:
-        """Seconds and id."""
+        """The seconds and the id of the slowest cases."""
         return [(seconds, id) for seconds, _, id in sorted(self._slowest, reverse=True)]
 
     @property
     def errors(self) -> list[tuple[float, float, str]]:
-        """Relative, in ULPs, and where."""
-        return [(relative, ulps, where) for relative, ulps, _, where in sorted(self._errors, reverse=True)]
+        """The largest errors: relative, in ULPs, and the location."""
+        return [(relative, ulps, location) for relative, ulps, _, location in sorted(self._errors, reverse=True)]
 
     @property
     def red_laws(self) -> list[tuple[str, str, Counter[Ending]]]:
-        """Subject, law and outcomes of each law that is not green, in the order in which they were met."""
+        """The subject, the law and the outcomes of each law that is not green, in the order of the run."""
         return [(subject, law, ends) for (subject, law), ends in self.laws.items() if RED & ends.keys()]
 
 
-def _keep(heap: list[tuple], one: tuple) -> None:  # type: ignore[type-arg]
+def _keep(heap: list[tuple], item: tuple) -> None:  # type: ignore[type-arg]
     if len(heap) < MOST:
-        heapq.heappush(heap, one)
+        heapq.heappush(heap, item)
     else:
-        heapq.heappushpop(heap, one)
+        heapq.heappushpop(heap, item)

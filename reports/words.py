@@ -1,4 +1,4 @@
-"""How texts that came from tests are put into lines, tables and terminals."""
+"""Make texts from tests safe for lines, tables and terminals, and format numbers."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import unicodedata
 
 
 def plain(text: str, most: int = 0) -> str:
-    """On one line, with nothing that a terminal would obey; cut to ``most`` characters."""
-    shown = "".join(_shown(one) for one in text.replace("\r\n", " ").replace("\n", " "))
+    """Return the text on one line, without control characters, cut to ``most`` characters (0: not cut)."""
+    shown = "".join(_shown(letter) for letter in text.replace("\r\n", " ").replace("\n", " "))
     return shown if not most or len(shown) <= most else shown[: most - 3] + "..."
 
 
-def _shown(one: str) -> str:
-    # Controls, and what turns the reading direction or breaks a line.
-    if unicodedata.category(one) in ("Cc", "Cf", "Zl", "Zp", "Cs"):
-        return " " if one == "\t" else one.encode("unicode_escape", "surrogatepass").decode("ascii")
-    return one
+def _shown(letter: str) -> str:
+    # Control characters, and characters that change the reading direction or break a line.
+    if unicodedata.category(letter) in ("Cc", "Cf", "Zl", "Zp", "Cs"):
+        return " " if letter == "\t" else letter.encode("unicode_escape", "surrogatepass").decode("ascii")
+    return letter
 
 
 def code(text: str, most: int = 0) -> str:
-    """As `plain`, in a code span of Markdown, where markup, links, mentions and HTML stay text, also in a table."""
+    """Return `plain` text as a code span of Markdown. Markup, links, mentions and HTML in it stay text."""
     shown = plain(text, most).replace("|", "\\|") or " "
     runs = [len(run) for run in re.findall("`+", shown)]
     fence = "`" * next(length for length in range(1, len(runs) + 2) if length not in runs)
@@ -30,14 +30,14 @@ def code(text: str, most: int = 0) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """``1 case``, ``1,200 cases``."""
+    """Return the number with its noun: ``1 case``, ``1,200 cases``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
-    """``25 ms``, ``0.25 s``, ``12 s``, ``9 min``, ``3 min 5 s``, ``1 h 40 min``: rounded first, then named.
+    """Return a rounded duration: ``25 ms``, ``0.25 s``, ``12 s``, ``9 min``, ``3 min 5 s``, ``1 h 40 min``.
 
-    The page's ``duration`` (``page/js/dom.js``) says the same.
+    The page's ``duration`` (``page/js/dom.js``) returns the same texts.
     """
     if seconds <= 0:
         return "0 s"
@@ -54,5 +54,5 @@ def duration(seconds: float) -> str:
     return _two_units(*divmod(math.floor(seconds / 60 + 0.5), 60), "h", "min")
 
 
-def _two_units(large: int, small: int, name: str, of_small: str) -> str:
-    return f"{large} {name}" + (f" {small} {of_small}" if small else "")
+def _two_units(large: int, small: int, name: str, small_name: str) -> str:
+    return f"{large} {name}" + (f" {small} {small_name}" if small else "")

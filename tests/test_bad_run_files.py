@@ -54,7 +54,7 @@ def _socket(file: Path) -> None:
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "not ours": (lambda file: file.write_text('{"event": "start"}\n'), "not a run file of everyrank"),
     "newer": (lambda file: file.write_text('{"line":"header","schema":99}\n'), "upgrade to read it"),
-    "empty": (lambda file: file.write_bytes(b""), "empty: the run that was to write it never began"),
+    "empty": (lambda file: file.write_bytes(b""), "empty: its run never began"),
     "a gigabyte": (_of_a_gigabyte, "larger than 512 MiB"),
     "binary": (lambda file: file.write_bytes(bytes(range(256))), "binary: a run file is lines of JSON"),
     "cut": (lambda file: file.write_bytes(made_up(cases=5).data[:-30]), "cut in the middle of a line"),
@@ -70,7 +70,7 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "compressed and damaged": (_damaged, "cannot be read: its compressed data is damaged"),
     "compressed and empty": (
         lambda file: file.write_bytes(gzip.compress(b"")),
-        "empty: the run that was to write it",
+        "empty: its run never began",
     ),
     "missing": (lambda file: None, "cannot be read: No such file or directory"),
 }
@@ -101,7 +101,7 @@ def _everything(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("kind", BAD)
-def test_it_is_told_on_one_line_and_nothing_is_changed(
+def test_it_is_reported_on_one_line_and_nothing_is_changed(
     folder: Path, capsys: pytest.CaptureFixture[str], command: str, kind: str
 ) -> None:
     make, says = BAD[kind]

@@ -102,9 +102,9 @@ def test_the_command_writes_what_the_name_ends_in(
     [
         (
             ["run.jsonl", "--subject=mine.Optimiser"],
-            "no case is of a subject 'mine.Optimiser': there are mine.Optimizer",
+            "no case of a subject 'mine.Optimiser'; its subjects: mine.Optimizer",
         ),
-        (["run.jsonl", "--subject=mine.Optimizer", "-o", "badge.png"], "a badge is a .json or an .svg"),
+        (["run.jsonl", "--subject=mine.Optimizer", "-o", "badge.png"], "a badge is a .json or .svg file"),
         (["killed.jsonl", "--subject=mine.Optimizer", "-o", "badge.svg"], "no footer"),
         (["run.jsonl", "--subject=mine.Optimizer", "-o", "no/such/badge.svg"], "cannot be written: No such file"),
         (["run.json", "--subject=mine.Optimizer", "-o", "run.json"], "is what the result is made of"),

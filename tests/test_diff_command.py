@@ -193,13 +193,13 @@ def test_killed_runs_are_compared_with_partial(files: Path, capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--alias", "none.pos"], "an alias is OLD=NEW"),
-        (["--alias", "no.such=law"], "names a law that no case of the older run is of"),
+        (["--alias", "none.pos"], "an alias is written OLD=NEW"),
+        (["--alias", "no.such=law"], "names a law of which the older run has no case"),
         (["--aliases", "missing.toml"], "missing.toml: cannot be read"),
         (["--aliases", "bad.toml"], "bad.toml: not TOML"),
         (["--aliases", "other.toml"], "unknown table 'known'"),
         (["--aliases", "odd.toml"], '[laws] holds lines such as "old" = "new"'),
-        (["--aliases", "circle.toml"], "the aliases go round in a circle: a = b = a"),
+        (["--aliases", "circle.toml"], "the aliases form a circle: a = b = a"),
     ],
 )
 def test_bad_aliases_are_refused(

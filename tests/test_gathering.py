@@ -50,7 +50,7 @@ def test_a_worker_that_dies_in_a_test_is_its_crash_whatever_was_told_so_far() ->
 def test_a_worker_that_dies_after_a_test_has_told_all_is_no_second_line() -> None:
     heard, gathering = _told(*_WHOLE, _CRASH)
     assert [one.outcome for one in heard] == ["pass"]
-    assert gathering.troubles == [f"{_ID} was told once more: crash: {_CRASH.longrepr}"]
+    assert gathering.troubles == [f"{_ID} was reported again: crash: {_CRASH.longrepr}"]
 
 
 def test_tests_that_are_not_multi_rank_have_no_line() -> None:
@@ -101,7 +101,7 @@ def test_the_output_of_ranks_that_failed_comes_first_and_is_never_left_out() -> 
 
 def test_of_a_worker_on_another_machine_the_ids_are_known(tmp_path: Path) -> None:
     found = fetch(tmp_path / "never-written.json", [_ID])
-    assert (found.ids, found.said) == ([_ID], [{}])
+    assert (found.ids, found.properties) == ([_ID], [{}])
 
 
 def test_gpus_have_the_names_that_the_driver_tells(tmp_path: Path) -> None:

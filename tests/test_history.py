@@ -143,7 +143,7 @@ def test_a_killed_run_is_left_out_and_told_and_counts_with_partial(tmp_path: Pat
     found = of_folder(tmp_path)
     assert len(found.nights) == 1
     assert found.left_out == (
-        "1.jsonl: its run was killed, or is still going on (1 of 2 cases reported); --partial counts it too",
+        "1.jsonl: its run was killed, or is still running (1 of 2 cases reported); --partial counts it too",
     )
     found = of_folder(tmp_path, partial=True)
     assert [one.whole for one in found.nights] == [True, False]
@@ -327,7 +327,7 @@ class TestTexts(expecttest.TestCase):
             self.told(),
             """\
 5 nights from 2026-05-28 20:26 to 2026-06-01 20:26 UTC
-left out: x.jsonl: empty: the run that was to write it never began
+left out: x.jsonl: empty: its run never began
 
 red
   mine.Optimizer rpc-optimizer/clip

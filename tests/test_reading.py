@@ -43,7 +43,7 @@ def test_a_whole_file_is_read_as_it_was_written(file: Path) -> None:
     written = made_up(cases=120)
     run = read(written.write(file))
     assert run.header == written.header
-    assert run.told == written.cases
+    assert run.reported == written.cases
     assert run.footer == written.footer
     assert run.complete
     assert sum(run.counts.values()) == 120
@@ -234,7 +234,7 @@ def test_keys_that_a_later_version_added_are_passed_over(file: Path) -> None:
         novel.append(msgspec.json.encode(line) + b"\n")
     file.write_bytes(b"".join(novel))
     run = read(file)
-    assert (run.header, run.told, run.footer) == (made.header, made.cases, made.footer)
+    assert (run.header, run.reported, run.footer) == (made.header, made.cases, made.footer)
 
 
 # --- compressed --------------------------------------------------------------------------------------
@@ -245,13 +245,13 @@ def test_a_compressed_file_is_read_as_the_other_is_whatever_its_name(tmp_path: P
     made = made_up(cases=500)
     (tmp_path / name).write_bytes(gzip.compress(made.data))
     run = read(tmp_path / name)
-    assert (run.told, run.footer) == (made.cases, made.footer)
+    assert (run.reported, run.footer) == (made.cases, made.footer)
 
 
 def test_several_compressed_pieces_in_a_row_are_one_file(file: Path) -> None:
     made = made_up(cases=20)
     file.write_bytes(b"".join(gzip.compress(line) for line in _lines(made)))
-    assert read(file).told == made.cases
+    assert read(file).reported == made.cases
 
 
 @pytest.mark.parametrize("end", [0.2, 0.5, 0.9])
@@ -261,8 +261,8 @@ def test_a_compressed_file_that_broke_off_is_cut_and_partial_has_what_is_there(f
     assert type(refused) is errors.Cut
     run = read(file, partial=True)
     assert not run.complete
-    assert abs(len(run.told) / 200 - end) < 0.3
-    assert run.told == made_up(cases=200).cases[: len(run.told)]
+    assert abs(len(run.reported) / 200 - end) < 0.3
+    assert run.reported == made_up(cases=200).cases[: len(run.reported)]
 
 
 def test_a_compressed_file_of_which_hardly_anything_is_there_is_cut(file: Path) -> None:
@@ -292,7 +292,7 @@ def test_a_compressed_pipe_whose_writer_takes_its_time_is_read(file: Path) -> No
     first = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
     writer.start()
     assert opened.wait(60)
-    assert read(file).told == made.cases
+    assert read(file).reported == made.cases
     writer.join(60)
     os.close(first)
 
@@ -338,7 +338,7 @@ def test_two_subjects_of_one_name(file: Path) -> None:
     run = of(header(), [case(test="test_a.py::test_one"), case(test="test_b.py::test_two")])
     refused = _refused(run.write(file))
     assert type(refused) is errors.TwoSubjects
-    assert "test_a.py::test_one and test_b.py::test_two both tell of rpc-optimizer/parity.one-step[SGD-ws2]" in str(
+    assert "test_a.py::test_one and test_b.py::test_two both report rpc-optimizer/parity.one-step[SGD-ws2]" in str(
         refused
     )
 

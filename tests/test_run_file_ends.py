@@ -322,7 +322,7 @@ def test_a_killed_run_leaves_its_lines_in_a_compressed_file_too(
     file = project.folder / "run.jsonl.gz"
     with pytest.raises(NoFooter, match="1 of 3 cases reported"):
         believed(file)
-    assert [case.outcome for case in believed(file, partial=True).told] == ["pass"]
+    assert [case.outcome for case in believed(file, partial=True).reported] == ["pass"]
     RunFile(file).close()  # it is ours, and may be written anew
 
 
@@ -344,7 +344,7 @@ def test_a_line_can_be_read_as_soon_as_it_is_written(tmp_path: Path) -> None:
     cases = [CaseLine(id=f"test_x.py::test_{number}", outcome="pass") for number in range(3)]
     file.write(header(cases=[case.id for case in cases]))
     for told, case in enumerate(cases):
-        assert believed(file.path, partial=True).told == tuple(cases[:told])
+        assert believed(file.path, partial=True).reported == tuple(cases[:told])
         file.write(case)
     file.write(Footer({"pass": 3}, 1.0, 0))
     file.close()
