@@ -152,11 +152,11 @@ def test_declared_warnings_of_a_subject_are_not_printed_and_fail_nothing(
     ("warning", "reason"),
     [
         ("error:mine:UserWarning", "write 'ignore:the start of its text:Category', not 'error:mine:UserWarning'"),
-        ("ignore::DeprecationWarning", "a declared warning is ignored, and named by its text"),
-        ("ignore:mine:NoWarning", "is no filter of warnings: "),
-        ("ignore:mine:nowhere.NoWarning", "is no filter of warnings: No module named 'nowhere'"),
-        ("ignore:(:UserWarning", "is no filter of warnings: "),
-        ("hide:mine", "is no filter of warnings: "),
+        ("ignore::DeprecationWarning", "a declared warning is ignored, and is named by its text"),
+        ("ignore:mine:NoWarning", "is not a filter of warnings: "),
+        ("ignore:mine:nowhere.NoWarning", "is not a filter of warnings: No module named 'nowhere'"),
+        ("ignore:(:UserWarning", "is not a filter of warnings: "),
+        ("hide:mine", "is not a filter of warnings: "),
     ],
 )
 def test_a_declared_warning_that_hides_too_much_or_cannot_be_read_is_refused(warning: str, reason: str) -> None:
