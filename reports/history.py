@@ -1,4 +1,4 @@
-"""A folder of run files is a history: each law over the nights."""
+"""Read the history of a folder of run files: each law over the nights."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from everyrank.reports.model import ENDINGS, NOT_TRIED, RED, Ending
 from everyrank.reports.pace import LAW_CASES, LAW_RATIO, LAW_SECONDS
 from everyrank.reports.source import Source
 
-#: So many nights must have gone before, to say that one is slower.
+#: How many earlier nights are needed to judge whether a night is slower.
 NIGHTS = 3
-#: So many laws must have run in a night, to say how slow it was as a whole.
+#: How many laws must have run in a night to measure how slow the whole night was.
 LAWS = 6
 
 State = Literal["green", "red", "unknown"]
@@ -51,7 +51,7 @@ class Night:
     source: Source = field(default_factory=Source)
     state: RunState = "as-declared"
     reasons: tuple[str, ...] = ()  # why it is not as declared, beside the counts
-    tempo: float = 1.0  # how slow all laws were together, against the nights in the middle
+    tempo: float = 1.0  # the time of all laws together, relative to the median night
 
     @property
     def date(self) -> str:
@@ -66,11 +66,11 @@ class Point:
     seconds: float | None  # of the median case
     relative: float | None  # the largest error
     ulps: float | None
-    even: float | None = None  # seconds of the median case, had the night been as slow as others
+    even: float | None = None  # seconds of the median case, corrected for the tempo of the night
 
     @property
     def state(self) -> State:
-        """Red if a case is; of cases that were not tried nothing is known, neither that they are red nor green."""
+        """Red if a case is red; unknown if no case was tried."""
         tried = self.counts.keys() - NOT_TRIED
         if tried & RED:
             return "red"
@@ -79,14 +79,14 @@ class Point:
 
 @dataclass(frozen=True)
 class LawHistory:
-    """A law of a subject over the nights; None for a night in which none of its cases was told."""
+    """A law of a subject over the nights; None for a night without a line of its cases."""
 
     subject: str
     contract: str
     law: str
     points: tuple[Point | None, ...]
     flipped: int  # times that a case went from green to red or back
-    steps: int  # times that it could have
+    steps: int  # times that a case could have flipped
     flaked: int  # flips from one night to the next with the same kit and torch
 
     @property
@@ -95,7 +95,7 @@ class LawHistory:
 
     @property
     def known(self) -> list[tuple[int, State]]:
-        """The nights in which the law was tried, with what came of it."""
+        """The nights in which the law was tried, with its state."""
         return [(night, state) for night, state in enumerate(self.states) if state != "unknown"]
 
     @property
@@ -110,7 +110,7 @@ class LawHistory:
 
     @property
     def since(self) -> int | None:
-        """The night since which it is red; None if it is not."""
+        """The night since which it is red; None if it is not red."""
         found = None
         for night, state in reversed(self.known):
             if state != "red":
@@ -126,17 +126,17 @@ class LawHistory:
 
     @property
     def flake_rate(self) -> float:
-        """The share of steps from night to night at which a case flipped, and no new kit or torch explains it."""
+        """The share of steps between nights at which a case flipped without a new kit or torch."""
         return self.flaked / self.steps if self.steps else 0.0
 
     @property
     def pace(self) -> float | None:
-        """The time of its median case in its last night, by the median of those before, all nights evened out."""
+        """The time of its median case in its last night relative to the earlier median, corrected for the tempo."""
         return _against([point.even for point in self.points if point])
 
     @property
     def slower(self) -> bool:
-        """Whether its last night stands out from all before."""
+        """Whether its last night is slower than all nights before."""
         tried = [point for point in self.points if point and point.even is not None]
         if self.pace is None or len(tried) <= NIGHTS or sum(tried[-1].counts.values()) < LAW_CASES:
             return False
@@ -151,7 +151,7 @@ class LawHistory:
 
     @property
     def drift(self) -> float | None:
-        """The largest error in its last night, by the median of the nights before; inf if there was none."""
+        """The largest error in its last night relative to the median of the nights before; inf if that was 0."""
         return _against([point.relative for point in self.points if point])
 
 
@@ -161,15 +161,15 @@ class History:
 
     nights: tuple[Night, ...]
     laws: tuple[LawHistory, ...]
-    left_out: tuple[str, ...]  # one line for each file that is no night, with the reason
-    #: How each case ended in the latest nights, a letter of `LETTERS` a night; empty if that was not asked for.
+    left_out: tuple[str, ...]  # one line for each file that was left out, with the reason
+    #: The outcome of each case in the latest nights, one of `LETTERS` for each night; empty if not asked for.
     cases: Mapping[CaseKey, str] = field(default_factory=dict)
 
 
 def of_folder(folder: Path, partial: bool = False, rebuild: bool = False, case_nights: int = 0) -> History:
-    """The history of the run files below a folder; that of each case, for so many of the latest nights.
+    """Return the history of the run files below a folder, with each case in the latest ``case_nights`` nights.
 
-    Raises a `ReportError` if there are none that can be read.
+    Raise a `ReportError` if no run file can be read.
     """
     try:
         next(folder.iterdir(), None)
@@ -178,18 +178,18 @@ def of_folder(folder: Path, partial: bool = False, rebuild: bool = False, case_n
     try:
         with index(folder, rebuild) as base:
             found = _history(base, partial, case_nights)
-    except sqlite3.DatabaseError:  # broken in its middle: all that it held is in the files
+    except sqlite3.DatabaseError:  # the index is broken: rebuild it from the files
         with index(folder, rebuild=True) as base:
             found = _history(base, partial, case_nights)
     if not found.nights:
         forget(folder)
-        why = f": {found.left_out[0]}" if found.left_out else ""
-        raise NoNights(f"{folder}: no run file that can be read{why}")
+        reason = f": {found.left_out[0]}" if found.left_out else ""
+        raise NoNights(f"{folder}: no run file that can be read{reason}")
     return found
 
 
 def of_files(files: Sequence[Path], partial: bool = False) -> History:
-    """The history of some run files; nothing is kept."""
+    """Return the history of some run files. Keep no index."""
     with index_of(files) as base:
         return _history(base, partial)
 
@@ -212,38 +212,38 @@ def _history(base: sqlite3.Connection, partial: bool, case_nights: int = 0) -> H
         else:
             seen[same] = path
             nights[night] = _night(path, bool(whole), came, *facts)
-    place = {night: number for number, night in enumerate(nights)}
+    indices = {night: index for index, night in enumerate(nights)}
     with _chosen(base, nights):
         flips = _flips(base)
         letters = _letters(base, len(nights), max(0, len(nights) - case_nights)) if case_nights else {}
     points: dict[LawKey, list[Point | None]] = {}
     for night, subject, contract, law, counts, seconds, relative, ulps in base.execute("SELECT * FROM laws"):
-        if night in place:
+        if night in indices:
             of_law = points.setdefault((subject, contract, law), [None] * len(nights))
-            of_law[place[night]] = Point(_COUNTS.decode(counts), seconds, relative, ulps)
+            of_law[indices[night]] = Point(_COUNTS.decode(counts), seconds, relative, ulps)
     tempos = _tempos(len(nights), points.values())
     laws = tuple(LawHistory(*key, _evened(points[key], tempos), *flips.get(key, (0, 0, 0))) for key in sorted(points))
-    told = tuple(replace(one, tempo=tempo) for one, tempo in zip(nights.values(), tempos, strict=True))
-    return History(told, laws, tuple(left_out), letters)
+    timed = tuple(replace(night, tempo=tempo) for night, tempo in zip(nights.values(), tempos, strict=True))
+    return History(timed, laws, tuple(left_out), letters)
 
 
 def _night(
     path: str, whole: bool, came: str, started: float, kit: str, torch: str, seconds: float | None,
     counts: str, source: str, state: RunState, reasons: str,
 ) -> Night:  # fmt: skip
-    told = _COUNTS.decode(counts), _SOURCE.decode(source), state, _REASONS.decode(reasons)
-    return Night(path, started, kit, torch, whole, came, seconds, *told)
+    decoded = _COUNTS.decode(counts), _SOURCE.decode(source), state, _REASONS.decode(reasons)
+    return Night(path, started, kit, torch, whole, came, seconds, *decoded)
 
 
 def _tempos(nights: int, laws: Iterable[Sequence[Point | None]]) -> list[float]:
-    """How slow each night was: the median, over its laws, of the time that they took by what they take usually."""
+    """Return how slow each night was: the median, over its laws, of their time relative to their usual time."""
     ratios: list[list[float]] = [[] for _ in range(nights)]
     for points in laws:
         times = [point.seconds for point in points if point and point.seconds]
         for night, point in enumerate(points):
             if point and point.seconds:
                 ratios[night].append(point.seconds / median(times))
-    # Of a few laws, one that got slower would be taken for the night.
+    # With few laws, one slower law would make the whole night look slow.
     return [median(of_night) if len(of_night) >= LAWS else 1.0 for of_night in ratios]
 
 
@@ -256,10 +256,10 @@ def _evened(points: Sequence[Point | None], tempos: Sequence[float]) -> tuple[Po
 
 @contextlib.contextmanager
 def _chosen(base: sqlite3.Connection, nights: dict[int, Night]) -> Iterator[None]:
-    """A table of the nights that count, in their order."""
-    base.execute("CREATE TEMP TABLE IF NOT EXISTS chosen (night INTEGER PRIMARY KEY, place INTEGER, version TEXT)")
+    """Make a temporary table of the nights that count, in their order."""
+    base.execute("CREATE TEMP TABLE IF NOT EXISTS chosen (night INTEGER PRIMARY KEY, position INTEGER, version TEXT)")
     base.execute("DELETE FROM chosen")
-    rows = [(night, place, f"{one.kit} {one.torch}") for place, (night, one) in enumerate(nights.items())]
+    rows = [(key, index, f"{night.kit} {night.torch}") for index, (key, night) in enumerate(nights.items())]
     base.executemany("INSERT INTO chosen VALUES (?, ?, ?)", rows)
     try:
         yield
@@ -268,24 +268,24 @@ def _chosen(base: sqlite3.Connection, nights: dict[int, Night]) -> Iterator[None
 
 
 def _letters(base: sqlite3.Connection, nights: int, first: int) -> dict[CaseKey, str]:
-    """How each case ended, a letter a night from the first on."""
+    """Return the outcomes of each case: a letter for each night from ``first`` on."""
     letter = dict(zip(ENDINGS, LETTERS, strict=False))
     rows: dict[int, list[str]] = {}
-    query = "SELECT name, place, ending FROM outcomes JOIN chosen USING (night) WHERE place >= ?"
-    for name, place, ending in base.execute(query, (first,)):
-        rows.setdefault(name, [UNTRIED] * (nights - first))[place - first] = letter[ending]
+    query = "SELECT name, position, ending FROM outcomes JOIN chosen USING (night) WHERE position >= ?"
+    for name, position, ending in base.execute(query, (first,)):
+        rows.setdefault(name, [UNTRIED] * (nights - first))[position - first] = letter[ending]
     names = base.execute("SELECT name, subject, contract, law, title FROM names")
     return {(*key,): "".join(rows[name]) for name, *key in names if name in rows}
 
 
 def _flips(base: sqlite3.Connection) -> dict[LawKey, tuple[int, int, int]]:
-    """For each law: flips of its cases, steps from night to night that tried them, flips without a new version."""
+    """Return for each law the flips of its cases, their steps between nights, and the flips at the same versions."""
     found = base.execute("""
         WITH steps AS (
             SELECT name, red, version,
                    lag(red) OVER each AS before, lag(version) OVER each AS version_before
             FROM outcomes JOIN chosen USING (night) WHERE ending NOT IN ('not-run', 'skipped', 'not-applicable')
-            WINDOW each AS (PARTITION BY name ORDER BY place)
+            WINDOW each AS (PARTITION BY name ORDER BY position)
         )
         SELECT subject, contract, law, sum(red != before), count(*), sum(red != before AND version = version_before)
         FROM steps JOIN names USING (name) WHERE before IS NOT NULL GROUP BY subject, contract, law
@@ -296,7 +296,7 @@ def _flips(base: sqlite3.Connection) -> dict[LawKey, tuple[int, int, int]]:
 
 
 def _against(values: Sequence[float | None]) -> float | None:
-    """The last value by the median of those before."""
+    """Return the last value relative to the median of the values before."""
     known = [value for value in values if value is not None]
     if len(known) < 2:
         return None

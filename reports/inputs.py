@@ -1,4 +1,4 @@
-"""Open what a person named: a file, compressed or not, or a pipe that somebody writes to."""
+"""Open an input that a person named: a file, compressed or not, or a pipe that a process writes to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
-#: How a file begins that gzip made.
+#: The first bytes of a file that gzip wrote.
 GZIP = b"\x1f\x8b"
 #: zlib's number for gzip's header and trailer around the data.
 GZIP_BITS = 31
@@ -19,23 +19,23 @@ _PIECE = 1 << 16
 
 
 def open_input(path: Path) -> BinaryIO:
-    """Open a file to read it. Raises an `OSError`, also for what would never come to an end: a terminal, a socket."""
+    """Open a file to read it. Raise an `OSError`, also for an input that never ends: a terminal or a socket."""
     mode = path.stat().st_mode
     if stat.S_ISFIFO(mode):
         return _open_pipe(path)
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        raise OSError(errno.EINVAL, "it is no plain file")
+        raise OSError(errno.EINVAL, "it is not a plain file")
     return path.open("rb")
 
 
 def read_input(path: Path) -> bytes:
-    """All that is in a file."""
+    """Return the contents of a file."""
     with open_input(path) as file:
         return file.read()
 
 
 def _open_pipe(path: Path) -> BinaryIO:
-    """A pipe whose other end is open; of one that nobody writes to the first byte would be waited for in vain."""
+    """Open a pipe. Raise an `OSError` if no process has its other end open: a read would wait forever."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         first = os.read(fd, _PIECE)
@@ -49,7 +49,7 @@ def _open_pipe(path: Path) -> BinaryIO:
 
 
 class _Pipe(io.RawIOBase):
-    """A pipe of which the first bytes have been read."""
+    """A pipe whose first bytes have been read."""
 
     def __init__(self, first: bytes, fd: int) -> None:
         self._first = first
@@ -61,10 +61,10 @@ class _Pipe(io.RawIOBase):
     def fileno(self) -> int:
         return self._fd
 
-    def readinto(self, into: Any) -> int:
-        piece = self._first[: len(into)] or os.read(self._fd, len(into))
+    def readinto(self, buffer: Any) -> int:
+        piece = self._first[: len(buffer)] or os.read(self._fd, len(buffer))
         self._first = self._first[len(piece) :]
-        into[: len(piece)] = piece
+        buffer[: len(piece)] = piece
         return len(piece)
 
     def close(self) -> None:
@@ -74,14 +74,14 @@ class _Pipe(io.RawIOBase):
 
 
 def is_compressed(file: BinaryIO) -> bool:
-    """Whether gzip made it, whatever it is called."""
+    """Return whether gzip wrote the file, whatever its name."""
     return isinstance(file, io.BufferedReader) and file.peek(len(GZIP))[: len(GZIP)] == GZIP
 
 
 class Inflated(io.RawIOBase):
-    """What gzip made of a file, read back as far as it goes: ``cut`` says that its end is missing.
+    """The decompressed contents of a gzip file, as far as they go. ``cut`` is true if the end is missing.
 
-    A run that is killed, or still goes on, leaves such a file; the `gzip` module would lose the last lines of it.
+    A run that was killed, or is still running, leaves such a file. The `gzip` module would lose its last lines.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -93,22 +93,22 @@ class Inflated(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, into: Any) -> int:
+    def readinto(self, buffer: Any) -> int:
         while not self._ready and not self.cut:
             data = self._more()
             if not data and self._inflate.eof:
                 return 0
             try:
-                self._ready = self._inflate.decompress(data, len(into)) if data else self._inflate.flush()
+                self._ready = self._inflate.decompress(data, len(buffer)) if data else self._inflate.flush()
             except zlib.error:
                 raise OSError(errno.EBADMSG, "its compressed data is damaged") from None
             self.cut = not data
-        piece, self._ready = self._ready[: len(into)], self._ready[len(into) :]
-        into[: len(piece)] = piece
+        piece, self._ready = self._ready[: len(buffer)], self._ready[len(buffer) :]
+        buffer[: len(piece)] = piece
         return len(piece)
 
     def _more(self) -> bytes:
-        """What is to be inflated next; several compressed files in a row are one."""
+        """Return the next compressed bytes. Several compressed files in a row are read as one."""
         if not self._inflate.eof:
             return self._inflate.unconsumed_tail or self._file.read(_PIECE)
         data = self._inflate.unused_data or self._file.read(_PIECE)

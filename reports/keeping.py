@@ -1,4 +1,4 @@
-"""Keep a result in a file: all of it or nothing, and never over what it was made of."""
+"""Write a result to a file: all of it or nothing, and never over one of its inputs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from everyrank.reports.errors import CannotWrite
 
 
 def keep(path: Path | str, data: str | bytes, made_of: Iterable[Path | str] = ()) -> None:
-    """Write to a file beside, then rename; a failure leaves what was there. Raises `CannotWrite`."""
+    """Write to a temporary file beside, then rename it; a failure changes nothing. Raise `CannotWrite`."""
     path = Path(path)
     raw = data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data
     try:
-        # A link stays a link: what it leads to is written.
+        # A link stays a link: its target is written.
         target = path.resolve()
         for source in made_of:
             if target.exists() and os.path.exists(source) and target.samefile(source):
-                raise CannotWrite(f"{path}: is what the result is made of: choose another name")
+                raise CannotWrite(f"{path}: is an input of the command: choose another name")
         if path.exists() and not path.is_file() and not path.is_dir():
             _write_to_device(path, raw)  # a pipe or a device cannot be renamed over
         else:
@@ -46,7 +46,7 @@ def _replace(target: Path, raw: bytes) -> None:
     beside = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     if target.is_dir():
         raise IsADirectoryError(21, "is a folder")
-    # What we may not write in place we do not replace either, though the folder would let us.
+    # A file that may not be written is not replaced either, although the folder would allow it.
     if target.exists() and not os.access(target, os.W_OK):
         raise PermissionError(13, "it is read-only")
     with contextlib.suppress(FileNotFoundError):

@@ -1,7 +1,7 @@
-"""A ledger as lines of text: entries come and go, and every other line stays as a person wrote it.
+"""Change a ledger as lines of text: add and remove entries, and keep every other line as a person wrote it.
 
-A TOML library would do, but for one thing: to it, a comment above an entry belongs to the entry before, and goes with
-it (tomlkit 0.15). So the lines are cut here, and the result is read again, and must say what it was meant to say.
+A TOML library cannot do this: tomlkit 0.15 counts a comment above an entry to the entry before, and removes both.
+So this module changes lines, then parses the result and compares it with the entries that it must hold.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ else:
 
 _HEADER = re.compile(r"[ \t]*\[\[[ \t]*known[ \t]*\]\][ \t]*(#.*)?")
 
-#: In the order in which they are written.
+#: The keys of an entry, in the order in which they are written.
 _KEYS = ("case", "kind", "match", "raises", "at_most", "issue", "note", "link")
 
 _KIND = re.compile(r"[ \t]*kind[ \t]*=.*")
@@ -36,7 +36,7 @@ _STATEMENT = re.compile(r"[ \t]*(match|raises|at_most)[ \t]*=.*")
 
 @dataclass(frozen=True)
 class Entry:
-    """One known deviation, and the lines that it takes: from its ``[[known]]`` to its last key."""
+    """One known deviation, and the range of its lines: from its ``[[known]]`` to its last key."""
 
     case: str
     kind: str
@@ -56,10 +56,10 @@ class Entry:
         return "*" in self.case or "?" in self.case
 
     def matches(self, case: str) -> bool:
-        """Stars and question marks as in file names; brackets are brackets."""
+        """Return whether the pattern matches: stars and question marks as in file names, brackets as themselves."""
         if not self.is_pattern:
             return self.case == case
-        expression = "".join({"*": ".*", "?": "."}.get(one, re.escape(one)) for one in self.case)
+        expression = "".join({"*": ".*", "?": "."}.get(letter, re.escape(letter)) for letter in self.case)
         return re.fullmatch(expression, case) is not None
 
     @property
@@ -68,7 +68,7 @@ class Entry:
 
     @property
     def statement(self) -> list[str]:
-        """The lines of what it states."""
+        """The lines of its statement."""
         return [line for line in self.lines if _STATEMENT.fullmatch(line)]
 
     @property
@@ -81,33 +81,35 @@ class Entry:
 
 @dataclass(frozen=True)
 class LedgerFile:
-    """What is in the file; nothing, where there is none yet."""
+    """The contents of a ledger; empty if the file does not exist yet."""
 
     path: Path
     text: str
     entries: tuple[Entry, ...]
 
     def entry(self, case: str) -> Entry | None:
-        """The entry that speaks of this case (without its contract)."""
+        """Return the entry that matches this case (given without its contract)."""
         return next((entry for entry in self.entries if entry.matches(case)), None)
 
     def changed(self, removed: Collection[Entry], added: Sequence[Entry], restated: Sequence[Entry] = ()) -> str:
-        """The text without some entries and with others, each after the last one of its law; and with what some
-        entries state now in place of what they stated."""
+        """Return the text without the removed entries, with the added ones, and with the new statements.
+
+        An added entry follows the last entry of its law.
+        """
         newline = "\r\n" if "\r\n" in self.text else "\n"
         lines = _lines(self.text)
         gone = {number for entry in removed for number in _cut(lines, entry)}
         after: dict[int, list[str]] = {}
         for entry in added:
             kin = [old.end for old in self.entries if old.law == entry.law and old not in removed]
-            place = max(kin, default=len(lines))
-            after.setdefault(place, []).extend(["", *entry.lines])
+            position = max(kin, default=len(lines))
+            after.setdefault(position, []).extend(["", *entry.lines])
         for entry in restated:
             before = [number for number in range(entry.first, entry.end) if _STATEMENT.fullmatch(lines[number])]
             gone.update(before)
             kind = [number for number in range(entry.first, entry.end) if _KIND.fullmatch(lines[number])]
-            place = next(iter(before), (kind or [entry.end - 1])[0] + 1)
-            after.setdefault(place, [])[:0] = entry.statement
+            position = next(iter(before), (kind or [entry.end - 1])[0] + 1)
+            after.setdefault(position, [])[:0] = entry.statement
         kept: list[str] = []
         for number in range(len(lines) + 1):
             if number == len(lines):
@@ -120,7 +122,7 @@ class LedgerFile:
         return text
 
     def _check(self, text: str, removed: Collection[Entry], added: Sequence[Entry]) -> None:
-        """Read the new text: it must hold the old entries without those removed, and the new ones."""
+        """Parse the new text, and check that it holds the old entries without the removed, and the added entries."""
         before, now = _loaded(self.path, self.text), _loaded(self.path, text)
         firsts = [entry.first for entry in self.entries]
         gone = [firsts.index(entry.first) for entry in removed]
@@ -134,13 +136,13 @@ class LedgerFile:
 
 
 def new_ledger(path: Path, subject: str, torch: str) -> LedgerFile:
-    """A ledger that is to be."""
+    """Return a new ledger without entries."""
     head = f"# Known deviations of {plain(subject)}, torch {plain(torch)}.\nsubject = {_quoted(subject)}\n"
     return LedgerFile(path, head, ())
 
 
 def read_ledger(path: Path) -> LedgerFile:
-    """Read a ledger, and find the lines of each entry. Raises `BadLedger`."""
+    """Read a ledger, and find the lines of each entry. Raise `BadLedger`."""
     try:
         text = read_input(path).decode("utf-8")
     except OSError as error:
@@ -160,7 +162,7 @@ def _entries(path: Path, lines: list[str], heads: list[int], known: list[Any]) -
     for first, following, raw in zip(heads, ends, known, strict=True):
         end = following
         while end > first + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
-            end -= 1  # what stands above the next entry is not of this one
+            end -= 1  # blank lines and comments above the next entry belong to that entry
         if not {"case", "kind"} <= raw.keys() <= set(_KEYS):
             raise BadLedger(f"{path}:{first + 1}: not an entry: it holds {', '.join(_KEYS)}")
         case, kind, issue, note, link = (str(raw.get(key, "")) for key in ("case", "kind", "issue", "note", "link"))
@@ -168,7 +170,7 @@ def _entries(path: Path, lines: list[str], heads: list[int], known: list[Any]) -
 
 
 def _stated(raw: dict[str, Any]) -> Statement:
-    """What it states, as far as it can be read: the kit says what is wrong with it."""
+    """Return the statement of an entry, as far as it can be read. The kit reports its faults."""
     match, at_most = raw.get("match", []), raw.get("at_most")
     patterns = match if isinstance(match, list) else [match]
     bound = float(at_most) if isinstance(at_most, (int, float)) else None
@@ -180,7 +182,7 @@ def _ordered(entry: dict[str, Any]) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """As TOML has them: other separators may stand in strings."""
+    """Split the text into lines as TOML does: strings may hold other separators."""
     lines = text.replace("\r\n", "\n").split("\n")
     return lines if lines[-1] else lines[:-1]
 
@@ -194,7 +196,7 @@ def _loaded(path: Path, text: str) -> dict[str, Any]:
 
 
 def _cut(lines: list[str], entry: Entry) -> range:
-    """The lines to take out: with the blank ones below, where those above stay."""
+    """Return the lines to remove: those of the entry, and the blank lines below if a blank line above stays."""
     end = entry.end
     if entry.first == 0 or not lines[entry.first - 1].strip():
         while end < len(lines) and not lines[end].strip():
@@ -203,18 +205,18 @@ def _cut(lines: list[str], entry: Entry) -> range:
 
 
 def _trim(lines: list[str]) -> None:
-    """No blank lines at the end."""
+    """Remove blank lines from the end."""
     while lines and not lines[-1].strip():
         lines.pop()
 
 
 def _value(value: str | float | list[str]) -> str:
-    """A text, a number, or a list of texts."""
+    """Return a text, a number or a list of texts as TOML."""
     if isinstance(value, list):
         return f"[{', '.join(map(_quoted, value))}]"
     return _quoted(value) if isinstance(value, str) else repr(value)
 
 
 def _quoted(text: str) -> str:
-    """As a basic string of TOML, which takes the escapes of JSON."""
+    """Return a text as a basic string of TOML, which has the escapes of JSON."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,8 +1,8 @@
-"""What got slower: told of what stands out from the noise, which the two runs show by themselves.
+"""Find the laws and cases that got slower. The two runs themselves show how large the noise is.
 
-Two nights are never equally fast. So each time is compared with what it would have been had the whole run slowed down
-evenly, and that even part is told once, for the whole run. A law is slower if the median of its cases is, and nearly
-all of them are; a case, if it stands out from how much all cases moved.
+Two nights are never equally fast. So each time is compared with the time expected if the whole run had slowed down
+evenly, and that even part is reported once, for the whole run. A law is slower if the median of its cases is slower
+and nearly all of its cases are. A case is slower if its change stands out from the changes of all cases.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from statistics import median
 
 from everyrank.reports.model import CaseLine, Ending
 
-#: A law is slower from this ratio of medians on, if its median case lost at least so many seconds ...
+#: A law is slower if the ratio of its medians is at least LAW_RATIO, its median case lost at least LAW_SECONDS,
 LAW_RATIO, LAW_SECONDS = 1.5, 0.02
-#: ... it has so many cases, and such a share of them lost time.
+#: it has at least LAW_CASES cases, and at least the share LAW_SHARE of them lost time.
 LAW_CASES, LAW_SHARE = 5, 0.75
-#: A case is slower from this ratio on, if it lost at least so many seconds, and so many deviations of all.
+#: The least ratio, the least lost seconds, and the least number of standard deviations of a slower case.
 CASE_RATIO, CASE_SECONDS, CASE_DEVIATIONS = 3.0, 0.5, 5.0
-#: With fewer cases than this nothing can be said about the whole run.
+#: With fewer cases than this, the pace of the whole run is unknown.
 RUN_CASES = 20
 RUN_RATIO = 1.25
 
-#: How a case that took its own time may end.
+#: Outcomes of cases whose times are compared.
 _RAN: frozenset[Ending] = frozenset(("pass", "approximate", "known", "unsupported", "fail", "stale"))
 
 Pair = tuple[CaseLine, CaseLine]
@@ -45,7 +45,7 @@ class SlowerLaw:
 
 @dataclass(frozen=True)
 class SlowerCase:
-    """A case that got slower, and its law did not."""
+    """A case that got slower although its law did not."""
 
     old: CaseLine
     new: CaseLine
@@ -54,7 +54,7 @@ class SlowerCase:
 
 @dataclass(frozen=True)
 class Pace:
-    """How much time the same cases took."""
+    """The times of the cases that ran in both runs."""
 
     old: float  # seconds of all cases that ran in both
     new: float
@@ -64,7 +64,7 @@ class Pace:
 
     @property
     def slower(self) -> bool:
-        """Whether the whole run is."""
+        """Whether the whole run is slower."""
         return self.ratio >= RUN_RATIO
 
 
@@ -75,14 +75,14 @@ def pace(both: Iterable[Pair]) -> Pace:
     logs = [math.log(new.seconds / old.seconds) for old, new in timed]
     even = median(logs) if len(logs) >= RUN_CASES else 0.0
     laws = sorted(_laws(timed, math.exp(even)), key=lambda law: -law.ratio)
-    told = {(law.subject, law.contract, law.law) for law in laws}
+    slower_laws = {(law.subject, law.contract, law.law) for law in laws}
     spread = 1.4826 * median([abs(log - even) for log in logs]) if logs else 0.0
     cases = [
         SlowerCase(old, new, math.exp(log - even))
         for (old, new), log in zip(timed, logs, strict=True)
-        if _stands_out(old, new, log, even, spread) and (new.subject, new.contract, new.law) not in told
+        if _stands_out(old, new, log, even, spread) and (new.subject, new.contract, new.law) not in slower_laws
     ]
-    return Pace(before, now, math.exp(even), tuple(laws), tuple(sorted(cases, key=lambda one: -one.ratio)))
+    return Pace(before, now, math.exp(even), tuple(laws), tuple(sorted(cases, key=lambda case: -case.ratio)))
 
 
 def _timed(case: CaseLine) -> bool:

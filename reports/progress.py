@@ -1,7 +1,7 @@
-"""The live line of a long run: how far it is, at the foot of the terminal, below whatever pytest prints.
+"""Draw the live line of a long run: its progress, in the last row of the terminal, below pytest's output.
 
-The last row is taken out of the part of the screen that scrolls, as package managers do it. Nothing is drawn where
-the output goes to a file or a pipe, under a debugger, or under ``-q``.
+The last row is removed from the part of the screen that scrolls, as package managers do. Nothing is drawn if the
+output goes to a file or a pipe, under a debugger, or under ``-q``.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 from everyrank.reports.tally import Tally
 
-#: Seconds. A run that has ended by then needs no such line.
+#: Seconds after which the line is drawn. A shorter run needs none.
 AFTER = 3.0
 #: Seconds between two drawings.
 _EACH = 0.1
-#: A screen with fewer rows has none to spare.
+#: A screen with fewer rows shows no line.
 _ROWS = 8
 
 
-class Progress:
-    """Draws the line; ``update`` after each test, ``close`` at the end."""
+class ProgressLine:
+    """The live line. Call ``update`` after each test and ``close`` at the end."""
 
     def __init__(self, terminal: Terminal, clock: Callable[[], float] = time.monotonic) -> None:
         self._terminal = terminal
@@ -33,7 +33,7 @@ class Progress:
         self._next = self._began + AFTER
 
     def update(self, tally: Tally, expected: int, worlds: int) -> None:
-        """A test has ended."""
+        """Draw the line after a test, if it is time to."""
         now = self._clock()
         if now >= self._next:
             self._next = now + _EACH
@@ -45,7 +45,7 @@ class Progress:
 
 
 def text(tally: Tally, expected: int, worlds: int, seconds: float) -> str:
-    """The line: cases done, how many are not green, worlds up, rate, time left."""
+    """Return the line: cases done, cases that are not green, worlds up, the rate, the time left."""
     done = tally.total
     rate = done / seconds if seconds else 0.0
     parts = [f"everyrank: {done:,} of {expected:,} ({done / max(expected, 1):.0%})"]
@@ -65,7 +65,7 @@ def duration(seconds: float) -> str:
 
 
 class Terminal:
-    """The last row of a terminal, by the control sequences that all of them know (DEC's)."""
+    """The last row of a terminal, drawn with DEC's control sequences, which all terminals know."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -73,7 +73,7 @@ class Terminal:
 
     def draw(self, line: str) -> None:
         """Show the line in place of the one before."""
-        # A terminal that was closed meanwhile is no reason to end the tests.
+        # A terminal that was closed meanwhile must not end the tests.
         with contextlib.suppress(OSError):
             self._draw(line)
 
@@ -84,14 +84,14 @@ class Terminal:
             return
         taking = ""
         if size.lines != self._rows:
-            # One line down and up again: what stands in the last row scrolls up. Then: the rows that scroll.
+            # One line down and up again scrolls up the text of the last row. Then set the rows that scroll.
             taking = ("\x1bD\x1b[A" if not self._rows else "") + f"\x1b7\x1b[1;{size.lines - 1}r\x1b8"
             self._rows = size.lines
         shown = line[: size.columns - 1]
         self._write(f"{taking}\x1b7\x1b[{size.lines};1H\x1b[2K{shown}\x1b8")
 
     def give_back(self) -> None:
-        """Let the whole screen scroll again, as it did."""
+        """Let the whole screen scroll again."""
         if self._rows:
             with contextlib.suppress(OSError):
                 self._write(f"\x1b7\x1b[r\x1b[{self._rows};1H\x1b[2K\x1b8")
@@ -108,7 +108,7 @@ class Terminal:
 
 
 def terminal(config: pytest.Config) -> Terminal | None:
-    """The terminal that pytest prints to, where it is one and a person has not asked for quiet."""
+    """Return the terminal that pytest prints to; None without a terminal or under ``-q``."""
     reporter: Any = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or not reporter.isatty() or config.get_verbosity() < 0:
         return None
@@ -117,7 +117,7 @@ def terminal(config: pytest.Config) -> Terminal | None:
     if os.environ.get("TERM", "dumb") == "dumb":
         return None
     try:
-        # Not stdout: that is captured while tests run.
+        # Not stdout: pytest captures it while tests run.
         return Terminal(os.open("/dev/tty", os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC))
     except OSError:
         return None

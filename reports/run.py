@@ -14,7 +14,7 @@ from everyrank.reports import machine
 from everyrank.reports.conclusion import Conclusion, conclude
 from everyrank.reports.gathering import Collected, Gathering
 from everyrank.reports.model import SCHEMA, CaseLine, Footer, Header, LeftOutPart
-from everyrank.reports.progress import Progress, terminal
+from everyrank.reports.progress import ProgressLine, terminal
 from everyrank.reports.source import source_of
 from everyrank.reports.summary import Summary
 from everyrank.reports.tally import Tally
@@ -46,7 +46,7 @@ class RunReporter:
         self._file = _open(path) if path is not None else None
         self._started = time.time()
         self._headed = False
-        self._progress: Progress | None = None
+        self._progress: ProgressLine | None = None
         self._interrupted = ""
         self.conclusion: Conclusion | None = None  # known at the end
         config.pluginmanager.register(self.gathering, "everyrank-gathering")
@@ -57,7 +57,7 @@ class RunReporter:
         self.gathering.expect(found, times)
         self._head()
         found_terminal = terminal(self._config)
-        self._progress = Progress(found_terminal) if found_terminal is not None else None
+        self._progress = ProgressLine(found_terminal) if found_terminal is not None else None
 
     def _head(self) -> None:
         if self._file is None or self._headed:

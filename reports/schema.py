@@ -1,4 +1,4 @@
-"""The JSON Schema of a run file's lines; ``schema.json`` beside this file is what it prints."""
+"""Print the JSON Schema of a run file's lines. ``schema.json`` beside this file is its output."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from everyrank.reports.model import SCHEMA, AnyLine
 
 
 def text() -> str:
-    """The schema, made of the shapes themselves."""
+    """Return the schema, made from the classes of `model`."""
     made = msgspec.json.schema(AnyLine)
-    # Of what this version writes. A reader passes over keys of later ones.
+    # The schema describes the lines of this version. Readers ignore the keys of later versions.
     for shape in made["$defs"].values():
         shape["additionalProperties"] = False
     head = {
@@ -24,7 +24,7 @@ def text() -> str:
 
 
 def command(arguments: Sequence[str]) -> int:
-    """Print the JSON Schema that each line of a run file keeps."""
+    """Print the JSON Schema of a run file's lines."""
     argparse.ArgumentParser("everyrank schema", description=command.__doc__).parse_args(arguments)
 
     def show() -> int:

@@ -1,4 +1,4 @@
-"""The tests of one process: a run file has no lines of them, but its footer says how they ended."""
+"""Count the single-process tests. A run file has no lines of them, but its footer has their outcomes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from everyrank.reports.model import SinglePart
 
-#: Failed tests that a footer names.
+#: How many failed tests a footer names.
 NAMED = 100
 
 
 class SingleProcessTests:
-    """Counts them as their reports come."""
+    """The counts of single-process tests, taken from their reports."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -20,7 +20,7 @@ class SingleProcessTests:
         self._running: dict[tuple[str, str], list[str]] = {}  # outcomes of the phases so far
 
     def hear(self, report: Any) -> None:
-        """A report of a test that is not multi-rank."""
+        """Take a report of a test that is not multi-rank."""
         key = (report.nodeid, getattr(report, "worker_id", ""))
         if report.when not in ("setup", "call", "teardown"):  # xdist's: the worker itself is gone
             self._running = {test: phases for test, phases in self._running.items() if test[0] != report.nodeid}
@@ -31,14 +31,14 @@ class SingleProcessTests:
             self._end(report.nodeid, self._running.pop(key))
 
     def part(self) -> SinglePart | None:
-        """For the footer. A test that failed and never came to its teardown has failed."""
+        """Return the part of the footer. A test that failed and has no teardown counts as failed."""
         for (id, _), phases in self._running.items():
             if "failed" in phases:
                 self._end(id, phases)
         self._running.clear()
         if not self._counts:
             return None
-        # By name: with the first that failed, tests in random order would be others each night.
+        # Sorted: in a run in random order, the first that failed would differ each night.
         names = sorted(self._failures)[:NAMED]
         return SinglePart(self._counts["passed"], self._counts["failed"], self._counts["skipped"], names)
 

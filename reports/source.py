@@ -1,4 +1,4 @@
-"""Which source a run tested, and which job of a CI service ran it: asked of git, and of what CI services set."""
+"""Find the source that a run tested and the CI job that ran it: ask git, and read the variables of CI services."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Environ = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Source:
-    """What is known of a run's source; empty for what is not known."""
+    """The source of a run, as far as it is known. Unknown parts are empty."""
 
     commit: str = ""
     branch: str = ""
@@ -28,22 +28,22 @@ class Source:
 
     def __str__(self) -> str:
         """``main at 1a2b3c4d5e with changes``."""
-        at = self.commit[:10] + (" with changes" if self.dirty else "")
-        return f"{self.branch} at {at}" if self.branch and at else self.branch or at
+        commit = self.commit[:10] + (" with changes" if self.dirty else "")
+        return f"{self.branch} at {commit}" if self.branch and commit else self.branch or commit
 
     @property
     def web_link(self) -> str:
-        """The link, if it is one that a browser may follow, and that no markup around it ends."""
+        """The link if it is a safe web link: no character of it ends the markup around it."""
         return self.ci_link if re.fullmatch(r"https?://[^\s<>\"'`()]+", self.ci_link) else ""
 
 
 def of_header(header: Header) -> Source:
-    """What a run file's header tells."""
+    """Return the source that a run file's header names."""
     return Source(header.commit, header.branch, header.dirty, header.ci, header.ci_link)
 
 
 def source_of(folder: Path, environ: Environ, patience: float = PATIENCE) -> Source:
-    """Ask git about the folder, and the environment about CI. Never fails, and takes twice ``patience`` at most."""
+    """Ask git for the source of a folder, and read CI's variables. Never fail, take at most 2 * ``patience``."""
     found = _of_git(folder, patience)
     service = next((service for service, (variable, _) in _SERVICES.items() if environ.get(variable)), "")
     if not service:
@@ -69,8 +69,8 @@ def _of_git(folder: Path, patience: float) -> Source:
 
 
 def _git(folder: Path, patience: float, *arguments: str) -> str:
-    """What git answers; nothing where there is no git, no repository, or no answer in time."""
-    # No locks, since a person may be committing; and no monitor of files, which would go on after the run.
+    """Return git's answer; an empty text without git, without a repository, or without an answer in time."""
+    # Take no locks: a person may be committing. Start no file monitor: it would outlive the run.
     command = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments]
     try:
         asked = subprocess.run(

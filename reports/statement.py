@@ -1,4 +1,4 @@
-"""What a ledger's entry is to state of deviations that a run has shown: which text, which exception, how far off."""
+"""Make the statement of a ledger's entry from the deviations of a run: the text, the exception, the error bound."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass
 
 from everyrank.reports.model import DeviationPart
 
-#: Characters of a pattern.
+#: The limit of a pattern, in characters.
 _LENGTH = 100
-#: Numbers of texts may be others in the next run, such as ports; but not those in names, such as worker1.
+#: Numbers in texts, such as ports, may differ in the next run. Numbers in names, such as worker1, do not.
 _NUMBER = re.compile(r"(?<![A-Za-z_0-9])-?[0-9][\w.+-]*")
-#: What a comparison says before its numbers; where it says so is the same in each run.
+#: The words of a comparison before its numbers. The text before them is the same in each run.
 _OFF = "off by"
 
 
 @dataclass(frozen=True)
 class Statement:
-    """The keys of an entry that say what is seen; all empty where ranks deviate in ways that no entry covers."""
+    """The keys of an entry that describe the deviation. All are empty if no single entry can cover the ranks."""
 
     match: tuple[str, ...] = ()
     raises: str = ""
@@ -30,25 +30,26 @@ NOTHING = Statement()
 
 
 def statement(deviations: Sequence[DeviationPart]) -> Statement:
-    """What covers all of these deviations, and little else."""
-    raising = [one for one in deviations if one.raised]
+    """Return a statement that covers all of these deviations, and little else."""
+    raising = [deviation for deviation in deviations if deviation.raised]
     if raising and len(raising) < len(deviations):
-        return NOTHING  # an entry is of an exception, or of values that differ
-    raises = _common([one.raised for one in raising])
+        return NOTHING  # an entry describes either an exception or values that differ
+    raises = _common([deviation.raised for deviation in raising])
     if raising and not raises:
         return NOTHING
     return Statement(_patterns(deviations), raises, None if raises else _at_most(deviations))
 
 
 def _common(kinds: Sequence[Sequence[str]]) -> str:
-    """The narrowest class that all of the exceptions are of."""
+    """Return the narrowest class that all exceptions have in common."""
     wide = ("Exception", "BaseException")  # which a ledger refuses
-    return next((name for name in next(iter(kinds), ()) if name not in wide and all(name in of for of in kinds)), "")
+    first = next(iter(kinds), ())
+    return next((name for name in first if name not in wide and all(name in kind for kind in kinds)), "")
 
 
 def _at_most(deviations: Iterable[DeviationPart]) -> float | None:
-    """Twice the largest error, rounded up to one digit: another processor rounds otherwise."""
-    errors = [one.off for one in deviations]
+    """Return twice the largest error, rounded up to one digit: another processor rounds differently."""
+    errors = [deviation.off for deviation in deviations]
     known = [2 * error for error in errors if error is not None]
     if len(known) < len(errors) or not known or not 0 < max(known) < 1e300:
         return None
@@ -57,17 +58,17 @@ def _at_most(deviations: Iterable[DeviationPart]) -> float | None:
 
 
 def _patterns(deviations: Sequence[DeviationPart]) -> tuple[str, ...]:
-    """The shortest first, and none that another says already: ranks repeat what another rank has found."""
+    """Return the patterns, the shortest first, without those that another covers: ranks repeat each other's texts."""
     kept: list[str] = []
-    for one in sorted(deviations, key=lambda one: len(one.text)):
-        pattern = _pattern(one)
-        if pattern and not any(holds(one.text, other) for other in kept):
+    for deviation in sorted(deviations, key=lambda deviation: len(deviation.text)):
+        pattern = _pattern(deviation)
+        if pattern and not any(holds(deviation.text, other) for other in kept):
             kept.append(pattern)
     return tuple(kept)
 
 
 def _pattern(deviation: DeviationPart) -> str:
-    """The start of its text, without what chance may change."""
+    """Return the start of its text, without the parts that may change from run to run."""
     before, off, _ = deviation.text.partition(_OFF)
     if deviation.off is not None and off and len(before) <= _LENGTH:
         return before + off
@@ -78,6 +79,6 @@ def _pattern(deviation: DeviationPart) -> str:
 
 
 def holds(text: str, pattern: str) -> bool:
-    """Whether the pattern is in the text, as the kit decides it: a star stands for anything."""
+    """Return whether the text contains the pattern, by the kit's rules: a star matches anything."""
     parts = [re.escape(" ".join(part.split())) for part in pattern.split("*")]
     return re.search(".*".join(parts), " ".join(text.split())) is not None

@@ -1,6 +1,6 @@
-"""The writer of run files. A line is in the file as soon as it is known: a killed run leaves what it did.
+"""Write run files. Each line is in the file as soon as its test ends, so a killed run leaves its lines.
 
-That holds for compressed files (``.gz``) as well: each line is flushed, so that all of it can be inflated.
+That holds for compressed files (``.gz``) as well: each line is flushed and can be decompressed.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ import msgspec
 from everyrank.reports.inputs import GZIP, GZIP_BITS
 from everyrank.reports.model import AnyLine
 
-#: How every run file begins.
+#: The first bytes of every run file.
 _OURS = b'{"line":"header","schema":'
 
-#: Bytes of an older file that show what it is; a compressed one that holds something has more than the least.
+#: The bytes of an older file that are read to identify it, and the least bytes of a compressed file with contents.
 _START, _LEAST = 1 << 16, 32
 
 
 class NotWritable(Exception):
-    """A run file cannot be kept where it was asked for; what is there stays as it is."""
+    """A run file cannot be written to the requested path; the file there stays unchanged."""
 
 
 class RunFile:
-    """An open run file, emptied and locked. What was there must have been a run file, whole or not."""
+    """An open run file, emptied and locked. A file that existed before must be a run file, whole or not."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.trouble = ""  # why no line could be written any more
+        self.trouble = ""  # why no more lines can be written
         self._deflate = zlib.compressobj(wbits=GZIP_BITS) if path.suffix == ".gz" else None
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -48,20 +48,22 @@ class RunFile:
 
     def _take(self) -> None:
         if not stat.S_ISREG(os.fstat(self._file).st_mode):
-            raise NotWritable(f"{self.path} is no plain file")
+            raise NotWritable(f"{self.path} is not a plain file")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno != errno.EWOULDBLOCK:
                 raise NotWritable(f"{self.path} cannot be locked: {error.strerror}") from None
-            raise NotWritable(f"{self.path} is being written by another run, or by ranks that it left") from None
+            raise NotWritable(
+                f"{self.path} is being written by another run, or by ranks that another run left behind"
+            ) from None
         start = _inflated_start(os.pread(self._file, _START, 0))
         if start != _OURS[: len(start)]:
-            raise NotWritable(f"{self.path} is no run file of everyrank, and stays as it is: name another file")
+            raise NotWritable(f"{self.path} is not a run file of everyrank, and stays unchanged: name another file")
         os.ftruncate(self._file, 0)
 
     def write(self, line: AnyLine) -> None:
-        """Add a line. A disk that is full, say, is no reason to end the tests: ``trouble`` says so."""
+        """Add a line. A failure, such as a full disk, does not end the tests: ``trouble`` reports it."""
         data = encoded(line) + b"\n"
         if self._deflate is not None:
             data = self._deflate.compress(data) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
@@ -73,29 +75,29 @@ class RunFile:
             while left and not self.trouble:
                 left = left[os.write(self._file, left) :]
         except OSError as error:
-            self.trouble = f"{self.path} could not be written to its end: {error.strerror}"
+            self.trouble = f"{self.path} could not be written completely: {error.strerror}"
 
     def close(self) -> None:
-        """The footer, if there is one, has been written."""
+        """Close the file. Called after the footer."""
         if self._deflate is not None:
             self._append(self._deflate.flush())
         os.close(self._file)
 
 
 def _inflated_start(data: bytes) -> bytes:
-    """How a file begins, compressed or not, as far as it must be known."""
+    """Return the first decompressed bytes of a file, enough to identify it."""
     if data[: len(GZIP)] != GZIP:
         return data[: len(_OURS)]
     try:
         start = zlib.decompressobj(GZIP_BITS).decompress(data, len(_OURS))
     except zlib.error:
         return data[: len(_OURS)]
-    # Of a run that was killed at once there may be no more than gzip's own header.
+    # A run that was killed at once may have written only gzip's own header.
     return start if start or len(data) < _LEAST else data[: len(_OURS)]
 
 
 def encoded(value: Any) -> bytes:
-    """As JSON; text that is no UTF-8 is escaped."""
+    """Return the value as JSON. Text that is not valid UTF-8 is escaped."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:
@@ -106,7 +108,7 @@ def _clean(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
-        return {_clean(key): _clean(one) for key, one in value.items()}
+        return {_clean(key): _clean(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_clean(one) for one in value]
+        return [_clean(item) for item in value]
     return value

@@ -172,7 +172,7 @@ def test_python_dash_m_pytest_does_not_choose_cases(accept: Accept) -> None:
         (case("tied", "SGD-*", "fail"), "its id would be read as a pattern"),
     ],
 )
-def test_what_is_never_accepted_is_told_and_the_exit_is_1(
+def test_a_case_that_is_never_accepted_is_named_and_the_exit_is_1(
     folder: Path, accept: Accept, ended: CaseLine, why: str
 ) -> None:
     code, told = accept([ended])
@@ -190,7 +190,7 @@ def test_an_entry_that_expects_another_end_is_for_a_person(folder: Path, accept:
     assert "the entry 'none.position[SGD-*]' expects 'timeout', but the outcome is 'fail': correct the entry" in told
 
 
-def test_a_red_test_of_no_subject_is_told_and_left(folder: Path, accept: Accept) -> None:
+def test_a_red_test_without_a_subject_is_named_and_not_accepted(folder: Path, accept: Accept) -> None:
     plain = CaseLine("test_a.py::test_b[ws2]", "fail")
     assert accept([plain, case()]) == (
         1,
@@ -202,7 +202,7 @@ def test_a_red_test_of_no_subject_is_told_and_left(folder: Path, accept: Accept)
     assert accept([CaseLine("test_a.py::test_b[ws2]", "pass"), case()]) == (0, "nothing to accept\n")
 
 
-def test_what_went_wrong_beside_the_cases_is_told_and_no_ledger_takes_it(
+def test_a_reason_beside_the_cases_is_named_and_not_accepted(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = of(header(), [case()])

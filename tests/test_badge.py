@@ -43,12 +43,12 @@ def test_it_counts_what_was_asked_of_the_subject(
     assert (made.label, made.message, made.colour) == ("everyrank", message, colour)
 
 
-def test_what_was_never_told_is_not_hidden(tmp_path: Path) -> None:
+def test_cases_that_were_not_run_are_not_hidden(tmp_path: Path) -> None:
     made = _badge(tmp_path, "pass", "pass", "pass", told=1)
     assert (made.message, made.colour) == ("1 of 3 hold, 2 not-run", "red")
 
 
-def test_nor_is_a_subject_of_which_nothing_was_told(tmp_path: Path) -> None:
+def test_a_subject_without_a_line_is_not_hidden(tmp_path: Path) -> None:
     cases = [case(subject="mine.First"), case(subject="mine.Second")]
     run = of(header(subjects={"mine.First": "", "mine.Second": ""}), cases).stopped_after(1)
     made = badge(read(run.write(tmp_path / "run.jsonl")), "mine.Second")
@@ -107,7 +107,7 @@ def test_the_command_writes_what_the_name_ends_in(
         (["run.jsonl", "--subject=mine.Optimizer", "-o", "badge.png"], "a badge is a .json or .svg file"),
         (["killed.jsonl", "--subject=mine.Optimizer", "-o", "badge.svg"], "no footer"),
         (["run.jsonl", "--subject=mine.Optimizer", "-o", "no/such/badge.svg"], "cannot be written: No such file"),
-        (["run.json", "--subject=mine.Optimizer", "-o", "run.json"], "is what the result is made of"),
+        (["run.json", "--subject=mine.Optimizer", "-o", "run.json"], "is an input of the command"),
         (["run.jsonl", "--subject=mine.Optimizer", "-o", "folder.svg"], "cannot be written: is a folder"),
     ],
 )

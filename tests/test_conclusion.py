@@ -172,7 +172,7 @@ def test_what_is_wrong_beside_the_cases_is_seen_by_all_that_read_the_file(
     assert says in capsys.readouterr().out
 
 
-def test_nothing_ran_is_told_as_that_by_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_commands_report_that_nothing_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = str(_run(tmp_path, "good"))
     empty = str(of(header(started=1_780_086_400.0), []).write(tmp_path / "nothing.jsonl"))
     assert main(["page", empty, "-o", str(tmp_path / "report.html")]) == 0
@@ -277,7 +277,7 @@ def test_a_run_that_skipped_all_is_not_all_green_at_the_terminal(project: Projec
     assert "= everyrank: 1 multi-rank test, nothing ran =" in project.run("--run-file", "run.jsonl").out
 
 
-def test_a_file_that_cannot_be_collected_beside_good_ones(project: Project) -> None:
+def test_a_file_that_cannot_be_collected_beside_good_files(project: Project) -> None:
     project.write("test_inner.py", "import pytest\n@pytest.mark.world(2)\ndef test_of_two(): pass\n")
     project.write("test_broken.py", "import nothing_of_that_name")
     project.run("--run-file", "run.jsonl", "--continue-on-collection-errors")

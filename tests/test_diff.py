@@ -146,7 +146,7 @@ def test_what_the_new_run_never_came_to_regressed(compare: Any) -> None:
     assert found.regressed
 
 
-def test_of_what_the_old_run_never_came_to_nothing_is_said_but_that_it_is_new(compare: Any) -> None:
+def test_a_case_that_the_old_run_did_not_run_is_only_new(compare: Any) -> None:
     run = of(header(), [case(label=one) for one in ("SGD", "Adam", "Muon")])
     found = compare(run.cut_after(1), run, partial=True)
     assert _kinds(found) == {"new": ["Adam", "Muon"]}
@@ -205,7 +205,7 @@ def _timed(seconds: dict[str, list[float]], **more: Any) -> MadeUp:
     return of(header(), cases)
 
 
-def test_a_law_whose_cases_all_got_slower_is_told_by_its_median(compare: Any) -> None:
+def test_a_law_whose_cases_all_got_slower_is_named_with_its_median(compare: Any) -> None:
     old = _timed({"clip": [0.1] * 10, "tied": [0.2] * 30})
     new = _timed({"clip": [0.3] * 10, "tied": [0.2] * 30})
     (law,) = compare(old, new).pace.laws
@@ -214,7 +214,7 @@ def test_a_law_whose_cases_all_got_slower_is_told_by_its_median(compare: Any) ->
     assert not compare(new, old).pace.laws
 
 
-def test_a_machine_that_is_slower_tonight_is_told_once(compare: Any) -> None:
+def test_a_slower_host_is_reported_once(compare: Any) -> None:
     old, new = made_up(cases=500), made_up(cases=500)
     slow = of(new.header, [msgspec.structs.replace(one, seconds=one.seconds * 2.5) for one in new.cases])
     pace = compare(old, slow).pace
@@ -238,7 +238,7 @@ def test_times_below_the_floor_are_noise_whatever_their_ratio(compare: Any) -> N
     assert not pace.cases
 
 
-def test_one_case_that_stands_out_is_told_alone(compare: Any) -> None:
+def test_one_case_that_stands_out_is_named_alone(compare: Any) -> None:
     old = _timed({"clip": [0.1] * 30})
     new = _timed({"clip": [0.1] * 29 + [4.0]})
     pace = compare(old, new).pace
@@ -273,7 +273,7 @@ def _error(relative: float) -> ErrorPart:
         (1e-16, 0.0, False),
     ],
 )
-def test_an_error_that_grew_is_told(compare: Any, old: float, new: float, told: bool) -> None:
+def test_an_error_that_grew_is_reported(compare: Any, old: float, new: float, told: bool) -> None:
     runs = (of(header(), [case(error=_error(one))]) for one in (old, new))
     assert len(compare(*runs).less_exact) == told
 

@@ -159,7 +159,7 @@ def test_the_output_never_takes_the_place_of_a_run_file(files: Path, capsys: pyt
     for name in ("old.jsonl", "./new.jsonl", "link.txt"):
         assert main(["diff", "old.jsonl", "new.jsonl", "-o", name]) == 2
     assert (files / "old.jsonl").read_bytes() == before
-    assert "is what the result is made of" in capsys.readouterr().err
+    assert "is an input of the command" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("bad", ["missing.jsonl", "empty.jsonl", "killed.jsonl", "."])

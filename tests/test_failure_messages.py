@@ -37,7 +37,7 @@ def test_of_a_structure_the_item_that_differs_is_named() -> None:
     assert "The failure occurred for item ['weight']; Greatest absolute difference: 0.00099" in told
 
 
-def test_of_scalars_both_are_told() -> None:
+def test_both_scalars_are_shown() -> None:
     told = failure_message(_text(lambda: torch.testing.assert_close(torch.tensor(1.0), torch.tensor(1.5))))
     assert told == (
         "AssertionError: Scalars are not close! Expected 1.5 but got 1.0; "
@@ -63,7 +63,7 @@ def test_numpys_empty_first_line_is_passed_over() -> None:
         ("RuntimeError: these differ:\n\n", "RuntimeError: these differ:"),
     ],
 )
-def test_of_any_other_failure_its_first_line_that_says_something_is_told(text: str, message: str) -> None:
+def test_any_other_failure_shows_its_first_line_with_information(text: str, message: str) -> None:
     assert failure_message(text) == message
 
 

@@ -42,12 +42,12 @@ def test_a_test_that_is_run_again_has_the_line_of_its_last_attempt() -> None:
     assert not gathering.troubles
 
 
-def test_a_worker_that_dies_in_a_test_is_its_crash_whatever_was_told_so_far() -> None:
+def test_a_worker_that_dies_in_a_test_is_its_crash_after_any_reports() -> None:
     heard, _ = _told(_report("setup"), _report("call"), _CRASH)
     assert [(one.outcome, one.phases) for one in heard] == [("crash", [])]
 
 
-def test_a_worker_that_dies_after_a_test_has_told_all_is_no_second_line() -> None:
+def test_a_worker_that_dies_after_the_last_report_of_a_test_makes_no_second_line() -> None:
     heard, gathering = _told(*_WHOLE, _CRASH)
     assert [one.outcome for one in heard] == ["pass"]
     assert gathering.troubles == [f"{_ID} was reported again: crash: {_CRASH.longrepr}"]
@@ -67,7 +67,7 @@ def test_a_failed_teardown_outweighs_a_good_call() -> None:
     assert [one.outcome for one in heard] == ["error"]
 
 
-def test_what_the_harness_told_travels_with_the_last_report_as_xdist_sends_it() -> None:
+def test_the_harness_result_travels_with_the_last_report_through_xdist() -> None:
     told = {"rule": "passed", "size": 4, "repeat": "pytest test_x.py::test", "worlds_up": 3, "world": 2}
     attach(told, [last := _report("teardown")])
     sent = json.loads(json.dumps(last._to_json()))
@@ -104,7 +104,7 @@ def test_of_a_worker_on_another_machine_the_ids_are_known(tmp_path: Path) -> Non
     assert (found.ids, found.properties) == ([_ID], [{}])
 
 
-def test_gpus_have_the_names_that_the_driver_tells(tmp_path: Path) -> None:
+def test_gpus_have_the_names_that_the_driver_gives(tmp_path: Path) -> None:
     for number, name in enumerate(["NVIDIA H100 80GB HBM3", "NVIDIA A100"]):
         folder = tmp_path / f"0000:0{number}:00.0"
         folder.mkdir()
@@ -173,7 +173,7 @@ def test_the_old_name_of_the_hook_still_works_and_is_deprecated(project: Project
     assert [each["result"]["rule"] for each in ended] == ["failed", "refused"]
 
 
-def test_reports_without_the_harness_find_nothing_to_tell(project: Project) -> None:
+def test_reports_without_the_harness_report_nothing(project: Project) -> None:
     project.write("test_inner.py", "def test_of_one_process(): pass")
     inner = project.run("-p", "no:everyrank", "--run-file=run.jsonl")
     told = read(project.folder / "run.jsonl")

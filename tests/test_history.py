@@ -90,7 +90,7 @@ def test_the_order_is_that_of_the_runs_not_of_the_names(tmp_path: Path) -> None:
     assert found.laws[0].states == ["green", "red"]
 
 
-def test_time_and_error_are_told_against_the_nights_before(tmp_path: Path) -> None:
+def test_time_and_error_are_relative_to_the_nights_before(tmp_path: Path) -> None:
     for number, (seconds, relative) in enumerate([(0.1, 1e-16), (0.1, 1e-16), (0.12, 1e-16), (0.3, 8e-16)]):
         error = ErrorPart(relative / 2.2e-16, relative, relative, 3, "w", 0)
         cases = [case(label=f"SGD-{n}", seconds=seconds, error=error) for n in range(3)]
@@ -160,7 +160,7 @@ def test_nights_may_be_compressed_and_a_compressed_copy_counts_once(tmp_path: Pa
     assert found.left_out == ("0.jsonl.gz: the same run as 0.jsonl",)
 
 
-def test_what_is_no_run_file_is_left_out_and_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_run_file_is_left_out_and_named(tmp_path: Path) -> None:
     night(0, [case()]).write(tmp_path / "0.jsonl")
     (tmp_path / "empty.jsonl").write_bytes(b"")
     (tmp_path / "theirs.jsonl").write_text('{"a": 1}\n')
@@ -197,7 +197,7 @@ def _same(one: History, other: History) -> bool:
     return (one.nights, one.laws) == (other.nights, other.laws)
 
 
-def test_files_without_a_folder_tell_the_same_and_leave_nothing(tmp_path: Path) -> None:
+def test_files_without_a_folder_give_the_same_and_leave_nothing(tmp_path: Path) -> None:
     files = [
         made_up(seed=seed, cases=100, started=1_780_000_000.0 + seed * DAY).write(tmp_path / f"{seed}.jsonl")
         for seed in range(3)

@@ -63,7 +63,7 @@ def test_a_result_never_takes_the_place_of_what_it_was_made_of(tmp_path: Path, n
     source.write_text("a run")
     (tmp_path / "link").symlink_to(source)
     (tmp_path / "hard").hardlink_to(source)
-    with pytest.raises(CannotWrite, match="is what the result is made of"):
+    with pytest.raises(CannotWrite, match="is an input of the command"):
         keep(tmp_path / name, "a page", [tmp_path / "another", source])
     assert source.read_text() == "a run"
 
@@ -75,7 +75,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "page.html").read_text() == "new"
 
 
-def test_a_circle_of_links_is_told(tmp_path: Path) -> None:
+def test_a_circle_of_links_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     with pytest.raises(CannotWrite, match="cannot be written"):

@@ -82,7 +82,7 @@ def test_the_first_night_keeps_its_run_file_and_a_page(nights: Nights) -> None:
     assert "<html" in (nights.folder / "report.html").read_text()
 
 
-def test_a_regression_since_last_night_fails_and_is_told(nights: Nights) -> None:
+def test_a_regression_since_last_night_fails_and_is_reported(nights: Nights) -> None:
     assert nights.run()[0] == 0
     _break(nights, "test_two")
     code, summary = nights.run()

@@ -104,7 +104,7 @@ def test_laws_are_in_the_order_of_collection_if_that_was_one(listed: str, shown:
     assert [law for _, law in Parts(_page(run, tmp_path)).data["laws"]] == shown.split()
 
 
-def test_nothing_that_tests_said_is_markup(tmp_path: Path) -> None:
+def test_no_text_of_a_test_is_markup(tmp_path: Path) -> None:
     plain = Parts(_page(made_up(cases=60, nasty=False), tmp_path))
     nasty = Parts(_page(made_up(cases=60), tmp_path))
     assert nasty.tags == plain.tags
@@ -152,7 +152,7 @@ def test_it_needs_nothing_from_anywhere_and_may_run_nothing_but_its_own(tmp_path
     assert "@import" not in parts.style
 
 
-def test_errors_that_json_has_no_figures_for_are_told_as_text(tmp_path: Path) -> None:
+def test_errors_that_are_not_finite_are_texts(tmp_path: Path) -> None:
     lost = case(outcome="fail", error=ErrorPart(float("inf"), float("nan"), 1.0, 1, "weight", 0))
     run = Run(tmp_path / "run.jsonl", header(cases=[lost.id]), (lost,), None)
     parts = Parts(page([run]))
@@ -226,7 +226,7 @@ def test_an_older_page_is_replaced_and_nothing_else_is(tmp_path: Path, capsys: p
         assert _everyrank(file, "-o", taken) == 2
         told = capsys.readouterr()
         assert told.err == (
-            f"everyrank page: {taken}: is there already, and no page of everyrank's: "
+            f"everyrank page: {taken}: this file exists, and is not a page of everyrank: "
             "choose another name, or remove it\n"
         )
         assert taken.read_bytes() == before

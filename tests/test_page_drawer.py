@@ -79,7 +79,7 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CaseLine]:
         (None, []),  # as in every file from before there was blame
     ],
 )
-def test_only_ranks_to_blame_are_called_the_odd_ones_out(
+def test_only_ranks_to_blame_are_marked(
     browser: Browser, tmp_path: Path, blame: BlamePart | None, odd: list[str]
 ) -> None:
     rollcall = [StancePart([3], "waiting in recv"), StancePart([0, 1, 2], "in lazy")]
@@ -90,7 +90,7 @@ def test_only_ranks_to_blame_are_called_the_odd_ones_out(
     assert len(browser.all(".stance .tag")) == len(odd)
 
 
-def test_the_drawer_tells_all_that_is_known_of_a_case(browser: Browser, rich: tuple[Path, CaseLine]) -> None:
+def test_the_drawer_shows_all_that_is_known_of_a_case(browser: Browser, rich: tuple[Path, CaseLine]) -> None:
     file, told = rich
     browser.open(file, case=told.id)
     text = browser.case_opened()
@@ -108,7 +108,7 @@ def test_the_drawer_tells_all_that_is_known_of_a_case(browser: Browser, rich: tu
     assert "noopener" in link.get_attribute("rel")
 
 
-def test_a_case_that_has_nothing_to_tell_has_no_empty_parts(browser: Browser, rich: tuple[Path, CaseLine]) -> None:
+def test_a_case_without_details_has_no_empty_parts(browser: Browser, rich: tuple[Path, CaseLine]) -> None:
     browser.open(rich[0], case=case(label="Adam").id)
     browser.case_opened()
     assert browser.texts("#drawer h3") == []
@@ -219,9 +219,7 @@ def test_the_plot_has_the_error_that_the_law_allows_and_marks_what_is_over_it(
     assert browser.texts(".dot.over title") == ["step 3: 4.0e6 ulp"]
 
 
-def test_where_nothing_is_allowed_that_is_said_and_of_an_older_file_nothing_is(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_an_allowed_error_of_0_is_shown_and_an_older_file_shows_none(browser: Browser, tmp_path: Path) -> None:
     _plotted(browser, tmp_path, AllowedPart())
     assert "Allowed: nothing, it has to be bit for bit." in browser.text("#drawer")
     assert browser.all(".plot .allowed") == []

@@ -40,7 +40,7 @@ def nights(tmp_path: Path) -> Path:
     return folder
 
 
-def test_each_law_is_told_night_by_night(nights: Path) -> None:
+def test_each_law_is_shown_night_by_night(nights: Path) -> None:
     told = nights_data(history.of_folder(nights))
     assert [one["file"] for one in told["nights"]] == [f"night-{number:03}.jsonl" for number in range(5)]
     laws = {law["law"]: law for law in told["laws"]}

@@ -62,7 +62,7 @@ def test_a_red_cell_leads_to_its_cause_in_one_click(browser: Browser, report: Pa
     assert browser.js("return document.querySelectorAll('.rank').length") == opened.size
 
 
-def test_a_cell_tells_what_it_holds_to_those_who_cannot_see_it(browser: Browser, report: Path) -> None:
+def test_a_cell_describes_its_contents_to_screen_readers(browser: Browser, report: Path) -> None:
     browser.open(report)
     cases = [line for line in RUN.cases if (line.subject, line.law) == ("torch.ShardedOptimizer", "clip")]
     label = browser.js(
@@ -167,13 +167,13 @@ def test_a_page_opens_at_a_case_and_back_closes_it(browser: Browser, report: Pat
     assert browser.state()["case"] == timeout.id
 
 
-def test_a_case_that_this_page_does_not_have_is_said_not_to_be_there(browser: Browser, report: Path) -> None:
+def test_a_case_that_this_page_does_not_have_is_reported_as_missing(browser: Browser, report: Path) -> None:
     browser.open(report, case="test_gone.py::test_gone")
     assert "This page has no case test_gone.py::test_gone." in browser.text("#drawer")
     assert browser.complaints() == []
 
 
-def test_the_same_test_told_twice_has_two_places(browser: Browser, tmp_path: Path) -> None:
+def test_a_test_with_two_lines_has_two_addresses(browser: Browser, tmp_path: Path) -> None:
     lines = [case(outcome="fail", text="the first time"), case(outcome="pass")]
     browser.open(write(of(header(), lines), tmp_path), view="cases")
     browser.all(".row")[1].click()

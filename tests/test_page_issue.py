@@ -209,7 +209,7 @@ def test_without_a_history_a_case_has_no_nights(browser: Browser, tmp_path: Path
 # --- many ranks ------------------------------------------------------------------------------------------
 
 
-def test_of_many_ranks_those_that_ended_alike_are_told_together(browser: Browser, tmp_path: Path) -> None:
+def test_ranks_that_ended_alike_are_shown_together(browser: Browser, tmp_path: Path) -> None:
     ranks = [RankPart(rank, "cut", "call", "waiting in all_reduce", "", rank / 64) for rank in range(64)]
     ranks[63] = RankPart(63, "failed", "call", "ValueError: no", "train.py:4", 0.5)
     ranks[7] = RankPart(7, "lost", "call", "was killed by SIGKILL")

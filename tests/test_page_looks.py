@@ -25,7 +25,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- findings and time -------------------------------------------------------------------------------------------
 
 
-def test_red_cases_of_one_cause_are_told_once_and_lead_to_it(browser: Browser, tmp_path: Path) -> None:
+def test_red_cases_of_one_cause_are_shown_once_and_lead_to_it(browser: Browser, tmp_path: Path) -> None:
     lines = [
         case(label=f"SGD-{at}", outcome="fail", message=f"step {at}, parameter 'p{at}': off by {at}.5e-3")
         for at in range(7)

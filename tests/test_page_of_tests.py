@@ -73,7 +73,7 @@ def test_tests_are_walked_leafed_through_and_opened_over_the_heads_of_files(brow
     assert _lines(browser) == ["b/test_sum.py", "test_ones", "test_reduce"]
 
 
-def test_tests_of_one_name_are_told_apart_wherever_they_are_named(browser: Browser, suite: Path) -> None:
+def test_tests_of_one_name_are_distinguished_wherever_they_are_named(browser: Browser, suite: Path) -> None:
     browser.open(suite, sort="case")
     assert browser.texts(".row .c-case")[:2] == ["a/test_sum.py::test_ones", "a/test_sum.py::test_reduce"]
     browser.open(suite, view="findings")

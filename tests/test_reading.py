@@ -63,7 +63,7 @@ def test_a_run_is_green_if_it_is_whole_and_nothing_in_it_is_red(file: Path) -> N
     assert not read(good.cut_after(3).write(file), partial=True).green
 
 
-def test_cases_that_a_whole_run_never_told_were_not_run(file: Path) -> None:
+def test_cases_without_a_line_in_a_whole_run_were_not_run(file: Path) -> None:
     cases = [case(label="SGD"), case(label="Adam", outcome="fail"), case(label="SGD", law="none.position")]
     run = read(of(header(), cases).stopped_after(2).write(file))
     assert run.complete
@@ -75,7 +75,7 @@ def test_cases_that_a_whole_run_never_told_were_not_run(file: Path) -> None:
     assert "-x" in missing.message
 
 
-def test_a_footer_may_count_what_was_never_told_among_not_run(file: Path) -> None:
+def test_a_footer_may_count_cases_without_a_line_as_not_run(file: Path) -> None:
     stopped = of(header(), [case(), case(label="Adam")]).stopped_after(1)
     file.write_bytes(
         b"".join(_lines(stopped)[:2]) + msgspec.json.encode(Footer({"pass": 1, "not-run": 1}, 1.0, 1)) + b"\n"
@@ -83,7 +83,7 @@ def test_a_footer_may_count_what_was_never_told_among_not_run(file: Path) -> Non
     assert read(file).counts == {"not-run": 1, "pass": 1}
 
 
-def test_a_test_of_no_subject_that_was_never_told_is_known_by_its_id_alone(file: Path) -> None:
+def test_a_test_without_a_subject_and_a_line_is_known_by_its_id_alone(file: Path) -> None:
     listed = header(cases=["test_a.py::test_b[ws2]"])
     run = read(MadeUp(listed, (), Footer({}, 0.0, 2)).write(file))
     assert run.cases == (CaseLine("test_a.py::test_b[ws2]", "not-run", message=run.cases[0].message),)
@@ -309,14 +309,14 @@ def test_a_doubled_file(file: Path) -> None:
     assert type(_refused(file, killed + data, partial=True)) is errors.Doubled
 
 
-def test_a_case_that_is_told_twice(file: Path) -> None:
+def test_a_case_with_two_lines(file: Path) -> None:
     lines = _lines(made_up(cases=5))
     refused = _refused(file, b"".join([*lines[:3], lines[2], *lines[3:]]))
     assert type(refused) is errors.CaseTwice
     assert refused.line == 4
 
 
-def test_a_case_that_was_listed_twice_may_be_told_twice(file: Path) -> None:
+def test_a_case_that_was_listed_twice_may_have_two_lines(file: Path) -> None:
     run = read(of(header(), [case(), case()]).write(file))
     assert run.counts == {"pass": 2}
 

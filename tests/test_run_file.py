@@ -125,7 +125,7 @@ def test_the_footer_counts_and_has_the_exit_status(run: tuple[Inner, RunFile]) -
     assert told.footer["seconds"] > 0
 
 
-def test_a_failure_is_told_rank_by_rank(run: tuple[Inner, RunFile]) -> None:
+def test_a_failure_is_reported_rank_by_rank(run: tuple[Inner, RunFile]) -> None:
     case = run[1]["test_bad"]
     assert (case["rule"], case["size"]) == ("failed", 3)
     assert case["message"] == "[rank 1] AssertionError: no <script>"
@@ -138,7 +138,7 @@ def test_a_failure_is_told_rank_by_rank(run: tuple[Inner, RunFile]) -> None:
     assert case["repeat"] == "pytest test_inner.py::test_bad --world-seed=7"
 
 
-def test_properties_of_a_test_of_ones_own_make_no_case_of_it(run: tuple[Inner, RunFile]) -> None:
+def test_properties_of_a_users_test_make_no_case_of_it(run: tuple[Inner, RunFile]) -> None:
     case = run[1]["test_bad"]
     assert case["outcome"] == "fail"
     assert "subject" not in case
@@ -161,7 +161,7 @@ def test_a_world_has_a_name_and_its_worker_too(run: tuple[Inner, RunFile]) -> No
         assert case["world"].startswith("gw") == with_workers
 
 
-def test_a_rank_that_died_is_told_with_its_exit_status(run: tuple[Inner, RunFile]) -> None:
+def test_a_rank_that_died_is_reported_with_its_exit_status(run: tuple[Inner, RunFile]) -> None:
     case = run[1]["test_lost"]
     assert case["rule"] == "lost"
     lost = case["ranks"][1]

@@ -126,7 +126,7 @@ def test_a_known_deviation_has_its_ledger_entry(run: tuple[Inner, RunFile]) -> N
     assert case["message"].startswith("known: does not move (https://example.org/12): step 1")
 
 
-def test_a_known_crash_has_its_ledger_entry_though_no_rank_lived_to_tell(run: tuple[Inner, RunFile]) -> None:
+def test_a_known_crash_has_its_ledger_entry_although_no_rank_survived(run: tuple[Inner, RunFile]) -> None:
     case = _case(run, "crashes")
     assert (case["outcome"], case["rule"], case["ledger"]["kind"]) == ("known", "lost", "crash")
     assert case["subject"] == "crashes"

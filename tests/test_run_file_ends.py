@@ -180,7 +180,7 @@ def test_two_tests_of_one_name_have_a_line_each(project: Project, more: list[str
     assert told.footer["counts"] == {"pass": 3, "fail": 1}
 
 
-def test_each_worker_tells_of_each_test_where_all_run_all(project: Project) -> None:
+def test_each_worker_reports_each_test_if_all_run_all(project: Project) -> None:
     project.write("test_inner.py", _TWO)
     project.run("--dist", "each", "--tx", "2*popen", "--run-file", "run.jsonl")
     told = read(project.folder / "run.jsonl")
@@ -199,7 +199,7 @@ def test_a_run_without_multi_rank_tests_leaves_an_empty_list(project: Project) -
         assert told.footer["exit"] == inner.code == 0
 
 
-def test_what_could_not_be_collected_is_told_in_the_footer(project: Project) -> None:
+def test_a_file_that_could_not_be_collected_is_named_in_the_footer(project: Project) -> None:
     project.write("test_inner.py", _TWO)
     project.write("test_broken.py", "import nothing_of_that_name")
     project.run("--run-file", "run.jsonl")
@@ -231,12 +231,12 @@ def test_a_file_that_is_not_ours_stops_the_run_before_any_test(project: Project)
     mine = project.write("thesis.txt", "years of work")
     inner = project.run("--run-file", "thesis.txt")
     assert inner.code == pytest.ExitCode.USAGE_ERROR
-    assert f"ERROR: --run-file: {mine} is no run file of everyrank, and stays as it is" in inner.out
+    assert f"ERROR: --run-file: {mine} is not a run file of everyrank, and stays unchanged" in inner.out
     assert not inner.tests
     assert mine.read_text() == "years of work"
 
 
-def test_workers_that_have_no_place_to_leave_their_list_are_refused(project: Project) -> None:
+def test_workers_without_a_folder_for_their_list_are_refused(project: Project) -> None:
     project.write("test_inner.py", _TWO)
     inner = project.run("-p", "no:tmpdir", "-n", "1", "--run-file", "run.jsonl")
     assert inner.code == pytest.ExitCode.USAGE_ERROR
@@ -257,7 +257,7 @@ def test_a_path_that_cannot_be_a_file_is_refused(tmp_path: Path) -> None:
         RunFile(tmp_path)
     with pytest.raises(NotWritable, match=r"cannot be written: (Not a directory|File exists)"):
         RunFile(tmp_path / "file" / "run.jsonl")
-    with pytest.raises(NotWritable, match="is no plain file"):
+    with pytest.raises(NotWritable, match="is not a plain file"):
         RunFile(Path("/dev/null"))
 
 
@@ -269,7 +269,7 @@ def test_two_runs_do_not_write_one_file(tmp_path: Path) -> None:
     RunFile(tmp_path / "run.jsonl").close()
 
 
-def test_a_full_disk_is_told_and_ends_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_ends_nothing(tmp_path: Path) -> None:
     import resource
 
     file = RunFile(tmp_path / "run.jsonl")
@@ -283,7 +283,7 @@ def test_a_full_disk_is_told_and_ends_nothing(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
     file.close()
-    assert file.trouble == f"{file.path} could not be written to its end: File too large"
+    assert file.trouble == f"{file.path} could not be written completely: File too large"
 
 
 def test_text_that_is_no_utf8_is_escaped(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ def test_a_killed_run_leaves_its_lines_in_a_compressed_file_too(
 def test_what_is_no_run_file_stays_whatever_the_name(tmp_path: Path, data: bytes) -> None:
     file = tmp_path / "run.jsonl.gz"
     file.write_bytes(data)
-    with pytest.raises(NotWritable, match="is no run file of everyrank"):
+    with pytest.raises(NotWritable, match="is not a run file of everyrank"):
         RunFile(file)
     assert file.read_bytes() == data
 

@@ -156,7 +156,7 @@ def test_a_git_that_never_answers_is_not_waited_for(
         ({"GITHUB_ACTIONS": "true"}, Source(ci="GitHub Actions")),
     ],
 )  # fmt: skip
-def test_ci_services_tell_commit_branch_and_the_link_of_the_run(
+def test_ci_services_name_the_commit_the_branch_and_the_link_of_the_run(
     environ: dict[str, str], source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))

@@ -113,7 +113,7 @@ everyrank: 1 of 1 (100%), 1 world up, 0.5 a second, 0:00 left""",
         )
 
 
-def test_of_many_bad_ones_the_most_urgent_are_told_and_the_rest_counted() -> None:
+def test_the_most_urgent_of_many_red_cases_are_named_and_the_rest_counted() -> None:
     tally = _tally(*(_case(number, "fail") for number in range(30)), _case(30, "timeout"), _case(31, "crash"))
     told = text(tally)
     start = told.index("worst:")
@@ -123,7 +123,7 @@ def test_of_many_bad_ones_the_most_urgent_are_told_and_the_rest_counted() -> Non
     assert told[start + 11] == "  ... and 22 more"
 
 
-def test_the_slowest_are_told_slowest_first_and_never_more_than_ten() -> None:
+def test_the_slowest_are_named_slowest_first_and_never_more_than_ten() -> None:
     told = text(_tally(*(_case(number, "pass") for number in range(50))), details=True)
     start = told.index("slowest:")
     assert told[start + 1 :] == [
@@ -202,7 +202,7 @@ def _at_terminal(project: Project, *arguments: str) -> tuple[list[list[str]], in
 
 
 @pytest.mark.parametrize("more", [[], ["-n", "2"]], ids=["alone", "workers"])
-def test_at_a_terminal_the_last_row_tells_how_far_the_run_is(project: Project, more: list[str]) -> None:
+def test_at_a_terminal_the_last_row_shows_the_progress_of_the_run(project: Project, more: list[str]) -> None:
     project.write("test_inner.py", _TESTS)
     project.write("conftest.py", "import everyrank.reports.progress as progress; progress.AFTER = 0")
     seen, code = _at_terminal(project, *more)
@@ -228,7 +228,7 @@ def test_a_debugger_has_the_terminal_to_itself(project: Project) -> None:
     assert not any("everyrank: " in screen[-1] for screen in seen)
 
 
-def test_tests_of_one_name_in_two_files_are_told_apart() -> None:
+def test_tests_of_one_name_in_two_files_are_distinguished() -> None:
     tests = [
         CaseLine(id=f"{file}::test_sum", outcome="fail", message="no") for file in ("a/test_x.py", "b/test_x.py")
     ]

@@ -1,4 +1,4 @@
-"""One HTML file out of a template, style, scripts and data, which nothing outside it is needed for."""
+"""Build one HTML file from a template, styles, scripts and data. It needs nothing outside it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from everyrank.reports.page.data import details, page_data
 from everyrank.reports.page.nights import nights_data
 from everyrank.reports.reading import Run
 
-#: In this order they are one script: what is used at once comes after what it uses.
+#: The scripts, in the order in which they are joined: code that runs at once follows the code that it uses.
 SCRIPTS = (
     "dom", "store", "address", "filters", "matrix", "cases", "plot", "lanes", "ranks", "issue", "drawer", "timeline",
     "times", "findings", "history", "keys", "main",
 )  # fmt: skip
-#: By this a page is known as one of ours.
+#: The generator's name, which identifies a page of everyrank.
 GENERATOR = "everyrank page"
 STYLES = (
     "tokens",
@@ -39,12 +39,12 @@ STYLES = (
     "media",
 )
 
-_ONCE = "a page tells of it once (nights before come by --history)"
+_ONCE = "a page shows each once (--history adds earlier nights)"
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 
 
 def page(runs: Sequence[Run], title: str = "", history: History | None = None) -> str:
-    """The page of these runs, and of the nights before."""
+    """Return the page of these runs, with the nights before."""
     chunks, shortened = details(runs, history=history)
     nights = None if history is None else nights_data(history)
     data = {**page_data(runs), "shortened": shortened, "history": nights}
@@ -60,12 +60,12 @@ def page(runs: Sequence[Run], title: str = "", history: History | None = None) -
         "data": embedded(data),
         "details": embedded(chunks),
     }
-    # In one pass: what is put into one slot is never searched for another.
+    # One pass: the contents of a slot are never searched for other slots.
     return _SLOT.sub(lambda slot: slots[slot[1]], _text("page.html"))
 
 
 def check_apart(runs: Sequence[Run]) -> None:
-    """Refuse files that tell of the same: what is on one page has one outcome."""
+    """Refuse files that share a subject or a case: on a page, each case has one outcome."""
     subjects: dict[str, Run] = {}
     tests: dict[str, Run] = {}
     for run in runs:
@@ -80,10 +80,10 @@ def check_apart(runs: Sequence[Run]) -> None:
 
 
 def embedded(data: Any) -> str:
-    """JSON that cannot end, or be read as, the markup around it: without any ``<``, ``>`` or ``&``."""
+    """Return JSON without any ``<``, ``>`` or ``&``: it cannot end the markup around it or be read as markup."""
     text = msgspec.json.encode(data).decode()
-    for one in "<>&\u2028\u2029":
-        text = text.replace(one, f"\\u{ord(one):04x}")
+    for letter in "<>&\u2028\u2029":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
     return text
 
 
@@ -91,12 +91,12 @@ def _joined(kind: str, names: Sequence[str]) -> str:
     return "\n".join(_text(kind, f"{name}.{kind}") for name in names)
 
 
-def _text(*place: str) -> str:
-    return files(__package__).joinpath(*place).read_text(encoding="utf-8")
+def _text(*path: str) -> str:
+    return files(__package__).joinpath(*path).read_text(encoding="utf-8")
 
 
 def _hash(text: str) -> str:
-    """The browser runs, and styles with, what has this hash, and nothing else."""
+    """Return the hash that lets the browser run a script or apply a style; it refuses all others."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 

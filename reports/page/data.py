@@ -1,7 +1,7 @@
-"""What the page is told: columns with one entry a case, texts once each, and the details in deflated chunks.
+"""Make the page's data: columns with one entry for each case, each text once, and the details in deflated chunks.
 
-20,000 cases are to open in a moment. So what a list, a matrix or a filter needs is in plain columns, and all the rest
-(failure texts, ranks, stacks, output) is inflated when somebody opens the case.
+A page of 20,000 cases must open in a moment. So lists, the matrix and filters read plain columns. The other data of a
+case (failure texts, ranks, stacks, output) is inflated when a person opens it.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from everyrank.reports.source import of_header
 
 #: Cases whose details are inflated together: few enough to be quick, many enough to be small.
 CHUNK = 128
-#: Bytes of deflated details on one page, as base64; with more, texts are shortened further.
+#: The limit of a page's deflated details, in bytes of base64. If they are larger, texts are shortened further.
 BUDGET = 6_500_000
 #: The longest failure text and the longest captured output of one case, from generous to harsh.
 BOUNDS = ((16_000, 8_000), (4_000, 1_500), (1_200, 300), (300, 0))
-#: The longest message in a column: more than a run file keeps, so that what it holds is whole.
+#: The longest message in a column. It is longer than any message of a run file.
 MESSAGE = 320
-#: What is known of each case without inflating anything.
+#: The columns: the values of each case that need no inflating.
 COLUMNS = (
     "outcome", "run", "subject", "law", "optimizer", "head", "point", "tail", "message", "size", "world", "worker",
     "started", "seconds", "ulps", "ledger", "lack", "leak", "alone",
@@ -43,20 +43,20 @@ COLUMNS = (
 
 @dataclass
 class Names:
-    """Texts, once each, by the order in which they came."""
+    """A table of texts, each once, in the order in which they were added."""
 
     all: list[Any] = field(default_factory=list)
-    places: dict[Any, int] = field(default_factory=dict)
+    indices: dict[Any, int] = field(default_factory=dict)
 
     def __call__(self, name: Any) -> int:
-        place = self.places.setdefault(name, len(self.all))
-        if place == len(self.all):
+        index = self.indices.setdefault(name, len(self.all))
+        if index == len(self.all):
             self.all.append(name)
-        return place
+        return index
 
 
 def page_data(runs: Sequence[Run]) -> dict[str, Any]:
-    """The columns, the tables that they point into, and what the runs say of themselves."""
+    """Return the columns, the tables that they refer to, and the facts of the runs."""
     cases = [(case, number) for number, run in enumerate(runs) for case in _as_listed(run)]
     strings, subjects, laws, optimizers, entries = Names(), Names(), Names(), Names(), Names()
     strings("")
@@ -105,7 +105,7 @@ def page_data(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _conclusion(runs: Sequence[Run]) -> dict[str, Any]:
-    """What all runs of the page come to together, in sentences whose start is bold."""
+    """Return the state of all runs of the page together, with sentences whose start is bold."""
     counts = sum((Counter(run.counts) for run in runs), Counter())
     noun = "case" if any(case.subject for run in runs for case in run.cases) else "test"
     state, sentences = conclude_together([(PurePath(run.path).name, run.conclusion) for run in runs], counts, noun)
@@ -113,23 +113,23 @@ def _conclusion(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def details(runs: Sequence[Run], budget: int = BUDGET, history: History | None = None) -> tuple[list[str], bool]:
-    """The details of all cases in chunks, and whether texts were shortened so that they fit."""
+    """Return the details of all cases in chunks, and whether texts were shortened to fit."""
     cases = [case for run in runs for case in _as_listed(run)]
     for text, output in BOUNDS:
-        told = [_detail(case, text, output) | _nights(case, history) for case in cases]
-        chunks = [_chunk(told[at : at + CHUNK]) for at in range(0, len(told), CHUNK)]
+        found = [_detail(case, text, output) | _nights(case, history) for case in cases]
+        chunks = [_chunk(found[start : start + CHUNK]) for start in range(0, len(found), CHUNK)]
         if sum(map(len, chunks)) <= budget:
             break
     return chunks, (text, output) != BOUNDS[0]
 
 
 def _as_listed(run: Run) -> list[CaseLine]:
-    """Cases in the order in which they were collected, which is that of laws; not in which they happened to end.
+    """Return the cases in the order in which they were collected, which is that of the laws.
 
-    A run in random order was collected in none: there by name, so that the page of every night has the same rows.
+    The cases of a run in random order are sorted by name, so that the pages of all nights have the same rows.
     """
-    places = {case: place for place, case in enumerate(run.header.cases)}
-    listed = sorted(run.cases, key=lambda case: places[case.id])
+    order = {case: index for index, case in enumerate(run.header.cases)}
+    listed = sorted(run.cases, key=lambda case: order[case.id])
     blocks = [law for law, _ in itertools.groupby(_law(case) for case in listed if case.law)]
     if len(set(blocks)) == len(blocks):
         return listed
@@ -141,9 +141,9 @@ def _law(case: CaseLine) -> tuple[str, str, str]:
 
 
 def _id_parts(case: CaseLine) -> tuple[str, str, str | None]:
-    """What goes before the case in its node id, what it is called among its law's, and what comes after.
+    """Split a node id into the text before the case, the case's name within its law, and the text after it.
 
-    Together they are far shorter than the ids: heads, tails and points are shared by many cases.
+    Many cases share the parts, so together they are far shorter than the ids.
     """
     law = f"{case.contract}/{case.law}"
     if case.law and case.case in case.id and case.case.startswith(f"{law}[") and case.case.endswith("]"):
@@ -154,7 +154,7 @@ def _id_parts(case: CaseLine) -> tuple[str, str, str | None]:
 
 
 def _run_facts(run: Run) -> dict[str, Any]:
-    facts = msgspec.structs.asdict(run.header)  # with what is as by default, which a line leaves out
+    facts = msgspec.structs.asdict(run.header)  # with default values, which a line leaves out
     facts["cases"] = len(run.header.cases)
     return {
         **facts,
@@ -168,18 +168,18 @@ def _run_facts(run: Run) -> dict[str, Any]:
 
 
 def _nights(case: CaseLine, history: History | None) -> dict[str, str]:
-    """How the case ended in the nights that are drawn, a letter a night."""
+    """Return the outcomes of the case in the nights that are drawn, a letter for each night."""
     letters = history.cases.get(case_key(case), "") if history is not None else ""
     return {"nights": letters[-NIGHTS:]} if letters else {}
 
 
-def _chunk(told: Sequence[dict[str, Any]]) -> str:
-    packed = zlib.compress(msgspec.json.encode(told), 6)
+def _chunk(cases: Sequence[dict[str, Any]]) -> str:
+    packed = zlib.compress(msgspec.json.encode(cases), 6)
     return base64.b64encode(packed).decode()
 
 
-#: In the columns already.
-_TOLD = ("line", "id", "outcome", "subject", "contract", "law", "case", "optimizer", "size", "world", "worker")
+#: Keys that are left out of the details: the columns have them.
+_IN_COLUMNS = ("line", "id", "outcome", "subject", "contract", "law", "case", "optimizer", "size", "world", "worker")
 
 
 def _detail(case: CaseLine, text: int, output: int) -> dict[str, Any]:
@@ -192,25 +192,25 @@ def _detail(case: CaseLine, text: int, output: int) -> dict[str, Any]:
             if output
         ],
     )
-    told: dict[str, Any] = msgspec.to_builtins(kept)
-    for name in (*_TOLD, "started", "seconds"):
-        told.pop(name, None)
-    return _finite(told)  # type: ignore[no-any-return]
+    detail: dict[str, Any] = msgspec.to_builtins(kept)
+    for name in (*_IN_COLUMNS, "started", "seconds"):
+        detail.pop(name, None)
+    return _finite(detail)  # type: ignore[no-any-return]
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no inf and no nan; an error may well be one: then it travels as text."""
+    """Return the value with inf and nan as text: JSON has neither, and an error may be one of them."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
-        return {name: _finite(one) for name, one in value.items()}
+        return {name: _finite(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_finite(one) for one in value]
+        return [_finite(item) for item in value]
     return value
 
 
 def _one_line(text: str) -> str:
-    """The start of a text for a column; what is left out is not counted, since the run file may have cut it too."""
+    """Return the start of a text for a column. The omitted length is not shown: the run file may have cut it too."""
     return text if len(text) <= MESSAGE else f"{text[:MESSAGE]} …"
 
 

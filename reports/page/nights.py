@@ -1,4 +1,4 @@
-"""The nights before, as the page draws them: each law's worst outcome night by night, and what changed."""
+"""Make the page's data of the nights before: the worst outcome of each law in each night, and the changes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from everyrank.reports.history import LETTERS, History, LawHistory, Point
 from everyrank.reports.model import ENDINGS, RED
 
-#: The latest so many nights are drawn; what is said of flips and flakes is of all.
+#: How many of the latest nights are drawn. Flips and flake rates count all nights.
 NIGHTS = 90
 
 
 def nights_data(history: History) -> dict[str, Any]:
-    """What the page is told of a history."""
+    """Return the page's data of a history."""
     first = max(0, len(history.nights) - NIGHTS)
     return {
         "nights": [
@@ -47,8 +47,8 @@ def _law(law: LawHistory, first: int) -> dict[str, Any]:
         "law": law.law,
         "points": [_point(point) for point in law.points[first:]],
         "red": law.red,
-        "since": _place(law.since, first),
-        "first_bad": _place(law.first_bad, first),
+        "since": _index(law.since, first),
+        "first_bad": _index(law.first_bad, first),
         "flips": law.flips,
         "flaked": law.flaked,
         "flake_rate": round(law.flake_rate, 6),
@@ -60,21 +60,21 @@ def _law(law: LawHistory, first: int) -> dict[str, Any]:
 
 
 def _point(point: Point | None) -> list[Any] | None:
-    """Worst outcome, how many cases are red, how many there are, seconds, largest relative error."""
+    """Return the worst outcome, the numbers of red and of all cases, the seconds, and the largest error."""
     if point is None or not point.counts:
         return None
-    worst = next(place for place, ending in enumerate(ENDINGS) if ending in point.counts)
+    worst = next(index for index, ending in enumerate(ENDINGS) if ending in point.counts)
     red = sum(number for ending, number in point.counts.items() if ending in RED)
     return [worst, red, sum(point.counts.values()), _figure(point.seconds), _figure(point.relative)]
 
 
-def _place(night: int | None, first: int) -> int | None:
-    """Among the nights that are drawn; one before them is told as -1."""
+def _index(night: int | None, first: int) -> int | None:
+    """Return the night's index among the nights that are drawn; -1 for an earlier night."""
     return None if night is None else max(night - first, -1)
 
 
 def _figure(value: float | None) -> float | str | None:
-    """Three figures; JSON has none for inf."""
+    """Return the value with three figures; as text if it is not finite, which JSON cannot express."""
     if value is None:
         return None
     return float(f"{value:.3g}") if math.isfinite(value) else str(value)

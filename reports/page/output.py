@@ -1,4 +1,4 @@
-"""Where the page goes, and what is said of it."""
+"""Check the path of the page, and describe the page in one line."""
 
 from __future__ import annotations
 
@@ -11,27 +11,29 @@ from everyrank.reports.page.build import GENERATOR
 from everyrank.reports.reading import Run
 from everyrank.reports.words import count, plain
 
-#: The generator is told in the first lines of a page.
+#: The first bytes of a page, which name the generator.
 _HEAD = 2000
-#: Characters of a reason.
+#: The limit of a reason, in characters.
 _REASON = 400
 
 
 def check(path: Path) -> None:
-    """An older page is replaced; anything else that is there already is somebody's, and stays."""
+    """Raise `CannotWrite` if a file other than an older page exists at the path. An older page is replaced."""
     if path.exists() and not path.is_file():
-        return  # a pipe, say, or a folder: whether it can be written shows when it is
+        return  # for example a pipe or a folder: writing it shows whether it can be written
     try:
         with path.open("rb") as file:
             head = file.read(_HEAD)
     except OSError:
-        return  # not there, or not to be read: whether it can be written shows when it is
+        return  # missing or not readable: writing it shows whether it can be written
     if head and f'name="generator" content="{GENERATOR}'.encode() not in head:
-        raise CannotWrite(f"{path}: is there already, and no page of everyrank's: choose another name, or remove it")
+        raise CannotWrite(
+            f"{path}: this file exists, and is not a page of everyrank: choose another name, or remove it"
+        )
 
 
 def summary(runs: Sequence[Run]) -> str:
-    """One line on what the page holds."""
+    """Return one line that describes the page."""
     cases = sum(len(run.cases) for run in runs)
     red = sum(number for run in runs for ending, number in run.counts.items() if ending in RED)
     files = f" of {len(runs)} run files" if len(runs) > 1 else ""

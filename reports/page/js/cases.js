@@ -55,7 +55,7 @@ const COLUMNS = [
   },
 ].filter((by) => !(by.key === "subject" && PLAIN) && !(by.key === "error" && !HAS_ERRORS));
 
-/** For sorting: what cannot be told in figures is the largest, and no error at all the least. */
+/** Returns a key for sorting: errors that are not finite are the largest, a missing error is the smallest. */
 function errorRank(index) {
   const ulps = column.ulps[index];
   return ulps === null ? -1 : typeof ulps === "number" ? ulps : Infinity; // inf and nan come as text

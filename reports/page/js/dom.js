@@ -74,7 +74,7 @@ function twoUnits(whole, name, ofSmall) {
 /** A number of the data: those that JSON does not have come as text. */
 const number = (value) => (typeof value === "string" ? Number(value.replace("inf", "Infinity")) : value);
 
-/** An error: nought is told as exact, large and small ones by their power of ten. */
+/** Formats an error: 0 stays "0", large and small errors get a power of ten. */
 function figure(value) {
   if (value === null || value === undefined) return "";
   const told = number(value);

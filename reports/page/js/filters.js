@@ -121,7 +121,7 @@ const SAYS = {
   error: "the test itself went wrong",
   fail: "the law is broken",
   stale: "the ledger expects a deviation, and it passes",
-  "not-run": "listed, and never told",
+  "not-run": "listed, but not run",
   known: "a deviation that the ledger knows",
   approximate: "within the bound that the subject declares",
   unsupported: "a declared lack, refused as declared",

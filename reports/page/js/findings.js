@@ -2,7 +2,7 @@
 
 const signatures = new Map(); // by message: many cases have the same
 
-/** Messages that differ only in figures, addresses, ranks and names of parameters have one cause; lines of code tell. */
+/** Messages that differ only in figures, addresses, ranks and parameter names have one cause; lines of code count. */
 function signature(index) {
   const message = column.message[index];
   if (!signatures.has(message)) {
@@ -111,7 +111,7 @@ function lacks(indices) {
   );
 }
 
-/** What no outcome tells: something was left behind, or a failure that neighbours had a part in. */
+/** Findings that no outcome shows: something was left behind, or neighbours contributed to a failure. */
 function oddities(indices) {
   const left = grouped(
     indices.filter((index) => column.leak[index] > 0),

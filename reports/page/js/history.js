@@ -3,7 +3,7 @@
 const past = data.history;
 const hasHistory = () => past !== null;
 
-/** A law of which there is something to tell: red, flipped, slower or less exact. */
+/** A law with something to report: red, flipped, slower or less exact. */
 function stirred(law) {
   return law.red || law.first_bad !== null || law.flips > 0 || law.flaked > 0 || law.slower || law.less_exact;
 }
@@ -142,7 +142,7 @@ function spark(values, log) {
   );
 }
 
-/** A ratio; one that says nothing is told without figures that say nothing. */
+/** Formats a ratio; a ratio without information is shown without figures. */
 function times(value) {
   if (value === null) return "";
   const ratio = number(value);

@@ -134,7 +134,7 @@ function frameRow(row, line) {
   );
 }
 
-/** A frame's function, and the rest of its line, which is told in a smaller voice. */
+/** A frame's function, and the rest of its line, which is shown in smaller letters. */
 function frameParts(frame) {
   const at = frame.lastIndexOf(" at ");
   return at < 0 ? [frame, ""] : [frame.slice(0, at), frame.slice(at)];

@@ -11,7 +11,7 @@ const FATES = {
 /** What needs a person first; all others come as they are numbered. */
 const URGENCY = { failed: 0, lost: 1, cut: 2 };
 
-/** With more ranks than this, those that ended alike are told together. */
+/** With more ranks than this, ranks that ended alike are shown together. */
 const EACH = 8;
 /** So many cards are drawn at once. */
 const CARDS = 16;

@@ -30,7 +30,7 @@ const PLAIN = COUNT > 0 && SUBJECTS.every((subject) => subject === "");
 const words = (subject) => subject || (PLAIN ? "tests" : "tests without a subject");
 const CASE = PLAIN ? "test" : "case"; // what one entry of a list is called
 
-/** What tells a case from the others of its law: the text in its brackets, or the test's own name. */
+/** Returns the text that distinguishes a case within its law: the text in its brackets, or the test's own name. */
 const pointOf = (index) => data.strings[column.point[index]];
 
 /** The node id, which is kept in the parts that cases share. */
@@ -74,7 +74,7 @@ const ownerOf = (index) => subjectOf(index) || (lawOf(index).contract ? words(""
 let places = null;
 const keys = new Map();
 
-/** A test that ran more than once has one id; the address tells its runs apart. */
+/** A test that ran more than once has one id; the address distinguishes its runs. */
 function place() {
   places = new Map();
   for (let index = 0; index < COUNT; index++) {
