@@ -14,7 +14,7 @@ from everyrank.suites.contract import Law, Point, contract
 from everyrank.suites.errors import BrokenAdapter, Deviation
 from everyrank.suites.parameter_server import example
 from everyrank.suites.parameter_server.arena import Arena
-from everyrank.suites.parameter_server.laws_of_overlap import WatchedLock
+from everyrank.suites.parameter_server.locks import WatchedLock
 from everyrank.suites.subject import Subject
 
 

@@ -28,7 +28,8 @@ def generated(table: Sequence[Case], plan: Plan) -> list[Case]:
     sizes = [size for size in found.sizes if table[0].subject.sizes is None or size in table[0].subject.sizes]
     law = Law(GENERATE, _check, lambda: ())
     values = {"plan": plan, "grammar": found, "features": features, "timeout": _START + plan.draws * _PER_DRAW}
-    return [replace(table[0], law=law, point=Point("", size, values), entry=None, lack=None) for size in sizes]
+    points = [Point("", size, {**found.values, **values}, fixtures=found.fixtures) for size in sizes]
+    return [replace(table[0], law=law, point=point, entry=None, lack=None) for point in points]
 
 
 def _check(arena: Any, point: Point) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from everyrank.suites.contract import home
@@ -52,6 +52,10 @@ class Grammar:
     carry_out: Callable[[Subject, Any], Iterator[None]]
     driven: bool = False
     """Whether rank 0 carries a draw out alone, while the others serve it."""
+    fixtures: tuple[str, ...] | None = None
+    """Rank fixtures that are needed, where those are not the contract's."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """What the contract's arena looks for in a point."""
 
     @property
     def by_name(self) -> dict[str, type]:

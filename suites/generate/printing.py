@@ -44,7 +44,7 @@ def as_test(found: Grammar, subject: Subject, draw: Any) -> str:
         size=draw.size,
         draw=code(draw, "    "),
         marks="".join(f"@pytest.mark.{_mark(decorator.mark)}\n" for decorator in needs.marks),
-        fixtures=", ".join(needs.fixtures),
+        fixtures=", ".join(needs.fixtures if found.fixtures is None else found.fixtures),
     )
 
 

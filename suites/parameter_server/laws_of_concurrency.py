@@ -132,20 +132,20 @@ def _switching() -> Iterator[None]:
 def by_lines() -> Iterator[None]:
     """This thread gives the others a turn before every line that is neither Python's own nor torch's."""
     before = sys.gettrace()
-    _install(_trace)
+    install_trace(_trace)
     try:
         yield
     finally:
-        _install(before)
+        install_trace(before)
 
 
-def _install(trace: Any) -> None:
+def install_trace(trace: Any) -> None:
     # Python 3.11 refuses a second thread that is in here too, and an audit hook lets one come.
     with _installing:
         sys.settrace(trace)
 
 
-_NOT_THE_SERVERS = tuple(
+NOT_THE_SERVERS = tuple(
     os.path.join(folder, "") for folder in (sysconfig.get_paths()["stdlib"], os.path.dirname(torch.__file__))
 )
 _never = threading.Event()
@@ -153,7 +153,7 @@ _installing = threading.Lock()
 
 
 def _trace(frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
-    if frame.f_code.co_filename.startswith(_NOT_THE_SERVERS):
+    if frame.f_code.co_filename.startswith(NOT_THE_SERVERS):
         return None
     if event == "line":
         _never.wait(1e-6)  # lets go of the interpreter for as short as the system can

@@ -7,7 +7,6 @@ import re
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.distributed.rpc as rpc
@@ -15,10 +14,11 @@ from everyrank.suites.acts import in_a_line
 from everyrank.suites.compare import check
 from everyrank.suites.contract import Point
 from everyrank.suites.errors import NotApplicable
-from everyrank.suites.parameter_server import points
+from everyrank.suites.parameter_server import points, wrong_gradients
 from everyrank.suites.parameter_server.arena import Arena, Served
 from everyrank.suites.parameter_server.laws import CONTRACT, plain
 from everyrank.suites.parameter_server.reports import PATIENCE, Report, parameters
+from everyrank.suites.parameter_server.wrong_gradients import FINITE, Gradients
 from everyrank.suites.workers import drive_workers
 
 law = CONTRACT.law
@@ -28,45 +28,15 @@ SHORT, BOUND = 0.1, 3.0
 #: How often a full round is tried, that a busy machine may keep from being full in time.
 ATTEMPTS = 10
 
-Gradients = list[Any]
-
 
 def _second(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Gradients], Gradients]:
     """The last parameter's gradient is wrong, so that the others' could be applied before it is seen."""
     return lambda gradients: [*gradients[:-2], change(gradients[-2]), gradients[-1]]
 
 
-def _with(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
-    def change(gradient: torch.Tensor) -> torch.Tensor:
-        wrong = gradient.clone()
-        wrong.view(-1)[-1] = value
-        return wrong
-
-    return change
-
-
-#: A pattern that the error's text must have, by what is wrong: the words stand in docs/conformance.md.
-_SHAPE = r"shape|size|dimension|[\[(]\d"
-_COUNT = "count|number|length|argument|gradients"
-_DTYPE = r"type|float|complex|int\d"
-_FINITE = "finite|nan|inf"
-
-#: What is wrong, how, and the pattern.
 _WRONG: dict[str, tuple[Callable[[Gradients], Gradients], str]] = {
-    "shape-more-rows": (_second(lambda one: torch.cat([one, one[:1]])), _SHAPE),
-    "shape-broadcasts": (_second(lambda one: one[:1]), _SHAPE),
-    "shape-zero-dim": (_second(lambda one: one[0, 0]), _SHAPE),
-    "shape-transposed": (_second(lambda one: one.t()), _SHAPE),
-    "shape-flat": (_second(lambda one: one.flatten()), _SHAPE),
-    "count-fewer": (lambda gradients: gradients[:-1], _COUNT),
-    "count-more": (lambda gradients: [*gradients, gradients[0]], _COUNT),
-    "count-none": (lambda gradients: [], _COUNT),
-    "dtype-narrower": (_second(lambda one: one.float()), _DTYPE),
-    "dtype-complex": (_second(lambda one: one.to(torch.complex128)), _DTYPE),
-    "dtype-whole": (_second(lambda one: one.long()), _DTYPE),
-    "nan": (_second(_with(float("nan"))), _FINITE),
-    "inf": (_second(_with(float("inf"))), _FINITE),
-    "minus-inf": (_second(_with(-float("inf"))), _FINITE),
+    **{name: (_second(change), words) for name, (change, words) in wrong_gradients.ONE.items()},
+    **wrong_gradients.ALL,
 }
 _CORE = {"shape-more-rows", "shape-broadcasts", "count-fewer", "dtype-narrower", "nan", "inf"}
 
@@ -92,7 +62,7 @@ def wrong_gradient(place: Arena, point: Point) -> None:
     if point.values.get("taken"):
         _taken(place, point)
         return
-    asked = {"non_finite": False} if point.values["words"] is _FINITE else {}
+    asked = {"non_finite": False} if point.values["words"] is FINITE else {}
     served = plain(place, point, **asked)
     _good_round(served)
     parts = [served.gradients(trainer) for trainer in range(served.trainers)]
@@ -204,21 +174,22 @@ def alias(place: Arena, point: Point) -> None:
         mine = [None if one is None else one.clone() for one in parts[0]]
         reports = [served.report(0, mine, own=True)]
         if point.values["what"] == "gradients":
-            _spoil(mine)
+            spoil(mine)
         reports += [served.report(trainer, parts[trainer]) for trainer in range(1, served.trainers)]
         models = [report.answer() for report in reports]
         served.applied(parts)
         if point.values["what"] == "gradients-later":
-            _spoil(mine)
+            spoil(mine)
         if point.values["what"] == "answer":
-            _spoil(parameters(models[0], 0))
+            spoil(parameters(models[0], 0))
         for report in reports[1:] if point.values["what"] == "answer" else reports:
             served.compare(report.values())
     served.verdict()
 
 
-def _spoil(tensors: Sequence[torch.Tensor | None]) -> None:
+def spoil(tensors: Sequence[torch.Tensor | None]) -> None:
+    """Overwrite what is a trainer's own."""
     with torch.no_grad():
         for one in tensors:
             if one is not None:
-                one.fill_(1000.0)
+                (one._values() if one.is_sparse else one).fill_(1000.0)

@@ -7,7 +7,7 @@ call has returned, or when it waits for a lock of the server: a server may keep 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,9 @@ from everyrank.suites.compare import check
 from everyrank.suites.contract import Point
 from everyrank.suites.errors import NotApplicable
 from everyrank.suites.parameter_server import points
-from everyrank.suites.parameter_server.arena import Arena, Gradient, Served
+from everyrank.suites.parameter_server.arena import Arena, Served
 from everyrank.suites.parameter_server.laws import CONTRACT
+from everyrank.suites.parameter_server.locks import Locks
 from everyrank.suites.parameter_server.reports import GRACE, PATIENCE, Report, settle
 
 law = CONTRACT.law
@@ -55,44 +56,14 @@ class Halting(torch.optim.SGD):
                     self.halt.here()
 
 
-class WatchedLock:
-    """A lock that calls ``waits`` in a thread that has to wait for it."""
-
-    def __init__(self, lock: Any, waits: Callable[[], None]) -> None:
-        self._lock, self._waits = lock, waits
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._lock, name)
-
-    def acquire(self, *args: Any, **kwargs: Any) -> bool:
-        if self._lock.acquire(False):
-            return True
-        self._waits()
-        return bool(self._lock.acquire(*args, **kwargs))
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-
 class Late:
     """A report that comes before its round; its thread is ``in_place`` when it can do no more by itself."""
 
     report: Report
 
     def __init__(self, served: Served) -> None:
-        self.served = served
+        self.served, self.locks = served, Locks(served.server)
         self.in_place = threading.Event()
-        self.thread = 0
-        for name, value in list(getattr(served.server, "__dict__", {}).items()):
-            if all(hasattr(value, method) for method in ("acquire", "release", "__enter__")):
-                setattr(served.server, name, WatchedLock(value, self.waits))
-
-    def waits(self) -> None:
-        if threading.get_ident() == self.thread:
-            self.in_place.set()
 
     def send(self, trainer: int) -> None:
         """Report for the round after the one under way, on a thread of its own, and go on when that is in place.
@@ -100,15 +71,9 @@ class Late:
         Where a server makes it wait in a way that is not seen here, this takes longer, and comes to the same.
         """
         gradients = self.served.gradients(trainer, self.served.rounds + 2)
-        self.report = Report(trainer, lambda: self._ask(gradients, trainer), aside=True)
+        ask = partial(self.served.ask, trainer, gradients, own=False)
+        self.report = Report(trainer, lambda: self.locks.calling(ask, self.in_place), aside=True)
         self.in_place.wait(GRACE if self.served.blocks else PATIENCE)
-
-    def _ask(self, gradients: Sequence[Gradient], trainer: int) -> Any:
-        self.thread = threading.get_ident()
-        try:
-            return self.served.ask(trainer, gradients, own=False)
-        finally:
-            self.in_place.set()
 
 
 def _moments() -> Iterator[Point]:

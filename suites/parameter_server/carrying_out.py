@@ -1,0 +1,182 @@
+"""Carrying out a draw of ``parameter-server``: each round by the server, and by torch.optim on the mean gradient."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from everyrank.suites.acts import in_a_line
+from everyrank.suites.compare import check
+from everyrank.suites.parameter_server import grammar as g
+from everyrank.suites.parameter_server import wrong_gradients
+from everyrank.suites.parameter_server.drawn_server import DrawnServer, Part, Values, copied
+from everyrank.suites.parameter_server.laws_of_errors import ATTEMPTS, BOUND, spoil
+from everyrank.suites.parameter_server.reports import PATIENCE, Report, parameters, settle
+from everyrank.suites.parameter_server.stopping import Stop
+from everyrank.suites.subject import Subject
+
+
+class Player:
+    """What each action of a draw does. On the server's rank only."""
+
+    server: DrawnServer
+
+    def __init__(self, subject: Subject, draw: g.Draw) -> None:
+        self.subject, self.draw = subject, draw
+
+    def play(self) -> Iterator[None]:
+        """Make the objects, then carry out one action after the other; yields after each."""
+        self.server = DrawnServer(self.subject, self.draw)
+        yield
+        for action in self.draw.actions:
+            getattr(self, f"_{type(action).__name__.lower()}")(action)
+            self.server.look_again()
+            yield
+
+    # --- rounds --------------------------------------------------------------------------------------
+
+    def _round(self, action: g.Round) -> None:
+        server = self.server
+        for time in range(action.times):
+            parts = server.parts(action.missing, action.large)
+            for each in action.taken:
+                parts[each.trainer] = server.changed(parts[each.trainer], each)
+            expected = server.apply(parts)
+            own = [copied(part) for part in parts]
+            reports = self._full(action, own, () if time else action.wrong)
+            settle(reports)
+            if action.spoils == "gradients":
+                spoil(own[action.spoiler])
+            if action.spoils == "answer":
+                (mine,) = (each for each in reports if each.trainer == action.spoiler)
+                server.compare(mine, expected)
+                spoil(parameters(mine.answer(), mine.trainer))
+                server.keep(mine)
+                reports.remove(mine)
+            server.answered(reports, expected)
+
+    def _full(self, action: g.Round, own: Sequence[Part], wrong: Sequence[g.Wrong]) -> list[Report]:
+        """All report. Where a busy machine makes a round too late that may expire, all are refused, and may again."""
+        reports = self._all(action, own, wrong)
+        for _ in range(ATTEMPTS if self.draw.expires else 0):
+            for report in reports:
+                report.due(BOUND)
+            if any(report.error is None for report in reports):
+                break
+            reports = self._all(action, own, ())
+        return reports
+
+    def _all(self, action: g.Round, own: Sequence[Part], wrong: Sequence[g.Wrong]) -> list[Report]:
+        server, reports = self.server, list[Report]()
+        for place, trainer in enumerate(action.order):
+            for each in wrong:
+                if each.before == place:
+                    self._refused(each, copied(own[each.trainer]))
+            server.none_answered(reports)
+            reports.append(server.report(trainer, own[trainer]))
+            # When a server that blocks has taken the gradients is nobody's to know.
+            if action.spoils == "reported" and trainer == action.spoiler and not server.served.blocks:
+                spoil(own[trainer])
+        return reports
+
+    def _refused(self, wrong: g.Wrong, part: Part) -> None:
+        error = self.server.report(wrong.trainer, self.server.changed(part, wrong)).refusal()
+        line = in_a_line(error)
+        _, words = {**wrong_gradients.ONE, **wrong_gradients.ALL}[wrong.what]
+        check(re.search(words, line.lower()) is not None, f"the error does not say what is wrong: {line}")
+
+    def _expire(self, action: g.Expire) -> None:
+        parts = self.server.parts()
+        for report in [self.server.report(trainer, parts[trainer]) for trainer in action.there]:
+            report.refusal(BOUND)
+
+    # --- reports that meet ---------------------------------------------------------------------------
+
+    def _meet(self, action: g.Meet) -> None:
+        server, stop = self.server, Stop(action.line)
+        parts = server.parts()
+        expected = server.apply(parts)
+        first, second = action.order[action.at : action.at + 2]
+        reports = [server.report(trainer, parts[trainer]) for trainer in action.order[: action.at]]
+        stopped = self._stopped(first, parts[first], stop)
+        try:
+            reports += [stopped, server.beside(second, parts[second])]
+        finally:
+            stop.go_on.set()
+        for report in reports[-2:]:
+            server.until_taken(report)
+        reports += [server.report(trainer, parts[trainer]) for trainer in action.order[action.at + 2 :]]
+        server.answered(reports, expected)
+
+    def _overlap(self, action: g.Overlap) -> None:
+        server, stop = self.server, Stop(action.line, in_update=True)
+        parts, later = server.parts(), server.parts()
+        expected, due = server.apply(parts), server.apply(later)
+        *early, last = action.order
+        reports = [server.report(trainer, parts[trainer]) for trainer in early]
+        server.none_answered(reports)
+        server.updates.stop = stop
+        stopped = self._stopped(last, parts[last], stop)
+        try:
+            (before,) = (each for each in reports if each.trainer == action.late)
+            # An error while its round is under way; none for a trainer that has been answered.
+            refusable = not before.answered.is_set()
+            late = server.beside(action.late, later[action.late])
+        finally:
+            server.updates.stop = None
+            stop.go_on.set()
+        server.answered([*reports, stopped], expected)
+        self._next(action.order, late, later, due, refusable)
+
+    def _stopped(self, trainer: int, part: Part, stop: Stop) -> Report:
+        """A report that has stopped within the server, or will not."""
+        ask = partial(self.server.ask, trainer, copied(part))
+        report = Report(trainer, lambda: stop.calling(ask), aside=True)
+        if not stop.reached.wait(PATIENCE) and not self.server.served.blocks:
+            raise report.unanswered(PATIENCE)
+        return report
+
+    def _atonce(self, action: g.AtOnce) -> None:
+        server = self.server
+        parts, later = server.parts(), server.parts()
+        expected, due = server.apply(parts), server.apply(later)
+        sent: list[Report] = []
+        ready = threading.Event()
+
+        def again(_: object) -> None:
+            sent.append(server.beside(action.late, later[action.late]))
+            ready.set()
+
+        def ask() -> Any:
+            answer = server.ask(action.late, copied(parts[action.late]))
+            if isinstance(answer, torch._C.Future):
+                answer.add_done_callback(again)
+            else:
+                again(answer)
+            return answer
+
+        reports = []
+        for trainer in action.order:
+            if trainer == action.late:
+                reports.append(server.until_taken(Report(trainer, ask, aside=True)))
+            else:
+                reports.append(server.report(trainer, parts[trainer]))
+        server.answered(reports, expected)
+        check(ready.wait(PATIENCE), f"trainer {action.late} did not come to report again when it was answered")
+        self._next(action.order, sent[0], later, due, refusable=False)
+
+    def _next(self, order: Sequence[int], late: Report, parts: Sequence[Part], due: Values, refusable: bool) -> None:
+        """The round that one report has come for while the round before was under way."""
+        server = self.server
+        reports = [server.report(trainer, parts[trainer]) for trainer in order if trainer != late.trainer]
+        check(
+            late.answered.wait(PATIENCE),
+            f"the report of trainer {late.trainer} was lost, which came while the round before was under way",
+        )
+        again = refusable and late.error is not None
+        reports.append(server.report(late.trainer, parts[late.trainer]) if again else late)
+        server.answered(reports, due)

@@ -1,0 +1,77 @@
+"""Stopping one report at a line of the server, until another has come: which threads meet is no matter of chance."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from everyrank.suites.parameter_server import door, locks, reports
+from everyrank.suites.parameter_server.laws_of_concurrency import NOT_THE_SERVERS, install_trace
+from everyrank.suites.parameter_server.reports import PATIENCE
+
+#: Files of the kit through which a call goes on its way to the server, and an answer on its way back.
+_OURS = {door.__file__, locks.__file__, reports.__file__, __file__}
+
+
+class Stop:
+    """Where one report stops: at a line of the server, counted from its call on, or from the update on.
+
+    A report that comes through fewer lines does not stop, and one whose update is made by another thread stops that
+    one before the optimizer's step.
+    """
+
+    def __init__(self, line: int, in_update: bool = False) -> None:
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        self._line, self._in_update = line, in_update
+        self._counts, self._over = not in_update, False
+        self._thread = 0
+
+    def calling(self, call: Callable[[], Any]) -> Any:
+        """Make the call that is to stop. Sets ``reached`` when it has stopped, or when it never will."""
+        self._thread = threading.get_ident()
+        before = sys.gettrace()
+        install_trace(self._trace)
+        try:
+            return call()
+        finally:
+            self._over = True
+            install_trace(before)
+            self.reached.set()
+
+    def update_begins(self) -> None:
+        """In the thread that is about to step the optimizer."""
+        if not self._in_update or self._over:
+            return
+        if self._line and threading.get_ident() == self._thread:
+            self._counts = True
+        else:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._over = True
+        self.reached.set()
+        self.go_on.wait(4 * PATIENCE)
+
+    def _trace(self, frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
+        file = frame.f_code.co_filename
+        if file in _OURS or file.startswith(NOT_THE_SERVERS):
+            return None
+        if event == "line" and self._counts and not self._over:
+            self._line -= 1
+            if self._line < 0:
+                self._stop()
+        return self._trace
+
+
+class Updates:
+    """The updates of one server: which of them stops, if any."""
+
+    stop: Stop | None = None
+
+    def begin(self, *_: object) -> None:
+        """A hook of the server's optimizer."""
+        if self.stop is not None:
+            self.stop.update_begins()
