@@ -43,8 +43,8 @@ class Player:
         server = self.server
         for time in range(action.times):
             parts = server.parts(action.missing, action.large)
-            for each in action.taken:
-                parts[each.trainer] = server.changed(parts[each.trainer], each)
+            for value in action.taken:
+                parts[value.trainer] = server.changed(parts[value.trainer], value)
             expected = server.apply(parts)
             own = [copied(part) for part in parts]
             reports = self._full(action, own, () if time else action.wrong)
@@ -52,7 +52,7 @@ class Player:
             if action.spoils == "gradients":
                 spoil(own[action.spoiler])
             if action.spoils == "answer":
-                (mine,) = (each for each in reports if each.trainer == action.spoiler)
+                (mine,) = (report for report in reports if report.trainer == action.spoiler)
                 server.compare(mine, expected)
                 spoil(parameters(mine.answer(), mine.trainer))
                 server.keep(mine)
@@ -72,10 +72,10 @@ class Player:
 
     def _all(self, action: g.Round, own: Sequence[Part], wrong: Sequence[g.Wrong]) -> list[Report]:
         server, reports = self.server, list[Report]()
-        for place, trainer in enumerate(action.order):
-            for each in wrong:
-                if each.before == place:
-                    self._refused(each, copied(own[each.trainer]))
+        for position, trainer in enumerate(action.order):
+            for report in wrong:
+                if report.before == position:
+                    self._refused(report, copied(own[report.trainer]))
             server.none_answered(reports)
             reports.append(server.report(trainer, own[trainer]))
             # When a server that blocks has taken the gradients is nobody's to know.
@@ -86,12 +86,12 @@ class Player:
     def _refused(self, wrong: g.Wrong, part: Part) -> None:
         error = self.server.report(wrong.trainer, self.server.changed(part, wrong)).refusal()
         line = in_a_line(error)
-        _, words = {**wrong_gradients.ONE, **wrong_gradients.ALL}[wrong.what]
+        _, words = {**wrong_gradients.ONE, **wrong_gradients.ALL}[wrong.defect]
         check(re.search(words, line.lower()) is not None, f"the error does not say what is wrong: {line}")
 
     def _expire(self, action: g.Expire) -> None:
         parts = self.server.parts()
-        for report in [self.server.report(trainer, parts[trainer]) for trainer in action.there]:
+        for report in [self.server.report(trainer, parts[trainer]) for trainer in action.reporters]:
             report.refusal(BOUND)
 
     # --- reports that meet ---------------------------------------------------------------------------
@@ -100,8 +100,8 @@ class Player:
         server, stop = self.server, Stop(action.line)
         parts = server.parts()
         expected = server.apply(parts)
-        first, second = action.order[action.at : action.at + 2]
-        reports = [server.report(trainer, parts[trainer]) for trainer in action.order[: action.at]]
+        before, (first, second), after = split(action.order, action.first)
+        reports = [server.report(trainer, parts[trainer]) for trainer in before]
         stopped = self._stopped(first, parts[first], stop)
         try:
             reports += [stopped, server.beside(second, parts[second])]
@@ -109,7 +109,7 @@ class Player:
             stop.go_on.set()
         for report in reports[-2:]:
             server.until_taken(report)
-        reports += [server.report(trainer, parts[trainer]) for trainer in action.order[action.at + 2 :]]
+        reports += [server.report(trainer, parts[trainer]) for trainer in after]
         server.answered(reports, expected)
 
     def _overlap(self, action: g.Overlap) -> None:
@@ -122,7 +122,7 @@ class Player:
         server.updates.stop = stop
         stopped = self._stopped(last, parts[last], stop)
         try:
-            (before,) = (each for each in reports if each.trainer == action.late)
+            (before,) = (report for report in reports if report.trainer == action.late)
             # An error while its round is under way; none for a trainer that has been answered.
             refusable = not before.answered.is_set()
             late = server.beside(action.late, later[action.late])
@@ -180,3 +180,8 @@ class Player:
         again = refusable and late.error is not None
         reports.append(server.report(late.trainer, parts[late.trainer]) if again else late)
         server.answered(reports, due)
+
+
+def split(order: Sequence[int], first: int) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+    """Return those before a pair, the pair, and those after it."""
+    return order[:first], order[first : first + 2], order[first + 2 :]

@@ -31,7 +31,7 @@ def make(draw: g.Draw) -> tuple[nn.Module, list[int]]:
     if draw.buffer:
         root.register_buffer("passed", torch.tensor(2**40 + 1))
     fill(root, seed=3)
-    return root, [numbers[id(each)] for each in root.parameters()]
+    return root, [numbers[id(parameter)] for parameter in root.parameters()]
 
 
 def _module(root: nn.Module, path: str) -> nn.Module:

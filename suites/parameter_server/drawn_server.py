@@ -51,14 +51,14 @@ class DrawnServer:
         with subject_acts():
             server = subject.build(make(draw)[0], len(draw.trainers), self._optimizer, **self._options())
         # Not by the arena, whose copies of a model have neither gaps nor shared storage.
-        place = Arena(subject, Point("generated", draw.size, {"rpc": set(draw.trainers) != {None}}))
-        self.served = Served(place, server, len(draw.trainers), twin, self._optimizer)
+        arena = Arena(subject, Point("generated", draw.size, {"rpc": set(draw.trainers) != {None}}))
+        self.served = Served(arena, server, len(draw.trainers), twin, self._optimizer)
         self._locks = Locks(server)
 
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"timeout": SHORT} if self.draw.expires else {}
-        wrong = [each for action in self.draw.actions if isinstance(action, g.Round) for each in action.wrong]
-        asked = any(each.what in wrong_gradients.NOT_FINITE for each in wrong)
+        rounds = [action for action in self.draw.actions if isinstance(action, g.Round)]
+        asked = any(wrong.defect in wrong_gradients.NOT_FINITE for action in rounds for wrong in action.wrong)
         return options | ({"non_finite": self.draw.non_finite} if self.draw.non_finite or asked else {})
 
     def _optimizer(self, given: Any) -> torch.optim.Optimizer:
@@ -77,7 +77,7 @@ class DrawnServer:
             self._made += 1
             generator = torch.Generator().manual_seed(self._made)
             part = [self._gradient(number, generator) for number in self._numbers]
-            parts.append([None if each is None else each * 1024 for each in part] if large else part)
+            parts.append([None if grad is None else grad * 1024 for grad in part] if large else part)
         for trainer, number in missing:
             parts[trainer][self._index[number]] = None
         return parts
@@ -88,13 +88,13 @@ class DrawnServer:
 
     def changed(self, part: Part, wrong: g.Wrong) -> Part:
         """A part that is wrong in one place, or as a whole."""
-        if wrong.what in wrong_gradients.ALL:
-            return wrong_gradients.ALL[wrong.what][0](part)
+        if wrong.defect in wrong_gradients.ALL:
+            return wrong_gradients.ALL[wrong.defect][0](part)
         index = self._index[wrong.param]
         right = part[index]
         if right is None:
             right = torch.ones_like(self.served.twins[index])
-        return [*part[:index], wrong_gradients.ONE[wrong.what][0](right), *part[index + 1 :]]
+        return [*part[:index], wrong_gradients.ONE[wrong.defect][0](right), *part[index + 1 :]]
 
     def apply(self, parts: Sequence[Part]) -> Values:
         """Step the reference by a round, before the server gets it. Returns the parameters that are due."""
@@ -148,7 +148,7 @@ class DrawnServer:
     def answered(self, reports: Sequence[Report], expected: Values) -> None:
         """All are answered, with these parameters."""
         settle(reports)
-        for report in sorted(reports, key=lambda each: each.trainer):
+        for report in sorted(reports, key=lambda report: report.trainer):
             self.compare(report, expected)
             self.keep(report)
 
@@ -167,7 +167,7 @@ class DrawnServer:
         if self.draw.keeps:
             values = parameters(report.answer(), report.trainer)
             whose = f"the answer of trainer {report.trainer} in round {self.served.rounds}"
-            self._kept = [*self._kept, (whose, values, [each.detach().clone() for each in values])][-_KEPT:]
+            self._kept = [*self._kept, (whose, values, [value.detach().clone() for value in values])][-_KEPT:]
 
     def look_again(self) -> None:
         """Whether the answers that were kept are as they were."""
@@ -177,7 +177,7 @@ class DrawnServer:
 
 
 def copied(part: Part) -> Part:
-    return [None if each is None else each.clone() for each in part]
+    return [None if grad is None else grad.clone() for grad in part]
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ class Wrong:
     """What one trainer reports wrongly: a list of gradients, or the gradient of one parameter."""
 
     trainer: int
-    what: str
+    defect: str
     """A name in ``wrong_gradients``."""
     param: int = 0
     before: int = 0
@@ -64,16 +64,18 @@ class Round:
 class Expire:
     """A round in which only these trainers report: all of them get an error in time."""
 
-    there: tuple[int, ...]
+    reporters: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Meet:
-    """A round in which the report that comes as number ``at`` is stopped in the server, at this line of its, until
-    the next one has been made or waits for a lock."""
+    """A round in which one report stops at a line of the server, until the next has been made or waits for a lock.
+
+    ``first``: the position in ``order`` of the report that stops.
+    """
 
     order: tuple[int, ...]
-    at: int
+    first: int
     line: int
 
 

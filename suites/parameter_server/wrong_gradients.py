@@ -34,14 +34,14 @@ def _with(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
 
 #: What is wrong with one gradient: how, and the pattern.
 ONE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
-    "shape-more-rows": (lambda one: torch.cat([one, one[:1]]), SHAPE),
-    "shape-broadcasts": (lambda one: one[:1], SHAPE),
-    "shape-zero-dim": (lambda one: one.flatten()[0], SHAPE),
-    "shape-transposed": (lambda one: one.t(), SHAPE),
-    "shape-flat": (lambda one: one.flatten(), SHAPE),
-    "dtype-narrower": (lambda one: one.to(_NARROWER[one.dtype]), DTYPE),
-    "dtype-complex": (lambda one: one.to(torch.complex128), DTYPE),
-    "dtype-whole": (lambda one: one.long(), DTYPE),
+    "shape-more-rows": (lambda grad: torch.cat([grad, grad[:1]]), SHAPE),
+    "shape-broadcasts": (lambda grad: grad[:1], SHAPE),
+    "shape-zero-dim": (lambda grad: grad.flatten()[0], SHAPE),
+    "shape-transposed": (lambda grad: grad.t(), SHAPE),
+    "shape-flat": (lambda grad: grad.flatten(), SHAPE),
+    "dtype-narrower": (lambda grad: grad.to(_NARROWER[grad.dtype]), DTYPE),
+    "dtype-complex": (lambda grad: grad.to(torch.complex128), DTYPE),
+    "dtype-whole": (lambda grad: grad.long(), DTYPE),
     "nan": (_with(float("nan")), FINITE),
     "inf": (_with(float("inf")), FINITE),
     "minus-inf": (_with(-float("inf")), FINITE),

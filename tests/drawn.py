@@ -1,0 +1,74 @@
+"""What the tests of all contracts' generated sequences share."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from everyrank import World
+from everyrank.suites.case import cases
+from everyrank.suites.contract import home
+from everyrank.suites.generate import options
+from everyrank.suites.generate.data import code, decode, encode
+from everyrank.suites.generate.grammar import Drawn, Grammar
+from everyrank.suites.generate.options import Plan
+from everyrank.suites.generate.printing import as_test
+from everyrank.suites.generate.search import Search
+from everyrank.suites.ledger import matches
+from everyrank.suites.subject import Subject
+
+hypothesis = pytest.mark.skipif(not options.installed(), reason="needs Hypothesis")
+
+
+def drawn(
+    grammar: Grammar, subject: Subject, world: World, plan: Plan, features: frozenset[str] | None = None
+) -> list[Any]:
+    """Return what is drawn. Nothing of it is carried out."""
+    seen: list[Drawn] = []
+
+    def note(subject: Subject, draw: Drawn) -> Iterator[None]:
+        seen.append(draw)
+        yield from itertools.repeat(None, len(draw.actions) + 1)
+
+    drawn_features = frozenset(grammar.features) if features is None else features
+    Search(replace(grammar, carry_out=note), subject, drawn_features, world).run(plan)
+    return seen
+
+
+def check_journey(grammar: Grammar, draws: list[Any]) -> None:
+    """Check that draws stay the same as JSON and as the code of a test."""
+    assert draws
+    names = vars(importlib.import_module(grammar.module))
+    for draw in draws:
+        assert decode(encode(draw), grammar.by_name) == draw
+        assert eval(code(draw), names) == draw
+
+
+def printed_test(grammar: Grammar, subject: Subject, draw: Any) -> Callable[..., None]:
+    """Return the function of the test that is printed for this draw."""
+    names: dict[str, Any] = {}
+    exec(as_test(grammar, subject, draw), names)
+    found: Callable[..., None] = names["test_found"]
+    return found
+
+
+def left_out(grammar: Grammar, subject: Subject) -> frozenset[str]:
+    """Return the features that are not drawn for this subject, whose ledger lies in its contract's folder."""
+    folder = importlib.import_module(f"everyrank.suites.{home(grammar.contract)}").__file__
+    assert folder is not None
+    return grammar.left_out(cases(subject, Path(folder).parent))
+
+
+def features_without_cases(grammar: Grammar, subject: Subject) -> list[str]:
+    """Return the features whose pattern matches no case, so that no ledger could ever speak of them."""
+    known = [case.short_id for case in cases(replace(subject, known=None))]
+    return [
+        feature
+        for feature, pattern in grammar.features.items()
+        if not any(matches(pattern, short_id) for short_id in known)
+    ]
