@@ -2,77 +2,56 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from everyrank import World
 from everyrank.fixtures.rogues.sharded_steps import NoneIsZero, SumsForMean
-from everyrank.suites import sharded_optimizer
 from everyrank.suites.case import cases
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate import options
 from everyrank.suites.generate.cases import generated
-from everyrank.suites.generate.data import code, decode, encode
+from everyrank.suites.generate.data import encode
 from everyrank.suites.generate.grammar import Rejected
 from everyrank.suites.generate.options import Plan
-from everyrank.suites.generate.printing import as_test
 from everyrank.suites.generate.replay import replay
 from everyrank.suites.generate.search import Found, Search
-from everyrank.suites.ledger import matches
-from everyrank.suites.parameter_server.subjects import EXEMPLAR as SERVER
-from everyrank.suites.sharded_optimizer import grammar
 from everyrank.suites.sharded_optimizer.grammar import GRAMMAR, Draw, Give, Param, Step
 from everyrank.suites.sharded_optimizer.subjects import EXEMPLAR, TORCH
 from everyrank.suites.subject import Subject
 
+from tests.drawn import check_journey, drawn, features_without_cases, hypothesis, left_out, printed_test
+
 EVERYTHING = frozenset(GRAMMAR.features)
 SUMS = replace(EXEMPLAR, name="sums", build=SumsForMean)
 DECAYS = replace(EXEMPLAR, name="decays", build=NoneIsZero)
-
-hypothesis = pytest.mark.skipif(not options.installed(), reason="needs Hypothesis")
 
 
 def _search(world: World, subject: Subject, draws: int, **plan: Any) -> Found:
     return Search(GRAMMAR, subject, EVERYTHING, world).run(Plan(draws, **plan))
 
 
-def _drawn(world: World, seed: int, draws: int = 30) -> list[Draw]:
-    """What is drawn, of which nothing is carried out."""
-    seen: list[Draw] = []
-
-    def note(subject: Subject, draw: Draw) -> Iterator[None]:
-        seen.append(draw)
-        yield from itertools.repeat(None, len(draw.actions) + 1)
-
-    Search(replace(GRAMMAR, carry_out=note), EXEMPLAR, EVERYTHING, world).run(Plan(draws, seed))
-    return seen
-
-
 @hypothesis
 @pytest.mark.world(2)
 def test_the_same_seed_draws_the_same_and_another_seed_does_not(world: World) -> None:
-    drawn = _drawn(world, seed=1)
-    assert len(drawn) == 30
-    assert drawn == _drawn(world, seed=1)
-    assert drawn != _drawn(world, seed=2)
+    first = drawn(GRAMMAR, EXEMPLAR, world, Plan(30, seed=1))
+    assert len(first) == 30
+    assert first == drawn(GRAMMAR, EXEMPLAR, world, Plan(30, seed=1))
+    assert first != drawn(GRAMMAR, EXEMPLAR, world, Plan(30, seed=2))
 
 
 @hypothesis
 @pytest.mark.world(2)
 def test_all_ranks_get_the_same_draws(world: World) -> None:
-    world.all_agree([encode(draw) for draw in _drawn(world, seed=0)])
+    world.all_agree([encode(draw) for draw in drawn(GRAMMAR, EXEMPLAR, world, Plan(30))])
 
 
 @hypothesis
 @pytest.mark.world(2)
 def test_a_draw_is_the_same_after_a_journey_as_json_and_as_code(world: World) -> None:
-    for draw in _drawn(world, seed=0):
-        assert decode(encode(draw), GRAMMAR.by_name) == draw
-        assert eval(code(draw), vars(grammar)) == draw
+    check_journey(GRAMMAR, drawn(GRAMMAR, EXEMPLAR, world, Plan(30)))
 
 
 @hypothesis
@@ -84,10 +63,8 @@ def test_a_planted_bug_shrinks_to_a_few_actions_and_the_printed_test_reproduces_
     assert found.draw is not None
     assert len(found.draw.actions) <= 2
     assert len(found.draw.params) == 1
-    printed: dict[str, Any] = {}
-    exec(as_test(GRAMMAR, SUMS, found.draw), printed)
     with pytest.raises(Deviation) as caught:
-        printed["test_found"](process_group)
+        printed_test(GRAMMAR, SUMS, found.draw)(process_group)
     assert str(caught.value) == found.problem
 
 
@@ -103,10 +80,10 @@ def test_the_exemplar_is_green(world: World, process_group: Any) -> None:
 @hypothesis
 @pytest.mark.world(3, timeout=300)
 def test_torchs_own_is_green_in_what_its_ledger_and_its_lacks_leave(world: World, process_group: Any) -> None:
-    left_out = GRAMMAR.left_out(cases(TORCH, Path(sharded_optimizer.__file__).parent))
-    assert {"closures", "clipping", "errors", "saves and loads"} <= left_out
-    assert "missing gradients" not in left_out
-    found = Search(GRAMMAR, TORCH, EVERYTHING - left_out, world).run(Plan(25))
+    without = left_out(GRAMMAR, TORCH)
+    assert {"closures", "clipping", "errors", "saves and loads"} <= without
+    assert "missing gradients" not in without
+    found = Search(GRAMMAR, TORCH, EVERYTHING - without, world).run(Plan(25))
     assert found.problem == ""
     assert found.draws > 20
 
@@ -134,10 +111,8 @@ def test_a_draw_that_the_reference_refuses_says_nothing(world: World) -> None:
     assert (found.draws, found.rejected, found.draw) == (0, 1, None)
 
 
-@pytest.mark.parametrize("feature", sorted(GRAMMAR.features))
-def test_each_feature_belongs_to_cases_that_exist(feature: str) -> None:
-    known = [case.short_id for case in cases(replace(EXEMPLAR, known=None))]
-    assert any(matches(GRAMMAR.features[feature], short_id) for short_id in known)
+def test_each_feature_belongs_to_cases_that_exist() -> None:
+    assert features_without_cases(GRAMMAR, EXEMPLAR) == []
 
 
 class _Config:
@@ -184,6 +159,7 @@ def test_a_plan_names_the_options_that_repeat_it() -> None:
     assert Plan(0, draw="{}").options() == ["--generate-draw={}"]
 
 
-def test_a_contract_without_a_grammar_has_no_generated_cases() -> None:
-    assert generated(cases(SERVER), Plan(5)) == []
+def test_a_contract_without_a_grammar_has_no_generated_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [case.short_id for case in generated(cases(EXEMPLAR), Plan(5))] == ["generate[ws3]"]
+    monkeypatch.setattr("everyrank.suites.generate.cases.grammar", lambda contract: None)
+    assert generated(cases(EXEMPLAR), Plan(5)) == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -68,7 +70,7 @@ def test_a_draw_is_the_same_after_a_journey_as_json_and_as_code(world: World) ->
 
 
 @hypothesis
-@pytest.mark.world(1)
+@pytest.mark.world(3)
 def test_all_that_the_grammar_has_is_drawn(world: World) -> None:
     draws = drawn(GRAMMAR, EXEMPLAR, world, Plan(150))
     actions = [action for draw in draws for action in draw.actions]
@@ -117,6 +119,30 @@ def test_what_the_ledger_of_torchs_example_speaks_of_is_not_drawn_for_it(world: 
     actions = {type(action) for draw in draws for action in draw.actions}
     assert actions == {Round, AtOnce}
     assert not any(param.frozen for draw in draws for param in draw.params)
+
+
+@hypothesis
+@pytest.mark.world(1)
+def test_a_failing_draw_is_made_shorter_for_a_limited_time_only(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[Draw] = []
+
+    def fail(subject: Subject, draw: Draw) -> Iterator[None]:
+        if len(draw.actions) > 2:
+            failed.append(draw)
+            raise Deviation("too long")
+        yield from [None] * (len(draw.actions) + 1)
+
+    search = partial(Search, replace(GRAMMAR, carry_out=fail), EXEMPLAR, EVERYTHING, world)
+    shortest = search().run(Plan(40)).draw
+    first = failed[0]
+    assert shortest != first
+    failed.clear()
+    monkeypatch.setattr("everyrank.suites.generate.search.SHRINKING", 0.0)
+    found = search().run(Plan(40))
+    assert (found.draw, found.problem) == (first, "when the objects are made: on rank 0: too long")
+    assert set(failed) == {first}
 
 
 @hypothesis
@@ -239,7 +265,7 @@ FOUND = {
     ),
     "a report that is taken": (
         rogues.TakesWhatBroadcasts,
-        _draw(Round((0, 1), wrong=(Wrong(0, "shape-broadcasts"),))),
+        _draw(Round((1, 0), wrong=(Wrong(0, "shape-broadcasts", before=1),))),
         "trainer 0 got no error but a Module for an answer",
     ),
     "what an expired round leaves": (

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from everyrank import World
 from everyrank.fixtures.rogues.replicate import AlwaysSyncs, DividesWhatIsStillRead, Sums
-from everyrank.suites import replicate as contract
-from everyrank.suites.case import cases
 from everyrank.suites.errors import Deviation
-from everyrank.suites.generate import options
-from everyrank.suites.generate.data import code, decode, encode
+from everyrank.suites.generate.data import encode
 from everyrank.suites.generate.options import Plan
-from everyrank.suites.generate.printing import as_test
 from everyrank.suites.generate.replay import perform, replay
 from everyrank.suites.generate.search import Search
-from everyrank.suites.ledger import matches
-from everyrank.suites.replicate import grammar
 from everyrank.suites.replicate.grammar import (
     GRAMMAR,
     Backward,
@@ -43,10 +34,10 @@ from everyrank.suites.replicate.grammar import (
 from everyrank.suites.replicate.subjects import DDP, EXEMPLAR, TORCH
 from everyrank.suites.subject import Subject
 
+from tests.drawn import check_journey, drawn, features_without_cases, hypothesis, left_out, printed_test
+
 EVERYTHING = frozenset(GRAMMAR.features)
 ONE = (Param("p0", ()),)
-
-hypothesis = pytest.mark.skipif(not options.installed(), reason="needs Hypothesis")
 
 
 def _rogue(kind: type) -> Subject:
@@ -56,36 +47,18 @@ def _rogue(kind: type) -> Subject:
 SUMS = _rogue(Sums)
 
 
-def _drawn(world: World, features: frozenset[str] = EVERYTHING) -> list[Draw]:
-    """What is drawn, of which nothing is carried out."""
-    seen: list[Draw] = []
-
-    def note(subject: Subject, draw: Draw) -> Iterator[None]:
-        seen.append(draw)
-        yield from itertools.repeat(None, len(draw.actions) + 1)
-
-    Search(replace(GRAMMAR, carry_out=note), EXEMPLAR, features, world).run(Plan(60))
-    return seen
-
-
-def _left_out(subject: Subject) -> frozenset[str]:
-    return GRAMMAR.left_out(cases(subject, Path(contract.__file__).parent))
-
-
 @hypothesis
 @pytest.mark.world(2)
 def test_a_draw_is_the_same_after_a_journey_as_json_and_as_code(world: World) -> None:
-    drawn = _drawn(world)
-    world.all_agree([encode(draw) for draw in drawn])
-    for draw in drawn:
-        assert decode(encode(draw), GRAMMAR.by_name) == draw
-        assert eval(code(draw), vars(grammar)) == draw
+    draws = drawn(GRAMMAR, EXEMPLAR, world, Plan(60))
+    world.all_agree([encode(draw) for draw in draws])
+    check_journey(GRAMMAR, draws)
 
 
 @hypothesis
 @pytest.mark.world(2)
 def test_what_a_subject_does_not_claim_is_not_drawn(world: World) -> None:
-    for draw in _drawn(world, frozenset()):
+    for draw in drawn(GRAMMAR, EXEMPLAR, world, Plan(60), frozenset()):
         assert {type(action).__name__ for action in draw.actions} <= {
             *("Backward", "Step", "Clear", "Give", "SetRate", "AddGroup", "Save", "Load"),
         }
@@ -103,10 +76,8 @@ def test_a_planted_bug_shrinks_to_one_action_and_the_printed_test_reproduces_it(
 ) -> None:
     found = Search(GRAMMAR, SUMS, frozenset(), world).run(Plan(10))
     assert found.draw == Draw(3, (Param("p0", ()),), (Backward(),), equal_at_once=False)
-    printed: dict[str, Any] = {}
-    exec(as_test(GRAMMAR, SUMS, found.draw), printed)
     with pytest.raises(Deviation) as caught:
-        printed["test_found"](process_group)
+        printed_test(GRAMMAR, SUMS, found.draw)(process_group)
     assert str(caught.value) == found.problem
 
 
@@ -123,10 +94,10 @@ def test_the_exemplar_is_green(world: World, process_group: Any) -> None:
 def test_torchs_own_is_green_in_what_its_ledger_and_its_lacks_leave(
     world: World, process_group: Any, subject: Subject
 ) -> None:
-    left_out = _left_out(subject)
-    assert {"thawed parameters", "replaced parameters", "sparse gradients", "errors"} <= left_out
-    assert not {"unused parameters", "tied parameters", "bucket views", "submodules"} & left_out
-    found = Search(GRAMMAR, subject, EVERYTHING - left_out, world).run(Plan(15))
+    without = left_out(GRAMMAR, subject)
+    assert {"thawed parameters", "replaced parameters", "sparse gradients", "errors"} <= without
+    assert not {"unused parameters", "tied parameters", "bucket views", "submodules"} & without
+    found = Search(GRAMMAR, subject, EVERYTHING - without, world).run(Plan(15))
     assert (found.problem, found.draws) == ("", 15)
 
 
@@ -177,7 +148,5 @@ def test_a_rogue_fails_where_its_fault_shows_and_nowhere_else(world: World, proc
         replay(_rogue(DividesWhatIsStillRead), EVERY_ACTION["accumulate"])
 
 
-@pytest.mark.parametrize("feature", sorted(GRAMMAR.features))
-def test_each_feature_belongs_to_cases_that_exist(feature: str) -> None:
-    known = [case.short_id for case in cases(replace(EXEMPLAR, known=None))]
-    assert any(matches(GRAMMAR.features[feature], short_id) for short_id in known)
+def test_each_feature_belongs_to_cases_that_exist() -> None:
+    assert features_without_cases(GRAMMAR, EXEMPLAR) == []

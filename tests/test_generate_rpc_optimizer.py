@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,17 +10,10 @@ from everyrank import World
 from everyrank.fixtures.rogues.rpc_optimizer import NoneIsZero, WritesOnOthers
 from everyrank.fixtures.rogues.rpc_optimizer_errors import ForgetsStateAfterError, SwapsNames, TakesNoLock
 from everyrank.fixtures.rogues.rpc_optimizer_steps import DoublesSecondStep
-from everyrank.suites import rpc_optimizer
-from everyrank.suites.case import cases
 from everyrank.suites.errors import Deviation
-from everyrank.suites.generate import options
-from everyrank.suites.generate.data import code, decode, encode
 from everyrank.suites.generate.options import Plan
-from everyrank.suites.generate.printing import as_test
 from everyrank.suites.generate.replay import replay
 from everyrank.suites.generate.search import Found, Search
-from everyrank.suites.ledger import matches
-from everyrank.suites.rpc_optimizer import grammar
 from everyrank.suites.rpc_optimizer.grammar import (
     GRAMMAR,
     Beside,
@@ -40,10 +31,11 @@ from everyrank.suites.rpc_optimizer.grammar import (
 from everyrank.suites.rpc_optimizer.subjects import EAGER, EXEMPLAR, SCRIPTED
 from everyrank.suites.subject import Subject
 
+from tests.drawn import check_journey, drawn, features_without_cases, hypothesis, left_out, printed_test
+
 EVERYTHING = frozenset(GRAMMAR.features)
 DOUBLES = replace(EXEMPLAR, name="doubles", build=DoublesSecondStep)
 
-hypothesis = pytest.mark.skipif(not options.installed(), reason="needs Hypothesis")
 with_agents = pytest.mark.rpc(num_worker_threads=4, rpc_timeout=20)
 
 #: One parameter on each worker, and one that worker1 has twice.
@@ -58,49 +50,31 @@ def _search(world: World, subject: Subject, draws: int) -> Found:
     return Search(GRAMMAR, subject, EVERYTHING, world).run(Plan(draws))
 
 
-def _drawn(world: World, seed: int, features: frozenset[str] = EVERYTHING) -> list[Draw]:
-    """What is drawn, of which nothing is carried out."""
-    seen: list[Draw] = []
-
-    def note(subject: Subject, draw: Draw) -> Iterator[None]:
-        seen.append(draw)
-        yield from [None] * (len(draw.actions) + 1)
-
-    Search(replace(GRAMMAR, carry_out=note), EXEMPLAR, features, world).run(Plan(40, seed))
-    return seen
-
-
 @hypothesis
 @pytest.mark.world(1)
 def test_the_same_seed_draws_the_same_and_another_seed_does_not(world: World) -> None:
-    drawn = _drawn(world, seed=1)
-    assert len(drawn) == 40
-    assert drawn == _drawn(world, seed=1)
-    assert drawn != _drawn(world, seed=2)
+    first = drawn(GRAMMAR, EXEMPLAR, world, Plan(40, seed=1))
+    assert len(first) == 40
+    assert first == drawn(GRAMMAR, EXEMPLAR, world, Plan(40, seed=1))
+    assert first != drawn(GRAMMAR, EXEMPLAR, world, Plan(40, seed=2))
 
 
 @hypothesis
 @pytest.mark.world(1)
 def test_a_draw_is_the_same_after_a_journey_as_json_and_as_code(world: World) -> None:
-    for draw in _drawn(world, seed=0):
-        assert decode(encode(draw), GRAMMAR.by_name) == draw
-        assert eval(code(draw), vars(grammar)) == draw
+    check_journey(GRAMMAR, drawn(GRAMMAR, EXEMPLAR, world, Plan(40)))
 
 
 @hypothesis
 @pytest.mark.world(1)
 def test_what_torchs_ledgers_speak_of_is_not_drawn_for_it(world: World) -> None:
-    left_out = {
-        subject.name: GRAMMAR.left_out(cases(subject, Path(rpc_optimizer.__file__).parent))
-        for subject in (EXEMPLAR, EAGER, SCRIPTED)
-    }
-    assert not left_out[EXEMPLAR.name]
+    assert not left_out(GRAMMAR, EXEMPLAR)
     eager = {"missing gradients", "empty contexts", "parameters of no optimizer", "errors in several steps"}
-    assert eager <= left_out[EAGER.name]
-    assert "contexts beside each other" not in left_out[EAGER.name]
+    assert eager <= left_out(GRAMMAR, EAGER)
+    assert "contexts beside each other" not in left_out(GRAMMAR, EAGER)
     scripted = {"steps at the same time", "SGD defaults", "Rprop lr", "Adagrad with missing gradients", "bf16"}
-    assert scripted <= left_out[SCRIPTED.name]
-    for draw in _drawn(world, 0, EVERYTHING - left_out[EAGER.name]):
+    assert scripted <= left_out(GRAMMAR, SCRIPTED)
+    for draw in drawn(GRAMMAR, EAGER, world, Plan(40), EVERYTHING - left_out(GRAMMAR, EAGER)):
         trained = {number for number, param in enumerate(draw.params) if not param.frozen}
         steps = [action for action in draw.actions if isinstance(action, Step)]
         assert all({number for numbers in step.backwards for number in numbers} == trained for step in steps)
@@ -118,9 +92,7 @@ def test_a_planted_bug_shrinks_to_a_few_actions_and_the_printed_test_reproduces_
     assert found.draw is not None
     assert len(found.draw.actions) <= 2
     assert len(found.draw.params) == 1
-    printed: dict[str, Any] = {}
-    exec(as_test(GRAMMAR, DOUBLES, found.draw), printed)
-    test = printed["test_found"]
+    test: Any = printed_test(GRAMMAR, DOUBLES, found.draw)
     assert [mark.name for mark in test.pytestmark] == ["rpc", "world"]
     with pytest.raises(Deviation) as caught:
         test(warm_rpc_agent)
@@ -205,10 +177,4 @@ def test_a_draw_finds_what_is_wrong(world: World, warm_rpc_agent: Any, what: str
 
 
 def test_each_feature_belongs_to_cases_that_exist() -> None:
-    known = [case.short_id for case in cases(replace(EXEMPLAR, known=None))]
-    homeless = [
-        name
-        for name, pattern in GRAMMAR.features.items()
-        if not any(matches(pattern, short_id) for short_id in known)
-    ]
-    assert not homeless
+    assert features_without_cases(GRAMMAR, EXEMPLAR) == []

@@ -14,7 +14,7 @@ from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.grammar import Grammar, grammar
 from everyrank.suites.generate.options import GENERATE, Plan
 from everyrank.suites.generate.printing import as_test, counted
-from everyrank.suites.generate.search import Search
+from everyrank.suites.generate.search import SHRINKING, Search
 
 #: The time limit of a case in seconds: for its start, and for each draw.
 _START, _PER_DRAW = 20.0, 1.0
@@ -27,7 +27,12 @@ def generated(table: Sequence[Case], plan: Plan) -> list[Case]:
     features = frozenset(found.features) - found.left_out(table)
     sizes = [size for size in found.sizes if table[0].subject.sizes is None or size in table[0].subject.sizes]
     law = Law(GENERATE, _check, lambda: ())
-    values = {"plan": plan, "grammar": found, "features": features, "timeout": _START + plan.draws * _PER_DRAW}
+    values = {
+        "plan": plan,
+        "grammar": found,
+        "features": features,
+        "timeout": _START + SHRINKING + plan.draws * _PER_DRAW,
+    }
     points = [Point("", size, {**found.values, **values}, fixtures=found.fixtures) for size in sizes]
     return [replace(table[0], law=law, point=point, entry=None, lack=None) for point in points]
 

@@ -14,6 +14,9 @@ from everyrank.suites.generate.options import Plan
 from everyrank.suites.generate.replay import meet, perform
 from everyrank.suites.subject import Subject
 
+#: How long a failing draw is made shorter, in seconds: each attempt takes long if it fails by waiting in vain.
+SHRINKING = 60.0
+
 #: The text that rank 0 sends instead of a draw at the end of the search.
 _END = "end"
 
@@ -46,6 +49,8 @@ class Search:
         self.world = None if found.driven else world
         self.number = 0
         self.result = Found()
+        self._failing: set[str] = set()
+        self._shrinks_until = float("inf")
 
     @property
     def encoded(self) -> str:
@@ -67,6 +72,8 @@ class Search:
         from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 
         def attempt(draw: Drawn) -> None:
+            if time.monotonic() > self._shrinks_until and encode(draw) not in self._failing:
+                reject()
             self._share(encode(draw))
             problem = self._carry_out(draw)
             if problem is None:
@@ -106,6 +113,9 @@ class Search:
         if not result.draw:
             result.draws += problem is not None
         if problem:
+            if not result.draw:
+                self._shrinks_until = time.monotonic() + SHRINKING
+            self._failing.add(encode(draw))
             # Hypothesis makes no draw larger once one has failed, and ends with the smallest.
             result.draw, result.problem = draw, problem
         return problem

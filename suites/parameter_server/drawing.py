@@ -43,7 +43,7 @@ class _Drawing(Drawing):
         for number in range(self.draw(st.integers(1, 4))):
             self.params.append(self._param(number))
         self.trainers = self._trainers()
-        self.expires = self.has("expired rounds") and self.chance(8)
+        self.expires = self.has("expired rounds") and self.chance(5)
         self.non_finite = self.has("values that are not finite") and self.chance(6)
         return g.Draw(
             size=self.size,
@@ -142,7 +142,7 @@ class _Actions:
         kinds: list[Callable[[], None]] = [self.rounds] * 3
         kinds += [self.missing] * 3 if self._may_miss() else []
         kinds += [self.refused] * 3
-        kinds += [self.taken] * 2 if d.non_finite else []
+        kinds += [self.taken] * 4 if d.non_finite else []
         if d.expires:
             kinds += [self.expire] * 4
         else:  # what depends on which report comes when is for rounds that stay open
