@@ -44,7 +44,7 @@ class _Drawing(Drawing):
             self.params.append(self._param(number))
         self.trainers = self._trainers()
         self.expires = self.has("expired rounds") and self.chance(5)
-        self.non_finite = self.has("values that are not finite") and self.chance(6)
+        self.non_finite = self.has("values that are not finite") and self.chance(4)
         return g.Draw(
             size=self.size,
             params=tuple(self.params),
