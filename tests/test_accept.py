@@ -61,15 +61,15 @@ Accept = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def accept(folder: Path, capsys: pytest.CaptureFixture[str]) -> Accept:
-    """Write a run of these cases, accept it; returns the exit code and what was told."""
+    """Write a run of these cases, accept it, and return the exit code and the printed text."""
 
     def accepted(cases: list[CaseLine], *arguments: str, ledger: str = "mine.toml", **more: Any) -> tuple[int, str]:
         subjects = {one.subject: ledger for one in cases if one.subject}
         of(header(**{"subjects": subjects, **more}), cases).write(folder / "run.jsonl")
         code = main(["accept", "run.jsonl", *arguments])
-        told = capsys.readouterr()
-        assert told.err.count("\n") == (code == 2)
-        return code, told.out + told.err
+        printed = capsys.readouterr()
+        assert printed.err.count("\n") == (code == 2)
+        return code, printed.out + printed.err
 
     return accepted
 
@@ -88,8 +88,8 @@ def test_an_entry_that_is_documented_keeps_its_link(tmp_path: Path) -> None:
 
 def test_a_new_deviation_goes_beside_those_of_its_law_and_is_unreported(folder: Path, accept: Accept) -> None:
     failed = case("none.position", "Muon", "fail", message='step 3: "w" is off\nby 4 ULPs')
-    code, told = accept([failed, case("tied", "SGD", "fail")])
-    assert (code, told) == (
+    code, printed = accept([failed, case("tied", "SGD", "fail")])
+    assert (code, printed) == (
         0, "mine.toml\n  + none.position[Muon-ws2]\n  + tied[SGD-ws2]\n2 deviations added as unreported\n",
     )  # fmt: skip
     assert _cases(folder) == [
@@ -115,16 +115,18 @@ def test_to_accept_a_run_twice_is_to_accept_it_once(folder: Path, accept: Accept
 
 
 def test_a_stale_entry_goes_and_the_comments_around_it_stay(folder: Path, accept: Accept) -> None:
-    code, told = accept([case("none.position", "Adam", "stale")])
-    assert (code, told) == (0, "mine.toml\n  - none.position[Adam-ws2]\n1 stale entry removed\n")
+    code, printed = accept([case("none.position", "Adam", "stale")])
+    assert (code, printed) == (0, "mine.toml\n  - none.position[Adam-ws2]\n1 stale entry removed\n")
     assert (folder / "mine.toml").read_text() == LEDGER.replace(
         LEDGER[LEDGER.index("[[known]]") : LEDGER.index("# why")], ""
     )
 
 
 def test_a_stale_pattern_goes_if_all_its_cases_pass(folder: Path, accept: Accept) -> None:
-    code, told = accept([case("clip", "SGD", "stale"), case("clip", "LBFGS", "not-applicable"), case("tied", "SGD")])
-    assert code == 0, told
+    code, printed = accept(
+        [case("clip", "SGD", "stale"), case("clip", "LBFGS", "not-applicable"), case("tied", "SGD")]
+    )
+    assert code == 0, printed
     assert _cases(folder) == ["none.position[Adam-ws2]", "none.position[SGD-*]"]
     assert (folder / "mine.toml").read_text().endswith("# --- about clipping ---\n\n# the end\n")
 
@@ -133,9 +135,9 @@ def test_a_stale_pattern_goes_if_all_its_cases_pass(folder: Path, accept: Accept
 def test_a_stale_pattern_stays_while_one_of_its_cases_does_not_pass(
     folder: Path, accept: Accept, other: Ending
 ) -> None:
-    code, told = accept([case("clip", "SGD", "stale"), case("clip", "Adam", "stale"), case("clip", "Muon", other)])
+    code, printed = accept([case("clip", "SGD", "stale"), case("clip", "Adam", "stale"), case("clip", "Muon", other)])
     assert code == 1
-    assert "the entry 'clip[*]' also matches 1 of 3 cases that do not pass: narrow it" in told
+    assert "the entry 'clip[*]' also matches 1 of 3 cases that do not pass: narrow it" in printed
     assert (folder / "mine.toml").read_text() == LEDGER
 
 
@@ -148,15 +150,17 @@ def test_a_stale_pattern_stays_while_one_of_its_cases_does_not_pass(
     ],
 )  # fmt: skip
 def test_a_stale_pattern_stays_if_the_run_chose_its_cases(folder: Path, accept: Accept, command: list[str]) -> None:
-    code, told = accept([case("clip", "SGD", "stale"), case("none.position", "Adam", "stale")], command=command)
+    code, printed = accept([case("clip", "SGD", "stale"), case("none.position", "Adam", "stale")], command=command)
     assert code == 1
-    assert "run them all" in told
+    assert "run them all" in printed
     assert _cases(folder) == ["none.position[SGD-*]", "clip[*]"]
 
 
 def test_python_dash_m_pytest_does_not_choose_cases(accept: Accept) -> None:
-    code, told = accept([case("clip", "SGD", "stale")], command=["/bin/python", "-m", "pytest", "suites/", "-n", "2"])
-    assert code == 0, told
+    code, printed = accept(
+        [case("clip", "SGD", "stale")], command=["/bin/python", "-m", "pytest", "suites/", "-n", "2"]
+    )
+    assert code == 0, printed
 
 
 @pytest.mark.parametrize(
@@ -175,19 +179,21 @@ def test_python_dash_m_pytest_does_not_choose_cases(accept: Accept) -> None:
 def test_a_case_that_is_never_accepted_is_named_and_the_exit_is_1(
     folder: Path, accept: Accept, ended: CaseLine, why: str
 ) -> None:
-    code, told = accept([ended])
+    code, printed = accept([ended])
     assert code == 1
-    assert why in told
-    assert f"  mine.Optimizer {ended.case}\n" in told
-    assert told.endswith("1 case not accepted\n")
+    assert why in printed
+    assert f"  mine.Optimizer {ended.case}\n" in printed
+    assert printed.endswith("1 case not accepted\n")
     assert (folder / "mine.toml").read_text() == LEDGER
 
 
 def test_an_entry_that_expects_another_end_is_for_a_person(folder: Path, accept: Accept) -> None:
     (folder / "mine.toml").write_text(LEDGER.replace('kind = "fail"', 'kind = "timeout"'))
-    code, told = accept([case("none.position", "SGD", "fail")])
+    code, printed = accept([case("none.position", "SGD", "fail")])
     assert code == 1
-    assert "the entry 'none.position[SGD-*]' expects 'timeout', but the outcome is 'fail': correct the entry" in told
+    assert (
+        "the entry 'none.position[SGD-*]' expects 'timeout', but the outcome is 'fail': correct the entry" in printed
+    )
 
 
 def test_a_red_test_without_a_subject_is_named_and_not_accepted(folder: Path, accept: Accept) -> None:
@@ -236,19 +242,19 @@ def test_a_run_that_was_killed_is_accepted_as_far_as_it_came(folder: Path, accep
 
 def test_the_file_of_an_entry_is_used_where_the_header_names_none(folder: Path, accept: Accept) -> None:
     spoken = LedgerPart("fail", "unreported", "", "mine.toml")
-    code, told = accept([case("tied", "SGD", "fail"), case("clip", outcome="known", ledger=spoken)], subjects={})
-    assert code == 0, told
+    code, printed = accept([case("tied", "SGD", "fail"), case("clip", outcome="known", ledger=spoken)], subjects={})
+    assert code == 0, printed
     assert "tied[SGD-ws2]" in _cases(folder)
 
 
 def test_a_subject_without_a_ledger_gets_one_at_the_named_path(folder: Path, accept: Accept) -> None:
     cases = [case("tied", "SGD", "fail"), case("tied", "SGD", "fail", subject="mine.Other")]
     subjects = {"mine.Optimizer": "mine.toml", "mine.Other": ""}
-    code, told = accept(cases, subjects=subjects)
+    code, printed = accept(cases, subjects=subjects)
     assert code == 1
-    assert "its subject names no ledger: give its path with --ledger" in told
-    code, told = accept(cases, "--ledger", "other.toml", subjects=subjects)
-    assert code == 0, told
+    assert "its subject names no ledger: give its path with --ledger" in printed
+    code, printed = accept(cases, "--ledger", "other.toml", subjects=subjects)
+    assert code == 0, printed
     assert (folder / "other.toml").read_text() == (
         "# Known deviations of mine.Other, torch 2.13.0+cpu.\n"
         'subject = "mine.Other"\n\n[[known]]\ncase = "tied[SGD-ws2]"\nkind = "fail"\nissue = "unreported"\n'
@@ -258,18 +264,18 @@ def test_a_subject_without_a_ledger_gets_one_at_the_named_path(folder: Path, acc
 def test_only_the_subject_that_is_named_is_brought_up_to_date(folder: Path, accept: Accept) -> None:
     cases = [case("tied", "SGD", "fail"), case("tied", "SGD", "fail", subject="mine.Other")]
     (folder / "other.toml").write_text('subject = "mine.Other"\n')
-    code, told = accept(
+    code, printed = accept(
         cases, "--subject=mine.Other", subjects={"mine.Optimizer": "mine.toml", "mine.Other": "other.toml"}
     )
-    assert (code, told.splitlines()[0]) == (0, "other.toml")
+    assert (code, printed.splitlines()[0]) == (0, "other.toml")
     assert (folder / "mine.toml").read_text() == LEDGER
 
 
 def test_two_subjects_of_one_ledger_keep_what_one_of_them_needs(folder: Path, accept: Accept) -> None:
     other = {"subject": "mine.Other"}
-    code, told = accept([case("none.position", "Adam", "stale"), case("none.position", "Adam", "known", **other)])
+    code, printed = accept([case("none.position", "Adam", "stale"), case("none.position", "Adam", "known", **other)])
     assert code == 1
-    assert "also matches 1 of 2 cases" in told
+    assert "also matches 1 of 2 cases" in printed
     assert (folder / "mine.toml").read_text() == LEDGER
 
 
@@ -293,9 +299,9 @@ def test_windows_line_ends_stay(folder: Path, accept: Accept) -> None:
 )
 def test_a_ledger_that_cannot_be_changed_safely_is_not(folder: Path, accept: Accept, ledger: str, says: str) -> None:
     (folder / "mine.toml").write_text(ledger)
-    code, told = accept([case("tied", "SGD", "fail")])
+    code, printed = accept([case("tied", "SGD", "fail")])
     assert code == 2
-    assert says in told
+    assert says in printed
     assert (folder / "mine.toml").read_text() == ledger
 
 
@@ -308,15 +314,15 @@ def test_a_ledger_that_cannot_be_changed_safely_is_not(folder: Path, accept: Acc
     ],
 )
 def test_what_is_not_clear_is_asked_back(accept: Accept, arguments: list[str], says: str) -> None:
-    code, told = accept([case("tied", "SGD", "fail")], *arguments, ledger="missing.toml")
+    code, printed = accept([case("tied", "SGD", "fail")], *arguments, ledger="missing.toml")
     assert code == 2
-    assert says in told
+    assert says in printed
 
 
 def test_a_ledger_is_never_written_over_the_run_file(folder: Path, accept: Accept) -> None:
-    code, told = accept([case("tied", "SGD", "fail")], "--ledger", "run.jsonl", "--subject", "mine.Optimizer")
+    code, printed = accept([case("tied", "SGD", "fail")], "--ledger", "run.jsonl", "--subject", "mine.Optimizer")
     assert code == 2
-    assert "not TOML" in told
+    assert "not TOML" in printed
 
 
 @pytest.mark.parametrize("name", ["wide.toml", "a link"])
@@ -336,8 +342,10 @@ def test_every_ledger_of_the_kit_can_be_brought_up_to_date(folder: Path, accept:
         before = read_as_the_kit_does(folder / "mine.toml").entries
         first = before[0].case.replace("*", "x").replace("?", "x")
         law, _, label = first.partition("[")
-        code, told = accept([case(law, case=f"a/{first}", outcome="stale"), case("novel", label[:-1] or "x", "fail")])
-        assert code == 0, told
+        code, printed = accept(
+            [case(law, case=f"a/{first}", outcome="stale"), case("novel", label[:-1] or "x", "fail")]
+        )
+        assert code == 0, printed
         after = read_as_the_kit_does(folder / "mine.toml").entries
         assert after[:-1] == before[1:]
         assert after[-1].case.startswith("novel[")
@@ -351,7 +359,7 @@ class TestTexts(expecttest.TestCase):
         self.folder, self.accept = folder, accept
 
     def test_a_dry_run_shows_what_it_would_change_and_changes_nothing(self) -> None:
-        code, told = self.accept(
+        code, printed = self.accept(
             [
                 case("none.position", "Adam", "stale"),
                 case("none.position", "Muon", "fail", message="step 3, w on rank 1: 4 ULPs"),
@@ -362,7 +370,7 @@ class TestTexts(expecttest.TestCase):
         assert code == 1
         assert (self.folder / "mine.toml").read_text() == LEDGER
         self.assertExpectedInline(
-            re.sub(r"(?m)^ $", "", told),  # an editor would cut the blanks off
+            re.sub(r"(?m)^ $", "", printed),  # an editor would cut the blanks off
             """\
 --- mine.toml
 +++ mine.toml

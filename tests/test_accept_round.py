@@ -31,8 +31,8 @@ EMPTY = '# What mine.Silent gets wrong.\nsubject = "mine.Silent"\n'
 
 def _run(project: Project) -> tuple[int, str]:
     inner = project.run("test_mine.py", "--law=state.kept", "--run-file=run.jsonl")
-    (told,) = inner.tests.values()
-    return inner.code, told.properties["outcome"]
+    (test,) = inner.tests.values()
+    return inner.code, test.properties["outcome"]
 
 
 def _accept(project: Project) -> tuple[int, str]:

@@ -112,8 +112,8 @@ def test_a_pattern_that_states_another_deviation_is_for_a_person(
 ) -> None:
     (tmp_path / "mine.toml").write_text(LEDGER)
     assert _accept(tmp_path, monkeypatch, _known("SGD", "clip", RAISED)) == 1
-    told = capsys.readouterr().out
-    assert "the entry 'clip[*]' matches more cases, and states another deviation: narrow or correct it" in told
+    printed = capsys.readouterr().out
+    assert "the entry 'clip[*]' matches more cases, and states another deviation: narrow or correct it" in printed
     assert (tmp_path / "mine.toml").read_text() == LEDGER
 
 

@@ -22,8 +22,8 @@ def _text(check: Callable[[], None]) -> str:
 
 
 def test_how_far_tensors_are_apart_and_where_comes_first() -> None:
-    told = failure_message(_text(lambda: torch.testing.assert_close(*ONE_OFF)))
-    assert told == (
+    shown = failure_message(_text(lambda: torch.testing.assert_close(*ONE_OFF)))
+    assert shown == (
         "AssertionError: Tensor-likes are not close! "
         "Greatest absolute difference: 0.0009999275207519531 at index (3,) (up to 1e-05 allowed); "
         "Greatest relative difference: 0.0002499193942639977 at index (3,) (up to 1.3e-06 allowed); "
@@ -33,13 +33,13 @@ def test_how_far_tensors_are_apart_and_where_comes_first() -> None:
 
 def test_of_a_structure_the_item_that_differs_is_named() -> None:
     actual, expected = ({"bias": torch.zeros(2), "weight": tensor} for tensor in ONE_OFF)
-    told = failure_message(_text(lambda: torch.testing.assert_close(actual, expected)))
-    assert "The failure occurred for item ['weight']; Greatest absolute difference: 0.00099" in told
+    shown = failure_message(_text(lambda: torch.testing.assert_close(actual, expected)))
+    assert "The failure occurred for item ['weight']; Greatest absolute difference: 0.00099" in shown
 
 
 def test_both_scalars_are_shown() -> None:
-    told = failure_message(_text(lambda: torch.testing.assert_close(torch.tensor(1.0), torch.tensor(1.5))))
-    assert told == (
+    shown = failure_message(_text(lambda: torch.testing.assert_close(torch.tensor(1.0), torch.tensor(1.5))))
+    assert shown == (
         "AssertionError: Scalars are not close! Expected 1.5 but got 1.0; "
         "Absolute difference: 0.5 (up to 1e-05 allowed); "
         "Relative difference: 0.3333333333333333 (up to 1.3e-06 allowed)"
@@ -48,9 +48,9 @@ def test_both_scalars_are_shown() -> None:
 
 def test_numpys_empty_first_line_is_passed_over() -> None:
     numpy = pytest.importorskip("numpy")
-    told = failure_message(_text(lambda: numpy.testing.assert_allclose([1.0, 1.5], [1.0, 1.0])))
-    assert told.startswith("AssertionError: Not equal to tolerance rtol=1e-07, atol=0 Max absolute difference")
-    assert "0.5" in told
+    shown = failure_message(_text(lambda: numpy.testing.assert_allclose([1.0, 1.5], [1.0, 1.0])))
+    assert shown.startswith("AssertionError: Not equal to tolerance rtol=1e-07, atol=0 Max absolute difference")
+    assert "0.5" in shown
 
 
 @pytest.mark.parametrize(
