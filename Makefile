@@ -2,7 +2,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+# The editable install is a folder of links, one for each file: it is made again when a file comes, goes or moves.
+FILES := $(shell find harness fixtures suites reports -type f -not -name "*.pyc" | LC_ALL=C sort | cksum | cut -d" " -f1)
+STAMP := $(VENV)/.installed-$(FILES)
 
 .PHONY: install conformance again kill-matrix blind-spots generate test check bench clean
 
@@ -41,7 +43,9 @@ bench: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	rm -rf build/__editable__*
 	$(BIN)/pip install --quiet --constraint constraints.txt --config-settings editable_mode=strict --editable '.[dev]'
+	rm -f $(VENV)/.installed*
 	touch $(STAMP)
 
 clean:

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from everyrank.reports.reading import read
+from everyrank.reports.runfile.read import read
 
 
 def main(times: int, folder: Path, arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""everyrank: run one test on many ranks, and judge it honestly.
+"""This folder is imported as ``everyrank``: it runs one test on many ranks and gives one honest verdict.
 
 Everything public is imported on first use, so that the pytest plugin costs next to nothing
 in a run that has no multi-rank test.
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from everyrank.errors import LeakWarning, MisuseError, RankLost, WorldTimeout
-    from everyrank.rpc import RpcAgentTestFixture, dist_init
-    from everyrank.world import World, current_world
+    from everyrank.rank.world import World, current_world
+    from everyrank.rpc.agents import RpcAgentTestFixture, dist_init
 
     __version__: str
 
@@ -20,11 +20,11 @@ _HOME = {
     "LeakWarning": "everyrank.errors",
     "MisuseError": "everyrank.errors",
     "RankLost": "everyrank.errors",
-    "RpcAgentTestFixture": "everyrank.rpc",
-    "World": "everyrank.world",
+    "RpcAgentTestFixture": "everyrank.rpc.agents",
+    "World": "everyrank.rank.world",
     "WorldTimeout": "everyrank.errors",
-    "current_world": "everyrank.world",
-    "dist_init": "everyrank.rpc",
+    "current_world": "everyrank.rank.world",
+    "dist_init": "everyrank.rpc.agents",
 }
 
 __all__ = [

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from everyrank.command import main
+from everyrank.cli import main
 
 sys.exit(main())

@@ -28,7 +28,7 @@ def pytest_everyrank_result(item: pytest.Item, result: dict[str, Any], reports: 
     ``result`` always holds ``rule`` (the row of the verdict's truth table; ``skipped`` or ``refused`` for a test that
     got no world), ``size``, ``repeat`` and ``worlds_up``. A test that had a world also has ``world``,
     ``passes_alone``, ``not_kept``, ``ranks``, ``leaks``, ``rollcall`` and ``blame`` (the ranks to blame and the rule
-    that names them, or None): see ``everyrank.told``.
+    that names them, or None): see ``everyrank.verdict.result``.
     """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from everyrank.declaration import is_seconds, sizes
+from everyrank.declare.declaration import is_seconds, sizes
 from everyrank.errors import MisuseError
 
 LAUNCHERS = ("fork", "spawn")

@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if any(True for _ in metafunc.definition.iter_markers("world")):
-        from everyrank.declare import parametrize
+        from everyrank.declare.items import parametrize
 
         parametrize(metafunc)
 
@@ -53,7 +53,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     candidates = [item for item in items if _may_be_multi_rank(item)]
     if candidates:
-        from everyrank.declare import declare
+        from everyrank.declare.items import declare
 
         declare(candidates)
 
@@ -63,11 +63,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     # This must run first: in this hook, pytest-xdist's worker reports to its controller that it has collected.
     in_rank = session.config.pluginmanager.has_plugin("everyrank-spawned")
     if not in_rank and session.config.hook.pytest_everyrank_collected.get_hookimpls():
-        from everyrank.stash import is_declared
+        from everyrank.declare.stash import is_declared
 
         items = [item for item in session.items if is_declared(item)]
         if items:
-            from everyrank.told import collected_run
+            from everyrank.verdict.result import collected_run
 
             run = collected_run(items, options.read(session.config))
             session.config.hook.pytest_everyrank_collected(config=session.config, items=items, run=run)
@@ -101,7 +101,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
     in_rank = session.config.pluginmanager.has_plugin("everyrank-spawned")
     if in_rank or session.config.option.collectonly or not getattr(session, "items", None):
         return (yield)
-    from everyrank.stash import is_declared
+    from everyrank.declare.stash import is_declared
 
     if not any(is_declared(item) for item in session.items):
         return (yield)
@@ -110,7 +110,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
             f"worlds do not nest: this pytest runs inside a rank of {os.environ['EVERYRANK_NODEID']!r}, and has "
             "multi-rank tests itself. Start it from a single-process test."
         )
-    from everyrank.controller import Controller
+    from everyrank.controller.controller import Controller
 
     controller = Controller(session, options.read(session.config))
     session.config.pluginmanager.register(controller, "everyrank-controller")
@@ -126,7 +126,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     required = session.config.getoption("require_gpus")
     if required and not session.config.option.collectonly and session.exitstatus in (0, 5):
-        from everyrank.claims import shortage
+        from everyrank.declare.claims import shortage
 
         if shortage(required):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -139,6 +139,6 @@ def pytest_terminal_summary(
     yield  # these lines come last, where they are seen
     required = 0 if config.option.collectonly else config.getoption("require_gpus")
     if required or terminalreporter.stats.get("skipped"):
-        from everyrank.claims import write_summary
+        from everyrank.declare.claims import write_summary
 
         write_summary(terminalreporter, required)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import msgspec
 from everyrank.reports.errors import NoSubject
-from everyrank.reports.model import ENDINGS, RED, Ending
-from everyrank.reports.reading import Run
-from everyrank.reports.words import plain
+from everyrank.reports.runfile.model import ENDINGS, RED, Ending
+from everyrank.reports.runfile.read import Run
+from everyrank.reports.text import plain
 
 #: Outcomes that say nothing about the subject.
 _NOT_ASKED: frozenset[Ending] = frozenset(("not-applicable", "skipped"))

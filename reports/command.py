@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from everyrank.reports.errors import CannotWrite, ReportError
-from everyrank.reports.words import plain
+from everyrank.reports.text import plain
 
 _PARTIAL = "read also files of runs that were killed: a case without a line counts as not-run"
 
@@ -36,12 +36,13 @@ def page(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
 
     def make() -> int:
-        from everyrank.reports import history, reading
-        from everyrank.reports.keeping import keep
+        from everyrank.reports.history import history
         from everyrank.reports.page import build, output
         from everyrank.reports.page.nights import NIGHTS
+        from everyrank.reports.runfile import read
+        from everyrank.reports.runfile.files import keep
 
-        runs = [reading.read(path, given.partial) for path in given.runs]
+        runs = [read.read(path, given.partial) for path in given.runs]
         build.check_apart(runs)
         output.check(given.output)
         nights = history.of_folder(given.history, given.partial, case_nights=NIGHTS) if given.history else None
@@ -89,15 +90,16 @@ def diff(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
 
     def compare() -> int:
-        from everyrank.reports import diff, diff_told, pairing, reading
+        from everyrank.reports.diff import diff, pairing, render
+        from everyrank.reports.runfile import read
 
-        old, new = (reading.read(path, given.partial) for path in (given.old, given.new))
+        old, new = (read.read(path, given.partial) for path in (given.old, given.new))
         aliases = pairing.read_aliases(given.aliases, given.alias, [old])
         found = diff.diff(old, new, aliases, given.allow_gone)
         if given.format == "json":
-            text = diff_told.as_json(found)
+            text = render.as_json(found)
         else:
-            text = (diff_told.as_text if given.format == "text" else diff_told.as_markdown)(found, given.most)
+            text = (render.as_text if given.format == "text" else render.as_markdown)(found, given.most)
         hand_over(text, given.output, [given.old, given.new])
         return 0 if found.passed else 1
 
@@ -119,15 +121,16 @@ def accept(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
 
     def bring_up_to_date() -> int:
-        from everyrank.reports import accept, accept_told, keeping, reading
+        from everyrank.reports.ledger import accept, render
+        from everyrank.reports.runfile import files, read
 
-        run = reading.read(given.run, given.partial)
+        run = read.read(given.run, given.partial)
         edits, left = accept.accept(run, accept.chosen_ledgers(run, given.subject, given.ledger), given.subject)
         if not given.dry_run:
             for edit in edits:
-                keeping.keep(edit.ledger.path, edit.text, [given.run])
+                files.keep(edit.ledger.path, edit.text, [given.run])
         beside = () if given.subject else run.conclusion.beside
-        hand_over(accept_told.render_edits(edits, left, given.dry_run, beside), None, [])
+        hand_over(render.render_edits(edits, left, given.dry_run, beside), None, [])
         return 1 if left or beside else 0
 
     return answer("accept", bring_up_to_date)
@@ -148,10 +151,10 @@ def history(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
 
     def look_back() -> int:
-        from everyrank.reports import history, history_told
+        from everyrank.reports.history import history, render
 
         found = history.of_folder(given.folder, given.partial, given.rebuild)
-        text = history_told.as_json(found) if given.format == "json" else history_told.as_text(found, given.all)
+        text = render.as_json(found) if given.format == "json" else render.as_text(found, given.all)
         hand_over(text, given.output, [given.folder / night.path for night in found.nights])
         return 0
 
@@ -171,12 +174,13 @@ def badge(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
 
     def make() -> int:
-        from everyrank.reports import badge, reading
+        from everyrank.reports import badge
+        from everyrank.reports.runfile import read
 
         kind = given.output.suffix if given.output else ".json"
         if kind not in (".json", ".svg"):
             raise ReportError(f"{given.output}: a badge is a .json or .svg file")
-        made = badge.badge(reading.read(given.run, given.partial), given.subject, given.label)
+        made = badge.badge(read.read(given.run, given.partial), given.subject, given.label)
         hand_over(badge.as_svg(made) if kind == ".svg" else badge.as_json(made), given.output, [given.run])
         return 0
 
@@ -204,7 +208,7 @@ def hand_over(text: str, output: Path | None, made_of: Sequence[Path]) -> None:
     A full disk must not look like a regression, hence an error of its own.
     """
     if output is not None:
-        from everyrank.reports.keeping import keep
+        from everyrank.reports.runfile.files import keep
 
         return keep(output, text, made_of)
     if sys.stdout is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from everyrank.reports.words import plain
+from everyrank.reports.text import plain
 
 
 class ReportError(Exception):

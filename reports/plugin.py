@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from everyrank.reports.run import RunReporter
+    from everyrank.reports.live.live_run import RunReporter
 
 _NAME = "everyrank-run"
 #: The content of a worker's file until it has collected a multi-rank test.
@@ -40,7 +40,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_everyrank_collected(config: pytest.Config, items: list[pytest.Item], run: dict[str, Any]) -> None:
-    from everyrank.reports.gathering import collected, leave
+    from everyrank.reports.live.gather import collected, leave
 
     if (path := _left_at(config)) is not None:
         leave(collected(items, run), path)
@@ -50,7 +50,7 @@ def pytest_everyrank_collected(config: pytest.Config, items: list[pytest.Item], 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_everyrank_result(item: pytest.Item, result: dict[str, Any], reports: list[pytest.TestReport]) -> None:
-    from everyrank.reports.gathering import attach
+    from everyrank.reports.live.gather import attach
 
     attach(result, reports)
 
@@ -74,7 +74,7 @@ def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
     if path.exists() and path.read_bytes() == _NOTHING:
         path.unlink()
         return
-    from everyrank.reports.gathering import fetch
+    from everyrank.reports.live.gather import fetch
 
     _run(node.config).expect_of_worker(fetch(path, ids))
 
@@ -84,9 +84,9 @@ def _run(config: pytest.Config) -> RunReporter:
     known: RunReporter | None = config.pluginmanager.get_plugin(_NAME)
     if known is not None:
         return known
-    from everyrank.reports import run
+    from everyrank.reports.live import live_run
 
-    made = run.RunReporter(config, run.wanted(config))
+    made = live_run.RunReporter(config, live_run.wanted(config))
     config.pluginmanager.register(made, _NAME)
     return made
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 from everyrank.reports.command import answer, hand_over
-from everyrank.reports.model import SCHEMA, AnyLine
+from everyrank.reports.runfile.model import SCHEMA, AnyLine
 
 
 def text() -> str:

@@ -9,15 +9,15 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from everyrank.suites.items import conformance, run
-    from everyrank.suites.subject import Bound, Lack, Subject
+    from everyrank.suites.collect.items import conformance, run
+    from everyrank.suites.engine.subject import Bound, Lack, Subject
 
 _HOME = {
-    "Bound": "everyrank.suites.subject",
-    "Lack": "everyrank.suites.subject",
-    "Subject": "everyrank.suites.subject",
-    "conformance": "everyrank.suites.items",
-    "run": "everyrank.suites.items",
+    "Bound": "everyrank.suites.engine.subject",
+    "Lack": "everyrank.suites.engine.subject",
+    "Subject": "everyrank.suites.engine.subject",
+    "conformance": "everyrank.suites.collect.items",
+    "run": "everyrank.suites.collect.items",
 }
 
 __all__ = ["Bound", "Lack", "Subject", "conformance", "run"]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from everyrank.suites.contract import contracts
+from everyrank.suites.engine.contract import contracts
 
 _PYTEST = "all other arguments are passed to pytest, for example"
 
@@ -21,7 +21,7 @@ def run(arguments: Sequence[str]) -> NoReturn:
     )
     parser.add_argument("subject", help="module:NAME of a Subject; the module may be in this folder")
     given, rest = parser.parse_known_args(arguments)
-    _pytest(["--pyargs", "everyrank.suites.anybody", *rest], EVERYRANK_SUBJECT=given.subject)
+    _pytest(["--pyargs", "everyrank.suites.collect.named_subject", *rest], EVERYRANK_SUBJECT=given.subject)
 
 
 def kill_matrix(arguments: Sequence[str]) -> NoReturn:
@@ -55,17 +55,17 @@ def kill_matrix(arguments: Sequence[str]) -> NoReturn:
         "-p",
         "no:warnings",
         "-p",
-        "everyrank.suites.kill_plugin",
+        "everyrank.suites.kill.plugin",
     ]
     ledger = "" if given.ledger is None else str(given.ledger.absolute())
     environment = {"EVERYRANK_CONTRACTS": ",".join(names), "EVERYRANK_LEDGER": ledger}
-    _pytest(["--pyargs", "everyrank.suites.killing", *quiet, *rest], **environment)
+    _pytest(["--pyargs", "everyrank.suites.kill.cases", *quiet, *rest], **environment)
 
 
 def _contract_of_ledger(ledger: Path, named: list[str] | None) -> list[str]:
     """Return the contract of a ledger. Raise ValueError with a message if the ledger or the option is wrong."""
-    from everyrank.suites.blind import contract_of, tried_under
     from everyrank.suites.errors import LedgerError
+    from everyrank.suites.kill.blind_spots import contract_of, tried_under
 
     if named is not None and len(named) > 1:
         raise ValueError("--ledger belongs to one subject: give one --contract at most")

@@ -6,12 +6,12 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
+from everyrank.suites.collect.left_out import LEFT_OUT, WORKER_OUTPUT, WORKER_PROBLEM, LeftOut
+from everyrank.suites.collect.outcomes import Outcomes
 from everyrank.suites.generate import options as generation
-from everyrank.suites.left_out import LEFT_OUT, WORKER_OUTPUT, WORKER_PROBLEM, LeftOut
-from everyrank.suites.outcomes import Outcomes
 
 if TYPE_CHECKING:
-    from everyrank.suites.case import Case
+    from everyrank.suites.engine.case import Case
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Outcomes(), "everyrank-outcomes")
     generation.configure(config)
     if config.getoption("law"):
-        from everyrank.suites.filters import check_law
+        from everyrank.suites.collect.filters import check_law
 
         check_law(config.getoption("law"), generates=generation.PLAN in config.stash)
 
@@ -42,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.definition.get_closest_marker("conformance") is not None:
-        from everyrank.suites.items import parametrize
+        from everyrank.suites.collect.items import parametrize
 
         parametrize(metafunc)
 
@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
     if config.getoption("law") is not None or config.getoption("optimizer") is not None:
-        from everyrank.suites.filters import settle
+        from everyrank.suites.collect.filters import settle
 
         problem = settle(config, items)
         # The cases may be in a file that failed to import; and a spawned rank imports only one file of the run.
@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(
             _refuse(config, problem)
     yield  # -k and other plugins select
     if any(item.get_closest_marker("conformance") is not None for item in items):
-        from everyrank.suites.preflight import Preflight, identify
+        from everyrank.suites.collect.preflight import Preflight, identify
 
         identify(items)
         config.pluginmanager.register(Preflight(items), "everyrank-preflight")

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 from everyrank import World
-from everyrank.suites.case import cases
-from everyrank.suites.contract import home
+from everyrank.suites.engine.case import cases
+from everyrank.suites.engine.contract import home
+from everyrank.suites.engine.ledger import matches
+from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate import options
 from everyrank.suites.generate.data import code, decode, encode
 from everyrank.suites.generate.grammar import Drawn, Grammar
 from everyrank.suites.generate.options import Plan
 from everyrank.suites.generate.printing import as_test
 from everyrank.suites.generate.search import Search
-from everyrank.suites.ledger import matches
-from everyrank.suites.subject import Subject
 
 hypothesis = pytest.mark.skipif(not options.installed(), reason="needs Hypothesis")
 

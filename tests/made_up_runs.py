@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from everyrank.reports.model import (
+from everyrank.reports.runfile.model import (
     SCHEMA,
     AnyLine,
     BlamePart,

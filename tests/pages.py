@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from everyrank.reports.page.build import page
-from everyrank.reports.reading import read
+from everyrank.reports.runfile.read import read
 
 from tests.made_up_runs import MadeUp
 

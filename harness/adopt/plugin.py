@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from everyrank.adopt.recognise import CONTINUOUS, Adopted, Finding, NotAdopted, Skipped, recognise
-from everyrank.declaration import Declaration
-from everyrank.rank import RANK
-from everyrank.seeds import accelerated
-from everyrank.stash import DECLARATION, FIXTURES, MISUSE
+from everyrank.declare.declaration import Declaration
+from everyrank.declare.stash import DECLARATION, FIXTURES, MISUSE
+from everyrank.rank.rank import RANK
+from everyrank.rank.seeds import accelerated
 
 FINDING: pytest.StashKey[Finding] = pytest.StashKey()
 

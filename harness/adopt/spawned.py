@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from everyrank.adopt.recognise import TORCHS_MODULE
-from everyrank.parts import SetUpResult, TwoParts
-from everyrank.seeds import seed_generators
+from everyrank.rank.seeds import seed_generators
+from everyrank.rank.two_parts import SetUpResult, TwoParts
 
 if TYPE_CHECKING:
-    from everyrank.rank import Rank
+    from everyrank.rank.rank import Rank
 
 
 @contextlib.contextmanager

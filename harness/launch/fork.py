@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from everyrank.launch.keeper import Keeper, control_channel, die_with_parent, live_without_parent, own_session
 from everyrank.launch.local import LocalLauncher
-from everyrank.record import Importing, Unsafe
+from everyrank.wire.messages import Importing, Unsafe
 
 #: The exit code of the trial child if CUDA would not work in a fork.
 _TOUCHED = 2

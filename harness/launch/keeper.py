@@ -20,10 +20,11 @@ import socket
 import sys
 from collections.abc import Callable
 
-from everyrank import helpers
-from everyrank.channel import Channel, Closed, close_all
 from everyrank.launch.succession import ForkSuccessor, Succession
-from everyrank.record import Close, Exited, Kill, Preload, Started, StartRank, ToKeeper, Unsafe
+from everyrank.leaks import libraries
+from everyrank.leaks.child_processes import children
+from everyrank.wire.channel import Channel, Closed, close_all
+from everyrank.wire.messages import Close, Exited, Kill, Preload, Started, StartRank, ToKeeper, Unsafe
 
 FDS_PER_RANK = 5  # channel, stdout, stderr, stacks, progress
 #: The most descriptors of a rank, with those of its world's leases on GPUs: the kernel sends at most 253 at a time.
@@ -239,31 +240,10 @@ class Keeper:
             remove_traces(self.folder)
 
 
-def children(parent: int | None = None) -> list[int]:
-    """Return the pids of the children of this process, or of another; empty if the kernel does not show them."""
-    try:  # usually there are none; this finds out without opening a file for each thread
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except (ChildProcessError, AttributeError):  # or a platform without it, and without /proc
-        return []
-    found: list[int] = []
-    tasks = f"/proc/{parent or 'self'}/task"
-    for task in _listdir(tasks):
-        with contextlib.suppress(OSError), open(f"{tasks}/{task}/children") as file:
-            found += [int(pid) for pid in file.read().split()]
-    return found
-
-
 def remove_traces(folder: str) -> None:
     """Remove what a run keeps outside of its processes: its folder, and the names that multiprocessing used."""
     shutil.rmtree(folder, ignore_errors=True)
-    helpers.remove_all(folder)
-
-
-def _listdir(path: str) -> list[str]:
-    try:
-        return os.listdir(path)
-    except OSError:
-        return []
+    libraries.remove_all(folder)
 
 
 def _kill_group(pid: int) -> None:

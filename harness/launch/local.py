@@ -10,11 +10,22 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from everyrank import witness
-from everyrank.channel import Channel, Closed
 from everyrank.launch.keeper import remove_traces
 from everyrank.launch.protocol import RUN_VARIABLE, LostLauncher, Output, Seat, plain_files, stacks_name
-from everyrank.record import Close, Exited, FromKeeper, FromRank, Kill, Preload, Preloaded, Started, StartRank, Unsafe
+from everyrank.wire import witness_pipe
+from everyrank.wire.channel import Channel, Closed
+from everyrank.wire.messages import (
+    Close,
+    Exited,
+    FromKeeper,
+    FromRank,
+    Kill,
+    Preload,
+    Preloaded,
+    Started,
+    StartRank,
+    Unsafe,
+)
 
 
 class LocalLauncher:
@@ -81,7 +92,7 @@ class LocalLauncher:
                 elif isinstance(message, Exited):
                     seat.status = message.status
                     seat.gone = True
-                    witness.remove(self.folder, seat.pid)
+                    witness_pipe.remove(self.folder, seat.pid)
                     del self._seats[seat.number], self._sockets[seat.number]
                 yield seat
         except Closed:

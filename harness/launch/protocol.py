@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Protocol
 
-from everyrank.channel import Channel
-from everyrank.progress import Progress, shared_memory
-from everyrank.record import FromRank
+from everyrank.wire.channel import Channel
+from everyrank.wire.messages import FromRank
+from everyrank.wire.progress import Progress, shared_memory
 
 #: A rank answers this signal with its stacks, whatever it is doing, the GIL held or not. A real-time
 #: signal, so that nothing else uses it.

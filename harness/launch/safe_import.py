@@ -12,9 +12,9 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 
-from everyrank import leaks
-from everyrank.launch.keeper import children
-from everyrank.leaktexts import KINDS
+from everyrank.leaks import snapshot
+from everyrank.leaks.child_processes import children
+from everyrank.leaks.describe import KINDS
 
 #: Variables that differ between ranks: the rank's number, its GPUs and the like. The zygote has none of them. A
 #: module that reads one while it is imported would remember the wrong value on every rank.
@@ -45,7 +45,7 @@ def import_all(names: Iterable[str], announce: Callable[[str], object]) -> None:
     with _silent(), warnings.catch_warnings(), _listening() as read:
         # The ranks that imported a module first have shown its warnings.
         warnings.simplefilter("ignore")
-        before, settings = leaks.snapshot(), _settings()
+        before, settings = snapshot.snapshot(), _settings()
         for name in names:
             if name in sys.modules:
                 continue
@@ -57,15 +57,15 @@ def import_all(names: Iterable[str], announce: Callable[[str], object]) -> None:
                 raise Unfit(f"it asks for {sorted(read)[0]}")
 
 
-def _unfit(before: leaks.Snapshot) -> str:
+def _unfit(before: snapshot.Snapshot) -> str:
     """Return what changed since the snapshot that forks would inherit or lack; "" if nothing."""
-    if len(leaks.names("/proc/self/task")) > 1 or threading.active_count() > 1:
+    if len(snapshot.names("/proc/self/task")) > 1 or threading.active_count() > 1:
         return "it starts a thread"
     if children():  # helpers of Python count, too
         return "it starts a process"
-    for (kind, name), value in leaks.lasting(before).items():
+    for (kind, name), value in snapshot.lasting(before).items():
         new = (kind, name) not in before
-        if new and (kind == "env" or leaks.is_initial_state((kind, name), value)):
+        if new and (kind == "env" or snapshot.is_initial_state((kind, name), value)):
             continue  # every rank that imports the module has this, too
         return f"it leaves {KINDS[kind][0]}: {value if new else name}"
     return ""
@@ -74,7 +74,7 @@ def _unfit(before: leaks.Snapshot) -> str:
 def _gpus() -> int:
     """Return how many files of GPU drivers are open."""
     found = 0
-    for fd in leaks.names("/proc/self/fd"):
+    for fd in snapshot.names("/proc/self/fd"):
         with contextlib.suppress(OSError):
             found += os.readlink(f"/proc/self/fd/{fd}").startswith(_GPUS)
     return found

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from everyrank.launch.keeper import FDS_PER_RANK, Keeper, control_channel, own_session
 from everyrank.launch.local import LocalLauncher
-from everyrank.record import Collect
+from everyrank.wire.messages import Collect
 
 if TYPE_CHECKING:
     import pytest
@@ -102,7 +102,7 @@ def _environment() -> dict[str, str]:
 
 def _start(fds: list[int]) -> int:
     rank = subprocess.Popen(
-        [sys.executable, "-m", "everyrank.launch.spawned", str(os.getpid()), *map(str, fds[:FDS_PER_RANK])],
+        [sys.executable, "-m", "everyrank.rank.spawned", str(os.getpid()), *map(str, fds[:FDS_PER_RANK])],
         pass_fds=fds,  # with those of its leases, which it only holds
     )
     rank.returncode = 0  # reaped by the keeper's loop

@@ -14,8 +14,18 @@ import time
 from collections.abc import Callable
 
 import msgspec
-from everyrank.channel import Channel, Closed, close_all
-from everyrank.record import Exited, FromKeeper, Importing, Kill, Preload, Preloaded, Started, StartRank, Unsafe
+from everyrank.wire.channel import Channel, Closed, close_all
+from everyrank.wire.messages import (
+    Exited,
+    FromKeeper,
+    Importing,
+    Kill,
+    Preload,
+    Preloaded,
+    Started,
+    StartRank,
+    Unsafe,
+)
 
 #: At most this many forks find out, for one order, which imports must be left to the ranks.
 _ATTEMPTS = 8

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from everyrank.seeds import seed_generators
+from everyrank.rank.seeds import seed_generators
 from everyrank.testcase.equality import Strictness, difference
 
 #: The seed of torch's test cases.

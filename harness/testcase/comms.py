@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.rpc as torch_rpc
-from everyrank.rpc import LOCAL_TRANSPORTS
+from everyrank.rpc.agents import LOCAL_TRANSPORTS
 from everyrank.testcase.multi_process import MultiProcContinuousTest, MultiProcessTestCase, run_subtests
 from everyrank.testcase.skips import count_accelerators, skip_if_lt_x_gpu
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as torch_dist
 from everyrank.errors import MisuseError
-from everyrank.parts import SetUpResult, TwoParts, open_for_class, rendezvous_of_class
+from everyrank.rank.two_parts import SetUpResult, TwoParts, open_for_class, rendezvous_of_class
 from everyrank.testcase.case import TestCase, set_rng_seed
 from everyrank.testcase.skips import TEST_SKIPS, count_accelerators
 
@@ -49,7 +49,7 @@ class _OnRanks(TestCase):
         return {"timeout": float(get_timeout(name)), "timeout_from": "get_timeout()", "fresh": True}
 
     def run(self, result: Any = None) -> Any:
-        from everyrank.rank import current_rank
+        from everyrank.rank.rank import current_rank
 
         try:
             rank = current_rank()
@@ -111,7 +111,7 @@ class MultiProcessTestCase(_OnRanks):
 
     def _everyrank_body(self, set_up: SetUpResult) -> None:
         __tracebackhide__ = True
-        from everyrank.rank import current_rank
+        from everyrank.rank.rank import current_rank
 
         cls = type(self)
         with skips_by_code():
@@ -235,7 +235,7 @@ class MultiProcContinuousTest(_OnRanks):
 
     def _everyrank_body(self, set_up: SetUpResult) -> None:
         __tracebackhide__ = True
-        from everyrank.rank import current_rank
+        from everyrank.rank.rank import current_rank
 
         cls, rank = type(self), current_rank()
         with skips_by_code():

@@ -12,10 +12,10 @@ from typing import Any
 
 import msgspec
 from everyrank.reports.errors import CaseTwice, TwoSubjects
-from everyrank.reports.history import History
+from everyrank.reports.history.history import History
 from everyrank.reports.page.data import details, page_data
 from everyrank.reports.page.nights import nights_data
-from everyrank.reports.reading import Run
+from everyrank.reports.runfile.read import Run
 
 #: The scripts, in the order in which they are joined: code that runs at once follows the code that it uses.
 SCRIPTS = (

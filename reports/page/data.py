@@ -17,14 +17,14 @@ from pathlib import PurePath
 from typing import Any
 
 import msgspec
-from everyrank.reports.conclusion import conclude_together
-from everyrank.reports.cutting import WITHIN, cut_middle
-from everyrank.reports.history import History
-from everyrank.reports.history_index import case_key
-from everyrank.reports.model import ENDINGS, RED, CaseLine, OutputPart
+from everyrank.reports.history.history import History
+from everyrank.reports.history.index import case_key
 from everyrank.reports.page.nights import NIGHTS
-from everyrank.reports.reading import Run
-from everyrank.reports.source import of_header
+from everyrank.reports.runfile.conclusion import conclude_together
+from everyrank.reports.runfile.model import ENDINGS, RED, CaseLine, OutputPart
+from everyrank.reports.runfile.read import Run
+from everyrank.reports.runfile.source import of_header
+from everyrank.reports.shorten import WITHIN, cut_middle
 
 #: Cases whose details are inflated together: few enough to be quick, many enough to be small.
 CHUNK = 128

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from everyrank.reports.errors import CannotWrite
-from everyrank.reports.model import RED
 from everyrank.reports.page.build import GENERATOR
-from everyrank.reports.reading import Run
-from everyrank.reports.words import count, plain
+from everyrank.reports.runfile.model import RED
+from everyrank.reports.runfile.read import Run
+from everyrank.reports.text import count, plain
 
 #: The first bytes of a page, which name the generator.
 _HEAD = 2000

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from everyrank import current_world
-from everyrank.rank import current_rank
-from everyrank.suites.case import Case
-from everyrank.suites.contract import Law, Point
+from everyrank.rank.rank import current_rank
+from everyrank.suites.engine.case import Case
+from everyrank.suites.engine.contract import Law, Point
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.grammar import Grammar, grammar
 from everyrank.suites.generate.options import GENERATE, Plan

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from everyrank.suites.contract import home
-from everyrank.suites.ledger import matches
-from everyrank.suites.subject import Subject
+from everyrank.suites.engine.contract import home
+from everyrank.suites.engine.ledger import matches
+from everyrank.suites.engine.subject import Subject
 
 if TYPE_CHECKING:
-    from everyrank.suites.case import Case
+    from everyrank.suites.engine.case import Case
 
 
 class Drawn(Protocol):

@@ -6,14 +6,14 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from everyrank.suites.contract import contract
+from everyrank.suites.engine.contract import contract
 from everyrank.suites.generate.data import code, names_in
 
 if TYPE_CHECKING:
+    from everyrank.suites.engine.subject import Subject
     from everyrank.suites.generate.grammar import Grammar
     from everyrank.suites.generate.options import Plan
     from everyrank.suites.generate.search import Found
-    from everyrank.suites.subject import Subject
 
 _TEST = """\
 import pytest

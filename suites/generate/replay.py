@@ -8,9 +8,9 @@ import warnings
 from typing import Any
 
 from everyrank import World, current_world
+from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import BrokenAdapter, Deviation
 from everyrank.suites.generate.grammar import Drawn, Grammar, Rejected, grammar
-from everyrank.suites.subject import Subject
 
 
 class RanksDiverged(BrokenAdapter):

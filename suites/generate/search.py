@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everyrank import World
+from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.data import decode, encode
 from everyrank.suites.generate.grammar import Drawn, Grammar
 from everyrank.suites.generate.options import Plan
 from everyrank.suites.generate.replay import meet, perform
-from everyrank.suites.subject import Subject
 
 #: How long a failing draw is made shorter, in seconds: each attempt takes long if it fails by waiting in vain.
 SHRINKING = 60.0

@@ -25,15 +25,15 @@ import torch
 import torch._dynamo  # the first optimizer imports it; here once, instead of in every rank
 import torch.distributed.rpc as rpc
 from everyrank import current_world
-from everyrank.rank import current_rank
-from everyrank.rpc import let_go
-from everyrank.suites.acts import subject_acts
-from everyrank.suites.compare import EXACT, Comparison
-from everyrank.suites.contract import Point
+from everyrank.rank.rank import current_rank
+from everyrank.rpc.agents import let_go
+from everyrank.suites.arena.subject_errors import subject_acts
+from everyrank.suites.compare.comparison import EXACT, Comparison
+from everyrank.suites.engine.contract import Point
+from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import BrokenAdapter, Deviation
 from everyrank.suites.parameter_server.door import door_of
 from everyrank.suites.parameter_server.reports import GRACE, PATIENCE, Report, relay, settle
-from everyrank.suites.subject import Subject
 
 #: What a subject may declare: its server returns the new model itself, when it is there.
 BLOCKS = "blocks"

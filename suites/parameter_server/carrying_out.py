@@ -9,15 +9,15 @@ from functools import partial
 from typing import Any
 
 import torch
-from everyrank.suites.acts import in_a_line
-from everyrank.suites.compare import check
+from everyrank.suites.arena.subject_errors import in_a_line
+from everyrank.suites.compare.comparison import check
+from everyrank.suites.engine.subject import Subject
 from everyrank.suites.parameter_server import grammar as g
 from everyrank.suites.parameter_server import wrong_gradients
 from everyrank.suites.parameter_server.drawn_server import DrawnServer, Part, Values, copied
-from everyrank.suites.parameter_server.laws_of_errors import ATTEMPTS, BOUND, spoil
+from everyrank.suites.parameter_server.laws.errors import ATTEMPTS, BOUND, spoil
 from everyrank.suites.parameter_server.reports import PATIENCE, Report, parameters, settle
 from everyrank.suites.parameter_server.stopping import Stop
-from everyrank.suites.subject import Subject
 
 
 class Player:

@@ -5,8 +5,8 @@ What a subject's ``build`` is called with, and what its server has: see ``arena`
 
 from __future__ import annotations
 
-from everyrank.suites.parameter_server import laws, laws_of_concurrency, laws_of_errors, laws_of_overlap
+from everyrank.suites.parameter_server.laws import concurrency, errors, overlap, training
 
-CONTRACT = laws.CONTRACT
+CONTRACT = training.CONTRACT
 
-assert laws_of_errors.CONTRACT is laws_of_concurrency.CONTRACT is laws_of_overlap.CONTRACT is CONTRACT
+assert errors.CONTRACT is concurrency.CONTRACT is overlap.CONTRACT is CONTRACT

@@ -11,20 +11,20 @@ from typing import Any
 import torch
 import torch.distributed.rpc as rpc
 from everyrank.fixtures.optimizers import row
-from everyrank.suites.acts import subject_acts
-from everyrank.suites.compare import EXACT, Comparison, check, same
-from everyrank.suites.contract import Point
+from everyrank.suites.arena.subject_errors import subject_acts
+from everyrank.suites.compare.comparison import EXACT, Comparison, check, same
+from everyrank.suites.engine.contract import Point
+from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.grammar import Rejected
 from everyrank.suites.parameter_server import grammar as g
 from everyrank.suites.parameter_server import wrong_gradients
 from everyrank.suites.parameter_server.arena import Arena, Gradient, Served, exact
 from everyrank.suites.parameter_server.drawn_model import make
-from everyrank.suites.parameter_server.laws_of_errors import SHORT
+from everyrank.suites.parameter_server.laws.errors import SHORT
 from everyrank.suites.parameter_server.locks import Locks
 from everyrank.suites.parameter_server.reports import GRACE, PATIENCE, Report, parameters, plain, settle
 from everyrank.suites.parameter_server.stopping import Updates
-from everyrank.suites.subject import Subject
 
 #: How long to wait for a report that may wait for a lock which the kit does not see. What is due is the same
 #: whether that report comes in its time or later.

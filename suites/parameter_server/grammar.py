@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from everyrank.fixtures.optimizers import every
+from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.grammar import Grammar
 from everyrank.suites.parameter_server import wrong_gradients
 from everyrank.suites.parameter_server.points import AGENT, EXCLUDED
-from everyrank.suites.subject import Subject
 
 
 @dataclass(frozen=True)

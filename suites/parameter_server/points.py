@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from everyrank.fixtures.models import MODELS
 from everyrank.fixtures.optimizers import Row, Variant, every, row
-from everyrank.suites.contract import Point
+from everyrank.suites.engine.contract import Point
 
 #: A server steps once for each round: there is nothing that a closure could compute again.
 EXCLUDED = ("closure", "cuda", "non-leaf")

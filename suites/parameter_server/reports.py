@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from everyrank.suites.acts import in_a_line
+from everyrank.suites.arena.subject_errors import in_a_line
 from everyrank.suites.errors import Deviation, kinds
 
 #: How long an answer may take that is due; only a failing case waits for it.

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 from everyrank.suites.parameter_server import door, locks, reports
-from everyrank.suites.parameter_server.laws_of_concurrency import NOT_THE_SERVERS, install_trace
+from everyrank.suites.parameter_server.laws.concurrency import NOT_THE_SERVERS, install_trace
 from everyrank.suites.parameter_server.reports import PATIENCE
 
 #: Files of the kit through which a call goes on its way to the server, and an answer on its way back.

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import torch.distributed.rpc as rpc
 from everyrank.fixtures.exemplars.parameter_server import BatchUpdateParameterServer
+from everyrank.suites.engine.subject import Subject
 from everyrank.suites.parameter_server import example
-from everyrank.suites.subject import Subject
 
 EXEMPLAR = Subject(
     "everyrank.BatchUpdateParameterServer", contract="parameter-server", build=BatchUpdateParameterServer

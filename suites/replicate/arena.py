@@ -17,13 +17,21 @@ import torch._dynamo  # the first optimizer imports it: import it once here, ins
 import torch.distributed as dist
 from everyrank import current_world
 from everyrank.fixtures.data import loss
-from everyrank.suites.acts import subject_acts
-from everyrank.suites.compare import CLOSE_FP64, EXACT, Comparison, Tolerance
-from everyrank.suites.contract import Point
+from everyrank.suites.arena.subject_errors import subject_acts
+from everyrank.suites.compare.comparison import CLOSE_FP64, EXACT, Comparison, Tolerance
+from everyrank.suites.compare.reference import (
+    SEED,
+    Gradients,
+    Plan,
+    Trajectory,
+    order_matched,
+    step_with,
+    sum_in_order,
+)
+from everyrank.suites.engine.contract import Point
+from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import BrokenAdapter, Deviation, NotApplicable
-from everyrank.suites.reference import SEED, Gradients, Plan, Trajectory, order_matched, step_with, sum_in_order
 from everyrank.suites.replicate.wrappers import Wrappers, names_of
-from everyrank.suites.subject import Subject
 from torch import nn
 from torch.distributed.distributed_c10d import _set_pg_timeout, _world
 

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from everyrank.suites.acts import subject_acts
-from everyrank.suites.compare import check, same
+from everyrank.suites.arena.subject_errors import subject_acts
+from everyrank.suites.compare.comparison import check, same
+from everyrank.suites.compare.reference import SEED, mean
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.grammar import Rejected
-from everyrank.suites.reference import SEED, mean
 from everyrank.suites.replicate import grammar as g
 from everyrank.suites.replicate.arena import dense, error_of, unsynced
 from everyrank.suites.replicate.drawn_alone import fail, train_unevenly

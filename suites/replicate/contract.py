@@ -19,8 +19,8 @@ numbers of batches, ``join()``. A subject that leaves each rank its own buffers 
 
 from __future__ import annotations
 
-from everyrank.suites.replicate import laws, laws_of_errors, laws_of_modules
+from everyrank.suites.replicate.laws import errors, modules, training
 
-CONTRACT = laws.CONTRACT
+CONTRACT = training.CONTRACT
 
-assert laws_of_errors.CONTRACT is laws_of_modules.CONTRACT is CONTRACT
+assert errors.CONTRACT is modules.CONTRACT is CONTRACT

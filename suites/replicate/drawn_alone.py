@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 from everyrank import current_world
-from everyrank.suites.acts import subject_acts
-from everyrank.suites.compare import check
-from everyrank.suites.reference import SEED, mean
+from everyrank.suites.arena.subject_errors import subject_acts
+from everyrank.suites.compare.comparison import check
+from everyrank.suites.compare.reference import SEED, mean
 from everyrank.suites.replicate import grammar as g
 from everyrank.suites.replicate.arena import Arena, collect, dense, error_of
 from everyrank.suites.replicate.drawn_model import Part, batch, loss, make
-from everyrank.suites.replicate.laws_of_errors import names_rank, sabotage, text_of
+from everyrank.suites.replicate.laws.errors import names_rank, sabotage, text_of
 from torch import nn
 
 _RATE = 0.1

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 from everyrank import current_world
-from everyrank.suites.acts import subject_acts
-from everyrank.suites.compare import check, same
-from everyrank.suites.contract import Point
+from everyrank.suites.arena.subject_errors import subject_acts
+from everyrank.suites.compare.comparison import check, same
+from everyrank.suites.engine.contract import Point
+from everyrank.suites.engine.subject import Subject
 from everyrank.suites.replicate import grammar as g
 from everyrank.suites.replicate.arena import Arena, dense
 from everyrank.suites.replicate.drawn_model import Part, buffer_values, make
-from everyrank.suites.subject import Subject
 from torch import nn
 
 #: How far a mean may be off, relative to the largest gradient in it: the order of a sum may differ.

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from everyrank.fixtures.optimizers import Row, Variant, every
-from everyrank.suites.compare import Tolerance
-from everyrank.suites.contract import Point
-from everyrank.suites.reference import Plan
+from everyrank.suites.compare.comparison import Tolerance
+from everyrank.suites.compare.reference import Plan
+from everyrank.suites.engine.contract import Point
 
 #: Variants left out: step() under autograd writes leaves in place, and CPU tensors have no kernel of that kind.
 _EXCLUDED = ("cuda", "non-leaf")

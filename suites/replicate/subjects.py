@@ -6,8 +6,8 @@ import inspect
 from typing import Any
 
 from everyrank.fixtures.exemplars.replicate import replicate
+from everyrank.suites.engine.subject import Lack, Subject
 from everyrank.suites.replicate.arena import LOCAL_BUFFERS
-from everyrank.suites.subject import Lack, Subject
 from torch import nn
 from torch.distributed._composable.replicate import replicate as torch_replicate
 from torch.nn.parallel import DistributedDataParallel

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from everyrank.suites import conformance
-from everyrank.suites.case import Case
+from everyrank.suites.engine.case import Case
 from everyrank.suites.replicate.subjects import DDP, EXEMPLAR, TORCH
 
 

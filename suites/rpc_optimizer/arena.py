@@ -15,11 +15,11 @@ import torch._dynamo  # the first optimizer imports it: import it once here, ins
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from everyrank import current_world
-from everyrank.suites.acts import noise, subject_acts
-from everyrank.suites.compare import EXACT, Comparison
-from everyrank.suites.contract import Point
+from everyrank.suites.arena.subject_errors import noise, subject_acts
+from everyrank.suites.compare.comparison import EXACT, Comparison
+from everyrank.suites.engine.contract import Point
+from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import BrokenAdapter, Deviation
-from everyrank.suites.subject import Subject
 
 Spec = tuple[int, tuple[int, ...]]  # owner, shape
 

@@ -15,19 +15,19 @@ import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from everyrank.fixtures.optimizers import Row, row
-from everyrank.suites.acts import noise, subject_acts
-from everyrank.suites.compare import EXACT, Comparison, check
-from everyrank.suites.contract import Point
+from everyrank.suites.arena.subject_errors import noise, subject_acts
+from everyrank.suites.compare.comparison import EXACT, Comparison, check
+from everyrank.suites.engine.contract import Point
+from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.grammar import Rejected
 from everyrank.suites.rpc_optimizer import grammar as g
 from everyrank.suites.rpc_optimizer import sabotaging as s
 from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, error_of, eventually
-from everyrank.suites.rpc_optimizer.laws import SGD
-from everyrank.suites.rpc_optimizer.laws_of_arguments import DoNothing
-from everyrank.suites.rpc_optimizer.laws_of_errors import each_under_its_name, non_leaf
+from everyrank.suites.rpc_optimizer.laws.arguments import DoNothing
+from everyrank.suites.rpc_optimizer.laws.errors import each_under_its_name, non_leaf
+from everyrank.suites.rpc_optimizer.laws.training import SGD
 from everyrank.suites.rpc_optimizer.planted import WORDS, arm, make_step, step_while_held
-from everyrank.suites.subject import Subject
 
 Gradients = dict[torch.Tensor, torch.Tensor]
 

@@ -10,16 +10,9 @@ work as with torch.optim, or raise.
 
 from __future__ import annotations
 
-from everyrank.suites.rpc_optimizer import (
-    dead_owner,
-    laws,
-    laws_at_once,
-    laws_of_arguments,
-    laws_of_errors,
-    laws_of_surface,
-)
+from everyrank.suites.rpc_optimizer.laws import arguments, concurrency, dead_owner, errors, surface, training
 
-CONTRACT = laws.CONTRACT
+CONTRACT = training.CONTRACT
 
-assert laws_of_surface.CONTRACT is CONTRACT
-assert all(part.CONTRACT is CONTRACT for part in (laws_of_arguments, laws_of_errors, laws_at_once, dead_owner))
+assert surface.CONTRACT is CONTRACT
+assert all(part.CONTRACT is CONTRACT for part in (arguments, errors, concurrency, dead_owner))

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
-from everyrank.suites.compare import check
+from everyrank.suites.compare.comparison import check
 from everyrank.suites.errors import Deviation
 from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, error_of, eventually, loss
 

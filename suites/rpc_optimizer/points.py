@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from everyrank.fixtures.optimizers import Row, Variant, rows
-from everyrank.suites.contract import Point
+from everyrank.suites.engine.contract import Point
 
 #: Needs that cannot be met: step(context_id) takes no closure. Groups cannot be either, in a flat list of RRefs.
 _EXCLUDED = {"closure", "sparse", "cuda", "non-leaf"}

@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
-from everyrank.suites.acts import in_a_line
-from everyrank.suites.compare import check
+from everyrank.suites.arena.subject_errors import in_a_line
+from everyrank.suites.compare.comparison import check
 from everyrank.suites.errors import Deviation
 from everyrank.suites.rpc_optimizer.arena import Arena, error_of, eventually, loss, sparse_loss
-from everyrank.suites.rpc_optimizer.laws_at_once import globals_now
+from everyrank.suites.rpc_optimizer.laws.concurrency import globals_now
 from everyrank.suites.rpc_optimizer.planted import Failing, arm, disarm, has_entered
 
 Gradients = dict[torch.Tensor, torch.Tensor]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from everyrank.fixtures import optimizers
 from everyrank.fixtures.exemplars.rpc_optimizer import RpcOptimizer
-from everyrank.suites.subject import Lack, Subject
+from everyrank.suites.engine.subject import Lack, Subject
 from torch.distributed.optim import DistributedOptimizer
 from torch.distributed.optim.utils import functional_optim_map
 

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 import torch._dynamo  # the first optimizer imports it: import it once here, instead of in every rank
 from everyrank import World, current_world
-from everyrank.suites.acts import noise
-from everyrank.suites.compare import EXACT, Comparison, Tolerance
-from everyrank.suites.contract import Point
+from everyrank.suites.arena.subject_errors import noise
+from everyrank.suites.compare.comparison import EXACT, Comparison, Tolerance
+from everyrank.suites.engine.contract import Point
+from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import BrokenAdapter, Deviation
 from everyrank.suites.sharded_optimizer.geometry import Block, Geometry, chunked
-from everyrank.suites.subject import Subject
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata, TensorProperties
 from torch.distributed._shard.sharding_spec import ChunkShardingSpec, ShardMetadata
 

@@ -11,16 +11,16 @@ import torch
 from everyrank import current_world
 from everyrank.fixtures import failing
 from everyrank.fixtures.optimizers import row
-from everyrank.suites.acts import subject_acts
-from everyrank.suites.compare import EXACT, Comparison, Tolerance, check
-from everyrank.suites.contract import Point
+from everyrank.suites.arena.subject_errors import subject_acts
+from everyrank.suites.compare.comparison import EXACT, Comparison, Tolerance, check
+from everyrank.suites.engine.contract import Point
+from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.grammar import Rejected
 from everyrank.suites.sharded_optimizer import grammar as g
 from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, Spec
 from everyrank.suites.sharded_optimizer.geometry import Block, Geometry, along
-from everyrank.suites.sharded_optimizer.laws import Signed, unchanged
-from everyrank.suites.subject import Subject
+from everyrank.suites.sharded_optimizer.laws.training import Signed, unchanged
 from torch import nn
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 

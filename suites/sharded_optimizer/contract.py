@@ -33,11 +33,11 @@ ranks. A subject that leaves the gradients of whole parameters to its caller dec
 
 from __future__ import annotations
 
-from everyrank.suites.sharded_optimizer import laws, laws_of_errors, laws_of_models, laws_of_surface, laws_of_tables
+from everyrank.suites.sharded_optimizer.laws import errors, models, surface, tables, training
 
-CONTRACT = laws.CONTRACT
+CONTRACT = training.CONTRACT
 
-assert laws_of_models.CONTRACT is CONTRACT
-assert laws_of_errors.CONTRACT is CONTRACT
-assert laws_of_tables.CONTRACT is CONTRACT
-assert laws_of_surface.CONTRACT is CONTRACT
+assert models.CONTRACT is CONTRACT
+assert errors.CONTRACT is CONTRACT
+assert tables.CONTRACT is CONTRACT
+assert surface.CONTRACT is CONTRACT

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.grammar import Grammar
-from everyrank.suites.subject import Subject
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from everyrank.fixtures.optimizers import Row, Variant, row, rows
-from everyrank.suites.contract import Point
+from everyrank.suites.engine.contract import Point
 from everyrank.suites.sharded_optimizer.arena import Spec
 from everyrank.suites.sharded_optimizer.geometry import GEOMETRIES, Geometry, chunked, on_rank_one, past_the_end
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from everyrank.fixtures.exemplars.sharded_optimizer import ShardedOptimizer
+from everyrank.suites.engine.subject import Lack, Subject
 from everyrank.suites.sharded_optimizer.arena import CALLER_SYNCS
-from everyrank.suites.subject import Lack, Subject
 from torch import nn
 from torch.distributed._shard import shard_parameter
 from torch.distributed._shard.sharded_optim import ShardedOptimizer as TorchShardedOptimizer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from everyrank.suites import conformance
-from everyrank.suites.case import Case
+from everyrank.suites.engine.case import Case
 from everyrank.suites.sharded_optimizer.subjects import EXEMPLAR, TORCH, TORCH_CUDA
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from everyrank import devices, skips
-from everyrank.skips import Needs
+from everyrank.declare import requirements
+from everyrank.resources.gpus import devices
+from everyrank.resources.gpus.needs import Needs
 
 from tests.inner import Project
 
-REASON = skips.missing_gpus(Needs(1, 1), devices.found())
+REASON = requirements.missing_gpus(Needs(1, 1), devices.found())
 
 pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
 
@@ -17,7 +18,7 @@ FORKED = """
 
     def is_forked():
         with open(f"/proc/{os.getpid()}/cmdline", "rb") as file:
-            return b"everyrank.launch.spawned" not in file.read()
+            return b"everyrank.rank.spawned" not in file.read()
 """
 
 

@@ -55,7 +55,7 @@ const counted = new Intl.NumberFormat("en-US");
 const count = (whole) => counted.format(whole);
 const plural = (whole, one, many) => `${count(whole)} ${whole === 1 ? one : many || one + "s"}`;
 
-/** Seconds, rounded first and then named: "25 ms", "9 min", "3 min 5 s"; as `duration` in words.py does it. */
+/** Seconds, rounded first and then named: "25 ms", "9 min", "3 min 5 s"; as `duration` in text.py does it. */
 function duration(seconds) {
   if (!(seconds > 0)) return "0 s";
   const [milliseconds, short] = [seconds * 1000, seconds].map((value) => Number(value.toPrecision(2)));

@@ -1,0 +1,62 @@
+"""The ``everyrank`` command: a table of names, each imported when it is called."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+
+import everyrank
+
+#: Name: (description, the function, as module:function).
+COMMANDS = {
+    "run": ("run a subject's conformance: everyrank run module:SUBJECT", "everyrank.suites.command:run"),
+    "kill-matrix": ("prove that the laws can fail: every rogue, by law", "everyrank.suites.command:kill_matrix"),
+    "page": ("show run files as one HTML file", "everyrank.reports.command:page"),
+    "diff": ("compare two run files: what regressed since last night", "everyrank.reports.command:diff"),
+    "accept": ("update the ledgers to the outcomes of a run", "everyrank.reports.command:accept"),
+    "history": ("show each law over the nights, from a folder of run files", "everyrank.reports.command:history"),
+    "badge": ("make a subject's badge from a run file", "everyrank.reports.command:badge"),
+    "schema": ("print the JSON Schema of a run file's lines", "everyrank.reports.schema:command"),
+    "adopt-report": (
+        "list the tests that --adopt would run, and why it would not run others",
+        "everyrank.adopt.report:main",
+    ),
+    "stacks": (
+        "show what every rank of a running test is doing: everyrank stacks PID",
+        "everyrank.rollcall.attach:main",
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Call the named command and return its exit code; 2 for a name that is not in the table."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given and given[0] in COMMANDS:
+        module, _, function = COMMANDS[given[0]][1].partition(":")
+        code: int = getattr(importlib.import_module(module), function)(given[1:])
+        return code
+    if given[:1] == ["--version"]:
+        print(f"everyrank {everyrank.__version__}")
+        return 0
+    asked = given[:1] in ([], ["-h"], ["--help"])
+    if not asked:
+        print(f"everyrank: there is no command {given[0]!r}{_guess(given[0])}", file=sys.stderr)
+    print(_usage(), file=sys.stdout if asked else sys.stderr)
+    return 0 if asked else 2
+
+
+def _guess(typed: str) -> str:
+    close = difflib.get_close_matches(typed.lower(), [*COMMANDS, "--version", "--help"], n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _usage() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {description}" for name, (description, _) in COMMANDS.items()]
+    return (
+        "usage: everyrank COMMAND ...\n\n"
+        + "\n".join(lines)
+        + "\n\neveryrank COMMAND --help explains a command; everyrank --version prints the version."
+    )

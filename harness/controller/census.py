@@ -1,0 +1,123 @@
+"""Decide when to ask ranks whether they can continue: once their whole world has stood still for about a second."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Sequence
+
+from everyrank.controller import stillness
+from everyrank.wire.messages import Order, WitnessStatement
+from everyrank.wire.witness_pipe import path
+
+#: The interval between two looks at the processes of a world, in seconds; and the number of equal looks in a row
+#: after which the ranks are asked.
+_EVERY = 0.3
+_LOOKS = 4
+#: Looks may take at most this share of the controller's time.
+_SHARE = 0.1
+#: The time in which a witness goes back to sleep after its answer, in seconds.
+_SOON = 0.01
+#: Witnesses must answer within this many seconds. They cannot if the main thread holds the GIL.
+_ANSWER = 1.0
+
+
+class Census:
+    """Watches whether the world of one test stands still, and asks its ranks."""
+
+    def __init__(self, run_folder: str, test: int) -> None:
+        self.next_at = time.monotonic() + _EVERY
+        self._folder = run_folder
+        self._test = test
+        self._looks: list[stillness.Look] = []
+        self._heard: dict[int, WitnessStatement] = {}
+        self._asked_at: float | None = None
+        self._answered: stillness.Look | None = (
+            None  # after answers that decide nothing, the world is not asked again until it moves
+        )
+
+    @classmethod
+    def for_orders(cls, orders: Sequence[Order]) -> Census | None:
+        """Make a census for a world with a group of gloo and two ranks or more; return None for others."""
+        if len(orders) < 2 or orders[0].backend != "gloo":
+            return None
+        return cls(os.path.dirname(orders[0].folder), orders[0].number)
+
+    def forget(self, now: float) -> None:
+        """Start again, since something has happened."""
+        self._looks, self._heard, self._asked_at = [], {}, None
+        self.next_at = now + _EVERY
+
+    def hear(self, rank: int, statement: WitnessStatement) -> None:
+        if self._asked_at is not None and statement.test == self._test:
+            self._heard[rank] = statement
+            self.next_at = time.monotonic() + _SOON
+
+    def turn(self, pids: Sequence[int | None], ended: Collection[int]) -> dict[int, WitnessStatement] | None:
+        """Return the statements of all ranks if their world stood still before it was asked, and since; or None.
+
+        ``ended``: ranks that wait for an order. Their main threads are woken by what their own witnesses send.
+        """
+        now = time.monotonic()
+        if now < self.next_at:
+            return None
+        look = stillness.look(pids, now)
+        took = time.monotonic() - now
+        self.next_at = now + max(_EVERY, took / _SHARE)
+        if self._asked_at is not None:
+            return self._listen(look, pids, ended)
+        if look is None:
+            self.forget(now)
+        else:
+            self._watch(look, pids)
+        return None
+
+    def _watch(self, look: stillness.Look, pids: Sequence[int | None]) -> None:
+        if self._looks and not look.still_since(self._looks[0]):
+            self._looks = []
+        self._looks.append(look)
+        asked_before = self._answered is not None and self._answered.switches == look.switches
+        if len(self._looks) >= _LOOKS and not asked_before:
+            self._asked_at = look.time
+            if not all(_ask(path(self._folder, pid)) for pid in pids):
+                self._answered = look
+                self.forget(look.time)
+
+    def _listen(
+        self, look: stillness.Look | None, pids: Sequence[int | None], ended: Collection[int]
+    ) -> dict[int, WitnessStatement] | None:
+        """Wait for all answers, and then for one more look: just after its answer, a witness is still awake."""
+        now = time.monotonic()
+        if look is not None and len(self._heard) == len(pids):
+            return self._conclude(look, pids, ended)
+        if now > (self._asked_at or 0.0) + _ANSWER:
+            self._answered = look
+            self.forget(now)
+        elif len(self._heard) == len(pids):
+            self.next_at = now + _SOON
+        return None
+
+    def _conclude(
+        self, look: stillness.Look, pids: Sequence[int | None], ended: Collection[int]
+    ) -> dict[int, WitnessStatement] | None:
+        heard, before = self._heard, self._looks[0]
+        self._answered = look
+        self.forget(look.time)
+        witnesses = frozenset((pid or 0, heard[rank].thread) for rank, pid in enumerate(pids))
+        idle = frozenset((pids[rank] or 0, pids[rank] or 0) for rank in ended)
+        still = look.still_since(before, excluding=witnesses | idle)
+        return heard if still and all(map(stillness.sleeps_for_ever, look.unknown - witnesses)) else None
+
+
+def _ask(fifo: str) -> bool:
+    """Wake a rank's witness. Return False if it has none."""
+    try:
+        fd = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return os.write(fd, b"?") == 1
+    except OSError:
+        return False
+    finally:
+        os.close(fd)

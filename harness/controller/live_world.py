@@ -1,0 +1,76 @@
+"""The processes of a world on the controller's side, and the output that they print while they live."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from everyrank.launch.protocol import Launcher, Seat
+from everyrank.resources.gpus.gpu_leases import GpuLease
+
+#: Prints a line that a rank wrote.
+PrintLine = Callable[[int, bytes], None]
+
+
+@dataclass
+class LiveWorld:
+    """A world whose processes were started, and may have ended."""
+
+    launcher: Launcher
+    seats: list[Seat]
+    key: tuple[object, ...]
+    number: int = 0  # among the worlds of this pytest process
+    served: list[str] = field(default_factory=list)
+    broken: bool = False
+    lease: GpuLease | None = None
+
+    def __post_init__(self) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self.launcher, selectors.EVENT_READ, None)
+        for rank, seat in enumerate(self.seats):
+            self.selector.register(seat.channel, selectors.EVENT_READ, rank)
+            for name, file in (("out", seat.output.out), ("err", seat.output.err)):
+                if not os.fstat(file.fileno()).st_mode & 0o100000:  # a pipe (-s): print its lines as they come
+                    self.selector.register(file, selectors.EVENT_READ, (rank, name))
+
+    def end(self) -> None:
+        """End the world and every process that is left of it."""
+        self.broken = True
+        self.launcher.kill(self.seats)
+        if self.lease is not None:
+            self.lease.close()  # the ranks hold it until they are gone
+        self.selector.close()
+        for seat in self.seats:
+            seat.close()
+
+    def stop_listening(self, rank: int) -> None:
+        """Stop waiting for messages of a rank, whose channel is closed."""
+        with contextlib.suppress(KeyError, ValueError):
+            self.selector.unregister(self.seats[rank].channel)
+
+    def pass_on(self, rank: int, name: str, print_line: PrintLine) -> None:
+        """Print what a rank has written since the last call (``-s``), as whole lines."""
+        seat = self.seats[rank]
+        file = seat.output.out if name == "out" else seat.output.err
+        data = file.read(1 << 16)
+        if not data:
+            if data is not None:
+                self.selector.unregister(file)
+            return
+        *lines, seat.lines[name] = bytearray(seat.lines[name] + data).split(b"\n")
+        for line in lines:
+            print_line(rank, bytes(line))
+
+    def show_the_rest(self, print_line: PrintLine) -> None:
+        """Print the rest of the ranks' output before the verdict, also a last line that has no newline."""
+        # One read is enough: what a rank wrote before its record fits into the pipe.
+        for rank, name in [key.data for key in self.selector.get_map().values() if isinstance(key.data, tuple)]:
+            self.pass_on(rank, name, print_line)
+        for rank, seat in enumerate(self.seats):
+            for name, line in seat.lines.items():
+                if line:
+                    print_line(rank, bytes(line))
+                    seat.lines[name] = bytearray()

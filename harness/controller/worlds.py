@@ -1,0 +1,284 @@
+"""The worlds of a run: start them by a launcher, keep them warm, fork them ahead, and end them."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+from everyrank.controller.live_world import LiveWorld
+from everyrank.controller.preload import Preloading
+from everyrank.declare.stash import FIXTURES
+from everyrank.launch import fork, spawn
+from everyrank.launch.local import LocalLauncher, pipes
+from everyrank.leaks.snapshot import snapshot
+from everyrank.model.ranks import ranks_text
+from everyrank.options import Options
+from everyrank.rank import coverage
+from everyrank.rank.seeds import accelerated
+from everyrank.rank.start import prepare_ranks
+from everyrank.resources import leases
+from everyrank.resources.gpus import devices
+from everyrank.resources.gpus.gpu_leases import GpuLease
+from everyrank.verdict.leak_lines import leak_lines
+from everyrank.verdict.rules import Fates, Verdict
+from everyrank.wire.channel import Closed
+
+#: Idle warm worlds are kept up to this many ranks together.
+_IDLE_RANKS = 48
+
+#: At most this many reasons why a world is not kept are reported.
+_REASONS = 5
+
+Key = tuple[object, ...]
+
+
+class Worlds:
+    """The worlds of one pytest process. Tests with equal keys may share one."""
+
+    def __init__(
+        self,
+        session: pytest.Session,
+        options: Options,
+        leave_behind: Callable[[], object],
+        dismiss: Callable[[LiveWorld], None],
+        terminal: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._session = session
+        self._config = session.config
+        self._options = options
+        self._leave_behind = leave_behind  # called in the zygote: drops what belongs to the controller alone
+        self._dismiss_in_order = dismiss
+        self._terminal = terminal
+        self._launcher: LocalLauncher | None = None
+        self._idle: OrderedDict[Key, LiveWorld] = OrderedDict()
+        self._spare: LiveWorld | None = None  # for the next test, forked while this one runs
+        self._started = 0
+        self._preloading = Preloading(options.preload)
+
+    def open(self) -> None:
+        """Start the launcher: right after collection, before any test has run."""
+        if self._options.launcher == "fork":
+            reason = fork.unavailable()
+            if not reason:
+                factory: Any = getattr(self._config, "_tmp_path_factory", None)
+                if factory is not None:
+                    factory.getbasetemp()  # all ranks share one folder
+                launcher, reason = fork.launch(self._do_early, self._new_folder())
+                if not reason:
+                    self._use(launcher)
+                    return
+                launcher.close()
+            warn(self._config, f"--launcher=fork is not possible: {reason}. Worlds are spawned instead, more slowly.")
+        self._use(self._spawn())
+
+    def _use(self, launcher: LocalLauncher) -> None:
+        self._launcher = launcher
+        launcher.before_tidying = lambda: self.collect_coverage(None)
+        if self._config.getoption("capture", "fd") != "fd":
+            launcher.make_output = pipes
+
+    def _spawn(self) -> LocalLauncher:
+        with self._terminal():  # clean interpreters inherit the real streams, for a debugger
+            return spawn.launch(self._new_folder())
+
+    def _new_folder(self) -> str:
+        try:
+            return tempfile.mkdtemp(prefix="everyrank-")
+        except OSError as error:
+            raise pytest.UsageError(
+                f"everyrank: cannot make a folder for this run in the temp folder {tempfile.gettempdir()}: "
+                f"{error.strerror}. Make room there, or set TMPDIR to a folder that can be written."
+            ) from None
+
+    def _do_early(self) -> fork.Zygote:
+        """Prepare the zygote: do once what every rank would otherwise do, each with memory pages of its own."""
+        self._leave_behind()
+        wanted = {name for item in self._session.items for name in item.stash.get(FIXTURES, [])}
+        if wanted & {"process_group", "rpc_agent", "warm_rpc_agent"}:
+            import torch.distributed
+        if wanted & {"rpc_agent", "warm_rpc_agent"}:
+            import everyrank.rpc.agents  # noqa: F401
+            import torch.distributed.rpc
+            import torch.distributed.rpc.rref_proxy  # noqa: F401
+        become_rank = prepare_ranks(self._session)
+        _warm_up()
+        return fork.Zygote(become_rank, _warm_up)
+
+    def close(self) -> None:
+        """End every world, in order if possible, and leave nothing behind."""
+        try:
+            for world in list(self._idle.values()):
+                self.dismiss(world)
+        finally:
+            self._idle.clear()
+            if self._spare is not None:
+                self._spare.end()
+            if self._launcher is not None:
+                self._launcher.close()
+
+    @property
+    def up(self) -> int:
+        """Return the number of worlds that are kept or forked ahead, without the one that runs a test."""
+        return len(self._idle) + (self._spare is not None)
+
+    @property
+    def launcher(self) -> LocalLauncher:
+        assert self._launcher is not None
+        if self._launcher.lost:
+            # Tests have run, so no new zygote can be forked; clean interpreters can always be started.
+            warn(
+                self._config, f"the {self._launcher.name} launcher {self._launcher.lost}: further worlds are spawned"
+            )
+            for world in self._idle.values():
+                world.end()
+            self._idle.clear()
+            self._use(self._spawn())
+        return self._launcher
+
+    def warm(self, key: Key) -> LiveWorld | None:
+        """Take an idle world with this key, if all its ranks still live."""
+        launcher = self.launcher
+        world = self._idle.pop(key, None)
+        if world is None:
+            return None
+        launcher.catch_up()
+        overdue = world.lease is not None and world.lease.is_overdue()
+        if overdue or any(seat.gone for seat in world.seats):
+            self.dismiss(world)
+            return None
+        return world
+
+    def collect_coverage(self, world: LiveWorld | None) -> None:
+        """Collect the coverage that the ranks of an ended world saved; without a world, all that is left."""
+        if self._launcher is not None:
+            pids = None if world is None else [seat.pid for seat in world.seats]
+            coverage.collect(self._launcher.folder, lambda text: warn(self._config, text), pids)
+
+    def take_spare(self, key: Key) -> LiveWorld | None:
+        """Take the world that was forked ahead, if it has this key and all its ranks still live."""
+        launcher = self.launcher
+        world, self._spare = self._spare, None
+        if world is None:
+            return None
+        launcher.catch_up()
+        if world.launcher is launcher and world.key == key and not any(seat.gone for seat in world.seats):
+            return world
+        world.end()
+        return None
+
+    def keep(self, world: LiveWorld) -> None:
+        self._idle[world.key] = world
+        while sum(len(idle.seats) for idle in self._idle.values()) > _IDLE_RANKS and len(self._idle) > 1:
+            _, oldest = self._idle.popitem(last=False)
+            self.dismiss(oldest)
+
+    def start(self, item: pytest.Item, size: int, key: Key, lease: GpuLease | None = None) -> LiveWorld:
+        launcher = self.launcher
+        self._preload(launcher)
+        launcher.settle()
+        fds = lease.fds if lease is not None else []
+        seats = launcher.start(size, fds)
+        if launcher.lost:  # it died before this test: try again with a new launcher
+            launcher = self.launcher
+            seats = launcher.start(size, fds)
+        self._started += 1
+        world = LiveWorld(launcher, seats, key, self._started, lease=lease)
+        if launcher.name == "spawn":
+            measuring = coverage.settings(launcher.folder)
+            for rank, seat in enumerate(world.seats):
+                with contextlib.suppress(Closed):
+                    name = f"world-{self._started}-rank-{rank}"
+                    # Set this before the import: a file may initialise CUDA when it is collected.
+                    visible = {devices.variable(): lease.visible_to(rank)} if lease is not None else {}
+                    seat.channel.send(spawn.collect(self._config, str(item.path), name, visible, measuring))
+        return world
+
+    def start_spare(self, item: pytest.Item, size: int, key: Key) -> None:
+        """Fork the ranks of the next test while this one runs."""
+        # A test does not wait for imports that the next one may need.
+        ready = not self._preloading.is_due and not self.launcher.preloading
+        if ready and self._spare is None and self.launcher.name == "fork" and size <= leases.capacity():
+            self._spare = self.start(item, size, key)
+
+    def note_imports(self, fates: Fates, more_worlds: Callable[[], bool]) -> None:
+        """Note what the ranks of a test imported, so that the zygote imports it for further ranks.
+
+        If the run will need more worlds, the zygote imports now, while tests go on; otherwise before the next world.
+        """
+        self._preloading.note(fates)
+        launcher = self._launcher
+        if launcher is None or launcher.lost or launcher.name != "fork" or not self._preloading.is_due:
+            return
+        if self._spare is not None:
+            self._spare.end()  # its ranks would import all that again
+            self._spare = None
+        if not launcher.preloading and more_worlds():
+            self._preload(launcher)
+
+    def _preload(self, launcher: LocalLauncher) -> None:
+        if launcher.name == "fork" and (order := self._preloading.take()) is not None:
+            launcher.settle()
+            launcher.preload(order)
+
+    def dismiss_with_gpus(self) -> None:
+        """End the idle worlds that have GPUs, so that no test waits for these."""
+        for key in [key for key, world in self._idle.items() if world.lease is not None]:
+            self.dismiss(self._idle.pop(key))
+
+    def dismiss(self, world: LiveWorld) -> None:
+        """End an idle world, in order if all its ranks still live."""
+        if self._launcher is not None and not self._launcher.lost:
+            self._launcher.catch_up()
+        if any(seat.gone for seat in world.seats):
+            world.end()  # it lost a rank between two tests; no test is affected
+        else:
+            self._dismiss_in_order(world)
+
+
+def _warm_up() -> None:
+    """Let libraries do in the zygote what they do on their first call, so that no fork has to."""
+    if "torch" in sys.modules:
+        accelerated()
+    if sys.modules.get("numpy") is not None:
+        import numpy.random  # noqa: F401
+    snapshot()
+
+
+def why_not_kept(verdict: Verdict, fates: Fates) -> str:
+    """Return why the world may not serve another test; "" if every rank did well and is as it was before."""
+    if verdict.outcome not in ("passed", "skipped"):
+        return "the test ended in an error" if verdict.outcome == "error" else f"the test {verdict.outcome}"
+    records = {fate.rank: fate.record for fate in fates.ranks if fate.record is not None}
+    if len(records) < len(fates.ranks):
+        return "a rank filed no record"
+    reasons: dict[str, list[int]] = {}
+    for rank, record in records.items():
+        for reason in record.unclean:
+            reasons.setdefault(reason, []).append(rank)
+    if reasons:
+        return _join_some([f"{ranks_text(ranks)} {reason}" for reason, ranks in reasons.items()])
+    if leaks := leak_lines(fates):
+        return _join_some(leaks)
+    counts = {record.collectives for record in records.values()}
+    return "the ranks did not all issue the same number of collectives" if len(counts) > 1 else ""
+
+
+def _join_some(reasons: list[str]) -> str:
+    more = f"; and {len(reasons) - _REASONS} more" if len(reasons) > _REASONS else ""
+    return "; ".join(reasons[:_REASONS]) + more
+
+
+def warn(config: pytest.Config, text: str) -> None:
+    """Add a warning to pytest's summary. Do not use warnings.warn(): under ``-W error`` that would end the run."""
+    category = pytest.PytestWarning
+    message = warnings.WarningMessage(category(f"everyrank: {text}"), category, "everyrank", 0)
+    config.hook.pytest_warning_recorded.call_historic(
+        kwargs={"warning_message": message, "nodeid": "", "when": "config", "location": None}
+    )

@@ -1,0 +1,112 @@
+"""The GPUs and the backend that a test asks for, and why the machine cannot give them."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from everyrank.declare import requirements
+from everyrank.declare.declaration import Declaration
+from everyrank.resources.gpus import devices
+from everyrank.resources.gpus.devices import Gpu
+from everyrank.resources.gpus.gpu_leases import GpuLease, GpuLeases
+from everyrank.resources.gpus.needs import Needs
+from everyrank.resources.leases import folder
+
+#: The property of a report with the reason why its test was skipped.
+SKIPPED_FOR = "skipped for"
+
+
+class Claims:
+    """The GPUs of this run, and the claims of its tests on them."""
+
+    def __init__(self, leases: GpuLeases) -> None:
+        self._leases = leases
+
+    @functools.cached_property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Return the GPUs that this process could use at the first call; a test may change the environment later."""
+        return devices.found()
+
+    def missing(self, declared: Declaration, size: int, group: bool) -> tuple[str, bool]:
+        """Return why a test cannot run here, or "", and whether the reason is a lack of GPUs."""
+        requirements.check(declared, size)
+        needs = requirements.needs(declared, size)
+        reason = requirements.missing_gpus(needs, self.gpus) if needs.least else ""
+        if not reason and (group or needs.one_per_rank):
+            reason = requirements.missing_backend(self.backend(declared, size))
+        return reason, bool(reason and needs.least)
+
+    def backend(self, declared: Declaration, size: int) -> str:
+        """Return the backend of a test. NCCL needs a GPU for each rank; gloo takes CUDA tensors, too."""
+        if declared.backend is not None:
+            return declared.backend
+        needs = requirements.needs(declared, size)
+        return "nccl" if needs.least and needs.share == 1 and self._count(needs) >= size else "gloo"
+
+    def _count(self, needs: Needs) -> int:
+        return min(needs.most, len(needs.suitable(self.gpus)))
+
+    def take(self, declared: Declaration, size: int) -> GpuLease | None:
+        needs = requirements.needs(declared, size)
+        return self._leases.take(needs, self.gpus) if needs.most else None
+
+    def close(self) -> None:
+        self._leases.close()
+
+
+def device(declared: Declaration, lease: GpuLease | None, rank: int) -> str:
+    """Return the device of a rank's tensors. A class in torch's style chooses its device itself."""
+    if lease is None or declared.gpus_if_any:
+        return "cpu"
+    return lease.device(rank)
+
+
+def visible(lease: GpuLease | None, rank: int, forked: bool) -> str | None:
+    """Return which GPUs a rank may see: those of its world, and none without a lease.
+
+    A clean interpreter without a lease is left as it is: the import of the test's file may have used GPUs already.
+    """
+    if lease is not None:
+        return lease.visible_to(rank)
+    return "" if forked else None
+
+
+def start(notify: Any) -> Claims:
+    """Make the claims of a run; ``notify`` prints a line for the user."""
+    return Claims(GpuLeases(folder(), notify))
+
+
+# --- the lines at the end of the run ---------------------------------------------------------------
+
+
+def summary(reports: Iterable[Any]) -> str:
+    """Return a line such as ``everyrank skipped 9 tests: 8 (needs 4 GPUs, found 0), 1 (...)``; "" without skips."""
+    reasons = Counter(
+        str(value)
+        for report in reports
+        for name, value in getattr(report, "user_properties", ())
+        if name == SKIPPED_FOR
+    )
+    if not reasons:
+        return ""
+    total = sum(reasons.values())
+    listed = ", ".join(f"{count} ({reason})" for reason, count in reasons.most_common())
+    return f"everyrank skipped {total} test{'s' if total > 1 else ''}: {listed}"
+
+
+def shortage(required: int) -> str:
+    """Return why this machine does not meet ``--require-gpus``, or ""."""
+    found = requirements.found_gpus() if required else 0
+    return f"everyrank: --require-gpus={required}, found {found}: this run is not green" if found < required else ""
+
+
+def write_summary(terminal: pytest.TerminalReporter, required: int) -> None:
+    """Print the lines at the end of the run."""
+    if line := summary(terminal.stats.get("skipped", [])):
+        terminal.write_line(line)
+    if line := shortage(required):
+        terminal.write_line(line, red=True)

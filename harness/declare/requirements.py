@@ -1,0 +1,97 @@
+"""What a test needs of the machine, and the reason to skip it if the machine lacks that."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from everyrank.declare.declaration import Declaration
+from everyrank.errors import MisuseError
+from everyrank.resources.gpus import devices
+from everyrank.resources.gpus.devices import Gpu
+from everyrank.resources.gpus.needs import Needs
+
+
+def found_gpus() -> int:
+    """Return the number of GPUs that this process may use, without initialising CUDA."""
+    return len(devices.found())
+
+
+def needs(declared: Declaration, size: int) -> Needs:
+    """Return the needs of a world of this size, as its mark states or implies them."""
+    nccl = declared.backend is not None and "nccl" in declared.backend.lower()
+    count, share = declared.gpus, 1.0
+    if isinstance(count, float):
+        count, share = 1, count
+    least = most = count or 0
+    if count is None and declared.p2p:
+        least = most = max(2, size)
+    elif count is None and nccl:
+        least = most = size
+    elif count is None and (declared.device == "cuda" or declared.gpu_memory or declared.capability):
+        least, most = 1, size
+    elif count is None and declared.gpus_if_any:
+        most = size
+    return Needs(least, most, share, declared.gpu_memory, declared.capability, declared.p2p, nccl)
+
+
+def check(declared: Declaration, size: int) -> None:
+    """Raise MisuseError for needs that no machine can meet."""
+    wanted = needs(declared, size)
+    if wanted.one_per_rank and (wanted.most < size or wanted.share < 1):
+        raise MisuseError(
+            f"backend={declared.backend!r} needs a GPU for each of the {size} ranks, and gpus={declared.gpus!r} has "
+            f"fewer: write gpus={size}, or backend='gloo', which takes CUDA tensors too"
+        )
+
+
+def missing_gpus(wanted: Needs, gpus: Sequence[Gpu]) -> str:
+    """Return why these GPUs do not meet the needs, such as ``needs 4 GPUs, found 0``; "" if they do."""
+    count = f"needs {wanted.least} GPU{'s' if wanted.least > 1 else ''}"
+    if len(gpus) < wanted.least:
+        return f"{count}, found {len(gpus)}{'' if gpus else _describe_hidden_gpus()}"
+    suitable = len(wanted.suitable(gpus))
+    if suitable < wanted.least:
+        return f"{count} {_describe_kind(wanted)}, found {suitable} among {len(gpus)}"
+    if next(wanted.choices(gpus), None) is None:
+        kind = f" {_describe_kind(wanted)}" if wanted.memory or wanted.capability else ""
+        return f"{count}{kind} that reach each other (P2P), found no such set among {suitable}"
+    return ""
+
+
+def _describe_kind(wanted: Needs) -> str:
+    kinds = []
+    if wanted.capability is not None:
+        kinds.append(f"of compute capability {'.'.join(map(str, wanted.capability))} or more")
+    if wanted.memory:
+        kinds.append(f"with {wanted.memory / 1e9:g} GB")
+    return " ".join(kinds)
+
+
+def _describe_hidden_gpus() -> str:
+    """Explain why no GPU of the machine can be used; "" if it has none."""
+    count = devices.on_this_machine()
+    if not count:
+        return ""
+    if devices.variable() in os.environ:
+        return f" ({devices.variable()}={os.environ[devices.variable()]!r} hides {count})"
+    return f" (this torch is built without CUDA; the machine has {count})"
+
+
+def missing_backend(backend: str) -> str:
+    """Return why a backend cannot be used, or "". A backend that torch does not know is a misuse, not a skip."""
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return "torch was built without distributed"
+    for part in backend.split(","):
+        name = part.rpartition(":")[2].lower()  # "gloo", or "cpu:gloo,cuda:nccl"
+        if name not in dist.Backend.backend_list:
+            known = ", ".join(name for name in dist.Backend.backend_list if name != dist.Backend.UNDEFINED)
+            raise MisuseError(
+                f"the backend {name!r} is not known to this torch, which knows {known}: "
+                "register a backend of your own when the test file is imported"
+            )
+        if not dist.is_backend_available(name):
+            return f"needs the backend {name}, which this torch does not have"
+    return ""

@@ -1,0 +1,1 @@
+"""Plain data and texts that every other room may import."""

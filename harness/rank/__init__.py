@@ -1,0 +1,1 @@
+"""Runs in each rank: serves orders, runs the test under pytest, files the record."""

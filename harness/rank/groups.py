@@ -1,0 +1,115 @@
+"""The default process group of a rank, kept from test to test while the world stays warm."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import types
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from everyrank.leaks.snapshot import Watch
+
+if TYPE_CHECKING:
+    from everyrank.rank.world import World
+
+
+class Groups:
+    """One rank's default group. The first test that asks for it opens it; it may stay open for later tests."""
+
+    def __init__(self) -> None:
+        self._kept: Any = None
+
+    @contextlib.contextmanager
+    def default(self, world: World, watch: Watch, leaving: bool, keep: bool) -> Iterator[Any]:
+        """Provide the default group for one test, over its own FileStore."""
+        import torch.distributed as dist
+
+        if self._kept is None:
+            with watch.allowing():
+                self._open(world, outlives=keep)
+                self._kept = dist.group.WORLD
+        try:
+            yield dist.group.WORLD
+        finally:
+            # A process that is about to end need not destroy its group.
+            if not keep and not leaving:
+                self._kept = None
+                if dist.is_initialized():
+                    dist.destroy_process_group()
+
+    def _open(self, world: World, outlives: bool) -> None:
+        import torch
+        import torch.distributed as dist
+
+        if world.device.startswith("cuda"):
+            torch.cuda.set_device(world.device)
+        # The group has its own file, since FileStore deletes its file with its last user (pytorch#67566). If the
+        # group outlives the test, the file lies beside the test's folder: a later new_group() uses this store.
+        path = f"{world.folder}.process_group" if outlives else os.path.join(world.folder, "process_group")
+        store: Any = dist.FileStore(path, world.size)  # type: ignore[attr-defined]
+        dist.init_process_group(
+            world.backend,
+            store=store,
+            rank=world.rank,
+            world_size=world.size,
+            timeout=timedelta(minutes=30),
+        )
+
+    def is_open(self) -> bool:
+        """Return whether the fixture `process_group` holds a group now."""
+        return self._kept is not None
+
+    def keep(self, group: Any) -> None:
+        """Keep a group that a test opened for the next tests of this world."""
+        self._kept = group
+
+    def collectives(self) -> int | None:
+        """Return how many collectives this rank has issued in the kept group; None without such a group."""
+        c10d = sys.modules.get("torch.distributed.distributed_c10d")
+        if self._kept is None or c10d is None or not c10d.is_initialized():
+            return None
+        try:
+            count: int = self._kept._get_sequence_number_for_group()
+        except (AttributeError, RuntimeError):
+            return None  # this torch or this backend does not count: such a group is not reused
+        return count
+
+    def lost(self) -> bool:
+        """Return whether a test destroyed or replaced the kept group."""
+        if self._kept is None:
+            return False
+        import torch.distributed as dist
+
+        return not dist.is_initialized() or dist.group.WORLD is not self._kept
+
+    def barrier(self) -> str:
+        """Pass a barrier of the kept group; return what went wrong, or an empty text."""
+        if self._kept is None:
+            return ""
+        import torch.distributed as dist
+
+        try:
+            dist.barrier()
+        except Exception as error:
+            return f"the closing barrier failed: {error}"
+        return ""
+
+
+def unbind_defaults() -> None:
+    """Release the group that was open when `torch.distributed.nn.functional` was first imported.
+
+    The module uses ``group.WORLD`` as a default argument: after the group is destroyed, its sockets would stay open
+    and later calls would use it. DDP imports the module. The default None means the group that is open at the call.
+    """
+    module = sys.modules.get("torch.distributed.nn.functional")
+    if module is None:
+        return
+    import torch.distributed as dist
+
+    for function in vars(module).values():
+        if isinstance(function, types.FunctionType) and function.__defaults__:
+            defaults = (None if isinstance(value, dist.ProcessGroup) else value for value in function.__defaults__)
+            function.__defaults__ = tuple(defaults)

@@ -1,0 +1,127 @@
+"""Sets what torchrun sets for its processes, so that code which opens its group itself runs in ranks.
+
+torchrun's agent hosts the store of ``env://``. Here rank 0 hosts it, as without torchrun: then code under test may
+choose another address or port, which an agent's store would not answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from everyrank.leaks.snapshot import Watch
+    from everyrank.wire.messages import Order
+
+_ADDRESS = "127.0.0.1"
+
+#: torch's handler of a scheme: yields a store, a rank and a world size.
+Handler = Callable[..., Iterator[tuple[Any, int, int]]]
+
+
+def environment(rank: int, size: int, port: int) -> dict[str, str]:
+    """Return the variables that torchrun sets for each process on one host."""
+    variables = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "GROUP_RANK": 0,
+        "ROLE_RANK": rank,
+        "WORLD_SIZE": size,
+        "LOCAL_WORLD_SIZE": size,
+        "GROUP_WORLD_SIZE": 1,
+        "ROLE_WORLD_SIZE": size,
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": _ADDRESS,
+        "MASTER_PORT": port,
+        "TORCHELASTIC_RUN_ID": "everyrank",
+        "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
+        "TORCHELASTIC_USE_AGENT_STORE": False,
+    }
+    return {name: str(value) for name, value in variables.items()}
+
+
+VARIABLES = tuple(environment(0, 1, 0))
+
+
+@contextlib.contextmanager
+def reserved_port() -> Iterator[int]:
+    """Reserve a port that rank 0 can listen on and that the system gives to no other process.
+
+    The port is bound here without a listener. So the kernel does not choose it for a process that asks for any free
+    port, but torch's store, which names the port and allows the reuse of addresses, can listen on it. This takes
+    microseconds.
+    """
+    kind = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET  # as torch's store binds it
+    with socket.socket(kind) as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if kind == socket.AF_INET6:
+            holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        holder.bind(("", 0))
+        port: int = holder.getsockname()[1]
+        if sys.platform != "linux":
+            holder.close()  # other systems refuse a bound port even if both sides allow its reuse
+        yield port
+
+
+class Rendezvous:
+    """Lets the ranks of a test open a group by ``env://``, destroy it and open it again as often as they like.
+
+    torch alone, with torchrun or without, often fails the second time: an early rank finds the addresses that the
+    others left in the store the first time, or a store that is about to close. So each opening has its own keys, and
+    the store lives as long as the test.
+    """
+
+    def __init__(self) -> None:
+        self._torchs_handlers: dict[str, Handler] = {}
+        self._order: Order
+        self._watch: Watch
+        self._openings = 0
+        self._stores: list[Any] = []
+
+    def begin(self, order: Order, watch: Watch) -> None:
+        """Prepare a new test."""
+        self.end()
+        self._order, self._watch = order, watch
+        handlers = getattr(sys.modules.get("torch.distributed.rendezvous"), "_rendezvous_handlers", {})
+        if not self._torchs_handlers and handlers.keys() >= {"env", "tcp"}:
+            self._torchs_handlers = dict(handlers)
+            handlers.update(env=self._env, tcp=self._tcp)
+
+    def end(self) -> None:
+        """Close the store, unless the test left a group that uses it."""
+        self._openings = 0
+        self._stores.clear()
+
+    def _env(self, url: str, **keywords: Any) -> Iterator[tuple[Any, int, int]]:
+        self._openings += 1
+        prefix, is_own = f"everyrank/{self._openings}", self._is_own_address()
+        for store, rank, size in self._watched("env", url, **keywords):
+            if is_own and (rank, size) == (self._order.rank, self._order.size):
+                self._stores.append(store)
+                dist: Any = sys.modules["torch.distributed"]
+                store = dist.PrefixStore(prefix, store)
+            yield store, rank, size
+
+    def _tcp(self, url: str, **keywords: Any) -> Iterator[tuple[Any, int, int]]:
+        return self._watched("tcp", url, **keywords)
+
+    def _watched(self, scheme: str, url: str, **keywords: Any) -> Iterator[tuple[Any, int, int]]:
+        found = self._torchs_handlers[scheme](url, **keywords)
+        while True:
+            # libuv, which serves the store, keeps a pipe as long as the process lives. That is no leak.
+            with self._watch.allowing():
+                try:
+                    opened = next(found)
+                except StopIteration:
+                    return
+            yield opened
+
+    def _is_own_address(self) -> bool:
+        """Return whether the environment has the address that the order gave: a test may set another."""
+        given = environment(self._order.rank, self._order.size, self._order.port)
+        return all(os.environ.get(name) == given[name] for name in ("MASTER_ADDR", "MASTER_PORT"))

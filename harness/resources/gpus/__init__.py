@@ -1,0 +1,1 @@
+"""The GPUs of the host: found without CUDA, and leased to worlds."""

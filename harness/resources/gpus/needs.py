@@ -1,0 +1,35 @@
+"""The GPUs that a world must have."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from everyrank.resources.gpus.devices import Gpu
+
+
+@dataclass(frozen=True)
+class Needs:
+    """The GPUs that a world must have, and how many it would take."""
+
+    least: int = 0
+    most: int = 0
+    share: float = 1.0  # the share of each GPU
+    memory: int = 0
+    capability: tuple[int, int] | None = None
+    p2p: bool = False
+    one_per_rank: bool = False  # for a communicator that refuses to use one GPU for two ranks
+
+    def suitable(self, gpus: Sequence[Gpu]) -> list[Gpu]:
+        return [gpu for gpu in gpus if gpu.memory >= self.memory and gpu.capability >= (self.capability or (0, 0))]
+
+    def choices(self, gpus: Sequence[Gpu]) -> Iterator[tuple[Gpu, ...]]:
+        """Yield the sets of these GPUs that meet the needs."""
+        suitable = self.suitable(gpus)
+        count = min(self.most, len(suitable))
+        if count < self.least or not count:
+            return
+        for chosen in itertools.combinations(suitable, count):
+            if not self.p2p or all(peer.uuid in gpu.peers for gpu, peer in itertools.permutations(chosen, 2)):
+                yield chosen

@@ -1,0 +1,420 @@
+"""RPC agents for tests, with their own rendezvous, cheap transports, and a shutdown in every case."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+from everyrank.errors import MisuseError
+from everyrank.rank.world import World, current_world
+from everyrank.wire.messages import Leak
+
+if TYPE_CHECKING:
+    from everyrank.rank.rank import Rank
+    from torch._C._distributed_rpc import RpcBackendOptions
+
+#: The transports on one host. TensorPipe's default transports map shared memory, at 15,000 page faults a rank.
+LOCAL_TRANSPORTS = ("uv",)
+
+#: Seconds to wait for messages that drop references. A dropped message is sent again.
+SETTLE = 3.0
+
+#: Seconds that an agent gets to end after a failure in a test's call; it ends in milliseconds or never. Other ranks
+#: fail because of this end, and the first failure must be reported within the harness's GRACE after theirs.
+PROMPT = 0.2
+#: The same in a test's teardown. Two ranks may need this time in turn, within the harness's BUSY_GRACE.
+PARTING = 2.0
+
+Test = TypeVar("Test", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Faults:
+    """The messages that torch's faulty agent drops or delays, by torch's names of the message types."""
+
+    drop: tuple[str, ...] = ()
+    delay: dict[str, float] = field(default_factory=dict)
+    times: int = 1
+    """How often each message is dropped before it goes through."""
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """How an agent is started: the arguments of ``@pytest.mark.rpc(...)``."""
+
+    name: str = "worker{rank}"
+    transports: tuple[str, ...] | str = LOCAL_TRANSPORTS
+    num_worker_threads: int = 8
+    rpc_timeout: float = 60.0
+    shutdown: str = "graceful"
+    drop: tuple[str, ...] | list[str] = ()
+    delay: dict[str, float] = field(default_factory=dict)
+    times: int = 1
+
+    def __post_init__(self) -> None:
+        if self.shutdown not in ("graceful", "abrupt"):
+            raise MisuseError(f"shutdown must be 'graceful' or 'abrupt', not {self.shutdown!r}")
+
+    @property
+    def faults(self) -> Faults | None:
+        if not self.drop and not self.delay:
+            return None
+        return Faults(tuple(self.drop), dict(self.delay), self.times)
+
+
+def options_from_marks(marks: Iterable[pytest.Mark]) -> AgentOptions:
+    """Return the options from a test's marks ``rpc``, given with the nearest mark first."""
+    known = [option.name for option in fields(AgentOptions)]
+    chosen: dict[str, Any] = {}
+    for mark in marks:
+        if mark.args:
+            raise MisuseError(f"the mark rpc takes keywords only, not {mark.args[0]!r}: {', '.join(known)}")
+        for name, value in mark.kwargs.items():
+            if name not in known:
+                raise MisuseError(f"the mark rpc takes no {name!r}, but {', '.join(known)}")
+            chosen.setdefault(name, value)
+    return AgentOptions(**chosen)
+
+
+@dataclass(frozen=True)
+class Agent:
+    """This rank's RPC agent, as the fixture ``rpc_agent`` provides it."""
+
+    name: str
+    rank: int
+    names: tuple[str, ...]
+    """The names of all workers, by rank."""
+    options: RpcBackendOptions
+
+
+def faulty_agent_missing() -> str:
+    """Return why messages cannot be dropped or delayed here, or an empty text."""
+    try:
+        from torch.distributed.rpc import _testing
+    except ImportError:
+        return "this torch has no faulty RPC agent (torch.distributed.rpc._testing)"
+    if not _testing.is_available():
+        return "this torch was built without the faulty RPC agent"
+    return ""
+
+
+#: The failure of a test that needs an agent if numpy is missing. The suites' preflight looks for this text.
+NO_NUMPY = "torch starts no RPC agent without numpy: install numpy beside torch"
+
+
+def numpy_missing() -> str:
+    """Return why no agent can be started here, or an empty text. torch's agents store their addresses in arrays."""
+    try:
+        import numpy  # noqa: F401
+    except ImportError:
+        return NO_NUMPY
+    return ""
+
+
+def backend_options(world: World, options: AgentOptions, store: str = "") -> tuple[Any, RpcBackendOptions]:
+    """Return the backend and the options for ``init_rpc``, for one agent of this world.
+
+    The agents find each other by the file ``store`` and use it again when they end.
+    """
+    import torch.distributed.rpc as torch_rpc
+
+    rpc: Any = torch_rpc
+    rendezvous = f"file://{store or os.path.join(world.folder, 'rpc')}"
+    if options.faults is not None:
+        if missing := faulty_agent_missing():
+            raise MisuseError(missing)
+
+        return (
+            rpc.backend_registry.BackendType.FAULTY_TENSORPIPE,
+            rpc.backend_registry.construct_rpc_backend_options(
+                rpc.backend_registry.BackendType.FAULTY_TENSORPIPE,
+                init_method=rendezvous,
+                num_worker_threads=options.num_worker_threads,
+                rpc_timeout=options.rpc_timeout,
+                messages_to_fail=list(options.faults.drop),
+                messages_to_delay=options.faults.delay,
+                num_fail_sends=options.faults.times if options.faults.drop else 0,
+            ),
+        )
+    chosen: dict[str, Any] = {}
+    if options.transports != "all":
+        transports = [options.transports] if isinstance(options.transports, str) else list(options.transports)
+        chosen = {"_transports": transports}
+        if "shm" not in transports:
+            chosen["_channels"] = ["basic"]
+    return rpc.backend_registry.BackendType.TENSORPIPE, rpc.TensorPipeRpcBackendOptions(
+        init_method=rendezvous,
+        num_worker_threads=options.num_worker_threads,
+        rpc_timeout=options.rpc_timeout,
+        **chosen,
+    )
+
+
+@contextlib.contextmanager
+def agent(rank: Rank, options: AgentOptions) -> Iterator[Agent]:
+    """Provide an agent for one test. It is shut down in every case: gracefully if all ranks did well."""
+    world = rank.world
+    backend, chosen = backend_options(world, options)
+    names = tuple(options.name.format(rank=number) for number in range(world.size))
+    start(rank, names[world.rank], backend, chosen)
+    try:
+        yield Agent(names[world.rank], world.rank, names, chosen)
+    finally:
+        if rank.failed():
+            let_go(rank)
+        else:
+            shut_down(rank, graceful=options.shutdown == "graceful")
+
+
+def start(rank: Rank, name: str, backend: Any, options: RpcBackendOptions, kept: bool = False) -> None:
+    """Start this rank's agent, for one test or for all tests of this process."""
+    import torch.distributed.rpc as torch_rpc
+
+    rpc: Any = torch_rpc
+    if missing := numpy_missing():
+        pytest.fail(missing, pytrace=False)
+    if not kept:
+        # A second agent of one process never deletes its RRefs: see docs/findings/rpc-second-agent.md.
+        rank.not_reusable.append("ran an RPC agent")
+    with warnings.catch_warnings():
+        # torch itself uses its deprecated interface here; the author of a test cannot change that.
+        warnings.filterwarnings("ignore", "You are using a Backend", UserWarning)
+        rpc.init_rpc(
+            name,
+            backend=backend,
+            rank=rank.world.rank,
+            world_size=rank.world.size,
+            rpc_backend_options=options,
+        )
+
+
+def shut_down(rank: Rank, graceful: bool) -> None:
+    """End this rank's agent: gracefully if every rank does. RRefs that are still in use then are leaks."""
+    import torch.distributed.rpc as torch_rpc
+
+    rpc: Any = torch_rpc
+    if not rpc.api._is_current_rpc_agent_set():
+        return  # the test shut it down itself
+    if graceful:
+        if rank.gather("the end of the RPC agents", "") is None:
+            let_go(rank)  # a graceful end waits for all ranks, and never ends if a rank has failed
+            return
+        all_sent()
+        # Count RRefs now: no rank makes another, and every owner knows its references.
+        if rank.gather("the end of all calls", "") is not None:
+            owned = rank.gather("the RRefs still owned", str(owned_rrefs()))
+            if owned is not None and set(owned) != {"0"}:
+                _file_leaks(rank.leaks)
+    # torch's own check runs after torch has deleted the references whose owners it looks for.
+    before, rpc.api._ignore_rref_leak = rpc.api._ignore_rref_leak, True
+    try:
+        rpc.shutdown(graceful=graceful)
+    finally:
+        rpc.api._ignore_rref_leak = before
+
+
+def let_go(rank: Rank) -> None:
+    """End the agent after a failure, even during calls from other ranks; their calls end with an error.
+
+    torch waits for the calls that it still handles, and some never end (docs/findings/rpc-abrupt-shutdown.md).
+    A failure must not become a hang. This process is not used again, so such calls may stay, and the agent is a leak.
+    An error that torch raises here is only a warning beside the failure.
+    """
+    import torch.distributed.rpc as torch_rpc
+
+    rpc: Any = torch_rpc
+    if not rpc.api._is_current_rpc_agent_set():
+        return
+    rank.not_reusable.append("ended an RPC agent in the middle of its calls")
+    ending = threading.Thread(target=shut_down, args=(rank, False), daemon=True)
+    with rank.watch.allowing():
+        ending.start()
+        ending.join(PROMPT if rank.calling else PARTING)
+    if rank.calling:
+        rank.item.addfinalizer(functools.partial(ending.join, PARTING))
+
+
+def _file_leaks(leaks: list[Leak]) -> None:
+    """Wait for references that are about to be dropped; file those that are still in use, here or on another rank."""
+    gc.collect()
+    wait_until(lambda: not owned_rrefs(), SETTLE)
+    file_leak(leaks)
+
+
+def file_leak(leaks: list[Leak]) -> None:
+    """File the RRefs that are still in use as a leak."""
+    if owned := owned_rrefs():
+        many = "s" if owned > 1 else ""
+        leaks.append(Leak("rref", f"{owned} RRef{many} that it owns, still in use here or on another rank"))
+
+
+def wait_until(holds: Callable[[], bool], seconds: float) -> None:
+    """Wait until a condition holds that depends on messages of other ranks."""
+    until = time.monotonic() + seconds
+    while not holds() and time.monotonic() < until:
+        time.sleep(0.0005)
+
+
+_PENDING = ("num_pending_users", "num_pending_futures", "agent.client_active_calls")
+
+
+def all_sent() -> None:
+    """Wait until every call of this rank is answered and every RRef that it made is known to its owner."""
+    import torch.distributed.rpc as torch_rpc
+
+    rpc: Any = torch_rpc
+    agent = rpc.api._get_current_rpc_agent()
+
+    def quiet() -> bool:
+        counts = {**_rref_counts(), **agent.get_debug_info()}
+        return all(counts.get(name, "0") == "0" for name in _PENDING)
+
+    wait_until(quiet, SETTLE)
+
+
+def owned_rrefs() -> int:
+    """Return the number of RRefs whose value is on this rank and that any rank still refers to."""
+    return int(_rref_counts().get("num_owner_rrefs", "0"))
+
+
+def _rref_counts() -> dict[str, str]:
+    from torch._C import _distributed_rpc as core
+
+    counts: dict[str, str] = core._rref_context_get_debug_info()
+    return counts
+
+
+class RpcAgentTestFixture:
+    """A mixin for test classes, plain or unittest: every method runs on ``world_size`` ranks.
+
+    The names are those of torch's fixture. Methods that need an agent carry ``@dist_init``.
+    """
+
+    everyrank_world = True
+
+    #: The number of ranks. A subclass overrides it, by an attribute or a property.
+    world_size: int = 4
+
+    transports: tuple[str, ...] | str = LOCAL_TRANSPORTS
+    num_worker_threads: int = 8
+    rpc_timeout: float = 60.0
+    _drop: tuple[str, ...] = ()
+    _delay: dict[str, float] = {}
+
+    #: How often a message is dropped before it goes through.
+    fail_times: int = 1
+
+    @property
+    def rank(self) -> int:
+        """This rank's number; a test case that starts its own processes sets it."""
+        return int(vars(self)["rank"]) if "rank" in vars(self) else current_world().rank
+
+    @rank.setter
+    def rank(self, rank: int) -> None:
+        vars(self)["rank"] = rank
+
+    @property
+    def worker_id(self) -> int:
+        return self.rank
+
+    @property
+    def file_name(self) -> str:
+        """A path that no rank has used yet, for a store of the test's own."""
+        return str(vars(self).get("file_name") or os.path.join(current_world().folder, "file"))
+
+    @file_name.setter
+    def file_name(self, name: str) -> None:
+        vars(self)["file_name"] = name
+
+    @property
+    def init_method(self) -> str:
+        return f"file://{self.file_name}"
+
+    @property
+    def file_init_method(self) -> str:
+        return self.init_method
+
+    @property
+    def rpc_backend(self) -> Any:
+        return self._backend_and_options()[0]
+
+    @property
+    def rpc_backend_options(self) -> RpcBackendOptions:
+        return self._backend_and_options()[1]
+
+    def _backend_and_options(self) -> tuple[Any, RpcBackendOptions]:
+        return backend_options(
+            current_world(),
+            AgentOptions(
+                transports=self.transports,
+                num_worker_threads=self.num_worker_threads,
+                rpc_timeout=self.rpc_timeout,
+                drop=self._drop,
+                delay=self._delay,
+                times=self.fail_times,
+            ),
+        )
+
+    def get_timeout_error_regex(self) -> str:
+        """Return a pattern for the error of a call that exceeded its timeout."""
+        return "RPC ran for more than"
+
+    def get_shutdown_error_regex(self) -> str:
+        """Return a pattern for the error of a call to an ended agent; it depends on which rank notices first."""
+        return ".*"
+
+    def setup_fault_injection(
+        self, faulty_messages: list[str] | None, messages_to_delay: dict[str, float] | None
+    ) -> None:
+        """Set the messages that this test's agent drops or delays."""
+        self._drop = tuple(faulty_messages or ())
+        self._delay = dict(messages_to_delay or {})
+
+
+def dist_init(
+    test: Test | None = None,
+    setup_rpc: bool = True,
+    clean_shutdown: bool = True,
+    faulty_messages: list[str] | None = None,
+    messages_to_delay: dict[str, float] | None = None,
+) -> Any:
+    """Start an agent named ``worker<rank>`` before a method of RpcAgentTestFixture, and end it after.
+
+    Unlike torch's decorator, it ends the agent even if the method raises.
+    """
+    if test is None:
+        return functools.partial(
+            dist_init,
+            setup_rpc=setup_rpc,
+            clean_shutdown=clean_shutdown,
+            faulty_messages=faulty_messages,
+            messages_to_delay=messages_to_delay,
+        )
+    method: Callable[..., Any] = test
+
+    @functools.wraps(method)
+    def with_agent(self: Any, *args: Any, **kwargs: Any) -> Any:
+        from everyrank.rank.rank import current_rank
+
+        self.setup_fault_injection(faulty_messages, messages_to_delay)
+        if not setup_rpc:
+            return method(self, *args, **kwargs)
+        start(current_rank(), f"worker{self.rank}", *self._backend_and_options())
+        try:
+            result = method(self, *args, **kwargs)
+        except BaseException:
+            let_go(current_rank())
+            raise
+        shut_down(current_rank(), graceful=clean_shutdown)
+        return result
+
+    return with_agent

@@ -1,0 +1,106 @@
+"""An RPC agent that serves all tests of a warm world, as the default group does.
+
+Each test pays a few milliseconds instead of a start and a shutdown. The agent is meant for many small tests with the
+same options. A test that shuts its agent down, or lets it drop messages, needs its own agent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from everyrank.errors import MisuseError
+from everyrank.rpc.agents import (
+    SETTLE,
+    Agent,
+    AgentOptions,
+    all_sent,
+    backend_options,
+    file_leak,
+    owned_rrefs,
+    start,
+    wait_until,
+)
+
+if TYPE_CHECKING:
+    from everyrank.rank.rank import Rank
+
+#: Seconds in which references that a test dropped are usually gone. Others may be in a garbage cycle.
+_USUALLY = 0.05
+
+_kept: list[tuple[Agent, AgentOptions]] = []  # at most one: torch has one agent in a process
+
+
+@contextlib.contextmanager
+def warm_agent(rank: Rank, options: AgentOptions) -> Iterator[Agent]:
+    """Provide this rank's agent for one test; the first test of the world that asks starts it."""
+    if options.faults is not None or options.shutdown != "graceful":
+        raise MisuseError("a warm agent takes no faults and no abrupt shutdown: ask for the fixture rpc_agent")
+    if not _kept:
+        with rank.watch.allowing():
+            _kept.append((_start(rank, options), options))
+    kept_agent, started = _kept[-1]
+    if started != options:
+        raise MisuseError(f"this world's agent was started with {started}, not with {options}")
+    try:
+        yield kept_agent
+    finally:
+        if not rank.failed():
+            _settle(rank)
+
+
+def _start(rank: Rank, options: AgentOptions) -> Agent:
+    world = rank.world
+    # The file lies beside the test's folder, since the agent outlives the test.
+    backend, chosen = backend_options(world, options, store=f"{world.folder}.rpc")
+    names = tuple(options.name.format(rank=number) for number in range(world.size))
+    start(rank, names[world.rank], backend, chosen, kept=True)
+    import torch.distributed.rpc as rpc
+
+    # The first call between two ranks opens a connection, which would look like a leak of the test.
+    for future in [rpc.rpc_async(name, _greet) for name in names]:
+        future.wait()
+    rank.gather("the start of the warm RPC agents", "")
+    return Agent(names[world.rank], world.rank, names, chosen)
+
+
+def _greet() -> None:
+    pass
+
+
+def _settle(rank: Rank) -> None:
+    """Wait until nothing of this test is left in any agent. What stays is a leak and ends this world."""
+    import torch.distributed.rpc as torch_rpc
+
+    rpc: Any = torch_rpc
+    if not rpc.api._is_current_rpc_agent_set():
+        rank.not_reusable.append("shut the warm RPC agent down")
+        return
+    if rank.gather("the end of the test's calls", "") is not None:
+        all_sent()
+    if rank.gather("the end of all calls", "") is None:
+        rank.not_reusable.append("did not see every rank reach the end of the test's RPC calls")
+        return
+    wait_until(lambda: not _left(), _USUALLY)
+    counts = rank.gather("what is left in the RPC agents", str(_left()))
+    if counts is not None and set(counts) == {"0"}:
+        return
+    gc.collect()
+    rank.gather("the end of the garbage", "")
+    wait_until(lambda: not _left(), SETTLE)
+    file_leak(rank.leaks)
+    if contexts := _contexts():
+        rank.not_reusable.append(f"left {contexts} autograd contexts")
+
+
+def _left() -> int:
+    """Return how many RRefs and autograd contexts this rank's agent still holds."""
+    return owned_rrefs() + _contexts()
+
+
+def _contexts() -> int:
+    from torch._C import _distributed_autograd as autograd
+
+    return int(autograd._get_debug_info().get("num_autograd_contexts", "0"))

@@ -1,0 +1,1 @@
+"""Source files and stack frames: whose they are, and their short names."""

@@ -1,0 +1,85 @@
+"""Find the user's own frames in a stack, and describe a stack by the user's line in it."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from everyrank.stack.paths import is_of_library, shown
+
+_HARNESS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+#: Functions of libraries whose names do not describe what is being done.
+_THIN = {"wrapper", "inner", "_fn", "decorate_context", "_call_impl", "_wrapped_call_impl", "new_test_method"}
+
+#: Files in which a rank waits for other ranks, if its innermost frame is there; and their functions that do not wait.
+_WAITS = (
+    (re.compile(r"torch/distributed/(distributed_c10d|rendezvous)\.py$"), re.compile(r"get_|is_")),
+    (re.compile(r"torch/distributed/(_functional_collectives(_impl)?|rpc/\w+)\.py$"), re.compile(r"get_|is_")),
+    (re.compile(r"torch/futures/__init__\.py$"), re.compile(r"(?!wait)")),
+    (re.compile(re.escape(_HARNESS) + r"channel\.py$"), re.compile(r"(?!_read)")),  # world.barrier()
+)
+#: Files in which a rank may or may not wait for other ranks: a backward under DDP, an operator of torch.
+_MAY_WAIT = re.compile(r"torch/(autograd/graph|nn/parallel/distributed|_ops)\.py$")
+#: A user's line that may call a wait in C, such as that of a Work, which has no frame.
+_CALLS_WAIT = re.compile(r"\.(wait|result)\(")
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of a stack."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{shown(self.file)}:{self.line}"
+
+
+def is_users(file: str) -> bool:
+    """Return whether a file belongs to the user, not to a library or to the harness."""
+    return not (is_ours(file) or is_of_library(file))
+
+
+def is_ours(file: str) -> bool:
+    """Return whether a file belongs to everyrank's harness."""
+    return file.startswith(_HARNESS)
+
+
+def waits(stack: Sequence[Frame]) -> bool | None:
+    """Return whether a rank waits for other ranks; None if its stack does not show it."""
+    if not stack:
+        return None
+    innermost = stack[0]
+    for file, not_waiting in _WAITS:
+        if file.search(innermost.file):
+            return not not_waiting.match(innermost.function)
+    if _MAY_WAIT.search(innermost.file):
+        return None
+    line = linecache.getline(innermost.file, innermost.line) if is_users(innermost.file) else ""
+    return None if _CALLS_WAIT.search(line) else False
+
+
+def standing(stack: Iterable[Frame]) -> str:
+    """Describe a stack, innermost frame first: ``all_reduce at test_x.py:12``."""
+    called = ""
+    innermost: Frame | None = None
+    for frame in stack:
+        innermost = innermost or frame
+        if is_users(frame.file):
+            return f"{called or frame.function} at {frame}"
+        if frame.function not in _THIN:
+            called = frame.function
+    return f"{innermost.function} at {innermost}" if innermost else "at an unknown location"
+
+
+def users_frame(up: int) -> str:
+    """Return the location of the nearest user's frame, from ``up`` frames above the caller outwards."""
+    frame = sys._getframe(up)
+    while frame.f_back is not None and not is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return str(Frame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))

@@ -1,0 +1,325 @@
+"""Make pytest's reports of a verdict: one set of reports for the test, whatever its ranks reported."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import msgspec
+import pytest
+from _pytest._code.code import ExceptionChainRepr, ReprEntryNative, ReprFileLocation, ReprTraceback
+from _pytest.skipping import evaluate_xfail_marks
+from everyrank.errors import LeakWarning, RankLost, RankWarning, WorldTimeout
+from everyrank.model.ranks import rank_seed, ranks_text
+from everyrank.rank.warnings_filed import folded
+from everyrank.rollcall import rollcall
+from everyrank.verdict.leak_lines import ALL_LEAKS, folded_leak_lines, leak_lines, lines_beside_failure
+from everyrank.verdict.repeat import lasting_id, repeat_line
+from everyrank.verdict.rules import Fates, Verdict, blamed
+from everyrank.wire.messages import Phase, Warned
+
+When = Literal["setup", "call", "teardown"]
+
+#: Outcomes of tests that an exception stopped before they could close what they had opened.
+_BAD = ("failed", "error", "xfailed")
+
+
+@dataclass(frozen=True)
+class ReportContext:
+    """What a report needs to know besides the verdict."""
+
+    item: pytest.Item
+    seed: int
+    served: tuple[str, ...] = ()  # the tests that a warm world ran before
+    passes_alone: bool = False
+    leaks: str = "report"
+
+
+def reports(verdict: Verdict, fates: Fates, context: ReportContext) -> list[pytest.TestReport]:
+    """Return the reports to log for one test: setup, then call if the setup passed, then teardown."""
+    verdict = _expected_loss(verdict, context.item)
+    logged = [_phase_report("setup", fates, context)]
+    at_setup = verdict.when == "setup" and verdict.outcome != "passed"
+    if at_setup:
+        _apply(logged[0], verdict, fates, context)
+    else:
+        call = _phase_report("call", fates, context)
+        if verdict.outcome != "passed" and verdict.when == "call":
+            _apply(call, verdict, fates, context)
+        logged.append(call)
+    teardown = _phase_report("teardown", fates, context)
+    if verdict.when == "teardown":
+        _apply(teardown, verdict, fates, context)
+    else:
+        _add_teardown_failures(teardown, verdict, fates, context)
+    _add_leaks(logged, teardown, verdict, fates, context)
+    logged.append(teardown)
+    if fates.waited:
+        logged[-2].user_properties.append(("waited", fates.waited))
+        logged[-2].sections.append(("waited", fates.waited))
+    _add_output(logged, verdict, fates)
+    return logged
+
+
+def _phase_report(when: When, fates: Fates, context: ReportContext) -> pytest.TestReport:
+    """Return a passing report of one phase: rank 0's own, with the duration of the slowest rank."""
+    item = context.item
+    filed = [
+        phase
+        for fate in fates.ranks
+        if fate.record
+        for phase in fate.record.phases
+        if phase.when == when and phase.report
+    ]
+    if filed and filed[0].outcome == "passed" and "nodeid" in filed[0].report:
+        report = _revive(item, filed[0])
+        report.sections = []
+        report.longrepr = None
+        report.duration = max(phase.report.get("duration", 0.0) for phase in filed)
+        return report
+    report = pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
+        outcome="passed",
+        longrepr=None,
+        when=when,
+        duration=max((phase.report.get("duration", 0.0) for phase in filed), default=0.0),
+    )
+    if when == "call" and not filed:
+        report.duration = fates.seconds
+    noted = filed[0].report.get("user_properties", []) if filed else item.user_properties
+    report.user_properties = [(name, value) for name, value in noted]
+    return report
+
+
+def _revive(item: pytest.Item, phase: Phase) -> pytest.TestReport:
+    report = item.config.hook.pytest_report_from_serializable(config=item.config, data=dict(phase.report))
+    assert isinstance(report, pytest.TestReport)
+    # Serialising turns tuples into lists, and pytest's terminal needs tuples.
+    longrepr: Any = report.longrepr
+    report.longrepr = tuple(longrepr) if isinstance(longrepr, list) else longrepr
+    report.location = item.location
+    report.user_properties = [(name, value) for name, value in report.user_properties]
+    return report
+
+
+def _apply(report: pytest.TestReport, verdict: Verdict, fates: Fates, context: ReportContext) -> None:
+    """Change a passing report into one of the verdict."""
+    root = _revive(context.item, verdict.root) if verdict.root and "nodeid" in verdict.root.report else None
+    if verdict.outcome == "skipped":
+        first = fates.ranks[0].skipped
+        assert first is not None
+        skip = _revive(context.item, first)
+        report.outcome, report.longrepr = "skipped", skip.longrepr
+        return
+    if verdict.outcome in ("xfailed", "xpassed"):
+        report.outcome = "skipped" if verdict.outcome == "xfailed" else "passed"
+        report.wasxfail = getattr(root, "wasxfail", verdict.headline)
+        if root is not None:
+            report.longrepr = root.longrepr
+            report.user_properties = root.user_properties
+        return
+    report.outcome = "failed"
+    if root is not None:
+        report.user_properties = (
+            root.user_properties
+        )  # the properties that the failed rank noted, not those of rank 0
+    report.user_properties.append(("verdict", verdict.rule))
+    longrepr = getattr(root, "longrepr", None)
+    if verdict.rule == "strict xpass":
+        report.longrepr = longrepr
+        return
+    text = verdict.root.report.get("text") if verdict.root and root is None else None
+    report.longrepr = _longrepr(longrepr if text is None else text, verdict, context)
+    _add_sections(report.longrepr, verdict, fates, context)
+
+
+def _longrepr(root: Any, verdict: Verdict, context: ReportContext) -> ExceptionChainRepr:
+    """Return the headline and the root cause's traceback, in the form that travels and that all reporters read."""
+    headline = verdict.headline
+    if context.passes_alone:
+        headline += "\n" + _passes_alone(context)
+    head = ReprTraceback([ReprEntryNative([headline + "\n"])], None, style="native") if headline else None
+    chain: list[Any]
+    if isinstance(root, ExceptionChainRepr):
+        chain = list(root.chain)
+        crash = chain[-1][1]
+    elif root is not None:
+        chain = [(ReprTraceback([ReprEntryNative([str(root) + "\n"])], None, style="native"), None, None)]
+        crash = None
+    else:
+        chain, crash = [], None
+    path, line, _ = context.item.location
+    if crash is None:
+        crash = ReprFileLocation(path, (line or 0) + 1, _last_line(str(root)) if root else _first_line(headline))
+    some, of_the_world, _ = verdict.headline.partition(" of ")
+    label = f"[{some}] " if verdict.rule == "failed" and of_the_world else ""
+    if context.passes_alone:
+        label += "(passes alone) "
+    crash = ReprFileLocation(crash.path, crash.lineno, label + crash.message)
+    if head is not None:
+        chain.insert(0, (head, None, None))
+    last, _, descr = chain[-1]
+    chain[-1] = (last, crash, descr)
+    longrepr = ExceptionChainRepr(chain)
+    longrepr.sections = list(getattr(root, "sections", ()))
+    return longrepr
+
+
+def refusal(item: pytest.Item, text: str) -> ExceptionChainRepr:
+    """Return the longrepr of a test that got no world: the reason, without a traceback, also for the summary."""
+    return _longrepr(None, Verdict("refused", "error", "setup", text), ReportContext(item, 0))
+
+
+def _first_line(text: str) -> str:
+    return text.split("\n", 1)[0]
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rsplit("\n", 1)[-1]
+
+
+def _passes_alone(context: ReportContext) -> str:
+    before = context.served[-3:]
+    more = f" and {len(context.served) - len(before)} before" if len(context.served) > len(before) else ""
+    return (
+        "This test passes alone: run again in a fresh world, it passed.\n"
+        f"In its warm world it came after {', '.join(before)}{more}, and one of them changed what this test sees.\n"
+        "Find what was left behind, or mark this test @pytest.mark.world(fresh=True)."
+    )
+
+
+def _add_sections(longrepr: ExceptionChainRepr, verdict: Verdict, fates: Fates, context: ReportContext) -> None:
+    if verdict.others:
+        lead = fates.ranks[verdict.lead]
+        lists_all = verdict.rule in ("some skipped", "cut") or (lead.record is None and lead.early)
+        longrepr.addsection("the ranks" if lists_all else "the other ranks", "\n".join(verdict.others))
+    stances = [fate.stance for fate in fates.ranks if fate.stance is not None]
+    if stances and verdict.rule in ("deadline", "deadlock", "lost", "cut"):
+        longrepr.addsection("roll call", rollcall.render(stances, blamed(fates), cause_is_known=bool(fates.deadlock)))
+    for fate in fates.ranks:
+        if fate.lost and fate.last_words:
+            longrepr.addsection(f"last words of rank {fate.rank}", fate.last_words)
+    seed = rank_seed(lasting_id(context.item), context.seed, verdict.lead)
+    line = repeat_line(context.item, context.seed)
+    longrepr.addsection("to repeat", f"{line}  # rank {verdict.lead} had the seed {seed}")
+
+
+def _add_teardown_failures(report: pytest.TestReport, verdict: Verdict, fates: Fates, context: ReportContext) -> None:
+    """Report a failure in teardown in addition to one in the call, as pytest does."""
+    failed = [
+        (phase.ended_at, fate.rank, phase)
+        for fate in fates.ranks
+        for phase in fate.phases("failed")
+        if phase.when == "teardown"
+    ]
+    if failed and verdict.outcome != "error":
+        _, rank, phase = min(failed, key=lambda failure: failure[:2])
+        alike = [other_rank for _, other_rank, other in failed if other.signature == phase.signature]
+        headline = f"in teardown, on {ranks_text(alike)}"
+        late = replace(verdict, rule="failed", outcome="failed", headline=headline, root=phase, lead=rank, others=())
+        _apply(report, late, fates, context)
+    elif fates.late:
+        rank, text = min(fates.late.items())
+        headline = f"in the teardown of wider fixtures, on {ranks_text(list(fates.late))}"
+        late = Verdict("failed", "failed", "teardown", headline, rank)
+        report.outcome = "failed"
+        report.longrepr = _longrepr(text, late, context)
+        _add_sections(report.longrepr, late, fates, context)
+
+
+def _add_leaks(
+    logged: list[pytest.TestReport],
+    teardown: pytest.TestReport,
+    verdict: Verdict,
+    fates: Fates,
+    context: ReportContext,
+) -> None:
+    lines = leak_lines(fates)
+    if not lines:
+        return
+    logged[-1].user_properties.append(("leaks", "; ".join(lines)))
+    if context.leaks == "fail" and verdict.outcome == "passed" and teardown.outcome == "passed":
+        late = Verdict("leaks", "failed", "teardown", "the test left something behind\n" + "\n".join(lines))
+        teardown.outcome = "failed"
+        teardown.longrepr = _longrepr(None, late, context)
+        _add_sections(teardown.longrepr, late, fates, context)
+        return
+    if verdict.outcome in _BAD and context.item.config.get_verbosity() < ALL_LEAKS:
+        lines = lines_beside_failure(fates)
+    logged[-1].sections.append(("left behind", "\n".join(lines)))
+
+
+def _add_output(logged: list[pytest.TestReport], verdict: Verdict, fates: Fates) -> None:
+    """Add what the ranks printed and logged: each text once, with the ranks that it came from."""
+    for report in logged:
+        texts: dict[tuple[str, str], list[int]] = {}
+        for fate in fates.ranks:
+            for phase in fate.record.phases if fate.record else ():
+                # The report of a phase repeats what earlier phases captured.
+                sections = phase.report.get("sections", ()) if phase.when == report.when else ()
+                for name, content in sections:
+                    if content and name.endswith(f" {report.when}"):
+                        texts.setdefault((name, content), []).append(fate.rank)
+        every = len(fates.ranks)
+        for (name, content), ranks in texts.items():
+            source = f"all {every} ranks" if len(ranks) == every > 1 else ranks_text(ranks)
+            report.sections.append((f"{name}, {source}", content))
+
+
+def _expected_loss(verdict: Verdict, item: pytest.Item) -> Verdict:
+    """Return the verdict as xfailed if it is a crash or a timeout that the test's mark ``xfail`` names."""
+    kinds = {
+        "lost": RankLost,
+        "launcher lost": RankLost,
+        "silent": RankLost,
+        "deadline": WorldTimeout,
+        "deadlock": WorldTimeout,
+    }
+    kind = kinds.get(verdict.rule)
+    if kind is None:
+        return verdict
+    expected = None if item.config.getoption("runxfail", False) else evaluate_xfail_marks(item)
+    if expected is None:
+        return verdict
+    named = expected.raises if isinstance(expected.raises, tuple) else (expected.raises,)
+    if kind not in named:
+        return verdict
+    reason = f"{expected.reason}: " if expected.reason else ""
+    return replace(verdict, outcome="xfailed", headline=f"{reason}{_first_line(verdict.headline)}")
+
+
+def pass_on_warnings(config: pytest.Config, verdict: Verdict, fates: Fates, item: pytest.Item) -> None:
+    """Pass the ranks' warnings to pytest, each once, as if they had been raised in this process.
+
+    Leaks become warnings too, unless the test failed or xfailed: then its report has them.
+    """
+    seen: dict[Warned, None] = {}
+    for fate in fates.ranks:
+        for warned in fate.record.warnings if fate.record else ():
+            seen.setdefault(msgspec.structs.replace(warned, text=folded(warned.text)))
+    path, line = str(item.path), (item.location[1] or 0) + 1
+    messages = [_message(warned) for warned in seen]
+    if verdict.outcome not in _BAD:
+        leaks = [LeakWarning(leak) for leak in folded_leak_lines(fates)]
+        messages += [warnings.WarningMessage(leak, LeakWarning, path, line) for leak in leaks]
+    for message in messages:
+        config.hook.pytest_warning_recorded.call_historic(
+            kwargs={"warning_message": message, "nodeid": item.nodeid, "when": "runtest", "location": None}
+        )
+
+
+def _message(warned: Warned) -> warnings.WarningMessage:
+    category = getattr(sys.modules.get(warned.module), warned.category, None)
+    text = warned.text
+    if not (isinstance(category, type) and issubclass(category, Warning)):
+        category, text = RankWarning, f"{warned.category}: {text}"
+    try:
+        message = category(text)
+    except Exception:  # a category whose constructor wants more than a text
+        category = RankWarning
+        message = RankWarning(f"{warned.category}: {text}")
+    return warnings.WarningMessage(message, category, warned.filename, warned.lineno)

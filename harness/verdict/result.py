@@ -1,0 +1,93 @@
+"""The result of a test as plain data, for plugins that implement ``pytest_everyrank_result``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from everyrank.declare.stash import DECLARATION, FIXTURES
+from everyrank.options import Options
+from everyrank.rollcall import rollcall
+from everyrank.verdict.leak_lines import left_behind
+from everyrank.verdict.repeat import repeat_line
+from everyrank.verdict.report import ReportContext
+from everyrank.verdict.rules import Fate, Fates, Verdict, blamed, describe_end, rank_message
+from everyrank.wire.messages import Phase
+
+
+def test_result(verdict: Verdict, fates: Fates, context: ReportContext) -> dict[str, Any]:
+    """Return all that is known of a test that had a world, except what its reports hold."""
+    stances = [fate.stance for fate in fates.ranks if fate.stance is not None]
+    blame = blamed(fates)
+    return {
+        "rule": verdict.rule,
+        "size": len(fates.ranks),
+        "world": fates.world,
+        "passes_alone": context.passes_alone,
+        "not_kept": fates.not_kept,
+        "repeat": repeat_line(context.item, context.seed),
+        "ranks": [_rank(fate) for fate in fates.ranks],
+        "leaks": [
+            {"kind": kind, "what": name, "ranks": sorted(counts)}
+            for (kind, name), counts in left_behind(fates).items()
+        ],
+        "rollcall": [
+            {
+                "ranks": [stance.rank for stance in group],
+                "doing": doing,
+                "frames": [f"{frame.function} at {frame}" for frame in rollcall.until_pytest(group[0].stack)],
+                "native": list(next((stance.native for stance in group if stance.native), ())),
+            }
+            for doing, group in rollcall.groups(stances, blame)
+        ],
+        "blame": {"ranks": list(blame.ranks), "rule": blame.rule} if blame.ranks else None,
+    }
+
+
+def result_without_world(rule: str, item: pytest.Item, seed: int) -> dict[str, Any]:
+    """Return the same for a test that got no world."""
+    return {"rule": rule, "size": 0, "repeat": repeat_line(item, seed)}
+
+
+def collected_run(items: list[pytest.Item], options: Options) -> dict[str, Any]:
+    """Return the launcher, the seed and the backends of a run with these multi-rank tests."""
+    # A misused test has no declaration.
+    groups = [item.stash[DECLARATION] for item in items if "process_group" in item.stash.get(FIXTURES, [])]
+    return {
+        "launcher": options.launcher,
+        "seed": options.seed,
+        "backends": sorted({declaration.chosen_backend for declaration in groups}),
+    }
+
+
+def _rank(fate: Fate) -> dict[str, Any]:
+    filed = fate.record.phases if fate.record is not None else fate.early
+    bad = next((phase for kind in ("failed", "xfailed", "skipped") for phase in fate.phases(kind)), None)
+    location = bad.location if bad is not None else ""
+    return {
+        "rank": fate.rank,
+        "outcome": _outcome(fate, bad),
+        "phase": bad.when if bad is not None else "" if fate.record is not None else fate.phase,
+        "text": _text(fate).removesuffix(f" at {location}"),
+        "where": location,
+        "seconds": sum(phase.report.get("duration", 0.0) for phase in filed),
+        "notes": fate.record.notes if fate.record is not None else {},
+    }
+
+
+def _outcome(fate: Fate, bad: Phase | None) -> str:
+    if fate.record is None:
+        return "cut" if fate.cut else "lost"
+    if fate.record.trouble or fate.out_of_order:
+        return "failed"
+    if bad is not None:
+        return "skipped" if bad.outcome == "skipped" else "failed"
+    return "passed"
+
+
+def _text(fate: Fate) -> str:
+    if fate.record is None:
+        message = rank_message(fate)
+        return f"{message}; then {describe_end(fate)}" if message else describe_end(fate)
+    trouble = fate.record.trouble.strip().rsplit("\n", 1)[-1]
+    return trouble or rank_message(fate) or fate.out_of_order

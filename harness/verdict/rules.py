@@ -1,0 +1,379 @@
+"""The verdict: one outcome, made of the records of all ranks. The rules are the table ``RULES``.
+
+Green needs proof: silence is never a pass.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from everyrank.model.ranks import ranks_text
+from everyrank.rollcall.blame import Blame, Evidence, blame
+from everyrank.rollcall.rollcall import Stance, cause
+from everyrank.wire.messages import Phase, Record
+
+#: The message of a rank that fails only because another rank has ended.
+_ECHO = re.compile(
+    r"connection (was )?(closed|reset|refused)|closed by peer|reset by peer|broken pipe|socket closed|\beof\b|"
+    r"remote (process|side) (exited|closed)|communicator (was|is) aborted|pipe closed",
+    re.IGNORECASE,
+)
+
+#: The location in torch's C++ sources where an error was raised; one line has no room for it.
+_SOURCE = re.compile(r"\[/\S+?:\d+\] ?")
+
+
+@dataclass
+class Fate:
+    """What became of one rank in one test."""
+
+    rank: int
+    record: Record | None = None
+    early: list[Phase] = field(default_factory=list)  # the bad phases that the rank reported before its record
+    status: int | None = None  # the wait status of a process that ended without being killed by us
+    ended_at: float | None = None
+    phase: str = ""  # the last phase that the rank was in
+    stance: Stance | None = None  # its stack when it was cut off
+    cut: bool = False  # killed by us, because the world could not finish
+    out_of_order: str = ""  # why it did not leave in order after its record
+    last_words: str = ""  # the output of a rank that died
+
+    def phases(self, outcome: str) -> list[Phase]:
+        filed = self.record.phases if self.record is not None else self.early
+        return [phase for phase in filed if phase.outcome == outcome]
+
+    @property
+    def lost(self) -> bool:
+        return self.record is None and not self.cut
+
+    @property
+    def skipped(self) -> Phase | None:
+        return next(iter(self.phases("skipped")), None)
+
+
+@dataclass
+class Fates:
+    """What became of all ranks in one test."""
+
+    ranks: list[Fate]
+    deadline: float | None = None  # the deadline, in seconds, if it was missed
+    deadline_from: str = ""
+    deadlock: str = ""  # why no rank in the test could continue, if that was certain before the deadline
+    launcher_lost: str = ""  # how the launcher itself ended
+    launcher: str = "fork"
+    world: int = 0  # the number of the world among those of this pytest process
+    seconds: float = 0.0
+    began: bool = False  # whether any rank began the test
+    broken_before: bool = False  # whether a rank was gone when the orders were given
+    waited: str = ""  # the slots that the world had to wait for, if that took long
+    not_kept: str = ""  # why the world could not be kept for another test
+    late: dict[int, str] = field(default_factory=dict)  # failures in the teardown of wider fixtures, by rank
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failure of one rank, and how it ranks as a root cause."""
+
+    rank: int
+    ended_at: float
+    phase: Phase
+
+    @property
+    def order(self) -> tuple[bool, bool, float]:
+        """Return a sort key. The earliest failure is the root cause; teardowns rank after calls, and echoes last."""
+        return (self.is_echo, self.phase.when == "teardown", self.ended_at)
+
+    @property
+    def is_echo(self) -> bool:
+        """Return whether this is an echo of another rank's end. An assertion never is: the user wrote its text."""
+        return not self.phase.brief.startswith("AssertionError") and bool(_ECHO.search(self.phase.brief))
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a test, and the ranks that explain it."""
+
+    rule: str
+    outcome: str  # passed, failed, skipped, xfailed, xpassed, error
+    when: str  # the phase that it is reported in
+    headline: str = ""
+    lead: int = 0  # the rank whose report is the root cause
+    root: Phase | None = None
+    alike: tuple[int, ...] = ()  # the ranks that failed in the same way
+    others: tuple[str, ...] = ()  # lines for the other ranks
+
+
+def exit_text(status: int, ranks: int = 1) -> str:
+    """Describe a wait status, with a verb for this number of ranks."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        name = signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
+        return f"{'was' if ranks == 1 else 'were'} killed by {name}"
+    return f"left without a record (exit code {os.WEXITSTATUS(status)})"
+
+
+def failures(fates: Fates) -> list[Failure]:
+    """Return all failed phases of all ranks, the root cause first."""
+    found = [Failure(fate.rank, phase.ended_at, phase) for fate in fates.ranks for phase in fate.phases("failed")]
+    return sorted(found, key=lambda failure: (*failure.order, failure.rank))
+
+
+# --- blame ----------------------------------------------------------------------------------
+
+
+def blamed(fates: Fates) -> Blame:
+    """Return the ranks to blame, by the evidence in these fates."""
+    return blame([_evidence(fate, fates) for fate in fates.ranks])
+
+
+def _evidence(fate: Fate, fates: Fates) -> Evidence:
+    found = failures(fates)
+    # An echo does not count as evidence against its rank; nor does a teardown that fails after a failed test.
+    counts = [failure for failure in found if failure.order[:2] == found[0].order[:2] and not failure.is_echo]
+    troubles = [(failure.ended_at, failure.phase.signature) for failure in counts if failure.rank == fate.rank]
+    if fate.lost and fate.status is not None:
+        troubles.append((_death(fate), exit_text(fate.status)))
+    seen = fate.stance.evidence if fate.stance is not None else Evidence(fate.rank)
+    ended = fate.record is not None or fate.skipped is not None
+    return replace(seen, trouble=min(troubles, default=None), ended=ended)
+
+
+# --- the rules: each returns its verdict if it applies -----------------------------------------------
+
+
+def _launcher_lost(fates: Fates) -> Verdict | None:
+    if not fates.launcher_lost:
+        return None
+    keeper = "zygote" if fates.launcher == "fork" else "keeper of the ranks"
+    return Verdict("launcher lost", "failed", "call", f"the {keeper} {fates.launcher_lost}, and all ranks with it")
+
+
+def _not_run(fates: Fates) -> Verdict | None:
+    for fate in fates.ranks:
+        if fate.record is not None and fate.record.trouble:
+            headline = f"rank {fate.rank} could not run the test"
+            return Verdict("not run", "error", "setup", f"{headline}:\n{fate.record.trouble}", fate.rank)
+    return None
+
+
+def _different_items(fates: Fates) -> Verdict | None:
+    prints: dict[str, list[int]] = {}
+    for fate in fates.ranks:
+        if fate.record is not None:
+            prints.setdefault(fate.record.fingerprint, []).append(fate.rank)
+    if len(prints) < 2:
+        return None
+    lines = [f"  {ranks_text(ranks)}: {fingerprint}" for fingerprint, ranks in prints.items()]
+    return Verdict("different items", "error", "setup", "ranks ran different tests\n" + "\n".join(lines))
+
+
+def _lost(fates: Fates) -> Verdict | None:
+    lost = sorted((fate for fate in fates.ranks if fate.lost and fate.status is not None), key=_death)
+    if not lost:
+        return None
+    first = lost[0]
+    failed = failures(fates)
+    if failed and not failed[0].is_echo and failed[0].ended_at < _death(first):
+        return None  # a rank had failed before: that failure caused the death
+    assert first.status is not None
+    alike = [fate.rank for fate in lost if fate.status == first.status]
+    phase = f" in {first.phase}" if first.phase else ""
+    headline = f"{ranks_text(alike)} of {len(fates.ranks)} {exit_text(first.status, len(alike))}{phase}"
+    return Verdict("lost", "failed", "call", headline, first.rank, None, tuple(alike), _others(fates, set(alike)))
+
+
+def _death(fate: Fate) -> float:
+    return fate.ended_at if fate.ended_at is not None else float("inf")
+
+
+def _deadline(fates: Fates) -> Verdict | None:
+    if fates.deadline is None or any(not failure.is_echo for failure in failures(fates)):
+        return None  # a rank failed before the deadline: that is why the others did not finish
+    cut = [fate for fate in fates.ranks if fate.cut]
+    late = [fate.rank for fate in cut]
+    phases = {fate.phase for fate in cut}
+    phase = f" its {phases.pop()}" if len(phases) == 1 and phases < {"setup", "teardown"} else ""
+    stances = [fate.stance for fate in cut if fate.stance is not None]
+    reason = f"{cause(stances, blamed(fates))} (deadline {fates.deadline:g} s)\n" if stances else ""
+    headline = (
+        f"{reason}the world of {len(fates.ranks)} missed its deadline of {fates.deadline:g} s "
+        f"({fates.deadline_from}): {ranks_text(late)} had not finished{phase}"
+    )
+    return Verdict("deadline", "failed", "call", headline, late[0], None, tuple(late), _others(fates, set(late)))
+
+
+def _deadlock(fates: Fates) -> Verdict | None:
+    if not fates.deadlock or any(not failure.is_echo for failure in failures(fates)):
+        return None
+    cut = [fate.rank for fate in fates.ranks if fate.cut]
+    headline = (
+        f"{fates.deadlock}\nthe world of {len(fates.ranks)} was deadlocked: {ranks_text(cut)} could never have "
+        "continued, so the test ended before its deadline"
+    )
+    return Verdict("deadlock", "failed", "call", headline, cut[0], None, tuple(cut), _others(fates, set(cut)))
+
+
+def _failed(fates: Fates) -> Verdict | None:
+    found = failures(fates)
+    if not found:
+        return None
+    same = [failure for failure in found if failure.phase.signature == found[0].phase.signature]
+    root = min(same, key=lambda failure: failure.rank)  # which of them was first is chance
+    alike = sorted({failure.rank for failure in same})
+    size = len(fates.ranks)
+    if len(alike) == size:
+        headline = f"on {ranks_text(alike)}" if size > 1 else ""
+    else:
+        headline = f"{ranks_text(alike)} of {size} failed first, in {root.phase.when}"
+    # A rank that failed and then filed no record has a line of its own, too.
+    others = _others(fates, {rank for rank in alike if fates.ranks[rank].record is not None})
+    return Verdict("failed", "failed", root.phase.when, headline, root.rank, root.phase, tuple(alike), others)
+
+
+def _some_skipped(fates: Fates) -> Verdict | None:
+    skipped = [fate for fate in fates.ranks if fate.skipped is not None]
+    if not skipped or len(skipped) == len(fates.ranks):
+        return None
+    reasons: dict[str, list[int]] = {}
+    for fate in skipped:
+        assert fate.skipped is not None
+        reasons.setdefault(_reason(fate.skipped), []).append(fate.rank)
+    lines = [f"{ranks_text(ranks)} skipped: {reason}" for reason, ranks in reasons.items()]
+    others = _others(fates, {fate.rank for fate in skipped})
+    headline = "ranks disagree: only some of them skipped"
+    return Verdict("some skipped", "failed", "call", headline, skipped[0].rank, None, (), (*lines, *others))
+
+
+def _reason(phase: Phase) -> str:
+    longrepr = phase.report.get("longrepr")
+    reason = longrepr[2] if isinstance(longrepr, (list, tuple)) and len(longrepr) == 3 else phase.brief
+    return str(reason).removeprefix("Skipped: ")
+
+
+def _cut(fates: Fates) -> Verdict | None:
+    """Apply if no rank failed, but some had to be cut off: a rank left others waiting."""
+    cut = [fate.rank for fate in fates.ranks if fate.cut]
+    if not cut or any(fate.phases("xfailed") for fate in fates.ranks):
+        return None
+    headline = f"{ranks_text(cut)} of {len(fates.ranks)} never finished"
+    return Verdict("cut", "failed", "call", headline, cut[0], None, tuple(cut), _others(fates, set()))
+
+
+def _silent(fates: Fates) -> Verdict | None:
+    silent = [fate.rank for fate in fates.ranks if fate.lost]
+    if not silent:
+        return None
+    return Verdict("silent", "failed", "call", f"{ranks_text(silent)} filed no record", silent[0])
+
+
+def _all_skipped(fates: Fates) -> Verdict | None:
+    first = fates.ranks[0].skipped
+    return Verdict("all skipped", "skipped", first.when) if first is not None else None
+
+
+def _xfailed(fates: Fates) -> Verdict | None:
+    for fate in fates.ranks:
+        for phase in fate.phases("xfailed"):
+            return Verdict("xfailed", "xfailed", phase.when, "", fate.rank, phase)
+    return None
+
+
+def _xpassed(fates: Fates) -> Verdict | None:
+    passed = [(fate.rank, phase) for fate in fates.ranks for phase in fate.phases("xpassed") if phase.when == "call"]
+    if not passed:
+        return None
+    rank, phase = next((pair for pair in passed if pair[1].strict_xpass), passed[0])
+    if phase.strict_xpass:
+        return Verdict("strict xpass", "failed", "call", "", rank, phase)
+    return Verdict("xpassed", "xpassed", "call", "", rank, phase)
+
+
+def _disorder(fates: Fates) -> Verdict | None:
+    bad = [fate for fate in fates.ranks if fate.out_of_order]
+    if not bad:
+        return None
+    lines = tuple(f"rank {fate.rank} {fate.out_of_order}" for fate in bad)
+    headline = f"{ranks_text([fate.rank for fate in bad])} of {len(fates.ranks)} did not leave in order"
+    return Verdict("disorder", "failed", "call", headline, bad[0].rank, None, (), lines)
+
+
+def _incomplete(fates: Fates) -> Verdict | None:
+    for fate in fates.ranks:
+        filed = [phase.when for phase in fate.record.phases] if fate.record else []
+        if filed != ["setup", "call", "teardown"]:
+            phases = ", ".join(filed) or "nothing"
+            headline = f"rank {fate.rank} filed an incomplete record: only {phases}"
+            return Verdict("incomplete", "failed", "call", headline, fate.rank)
+    return None
+
+
+def _passed(fates: Fates) -> Verdict | None:
+    return Verdict("passed", "passed", "call")
+
+
+#: The truth table: the first rule that applies decides. Only a world in which every rank filed a complete record and
+#: left in order reaches the last row.
+RULES: tuple[Callable[[Fates], Verdict | None], ...] = (
+    _launcher_lost,
+    _not_run,
+    _different_items,
+    _lost,
+    _deadline,
+    _deadlock,
+    _failed,
+    _some_skipped,
+    _cut,
+    _silent,
+    _xfailed,
+    _disorder,
+    _all_skipped,
+    _incomplete,
+    _xpassed,
+    _passed,
+)
+
+
+def judge(fates: Fates) -> Verdict:
+    """Return the verdict of the first rule that applies."""
+    return next(verdict for rule in RULES if (verdict := rule(fates)) is not None)
+
+
+def _others(fates: Fates, named: set[int]) -> tuple[str, ...]:
+    """Describe the ranks that the headline does not name: one line for all ranks that did the same."""
+    doing: dict[str, list[int]] = {}
+    for fate in fates.ranks:
+        if fate.rank not in named:
+            doing.setdefault(_doing(fate), []).append(fate.rank)
+    return tuple(f"{ranks_text(ranks)}: {text}" for text, ranks in sorted(doing.items(), key=lambda item: item[1]))
+
+
+def _doing(fate: Fate) -> str:
+    message = rank_message(fate)
+    if fate.record is not None:
+        return message or "passed"
+    return f"{message}; then, in {fate.phase}, {describe_end(fate)}" if message else describe_end(fate)
+
+
+def describe_end(fate: Fate) -> str:
+    """Describe how a rank that filed no record ended."""
+    if fate.cut:
+        return fate.stance.doing if fate.stance is not None else f"in {fate.phase or 'its start'}"
+    return exit_text(fate.status) if fate.status is not None else "silent"
+
+
+def rank_message(fate: Fate) -> str:
+    """Return what this rank itself reported, and at which line; or in which phase, if no line is the user's."""
+    for outcome in ("failed", "xfailed", "skipped"):
+        for phase in fate.phases(outcome):
+            if outcome == "skipped":
+                return f"skipped: {_reason(phase)}"
+            echo = Failure(fate.rank, phase.ended_at, phase).is_echo
+            message = "lost the connection to a peer" if echo else _SOURCE.sub("", phase.brief)
+            if phase.location:
+                return f"{message} at {phase.location}"
+            return message if phase.when == "call" else f"{message}, in {phase.when}"
+    return ""

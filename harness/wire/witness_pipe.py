@@ -1,0 +1,17 @@
+"""The named pipe by which the controller asks a rank's witness."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+
+def path(run_folder: str, pid: int | None) -> str:
+    """Return the path of the FIFO in the run's folder by which a rank is asked."""
+    return os.path.join(run_folder, f"witness-{pid}")
+
+
+def remove(run_folder: str, pid: int | None) -> None:
+    """Remove the FIFO of a rank that has ended; ranks end without cleaning up."""
+    with contextlib.suppress(OSError):  # most ranks have no FIFO
+        os.unlink(path(run_folder, pid))

@@ -1,0 +1,1 @@
+"""Many runs: which night a case changed."""

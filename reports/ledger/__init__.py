@@ -1,0 +1,1 @@
+"""Ledgers edited: what `everyrank accept` changes, and how it shows that."""

@@ -1,0 +1,214 @@
+"""Update the ledgers from a run: add new deviations, remove stale entries, and hide no fault.
+
+Only a case that ended and broke its law is accepted, by its own id, as unreported: a person writes the link to the
+report. The entry states the deviation that was seen; an entry that stated another deviation is restated. A crash, a
+timeout, an error, a case that was not run or a red test without a subject is not accepted, and printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from everyrank.reports.errors import BadLedger, NoSubject
+from everyrank.reports.ledger.ledger_file import Entry, LedgerFile, new_ledger, read_ledger
+from everyrank.reports.ledger.statement import statement
+from everyrank.reports.runfile.model import RED, CaseLine, Ending
+from everyrank.reports.runfile.read import Run
+from everyrank.reports.text import plain
+
+#: The limit of a note, in characters.
+_NOTE = 200
+
+_NEVER: dict[Ending, str] = {
+    "crash": "a crash is never accepted",
+    "timeout": "a timeout is never accepted",
+    "error": "an error is never accepted",
+    "not-run": "it was not run",
+}
+
+_NO_SUBJECT = "a test without a subject has no ledger: correct it, or mark it xfail"
+
+_NO_LEDGER = "its subject names no ledger: give its path with --ledger"
+
+#: A stale entry may be removed if all of its cases have one of these outcomes: none of them deviates.
+_CLEAR: frozenset[Ending] = frozenset(("stale", "pass", "approximate", "unsupported", "not-applicable"))
+
+#: Options that choose cases. Such a run shows nothing of the other cases that a pattern matches.
+_CHOOSING = ("--law", "--optimizer", "--lf", "--last-failed", "--deselect", "--sw", "--stepwise")
+
+
+@dataclass(frozen=True)
+class Edit:
+    """The changes of one ledger, and its new text."""
+
+    ledger: LedgerFile
+    added: tuple[Entry, ...]
+    removed: tuple[Entry, ...]
+    restated: tuple[Entry, ...]
+    text: str
+
+
+@dataclass(frozen=True)
+class NotAccepted:
+    """A case that no ledger accepts, and the reason."""
+
+    case: CaseLine
+    reason: str
+
+
+def accept(
+    run: Run, ledgers: Mapping[str, Path], subjects: Collection[str] | None = None
+) -> tuple[list[Edit], list[NotAccepted]]:
+    """Return the edits to the ledgers of these subjects (None for all), and the cases not accepted. Write nothing."""
+    cases: dict[Path, list[CaseLine]] = {}
+    left: list[NotAccepted] = []
+    for case in run.cases:
+        if subjects is not None and case.subject not in subjects:
+            continue
+        if not case.subject:
+            left += [NotAccepted(case, _NEVER.get(case.outcome, _NO_SUBJECT))] if case.outcome in RED else []
+        elif case.subject in ledgers:
+            cases.setdefault(ledgers[case.subject], []).append(case)
+        elif case.outcome in RED:
+            left.append(NotAccepted(case, _NEVER.get(case.outcome, _NO_LEDGER)))
+    edits = []
+    for path, its_cases in cases.items():
+        edit, not_taken = _edit(run, path, its_cases)
+        left += not_taken
+        if edit is not None:
+            edits.append(edit)
+    return edits, left
+
+
+def chosen_ledgers(run: Run, subjects: Sequence[str] | None, ledger: Path | None) -> dict[str, Path]:
+    """Return the ledger of each subject: as the run names it, or as ``--ledger`` does for one subject."""
+    there = {case.subject for case in run.cases if case.subject}
+    for name in subjects or ():
+        if name not in there:
+            raise NoSubject(
+                f"this run has no case of a subject {name!r}; its subjects: {', '.join(sorted(there)) or 'none'}"
+            )
+    found = _named_ledgers(run)
+    if ledger is None:
+        concerned = {case.subject for case in run.cases if case.outcome in ("fail", "stale")}
+        for name, path in found.items():
+            if name in concerned and name in (subjects or there) and not path.exists():
+                raise BadLedger(f"{path}: this ledger does not exist: run this where pytest ran, or use --ledger")
+        return found
+    meant = sorted(set(subjects) if subjects else there - set(found))
+    if len(meant) != 1:
+        which = f"{len(meant)} are meant ({', '.join(meant)})" if meant else "each subject of this run names a ledger"
+        raise NoSubject(f"--ledger is for one subject, but {which}: choose it with --subject")
+    return {**found, meant[0]: ledger}
+
+
+def _named_ledgers(run: Run) -> dict[str, Path]:
+    """Return the ledger of each subject that names one: in the header, or in the entry of a case."""
+    found = {name: Path(file) for name, file in run.header.subjects.items() if file}
+    for case in run.reported:
+        if case.subject and case.ledger is not None and case.ledger.file:
+            found.setdefault(case.subject, Path(case.ledger.file))
+    return found
+
+
+def _edit(run: Run, path: Path, cases: Sequence[CaseLine]) -> tuple[Edit | None, list[NotAccepted]]:
+    listed = {id: index for index, id in enumerate(run.header.cases)}
+    red = sorted((case for case in cases if case.outcome in RED), key=lambda case: listed[case.id])
+    if not red:
+        return None, []
+    ledger = read_ledger(path) if path.exists() else new_ledger(path, red[0].subject, run.header.torch)
+    added, restated, left = _new(ledger, red)
+    removed, kept = _stale(run, ledger, cases)
+    if not (added or removed or restated):
+        return None, left + kept
+    text = ledger.changed(removed, added, restated)
+    return Edit(ledger, tuple(added), tuple(removed), tuple(restated), text), left + kept
+
+
+def _new(ledger: LedgerFile, red: Iterable[CaseLine]) -> tuple[list[Entry], list[Entry], list[NotAccepted]]:
+    """Return the entries that are new, those that state another deviation now, and the cases not accepted."""
+    added: dict[str, Entry] = {}
+    restated: dict[str, Entry] = {}
+    left = []
+    for case in red:
+        if case.outcome == "stale":
+            continue
+        reason = _refusal(ledger, case)
+        entry, seen = ledger.entry(short(case)), statement(case.deviations)
+        if reason:
+            left.append(NotAccepted(case, reason))
+        elif entry is None:
+            added[short(case)] = Entry(short(case), "fail", note=_note(case), states=seen)
+        elif case.ledger is not None and entry.states != seen:  # else an entry that this run did not know
+            restated[short(case)] = replace(entry, states=seen)
+    return list(added.values()), list(restated.values()), left
+
+
+def _refusal(ledger: LedgerFile, case: CaseLine) -> str:
+    """Return why a case is not accepted; an empty text if it is, or was before."""
+    if case.outcome in _NEVER:
+        return _NEVER[case.outcome]
+    if case.lack:
+        return "it is declared as lacking, but the subject did not refuse it as declared: correct the declaration"
+    if case.passes_alone:
+        return "it passes alone: the cause is something that its neighbours left behind, not the subject"
+    if "*" in short(case) or "?" in short(case):
+        return "its id would be read as a pattern"
+    entry = ledger.entry(short(case))
+    if entry is not None and entry.kind not in ("fail", "documented"):
+        return f"the entry {entry.case!r} expects {entry.kind!r}, but the outcome is 'fail': correct the entry"
+    if entry is not None and entry.is_pattern and case.ledger is not None:
+        return f"the entry {entry.case!r} matches more cases, and states another deviation: narrow or correct it"
+    return ""
+
+
+def _stale(run: Run, ledger: LedgerFile, cases: Sequence[CaseLine]) -> tuple[list[Entry], list[NotAccepted]]:
+    removed: list[Entry] = []
+    left = []
+    for case in cases:
+        if case.outcome != "stale":
+            continue
+        entry = ledger.entry(short(case))
+        if case.lack:
+            left.append(NotAccepted(case, "it is declared as lacking, but it works: remove the declaration"))
+        elif entry is not None and entry not in removed:
+            reason = _still_wanted(run, entry, cases)
+            if reason:
+                left.append(NotAccepted(case, reason))
+            else:
+                removed.append(entry)
+    return removed, left
+
+
+def _still_wanted(run: Run, entry: Entry, cases: Iterable[CaseLine]) -> str:
+    """Return why a stale entry is kept; an empty text if none of its cases deviates."""
+    matched = [case for case in cases if entry.matches(short(case))]
+    others = sum(case.outcome not in _CLEAR for case in matched)
+    if others:
+        return f"the entry {entry.case!r} also matches {others} of {len(matched)} cases that do not pass: narrow it"
+    if entry.is_pattern and _chosen(run.header.command):
+        return f"the entry {entry.case!r} matches more cases than this run chose: run them all"
+    if entry.is_pattern and run.footer is not None and run.footer.troubles:
+        return f"the entry {entry.case!r} may match more cases than were collected: {run.footer.troubles[0]}"
+    return ""
+
+
+def _chosen(command: Iterable[str]) -> bool:
+    """Return whether the command asked pytest to run only some of the cases."""
+    given = list(command)
+    for index, word in enumerate(given):
+        if Path(word).name in ("pytest", "py.test"):
+            given = given[index + 1 :]  # the words before are Python's: -m pytest
+            break
+    return any("::" in word or word.partition("=")[0] in _CHOOSING or word[:2] in ("-k", "-m") for word in given)
+
+
+def short(case: CaseLine) -> str:
+    """Return the id of a case as its ledger has it: without the contract."""
+    return case.case.partition("/")[2]
+
+
+def _note(case: CaseLine) -> str:
+    return plain(case.message.strip(), _NOTE)

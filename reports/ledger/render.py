@@ -1,0 +1,68 @@
+"""Print the changes of the ledgers; for a dry run, as a unified diff."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+
+from everyrank.reports.ledger.accept import Edit, NotAccepted
+from everyrank.reports.runfile.conclusion import Reason
+from everyrank.reports.text import count, plain
+
+#: How many cases are named for one reason.
+_MOST = 10
+#: The limit of a reason beside the cases, in characters.
+_REASON = 400
+
+
+def render_edits(
+    edits: Sequence[Edit], left: Sequence[NotAccepted], dry_run: bool, beside: Sequence[Reason] = ()
+) -> str:
+    """Return what was written (or would be), what was not accepted, and what went wrong beside the cases."""
+    lines: list[str] = []
+    for edit in edits:
+        lines += _dry(edit) if dry_run else _written(edit)
+    lines += _left(left)
+    lines += [f"not accepted: {plain(reason.text, _REASON)}" for reason in beside]
+    lines.append(_sum(edits, left, dry_run))
+    return "\n".join(lines) + "\n"
+
+
+def _written(edit: Edit) -> Iterator[str]:
+    yield str(edit.ledger.path)
+    yield from (f"  - {plain(entry.case)}" for entry in edit.removed)
+    yield from (f"  + {plain(entry.case)}" for entry in edit.added)
+    yield from (f"  ~ {plain(entry.case)}" for entry in edit.restated)
+
+
+def _dry(edit: Edit) -> Iterator[str]:
+    path = str(edit.ledger.path)
+    before = edit.ledger.text.splitlines() if edit.ledger.path.exists() else []
+    yield from difflib.unified_diff(before, edit.text.splitlines(), path, path, lineterm="")
+
+
+def _left(left: Sequence[NotAccepted]) -> Iterator[str]:
+    reasons: dict[str, list[str]] = {}
+    for item in left:
+        name = f"{item.case.subject} {item.case.case}" if item.case.subject else item.case.id
+        reasons.setdefault(item.reason, []).append(name)
+    for reason, names in reasons.items():
+        yield f"not accepted: {plain(reason)}"
+        yield from (f"  {plain(name)}" for name in names[:_MOST])
+        if len(names) > _MOST:
+            yield f"  ... and {len(names) - _MOST:,} more"
+
+
+def _sum(edits: Sequence[Edit], left: Sequence[NotAccepted], dry_run: bool) -> str:
+    names = ("added", "removed", "restated")
+    added, removed, restated = (sum(len(getattr(edit, name)) for edit in edits) for name in names)
+    parts = []
+    if added:
+        parts.append(f"{count(added, 'deviation')} added as unreported")
+    if removed:
+        parts.append(f"{'1 stale entry' if removed == 1 else f'{removed:,} stale entries'} removed")
+    if restated:
+        parts.append(f"{'1 entry' if restated == 1 else f'{restated:,} entries'} restated")
+    if left:
+        parts.append(f"{count(len(left), 'case')} not accepted")
+    return ("dry run, nothing was written: " if dry_run else "") + (", ".join(parts) or "nothing to accept")

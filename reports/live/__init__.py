@@ -1,0 +1,1 @@
+"""What happens while a run goes on: results gathered, counted and shown."""

@@ -1,0 +1,1 @@
+"""The run file: its model and schema, written and read."""

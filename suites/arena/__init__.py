@@ -1,0 +1,1 @@
+"""What the arenas of all contracts share: errors of a subject, workers, the law surface."""

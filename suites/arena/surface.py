@@ -1,0 +1,147 @@
+"""The law ``surface``, shared by contracts: the features of an optimizer besides its step work, or refuse.
+
+Each part uses one feature of the subject and then of the reference. Any error of the subject is a refusal, and the
+reference then does without the feature too. The run file lists the refusals.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from everyrank.rank.rank import notes
+from everyrank.suites.arena.subject_errors import in_a_line
+from everyrank.suites.compare.comparison import check
+from everyrank.suites.errors import BrokenAdapter, Deviation
+
+#: The optimizer on which all parts are used: its momentum shows a state that was changed by something else.
+OPTIMIZER, ARGUMENTS = torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}
+
+STEPS = 3
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The subject and the reference, which take the same steps, and how to step a copy of the subject alone."""
+
+    ours: Any
+    reference: torch.optim.Optimizer
+    step_copy: Callable[[Any], None]
+
+    @property
+    def rate(self) -> float:
+        """The current learning rate."""
+        return float(self.reference.param_groups[0]["lr"])
+
+
+#: A generator that uses its feature before the first step, and again after each step.
+Part = Callable[[Pair], Iterator[None]]
+
+
+def scheduler(pair: Pair) -> Iterator[None]:
+    """Check that a scheduler halves the learning rate after each step."""
+    schedulers = [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5) for optimizer in (pair.ours, pair.reference)]
+    while True:
+        yield
+        for schedule in schedulers:
+            schedule.step()
+
+
+def groups(pair: Pair) -> Iterator[None]:
+    """Check that a learning rate set in param_groups is used from the next step on."""
+    while True:
+        rates = [group["lr"] for group in pair.ours.param_groups]
+        check(set(rates) == {pair.rate}, f"the learning rates in param_groups are {rates}, where {pair.rate} is due")
+        rate = pair.rate * 0.75
+        for group in [*pair.ours.param_groups, *pair.reference.param_groups]:
+            group["lr"] = rate
+        yield
+
+
+def pre_hook(pair: Pair) -> Iterator[None]:
+    """Check that a hook is called before each step."""
+    yield from _hook(pair.ours.register_step_pre_hook, "pre")
+
+
+def post_hook(pair: Pair) -> Iterator[None]:
+    """Check that a hook is called after each step."""
+    yield from _hook(pair.ours.register_step_post_hook, "post")
+
+
+def _hook(register: Callable[[Callable[..., None]], Any], kind: str) -> Iterator[None]:
+    calls: list[int] = []
+    register(lambda *arguments: calls.append(1))
+    for steps in range(STEPS + 1):
+        check(len(calls) == steps, f"a step {kind}-hook was taken, and called {len(calls)} times in {steps} steps")
+        yield
+
+
+def defaults(pair: Pair) -> Iterator[None]:
+    """Check that the defaults are the arguments with which the optimizer was built."""
+    for name, value in ARGUMENTS.items():
+        stated = pair.ours.defaults[name]
+        check(stated == value, f"defaults says that {name} is {stated}, and it was built with {value}")
+    yield
+
+
+def deepcopy(pair: Pair) -> Iterator[None]:
+    """Check that a copy has its own parameters and state: its step does not change the subject's."""
+    yield
+    pair.step_copy(copy.deepcopy(pair.ours))
+    yield
+
+
+def described(pair: Pair) -> Iterator[None]:
+    """Check that a learning rate in repr() is the current one."""
+    while True:
+        stated = [float(number) for number in re.findall(r"\blr[:=] ?([\d.e-]+)", repr(pair.ours))]
+        check(set(stated) <= {pair.rate}, f"repr() states the learning rate {stated}, where {pair.rate} counts")
+        yield
+
+
+PARTS: Mapping[str, Part] = {
+    "scheduler": scheduler,
+    "param-groups": groups,
+    "pre-hook": pre_hook,
+    "post-hook": post_hook,
+    "defaults": defaults,
+    "deepcopy": deepcopy,
+    "repr": described,
+}
+
+#: The label of each point: one part, or all parts on one optimizer.
+LABELS = (*PARTS, "all")
+
+
+def use(label: str, pair: Pair, step: Callable[[int], None]) -> dict[str, str]:
+    """Use these parts while ``step`` steps the subject and the reference; return what was refused, and the errors."""
+    parts = {name: part(pair) for name, part in PARTS.items() if label in (name, "all")}
+    refused: dict[str, str] = {}
+    for number in range(STEPS + 1):
+        if number:
+            step(number)
+        for name, part in list(parts.items()):
+            if refusal := _refusal(part):
+                refused[name] = refusal
+                del parts[name]
+    if refused:
+        notes()["refused"] = refused
+    return refused
+
+
+def _refusal(part: Iterator[None]) -> str:
+    """Use the part once more; return the error, on one line, by which the subject refused it, or nothing."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a scheduler warns that it cannot see the step
+            next(part, None)
+    except (Deviation, BrokenAdapter):
+        raise
+    except Exception as error:
+        return in_a_line(error)
+    return ""

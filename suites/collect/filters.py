@@ -1,0 +1,135 @@
+"""The filters ``--law`` and ``--optimizer``: select cases, count the others, and refuse wrong filters."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import pytest
+from everyrank.fixtures import optimizers
+from everyrank.suites.collect.left_out import LEFT_OUT, LeftOut, Reason
+from everyrank.suites.engine.case import Case
+from everyrank.suites.engine.contract import contract, contracts
+from everyrank.suites.engine.ledger import matches
+from everyrank.suites.engine.subject import Subject
+from everyrank.suites.generate.options import GENERATE
+
+
+@dataclass(frozen=True)
+class Filters:
+    """The values of ``--law`` and ``--optimizer``; None if an option was not given."""
+
+    law: str | None
+    optimizer: str | None
+
+    @staticmethod
+    def from_config(config: pytest.Config) -> Filters:
+        return Filters(config.getoption("law"), config.getoption("optimizer"))
+
+    def select(self, subject: Subject, cases: Iterable[Case]) -> Selection:
+        """Return the cases that fit, and the number of those that do not."""
+        chosen: list[Case] = []
+        left_out: Counter[Reason] = Counter()
+        for case in cases:
+            reason = self._reason(case)
+            if reason is None:
+                chosen.append(case)
+            else:
+                left_out[reason] += 1
+        return Selection(subject, tuple(chosen), left_out)
+
+    def _reason(self, case: Case) -> Reason | None:
+        if self.law is not None and not matches(self.law, case.law.id):
+            return Reason(f"--law {self.law}", "of other laws")
+        if self.optimizer is not None and not _fits(self.optimizer, case.point.optimizer):
+            kind = "of other optimizers" if case.point.optimizer else "of laws that name no optimizer"
+            return Reason(f"--optimizer {self.optimizer}", kind)
+        return None
+
+    def problem(self, selections: Iterable[Selection]) -> str:
+        """Return what is wrong with the filters. Test files must be imported: they may register optimizers."""
+        if self.optimizer is not None and (unknown := _unknown_optimizer(self.optimizer)):
+            return unknown
+        selections = list(selections)
+        if any(selection.cases for selection in selections) or not any(
+            selection.left_out for selection in selections
+        ):
+            return ""
+        found = left_out(selections)
+        return f"no case of {', '.join(found.without)} fits: {', '.join(found.by_filter())}"
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The cases of one subject that the filters selected, and the number of those that they left out."""
+
+    subject: Subject
+    cases: tuple[Case, ...]
+    left_out: Mapping[Reason, int]
+
+
+#: The selection of each conformance test, by the node id of its function.
+SELECTIONS: pytest.StashKey[dict[str, Selection]] = pytest.StashKey()
+
+
+def left_out(selections: Iterable[Selection]) -> LeftOut:
+    """Return what the filters left out of all subjects of a run."""
+    counts: Counter[Reason] = Counter()
+    chosen: Counter[tuple[str, str]] = Counter()  # another contract's subject may have the same name
+    for selection in selections:
+        counts.update(selection.left_out)
+        chosen[selection.subject.contract, selection.subject.name] += len(selection.cases)
+    return LeftOut(counts, tuple(name for (_, name), cases in chosen.items() if not cases))
+
+
+def settle(config: pytest.Config, items: list[pytest.Item]) -> str:
+    """After collection, note what the filters left out of the requested tests; return what is wrong with the filters.
+
+    For a subject without a fitting case pytest makes one skipped item. It is removed: it would look like a test.
+    """
+    known = config.stash.get(SELECTIONS, {})
+    # pytest collects all functions of a file, even if one of them was named.
+    requested = {_function(item) for item in items}
+    selections = [selection for function, selection in known.items() if function in requested]
+    items[:] = [item for item in items if _function(item) not in known or known[_function(item)].cases]
+    problem = Filters.from_config(config).problem(selections)
+    if not problem:
+        config.stash[LEFT_OUT] = left_out(selections)
+    return problem
+
+
+def _function(item: pytest.Item) -> str:
+    """Return the node id of a test without its parameters."""
+    name = getattr(item, "originalname", item.name)
+    return f"{item.parent.nodeid}::{name}" if item.parent is not None else name
+
+
+def check_law(law: str, generates: bool = False) -> None:
+    """Refuse a law that no contract has, with a message that lists the laws."""
+    known = sorted({law for name in contracts() for law in contract(name).laws})
+    known += [GENERATE] if generates else []
+    if not any(matches(law, name) for name in known):
+        families = sorted({f"{name.partition('.')[0]}.*" for name in known if "." in name})
+        hint = _did_you_mean(law, [*families, *known])
+        raise pytest.UsageError(f"--law: no law is called {law!r}.{hint} The laws are {', '.join(known)}")
+
+
+def _fits(pattern: str, optimizer: str) -> bool:
+    return matches(pattern.lower(), optimizer.lower())
+
+
+def _unknown_optimizer(optimizer: str) -> str:
+    names = [row.name for row in optimizers.rows()]
+    if any(_fits(optimizer, name) for name in names):
+        return ""
+    hint = _did_you_mean(optimizer, names)
+    return f"--optimizer: no row is called {optimizer!r}.{hint} There are {', '.join(names)}"
+
+
+def _did_you_mean(given: str, names: Iterable[str]) -> str:
+    """Return a hint with the closest names, whatever their case, or an empty text."""
+    by_lower = {name.lower(): name for name in names}
+    close = [repr(by_lower[name]) for name in get_close_matches(given.lower(), by_lower)]
+    return f" Did you mean {' or '.join(close)}?" if close else ""

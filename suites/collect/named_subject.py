@@ -1,0 +1,60 @@
+"""The conformance test of the subject that EVERYRANK_SUBJECT names, as ``module:NAME``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+from everyrank.suites.engine.case import Case
+from everyrank.suites.engine.subject import Subject
+
+#: The subject given to `run`, and the folder of its ledger; only in the process that called `run`.
+SUBJECT: tuple[Subject, Path] | None = None
+
+
+def _subject() -> tuple[Subject, Path]:
+    if SUBJECT is not None:
+        return SUBJECT
+    named = os.environ.get("EVERYRANK_SUBJECT", "")
+    module, _, name = named.partition(":")
+    if not named and "PYTEST_XDIST_WORKER" in os.environ:
+        _refuse("run(SUBJECT) is for one process: for several, `everyrank run module:NAME -n auto`")
+    if not module or not name:
+        _refuse(f"name a subject as module:NAME, not {named!r}")
+    try:
+        imported, problem = importlib.import_module(module), ""
+    except ImportError as error:
+        imported, problem = None, str(error)
+    if imported is None:
+        _refuse(f"{named}: {problem}")
+    found = getattr(imported, name, None)
+    if not isinstance(found, Subject):
+        _refuse(f"{named} is not a Subject but {found!r}")
+    return found, Path(imported.__file__ or ".").parent
+
+
+def _repeat_command(case: str, options: Sequence[str]) -> str:
+    """Return the call or the command that runs this case again."""
+    chosen = ["-k", case, *options]
+    if SUBJECT is not None:
+        return f"everyrank.suites.run(SUBJECT, {', '.join(map(repr, chosen))})"
+    return shlex.join(["everyrank", "run", os.environ["EVERYRANK_SUBJECT"], *chosen])
+
+
+def _refuse(text: str) -> NoReturn:
+    pytest.fail(text, pytrace=False)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    subject, folder = _subject()
+    metafunc.definition.add_marker(pytest.mark.conformance(subject, folder, again=_repeat_command))
+
+
+def test_conformance(case: Case) -> None:
+    """The subject does what its contract says."""
+    case.run()

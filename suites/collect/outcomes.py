@@ -1,0 +1,57 @@
+"""The outcome of each case of each subject: collected from reports, and printed at the end of the run."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+import pytest
+from everyrank.suites.collect.left_out import LEFT_OUT
+from everyrank.suites.engine.ledger import DOCUMENTED
+
+
+class Outcomes:
+    """A pytest plugin of the process that prints: with pytest-xdist, of its controller."""
+
+    def __init__(self) -> None:
+        self.cells: dict[tuple[str, str], str] = {}
+        self._documented: set[tuple[str, str]] = set()
+        self._not_tried: dict[tuple[str, str], str] = {}  # the reason, such as too few GPUs
+        self._since = time.monotonic()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.user_properties:
+            properties = {str(name): str(value) for name, value in report.user_properties}
+            if "outcome" in properties:
+                cell = properties.get("subject", ""), properties.get("case", report.nodeid)
+                self.cells[cell] = properties["outcome"]
+                if properties.get("ledger-kind") == DOCUMENTED:
+                    self._documented.add(cell)
+            elif report.skipped and "case" in properties and isinstance(report.longrepr, tuple):
+                self._not_tried[properties["subject"], properties["case"]] = report.longrepr[2].removeprefix(
+                    "Skipped: "
+                )
+
+    def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
+        left_out = config.stash.get(LEFT_OUT, None)
+        for line in left_out.lines() if left_out is not None else ():
+            terminalreporter.write_line(f"filtered: {line}")
+        if self.cells:
+            terminalreporter.write_line(self._total())
+        for reason, count in Counter(self._not_tried.values()).most_common():
+            terminalreporter.write_line(f"conformance: not tried: {count} case{'' if count == 1 else 's'}: {reason}")
+
+    def _total(self) -> str:
+        seconds = time.monotonic() - self._since
+        kinds = ", ".join(map(self._counted, Counter(self.cells.values()).most_common()))
+        subjects = len({subject for subject, _ in self.cells})
+        many = f"{len(self.cells)} cases of {subjects} subjects" if subjects > 1 else f"{len(self.cells)} cases"
+        rate = len(self.cells) / seconds
+        return f"conformance: {many} in {seconds:.0f} s ({rate:.1f} a second): {kinds}"
+
+    def _counted(self, ends: tuple[str, int]) -> str:
+        """Describe a count; limits that the library documents are known, and are also counted on their own."""
+        kind, count = ends
+        documented = sum(self.cells[cell] == kind for cell in self._documented) if kind == "known" else 0
+        return f"{count} {kind} ({documented} documented)" if documented else f"{count} {kind}"

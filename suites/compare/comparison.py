@@ -1,0 +1,186 @@
+"""Compare with the reference, step by step: find the first difference, and how large it is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from everyrank.rank.rank import notes
+from everyrank.suites.engine.subject import Bound
+from everyrank.suites.errors import Deviation, Vacuous
+
+Values = Mapping[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far values may be off. No tolerance is wider than the exemplar needs."""
+
+    relative: float = 0.0
+    ulps: int = 0
+
+
+EXACT = Tolerance()
+#: For sums whose order differs.
+CLOSE_FP64 = Tolerance(relative=1e-12)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The largest difference in one parameter at one step."""
+
+    step: int
+    name: str
+    ulps: float
+    absolute: float
+    relative: float
+
+    def __str__(self) -> str:
+        off = f"off by {self.absolute:.3g}, {self.ulps:g} ULPs ({self.relative:.1e} relative)"
+        return f"step {self.step}, {self.name}: {off}"
+
+
+@dataclass
+class Comparison:
+    """The comparison of one case. It collects the differences of all steps: the first must not hide the next."""
+
+    tolerance: Tolerance = EXACT
+    bound: Bound | None = None
+    differences: list[Difference] = field(default_factory=list)
+    largest: float = 0.0
+    approximate: bool = False
+    _start: dict[str, torch.Tensor] = field(default_factory=dict)
+    _before: dict[str, torch.Tensor] = field(default_factory=dict)
+    _moved: float = 0.0
+    _in_a_step: float = 0.0
+
+    def start(self, reference: Values) -> None:
+        """Note the reference's values at the start, to check later that it moves."""
+        self._start = {name: value.detach().clone() for name, value in reference.items()}
+        self._before = dict(self._start)
+
+    def step(self, number: int, ours: Values, reference: Values) -> None:
+        """Compare all parameters after this step."""
+        if set(ours) != set(reference):
+            raise Deviation(f"step {number}: parameters {sorted(ours)} instead of {sorted(reference)}")
+        worst: Difference | None = None
+        for name, expected in reference.items():
+            found = self._compare_parameter(number, name, ours[name].detach(), expected.detach())
+            worst = max(
+                (difference for difference in (worst, found) if difference is not None), key=_size, default=None
+            )
+            if name in self._start and expected.numel():
+                moved = (expected.detach() - self._start[name]).abs().max()
+                self._moved = max(self._moved, float(moved))
+            if self.bound is not None and name in self._before and expected.numel():
+                moved_in_step = _difference(number, name, expected.detach(), self._before[name])
+                self._in_a_step = max(self._in_a_step, moved_in_step.relative)
+                self._before[name] = expected.detach().clone()
+        note(number, worst, self.allowed)
+
+    @property
+    def allowed(self) -> Tolerance:
+        """The tolerance up to which no deviation is counted; the subject's own bound is included."""
+        bound = self.bound.relative if self.bound is not None else 0.0
+        return Tolerance(max(self.tolerance.relative, bound), self.tolerance.ulps)
+
+    def _compare_parameter(
+        self, step: int, name: str, ours: torch.Tensor, expected: torch.Tensor
+    ) -> Difference | None:
+        """Compare one parameter; return the difference, whether or not it is allowed."""
+        if ours.shape != expected.shape or ours.dtype != expected.dtype:
+            raise Deviation(
+                f"step {step}, {name}: {tuple(ours.shape)} of {ours.dtype} instead of "
+                f"{tuple(expected.shape)} of {expected.dtype}"
+            )
+        if torch.equal(ours, expected) or (
+            ours.numel()
+            and torch.equal(ours.isnan(), expected.isnan())
+            and torch.equal(ours.nan_to_num(), expected.nan_to_num())
+        ):
+            return None
+        difference = _difference(step, name, ours, expected)
+        self.largest = max(self.largest, difference.relative)
+        if difference.relative <= self.tolerance.relative or difference.ulps <= self.tolerance.ulps:
+            return difference
+        if self.bound is not None and difference.relative <= self.bound.relative:
+            self.approximate = True
+            return difference
+        self.differences.append(difference)
+        return difference
+
+    def verdict(self) -> None:
+        """Raise Deviation with the first difference, or Vacuous if the reference did not move."""
+        if self.differences:
+            first = self.differences[0]
+            steps = sorted({difference.step for difference in self.differences})
+            names = sorted({difference.name for difference in self.differences})
+            text = f"{first}\n  differs at steps {steps} in {', '.join(names)}"
+            raise Deviation(text, off=max(difference.relative for difference in self.differences))
+        if self._start and self._moved <= max(self.tolerance.relative * 1000, 0.0):
+            raise Vacuous("the reference did not move, so there is nothing that could differ")
+        if self.approximate and self.bound is not None:
+            if self._start and self._in_a_step <= self.bound.relative:
+                raise Vacuous(f"no step moved the reference by more than the bound, {self.bound.relative:g}")
+            notes()["approximate"] = True
+
+
+def note(step: int, difference: Difference | None, allowed: Tolerance) -> None:
+    """Note for reports the largest error of each step, and of all comparisons of this rank in its test.
+
+    The largest error is noted with the tolerance there; if all values agree, with the widest tolerance of all.
+    """
+    noted = notes()
+    steps = noted.setdefault("steps", {})
+    relative, ulps = steps.get(str(step), (0.0, 0.0))
+    if difference is None:
+        steps[str(step)] = (relative, ulps)
+        exact = {"ulps": 0.0, "absolute": 0.0, "relative": 0.0, "step": step, "name": "", "allowed": vars(EXACT)}
+        error = noted.setdefault("error", exact)
+        if not error["relative"]:
+            error["allowed"] = {name: max(most, error["allowed"][name]) for name, most in vars(allowed).items()}
+        return
+    steps[str(step)] = (max(relative, _finite(difference.relative)), max(ulps, _finite(difference.ulps)))
+    if _size(difference) >= (noted.get("error", {}).get("relative", 0.0), 0.0):
+        noted["error"] = {name: _finite(value) for name, value in vars(difference).items()}
+        noted["error"]["allowed"] = dict(vars(allowed))
+
+
+def _size(difference: Difference) -> tuple[float, float]:
+    return difference.relative, difference.ulps
+
+
+def _finite(value: Any) -> Any:
+    """Replace infinity, which JSON does not have, by the largest float."""
+    return min(value, sys.float_info.max) if isinstance(value, float) else value
+
+
+def _difference(step: int, name: str, ours: torch.Tensor, expected: torch.Tensor) -> Difference:
+    wide = torch.complex128 if expected.is_complex() else torch.float64
+    mine, other = ours.to(wide), expected.to(wide)
+    off = (mine - other).abs().nan_to_num(nan=float("inf"))
+    largest = float(off.max())
+    scale = max(float(other.abs().nan_to_num().max()), torch.finfo(torch.float64).tiny)
+    if not (expected.is_floating_point() or expected.is_complex()):
+        return Difference(step, name, largest, largest, largest / scale)
+    limits = torch.finfo(expected.dtype)
+    spacing = (other.abs().nan_to_num() * limits.eps).clamp(min=limits.tiny)
+    return Difference(step, name, round(float((off / spacing).max()), 1), largest, largest / scale)
+
+
+def same(ours: torch.Tensor, expected: torch.Tensor, name: str) -> None:
+    """Raise a Deviation that names the tensor unless both are equal bit for bit."""
+    comparison = Comparison()
+    comparison.step(0, {name: ours}, {name: expected})
+    if comparison.differences:
+        (difference,) = comparison.differences
+        raise Deviation(str(difference).removeprefix("step 0, "), off=difference.relative)
+
+
+def check(holds: bool, text: str) -> None:
+    """Raise a Deviation with this text unless the law's condition holds."""
+    if not holds:
+        raise Deviation(text)

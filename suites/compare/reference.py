@@ -1,0 +1,211 @@
+"""The references: the same training in one process with plain torch.optim, cached by its plan.
+
+*Order-matched*: the gradients of the ranks' parts are averaged in rank order; replicas agree with it closely or
+exactly. *Whole-batch*: the batch is in one piece, as a user would train in one process.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from everyrank.fixtures.data import Batch, batch_for, loss
+from everyrank.fixtures.models import MODELS, Model
+from everyrank.fixtures.optimizers import Row, Variant, row
+from torch import nn
+
+Gradients = dict[str, torch.Tensor | None]
+
+#: The seed of rank 0's model. Every rank starts with this model unless a law seeds it by rank.
+SEED = 11
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The parameters of a training, by which its reference is cached."""
+
+    size: int
+    steps: int = 2
+    model: str = "plain"
+    optimizer: str = "SGD"
+    variant: str = "everything"
+    dtype: torch.dtype = torch.float64
+    parts: int = 1
+    """How many microbatches make up a rank's part of a step's batch."""
+    skips: frozenset[int] = frozenset()
+    """Ranks on which the model "optional" does not use its branch, from the step ``skips_from`` on."""
+    skips_from: int = 1
+    batches: tuple[int, ...] = ()
+    """For how many steps each rank has batches; empty means all steps."""
+    thaw: int = 0
+    """The step before which frozen parameters are unfrozen."""
+    clip: float = 0.0
+    schedule: bool = False
+
+    @property
+    def row(self) -> Row:
+        return row(self.optimizer)
+
+    @property
+    def choice(self) -> Variant:
+        return self.row.variant(self.variant)
+
+    @property
+    def made(self) -> Model:
+        return MODELS[self.model]
+
+    def build(self, seed: int = SEED) -> nn.Module:
+        return self.made.build(seed, self.dtype)
+
+    def optimize(self, module: nn.Module) -> torch.optim.Optimizer:
+        return self.row.build(module.parameters(), self.choice)
+
+    def scheduler(self, optimizer: torch.optim.Optimizer) -> Any:
+        """Return a scheduler that changes the learning rate after each step, if the plan has one."""
+        return torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5) if self.schedule else None
+
+    def batch(self, rank: int, step: int, part: int = 0) -> Batch:
+        """Return one microbatch of one rank at one step."""
+        return batch_for(self.made, 5, rank, step * self.parts + part, dtype=self.dtype)
+
+    def present(self, rank: int, step: int) -> bool:
+        return not self.batches or step <= self.batches[rank]
+
+    def prepare(self, module: nn.Module, rank: int, step: int) -> None:
+        """Change the model as the training itself does before a step."""
+        if "optional" in self.made.properties:
+            module.skip = rank in self.skips and step >= self.skips_from  # type: ignore[assignment]
+        if step == self.thaw:
+            for parameter in module.parameters():
+                parameter.requires_grad_(True)
+
+    def after_backward(self, module: nn.Module) -> None:
+        if self.clip:
+            torch.nn.utils.clip_grad_norm_(module.parameters(), self.clip)
+
+
+@dataclass(frozen=True)
+class Step:
+    """The reference after one step; ``gradients`` are those of its first backward, before any clipping."""
+
+    gradients: Gradients
+    values: dict[str, torch.Tensor]
+    buffers: dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """A whole reference run. Do not write to it: it is cached and shared."""
+
+    start: dict[str, torch.Tensor]
+    steps: list[Step] = field(default_factory=list)
+
+
+@functools.cache
+def order_matched(plan: Plan) -> Trajectory:
+    """Train on the ranks' parts one after the other, with their gradients averaged in rank order."""
+
+    def gradients(module: nn.Module, step: int) -> tuple[torch.Tensor, Gradients]:
+        found = [_rank_gradients(plan, module, rank, step) for rank in range(plan.size)]
+        losses = [total for total, _ in found]
+        names = [name for name, _ in module.named_parameters()]
+        return sum_in_order(losses) / plan.size, {
+            name: mean([gradients[name] for _, gradients in found]) for name in names
+        }
+
+    return _run(plan, gradients)
+
+
+@functools.cache
+def whole_batch(plan: Plan) -> Trajectory:
+    """Train on all ranks' parts in one batch."""
+
+    def gradients(module: nn.Module, step: int) -> tuple[torch.Tensor, Gradients]:
+        plan.prepare(module, 0, step)
+        module.zero_grad()
+        parts = [plan.batch(rank, step, part) for rank in range(plan.size) for part in range(plan.parts)]
+        whole = Batch(torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts]))
+        total = loss(module, whole)
+        total.backward()
+        return total.detach(), _take_gradients(module)
+
+    return _run(plan, gradients)
+
+
+def _run(plan: Plan, gradients: Callable[[nn.Module, int], tuple[torch.Tensor, Gradients]]) -> Trajectory:
+    module = plan.build()
+    optimizer = plan.optimize(module)
+    scheduler = plan.scheduler(optimizer)
+    run = Trajectory(_values(module.named_parameters()))
+    for step in range(1, plan.steps + 1):
+        seen: list[Gradients] = []
+
+        def closure(step: int = step, seen: list[Gradients] = seen) -> torch.Tensor:
+            total, found = gradients(module, step)
+            seen.append(found)
+            for name, parameter in module.named_parameters():
+                gradient = found[name]
+                parameter.grad = None if gradient is None else gradient.clone()
+            plan.after_backward(module)
+            return total
+
+        step_with(plan, optimizer, closure)
+        if scheduler is not None:
+            scheduler.step()
+        run.steps.append(Step(seen[0], _values(module.named_parameters()), _values(module.named_buffers())))
+    return run
+
+
+def step_with(plan: Plan, optimizer: Any, closure: Callable[[], Any]) -> None:
+    """Do one step; pass the closure to the optimizer if it needs to compute the loss again."""
+    if "closure" in plan.row.needs:
+        optimizer.step(closure)
+        return
+    closure()
+    optimizer.step()
+
+
+def _rank_gradients(plan: Plan, module: nn.Module, rank: int, step: int) -> tuple[torch.Tensor, Gradients]:
+    """Return the loss and the gradients of one rank's part."""
+    plan.prepare(module, rank, step)
+    module.zero_grad()
+    if not plan.present(rank, step):
+        return torch.zeros((), dtype=plan.dtype), _take_gradients(module)
+    losses = []
+    for part in range(plan.parts):
+        part_loss = loss(module, plan.batch(rank, step, part)) / plan.parts
+        part_loss.backward()
+        losses.append(part_loss.detach())
+    return sum_in_order(losses), _take_gradients(module)
+
+
+def _take_gradients(module: nn.Module) -> Gradients:
+    """Return the gradients of a module and leave it without any."""
+    taken: Gradients = {}
+    for name, parameter in module.named_parameters():
+        gradient, parameter.grad = parameter.grad, None
+        # A rank adds up the gradients of rows that it has used twice.
+        taken[name] = gradient.coalesce() if gradient is not None and gradient.is_sparse else gradient
+    return taken
+
+
+def mean(parts: list[torch.Tensor | None]) -> torch.Tensor | None:
+    """Return the mean, in which a None counts as zero; None if all are None."""
+    found = [part for part in parts if part is not None]
+    if not found:
+        return None
+    return sum_in_order(found) / len(parts)
+
+
+def sum_in_order(parts: list[torch.Tensor]) -> torch.Tensor:
+    total = parts[0].clone()
+    for part in parts[1:]:
+        total = total + part
+    return total.coalesce() if total.is_sparse else total
+
+
+def _values(named: Iterator[tuple[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in named}

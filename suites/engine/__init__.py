@@ -1,0 +1,1 @@
+"""The engine of the kit: subjects, contracts, cases, ledgers, and how a case gets its outcome."""

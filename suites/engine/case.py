@@ -1,0 +1,255 @@
+"""A case: one law, at one point, on one subject. It ends in exactly one outcome."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from everyrank.rank.rank import current_rank, notes
+from everyrank.suites.engine.contract import Contract, Law, Point, contract
+from everyrank.suites.engine.judge import Outcome, judge
+from everyrank.suites.engine.ledger import Entry, Ledger, matches, read
+from everyrank.suites.engine.subject import Lack, Subject
+from everyrank.suites.errors import (
+    FAULT,
+    UNUSABLE,
+    BrokenAdapter,
+    DeclarationError,
+    Deviation,
+    LedgerError,
+    NotApplicable,
+    Unusable,
+)
+
+OUTCOMES = (
+    "pass", "approximate", "fail", "known", "stale", "unsupported", "not-applicable", "error", "timeout", "crash",
+    "not-run",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """One law, at one point, on one subject."""
+
+    subject: Subject
+    contract: Contract
+    law: Law
+    point: Point
+    entry: Entry | None = None
+    lack: Lack | None = None
+    ledger: Path | None = None  # the subject's file, whether or not an entry matches this case
+    preflight: bool = True
+    """Whether the plainest use is claimed: no entry of the ledger and no lack matches SGD without arguments."""
+
+    @property
+    def short_id(self) -> str:
+        label = f"{self.point.label}-" if self.point.label else ""
+        return f"{self.law.id}[{label}ws{self.point.size}]"
+
+    @property
+    def id(self) -> str:
+        return f"{self.contract.name}/{self.short_id}"
+
+    @property
+    def fixtures(self) -> tuple[str, ...]:
+        """The rank fixtures that this case needs."""
+        declared = (self.point.fixtures, self.law.fixtures)
+        return next((names for names in declared if names is not None), self.contract.fixtures)
+
+    def __repr__(self) -> str:
+        return f"<{self.subject.name} {self.id}>"
+
+    @property
+    def subject_key(self) -> tuple[str, str]:
+        """The contract and the subject: subjects of different contracts may have the same name."""
+        return self.contract.name, self.subject.name
+
+    @property
+    def prepared(self) -> bool:
+        """Whether the plainest use is tried before this case."""
+        able = set(self.contract.fixtures) <= set(self.fixtures) and not self.point.not_applicable
+        return able and self.preflight and self.contract.plainest is not None
+
+    def prepare(self) -> None:
+        """Before the first case of a subject in this process, try whether the subject can be used at all."""
+        plainest = self.contract.plainest
+        if plainest is None or not self.prepared or self.subject_key in _used:
+            return
+        _used.add(self.subject_key)
+        problem = ""
+        try:
+            with torch.random.fork_rng(devices=[]), self.contract.arena(self.subject, self.point) as arena:
+                if arena is not None:  # if it is None, another rank drives
+                    plainest(arena)
+        except BrokenAdapter as error:
+            text = f"[error] {self.subject.name}, before any law of {self.contract.name}\n  {faulted(error)}"
+            problem = "\n\n".join([text, *_subject_traceback(error.__cause__)])
+        except Deviation:
+            pass  # the laws will find it
+        if problem:
+            pytest.fail(problem, pytrace=False)
+
+    def run(self) -> None:
+        """Run on this rank, and end with the pytest outcome that stands for the case's outcome."""
+        outcome = self.outcome()
+        verdict, text = self.judged(outcome)
+        rank = current_rank()
+        present = dict(rank.item.user_properties)
+        rank.item.user_properties += [(name, value) for name, value in properties(self) if name not in present]
+        rank.item.user_properties.append(("outcome", verdict))
+        if text:
+            rank.notes["message"] = text.splitlines()[0]
+        if outcome.bad:
+            rank.notes["deviation"] = outcome.seen.as_note()
+        if verdict == "known":
+            pytest.xfail(text)
+        if verdict == "not-applicable":
+            pytest.skip(text)
+        if verdict not in ("pass", "approximate", "unsupported"):
+            __tracebackhide__ = True
+            raise _error(verdict, self, text) from outcome.error
+
+    def outcome(self) -> Outcome:
+        """Check the law on this rank; return the outcome before ledger and lacks are applied."""
+        __tracebackhide__ = True
+        if self.point.not_applicable:
+            return Outcome("not-applicable", self.point.not_applicable)
+        try:
+            with self.contract.arena(self.subject, self.point) as arena:
+                if arena is not None:
+                    self.law.check(arena, self.point)
+            if notes().get("approximate"):
+                return Outcome("approximate", getattr(self.subject.bound, "reason", ""))
+        except NotApplicable as error:
+            return Outcome("not-applicable", str(error), error)
+        except Deviation as error:
+            return Outcome("fail", str(error), error)
+        except BrokenAdapter as error:
+            return Outcome("error", faulted(error), error)
+        except Exception as error:
+            return Outcome("error", f"{type(error).__name__}: {error}", error)
+        return Outcome("pass")
+
+    def judged(self, outcome: Outcome) -> tuple[str, str]:
+        """Return the verdict and its text, given what the subject declares."""
+        declared = self.lack is not None or self.entry is not None
+        return judge(outcome, self.entry, self.lack, declared and outcome.well and self._others_failed())
+
+    def _others_failed(self) -> bool:
+        """Return whether another rank has ended this case otherwise."""
+        from everyrank.rank.world import current_world
+
+        return current_world().somebody_left()
+
+
+#: The subjects whose plainest use this process has tried.
+_used: set[tuple[str, str]] = set()
+
+
+def _subject_traceback(error: BaseException | None) -> list[str]:
+    """Return the traceback of an error of the subject, without the kit's own frames at its start."""
+    frame, ours = (
+        error.__traceback__ if error is not None else None,
+        os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep,
+    )
+    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(ours):
+        frame = frame.tb_next
+    return ["".join(traceback.format_exception(type(error), error, frame)).rstrip()] if frame is not None else []
+
+
+def faulted(error: BrokenAdapter) -> str:
+    return f"{UNUSABLE if isinstance(error, Unusable) else FAULT}: {error}"
+
+
+class Failed(AssertionError):
+    """A case whose outcome is not the declared one."""
+
+
+def _error(kind: str, case: Case, text: str) -> Failed:
+    law = case.law.text.splitlines()[0] if case.law.text else ""
+    return Failed(f"[{kind}] {case.subject.name} {case.id}\n  law: {law}\n  {text}")
+
+
+def cases(subject: Subject, folder: Path | None = None) -> list[Case]:
+    """Return all cases of a subject. Raise if its declaration or its ledger is wrong.
+
+    ``folder`` is the one in which a relative path of a ledger is looked up.
+    """
+    chosen = contract(subject.contract)
+    _check_sizes(subject, chosen)
+    _check_choices(subject, chosen)
+    plain = [Case(subject, chosen, law, point) for law, point in chosen.points(subject.sizes)]
+    ids = [case.short_id for case in plain]
+    if len(set(ids)) < len(ids):
+        twice = next(case_id for case_id in ids if ids.count(case_id) > 1)
+        raise DeclarationError(f"{chosen.name}: the case {twice} exists twice")
+    file = _file(subject, folder)
+    ledger = Ledger() if file is None else read(file)
+    ledger.check(ids)
+    for pattern in subject.lacks:
+        if not any(matches(pattern, case_id) for case_id in ids):
+            raise DeclarationError(f"{subject.name}: lacks[{pattern!r}] matches no case of {chosen.name}")
+    found = [
+        replace(case, entry=ledger.entry(case.short_id), lack=_lack(subject, case.short_id), ledger=file)
+        for case in plain
+    ]
+    for entry in ledger.entries:
+        if all(case.lack for case in found if case.entry is entry):
+            raise LedgerError(f"{ledger.file}: the entry {entry.case!r} matches only cases that the subject lacks")
+    if any(case.point.label.startswith("SGD-defaults") and (case.entry or case.lack) for case in found):
+        return [replace(case, preflight=False) for case in found]
+    return found
+
+
+def _check_sizes(subject: Subject, chosen: Contract) -> None:
+    """Refuse a world size without a case: nothing would check that claim."""
+    if subject.sizes is None:
+        return
+    known = {point.size for _, point in chosen.points()}
+    strange = sorted(set(subject.sizes) - known)
+    if strange or not subject.sizes:
+        raise DeclarationError(
+            f"{subject.name}: {chosen.name} has no case at world size {', '.join(map(str, strange)) or '()'}: "
+            f"it has cases at {', '.join(map(str, sorted(known)))}"
+        )
+
+
+def _check_choices(subject: Subject, chosen: Contract) -> None:
+    strange = sorted(subject.declares - set(chosen.choices))
+    if strange:
+        known = f"it leaves {', '.join(chosen.choices)}" if chosen.choices else "it leaves none"
+        raise DeclarationError(f"{subject.name}: {chosen.name} leaves no choice called {strange[0]!r}: {known}")
+
+
+def _file(subject: Subject, folder: Path | None) -> Path | None:
+    if subject.known is None:
+        return None
+    path = Path(subject.known)
+    return path if path.is_absolute() or folder is None else folder / path
+
+
+def _lack(subject: Subject, case: str) -> Lack | None:
+    return next((lack for pattern, lack in subject.lacks.items() if matches(pattern, case)), None)
+
+
+def properties(case: Case) -> list[tuple[str, object]]:
+    """Return the user properties that describe a case in its reports, whatever its outcome."""
+    found: list[tuple[str, object]] = [
+        ("subject", case.subject.name),
+        ("contract", case.contract.name),
+        ("law", case.law.id),
+        ("case", case.id),
+        ("optimizer", case.point.optimizer),
+    ]
+    if case.ledger is not None:
+        found.append(("ledger-file", os.path.relpath(case.ledger)))
+    if case.entry is not None:
+        found += [(f"ledger-{name}", getattr(case.entry, name)) for name in ("kind", "issue", "note", "link")]
+        found.append(("ledger-expects", case.entry.expects if case.entry.states else ""))
+    if case.lack is not None:
+        found.append(("lack", case.lack.reason))
+    return found

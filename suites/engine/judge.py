@@ -1,0 +1,76 @@
+"""Decide a case's outcome, given what its subject declares: one pure function, tested as a table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from everyrank.suites.engine.ledger import Entry, Seen
+from everyrank.suites.engine.subject import Lack
+from everyrank.suites.errors import Deviation, kinds
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a case ended on this rank, before the ledger and the lacks are applied."""
+
+    kind: str  # pass, approximate, fail, error, not-applicable
+    text: str = ""
+    error: BaseException | None = field(default=None, compare=False)
+
+    @property
+    def bad(self) -> bool:
+        return self.kind in ("fail", "error")
+
+    @property
+    def well(self) -> bool:
+        return self.kind in ("pass", "approximate")
+
+    @property
+    def seen(self) -> Seen:
+        """The deviation, in the terms of a ledger's entry."""
+        if isinstance(self.error, Deviation):
+            return Seen(self.kind, self.text, self.error.raised, self.error.off)
+        return Seen(self.kind, self.text, kinds(self.error) if self.error is not None else ())
+
+
+def judge(outcome: Outcome, entry: Entry | None, lack: Lack | None, others_failed: bool) -> tuple[str, str]:
+    """Return the verdict on this rank, and its text.
+
+    ``others_failed``: another rank of this case ended otherwise, so this rank's success proves nothing.
+    """
+    if lack is not None:
+        return _probed(outcome, lack, others_failed)
+    if entry is None:
+        return outcome.kind, outcome.text
+    if outcome.well and not others_failed:
+        return "stale", f"the ledger expects {entry.kind!r} ({entry.case}), and it passes: remove the entry"
+    if not outcome.bad:
+        return outcome.kind, outcome.text
+    if entry.covers(outcome.seen):
+        return "known", f"{entry.reason}: {outcome.text.splitlines()[0]}"
+    expected = f"the ledger's entry {entry.case!r} expects {entry.expects}"
+    return outcome.kind, f"{outcome.text}\n  {expected}\n  seen: {outcome.seen}"
+
+
+def _probed(outcome: Outcome, lack: Lack, others_failed: bool) -> tuple[str, str]:
+    """Judge a declared lack: the subject must refuse with the declared error."""
+    if _refused(outcome.error, lack.error):
+        return "unsupported", lack.reason
+    if outcome.bad:
+        return (
+            outcome.kind,
+            f"declared as lacking ({lack.reason}), but not refused as declared: {outcome.text}",
+        )
+    if outcome.well and not others_failed:
+        return "stale", f"declared as lacking ({lack.reason}), and it works: remove the declaration"
+    return outcome.kind, outcome.text
+
+
+def _refused(error: BaseException | None, wanted: type[BaseException] | tuple[type[BaseException], ...]) -> bool:
+    """Return whether the error, or one of its causes, is of the declared kind."""
+    expected = wanted if isinstance(wanted, tuple) else (wanted,)
+    while error is not None:
+        if isinstance(error, expected) and not isinstance(error, Deviation):
+            return True
+        error = error.__cause__ or error.__context__
+    return False

@@ -1,0 +1,1 @@
+"""The kill matrix: every rogue against every law."""

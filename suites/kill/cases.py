@@ -1,0 +1,22 @@
+"""The tests of ``everyrank kill-matrix``: each rogue and control on the core cases of the contracts."""
+
+from __future__ import annotations
+
+import pytest
+from everyrank.suites.collect.items import parameter
+from everyrank.suites.engine.case import Case
+from everyrank.suites.generate.options import PLAN
+from everyrank.suites.kill.blind_spots import requested_ledger, tried_under
+from everyrank.suites.kill.matrix import requested, tried
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    ledger, plan = requested_ledger(), metafunc.config.stash.get(PLAN, None)
+    found = [case for name in requested() for case in (tried_under(name, ledger) if ledger else tried(name, plan))]
+    given = [parameter(case, id=f"{case.subject.name}/{case.id}") for case in found]
+    metafunc.parametrize("case", given, indirect=True)
+
+
+def test_kill(case: Case) -> None:
+    """Fail if the case fails: the matrix says whether it should."""
+    case.run()

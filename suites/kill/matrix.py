@@ -1,0 +1,133 @@
+"""The kill matrix, a table of rogues and laws. It proves that each law can fail, and only for its own reason."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from everyrank.fixtures.rogues import Rogue
+from everyrank.suites.engine.case import Case, cases
+from everyrank.suites.engine.contract import contract, home
+from everyrank.suites.engine.subject import Subject
+from everyrank.suites.generate.cases import generated
+from everyrank.suites.generate.options import Plan
+
+EXEMPLAR, NOTHING = "(exemplar)", "(nothing)"
+
+#: Outcomes that say nothing about the law.
+NO_KILL = {"error", "timeout", "crash", "not-run", "stale"}
+
+
+def requested() -> list[str]:
+    """Return the contracts of this run. They are in the environment, where xdist's workers find them too."""
+    return [name for name in os.environ.get("EVERYRANK_CONTRACTS", "").split(",") if name]
+
+
+def rogues(name: str) -> tuple[Rogue, ...]:
+    """Return the rogues of a contract."""
+    found: tuple[Rogue, ...] = importlib.import_module(f"everyrank.fixtures.rogues.{home(name)}").ROGUES
+    return found
+
+
+def controls(name: str) -> dict[str, Subject]:
+    """Return the subject that must pass every law, and the one that must fail every law."""
+    subjects = importlib.import_module(f"everyrank.suites.{home(name)}.subjects")
+    return {EXEMPLAR: subjects.EXEMPLAR, NOTHING: subjects.NOTHING}
+
+
+def tried(name: str, plan: Plan | None = None) -> list[Case]:
+    """Return the cases of all rogues and controls: the core cases, or with a plan the generated cases only."""
+    subjects = controls(name)
+    exemplar = subjects[EXEMPLAR]
+    subjects |= {rogue.name: replace(exemplar, build=rogue.build, sabotage=rogue.name) for rogue in rogues(name)}
+    tables = [cases(replace(subject, name=row)) for row, subject in subjects.items()]
+    if plan is not None:
+        return [case for table in tables for case in generated(table, plan)]
+    return [case for table in tables for case in table if case.point.core and not case.point.not_applicable]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The outcomes of one contract's rogues. ``cells`` maps (subject, case id) to the outcome."""
+
+    contract: str
+    cells: Mapping[tuple[str, str], str]
+
+    @cached_property
+    def laws(self) -> list[str]:
+        return list(contract(self.contract).laws)
+
+    @cached_property
+    def _ends(self) -> dict[tuple[str, str], set[str]]:
+        """The outcomes in this contract, by row and law."""
+        found: dict[tuple[str, str], set[str]] = {}
+        for (row, case), end in self.cells.items():
+            name, _, rest = case.partition("/")
+            if name == self.contract:
+                found.setdefault((row, rest.partition("[")[0]), set()).add(end)
+        return found
+
+    def ends(self, row: str, law: str) -> set[str]:
+        """Return the outcomes of a law's core cases for a rogue."""
+        return self._ends.get((row, law), set())
+
+    def killed(self, row: str) -> set[str]:
+        """Return the laws that a rogue failed: a crash or a hang is no kill."""
+        return {law for law in self.laws if "fail" in self.ends(row, law)}
+
+    @cached_property
+    def faults(self) -> list[str]:
+        """What keeps the matrix from being perfect, one sentence each."""
+        known = [*self._faults_of_controls()]
+        killers: set[str] = set()
+        for rogue in rogues(self.contract):
+            killed = self.killed(rogue.name)
+            killers |= killed
+            unknown = set(rogue.breaks) - set(self.laws)
+            known += [f"{rogue.name} names the law {law}, which is not there" for law in sorted(unknown)]
+            known += [f"{rogue.name} survives {law}" for law in sorted(set(rogue.breaks) - killed - unknown)]
+            known += [f"{rogue.name} is killed by {law} too" for law in sorted(killed - set(rogue.breaks))]
+            known += self._untried(rogue.name, set(rogue.breaks))
+            known += self._not_kills(rogue.name)
+        known += [f"no rogue is killed by {law}" for law in self.laws if law not in killers]
+        return known
+
+    def _faults_of_controls(self) -> list[str]:
+        red = [f"the exemplar fails {law}" for law in sorted(self.killed(EXEMPLAR))]
+        green = [f"doing nothing passes {law}" for law in self.laws if law not in self.killed(NOTHING)]
+        return [*red, *self._untried(EXEMPLAR, set()), *self._not_kills(EXEMPLAR), *green, *self._not_kills(NOTHING)]
+
+    def _untried(self, row: str, reported: set[str]) -> list[str]:
+        """Return a fault for each law without an outcome; those in ``reported`` have a fault already."""
+        return [
+            f"{row} was not tried on {law}" for law in self.laws if law not in reported and not self.ends(row, law)
+        ]
+
+    def _not_kills(self, row: str) -> list[str]:
+        return [
+            f"{row} ends {law} by {end}, which is no kill"
+            for law in self.laws
+            for end in sorted(self.ends(row, law) & NO_KILL)
+        ]
+
+    def text(self) -> str:
+        """Render a row for each rogue: ``x`` is a kill, ``.`` is none, ``!`` is an outcome that is neither."""
+        names = [EXEMPLAR, NOTHING, *(rogue.name for rogue in rogues(self.contract))]
+        width = max(map(len, names))
+        lines = [f"{self.contract}: {len(names) - 2} rogues, {len(self.laws)} laws"]
+        for number, law in enumerate(self.laws):
+            lines.append(f"{'':{width}} {'| ' * number}{law}")
+        lines += [f"{name:{width}} {' '.join(self._mark(name, law) for law in self.laws)}" for name in names]
+        lines += [] if self.faults else ["perfect: each rogue is killed by exactly the laws that it names"]
+        return "\n".join(lines)
+
+    def _mark(self, row: str, law: str) -> str:
+        ends = self.ends(row, law)
+        if not ends:
+            return " "
+        if ends & NO_KILL:
+            return "!"
+        return "x" if "fail" in ends else "."

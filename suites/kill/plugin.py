@@ -1,0 +1,69 @@
+"""The pytest plugin of ``everyrank kill-matrix``: prints the matrices and sets the exit code by their faults."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from everyrank.suites.collect.outcomes import Outcomes
+from everyrank.suites.generate.options import PLAN
+from everyrank.suites.kill.blind_spots import BlindSpots, requested_ledger
+from everyrank.suites.kill.matrix import NO_KILL, Matrix, requested
+from everyrank.suites.kill.worth import Worth
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    for option in ("law", "optimizer"):
+        if config.getoption(option) is not None:
+            raise pytest.UsageError(
+                f"the kill matrix takes no --{option}, since part of a matrix is never perfect; "
+                "--contract selects a whole one"
+            )
+    if PLAN in config.stash:  # the first draw that fails is enough
+        if requested_ledger():
+            raise pytest.UsageError("--generate tries rogues without a ledger: leave out --ledger")
+        config.stash[PLAN] = replace(config.stash[PLAN], shrink=False)
+        config.pluginmanager.register(Worth(requested(), config.stash[PLAN]), "everyrank-worth")
+
+
+def _outcomes(config: pytest.Config) -> Outcomes:
+    (found,) = [plugin for plugin in config.pluginmanager.get_plugins() if isinstance(plugin, Outcomes)]
+    return found
+
+
+def _matrices(config: pytest.Config) -> Sequence[Matrix | BlindSpots]:
+    cells, ledger = _outcomes(config).cells, requested_ledger()
+    if PLAN in config.stash:
+        return []
+    return [BlindSpots(name, ledger, cells) if ledger else Matrix(name, cells) for name in requested()]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if PLAN in session.config.stash:
+        return
+    if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        perfect = not any(matrix.faults for matrix in _matrices(session.config))
+        session.exitstatus = pytest.ExitCode.OK if perfect else pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    matrices = _matrices(config) if _outcomes(config).cells or requested_ledger() else []
+    for matrix in matrices:
+        terminalreporter.write_line(f"\n{matrix.text()}")
+    for report in [*terminalreporter.stats.get("error", []), *terminalreporter.stats.get("failed", [])]:
+        if _is_unexpected(report):
+            terminalreporter.write_line(f"\n{report.nodeid}\n{report.longreprtext}")
+    # The faults come last, so they are in the tail of a log.
+    for matrix in matrices:
+        for fault in matrix.faults:
+            terminalreporter.write_line(f"FAULT: {matrix.contract}: {fault}")
+
+
+def _is_unexpected(report: pytest.CollectReport | pytest.TestReport) -> bool:
+    """Return whether a failure is no kill, or belongs to no case. Kills are what this run looks for."""
+    outcome = dict(getattr(report, "user_properties", ())).get("outcome", "error")
+    return outcome in NO_KILL and not (outcome == "stale" and requested_ledger())

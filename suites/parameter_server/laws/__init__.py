@@ -1,0 +1,1 @@
+"""The laws of contract 4, by subject matter."""

@@ -1,0 +1,160 @@
+"""The law of ``parameter-server`` about reports that come at the same time."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from types import FrameType
+from typing import Any
+
+import torch
+import torch.distributed.rpc as rpc
+from everyrank.suites.arena.subject_errors import subject_acts
+from everyrank.suites.compare.comparison import check
+from everyrank.suites.engine.contract import Point
+from everyrank.suites.errors import Deviation, kinds
+from everyrank.suites.parameter_server import points
+from everyrank.suites.parameter_server.arena import Arena, Served
+from everyrank.suites.parameter_server.laws.training import CONTRACT
+from everyrank.suites.parameter_server.reports import PATIENCE, Report, parameters
+
+law = CONTRACT.law
+
+#: In this many rounds of all, another thread may get its turn at every line of the server.
+_BY_LINES = 25
+
+
+class Count(torch.nn.Module):
+    """One number, which counts: its gradients are whole, and so is their mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
+
+
+def share(trainer: int, trainers: int) -> torch.Tensor:
+    """A gradient that shows in the sum whether it was counted, and how often."""
+    return torch.tensor(float(trainers * 16**trainer), dtype=torch.float64)
+
+
+def _concurrent() -> Iterator[Point]:
+    for trainers in (2, 4):
+        yield points.point("", trainers, trainers == 4, rounds=1000)
+    yield points.point("", 3, core=False, rpc=True, rounds=100)
+
+
+@law("lost-update", _concurrent)
+def lost_update(place: Arena, point: Point) -> None:
+    """Over 1,000 rounds in which all trainers report at the same instant, each report counts exactly once."""
+    trainers, rounds = point.values["trainers"], point.values["rounds"]
+    served = place.serve(Count(), trainers, points.sgd(lr=1.0))
+    if served.far is not None:
+        turns = itertools.count()
+        served.door.within = lambda: by_lines() if next(turns) < _BY_LINES * trainers else nullcontext()
+        asked = [
+            rpc.rpc_async(f"worker{1 + trainer}", counting, args=(served.far, trainer, trainers, rounds))
+            for trainer in range(trainers)
+        ]
+        with subject_acts():
+            counted = [one.wait() for one in asked]
+    else:
+        counted = _together(served, rounds)
+    once = sum(16**trainer for trainer in range(trainers))
+    for trainer, values in enumerate(counted):
+        check(len(values) == rounds, f"trainer {trainer} came through {len(values)} of {rounds} rounds")
+        for number, value in enumerate(values, 1):
+            check(
+                value == -once * number,
+                f"round {number}: trainer {trainer} was answered {value:g}, and not {-once * number:g}: "
+                "a report was lost, or counted twice",
+            )
+
+
+def counting(server: Any, trainer: int, trainers: int, rounds: int) -> list[float]:
+    """On a trainer's worker: report, and report again as soon as the answer is there."""
+    gradient, values = share(trainer, trainers), []
+    for _ in range(rounds):
+        answer = server.rpc_sync().update_and_fetch([gradient], trainer)
+        values.append(parameters(answer, trainer)[0].item())
+    return values
+
+
+def _together(served: Served, rounds: int) -> list[list[float]]:
+    """Each trainer on a thread, all let go at once, round after round."""
+    start = threading.Barrier(served.trainers)
+    counted: list[list[float]] = [[] for _ in range(served.trainers)]
+    failed: list[Exception] = []
+
+    def work(trainer: int) -> None:
+        gradient = share(trainer, served.trainers)
+        try:
+            for number in range(rounds):
+                start.wait(4 * PATIENCE)
+                with by_lines() if number < _BY_LINES else nullcontext():
+                    report = Report(trainer, lambda: served.server.update_and_fetch([gradient], trainer))
+                counted[trainer].append(parameters(report.answer(), trainer)[0].item())
+        except threading.BrokenBarrierError:
+            pass  # another has failed
+        except Exception as error:
+            failed.append(error)
+            start.abort()
+
+    with _switching():
+        workers = [threading.Thread(target=work, args=(trainer,)) for trainer in range(served.trainers)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    if failed:
+        if isinstance(failed[0], Deviation):
+            raise failed[0]
+        raise Deviation(f"a trainer raised {failed[0]!r}", kinds(failed[0]))
+    return counted
+
+
+@contextmanager
+def _switching() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+@contextmanager
+def by_lines() -> Iterator[None]:
+    """This thread gives the others a turn before every line that is neither Python's own nor torch's."""
+    before = sys.gettrace()
+    install_trace(_trace)
+    try:
+        yield
+    finally:
+        install_trace(before)
+
+
+def install_trace(trace: Any) -> None:
+    # Python 3.11 refuses a second thread that is in here too, and an audit hook lets one come.
+    with _installing:
+        sys.settrace(trace)
+
+
+NOT_THE_SERVERS = tuple(
+    os.path.join(folder, "") for folder in (sysconfig.get_paths()["stdlib"], os.path.dirname(torch.__file__))
+)
+_never = threading.Event()
+_installing = threading.Lock()
+
+
+def _trace(frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
+    if frame.f_code.co_filename.startswith(NOT_THE_SERVERS):
+        return None
+    if event == "line":
+        _never.wait(1e-6)  # lets go of the interpreter for as short as the system can
+    return _trace

@@ -1,0 +1,162 @@
+"""The law of ``parameter-server`` about reports that come while the round before is still being worked on.
+
+Nothing here depends on how long anything takes. An update is halted in its midst, and goes on when the late report's
+call has returned, or when it waits for a lock of the server: a server may keep reports out during an update.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from everyrank.fixtures.models import MODELS
+from everyrank.suites.compare.comparison import check
+from everyrank.suites.engine.contract import Point
+from everyrank.suites.errors import NotApplicable
+from everyrank.suites.parameter_server import points
+from everyrank.suites.parameter_server.arena import Arena, Served
+from everyrank.suites.parameter_server.laws.training import CONTRACT
+from everyrank.suites.parameter_server.locks import Locks
+from everyrank.suites.parameter_server.reports import GRACE, PATIENCE, Report, settle
+
+law = CONTRACT.law
+
+
+class Halt:
+    """Where one update halts, once that is ``wanted``, until it may ``go_on``."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self.under_way, self.go_on = threading.Event(), threading.Event()
+
+    def here(self) -> None:
+        if self.wanted:
+            self.wanted = False
+            self.under_way.set()
+            self.go_on.wait(4 * PATIENCE)
+
+
+class Halting(torch.optim.SGD):
+    """Gradient descent that can halt when the first parameter is of the new round and all others of the old one."""
+
+    def __init__(self, parameters: Any, halt: Halt) -> None:
+        super().__init__(parameters, lr=0.5)
+        self.halt = halt
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for number, parameter in enumerate(group["params"]):
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad * group["lr"])
+                if number == 0:
+                    self.halt.here()
+
+
+class Late:
+    """A report that comes before its round; its thread is ``in_place`` when it can do no more by itself."""
+
+    report: Report
+
+    def __init__(self, served: Served) -> None:
+        self.served, self.locks = served, Locks(served.server)
+        self.in_place = threading.Event()
+
+    def send(self, trainer: int) -> None:
+        """Report for the round after the one under way, on a thread of its own, and go on when that is in place.
+
+        Where a server makes it wait in a way that is not seen here, this takes longer, and comes to the same.
+        """
+        gradients = self.served.gradients(trainer, self.served.rounds + 2)
+        ask = partial(self.served.ask, trainer, gradients, own=False)
+        self.report = Report(trainer, lambda: self.locks.calling(ask, self.in_place), aside=True)
+        self.in_place.wait(GRACE if self.served.blocks else PATIENCE)
+
+
+def _moments() -> Iterator[Point]:
+    for trainers in (2, 3):
+        for moment, refusable in {"updated": True, "answered": False}.items():
+            yield points.point(moment, trainers, core=trainers == 2, moment=moment, refusable=refusable)
+
+
+@law("overlap", _moments)
+def overlap(place: Arena, point: Point) -> None:
+    """A report that comes while the round before is updated or answered counts once, in its own round.
+
+    A trainer that has been answered may report at once, though others have not been answered yet. A report that comes
+    earlier, while the model is updated, may be refused; then its trainer may report again when it has been answered.
+    The answers of each round are of that round alone.
+    """
+    halt, refusable = Halt(), point.values["refusable"]
+    served = place.serve(MODELS["plain"].build(3), point.values["trainers"], lambda given: Halting(given, halt))
+    late = Late(served)
+    _compare(served, _everybody(served))
+    _compare(served, _while_updated(late, halt) if refusable else _while_answered(late))
+    trainer = late.report.trainer
+    reports = [_report(served, other) for other in range(served.trainers) if other != trainer]
+    check(
+        late.report.answered.wait(PATIENCE),
+        f"trainer {trainer}'s report was lost, which came while the round before was {point.values['moment']}",
+    )
+    again = refusable and late.report.error is not None
+    reports.append(_report(served, trainer) if again else late.report)
+    _compare(served, reports)
+    _compare(served, _everybody(served))
+    served.verdict()
+
+
+def _while_updated(late: Late, halt: Halt) -> list[Report]:
+    """Halt the update, and report for the next round."""
+    served, last = late.served, late.served.trainers - 1
+    halt.wanted = True
+    try:
+        reports = [_report(served, trainer) for trainer in range(last)]
+        ask = partial(served.ask, last, served.gradients(last), own=False)
+        reports.append(Report(last, ask, aside=True, taken=halt.under_way))
+        if not reports[last].accepted.wait(PATIENCE):
+            raise reports[last].unanswered(PATIENCE)
+        late.send(0)
+    finally:
+        halt.wanted = False
+        halt.go_on.set()
+    return reports
+
+
+def _while_answered(late: Late) -> list[Report]:
+    """Report for the next round when the first answer is there, in the thread that gives the others theirs."""
+    served, first = late.served, threading.Lock()
+    if served.blocks:
+        raise NotApplicable("a server that blocks answers each trainer on a thread of its own")
+
+    def ask(trainer: int) -> Any:
+        future = served.ask(trainer, served.gradients(trainer), own=False)
+        if isinstance(future, torch._C.Future):
+            future.add_done_callback(lambda _: answered(trainer))
+        else:
+            answered(trainer)
+        return future
+
+    def answered(trainer: int) -> None:
+        if first.acquire(blocking=False):
+            late.send(trainer)
+
+    return [Report(trainer, partial(ask, trainer)) for trainer in range(served.trainers)]
+
+
+def _report(served: Served, trainer: int) -> Report:
+    return served.report(trainer, served.gradients(trainer))
+
+
+def _everybody(served: Served) -> list[Report]:
+    return [_report(served, trainer) for trainer in range(served.trainers)]
+
+
+def _compare(served: Served, reports: Sequence[Report]) -> None:
+    """Compare all answers of the round."""
+    settle(reports)
+    served.applied([served.gradients(trainer) for trainer in range(served.trainers)])
+    for report in reports:
+        served.compare(report.values())

@@ -1,0 +1,1 @@
+"""The laws of contract 3, by subject matter."""

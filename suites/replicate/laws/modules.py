@@ -1,0 +1,324 @@
+"""The laws of ``replicate`` about the module: what is equal on all ranks, its inputs and its state dict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from everyrank.suites.arena.subject_errors import subject_acts
+from everyrank.suites.compare.comparison import same
+from everyrank.suites.compare.reference import Plan, order_matched
+from everyrank.suites.engine.contract import Point
+from everyrank.suites.errors import Deviation, NotApplicable
+from everyrank.suites.replicate import points
+from everyrank.suites.replicate.arena import Arena, error_of
+from everyrank.suites.replicate.laws.training import CONTRACT, own_gradients
+from torch import nn
+
+law = CONTRACT.law
+
+_NO_GPU = "" if torch.cuda.device_count() else "there is no GPU here"
+
+
+def _inits() -> Iterator[Point]:
+    yield from points.plain(2, 3, label="built", model="buffers")
+    yield from points.plain(2, 3, label="trained")
+    yield from points.plain(2, 3, label="frozen", model="frozen")
+    yield from points.plain(2, label="trained-scalars", core=(), model="scalars")
+    for model in ("frozen", "gaps"):  # also for a subject that sends its parameters only with the first forward
+        yield from points.plain(2, label=f"trained-{model}", core=(2,), model=model)
+    for model, core in (("gaps", (2,)), ("large", ())):
+        yield from points.plain(2, label=f"built-{model}", core=core, model=model, steps=1)
+    yield from points.plain(2, 3, label="buffers", core=(2,), model="buffers")
+    yield from points.plain(2, label="buffers-gaps", core=(), model="gaps")
+
+
+@law("init.sync", _inits)
+def init_sync(arena: Arena, point: Point) -> None:
+    """Ranks with different seeds have rank 0's parameters once the module is wrapped, and train from them.
+
+    They have rank 0's buffers then too, or keep their own if the subject declares that.
+    """
+    plan: Plan = point.values["plan"]
+    if point.label.startswith("buffers"):
+        _check_initial_buffers(arena, plan)
+        return
+    module = arena.build_model(plan, seed_by_rank=True)
+    if point.label.startswith(("built", "frozen")):
+        for name, value in arena.values(module).items():
+            same(value, order_matched(plan).start[name], f"{name}, as it is wrapped")
+        return
+    arena.follow(plan, module).verdict()
+
+
+def _check_initial_buffers(arena: Arena, plan: Plan) -> None:
+    module = plan.build()
+    for name, value in _distinct(module, arena.rank, 1).items():
+        module.get_buffer(name).copy_(value)
+    expected = _distinct(module, arena.rank if arena.local_buffers else 0, 1)
+    with subject_acts():
+        module = arena.build(module)
+    for name, value in arena.inside(module).named_buffers():
+        same(value, expected[name], f"buffer {name}, as it is wrapped")
+
+
+_BUFFERS = ("train", "eval", "reassigned", "asked", "refused")
+
+
+def _buffers() -> Iterator[Point]:
+    for manner in _BUFFERS:
+        core = {"asked": (), "refused": (2,), "reassigned": (2,)}.get(manner, (3,))
+        yield from points.plain(2, 3, label=manner, model="buffers", core=core, more={"manner": manner})
+
+
+@law("buffers", _buffers)
+def buffers(arena: Arena, point: Point) -> None:
+    """Before each forward, in train and eval, buffers of all dtypes are rank 0's, or stay local if declared so."""
+    plan: Plan = point.values["plan"]
+    manner = point.values["manner"]
+    asked = {"asked": {"broadcast_buffers": True}, "refused": {"broadcast_buffers": False}}.get(manner, {})
+    local = manner == "refused" or (arena.local_buffers and manner != "asked")
+    module = arena.build_model(plan, **asked)
+    inside = arena.inside(module)
+    seen: list[dict[str, torch.Tensor]] = []
+    inside.get_submodule("first").register_forward_pre_hook(lambda *_: seen.append(_copies(inside)))
+    module.train(manner != "eval")
+    expected = []
+    for step in (1, 2, 3):
+        for name, value in _distinct(inside, arena.rank, step).items():
+            if manner == "reassigned":
+                owner, _, last = name.rpartition(".")
+                setattr(inside.get_submodule(owner), last, value)
+            else:
+                inside.get_buffer(name).copy_(value)
+        expected.append(_distinct(inside, arena.rank if local else 0, step))
+        batch = plan.batch(arena.rank, step)
+        with torch.set_grad_enabled(manner != "eval"), subject_acts():
+            out = module(batch.inputs)
+            if manner != "eval":
+                out.square().mean().backward()
+    for step, (ours, wanted) in enumerate(zip(seen, expected, strict=True), 1):
+        if manner != "eval":
+            wanted["steps"] = wanted["steps"] + 1  # the model itself has counted one more by then
+        for name, value in wanted.items():
+            same(ours[name], value, f"buffer {name} in forward {step}")
+
+
+def _copies(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in module.named_buffers()}
+
+
+def _distinct(module: nn.Module, rank: int, step: int) -> dict[str, torch.Tensor]:
+    """Return values for each buffer that no other rank has at any step."""
+    found = {}
+    for name, value in module.named_buffers():
+        if value.dtype == torch.bool:
+            found[name] = torch.tensor([bool((rank + step) >> bit & 1) for bit in range(value.numel())])
+        else:
+            base = 2**40 + 1 if value.dtype == torch.int64 else 0
+            found[name] = torch.full_like(value, 0) + base + 4 * step + rank
+    return found
+
+
+def _ignored() -> Iterator[Point]:
+    for model, name in (("plain", "first"), ("plain", "last"), ("equal-shapes", "2"), ("buffers", "last")):
+        core = (3,) if model == "plain" else ()
+        label = f"{model}-{name}"
+        yield from points.plain(2, 3, label=label, model=model, core=core, more={"ignored": name})
+
+
+@law("ignored", _ignored)
+def ignored(arena: Arena, point: Point) -> None:
+    """Ignored modules keep their own parameters and gradients on each rank; all other modules are replicated."""
+    plan: Plan = point.values["plan"]
+    prefix = point.values["ignored"]
+    module = plan.build()
+    ignored_module = module.get_submodule(prefix)
+    with torch.no_grad():
+        for parameter in ignored_module.parameters():
+            parameter.add_(arena.rank)
+    unreplicated = {name: value.detach().clone() for name, value in module.named_parameters()}
+    with subject_acts():
+        module = arena.build(module, ignored_modules=[ignored_module])
+        module(plan.batch(arena.rank, 1).inputs)
+    for name, value in arena.values(module).items():
+        mine = name.startswith(f"{prefix}.")
+        expected = unreplicated[name] if mine else order_matched(plan).start[name]
+        same(value, expected, f"{name}, which {'is ignored' if mine else 'is not ignored'}, after a forward")
+    arena.load(module, order_matched(plan).start)  # from here on all ranks are equal, so the mean is known
+    optimizer = plan.optimize(module)
+    found = arena.step(plan, module, optimizer, 1)
+    own = own_gradients(plan, arena.rank)
+    together = order_matched(plan).steps[0].gradients
+    expected_gradients = {name: (own if name.startswith(f"{prefix}.") else together)[name] for name in found}
+    comparison = arena.comparison()
+    arena.compare_gradients(comparison, 1, found, expected_gradients)
+    comparison.verdict()
+
+
+class Pair(NamedTuple):
+    """A tuple with names."""
+
+    left: Any
+    right: Any
+
+
+class Taker(nn.Module):
+    """A wrapper that notes the arguments of its forward."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.taken: tuple[Any, Any] = ((), {})
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.taken = (args, kwargs)
+        x = kwargs["x"] if "x" in kwargs else args[0]
+        while not isinstance(x, torch.Tensor):
+            x = x["x"] if isinstance(x, dict) else x[0]
+        return self.inner(x)
+
+
+def _packed(manner: str, x: torch.Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the same input packed in this manner, together with values that are not tensors."""
+    plain = torch.arange(3)
+    packings: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+        "positional": ((x, plain, None, "text", 7), {}),
+        "keyword": ((), {"x": x, "more": plain, "flag": True, "nothing": None}),
+        "both": ((x,), {"more": [plain, 1.5]}),
+        "nested": (([{"x": Pair(x, (plain, "text"))}, [plain]],), {"deep": {"a": (plain, None, {"b": [plain]})}}),
+    }
+    return packings[manner]
+
+
+def _inputs() -> Iterator[Point]:
+    for manner in ("positional", "keyword", "both", "nested"):
+        core = (3,) if manner in ("keyword", "nested") else ()
+        yield from points.plain(1, 2, 3, label=manner, core=core, more={"manner": manner, "device": "cpu"})
+        for point in points.plain(1, label=f"gpu-{manner}", core=(), more={"manner": manner, "device": "cuda"}):
+            yield Point(point.label, point.size, point.values, not_applicable=_NO_GPU)
+
+
+@law("inputs", _inputs)
+def inputs(arena: Arena, point: Point) -> None:
+    """Positional and keyword inputs arrive on the module's device, in the structure in which they were given."""
+    plan: Plan = point.values["plan"]
+    device = torch.device(point.values["device"], 0 if point.values["device"] == "cuda" else None)
+    batch = plan.batch(arena.rank, 1)
+    args, kwargs = _packed(point.values["manner"], batch.inputs)
+    with subject_acts():
+        # On the CPU no device_id is passed: a subject without that option must keep the law too.
+        asked = {"device_id": device} if device.type == "cuda" else {}
+        module: Any = arena.build(Taker(plan.build()).to(device), **asked)
+        out = module(*args, **kwargs)
+        (out - batch.targets.to(device)).square().mean().backward()
+    taken = arena.inside(module).taken
+    arena.check(_alike(taken, (args, kwargs), device), f"took {taken} for {(args, kwargs)} on {device}")
+    comparison = arena.comparison()
+    found = {name.removeprefix("inner."): gradient for name, gradient in arena.gradients(module).items()}
+    arena.compare_gradients(comparison, 1, _on_cpu(found), order_matched(plan).steps[0].gradients)
+    comparison.verdict()
+
+
+def _alike(taken: Any, given: Any, device: torch.device) -> bool:
+    """Return whether both have the same structure and values, with every taken tensor on the device."""
+    if type(taken) is not type(given):
+        return False
+    if isinstance(given, torch.Tensor):
+        return taken.device == device and torch.equal(taken.cpu(), given)
+    if isinstance(given, dict):
+        return list(taken) == list(given) and all(_alike(taken[key], given[key], device) for key in given)
+    if isinstance(given, (list, tuple)):
+        return len(taken) == len(given) and all(_alike(*pair, device) for pair in zip(taken, given, strict=True))
+    return bool(taken == given)
+
+
+def _on_cpu(found: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if gradient is None else gradient.cpu() for name, gradient in found.items()}
+
+
+_DEVICES: dict[str, Any] = {"cpu": torch.device("cpu"), "cpu-index": torch.device("cpu", 0)}
+_GPUS: dict[str, Any] = {"gpu-int": 0, "gpu-device": torch.device("cuda", 0)}
+_WRONG: dict[str, Any] = {"text": "cpu", "number": 0.0, "list": [0]}
+
+
+def _devices() -> Iterator[Point]:
+    for name, device in _DEVICES.items():
+        core = (2,) if name == "cpu" else ()
+        yield from points.plain(1, 2, 3, label=name, core=core, more={"device": device})
+    for name, device in _GPUS.items():
+        for point in points.plain(1, label=name, core=(), more={"device": device}):
+            yield Point(point.label, point.size, point.values, not_applicable=_NO_GPU)
+    for name, device in _WRONG.items():
+        core = (2,) if name == "text" else ()
+        yield from points.plain(1, 2, label=f"wrong-{name}", core=core, more={"device": device})
+
+
+@law("device-id", _devices)
+def device_id(arena: Arena, point: Point) -> None:
+    """``device_id`` may be an int or a torch.device, also a CPU's; else an error is raised that names device_id."""
+    plan: Plan = point.values["plan"]
+    given = point.values["device"]
+    if point.label.startswith("wrong"):
+        arena.build_model(
+            plan, device_id=_DEVICES["cpu"]
+        )  # if this raises, the subject refuses the option, not the wrong value
+        error = error_of(lambda: arena.build(plan.build(), device_id=given))
+        arena.check(isinstance(error, (RuntimeError, TypeError, ValueError)), f"device_id={given!r} raised {error!r}")
+        arena.check("device_id" in str(error), f"the error does not name device_id: {error}")
+        return
+    if not point.label.startswith("gpu"):
+        arena.check_training(plan, device_id=given)
+        return
+    batch = plan.batch(arena.rank, 1)
+    with subject_acts():
+        module = arena.build(plan.build().to("cuda:0"), device_id=given)
+        (module(batch.inputs) - batch.targets.to("cuda:0")).square().mean().backward()
+    comparison = arena.comparison()
+    arena.compare_gradients(comparison, 1, _on_cpu(arena.gradients(module)), order_matched(plan).steps[0].gradients)
+    comparison.verdict()
+
+
+def _states() -> Iterator[Point]:
+    for model in ("buffers", "tied", "plain"):
+        core = (2,) if model != "plain" else ()
+        yield from points.plain(1, 2, 3, label=model, model=model, core=core)
+        if model != "plain":
+            yield from points.plain(2, label=f"inside-{model}", model=model, core=())
+
+
+@law("state-dict", _states)
+def state_dict(arena: Arena, point: Point) -> None:
+    """A state dict has the local module's keys, order and values, before and after a step; it loads both ways.
+
+    The module trains on after loading. All this also holds for the module inside of a wrapper.
+    """
+    plan: Plan = point.values["plan"]
+    module = saved = arena.build_model(plan)
+    if point.label.startswith("inside"):
+        saved = arena.inside(module)
+        if saved is module:
+            raise NotApplicable("build works in place: there is no module inside")
+    _same_state(saved, plan.build(), "before training")
+    other = plan.build(seed=99)
+    with subject_acts():
+        saved.load_state_dict(other.state_dict(), strict=True)
+    _same_state(saved, other, "after loading a local module's")
+    with subject_acts():
+        saved.load_state_dict(plan.build().state_dict(), strict=True)
+    reference = order_matched(plan)
+    comparison = arena.follow(plan, module)
+    comparison.verdict()
+    local = plan.build(seed=99)
+    local.load_state_dict(saved.state_dict(), strict=True)
+    for name, value in arena.values(local).items():
+        same(value, reference.steps[-1].values[name], f"{name}, loaded into a local module")
+
+
+def _same_state(ours: nn.Module, local: nn.Module, when: str) -> None:
+    mine, wanted = ours.state_dict(), local.state_dict()
+    if list(mine) != list(wanted):
+        raise Deviation(f"{when}: the keys are {list(mine)} instead of {list(wanted)}")
+    for name, value in wanted.items():
+        same(mine[name], value, f"{name} in the state dict {when}")

@@ -1,0 +1,276 @@
+"""The laws of ``replicate`` about training: W ranks do what one process does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from everyrank.fixtures.data import loss
+from everyrank.suites.arena.subject_errors import plainly, stayed, subject_acts
+from everyrank.suites.compare.comparison import CLOSE_FP64
+from everyrank.suites.compare.reference import Plan, order_matched, whole_batch
+from everyrank.suites.engine.contract import Contract, Point
+from everyrank.suites.errors import NotApplicable
+from everyrank.suites.replicate import points
+from everyrank.suites.replicate.arena import (
+    LOCAL_BUFFERS,
+    Arena,
+    open_arena,
+    unsynced,
+)
+from torch import nn
+
+CONTRACT = Contract("replicate", open_arena, fixtures=("process_group",), choices=(LOCAL_BUFFERS,))
+law = CONTRACT.law
+
+
+def _plainest(arena: Arena) -> None:
+    """Build on a small model and train it for one step of SGD."""
+    plan = Plan(arena.size, steps=1, variant="defaults")
+    with plainly("build, of a small model,"):
+        module = arena.build(plan.build())
+    for name, value in arena.values(module).items():
+        stayed(name, value.device, "cpu")
+    with plainly("forward and backward"):
+        loss(module, plan.batch(arena.rank, 1)).backward()
+    plan.optimize(module).step()
+
+
+CONTRACT.plainest = _plainest
+
+
+@law("parity.train", points.training)
+def train(arena: Arena, point: Point) -> None:
+    """After each step, W ranks on W parts of a batch have the gradients and parameters of one process.
+
+    With three or more ranks the order of a sum differs and LBFGS amplifies rounding: three steps, within 1e-6.
+    """
+    plan: Plan = point.values["plan"]
+    arena.follow(plan, arena.build_model(plan), tolerance=point.values.get("tolerance")).verdict()
+
+
+_MANNERS = ("several", "nested", "both")
+
+
+def _submodules() -> Iterator[Point]:
+    for manner in _MANNERS:
+        yield from points.plain(2, 3, label=manner, core=(3,), more={"manner": manner})
+
+
+@law("parity.submodules", _submodules)
+def submodules(arena: Arena, point: Point) -> None:
+    """Several replicated submodules train like one module; a nested one is averaged, and nothing else is."""
+    plan: Plan = point.values["plan"]
+    module = plan.build()
+    first, last = module.get_submodule("first"), module.get_submodule("last")
+    with subject_acts():
+        if point.values["manner"] == "several":
+            module.add_module("first", arena.build(first))
+            module.add_module("last", arena.build(last))
+        elif point.values["manner"] == "both":
+            module.add_module("last", arena.build(last))
+            module = arena.build(module)
+    if point.values["manner"] != "nested":
+        arena.follow(plan, module).verdict()
+        return
+    innermost = nn.Sequential(first)
+    nest = nn.Sequential(nn.Sequential(innermost, nn.Tanh()), last)
+    with subject_acts():
+        innermost[0] = arena.build(first)
+    module.add_module("first", innermost[0])
+    batch = plan.batch(arena.rank, 1)
+    with subject_acts():
+        (nest(batch.inputs) - batch.targets).square().mean().backward()
+    _only(arena, plan, arena.gradients(module), averaged="first")
+
+
+def _only(arena: Arena, plan: Plan, found: Any, averaged: str) -> None:
+    """Check that the gradients of one module are the mean, and that all others are this rank's own."""
+    together = order_matched(plan).steps[0].gradients
+    alone = own_gradients(plan, arena.rank)
+    comparison = arena.comparison()
+    expected = {name: (together if name.startswith(f"{averaged}.") else alone)[name] for name in found}
+    arena.compare_gradients(comparison, 1, found, expected)
+    comparison.verdict()
+
+
+def own_gradients(plan: Plan, rank: int) -> dict[str, Any]:
+    """Return the gradients that a rank has before they are averaged."""
+    module = plan.build()
+    batch = plan.batch(rank, 1)
+    (module(batch.inputs) - batch.targets).square().mean().backward()
+    return {name: value.grad for name, value in module.named_parameters()}
+
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "small-buckets": {"bucket_cap_mb": 0.0001},
+    "large-bucket": {"bucket_cap_mb": 100},
+    "bucket-view": {"gradient_as_bucket_view": True},
+    "static-graph": {"static_graph": True},
+    "all": {"bucket_cap_mb": 0.0001, "gradient_as_bucket_view": True, "static_graph": True},
+}
+
+
+def _options() -> Iterator[Point]:
+    for name, options in _OPTIONS.items():
+        core = (3,) if name in ("small-buckets", "all") else ()
+        yield from points.plain(1, 2, 3, 4, label=name, core=core, steps=4, more={"options": options})
+    # At most two ranks: their sums are exact in fp32 too.
+    mixed = {"options": _OPTIONS["small-buckets"]}
+    yield from points.plain(1, 2, label="mixed-dtypes", model="mixed-dtypes", core=(2,), more=mixed)
+
+
+@law("parity.options", _options)
+def options(arena: Arena, point: Point) -> None:
+    """Bucket size, gradients as views of buckets and a static graph, if accepted, do not change the result."""
+    plan: Plan = point.values["plan"]
+    arena.follow(plan, arena.build_if_accepted(plan, **point.values["options"])).verdict()
+
+
+def _means() -> Iterator[Point]:
+    for model in ("plain", "equal-shapes", "scalars", "empty", "non-contiguous", "views", "few-rows", "complex"):
+        core = (3,) if model in ("plain", "equal-shapes", "complex", "non-contiguous") else ()
+        yield from points.plain(1, 2, 3, 4, label=model, model=model, core=core)
+    for model, core in (("gaps", ()), ("large", (2,))):
+        yield from points.plain(2, label=model, model=model, steps=1, core=core)
+    for model in ("sparse-sum", "partly-sparse"):
+        core = (3,) if model == "sparse-sum" else ()
+        yield from points.plain(2, 3, 4, label=model, model=model, variant="lr", core=core)
+
+
+@law("mean", _means)
+def mean(arena: Arena, point: Point) -> None:
+    """Gradients are averaged once, by the number of ranks: in each step they are those of the whole batch."""
+    plan: Plan = point.values["plan"]
+    arena.follow(plan, arena.build_model(plan), whole_batch(plan), CLOSE_FP64).verdict()
+
+
+def _accumulations() -> Iterator[Point]:
+    for parts in (2, 3, 5):
+        core = (3,) if parts == 3 else ()
+        yield from points.plain(1, 2, 3, label=f"parts{parts}", core=core, parts=parts, more={"sync": "unsynced"})
+    # Options that learn from the first backward or keep gradients in their own memory, with the first synced or not.
+    for name in ("bucket-view", "static-graph"):
+        for sync in ("unsynced", "later"):
+            core = (2,) if sync == "unsynced" else ()
+            more = {"sync": sync, "options": _OPTIONS[name]}
+            yield from points.plain(2, label=f"{name}-{sync}", core=core, parts=2, steps=3, more=more)
+    yield from points.plain(
+        2, label="sparse", model="sparse-sum", core=(2,), parts=2, variant="lr", more={"sync": "unsynced"}
+    )
+    yield from points.plain(2, 3, label="synced", core=(3,), parts=3, more={"sync": "synced"})
+    yield from points.plain(2, 3, label="local", core=(3,), parts=2, more={"sync": "local"})
+
+
+@law("accumulate", _accumulations)
+def accumulate(arena: Arena, point: Point) -> None:
+    """k microbatches without sync, then one with sync, equal one batch; so do k with sync. Only sync averages.
+
+    This also holds with a static graph and with gradients as views of buckets, whether or not the first is synced.
+    """
+    plan: Plan = point.values["plan"]
+    options = point.values.get("options")
+    module = arena.build_if_accepted(plan, **options) if options else arena.build_model(plan)
+    if point.values["sync"] == "later":
+        with subject_acts():
+            loss(module, plan.batch(arena.rank, 1)).backward()
+        arena.inside(module).zero_grad()
+    if point.values["sync"] == "local":
+        batch = plan.batch(arena.rank, 1)
+        with unsynced(module), subject_acts():
+            (module(batch.inputs) - batch.targets).square().mean().backward()
+        comparison = arena.comparison()
+        arena.compare_gradients(comparison, 1, arena.gradients(module), own_gradients(plan, arena.rank))
+    else:
+        synced = point.values["sync"] == "synced"
+        comparison = arena.follow(plan, module, whole_batch(plan), CLOSE_FP64, synced)
+    comparison.verdict()
+
+
+@law("clip", lambda: points.plain(1, 2, 3, 4, core=(3,), clip=0.05))
+def clip(arena: Arena, point: Point) -> None:
+    """Clipping to a norm has the same effect as in one process."""
+    arena.check_training(point.values["plan"])
+
+
+@law("schedule", lambda: points.plain(1, 2, 3, 4, core=(3,), steps=4, schedule=True))
+def schedule(arena: Arena, point: Point) -> None:
+    """A schedule of the learning rate has the same effect as in one process."""
+    arena.check_training(point.values["plan"])
+
+
+#: The ranks that do not use the branch; negative numbers count from the end.
+_SKIPS = {"first-rank": {0}, "last-rank": {-1}, "all-but-one": {0, 2, 3}, "all-ranks": {0, 1, 2, 3}}
+
+
+def _unused() -> Iterator[Point]:
+    yield from points.plain(2, 3, 4, label="everywhere", model="unused", steps=3)
+    for label, ranks in _SKIPS.items():
+        core = (3,) if label in ("last-rank", "all-but-one") else ()
+        for size in (2, 3, 4):
+            skips = frozenset(rank % size for rank in ranks)
+            yield from points.plain(size, label=label, model="optional", skips=skips, steps=3, core=core)
+    all_ranks = frozenset(range(4))
+    yield from points.plain(2, 3, label="later", model="optional", skips=all_ranks, skips_from=2, steps=3)
+
+
+@law("unused", _unused)
+def unused(arena: Arena, point: Point) -> None:
+    """A parameter that no rank uses keeps the gradient None; if some use it, all get the mean, zero for the others.
+
+    A subject that must be asked for this takes DDP's ``find_unused_parameters``; all others are built without it.
+    """
+    plan: Plan = point.values["plan"]
+    try:
+        module = arena.build_if_accepted(plan, find_unused_parameters=True)
+    except NotApplicable:
+        module = arena.build_model(plan)
+    arena.follow(plan, module).verdict()
+
+
+def _frozen() -> Iterator[Point]:
+    yield from points.plain(2, 3, label="stays", model="frozen", steps=3)
+    yield from points.plain(2, 3, label="thawed", model="frozen", steps=3, thaw=2)
+
+
+@law("frozen", _frozen)
+def frozen(arena: Arena, point: Point) -> None:
+    """A frozen parameter has no gradient and does not change; once unfrozen, it is averaged like the others."""
+    arena.check_training(point.values["plan"])
+
+
+@law("tied", lambda: points.plain(2, 3, model="tied", steps=3))
+def tied(arena: Arena, point: Point) -> None:
+    """A parameter with two names is averaged once."""
+    arena.check_training(point.values["plan"])
+
+
+def _rewraps() -> Iterator[Point]:
+    for when in (1, 2):
+        label = "before-training" if when == 1 else "while-training"
+        core = (3,) if when == 2 else ()
+        yield from points.plain(2, 3, label=label, steps=3, variant="lr", core=core, more={"when": when})
+
+
+@law("rewrap", _rewraps)
+def rewrap(arena: Arena, point: Point) -> None:
+    """A parameter replaced after wrapping is averaged like the others, or is refused with an error."""
+    plan: Plan = point.values["plan"]
+    module = arena.build_model(plan)
+    reference = order_matched(plan)
+    comparison = arena.comparison(reference)
+    for step, expected in enumerate(reference.steps, 1):
+        if step == point.values["when"]:
+            last = arena.inside(module).get_submodule("last")
+            last.register_parameter("weight", nn.Parameter(last.get_parameter("weight").detach().clone()))
+        optimizer = plan.optimize(module)  # of the current parameters; this variant keeps no state
+        try:
+            found = arena.step(plan, module, optimizer, step)
+        except Exception:
+            if step < point.values["when"]:
+                raise
+            break  # it refuses; a step that went wrong before this one would have failed above
+        arena.compare_gradients(comparison, step, found, expected.gradients)
+        comparison.step(step, arena.values(module), expected.values)
+        arena.load(module, expected.values)
+    comparison.verdict()

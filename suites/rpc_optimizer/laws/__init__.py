@@ -1,0 +1,1 @@
+"""The laws of contract 1, by subject matter."""

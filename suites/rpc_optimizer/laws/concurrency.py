@@ -1,0 +1,225 @@
+"""The laws of ``rpc-optimizer`` about steps at the same time, and about what an optimizer leaves behind."""
+
+from __future__ import annotations
+
+import gc
+import random
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import torch
+import torch.distributed.autograd as dist_autograd
+import torch.distributed.rpc as rpc
+from everyrank.suites.arena.subject_errors import subject_acts
+from everyrank.suites.compare.comparison import check
+from everyrank.suites.engine.contract import Point
+from everyrank.suites.rpc_optimizer import points
+from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, acting, eventually
+from everyrank.suites.rpc_optimizer.laws.training import CONTRACT, SGD
+from torch.distributed.rpc import _rref_context_get_debug_info
+
+law = CONTRACT.law
+
+#: The shape of a large parameter. A step with weight decay reads a parameter and writes it later. Here this takes
+#: longer than other clients are late, and longer than a time slice of a core: if steps are not serialized, one reads
+#: values that another is about to change, even on one core.
+LARGE = (1 << 21,)
+#: With gradients of one, a step changes p to -1 - 1.1 * p: away from REST by the factor GROWTH, so no error fades.
+ARGUMENTS = {"lr": 1.0, "weight_decay": 2.1}
+GROWTH, REST = -1.1, -1 / 2.1
+
+
+class Watched(SGD):
+    """SGD that notes whether two steps of one parameter ran at the same time, even if the values are right.
+
+    It cannot watch a subject that replaces SGD's code, say by TorchScript: for those the values show a race.
+    """
+
+    condition = threading.Condition()
+    stepping: ClassVar[Counter[int]] = Counter()  # how many steps use a parameter now, by its address
+    waits = 0
+    together = False
+
+    def step(self, closure: Any = None) -> Any:
+        mine = [parameter.data_ptr() for group in self.param_groups for parameter in group["params"]]
+        with self.condition:
+            self.stepping.update(mine)
+            Watched.together = self.together or any(self.stepping[address] > 1 for address in mine)
+            self.condition.notify_all()
+            if self.waits and not self.together:
+                Watched.waits -= 1
+                self.condition.wait_for(lambda: self.together, LATENESS)
+        try:
+            return super().step(closure)
+        finally:
+            with self.condition:
+                self.stepping.subtract(mine)
+
+
+def watch() -> None:
+    """Start, on an owner, to watch for steps at the same time."""
+    Watched.stepping.clear()
+    Watched.waits, Watched.together = 2, False
+
+
+def were_together() -> bool:
+    """Return, on an owner, whether two steps of one parameter ran at the same time."""
+    return Watched.together
+
+
+TOGETHER = "two steps of one parameter were made at the same time on worker1"
+#: How many seconds a client may be late on a busy machine. Two of the serialized steps wait this long.
+LATENESS = 0.3
+
+
+def _rounds(arena: Arena, parameters: Sequence[Parameter]) -> dict[Any, int]:
+    """Return the optimizers to use, each with the number of steps of each client at the same time."""
+    arena.on(1, watch)
+    try:
+        arena.build(Watched, parameters, **ARGUMENTS)
+    except Exception:
+        return {SGD: 10}  # the law parity.subclass reports that subclasses do not work
+    return {Watched: 2, SGD: 10}
+
+
+def train(optimizer: Any, rrefs: Sequence[Any], meet: Callable[[], object], steps: int) -> None:
+    """Do these steps as one client, each at the same time as the others' steps, with gradients of one."""
+    for _ in range(steps):
+        with dist_autograd.context() as context_id:
+            total = rpc.rpc_sync(rrefs[0].owner(), sums, args=(rrefs,))
+            dist_autograd.backward(context_id, [total])
+            meet()
+            optimizer.step(context_id)
+
+
+def sums(rrefs: Sequence[Any]) -> torch.Tensor:
+    """Return, on an owner, a loss whose gradients are ones for any values of the parameters."""
+    return torch.stack([rref.local_value().sum() for rref in rrefs]).sum()
+
+
+def _check_serial(arena: Arena, before: dict[str, torch.Tensor], steps: int) -> None:
+    """Check that each parameter has the value after this many steps in sequence."""
+    for name, value in arena.values().items():
+        expected = REST + GROWTH**steps * (before[name] - REST)
+        off = (value - expected).abs()
+        wrong = int((~(off <= 1e-9 * (1 + expected.abs()))).sum())
+        check(
+            wrong == 0,
+            f"{name}: {wrong} elements are not where {steps} steps take them one after the other; "
+            f"off by up to {float(off.max()):.3g}",
+        )
+
+
+@law("concurrent.same-client", lambda: points.plain(2))
+def same_client(arena: Arena, point: Point) -> None:
+    """Steps that one client makes at the same time are serialized, and none is lost."""
+    parameters = arena.own([(1, LARGE), (1, (3,))])
+    threads = 4
+    start = threading.Barrier(threads)
+    failed: list[Exception] = []
+
+    def work(ours: Any, steps: int) -> None:
+        try:
+            train(ours, [param.rref for param in parameters], start.wait, steps)
+        except threading.BrokenBarrierError:
+            pass  # another thread has failed
+        except Exception as error:
+            start.abort()
+            failed.append(error)
+
+    before = arena.values()
+    rounds = _rounds(arena, parameters)
+    for optimizer, steps in rounds.items():
+        with subject_acts():
+            ours = arena.build(optimizer, parameters, **ARGUMENTS)
+            # The first step runs alone: if steps race while they make their state, the process may crash.
+            train(ours, [param.rref for param in parameters], lambda: None, 1)
+        if optimizer is Watched:
+            arena.on(1, watch)  # reset: no other step ran at the same time as that one
+        workers = [threading.Thread(target=work, args=(ours, steps)) for _ in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        check(not failed, f"a concurrent step raised: {failed[:1]}")
+    check(not arena.on(1, were_together), TOGETHER)
+    _check_serial(arena, before, sum(1 + threads * steps for steps in rounds.values()))
+
+
+@law("concurrent.many-clients", lambda: points.plain(3))
+def many_clients(arena: Arena, point: Point) -> None:
+    """Steps of several clients, each with its own optimizer, are serialized on each owner, and none is lost."""
+    parameters = arena.own([(1, LARGE), (1, (3,))])
+    before = arena.values()
+    rrefs = [param.rref for param in parameters]
+    barriers[:] = [threading.Barrier(2)]
+    rounds = _rounds(arena, parameters)
+    for optimizer, steps in rounds.items():
+        with subject_acts():
+            clients = [rpc.rpc_async(f"worker{rank}", client, args=(optimizer, rrefs, steps)) for rank in (0, 2)]
+            for future in clients:
+                future.wait()
+    check(not arena.on(1, were_together), TOGETHER)
+    _check_serial(arena, before, 2 * sum(rounds.values()))
+
+
+def client(optimizer: Any, rrefs: Sequence[Any], steps: int) -> None:
+    """Train, on a client, with its own optimizer over the parameters of another worker."""
+    train(acting[0].build(optimizer, rrefs, **ARGUMENTS), rrefs, lambda: rpc.rpc_sync("worker0", meet), steps)
+
+
+#: The barrier at which the clients wait for each other, on worker0.
+barriers: list[threading.Barrier] = []
+
+
+def meet() -> None:
+    """Wait, on worker0, until both clients are here: they go on at the same time."""
+    barriers[0].wait(20)
+
+
+@law("clean.rrefs", lambda: points.plain(2))
+def clean_rrefs(arena: Arena, point: Point) -> None:
+    """When the optimizer is dropped, none of its RRefs is left on an owner."""
+    parameters = arena.own([(1, (3,)), (1, (4,))])
+    before = arena.on(1, owned_rrefs)
+    with subject_acts():
+        ours = arena.build(SGD, parameters, lr=0.1)
+    arena.step_that_moves(ours, parameters)
+    del ours
+    gc.collect()
+    gone = eventually(lambda: arena.on(1, owned_rrefs) <= before)
+    check(gone, f"worker1 owned {before} RRefs before and {arena.on(1, owned_rrefs)} after the optimizer was dropped")
+
+
+def owned_rrefs() -> int:
+    """Return, on an owner, how many RRefs it owns."""
+    gc.collect()
+    return int(_rref_context_get_debug_info()["num_owner_rrefs"])
+
+
+@law("clean.globals", lambda: points.plain(2))
+def clean_globals(arena: Arena, point: Point) -> None:
+    """RNG, default dtype, grad mode and warnings filters are unchanged, at the caller and on the owner."""
+    parameters = arena.own([(1, (3,)), (0, (2,))])
+    before = [arena.on(owner, globals_now) for owner in (0, 1)]
+    with subject_acts():
+        ours = arena.build(SGD, parameters, lr=0.1)
+    arena.step_that_moves(ours, parameters)
+    for owner in (0, 1):
+        after = arena.on(owner, globals_now)
+        changed = [name for name in after if after[name] != before[owner][name]]
+        check(not changed, f"on worker{owner}, the optimizer changed {', '.join(changed)}")
+
+
+def globals_now() -> dict[str, str]:
+    """Describe the global state of this process, an owner or the caller."""
+    return {
+        "the RNG": str(hash(torch.get_rng_state().numpy().tobytes())),
+        "Python's RNG": str(hash(random.getstate())),
+        "the default dtype": str(torch.get_default_dtype()),
+        "the grad mode": str(torch.is_grad_enabled()),
+        "the warnings filters": str(len(warnings.filters)),
+    }

@@ -1,0 +1,201 @@
+"""The laws of ``rpc-optimizer`` about errors."""
+
+from __future__ import annotations
+
+import gc
+import re
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import torch
+import torch.distributed.rpc as rpc
+from everyrank.fixtures.optimizers import rows
+from everyrank.suites.arena.subject_errors import in_a_line, subject_acts
+from everyrank.suites.compare.comparison import check, same
+from everyrank.suites.engine.contract import Point
+from everyrank.suites.errors import Deviation
+from everyrank.suites.rpc_optimizer import points
+from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, error_of, eventually, loss
+from everyrank.suites.rpc_optimizer.laws.training import CONTRACT, SGD
+from everyrank.suites.rpc_optimizer.planted import WORDS, Failing, alive, arm, make_step, step_while_held
+
+law = CONTRACT.law
+
+
+#: Owners in the order of their parameters. For each label, the owner that fails, and another that is slow.
+OWNERS = (1, 2, 0)
+_ONE = {"first": (1, 2), "middle": (2, 0), "last": (0, 1)}
+_TWO = {"but-first": (2, 0), "but-middle": (1, 0), "but-last": (1, 2)}
+
+
+def _one_fails() -> Iterator[Point]:
+    for label, (failing, slow) in _ONE.items():
+        yield Point(label, 3, {"failing": failing, "slow": slow}, core=True)
+
+
+def _two_fail() -> Iterator[Point]:
+    for label, failing in _TWO.items():
+        yield Point(label, 3, {"failing": failing}, core=True)
+
+
+def _owned(arena: Arena) -> list[Parameter]:
+    return arena.own([(owner, (number + 2,)) for number, owner in enumerate(OWNERS)])
+
+
+def _others_step(
+    arena: Arena, healthy: Any, parameters: list[Parameter], failing: Collection[int], step: int
+) -> None:
+    """Step the reference: an owner that failed did not step and keeps its momentum, the others have stepped."""
+    pairs = zip(parameters, arena.inputs(parameters, step), strict=True)
+    for param in parameters:
+        param.twin.grad = None
+    torch.stack([loss(param.twin, data) for param, data in pairs if param.owner not in failing]).sum().backward()
+    healthy.step()
+
+
+@law("errors.constructor", _one_fails)
+def constructor(arena: Arena, point: Point) -> None:
+    """An error in a remote constructor reaches the caller with type, message and worker; nothing half-built stays."""
+    parameters, name = _owned(arena), f"worker{point.values['failing']}"
+    before = arena.values()
+    error = error_of(
+        lambda: arena.build(Failing, parameters, at_construction=(name,)), f"a constructor that fails on {name}"
+    )
+    check(isinstance(error, ValueError), f"the error is a {type(error).__name__}, not a ValueError")
+    check("cannot be built" in str(error), f"the error's text does not contain the cause: {error}")
+    check(name in str(error), f"the error's text does not name {name}: {error}")
+    error.__traceback__ = None
+    del error
+    gc.collect()
+    for owner in (0, 1, 2):
+        left = eventually(lambda owner=owner: arena.on(owner, alive) == 0)  # type: ignore[misc]
+        check(left, f"an optimizer that was half built still lives on worker{owner}")
+    for name, value in arena.values().items():
+        same(value, before[name], f"{name}, after the refused construction")
+
+
+@law("errors.step", _one_fails)
+def in_step(arena: Arena, point: Point) -> None:
+    """A remote step's error reaches the caller with type and worker when all owners are done; the next one works."""
+    parameters, failing = _owned(arena), point.values["failing"]
+    with subject_acts():
+        ours = arena.build(Failing, parameters)
+    healthy = SGD([param.twin for param in parameters], lr=0.1, momentum=0.9)
+    arena.step(ours, parameters, 1)
+    arena.reference_step(healthy, parameters, 1)
+    arena.on(failing, arm, WORDS[failing])
+    raised = step_while_held(arena, ours, parameters, 2, point.values["slow"])
+    check(bool(raised), f"a step that fails on worker{failing} did not raise")
+    (error,) = raised
+    check(isinstance(error, ValueError), f"the error is a {type(error).__name__}, not a ValueError")
+    check(f"worker{failing}" in str(error), f"the error's text does not name worker{failing}: {error}")
+    _others_step(arena, healthy, parameters, {failing}, 2)
+    _check_next_step(arena, ours, healthy, parameters)
+
+
+def _check_next_step(arena: Arena, ours: Any, healthy: Any, parameters: list[Parameter]) -> None:
+    """After a second step that failed on some owners, check all values, and that the third step works."""
+    comparison = arena.comparison()
+    comparison.step(2, arena.values(), arena.twins())
+    arena.step(ours, parameters, 3)
+    arena.reference_step(healthy, parameters, 3)
+    comparison.step(3, arena.values(), arena.twins())
+    comparison.verdict()
+
+
+@law("errors.several", _two_fail)
+def several(arena: Arena, point: Point) -> None:
+    """When several workers fail, the error names each with its own cause; later steps work."""
+    parameters, failing = _owned(arena), point.values["failing"]
+    with subject_acts():
+        ours = arena.build(Failing, parameters)
+    healthy = SGD([param.twin for param in parameters], lr=0.1, momentum=0.9)
+    arena.step(ours, parameters, 1)
+    arena.reference_step(healthy, parameters, 1)
+    for owner in failing:
+        arena.on(owner, arm, WORDS[owner])
+    error = error_of(lambda: make_step(arena, ours, parameters, 2), "a step that fails on two workers")
+    _others_step(arena, healthy, parameters, failing, 2)
+    _check_next_step(arena, ours, healthy, parameters)
+    text = str(error)
+    for owner in failing:
+        check(f"worker{owner}" in text, f"the error does not name worker{owner}: {text}")
+        check(WORDS[owner] in text, f"the error does not say what went wrong on worker{owner}: {text}")
+    check(each_under_its_name(text, failing), f"an error stands under another worker's name: {text}")
+
+
+def each_under_its_name(text: str, failing: Collection[int]) -> bool:
+    """Return whether each error follows its worker's name, or each precedes it."""
+    before = after = True
+    for owner in failing:
+        head, _, tail = text.partition(WORDS[owner])
+        names = re.findall(r"worker\d+", head)[-1:], re.findall(r"worker\d+", tail)[:1]
+        before, after = before and names[0] == [f"worker{owner}"], after and names[1] == [f"worker{owner}"]
+    return before or after
+
+
+@law("errors.unpicklable", lambda: points.plain(2))
+def unpicklable(arena: Arena, point: Point) -> None:
+    """The text of an exception that cannot be pickled still reaches the caller."""
+    parameters = arena.own([(1, (3,))])
+    with subject_acts():
+        ours = arena.build(Failing, parameters)
+    arena.on(1, arm, "unpicklable")
+    error = error_of(
+        lambda: make_step(arena, ours, parameters, 1), "a step that fails with an error that cannot travel"
+    )
+    check("step sabotaged" in str(error), f"the text of the error was lost: {type(error).__name__}: {error}")
+
+
+def _invalid_arguments() -> Any:
+    for row in rows():
+        if row.needs & {"closure", "sparse"}:
+            continue
+        for invalid in row.invalid:
+            label = f"{row.name}-{invalid.name}"
+            yield Point(label, 2, {"row": row, "invalid": invalid}, row.name == "SGD", "", row.name)
+    for name in ("empty-list", "non-leaf"):
+        yield Point(name, 2, {"special": name}, True)
+
+
+@law("errors.arguments", _invalid_arguments)
+def arguments(arena: Arena, point: Point) -> None:
+    """Invalid hyper-parameters, an empty list and a non-leaf raise the same type of error as in torch.optim."""
+    if point.values.get("special") == "empty-list":
+        error = error_of(lambda: arena.build(SGD, [], lr=0.1), "an empty list of parameters")
+        check(isinstance(error, ValueError), f"an empty list raises {type(error).__name__}, not ValueError")
+        return
+    if point.values.get("special") == "non-leaf":
+        parameters = arena.own([(1, (3,))])
+        parameters[0].rref = rpc.remote("worker1", non_leaf, args=(parameters[0].rref,))
+        error = error_of(lambda: arena.build(SGD, parameters, lr=0.1), "a parameter that is no leaf")
+        check(isinstance(error, ValueError), f"a non-leaf raises {type(error).__name__}, not ValueError")
+        return
+    row, invalid = point.values["row"], point.values["invalid"]
+    parameters = arena.own(points.shapes(row, [1, 1]))
+    error = error_of(lambda: arena.build(row.optimizer, parameters, **invalid.make()), f"{invalid.name}")
+    if not isinstance(
+        error, invalid.error
+    ):  # a subject may have declared this error as its refusal: keep it as the cause
+        raise Deviation(f"raises {type(error).__name__}, not {invalid.error.__name__}: {in_a_line(error)}") from error
+
+
+def non_leaf(rref: Any) -> torch.Tensor:
+    """Return, on an owner, a tensor that is not a leaf."""
+    result: torch.Tensor = rref.local_value() * 2
+    return result
+
+
+@law("wait", _one_fails)
+def wait(arena: Arena, point: Point) -> None:
+    """step returns when the slowest owner is done, not earlier."""
+    parameters = _owned(arena)
+    with subject_acts():
+        ours = arena.build(Failing, parameters)
+    healthy = SGD([param.twin for param in parameters], lr=0.1, momentum=0.9)
+    comparison = arena.comparison()
+    for error in step_while_held(arena, ours, parameters, 1, point.values["slow"]):
+        raise Deviation(f"raised {in_a_line(error)}") from error
+    arena.reference_step(healthy, parameters, 1)
+    comparison.step(1, arena.values(), arena.twins())
+    comparison.verdict()

@@ -1,0 +1,347 @@
+"""The laws of ``rpc-optimizer`` about values: how a step changes the parameters."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.autograd as dist_autograd
+from everyrank.fixtures.optimizers import Row, Variant, rows
+from everyrank.fixtures.optimizers import row as find_row
+from everyrank.suites.arena.subject_errors import plainly, stayed, subject_acts
+from everyrank.suites.compare.comparison import check, same
+from everyrank.suites.engine.contract import Contract, Point
+from everyrank.suites.rpc_optimizer import points
+from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, device_of, loss, open_arena, sparse_loss
+
+CONTRACT = Contract(
+    "rpc-optimizer",
+    open_arena,
+    fixtures=("warm_rpc_agent",),
+    marks=(pytest.mark.rpc(num_worker_threads=4, rpc_timeout=20),),
+)
+law = CONTRACT.law
+
+SGD = torch.optim.SGD
+SHARED = [(1, (3, 4)), (2, (5,)), (1, (2, 3)), (0, (4,))]
+
+
+def _plainest(arena: Arena) -> None:
+    """Build over one parameter on the last worker, and do one step of SGD."""
+    (param,) = arena.own([(arena.size - 1, (2,))])
+    with plainly("build, with SGD over one parameter,"):
+        ours = arena.build(SGD, [param], lr=0.1)
+    stayed("the parameter", arena.on(param.owner, device_of, param.rref), "cpu")
+    with dist_autograd.context() as context_id:
+        dist_autograd.backward(context_id, [arena.remote_loss([param], arena.inputs([param], 1), loss)])
+        with plainly("a step of SGD"):
+            ours.step(context_id)
+    stayed("the parameter", arena.on(param.owner, device_of, param.rref), "cpu")
+
+
+CONTRACT.plainest = _plainest
+
+
+def build_pair(arena: Arena, parameters: list[Parameter], point: Point) -> tuple[Any, Any]:
+    """Build the subject and the reference, for a point that names an optimizer."""
+    row: Row = point.values["row"]
+    variant: Variant = point.values["variant"]
+    with subject_acts():
+        ours = arena.build(row.optimizer, parameters, **variant.make())
+    return ours, row.optimizer([param.twin for param in parameters], **variant.make())
+
+
+def compare_steps(
+    arena: Arena, parameters: list[Parameter], ours: Any, reference: Any, steps: int, loss_function: Any = None
+) -> None:
+    """Do these steps with the subject and the reference, and compare all parameters after each."""
+    comparison = arena.comparison()
+    for step in range(1, steps + 1):
+        arena.step(ours, parameters, step, loss_function)
+        arena.reference_step(reference, parameters, step, loss_function)
+        comparison.step(step, arena.values(), arena.twins())
+    comparison.verdict()
+
+
+def make_for_row(arena: Arena, point: Point, dtype: torch.dtype = torch.float64) -> list[Parameter]:
+    """Make parameters that the point's optimizer can take, on several owners."""
+    owners = [1 + number % (point.size - 1) for number in range(3)]
+    return arena.own(points.shapes(point.values["row"], [*owners, 0]), dtype)
+
+
+@law("parity.one-step", points.variants)
+def one_step(arena: Arena, point: Point) -> None:
+    """After one step, each parameter equals the reference, bit for bit."""
+    parameters = make_for_row(arena, point)
+    compare_steps(arena, parameters, *build_pair(arena, parameters, point), steps=1)
+
+
+@law("parity.trajectory", points.variants)
+def trajectory(arena: Arena, point: Point) -> None:
+    """After each of 10 steps with new data, each parameter equals the reference, bit for bit."""
+    parameters = make_for_row(arena, point)
+    compare_steps(arena, parameters, *build_pair(arena, parameters, point), steps=10)
+
+
+@law("parity.defaults", points.defaults)
+def defaults(arena: Arena, point: Point) -> None:
+    """Without arguments, the defaults are those of torch.optim, in the second and third step too."""
+    parameters = make_for_row(arena, point, torch.float32)
+    compare_steps(arena, parameters, *build_pair(arena, parameters, point), steps=3)
+
+
+_OWNERSHIP = {
+    "one-owner": [(1, (3, 2)), (1, (4,)), (1, (2, 2))],
+    "each-its-own": [(0, (3, 2)), (1, (4,)), (2, (2, 2))],
+    "caller-only": [(0, (3, 2)), (0, (4,))],
+    "interleaved": [(1, (3,)), (2, (4,)), (1, (2, 2)), (2, (5,)), (0, (1,)), (1, (2,))],
+    "equal-shapes": [(1, (3,)), (2, (3,)), (1, (3,)), (2, (3,)), (0, (3,))],
+}
+
+
+def _ownerships() -> Any:
+    for name in _OWNERSHIP:
+        yield Point(name, 3, {"specs": _OWNERSHIP[name]}, core=True)
+
+
+@law("parity.ownership", _ownerships)
+def ownership(arena: Arena, point: Point) -> None:
+    """Each parameter gets its own update, whichever worker owns it, and in any order of the parameters."""
+    parameters = arena.own(point.values["specs"])
+    with subject_acts():
+        ours = arena.build(torch.optim.Adam, parameters, lr=0.1)
+    compare_steps(arena, parameters, ours, torch.optim.Adam([param.twin for param in parameters], lr=0.1), steps=3)
+
+
+def _dtypes() -> Any:
+    names = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16, "complex": torch.complex128}
+    for row in rows():
+        if row.needs & {"closure", "sparse"}:
+            continue
+        for name, dtype in names.items():
+            refused = "" if name != "complex" or "complex" in row.takes else f"{row.name} takes no complex parameters"
+            values = {"row": row, "variant": row.plain, "dtype": dtype}
+            yield Point(f"{row.name}-{name}", 2, values, row.name == "SGD", refused, row.name)
+        everything = next((variant for variant in row.variants if variant.name == "everything"), row.plain)
+        if "complex" in row.takes - everything.refuses:
+            values = {"row": row, "variant": everything, "dtype": torch.complex128}
+            yield Point(f"{row.name}-complex-everything", 2, values, row.name == "SGD", "", row.name)
+    sgd = find_row("SGD")
+    for name, shape in (("zero-dim", ()), ("empty", (0, 3))):
+        values = {"row": sgd, "variant": sgd.plain, "shape": shape, "dtype": torch.float64}
+        yield Point(f"SGD-{name}", 2, values, True, "", "SGD")
+
+
+@law("parity.dtype", _dtypes)
+def dtype(arena: Arena, point: Point) -> None:
+    """fp32, fp64, bf16, complex (with all arguments), 0-dim and empty parameters are stepped as in torch.optim."""
+    kind = point.values["dtype"]
+    if "shape" in point.values:
+        parameters = arena.own([(1, (2, 2)), (1, point.values["shape"]), (1, (3,))], kind)
+    else:
+        parameters = make_for_row(arena, point, kind)
+    compare_steps(arena, parameters, *build_pair(arena, parameters, point), steps=3)
+
+
+def _sparse() -> Any:
+    for row in rows():
+        if "sparse" in row.takes and "closure" not in row.needs:
+            yield Point(f"{row.name}-lr", 2, {"row": row, "variant": row.plain}, True, "", row.name)
+
+
+@law("parity.sparse", _sparse)
+def sparse(arena: Arena, point: Point) -> None:
+    """Sparse gradients are applied as in torch.optim, if the optimizer takes them."""
+    parameters = arena.own([(1, (6, 3)), (1, (4, 2))])
+    compare_steps(arena, parameters, *build_pair(arena, parameters, point), steps=3, loss_function=sparse_loss)
+
+
+@law("none.frozen", lambda: points.plain(2))
+def frozen(arena: Arena, point: Point) -> None:
+    """A parameter without requires_grad never changes, in the loss or not, and the others get their own update."""
+    first = arena.own([(1, (3,))])
+    still = arena.own([(1, (3,))], requires_grad=False)
+    last = arena.own([(1, (3,))])
+    all_parameters = [*first, *still, *last]
+    with subject_acts():
+        ours = arena.build(SGD, all_parameters, lr=0.1, momentum=0.9, weight_decay=0.1)
+    reference = SGD([param.twin for param in all_parameters], lr=0.1, momentum=0.9, weight_decay=0.1)
+    comparison = arena.comparison()
+    for step, used in ((1, [*first, *last]), (2, all_parameters)):
+        arena.step(ours, used, step)
+        arena.reference_step(reference, used, step)
+        comparison.step(step, arena.values(), arena.twins())
+    comparison.verdict()
+
+
+#: For each position of the None gradient, the parameters used in each step. The caller owns the last parameter.
+_POSITIONS: dict[str, list[list[int]]] = {
+    "first": [[1, 2]] * 3,
+    "middle": [[0, 2]] * 3,
+    "last": [[0, 1]] * 3,
+    "none": [[0, 1, 2]] * 3,
+    "all": [[3], [3], [0, 1, 2, 3]],
+}
+
+
+def _positions() -> Any:
+    for row in rows():
+        if row.needs & {"closure", "sparse"}:
+            continue
+        for position, used in _POSITIONS.items():
+            values = {"row": row, "variant": row.plain, "used": used}
+            yield Point(f"{row.name}-{position}", 2, values, row.name in ("SGD", "Adam"), "", row.name)
+
+
+@law("none.position", _positions)
+def position(arena: Arena, point: Point) -> None:
+    """With a None gradient first, in the middle or last, the others are updated; if all are None, nothing changes."""
+    parameters = arena.own([(owner, (3, 2)) for owner in (1, 1, 1, 0)])
+    ours, reference = build_pair(arena, parameters, point)
+    comparison = arena.comparison()
+    for step, numbers in enumerate(point.values["used"], 1):
+        used = [parameters[number] for number in numbers]
+        arena.step(ours, used, step)
+        arena.reference_step(reference, used, step)
+        comparison.step(step, arena.values(), arena.twins())
+    comparison.verdict()
+
+
+@law("none.with-decay", lambda: points.plain(2))
+def with_decay(arena: Arena, point: Point) -> None:
+    """A None gradient is not zero: the parameter does not change by decay or momentum."""
+    parameters = arena.own([(1, (3,)), (1, (4,))])
+    keywords = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.5}
+    with subject_acts():
+        ours = arena.build(SGD, parameters, **keywords)
+    reference = SGD([param.twin for param in parameters], **keywords)
+    comparison = arena.comparison()
+    for step in (1, 2):
+        arena.step(ours, parameters[1:], step)
+        arena.reference_step(reference, parameters[1:], step)
+        comparison.step(step, arena.values(), arena.twins())
+    comparison.verdict()
+
+
+def _two_classes(**sgd_arguments: Any) -> Any:
+    """Yield a class with a functional twin in torch and one without: torch's code has a path for each."""
+    yield Point("", 2, {"optimizer": SGD, "keywords": {"lr": 0.1, **sgd_arguments}}, core=True)
+    yield Point("NAdam", 2, {"optimizer": torch.optim.NAdam, "keywords": {"lr": 0.1}}, core=True, optimizer="NAdam")
+
+
+def _build(arena: Arena, parameters: list[Parameter], point: Point) -> Any:
+    with subject_acts():
+        return arena.build(point.values["optimizer"], parameters, **point.values["keywords"])
+
+
+@law("none.later-context", _two_classes)
+def later_context(arena: Arena, point: Point) -> None:
+    """A parameter used in context 1 and absent from context 2 does not change in step 2."""
+    parameters = arena.own([(1, (3,)), (1, (3,))])
+    ours = _build(arena, parameters, point)
+    arena.step_that_moves(ours, parameters)
+    before = parameters[0].value()
+    arena.step(ours, parameters[1:], 2)
+    same(parameters[0].value(), before, "the parameter that context 2 does not use")
+
+
+@law("context.empty", lambda: _two_classes(momentum=0.9))
+def empty(arena: Arena, point: Point) -> None:
+    """A step with a context without any backward changes nothing."""
+    parameters = arena.own([*SHARED[:1], (0, (2,))])
+    ours = _build(arena, parameters, point)
+    arena.step_that_moves(ours, parameters)
+    before = arena.values()
+    arena.step(ours, [], 2)
+    for name, value in arena.values().items():
+        same(value, before[name], f"{name}, after a step with an empty context")
+
+
+@law("context.own", lambda: points.plain(2))
+def own(arena: Arena, point: Point) -> None:
+    """step uses the gradients of the given context, not those of a newer context that is open at the same time."""
+    parameters = arena.own([(1, (3,)), (1, (4,))])
+    with subject_acts():
+        ours = arena.build(SGD, parameters, lr=0.1)
+    reference = SGD([param.twin for param in parameters], lr=0.1)
+    comparison = arena.comparison()
+    # A thread has only one context at a time, so another thread opens the newer one.
+    opened, done = threading.Event(), threading.Event()
+
+    def newer() -> None:
+        with dist_autograd.context() as context_id:
+            dist_autograd.backward(context_id, [arena.remote_loss(parameters, arena.inputs(parameters, 2), loss)])
+            opened.set()
+            done.wait(20)
+
+    with dist_autograd.context() as older:
+        dist_autograd.backward(older, [arena.remote_loss(parameters, arena.inputs(parameters, 1), loss)])
+        thread = threading.Thread(target=newer)
+        thread.start()
+        try:
+            check(opened.wait(20), "a context beside the first could not be opened")
+            with subject_acts():
+                ours.step(older)
+        finally:
+            done.set()
+            thread.join()
+    arena.reference_step(reference, parameters, 1)
+    comparison.step(1, arena.values(), arena.twins())
+    comparison.verdict()
+
+
+def _invalid_contexts() -> Any:
+    for name in ("unknown", "closed"):
+        yield Point(name, 2, {"context": name}, core=True)
+
+
+@law("context.invalid", _invalid_contexts)
+def invalid(arena: Arena, point: Point) -> None:
+    """step with an unknown or closed context raises at the caller, and changes nothing."""
+    parameters = arena.own([(1, (3,)), (0, (2,))])
+    with subject_acts():
+        ours = arena.build(SGD, parameters, lr=0.1, momentum=0.9)
+    arena.step_that_moves(ours, parameters)
+    before = arena.values()
+    with dist_autograd.context() as context_id:
+        dist_autograd.backward(context_id, [arena.remote_loss(parameters, arena.inputs(parameters, 2), loss)])
+    wrong = context_id if point.values["context"] == "closed" else context_id + 12345
+    try:
+        ours.step(wrong)
+    except Exception:
+        pass
+    else:
+        check(False, f"step with {point.values['context']} context id {wrong} did not raise")
+    for name, value in arena.values().items():
+        same(value, before[name], f"{name}, after the refused step")
+
+
+@law("state.kept", lambda: points.plain(2))
+def kept(arena: Arena, point: Point) -> None:
+    """Optimizer state is kept across steps and contexts: momentum grows as in one long run."""
+    parameters = arena.own([(1, (3,)), (1, (4,))])
+    with subject_acts():
+        ours = arena.build(SGD, parameters, lr=0.1, momentum=0.9)
+    compare_steps(arena, parameters, ours, SGD([param.twin for param in parameters], lr=0.1, momentum=0.9), steps=5)
+
+
+@law("owned.only", _two_classes)
+def owned_only(arena: Arena, point: Point) -> None:
+    """Parameters that the optimizer was not given are not written to, their .grad included."""
+    given = arena.own([(1, (3,))])
+    other = arena.own([(1, (3,))])
+    ours = _build(arena, given, point)
+    arena.step_that_moves(ours, given)
+    before = other[0].value()
+    arena.step(ours, [*given, *other], 2)
+    same(other[0].value(), before, "a parameter that the optimizer was not given")
+    check(
+        arena.on(1, has_no_grad, other[0].rref), "the .grad of a parameter that the optimizer was not given was set"
+    )
+
+
+def has_no_grad(rref: Any) -> bool:
+    """Return, on an owner, whether a parameter has no gradient."""
+    return rref.local_value().grad is None

@@ -1,0 +1,1 @@
+"""The laws of contract 2, by subject matter."""

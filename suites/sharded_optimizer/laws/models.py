@@ -1,0 +1,271 @@
+"""The laws of ``sharded-optimizer`` about names and state."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from everyrank.fixtures.models import MODELS, fill
+from everyrank.suites.arena.subject_errors import subject_acts
+from everyrank.suites.compare.comparison import check
+from everyrank.suites.engine.contract import Point
+from everyrank.suites.sharded_optimizer import points
+from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, Spec, pieces_of
+from everyrank.suites.sharded_optimizer.geometry import chunked
+from everyrank.suites.sharded_optimizer.laws.training import CONTRACT, SGD, build_pair, step
+from torch import nn
+from torch.distributed._shard.sharded_tensor import ShardedTensor
+
+law = CONTRACT.law
+
+#: The arguments of SGD for laws about models: momentum shows a step taken twice, decay one without a gradient.
+_KEYWORDS = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
+
+
+def _cut(arena: Arena, model: nn.Module, names: Sequence[str], dim: int = 0) -> None:
+    """Cut these parameters with the subject's own tool."""
+    for name in names:
+        with subject_acts(f"cutting {name} into {arena.size} chunks along dim {dim}"):
+            arena.tool("shard_parameter")(model, name, arena.spec(dim))
+
+
+def _named(arena: Arena, model: nn.Module, **arguments: Any) -> list[tuple[str, Any]]:
+    with subject_acts():
+        return list(arena.tool("named_parameters")(model, **arguments))
+
+
+def _train(arena: Arena, named: dict[str, Any], still: Sequence[str] = ()) -> None:
+    """Train the adopted parameters for three steps; the parameters of these names get no gradient."""
+    with subject_acts():
+        ours = arena.build_over(SGD, named, **_KEYWORDS)
+    reference = SGD([param.twin for param in arena.parameters], **_KEYWORDS)
+    comparison = arena.comparison()
+    used = [param for param in arena.parameters if param.name not in still]
+    for number in (1, 2, 3):
+        arena.give_gradients(used, number)
+        with subject_acts():
+            ours.step()
+        reference.step()
+        arena.compare(comparison, number)
+    comparison.verdict()
+
+
+def _adopt(arena: Arena, model: nn.Module, found: list[tuple[str, Any]]) -> None:
+    """Pair the parameters found in the cut model with those of the same names in an uncut one."""
+    twins = dict(model.named_parameters())
+    check(
+        sorted(name for name, _ in found) == sorted(twins),
+        f"the parameters are {sorted(name for name, _ in found)}, those of the model {sorted(twins)}",
+    )
+    values = dict(found)
+    for name, twin in twins.items():
+        arena.adopt(name, values[name], twin)
+
+
+def _namings() -> Iterator[Point]:
+    for label, arguments in (
+        ("nested", {}),
+        ("prefix", {"prefix": "model"}),
+        ("top-only", {"recurse": False}),
+        ("top-only-prefix", {"prefix": "model", "recurse": False}),
+        ("bare", {}),
+        ("bare-prefix", {"prefix": "model"}),
+    ):
+        yield points.plain(label, 3, core=label in ("nested", "prefix", "top-only", "bare"), arguments=arguments)
+
+
+class Nested(nn.Module):
+    """A module with its own parameters and with submodules that have parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(6, 2, dtype=torch.float64))
+        self.block = MODELS["plain"].build(3)
+        self.table = nn.Parameter(torch.ones(6, 3, dtype=torch.float64))
+
+
+@law("names", _namings)
+def names(arena: Arena, point: Point) -> None:
+    """named_parameters yields exactly the model's parameters, sharded in place: each once, with its prefix."""
+    arguments = point.values["arguments"]
+    wanted = [name for name, _ in Nested().named_parameters(**arguments)]
+    model = Nested()
+    _cut(arena, model, ["block.first.weight", "scale"])
+    start = f"{arguments['prefix']}." if "prefix" in arguments else ""
+    sharded = {f"{start}block.first.weight": (6, 4), f"{start}scale": (6, 2)}
+    if point.label.startswith("bare"):
+        # A module may have a ShardedTensor that is not a Parameter.
+        bare = arena.make([Spec((6, 3))])[0].given
+        del model.table
+        model.table = bare
+        sharded[f"{start}table"] = (6, 3)
+    found = _named(arena, model, **arguments)
+    listed = [name for name, _ in found]
+    twice = sorted({name for name in listed if listed.count(name) > 1})
+    check(not twice, f"named twice: {', '.join(twice)}")
+    check(sorted(listed) == sorted(wanted), f"the names are {sorted(listed)}, those of the model {sorted(wanted)}")
+    for name, value in found:
+        own = sharded.get(name)
+        check(isinstance(value, ShardedTensor) == (own is not None), f"{name} is a {type(value).__name__}")
+        if own is not None:
+            check(tuple(value.size()) == own, f"{name} is of {tuple(value.size())}, not {own}")
+            check(len(pieces_of(value)) == 1, f"{name} has {len(pieces_of(value))} shards on rank {arena.rank}")
+        else:
+            inside = model.get_parameter(name.removeprefix(start))
+            check(value is inside, f"{name} is not the model's own parameter")
+
+
+class OfLength(nn.Module):
+    """A matrix with this many rows or columns, which is cut, and a bias that stays whole."""
+
+    def __init__(self, length: int, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+        self.weight = nn.Parameter(torch.empty((length, 2) if dim == 0 else (2, length), dtype=torch.float64))
+        self.bias = nn.Parameter(torch.empty(2, dtype=torch.float64))
+
+
+def _of_lengths(point: Point) -> nn.Module:
+    """Return a model with a module for each length and dim, named after them."""
+    cuts = [(dim, length) for dim in point.values["dims"] for length in point.values["lengths"]]
+    model = nn.ModuleDict({f"dim{dim}_of_{length}": OfLength(length, dim) for dim, length in cuts})
+    fill(model, seed=5)
+    return model
+
+
+@law("parity.shard-parameter", points.lengths_to_cut)
+def shard_parameter(arena: Arena, point: Point) -> None:
+    """shard_parameter cuts any number of rows or columns, even fewer than ranks; each shard gets its own update.
+
+    `past-the-end` has the lengths at which a chunk of the usual size would begin beyond the last row.
+    """
+    model, uncut = _of_lengths(point), _of_lengths(point)
+    for name, module in model.named_children():
+        with arena.may_diverge():
+            _cut(arena, model, [f"{name}.weight"], module.dim)
+    _adopt(arena, uncut, _named(arena, model))
+    for param in arena.parameters:
+        check(param.whole == param.name.endswith("bias"), f"{param.name} is {'whole' if param.whole else 'cut'} now")
+    _train(arena, {param.name: param.given for param in arena.parameters})
+
+
+_FROZEN = {"sharded": "first.weight", "whole": "first.bias", "sharded-last": "last.weight"}
+
+
+def _freezings() -> Iterator[Point]:
+    for label, name in _FROZEN.items():
+        yield points.plain(label, 3, core=label == "sharded", frozen=name)
+
+
+@law("frozen", _freezings)
+def frozen(arena: Arena, point: Point) -> None:
+    """A frozen parameter stays frozen after sharding and does not change; the others get their own update."""
+    still = point.values["frozen"]
+    model, uncut = MODELS["plain"].build(5), MODELS["plain"].build(5)
+    for module in (model, uncut):
+        module.get_parameter(still).requires_grad_(False)
+    _cut(arena, model, ["first.weight", "last.weight"])
+    _adopt(arena, uncut, _named(arena, model))
+    for param in arena.parameters:
+        for tensor, _ in param.pieces:
+            wanted = param.name != still
+            check(
+                tensor.requires_grad == wanted,
+                f"{param.name} {'requires' if tensor.requires_grad else 'does not require'} grad after sharding",
+            )
+    _train(arena, {param.name: param.given for param in arena.parameters}, still=[still])
+
+
+def _ties() -> Iterator[Point]:
+    for label in ("whole", "sharded", "model", "model-sharded"):
+        yield points.plain(label, 3, core=label != "model")
+
+
+@law("tied", _ties)
+def tied(arena: Arena, point: Point) -> None:
+    """A parameter with two names is stepped once, and is still one parameter after sharding."""
+    if not point.label.startswith("model"):
+        first, last = arena.make([Spec((6, 3), chunked if point.label == "sharded" else None), Spec((5,))])
+        _train(arena, {"encoder.weight": first.given, last.name: last.given, "decoder.weight": first.given})
+        return
+    model, uncut = MODELS["tied"].build(5), MODELS["tied"].build(5)
+    _cut(arena, model, ["0.weight", "2.weight"] if point.label == "model-sharded" else ["2.weight"])
+    _adopt(arena, uncut, _named(arena, model))
+    check(model.get_parameter("0.weight") is model.get_parameter("4.weight"), "sharding has untied 4.weight")
+    _train(arena, {param.name: param.given for param in arena.parameters})
+
+
+def _specs(point: Point) -> list[Spec]:
+    needs = point.values["row"].needs
+    if "sparse" in needs:  # sparse gradients are those of tables, which are sharded
+        return [Spec((7, 3)), Spec((6, 2)), Spec((5, 2))]
+    if "2d" in needs:
+        return [Spec((7, 3)), Spec((4, 3), None), Spec((6, 2)), Spec((5, 2), None)]
+    return [Spec((7, 3)), Spec((4, 3), None), Spec((6, 2)), Spec((5,), None)]
+
+
+@law("state.round-trip", points.saved)
+def round_trip(arena: Arena, point: Point) -> None:
+    """Training that is saved and loaded into fresh objects goes on as if never stopped, in any order of names."""
+    parameters = arena.make(_specs(point))
+    pair = build_pair(arena, parameters, point)
+    with subject_acts():
+        pair[0].state_dict()  # state_dict() of a fresh optimizer changes nothing
+    steps = 2 if "closure" in point.values["row"].needs else 3  # each of these steps evaluates the closure many times
+    comparison = arena.comparison()
+    for number in range(1, steps + 1):
+        step(arena, pair, point, parameters, number)
+        arena.compare(comparison, number)
+    with subject_acts():
+        saved = copy.deepcopy(pair[0].state_dict())
+    fresh = arena.again()
+    order = fresh[::-1] if point.values.get("reordered") else fresh
+    # Build with another learning rate: loading the state must restore the saved one.
+    variant = {**point.values["variant"].make(), "lr": 0.5}
+    with subject_acts():
+        ours = arena.build(point.values["row"].optimizer, order, **variant)
+        ours.load_state_dict(saved)
+    for number in range(steps + 1, 2 * steps + 1):
+        step(arena, (ours, pair[1]), point, fresh, number)
+        arena.compare(comparison, number)
+    comparison.verdict()
+
+
+@law("state.groups", points.grouped)
+def groups(arena: Arena, point: Point) -> None:
+    """add_param_group takes names and the group's own options; the saved state has these, and loading restores it."""
+    row, variant = point.values["row"], point.values["variant"]
+    arena.make(_specs(point))
+
+    def halves(parameters: Sequence[Parameter]) -> list[Sequence[Parameter]]:
+        return [parameters[: len(parameters) // 2], parameters[len(parameters) // 2 :]]
+
+    def subject(parameters: Sequence[Parameter]) -> Any:
+        first, second = halves(parameters)
+        arguments = variant.make_groups()
+        with subject_acts():
+            ours = arena.build(row.optimizer, first, **arguments[0])
+            ours.add_param_group({"params": {param.name: param.given for param in second}, **arguments[1]})
+        return ours
+
+    arguments = variant.make_groups()
+    first, second = halves(arena.parameters)
+    reference = row.optimizer([param.twin for param in first], **arguments[0])
+    reference.add_param_group({"params": [param.twin for param in second], **arguments[1]})
+    ours = subject(arena.parameters)
+    comparison = arena.comparison()
+    for number in (1, 2):
+        step(arena, (ours, reference), point, arena.parameters, number, own=True)
+        arena.compare(comparison, number)
+    with subject_acts():
+        saved = copy.deepcopy(ours.state_dict())
+    fresh = arena.again()
+    ours = subject(fresh)
+    with subject_acts():
+        ours.load_state_dict(saved)
+    for number in (3, 4):
+        step(arena, (ours, reference), point, fresh, number, own=True)
+        arena.compare(comparison, number)
+    comparison.verdict()

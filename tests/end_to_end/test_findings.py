@@ -1,0 +1,29 @@
+"""The scripts of docs/findings print what the text beside them says that they print."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+_DDP = Path(__file__).parents[2] / "docs" / "findings" / "ddp.md"
+
+
+def test_ddp_gives_what_is_added_to_a_sparse_embedding_a_part_of_its_gradient(tmp_path: Path) -> None:
+    """Until torch mends it: then the finding says so, and the ledger's entries go."""
+    text = _DDP.read_text()
+    start, end = text.index("    import os, sys"), text.index("**The cause**")
+    (tmp_path / "script.py").write_text(textwrap.dedent(text[start:end]))
+    done = subprocess.run(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = [line for line in text[:start].splitlines() if line.startswith(("    2 ranks", "    4 ranks"))]
+    assert len(said) == 5, said
+    assert done.stdout.splitlines()[: len(said)] == [line.strip() for line in said], done.stderr

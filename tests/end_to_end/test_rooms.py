@@ -1,0 +1,76 @@
+"""The rooms: each folder is one, no room imports a higher one, and none imports itself in a circle."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = {
+    "everyrank.suites": "suites",
+    "everyrank.fixtures": "fixtures",
+    "everyrank.reports": "reports",
+    "everyrank": "harness",
+}
+CONTRACTS = {path.parent.name for path in (ROOT / "suites").glob("*/contract.py") if path.parent.name != "engine"}
+
+
+def _modules() -> dict[str, Path]:
+    found = {}
+    for package, folder in FOLDERS.items():
+        for path in (ROOT / folder).rglob("*.py"):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            found[".".join((package, *parts)).removesuffix(".__init__")] = path
+    return found
+
+
+MODULES = _modules()
+
+
+def room(module: str) -> str:
+    """A folder is a room. The modules of a top folder stand alone, and a contract is one room with its laws."""
+    for contract in CONTRACTS:
+        if module.startswith(f"everyrank.suites.{contract}"):
+            return f"everyrank.suites.{contract}"
+    is_package = MODULES[module].name == "__init__.py"
+    parent = module if is_package else module.rsplit(".", 1)[0]
+    return module if parent in FOLDERS else parent
+
+
+def arrows() -> dict[str, set[str]]:
+    """Which rooms each room imports, lazy imports counted."""
+    found = defaultdict(set)
+    for module, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+                names = [name if name in MODULES else node.module for name in names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            for name in names:
+                if name in MODULES and room(name) != room(module):
+                    found[room(module)].add(room(name))
+    return found
+
+
+def test_no_room_imports_itself_in_a_circle() -> None:
+    try:
+        tuple(TopologicalSorter(arrows()).static_order())
+    except CycleError as error:
+        raise AssertionError(f"rooms import each other in a circle: {' -> '.join(error.args[1])}") from None
+
+
+def test_no_top_folder_imports_a_higher_one() -> None:
+    folder_of = {name: next(top for top in FOLDERS if name == top or name.startswith(f"{top}.")) for name in MODULES}
+    may = {
+        "everyrank": {"everyrank"},
+        "everyrank.fixtures": {"everyrank", "everyrank.fixtures"},
+        "everyrank.suites": {"everyrank", "everyrank.fixtures", "everyrank.suites"},
+        "everyrank.reports": {"everyrank.reports"},
+    }
+    for source, targets in arrows().items():
+        for target in targets:
+            assert folder_of[target] in may[folder_of[source]], f"{source} imports {target}"

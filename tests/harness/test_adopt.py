@@ -1,0 +1,198 @@
+"""One file in torch's style, unedited under --adopt, and with other import lines on everyrank.testcase."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.inner import Inner, Project
+
+SAMPLE = Path(__file__).parents[1] / "samples" / "torch_style.py"
+
+#: test -> its outcome. Those marked # are green under torch's own harness, which checks only the first rank.
+OUTCOMES = {
+    "Spawned::test_all_reduce": "passed",
+    "Spawned::test_what_a_rank_has": "passed",
+    "Spawned::test_fails_on_one_rank": "failed",
+    "Spawned::test_dies_on_one_rank": "failed",  #
+    "Spawned::test_exits_on_one_rank": "failed",  #
+    "Spawned::test_all_exit_by_code_0": "passed",
+    "Spawned::test_skips": "skipped",
+    "Spawned::test_skips_by_code": "skipped",
+    "Spawned::test_skips_on_one_rank": "failed",  # skipped
+    "Spawned::test_needs_gpus": "skipped",
+    "Spawned::test_skipped_by_unittest": "skipped",
+    "Spawned::test_expected_failure": "xfailed",
+    "NeverStarts::test_nothing_runs": "failed",  #
+    "SkipsInSetUp::test_skipped": "skipped",
+    "FailsInSetUp::test_not_reached": "failed",
+    "TearsDownLast::test_all_end": "passed",
+    "TearsDownLast::test_all_skip": "skipped",
+    "WaitsForASkip::test_waits_for_ever": "failed",
+    "LeavesInRun::test_has_a_group": "passed",
+    "LeavesInRun::test_fails": "failed",
+    "Base::test_gathers_size_1_float32": "passed",
+    "Base::test_gathers_size_1_int64": "passed",
+    "Base::test_gathers_five_float32": "passed",
+    "Base::test_gathers_five_int64": "passed",
+    "Base::test_needs_nccl": "skipped",
+    "Continuous::test_1_first": "passed",
+    "Continuous::test_2_in_the_same_process": "passed",
+    "Continuous::test_3_fails": "failed",
+    "Continuous::test_4_after_a_failure": "passed",  # skipped
+    "OnMesh::test_mesh": "passed",
+    "Sharded::test_comms": "passed",
+    "Calls::test_call": "passed",
+    "Calls::test_group_of_its_own": "passed",
+}
+
+#: Tests whose outcome depends on the machine.
+NEEDS = {"Spawned::test_needs_gpus", "Base::test_needs_nccl"}
+
+
+FILES = ("test_unedited.py", "test_imports.py")
+
+
+def by_other_imports(text: str = "") -> str:
+    """Return the sample, or another text, with only its import lines changed."""
+    torchs = r"from torch\.testing\._internal[\w.]* import"
+    return re.sub(torchs, "from everyrank.testcase import", text or SAMPLE.read_text())
+
+
+@pytest.fixture(scope="module")
+def inner(module_project: Project) -> Inner:
+    module_project.write("test_unedited.py", SAMPLE.read_text())
+    module_project.write("test_imports.py", by_other_imports())
+    return module_project.run("--adopt")
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("test", OUTCOMES)
+def test_a_test_has_its_outcome(inner: Inner, file: str, test: str) -> None:
+    result = inner.tests[f"{file}::{test}"]
+    wanted = {OUTCOMES[test], "passed"} if test in NEEDS else {OUTCOMES[test]}
+    assert result.outcome in wanted, result.text
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_test_of_the_file_is_in_the_table(inner: Inner, file: str) -> None:
+    assert {nodeid.split("::", 1)[1] for nodeid in inner.tests if nodeid.startswith(file)} == set(OUTCOMES)
+
+
+def test_the_run_reports_how_many_tests_it_adopted(inner: Inner) -> None:
+    assert f"everyrank: adopted {len(OUTCOMES)} tests of torch's classes" in inner.out
+
+
+@pytest.mark.parametrize("file", FILES)
+class TestMessages:
+    def text(self, inner: Inner, file: str, test: str) -> str:
+        return inner.tests[f"{file}::{test}"].text
+
+    def test_a_rank_that_dies(self, inner: Inner, file: str) -> None:
+        text = self.text(inner, file, "Spawned::test_dies_on_one_rank")
+        assert "rank 1 of 3 left without a record (exit code 3) in call" in text
+        assert "ranks 0,2: passed" in text
+
+    def test_a_rank_that_exits_alone(self, inner: Inner, file: str) -> None:
+        text = self.text(inner, file, "Spawned::test_exits_on_one_rank")
+        assert "rank 1 of 3 failed first" in text
+        assert "SystemExit: 0" in text
+
+    def test_a_failure_has_its_own_traceback(self, inner: Inner, file: str) -> None:
+        text = self.text(inner, file, "Spawned::test_fails_on_one_rank")
+        assert "self.assertNotEqual(self.rank, 1)" in text
+        assert "rank 1 of 3 failed first" in text
+
+    def test_a_skip_on_one_rank(self, inner: Inner, file: str) -> None:
+        text = self.text(inner, file, "Spawned::test_skips_on_one_rank")
+        assert "ranks disagree: only some of them skipped" in text
+        assert "rank 0 skipped: " in text
+
+    def test_a_rank_that_waits_for_a_rank_that_skipped(self, inner: Inner, file: str) -> None:
+        text = self.text(inner, file, "WaitsForASkip::test_waits_for_ever")
+        assert "rank 1 skipped: rank 0 is waiting" in text
+        assert "rank 0: waiting in barrier" in text
+
+    def test_a_setup_that_starts_nothing(self, inner: Inner, file: str) -> None:
+        assert "setUp started no processes" in self.text(inner, file, "NeverStarts::test_nothing_runs")
+
+    def test_a_setup_that_fails(self, inner: Inner, file: str) -> None:
+        text = self.text(inner, file, "FailsInSetUp::test_not_reached")
+        assert "ValueError: setUp fails" in text
+        assert "rank 0 of 4 failed first" in text
+
+    def test_the_reason_of_a_skip(self, inner: Inner, file: str) -> None:
+        assert "on all ranks" in self.text(inner, file, "Spawned::test_skips")
+        assert "setUp says so" in self.text(inner, file, "SkipsInSetUp::test_skipped")
+
+
+def test_no_temporary_file_is_left(inner: Inner, module_project: Project) -> None:
+    others = ("pytest-of-", "torchinductor_")  # pytest's own folder, and a cache that torch creates at import
+    assert [path.name for path in module_project.temp.iterdir() if not path.name.startswith(others)] == []
+
+
+def test_only_tests_that_fail_leave_something_behind(inner: Inner) -> None:
+    leaking = {warning["nodeid"] for warning in inner.warnings if warning["warning"] == "LeakWarning"}
+    assert {nodeid.split("::", 1)[1] for nodeid in leaking} <= {"LeavesInRun::test_fails"}
+
+
+def test_the_ini_key_adopts_too(project: Project) -> None:
+    project.write("pytest.ini", "[pytest]\neveryrank_adopt = true\n")
+    project.write("test_unedited.py", SAMPLE.read_text())
+    inner = project.run("-k", "test_all_reduce")
+    assert inner.outcomes() == {"test_all_reduce": "passed"}
+    assert "adopted 1 test of torch's classes" in inner.out
+
+
+def test_clean_interpreters_run_adopted_tests_too(project: Project) -> None:
+    project.write("test_unedited.py", SAMPLE.read_text())
+    inner = project.run("--adopt", "--launcher=spawn", "-k", "test_all_reduce or test_call")
+    assert inner.outcomes() == {"test_all_reduce": "passed", "test_call": "passed"}
+
+
+def test_without_the_option_nothing_is_adopted(project: Project) -> None:
+    project.write("test_unedited.py", SAMPLE.read_text())
+    inner = project.run("--collect-only")
+    assert "adopted" not in inner.out
+    assert f"{len(OUTCOMES)} tests collected" in inner.out
+
+
+STUCK = """
+    import torch.distributed as dist
+    from torch.testing._internal.common_distributed import MultiProcessTestCase
+
+    class Stuck(MultiProcessTestCase):
+        @property
+        def world_size(self):
+            return 2
+
+        def setUp(self):
+            super().setUp()
+            self._spawn_processes()
+
+        def test_stuck(self):
+            dist.FileStore(self.file_name, 2).wait(["what nobody sets"])
+"""
+
+
+def test_the_deadline_is_that_of_the_test_case(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "2")
+    project.write("test_unedited.py", STUCK)
+    project.write("test_imports.py", by_other_imports(STUCK))
+    inner = project.run("--adopt")
+    assert set(inner.outcomes().values()) == {"failed"}
+    unedited, imports = (inner.tests[f"{file}::Stuck::test_stuck"].text for file in FILES)
+    assert "the world of 2 missed its deadline of 2 s (torch's get_timeout())" in unedited
+    assert "the world of 2 missed its deadline of 2 s (get_timeout())" in imports
+
+
+def test_workers_of_xdist_adopt_too(project: Project) -> None:
+    project.write("test_unedited.py", SAMPLE.read_text())
+    inner = project.run("--adopt", "-n", "2", "-k", "OnMesh or Continuous")
+    wanted = {name: outcome for name, outcome in OUTCOMES.items() if name.startswith(("OnMesh", "Continuous"))}
+    # A class whose tests run in several workers has a world in each.
+    del wanted["Continuous::test_2_in_the_same_process"]
+    found = {nodeid.split("::", 1)[1]: result.outcome for nodeid, result in inner.tests.items()}
+    assert {name: found[name] for name in wanted} == wanted

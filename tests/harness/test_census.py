@@ -1,0 +1,77 @@
+"""A census asks a world that stands still, and ignores the threads that its own question wakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from everyrank.controller import census, stillness
+from everyrank.controller.census import Census
+from everyrank.controller.stillness import Look
+from everyrank.wire.messages import WitnessStatement
+
+PIDS = [100, 200]
+#: Each rank's main thread and its witness; the witness's counts come after the main threads'.
+AT_REST = {(100, 100): 5, (100, 101): 1, (200, 200): 5, (200, 201): 1}
+ASKED = {**AT_REST, (100, 101): 2, (200, 201): 2}
+
+Turns = Callable[[Sequence[dict[tuple[int, int], int] | None]], list[dict[int, WitnessStatement] | None]]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
+    """Return what a census concludes from these looks at a world; both witnesses answer when asked."""
+
+    def run(looks: Sequence[dict[tuple[int, int], int] | None]) -> list[dict[int, WitnessStatement] | None]:
+        clock, left = Clock(), list(looks)
+        asked: list[str] = []
+
+        def look(pids: Sequence[int], at: float) -> Look | None:
+            switches = left.pop(0)
+            return None if switches is None else Look(at, switches)
+
+        monkeypatch.setattr(stillness, "look", look)
+        monkeypatch.setattr(census, "time", clock)
+        monkeypatch.setattr(census, "_ask", lambda fifo: asked.append(fifo) or True)
+        one, said = Census("", test=1), []
+        while left:
+            clock.now = one.next_at
+            said.append(one.turn(PIDS, frozenset()))
+            while asked:
+                rank = len(asked) - 1
+                asked.pop()
+                one.hear(rank, WitnessStatement(1, thread=PIDS[rank] + 1))
+        return said
+
+    return run
+
+
+def test_a_world_at_rest_is_asked_and_believed(turns: Turns) -> None:
+    said = turns([AT_REST] * 4 + [ASKED])
+    assert said[:4] == [None] * 4
+    assert said[4] is not None
+    assert sorted(said[4]) == [0, 1]
+
+
+def test_a_witness_that_is_still_awake_is_waited_for(turns: Turns) -> None:
+    said = turns([AT_REST] * 4 + [None, None, ASKED])
+    assert said[:6] == [None] * 6
+    assert said[6] is not None
+    assert sorted(said[6]) == [0, 1]
+
+
+def test_a_rank_that_has_run_since_it_was_asked_is_not_stuck(turns: Turns) -> None:
+    assert turns([AT_REST] * 4 + [None, {**ASKED, (200, 200): 6}]) == [None] * 6
+
+
+def test_a_rank_that_runs_on_ends_the_census(turns: Turns) -> None:
+    """It waits for answers for at most a second; then the world must stand still again."""
+    assert turns([AT_REST] * 4 + [None] * 200 + [ASKED]) == [None] * 205

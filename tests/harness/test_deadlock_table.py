@@ -1,0 +1,144 @@
+"""When a world that stands still can never continue: everyrank.controller.deadlock on made-up statements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from everyrank.controller.deadlock import deadlock
+from everyrank.wire.messages import Collective, WitnessStatement
+
+EVER = float("inf")
+
+
+def waits(name: str = "all_reduce", number: int = 5, at: str = "a.py:3", **more: Any) -> WitnessStatement:
+    """Return the statement of a rank of two that waits in a collective of the default group."""
+    group, tensors = more.pop("group", "0"), more.pop("tensors", "(2,) Float")
+    fields: dict[str, Any] = {"operation": name, "members": [0, 1], "patience": 1800.0, "before": {"0": 0}, **more}
+    collectives = [Collective(group, number, name, tensors)]
+    return WitnessStatement(1, 99, location=at, group=group, number=number, collectives=collectives, **fields)
+
+
+def in_p2p(name: str, peer: int | None, **more: Any) -> WitnessStatement:
+    fields: dict[str, Any] = {"members": [0, 1], "patience": 1800.0, **more}
+    return WitnessStatement(1, 99, operation=name, location="a.py:7", group="0", peer=peer, **fields)
+
+
+def ended(came_to: int = 0, name: str = "all_reduce", **more: Any) -> WitnessStatement:
+    collectives = [Collective("0", number, name, "(2,) Float") for number in range(1, came_to + 1)]
+    return WitnessStatement(1, 99, collectives=collectives, **more)
+
+
+def cause(*said: WitnessStatement, gone: tuple[int, ...] = (), left: float = EVER) -> str:
+    found = deadlock(dict(enumerate(said)), frozenset(gone), left)
+    return found.cause if found is not None else ""
+
+
+# --- certain ------------------------------------------------------------------------------------------------
+
+
+def test_a_rank_that_ended_will_not_come() -> None:
+    assert cause(waits(), ended(4), gone=(1,)) == "rank 1 ended its test without reaching this all_reduce (a.py:3)"
+
+
+def test_ranks_that_ended_will_not_come() -> None:
+    of_four = [waits(members=[0, 1, 2, 3]), ended(), waits(members=[0, 1, 2, 3]), ended()]
+    assert cause(*of_four, gone=(1, 3)) == "ranks 1,3 ended their test without reaching this all_reduce (a.py:3)"
+
+
+def test_a_rank_that_ended_will_not_send_nor_receive() -> None:
+    gone = {"gone": (1,)}
+    assert cause(in_p2p("recv", 1), ended(), **gone) == (  # type: ignore[arg-type]
+        "rank 1 ended its test without sending what this recv waits for (a.py:7)"
+    )
+    assert cause(in_p2p("send", 1), ended(), **gone) == (  # type: ignore[arg-type]
+        "rank 1 ended its test without receiving what this send offers (a.py:7)"
+    )
+
+
+def test_ranks_in_different_collectives_wait_for_each_other() -> None:
+    assert cause(waits(), waits("broadcast", at="a.py:9")) == (
+        "rank 0 waits in its 5th collective, all_reduce at a.py:3; rank 1 in its 5th, broadcast at a.py:9"
+    )
+
+
+def test_ranks_in_collectives_of_different_numbers_wait_for_each_other() -> None:
+    found = deadlock({0: waits(number=6), 1: waits(number=5)}, frozenset(), EVER)
+    assert found is not None
+    assert found.numbers == {0: 6, 1: 5}
+    assert found.cause.startswith("rank 0 waits in its 6th collective, all_reduce at a.py:3; rank 1 in its 5th, ")
+
+
+def test_ranks_whose_tensors_do_not_fit_wait_for_each_other() -> None:
+    assert cause(waits(), waits(tensors="(3,) Float")) == (
+        "rank 0 waits in its 5th collective, all_reduce of (2,) Float at a.py:3; "
+        "rank 1 in its 5th, all_reduce of (3,) Float at a.py:3"
+    )
+
+
+def test_a_rank_that_ended_may_have_passed_by_with_another_tensor() -> None:
+    assert cause(waits(tensors="(3,) Float"), ended(5), gone=(1,)) == (
+        "rank 0 waits in its 5th collective, all_reduce of (3,) Float at a.py:3; "
+        "rank 1 ended its test, in which that was all_reduce of (2,) Float"
+    )
+
+
+def test_collectives_are_counted_from_the_start_of_the_test() -> None:
+    assert "in its 2nd collective" in cause(waits(before={"0": 3}), waits("barrier", before={"0": 3}))
+    assert cause(waits(before={}), waits("barrier", before={})).startswith(
+        "rank 0 waits in all_reduce at a.py:3; rank 1"
+    )
+
+
+def test_two_that_both_receive_wait_for_each_other() -> None:
+    assert cause(in_p2p("recv", 1), in_p2p("recv", 0)) == "ranks 0,1 wait in recv at a.py:7"
+
+
+def test_a_few_of_many_locations_are_named() -> None:
+    members = list(range(8))
+    text = cause(*(waits(at=f"a.py:{rank}", number=rank + 1, members=members) for rank in members))
+    assert text.count("all_reduce") == 3
+    assert text.endswith("; and 5 more groups")
+
+
+@pytest.mark.parametrize(
+    ("number", "word"), [(1, "1st"), (2, "2nd"), (3, "3rd"), (11, "11th"), (21, "21st"), (112, "112th")]
+)
+def test_ordinals_are_written_as_in_english(number: int, word: str) -> None:
+    assert f"in its {word} collective" in cause(waits(number=number), waits("barrier", number=number))
+
+
+# --- not certain: the world waits ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "gone"),
+    [
+        ([waits(), WitnessStatement(1, 99)], ()),  # one is not in a collective
+        ([waits(), ended(4, may_act="it has other threads")], (1,)),
+        ([waits(may_act="it has set a timer"), ended(4)], (1,)),
+        ([waits(patience=5.0), ended(4)], (1,)),  # its group gives up by itself
+        ([waits(), waits()], ()),  # both are in the same one
+        ([waits(at="a.py:3"), waits(at="b.py:9")], ()),
+        ([waits(), ended(5)], (1,)),  # it came to this one, and what it began may go on
+        ([in_p2p("recv", 1), in_p2p("send", 0)], ()),
+        ([in_p2p("recv", None), in_p2p("send", 0)], ()),
+        ([in_p2p("recv", None, members=[0, 1, 2]), ended(), in_p2p("send", 0)], (1,)),
+        ([waits("scatter", tensors="(2,), (2,) Float"), waits("scatter", tensors="(2,) Float")], ()),
+        ([ended(), ended()], (0, 1)),
+    ],
+)
+def test_without_certainty_there_is_no_deadlock(said: list[WitnessStatement], gone: tuple[int, ...]) -> None:
+    assert cause(*said, gone=gone) == ""
+
+
+def test_a_groups_own_time_limit_counts_only_before_the_deadline() -> None:
+    said = [waits(patience=60.0), ended(4)]
+    assert cause(*said, gone=(1,), left=61.0) == ""
+    assert cause(*said, gone=(1,), left=59.0) != ""
+
+
+def test_a_rank_that_ended_long_after_that_collective_may_have_done_its_part() -> None:
+    later = msgspec.structs.replace(ended(), collectives=[Collective("0", 90, "all_reduce", "(2,) Float")])
+    assert cause(waits(), later, gone=(1,)) == ""

@@ -1,0 +1,163 @@
+"""A waiting test reports who holds the slots, at the terminal and in the report. Dead holders do not count."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from everyrank.resources import holders, leases
+from everyrank.resources.holders import Holder
+from everyrank.resources.leases import Leases
+
+from tests.inner import Project
+
+PLACES = 4
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "PATIENCE", 0.0)
+
+
+class Waiting:
+    """Let a world wait for slots on a thread, and return its report."""
+
+    def __init__(self, where: Path, run: int) -> None:
+        self.said: list[str] = []
+        self.summary = ""
+        self._spoke = threading.Event()
+        self._thread = threading.Thread(target=self._wait, args=(where, run))
+        self._thread.start()
+
+    def _wait(self, where: Path, run: int) -> None:
+        mine = Leases(PLACES, where, self._say, run)
+        with mine.held(2, "test_wait.py::test_waits") as self.summary:
+            pass
+        mine.close()
+
+    def _say(self, text: str) -> None:
+        self.said.append(text)
+        self._spoke.set()
+
+    def speaks(self) -> str:
+        assert self._spoke.wait(60)
+        return self.said[0]
+
+    def end(self) -> None:
+        self._thread.join()
+
+
+@pytest.fixture
+def locked(tmp_path: Path) -> Iterator[list[int]]:
+    """Lock all slots, and write nothing into their files."""
+    fds = [os.open(tmp_path / f"cpu-{number}", os.O_RDWR | os.O_CREAT, 0o600) for number in range(PLACES)]
+    for fd in fds:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+    yield fds
+    for fd in fds:
+        os.close(fd)
+
+
+def said_while(fds: list[int], where: Path, run: int = 1) -> str:
+    waiting = Waiting(where, run)
+    said = waiting.speaks()
+    for fd in fds:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    waiting.end()
+    assert len(waiting.said) == 1
+    return said
+
+
+def test_who_holds_the_places_is_said_once_and_noted_for_the_report(tmp_path: Path) -> None:
+    yours = Leases(PLACES, tmp_path)
+    with yours.held(PLACES, "test_hold.py::test_holds"):
+        waiting = Waiting(tmp_path, run=1)
+        said = waiting.speaks()
+    waiting.end()
+    expected = rf"test_wait\.py::test_waits waits for 2 slots: 4 of 4 slots are held by pytest {os.getpid()}, "
+    assert re.fullmatch(expected + r"test_hold\.py, for \d+ s", said)
+    assert waiting.said == [said]
+    assert re.fullmatch(re.escape(said) + r" \(it waited \d+ s\)", waiting.summary)
+
+
+def test_several_holders_are_said_with_what_each_has(tmp_path: Path, locked: list[int]) -> None:
+    me = holders.this_process(2, "test_a.py")
+    holders.note(locked[:3], me)
+    said = said_while(locked, tmp_path)
+    assert "4 of 4 slots are held: 3 by pytest " in said
+    assert said.endswith("; 1 by an unknown process")
+
+
+def test_what_is_free_is_not_counted(tmp_path: Path, locked: list[int]) -> None:
+    fcntl.flock(locked[0], fcntl.LOCK_UN)
+    holders.note(locked, holders.this_process(2, "test_a.py"))
+    assert "3 of 4 slots are held by pytest" in said_while(locked, tmp_path)
+
+
+def test_the_note_of_a_dead_holder_is_not_believed(tmp_path: Path, locked: list[int]) -> None:
+    """Another process took its slot, and has not written yet."""
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    born = holders._born(dead.pid)
+    dead.wait()
+    holders.note(locked, Holder(dead.pid, born, 2, 0.0, "test_dead.py"))
+    said = said_while(locked, tmp_path)
+    assert said.endswith("4 of 4 slots are held by an unknown process")
+
+
+def test_another_process_of_the_same_number_is_not_believed(tmp_path: Path, locked: list[int]) -> None:
+    holders.note(locked, Holder(os.getpid(), holders._born(os.getpid()) - 1, 2, 0.0, "test_old.py"))
+    assert "test_old.py" not in said_while(locked, tmp_path)
+
+
+def test_what_is_no_note_is_not_believed(tmp_path: Path, locked: list[int]) -> None:
+    for fd in locked:
+        os.write(fd, b'{"pid": "four"}')
+    assert said_while(locked, tmp_path).endswith("an unknown process")
+
+
+def test_a_note_is_taken_back_with_the_lock(tmp_path: Path) -> None:
+    mine = Leases(PLACES, tmp_path)
+    with mine.held(2, "test_a.py::test_a"):
+        assert holders.read(tmp_path / "cpu-0") is not None
+    assert (tmp_path / "cpu-0").read_bytes() == b""
+    mine.close()
+
+
+def test_workers_of_one_run_take_turns_in_silence(
+    tmp_path: Path, locked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holders.note(locked, holders.this_process(7, "test_a.py"))
+    mine = Leases(PLACES, tmp_path, run=7)
+    assert mine.report_wait("waiting", 59, []) == ""
+    assert mine.report_wait("waiting", 61, []).startswith("waiting: 4 of 4 slots are held by pytest")
+
+
+@pytest.mark.parametrize("arguments", [[], ["-n", "2"], ["-s"]], ids=["plain", "xdist", "live"])
+def test_the_person_at_the_terminal_sees_it_while_the_test_waits(project: Project, arguments: list[str]) -> None:
+    project.write("conftest.py", "import everyrank.resources.leases\neveryrank.leases.PATIENCE = 0.0\n")
+    project.write("test_inner.py", "def test_waits(world): world.barrier()\n")
+    mine = Leases(leases.capacity(), project.folder / "leases")
+    with mine.held(leases.capacity(), "test_hold.py::test_holds"):
+        process = project.start(*arguments)
+        assert process.stdout is not None
+        seen = []
+        for line in process.stdout:
+            seen.append(line)
+            if " slots are held by " in line:
+                break
+        else:
+            raise AssertionError("".join(seen))
+    mine.close()
+    held = f"{leases.capacity()} of {leases.capacity()} slots are held by pytest {os.getpid()}, test_hold.py, for "
+    assert f"everyrank: test_inner.py::test_waits waits for 2 slots: {held}" in seen[-1]
+    inner = project.finish(process)
+    assert inner["test_waits"].outcome == "passed"
+    assert held in inner["test_waits"].sections["waited"]
+    assert held in inner["test_waits"].properties["waited"]

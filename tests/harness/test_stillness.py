@@ -1,0 +1,121 @@
+"""The search for processes that stand still, on processes that do and that do not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from everyrank.controller import stillness
+from everyrank.controller.stillness import Look
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it needs /proc")
+
+StartPython = Callable[[str], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[StartPython]:
+    running = []
+
+    def python(code: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", f"import os, sys, threading, time\n{code}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        running.append(process)
+        assert process.stdout is not None
+        process.stdout.readline()  # the process has reached its last line
+        return process
+
+    yield python
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def asleep(process: subprocess.Popen[str]) -> Look:
+    """Return the first look that finds the process asleep."""
+    while (found := stillness.look([process.pid], time.monotonic())) is None:
+        os.sched_yield()
+    return found
+
+
+def test_a_process_that_waits_stands_still(start: StartPython) -> None:
+    process = start("print(flush=True); sys.stdin.readline()")
+    first = asleep(process)
+    again = asleep(process)
+    assert first.switches.keys() == {(process.pid, process.pid)}
+    assert again.still_since(first)
+
+
+def test_a_process_that_has_run_in_between_does_not(start: StartPython) -> None:
+    process = start("print(flush=True)\nfor line in sys.stdin: print(flush=True)")
+    first = asleep(process)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    again = asleep(process)
+    assert not again.still_since(first)
+    assert again.still_since(first, excluding=frozenset({(process.pid, process.pid)}))
+
+
+def test_a_process_that_works_is_awake(start: StartPython) -> None:
+    process = start("print(flush=True)\nwhile True: pass")
+    assert stillness.look([process.pid], 0.0) is None
+
+
+def test_a_process_that_is_stopped_does_not_stand_still(start: StartPython) -> None:
+    process = start("print(flush=True); sys.stdin.readline()")
+    asleep(process)
+    os.kill(process.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+    assert stillness.look([process.pid], 0.0) is None
+
+
+def test_a_process_with_a_child_does_not_stand_still(start: StartPython) -> None:
+    process = start("import subprocess; subprocess.Popen(['cat'], stdin=0); print(flush=True); time.sleep(1000)")
+    assert stillness.look([process.pid], 0.0) is None
+
+
+def test_a_process_that_is_gone_is_not_seen(start: StartPython) -> None:
+    process = start("print(flush=True)")
+    process.wait()
+    assert stillness.look([process.pid, os.getpid()], 0.0) is None
+
+
+def test_only_a_thread_without_a_time_limit_sleeps_for_ever(start: StartPython) -> None:
+    process = start(
+        "lock = threading.Lock(); lock.acquire()\n"
+        "for wait in (lock.acquire, lambda: time.sleep(1000)): threading.Thread(target=wait, daemon=True).start()\n"
+        "print(flush=True); sys.stdin.readline()"
+    )
+    while len(found := asleep(process).unknown) < 2:
+        os.sched_yield()
+    assert sorted(map(stillness.sleeps_for_ever, found)) == [False, True]
+
+
+def test_a_loop_of_gloo_may_wake_without_work_but_not_work() -> None:
+    before = Look(0.0, {(1, 1): 5}, {(1, 2): 1.0})
+    assert Look(1.0, {(1, 1): 5}, {(1, 2): 1.002}).still_since(before)
+    assert not Look(1.0, {(1, 1): 5}, {(1, 2): 1.2}).still_since(before)
+
+
+def test_a_killed_process_is_ending_at_once_and_until_it_is_gone(start: StartPython) -> None:
+    for _ in range(5):
+        process = start("print(flush=True); time.sleep(1000)")
+        assert not stillness.is_ending(process.pid)
+        process.kill()
+        assert stillness.is_ending(process.pid)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert stillness.is_ending(process.pid)
+        process.wait()
+        assert stillness.is_ending(process.pid)

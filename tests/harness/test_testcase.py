@@ -1,0 +1,157 @@
+"""everyrank.testcase: names, parameters, and files run as scripts."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import unittest
+from pathlib import Path
+from typing import Any
+
+import everyrank.testcase as ours
+import pytest
+import torch
+
+from tests.harness.test_adopt import by_other_imports
+from tests.inner import Project
+
+#: Where torch keeps what the names are taken from.
+THEIRS = (
+    "common_distributed",
+    "common_utils",
+    "common_fsdp",
+    "common_cuda",
+    "dist_utils",
+    "distributed._shard.sharded_tensor",
+    "distributed._tensor.common_dtensor",
+    "distributed.checkpoint_utils",
+    "distributed.rpc.faulty_rpc_agent_test_fixture",
+    "distributed.rpc.tensorpipe_rpc_agent_test_fixture",
+)
+
+#: What older torch has, or newer; and what torch imports from elsewhere.
+NOT_IN_EVERY_TORCH = {"sandcastle_skip", "sandcastle_skip_if", "make_tensor", "requires_world_size"}
+
+
+def test_every_name_is_one_of_torchs() -> None:
+    known: set[str] = set(NOT_IN_EVERY_TORCH)
+    for module in THEIRS:
+        known |= set(dir(importlib.import_module(f"torch.testing._internal.{module}")))
+    assert set(ours.__all__) - known == set()
+
+
+def test_the_exit_codes_of_skips_are_torchs() -> None:
+    theirs = importlib.import_module("torch.testing._internal.common_distributed").TEST_SKIPS
+    codes = {name: skip.exit_code for name, skip in ours.TEST_SKIPS.items()}
+    assert {name: skip.exit_code for name, skip in theirs.items() if name in codes} == codes
+
+
+def test_importing_it_does_not_import_torchs_private_modules() -> None:
+    # torch itself imports some of them, such as its list of dtypes.
+    code = "import sys, everyrank.testcase; print([m for m in sys.modules if m.endswith(('_utils', '_distributed'))])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "torch.testing._internal" not in done.stdout
+
+
+# --- parameters ---------------------------------------------------------------------------------------
+
+
+def parametrized(names: Any) -> Any:
+    """Return a class that uses these decorators."""
+
+    class Case(names.TestCase):  # type: ignore[misc]
+        seen: list[Any] = []
+
+        @names.parametrize("x", [1, 2.5, "text", None, torch.float32])
+        def test_values(self, x: Any) -> None:
+            self.seen.append(x)
+
+        @names.parametrize("a, b", [(1, 2), names.subtest((3, 4), name="three")])
+        @names.parametrize("flag", [True, False])
+        def test_products(self, a: int, b: int, flag: bool) -> None:
+            self.seen.append((a, b, flag))
+
+        @names.parametrize("x", [1, 2], name_fn=lambda x: f"number_{x}")
+        def test_named(self, x: int) -> None:
+            self.seen.append(x)
+
+        @names.parametrize("x", [names.subtest(1, decorators=[unittest.skip("by its decorator")])])
+        def test_decorated(self, x: int) -> None:
+            self.seen.append(x)
+
+        def test_plain(self) -> None:
+            self.seen.append("plain")
+
+    return names.instantiate_parametrized_tests(Case)
+
+
+def test_parametrized_methods_have_torchs_names() -> None:
+    theirs = importlib.import_module("torch.testing._internal.common_utils")
+    names = [name for name in dir(parametrized(ours)) if name.startswith("test_")]
+    assert names == [name for name in dir(parametrized(theirs)) if name.startswith("test_")]
+    assert "test_products_three_flag_False" in names
+
+
+def test_each_parametrized_method_gets_its_values() -> None:
+    case = parametrized(ours)
+    result = unittest.TestResult()
+    unittest.TestLoader().loadTestsFromTestCase(case).run(result)
+    assert result.wasSuccessful()
+    assert [reason for _, reason in result.skipped] == ["by its decorator"]
+    wanted = [1, 2.5, "text", None, torch.float32, 1, 2, "plain"]
+    wanted += [(a, b, flag) for a, b in ((1, 2), (3, 4)) for flag in (True, False)]
+    assert sorted(map(str, case.seen)) == sorted(map(str, wanted))
+
+
+def test_values_that_do_not_fit_are_refused() -> None:
+    class Case(ours.TestCase):
+        @ours.parametrize("a,b", [(1, 2, 3)])
+        def test_three(self, a: int, b: int) -> None: ...
+
+    with pytest.raises(ValueError, match="3 values for the 2 names a, b"):
+        ours.instantiate_parametrized_tests(Case)
+    with pytest.raises(ValueError, match="empty"):
+        ours.parametrize("a", [])(lambda self, a: None)
+
+
+# --- as a script --------------------------------------------------------------------------------------
+
+
+def run_as_script(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = project.write("some_tests.py", by_other_imports())
+    return subprocess.run(
+        [sys.executable, str(path), "-p", "no:randomly", "-p", "no:cacheprovider", *arguments],
+        cwd=project.folder,
+        env=project.environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+def test_a_file_runs_as_a_script(project: Project) -> None:
+    done = run_as_script(project, "-k", "Base or OnMesh", "-v")
+    assert "5 passed, 1 skipped" in done.stdout.replace("25 deselected, ", ""), done.stdout
+    assert done.returncode == 0
+    project.assert_nothing_left()
+
+
+def test_a_script_runs_the_tests_that_are_named(project: Project) -> None:
+    done = run_as_script(project, "Spawned.test_fails_on_one_rank", "Calls.test_call")
+    assert "1 failed, 1 passed" in done.stdout, done.stdout
+    assert done.returncode == 1
+    project.assert_nothing_left()
+
+
+def test_without_ranks_the_error_says_how_to_run_a_case(project: Project) -> None:
+    path = project.write("some_tests.py", by_other_imports())
+    done = subprocess.run(
+        [sys.executable, "-m", "unittest", f"{Path(path).stem}.Spawned.test_skips"],
+        cwd=project.folder,
+        env=project.environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0
+    assert "Spawned runs on the ranks of a world: run it with pytest" in done.stderr

@@ -1,0 +1,133 @@
+"""``everyrank badge``: what it counts, what it never hides, and how it looks."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree
+from pathlib import Path
+
+import msgspec
+import pytest
+from everyrank.cli import main
+from everyrank.reports.badge import Badge, as_json, as_svg, badge
+from everyrank.reports.runfile.model import Ending
+from everyrank.reports.runfile.read import read
+
+from tests.made_up_runs import case, header, made_up, of
+
+
+def _badge(folder: Path, *endings: Ending, told: int | None = None) -> Badge:
+    run = of(header(), [case(label=f"SGD-{number}", outcome=ending) for number, ending in enumerate(endings)])
+    run = run if told is None else run.stopped_after(told)
+    return badge(read(run.write(folder / "run.jsonl")), "mine.Optimizer")
+
+
+@pytest.mark.parametrize(
+    ("endings", "message", "colour"),
+    [
+        (["pass", "pass"], "2 of 2 hold", "brightgreen"),
+        (["pass", "not-applicable"], "1 of 1 hold", "brightgreen"),
+        (["pass", "skipped"], "1 of 1 hold, 1 skipped", "brightgreen"),
+        (["pass", "approximate"], "2 of 2 hold, 1 approximate", "green"),
+        (["pass", "unsupported"], "1 of 2 hold, 1 unsupported", "green"),
+        (["pass", "known", "unsupported"], "1 of 3 hold, 1 known, 1 unsupported", "yellow"),
+        (["pass", "not-run"], "1 of 2 hold, 1 not-run", "red"),
+        (["pass", "fail", "crash"], "1 of 3 hold, 1 crash, 1 fail", "red"),
+        (["pass", "stale"], "1 of 2 hold, 1 stale", "red"),
+        (["not-applicable"], "nothing asked", "lightgrey"),
+    ],
+)
+def test_it_counts_what_was_asked_of_the_subject(
+    tmp_path: Path, endings: list[Ending], message: str, colour: str
+) -> None:
+    made = _badge(tmp_path, *endings)
+    assert (made.label, made.message, made.colour) == ("everyrank", message, colour)
+
+
+def test_cases_that_were_not_run_are_not_hidden(tmp_path: Path) -> None:
+    made = _badge(tmp_path, "pass", "pass", "pass", told=1)
+    assert (made.message, made.colour) == ("1 of 3 hold, 2 not-run", "red")
+
+
+def test_a_subject_without_a_line_is_not_hidden(tmp_path: Path) -> None:
+    cases = [case(subject="mine.First"), case(subject="mine.Second")]
+    run = of(header(subjects={"mine.First": "", "mine.Second": ""}), cases).stopped_after(1)
+    made = badge(read(run.write(tmp_path / "run.jsonl")), "mine.Second")
+    assert (made.message, made.colour) == ("0 of 1 hold, 1 not-run", "red")
+
+
+def test_a_run_that_was_killed_says_so(tmp_path: Path) -> None:
+    run = of(header(), [case()]).cut_after(1)
+    made = badge(read(run.write(tmp_path / "run.jsonl"), partial=True), "mine.Optimizer")
+    assert (made.message, made.colour) == ("1 of 1 hold, run not whole", "lightgrey")
+
+
+def test_other_subjects_do_not_count(tmp_path: Path) -> None:
+    run = of(header(), [case(), case(subject="mine.Other", outcome="fail")])
+    assert badge(read(run.write(tmp_path / "run.jsonl")), "mine.Optimizer").message == "1 of 1 hold"
+
+
+def test_json_is_what_shields_io_reads() -> None:
+    assert msgspec.json.decode(as_json(Badge("everyrank", "2 of 2 hold", "green"))) == {
+        "schemaVersion": 1, "label": "everyrank", "message": "2 of 2 hold", "color": "green",
+    }  # fmt: skip
+
+
+def test_the_picture_says_what_the_badge_does_and_names_stay_text() -> None:
+    picture = as_svg(Badge('<script>"&', "2 of 3 hold, 1 unsupported", "green"))
+    root = xml.etree.ElementTree.fromstring(picture)
+    space = "{http://www.w3.org/2000/svg}"
+    assert [text.text for text in root.iter(f"{space}text")] == ['<script>"&', "2 of 3 hold, 1 unsupported"]
+    assert root.get("aria-label") == '<script>"&: 2 of 3 hold, 1 unsupported'
+    assert not list(root.iter(f"{space}script"))
+    widths = [int(part.get("width", 0)) for part in root.iter(f"{space}rect")]
+    assert widths[0] == widths[1] + widths[2] == int(root.get("width", 0))
+
+
+def test_the_command_writes_what_the_name_ends_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    of(header(), [case()]).write(tmp_path / "run.jsonl")
+    given = ["badge", "run.jsonl", "--subject=mine.Optimizer"]
+    assert main(given) == 0
+    told = capsys.readouterr().out
+    assert main([*given, "-o", "badge.json"]) == 0
+    assert (tmp_path / "badge.json").read_text() == told
+    assert main([*given, "--label", "laws", "-o", "badge.svg"]) == 0
+    assert "laws: 1 of 1 hold" in (tmp_path / "badge.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ["run.jsonl", "--subject=mine.Optimiser"],
+            "no case of a subject 'mine.Optimiser'; its subjects: mine.Optimizer",
+        ),
+        (["run.jsonl", "--subject=mine.Optimizer", "-o", "badge.png"], "a badge is a .json or .svg file"),
+        (["killed.jsonl", "--subject=mine.Optimizer", "-o", "badge.svg"], "no footer"),
+        (["run.jsonl", "--subject=mine.Optimizer", "-o", "no/such/badge.svg"], "cannot be written: No such file"),
+        (["run.json", "--subject=mine.Optimizer", "-o", "run.json"], "is an input of the command"),
+        (["run.jsonl", "--subject=mine.Optimizer", "-o", "folder.svg"], "cannot be written: is a folder"),
+    ],
+)
+def test_bad_input_is_one_line_and_overwrites_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    of(header(), [case()]).write(tmp_path / "run.jsonl")
+    of(header(), [case()]).write(tmp_path / "run.json")
+    made_up(cases=9).cut_after(3).write(tmp_path / "killed.jsonl")
+    (tmp_path / "badge.svg").write_text("of last night")
+    (tmp_path / "folder.svg").mkdir()
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    assert main(["badge", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert says in err
+    assert err.count("\n") == 1
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before

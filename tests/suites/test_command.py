@@ -1,0 +1,182 @@
+"""A subject without a test file: the command ``everyrank run`` from the shell, and ``run`` from Python."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+from everyrank.suites import Subject
+from everyrank.suites.engine.case import cases
+from everyrank.suites.engine.contract import contracts
+
+from tests.inner import Project
+
+SUBJECT = """
+    from everyrank.fixtures.exemplars.rpc_optimizer import RpcOptimizer
+    from everyrank.suites import Subject
+
+    GOOD = Subject("mine.Good", contract="rpc-optimizer", build=RpcOptimizer)
+
+    class Silent(RpcOptimizer):
+        def step(self, context_id):
+            pass
+
+    BAD = Subject("mine.Bad", contract="rpc-optimizer", build=Silent)
+    BROKEN = Subject("mine.Broken", contract="rpc-optimizer", build=lambda *args, **kwargs: 42)
+    ODD = Subject("mine.Odd", contract="no-such", build=Silent)
+"""
+
+
+def _everyrank(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
+    project.write("mine.py", SUBJECT)
+    environment = {name: value for name, value in project.environment().items() if name != "PYTHONPATH"}
+    return subprocess.run(
+        [sys.executable, "-m", "everyrank", *arguments],
+        cwd=project.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
+def test_a_subject_that_keeps_the_law_ends_well_and_its_cases_are_counted(project: Project) -> None:
+    done = _everyrank(project, "run", "mine:GOOD", "--law=state.kept")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 cases in " in done.stdout
+    assert "1 pass" in done.stdout
+
+
+def test_a_subject_that_breaks_it_ends_badly(project: Project) -> None:
+    done = _everyrank(project, "run", "mine:BAD", "--law=state.kept", "--world-seed=3")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "[fail] mine.Bad rpc-optimizer/state.kept[ws2]" in done.stdout
+    assert "1 fail" in done.stdout
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
+def test_filters_that_fit_no_case_are_a_usage_error(project: Project, workers: tuple[str, ...]) -> None:
+    done = _everyrank(project, "run", "mine:GOOD", "--law=state.kept", "--optimizer=SGD", *workers)
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "no case of mine.Good fits: --law state.kept leaves out " in done.stderr
+    assert "--optimizer SGD leaves out 1 case of laws that name no optimizer" in done.stderr
+
+
+def test_a_broken_adapter_is_reported_once_and_the_rest_is_not_run(project: Project) -> None:
+    done = _everyrank(project, "run", "mine:BROKEN", "--law=context.*")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "build of mine.Broken returned a int, which has no step(context_id)" in done.stdout
+    (counts,) = [line for line in done.stdout.splitlines() if line.startswith("conformance: ")]
+    assert re.search(r": \d+ not-run, 1 error$", counts), counts
+
+
+def test_the_printed_command_repeats_the_failure_alone(project: Project) -> None:
+    first = _everyrank(
+        project, "run", "mine:BAD", "-k", "parity.one-step[SGD-momentum or state.kept", "--world-seed=3"
+    )
+    lines = [line for line in first.stdout.splitlines() if line.startswith("everyrank run ")]
+    assert len(lines) == 2, first.stdout
+    again = _everyrank(project, *shlex.split(lines[0], comments=True)[1:])
+    assert [line for line in again.stdout.splitlines() if line.startswith("everyrank run ")] == lines[:1]
+
+
+def test_every_case_can_be_named_to_pytests_filter() -> None:
+    """The filter is the whole id, which is part of no other id."""
+    for name in contracts():
+        ids = [case.id for case in cases(Subject("any", contract=name, build=print))]
+        assert all(re.fullmatch(r"[\w/.\-\[\]+:]+", one) for one in ids)
+        assert all(one.startswith(f"{name}/") and one.endswith("]") for one in ids)
+    assert not any(one != other and one.endswith(other) for one in contracts() for other in contracts())
+
+
+def test_an_argument_that_is_not_a_subject_gives_one_clear_message(project: Project) -> None:
+    for named, text in (
+        ("mine", "name a subject as module:NAME, not 'mine'"),
+        ("yours:GOOD", "yours:GOOD: No module named 'yours'"),
+        ("mine:NONE", "mine:NONE is not a Subject but None"),
+        ("mine:ODD", "unknown contract 'no-such': there are "),
+    ):
+        done = _everyrank(project, "run", named)
+        assert done.returncode not in (0, 1), named
+        output = done.stdout + done.stderr
+        assert text in output, output
+        assert "Traceback" not in output, output
+
+
+CALLS = """
+    import mine
+    from everyrank.suites import Subject, run
+
+    KNOWN = Subject("known", contract="rpc-optimizer", build=mine.Silent, known="known.toml")
+    TYPO = Subject("typo", contract="rpc-optimizer", build=mine.Silent, known="typo.toml")
+
+    if __name__ == "__main__":
+        for subject, *arguments in (
+            (mine.GOOD, "--law=state.kept"), (mine.BAD, "--law=state.kept"), (KNOWN, "--law=state.kept"),
+            (mine.ODD,), (TYPO,), (mine.GOOD, "--law=nope"), (mine.GOOD, "-k", "nope"),
+            (mine.GOOD, "--law=state.kept", "-n", "1"),
+        ):
+            try:
+                print("RETURNED", subject.name, run(subject, *arguments))
+            except Exception as error:
+                print("RAISED", subject.name, type(error).__name__, error)
+"""
+
+
+def test_from_python_it_returns_outcomes_or_raises_but_never_returns_nothing(project: Project) -> None:
+    project.write("lib/mine.py", SUBJECT)
+    calls = project.write("lib/calls.py", CALLS)
+    entry = '[[known]]\ncase = "state.kept[ws2]"\nkind = "fail"\nissue = "unreported"\n'
+    project.write("lib/known.toml", entry)
+    project.write("lib/typo.toml", entry.replace("kept", "kpet"))
+    project.write("pytest.ini", "[pytest]\nfilterwarnings = error")
+    done = subprocess.run(
+        [sys.executable, str(calls)], cwd=project.folder, env=project.environment(), capture_output=True, text=True,
+        timeout=240,
+    )  # fmt: skip
+    output = [line for line in done.stdout.splitlines() if line.startswith(("RETURNED", "RAISED"))]
+    case = "rpc-optimizer/state.kept[ws2]"
+    assert output == [
+        f"RETURNED mine.Good {{'{case}': 'pass'}}",
+        f"RETURNED mine.Bad {{'{case}': 'fail'}}",
+        f"RETURNED known {{'{case}': 'known'}}",
+        "RAISED mine.Odd DeclarationError unknown contract 'no-such': there are "
+        "parameter-server, replicate, rpc-optimizer, sharded-optimizer",
+        "RAISED typo LedgerError typo.toml: the entry 'state.kpet[ws2]' matches no case: correct or remove it",
+        "RAISED mine.Good RuntimeError no verdict on mine.Good: pytest ended with USAGE_ERROR",
+        "RAISED mine.Good RuntimeError no verdict on mine.Good: pytest ended with NO_TESTS_COLLECTED",
+        "RAISED mine.Good RuntimeError no verdict on mine.Good: pytest ended with TESTS_FAILED",
+    ], done.stdout + done.stderr
+    prompt = [
+        sys.executable,
+        "-c",
+        "import calls; run = calls.run; print('RETURNED', run(calls.KNOWN, '--law=state.kept'))",
+    ]
+    done_there = subprocess.run(
+        prompt, cwd=calls.parent, env=project.environment(), capture_output=True, text=True, timeout=240
+    )
+    assert f"RETURNED {{'{case}': 'known'}}" in done_there.stdout, done_there.stdout + done_there.stderr
+    assert "run(SUBJECT) is for one process: for several, `everyrank run module:NAME -n auto`" in done.stdout
+
+
+def test_an_unknown_command_lists_the_known_ones(project: Project) -> None:
+    done = _everyrank(project, "rnu")
+    assert done.returncode == 2
+    assert "there is no command 'rnu'" in done.stderr
+    assert "kill-matrix" in done.stderr
+
+
+def test_without_a_command_it_lists_its_commands(project: Project) -> None:
+    done = _everyrank(project)
+    assert done.returncode == 0
+    assert "usage: everyrank COMMAND" in done.stdout
+
+
+@pytest.mark.parametrize("option", ["--law=none.*", "--optimizer=SGD"])
+def test_the_kill_matrix_takes_no_filter(project: Project, option: str) -> None:
+    done = _everyrank(project, "kill-matrix", option)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert f"the kill matrix takes no {option.partition('=')[0]}, since part" in done.stderr

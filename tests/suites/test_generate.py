@@ -1,0 +1,165 @@
+"""Generated sequences: the same from the same seed, short when they fail, and green where nothing is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from everyrank import World
+from everyrank.fixtures.rogues.sharded_optimizer.steps import NoneIsZero, SumsForMean
+from everyrank.suites.engine.case import cases
+from everyrank.suites.engine.subject import Subject
+from everyrank.suites.errors import Deviation
+from everyrank.suites.generate import options
+from everyrank.suites.generate.cases import generated
+from everyrank.suites.generate.data import encode
+from everyrank.suites.generate.grammar import Rejected
+from everyrank.suites.generate.options import Plan
+from everyrank.suites.generate.replay import replay
+from everyrank.suites.generate.search import Found, Search
+from everyrank.suites.sharded_optimizer.grammar import GRAMMAR, Draw, Give, Param, Step
+from everyrank.suites.sharded_optimizer.subjects import EXEMPLAR, TORCH
+
+from tests.drawn import check_journey, drawn, features_without_cases, hypothesis, left_out, printed_test
+
+EVERYTHING = frozenset(GRAMMAR.features)
+SUMS = replace(EXEMPLAR, name="sums", build=SumsForMean)
+DECAYS = replace(EXEMPLAR, name="decays", build=NoneIsZero)
+
+
+def _search(world: World, subject: Subject, draws: int, **plan: Any) -> Found:
+    return Search(GRAMMAR, subject, EVERYTHING, world).run(Plan(draws, **plan))
+
+
+@hypothesis
+@pytest.mark.world(2)
+def test_the_same_seed_draws_the_same_and_another_seed_does_not(world: World) -> None:
+    first = drawn(GRAMMAR, EXEMPLAR, world, Plan(30, seed=1))
+    assert len(first) == 30
+    assert first == drawn(GRAMMAR, EXEMPLAR, world, Plan(30, seed=1))
+    assert first != drawn(GRAMMAR, EXEMPLAR, world, Plan(30, seed=2))
+
+
+@hypothesis
+@pytest.mark.world(2)
+def test_all_ranks_get_the_same_draws(world: World) -> None:
+    world.all_agree([encode(draw) for draw in drawn(GRAMMAR, EXEMPLAR, world, Plan(30))])
+
+
+@hypothesis
+@pytest.mark.world(2)
+def test_a_draw_is_the_same_after_a_journey_as_json_and_as_code(world: World) -> None:
+    check_journey(GRAMMAR, drawn(GRAMMAR, EXEMPLAR, world, Plan(30)))
+
+
+@hypothesis
+@pytest.mark.world(3, timeout=300)
+def test_a_planted_bug_shrinks_to_a_few_actions_and_the_printed_test_reproduces_it(
+    world: World, process_group: Any
+) -> None:
+    found = _search(world, SUMS, 100)
+    assert found.draw is not None
+    assert len(found.draw.actions) <= 2
+    assert len(found.draw.params) == 1
+    with pytest.raises(Deviation) as caught:
+        printed_test(GRAMMAR, SUMS, found.draw)(process_group)
+    assert str(caught.value) == found.problem
+
+
+@hypothesis
+@pytest.mark.world(3, timeout=300)
+def test_the_exemplar_is_green(world: World, process_group: Any) -> None:
+    found = _search(world, EXEMPLAR, 25)
+    assert found.problem == ""
+    assert found.draws + found.rejected >= 25
+    assert found.draws > 20
+
+
+@hypothesis
+@pytest.mark.world(3, timeout=300)
+def test_torchs_own_is_green_in_what_its_ledger_and_its_lacks_leave(world: World, process_group: Any) -> None:
+    without = left_out(GRAMMAR, TORCH)
+    assert {"closures", "clipping", "errors", "saves and loads"} <= without
+    assert "missing gradients" not in without
+    found = Search(GRAMMAR, TORCH, EVERYTHING - without, world).run(Plan(25))
+    assert found.problem == ""
+    assert found.draws > 20
+
+
+@pytest.mark.world(3)
+def test_a_draw_is_replayed_without_hypothesis(world: World, process_group: Any) -> None:
+    whole = Param("p0", (2,))
+    actions = (Give((), own=False), Step())
+    decaying = Draw(3, (whole,), "SGD", actions, variant="weight-decay")
+    replay(EXEMPLAR, decaying)
+    with pytest.raises(Deviation, match=r"action 2, Step\(closure=False\): on rank 0: p0: off by"):
+        replay(DECAYS, decaying)
+    encoded = encode(decaying)
+    assert Search(GRAMMAR, DECAYS, EVERYTHING, world).run(Plan(0, draw=encoded)).draw == decaying
+
+
+@pytest.mark.world(2)
+def test_a_draw_that_the_reference_refuses_says_nothing(world: World) -> None:
+    def refuse(subject: Subject, draw: Draw) -> Iterator[None]:
+        yield
+        raise Rejected
+
+    plan = Plan(0, draw=encode(Draw(2, (), "SGD", (Step(), Step()))))
+    found = Search(replace(GRAMMAR, carry_out=refuse), EXEMPLAR, EVERYTHING, world).run(plan)
+    assert (found.draws, found.rejected, found.draw) == (0, 1, None)
+
+
+def test_each_feature_belongs_to_cases_that_exist() -> None:
+    assert features_without_cases(GRAMMAR, EXEMPLAR) == []
+
+
+class _Config:
+    """As much of pytest's configuration as the options ask for."""
+
+    def __init__(self, **given: Any) -> None:
+        self.given = {"generate": 0, "generate_seed": "0", "generate_draw": "", **given}
+        self.stash = pytest.Stash()
+        self.pluginmanager = pytest.PytestPluginManager()
+
+    def getoption(self, name: str) -> Any:
+        return self.given[name]
+
+
+def _configured(**given: Any) -> Plan | None:
+    config: Any = _Config(**given)
+    options.configure(config)
+    return config.stash.get(options.PLAN, None)
+
+
+def test_nothing_is_generated_unless_it_is_asked_for() -> None:
+    assert _configured() is None
+
+
+def test_without_hypothesis_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "installed", lambda: False)
+    with pytest.raises(pytest.UsageError, match=r"needs Hypothesis: pip install 'everyrank\[generate\]'"):
+        _configured(generate=5)
+    assert _configured(generate_draw="{}") is not None  # which needs none
+
+
+def test_a_seed_is_a_number_or_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "installed", lambda: True)
+    assert _configured(generate=5) == Plan(5, 0)
+    assert _configured(generate=5, generate_seed="7") == Plan(5, 7)
+    first, second = (_configured(generate=5, generate_seed="free") for _ in range(2))
+    assert first != second
+    with pytest.raises(pytest.UsageError, match="--generate-seed takes a number or `free`, not 'x'"):
+        _configured(generate=5, generate_seed="x")
+
+
+def test_a_plan_names_the_options_that_repeat_it() -> None:
+    assert Plan(5, 7).options() == ["--generate=5", "--generate-seed=7"]
+    assert Plan(0, draw="{}").options() == ["--generate-draw={}"]
+
+
+def test_a_contract_without_a_grammar_has_no_generated_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [case.short_id for case in generated(cases(EXEMPLAR), Plan(5))] == ["generate[ws3]"]
+    monkeypatch.setattr("everyrank.suites.generate.cases.grammar", lambda contract: None)
+    assert generated(cases(EXEMPLAR), Plan(5)) == []

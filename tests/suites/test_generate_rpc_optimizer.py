@@ -1,0 +1,180 @@
+"""Sequences drawn for ``rpc-optimizer``: rank 0 carries them out on parameters that all ranks own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from everyrank import World
+from everyrank.fixtures.rogues.rpc_optimizer.errors import ForgetsStateAfterError, SwapsNames, TakesNoLock
+from everyrank.fixtures.rogues.rpc_optimizer.steps import DoublesSecondStep
+from everyrank.fixtures.rogues.rpc_optimizer.table import NoneIsZero, WritesOnOthers
+from everyrank.suites.engine.subject import Subject
+from everyrank.suites.errors import Deviation
+from everyrank.suites.generate.options import Plan
+from everyrank.suites.generate.replay import replay
+from everyrank.suites.generate.search import Found, Search
+from everyrank.suites.rpc_optimizer.grammar import (
+    GRAMMAR,
+    Beside,
+    Draw,
+    FailBuild,
+    Invalid,
+    Optimizer,
+    Param,
+    Refused,
+    Renew,
+    Sabotage,
+    Step,
+    Together,
+)
+from everyrank.suites.rpc_optimizer.subjects import EAGER, EXEMPLAR, SCRIPTED
+
+from tests.drawn import check_journey, drawn, features_without_cases, hypothesis, left_out, printed_test
+
+EVERYTHING = frozenset(GRAMMAR.features)
+DOUBLES = replace(EXEMPLAR, name="doubles", build=DoublesSecondStep)
+
+with_agents = pytest.mark.rpc(num_worker_threads=4, rpc_timeout=20)
+
+#: One parameter on each worker, and one that worker1 has twice.
+PARAMS = (Param(1, (2,)), Param(2, (2, 3), layout="transposed"), Param(0, ()), Param(1, (2,), same_as=0))
+PLANTED = (Optimizer((0, 1, 2), own="planted"),)
+
+
+def _search(world: World, subject: Subject, draws: int) -> Found:
+    """What rank 0 finds; nothing elsewhere."""
+    if world.rank:
+        return Found()
+    return Search(GRAMMAR, subject, EVERYTHING, world).run(Plan(draws))
+
+
+@hypothesis
+@pytest.mark.world(1)
+def test_the_same_seed_draws_the_same_and_another_seed_does_not(world: World) -> None:
+    first = drawn(GRAMMAR, EXEMPLAR, world, Plan(40, seed=1))
+    assert len(first) == 40
+    assert first == drawn(GRAMMAR, EXEMPLAR, world, Plan(40, seed=1))
+    assert first != drawn(GRAMMAR, EXEMPLAR, world, Plan(40, seed=2))
+
+
+@hypothesis
+@pytest.mark.world(1)
+def test_a_draw_is_the_same_after_a_journey_as_json_and_as_code(world: World) -> None:
+    check_journey(GRAMMAR, drawn(GRAMMAR, EXEMPLAR, world, Plan(40)))
+
+
+@hypothesis
+@pytest.mark.world(1)
+def test_what_torchs_ledgers_speak_of_is_not_drawn_for_it(world: World) -> None:
+    assert not left_out(GRAMMAR, EXEMPLAR)
+    eager = {"missing gradients", "empty contexts", "parameters of no optimizer", "errors in several steps"}
+    assert eager <= left_out(GRAMMAR, EAGER)
+    assert "contexts beside each other" not in left_out(GRAMMAR, EAGER)
+    scripted = {"steps at the same time", "SGD defaults", "Rprop lr", "Adagrad with missing gradients", "bf16"}
+    assert scripted <= left_out(GRAMMAR, SCRIPTED)
+    for draw in drawn(GRAMMAR, EAGER, world, Plan(40), EVERYTHING - left_out(GRAMMAR, EAGER)):
+        trained = {number for number, param in enumerate(draw.params) if not param.frozen}
+        steps = [action for action in draw.actions if isinstance(action, Step)]
+        assert all({number for numbers in step.backwards for number in numbers} == trained for step in steps)
+
+
+@hypothesis
+@with_agents
+@pytest.mark.world(3, timeout=300)
+def test_a_planted_bug_shrinks_to_a_few_actions_and_the_printed_test_reproduces_it(
+    world: World, warm_rpc_agent: Any
+) -> None:
+    found = _search(world, DOUBLES, 100)
+    if world.rank:
+        return
+    assert found.draw is not None
+    assert len(found.draw.actions) <= 2
+    assert len(found.draw.params) == 1
+    test: Any = printed_test(GRAMMAR, DOUBLES, found.draw)
+    assert [mark.name for mark in test.pytestmark] == ["rpc", "world"]
+    with pytest.raises(Deviation) as caught:
+        test(warm_rpc_agent)
+    assert str(caught.value) == found.problem
+
+
+@hypothesis
+@with_agents
+@pytest.mark.world(3, timeout=300)
+def test_the_exemplar_is_green(world: World, warm_rpc_agent: Any) -> None:
+    found = _search(world, EXEMPLAR, 25)
+    assert found.problem == ""
+    assert world.rank or found.draws + found.rejected >= 25
+
+
+@with_agents
+@pytest.mark.world(3)
+def test_every_kind_of_action_is_carried_out_without_hypothesis(world: World, warm_rpc_agent: Any) -> None:
+    each = (0, 1, 2, 3)
+    actions = (
+        Step((each,), times=2),
+        Step((each,), by=(0, 0), again=True),
+        Step(()),
+        Beside(each, each, newer_first=True),
+        Refused("unknown"),
+        Refused("closed"),
+        Invalid("SGD", "empty-list"),
+        Invalid("SGD", "non-leaf"),
+        Invalid("Adam", "lr-negative"),
+        Sabotage(0, failing=(1, 2)),
+        Sabotage(0, failing=(2,), foreign=True),
+        Sabotage(0, slow=1),
+        FailBuild((0, 1), failing=2),
+        Renew(),
+        Step((each,)),
+    )
+    replay(EXEMPLAR, Draw(3, PARAMS, PLANTED, actions))
+    replay(EXEMPLAR, Draw(3, PARAMS[:1], (Optimizer((0,), own="planted"),) * 2, (Together((0, 1)),)))
+
+
+#: What each of these does wrong, and the shortest draw that shows it.
+WRONG = {
+    "a missing gradient is no zero": (
+        NoneIsZero,
+        Draw(3, PARAMS[:1], (Optimizer((0,), variant="weight-decay"),), (Step(()),)),
+        "parameter 0 on worker1: off by",
+    ),
+    "a parameter of no optimizer": (
+        WritesOnOthers,
+        Draw(3, (Param(1, (2,)), Param(1, (2,))), (Optimizer((1,)),), (Step(((0, 1),)),)),
+        "the .grad of parameter 0 on worker1 was set, which no optimizer was given",
+    ),
+    "two errors": (
+        SwapsNames,
+        Draw(3, PARAMS, PLANTED, (Sabotage(0, failing=(1, 2)),)),
+        "an error stands under another worker's name",
+    ),
+    "the step after an error": (
+        ForgetsStateAfterError,
+        Draw(3, PARAMS, PLANTED, (Step(((0,),)), Sabotage(0, failing=(1,)), Step(((0,),)))),
+        r"action 3, .*parameter 0 on worker1: off by",
+    ),
+    "steps at the same time": (
+        TakesNoLock,
+        Draw(3, PARAMS[:1], (Optimizer((0,), own="planted"),), (Together((0, 0)),)),
+        "two steps of one parameter were made at the same time on worker1",
+    ),
+}
+
+
+@with_agents
+@pytest.mark.world(3)
+@pytest.mark.parametrize("what", sorted(WRONG))
+def test_a_draw_finds_what_is_wrong(world: World, warm_rpc_agent: Any, what: str) -> None:
+    build, draw, text = WRONG[what]
+    subject = replace(EXEMPLAR, name=what, build=build)
+    if world.rank:
+        replay(subject, draw)  # the driver finds it
+        return
+    with pytest.raises(Deviation, match=text):
+        replay(subject, draw)
+
+
+def test_each_feature_belongs_to_cases_that_exist() -> None:
+    assert features_without_cases(GRAMMAR, EXEMPLAR) == []

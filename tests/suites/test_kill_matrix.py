@@ -1,0 +1,175 @@
+"""The kill matrix is perfect only if every rogue is killed by the laws that it names, and by no other."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from everyrank.fixtures.rogues import Rogue
+from everyrank.suites.engine.contract import contracts
+from everyrank.suites.kill import matrix
+from everyrank.suites.kill.matrix import EXEMPLAR, NOTHING, Matrix
+
+LAWS = ("a", "b")
+PERFECT = {
+    (EXEMPLAR, "a"): "pass",
+    (EXEMPLAR, "b"): "pass",
+    (NOTHING, "a"): "fail",
+    (NOTHING, "b"): "fail",
+    ("one", "a"): "fail",
+    ("one", "b"): "pass",
+    ("two", "a"): "pass",
+    ("two", "b"): "fail",
+}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A contract of two laws, with a rogue for each."""
+    monkeypatch.setattr(
+        matrix, "rogues", lambda name: (Rogue("one", None, ("a",), ""), Rogue("two", None, ("b",), ""))
+    )
+    monkeypatch.setattr(Matrix, "laws", LAWS)
+
+
+def _faults(**changed: str) -> list[str]:
+    cells = {(row, f"small/{law}[ws2]"): end for (row, law), end in PERFECT.items()}
+    for cell, end in changed.items():
+        row, law = cell.split("_")
+        row = {"exemplar": EXEMPLAR, "nothing": NOTHING}.get(row, row)
+        cells[row, f"small/{law}[ws2]"] = end
+    return Matrix("small", cells).faults
+
+
+def test_a_perfect_matrix_has_no_fault() -> None:
+    assert _faults() == []
+
+
+def test_a_rogue_that_survives_is_a_fault() -> None:
+    assert _faults(one_a="pass") == ["one survives a", "no rogue is killed by a"]
+
+
+def test_a_rogue_that_is_killed_by_more_than_it_names_is_a_fault() -> None:
+    assert _faults(one_b="fail") == ["one is killed by b too"]
+
+
+@pytest.mark.parametrize("end", ["error", "timeout", "crash", "not-run"])
+def test_another_end_is_no_kill(end: str) -> None:
+    assert _faults(one_a=end) == [
+        "one survives a",
+        f"one ends a by {end}, which is no kill",
+        "no rogue is killed by a",
+    ]
+
+
+def test_an_exemplar_that_fails_is_a_fault() -> None:
+    assert _faults(exemplar_b="fail") == ["the exemplar fails b"]
+
+
+def test_a_law_that_doing_nothing_passes_is_a_fault() -> None:
+    assert _faults(nothing_a="pass") == ["doing nothing passes a"]
+
+
+def test_a_case_that_never_ended_is_no_kill() -> None:
+    cells = {(row, f"small/{law}[ws2]"): end for (row, law), end in PERFECT.items() if (row, law) != ("one", "a")}
+    assert Matrix("small", cells).faults == ["one survives a", "no rogue is killed by a"]
+
+
+@pytest.mark.parametrize(
+    ("row", "law", "fault"),
+    [
+        (EXEMPLAR, "a", "(exemplar) was not tried on a"),
+        (NOTHING, "a", "doing nothing passes a"),
+        ("one", "b", "one was not tried on b"),
+    ],
+)
+def test_silence_is_no_pass(row: str, law: str, fault: str) -> None:
+    cells = {(row, f"small/{law}[ws2]"): end for (row, law), end in PERFECT.items()}
+    del cells[row, f"small/{law}[ws2]"]
+    assert Matrix("small", cells).faults == [fault]
+
+
+def test_an_end_that_is_no_kill_is_told_whole_and_the_faults_come_last(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hang that comes once in a thousand cases must not need another to be understood."""
+    monkeypatch.setenv("EVERYRANK_CONTRACTS", "rpc-optimizer")
+    pytester.makepyfile(
+        """
+        import pytest
+
+        @pytest.fixture
+        def case(record_property, request):
+            record_property("subject", "skips-the-caller")
+            record_property("case", f"rpc-optimizer/parity.one-step[{request.param}-ws2]")
+            record_property("outcome", request.param)
+            if request.param == "error":
+                raise RuntimeError("ended by error")
+            return request.param
+
+        @pytest.mark.parametrize("case", ["fail", "timeout", "error"], indirect=True)
+        def test_a_rogue(case):
+            raise RuntimeError(f"ended by {case}")
+        """
+    )
+    quiet = ["--no-summary", "--tb=no", "-q", "-p", "everyrank.suites.kill.plugin"]
+    done = pytester.runpytest_subprocess(*quiet)
+    assert done.ret == 1
+    assert "ended by fail" not in done.stdout.str()
+    done.stdout.fnmatch_lines(
+        [
+            "skips-the-caller * !*",
+            "*RuntimeError: ended by error",
+            "*RuntimeError: ended by timeout",
+            "FAULT: rpc-optimizer: skips-the-caller ends parity.one-step by error, which is no kill",
+            "FAULT: rpc-optimizer: skips-the-caller ends parity.one-step by timeout, which is no kill",
+            "FAULT: rpc-optimizer: no rogue is killed by errors.arguments",
+            "2 failed, 1 error*",
+        ]
+    )
+
+
+def test_a_run_without_a_case_is_not_perfect(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EVERYRANK_CONTRACTS", "rpc-optimizer")
+    pytester.makepyfile("def test_nothing(): pass")
+    assert pytester.runpytest_subprocess("-p", "everyrank.suites.kill.plugin").ret == 1
+
+
+@pytest.mark.parametrize("contract", contracts())
+def test_a_rogue_says_what_it_breaks_and_what_it_is_modelled_on(contract: str) -> None:
+    from importlib import import_module
+
+    from everyrank.suites.engine.contract import home
+
+    found = import_module(f"everyrank.fixtures.rogues.{home(contract)}").ROGUES
+    assert len({rogue.name for rogue in found}) == len(found)
+    assert all(rogue.breaks and rogue.model for rogue in found)
+    assert len({rogue.build for rogue in found}) == len(found)
+
+
+def test_beside_the_tests_its_cases_go_to_all_workers() -> None:
+    """pytest reads tests/conftest.py for whatever runs beside it, and that file sends a module to one worker."""
+    command = [
+        "-m",
+        "pytest",
+        "--pyargs",
+        "everyrank.suites.kill.cases",
+        "-n2",
+        "-v",
+        "-k",
+        "exemplar and errors.arguments",
+    ]
+    environment = {**os.environ, "EVERYRANK_CONTRACTS": "rpc-optimizer"}
+    done = subprocess.run(
+        [sys.executable, *command, "-p", "no:cacheprovider"],
+        cwd=Path(__file__).parents[2],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(re.findall(r"^\[(gw\d)\].* PASSED", done.stdout, re.M)) == {"gw0", "gw1"}, done.stdout
