@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from everyrank import World
 from everyrank.fixtures.exemplars.parameter_server import BatchUpdateParameterServer
-from everyrank.fixtures.rogues.parameter_server import table as rogues
+from everyrank.fixtures.rogues import parameter_server as rogues
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.options import Plan

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from everyrank import World
-from everyrank.fixtures.rogues.replicate.table import AlwaysSyncs, DividesWhatIsStillRead, Sums
+from everyrank.fixtures.rogues.replicate import AlwaysSyncs, DividesWhatIsStillRead, Sums
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.data import encode

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from everyrank import World
+from everyrank.fixtures.rogues.rpc_optimizer import NoneIsZero, WritesOnOthers
 from everyrank.fixtures.rogues.rpc_optimizer.errors import ForgetsStateAfterError, SwapsNames, TakesNoLock
 from everyrank.fixtures.rogues.rpc_optimizer.steps import DoublesSecondStep
-from everyrank.fixtures.rogues.rpc_optimizer.table import NoneIsZero, WritesOnOthers
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.options import Plan

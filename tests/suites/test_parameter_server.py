@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from everyrank.fixtures.exemplars.parameter_server import BatchUpdateParameterServer
-from everyrank.fixtures.rogues.parameter_server.table import KnowsItsUpdates
+from everyrank.fixtures.rogues.parameter_server import KnowsItsUpdates
 from everyrank.suites.engine.contract import Law, Point, contract
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import BrokenAdapter, Deviation
