@@ -335,16 +335,16 @@ def test_a_rank_that_reuses_the_pid_of_an_earlier_rank_is_asked(project: Project
         """
         import os, time
         import pytest
-        from everyrank import witness
+        from everyrank.wire import witness_pipe
 
         @pytest.mark.world(2)
         def test_left(world, request):
-            os.mkfifo(witness.path(os.path.dirname(world.folder), os.getpid()))
+            os.mkfifo(witness_pipe.path(os.path.dirname(world.folder), os.getpid()))
             request.getfixturevalue("process_group")
 
         @pytest.mark.world(1, fresh=True)
         def test_first(process_group, world):
-            asked = witness.path(os.path.dirname(world.folder), os.getpid())
+            asked = witness_pipe.path(os.path.dirname(world.folder), os.getpid())
             assert os.path.exists(asked)
             with open("earlier", "w") as file:
                 file.write(asked)

@@ -300,11 +300,11 @@ def test_a_thread_that_ends_while_it_is_examined_is_no_leak(project: Project) ->
         """
         import threading
         import pytest
-        from everyrank import leaks
+        from everyrank.leaks import snapshot
 
         @pytest.mark.world(1, fresh=True)
         def test_thread(world):
-            go, look = threading.Event(), leaks._task
+            go, look = threading.Event(), snapshot._task
             thread = threading.Thread(target=go.wait)
             thread.start()
 
@@ -313,7 +313,7 @@ def test_a_thread_that_ends_while_it_is_examined_is_no_leak(project: Project) ->
                 thread.join()
                 return look(key)
 
-            leaks._task = after_its_end
+            snapshot._task = after_its_end
         """,
     )
     inner = project.run("--leaks=fail")

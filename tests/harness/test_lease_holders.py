@@ -141,7 +141,7 @@ def test_workers_of_one_run_take_turns_in_silence(
 
 @pytest.mark.parametrize("arguments", [[], ["-n", "2"], ["-s"]], ids=["plain", "xdist", "live"])
 def test_the_person_at_the_terminal_sees_it_while_the_test_waits(project: Project, arguments: list[str]) -> None:
-    project.write("conftest.py", "import everyrank.resources.leases\neveryrank.leases.PATIENCE = 0.0\n")
+    project.write("conftest.py", "from everyrank.resources import leases\nleases.PATIENCE = 0.0\n")
     project.write("test_inner.py", "def test_waits(world): world.barrier()\n")
     mine = Leases(leases.capacity(), project.folder / "leases")
     with mine.held(leases.capacity(), "test_hold.py::test_holds"):

@@ -11,7 +11,7 @@ SOURCE = """
     import pytest, torch
     import torch.distributed as dist
     import torch.distributed.rpc as rpc
-    import everyrank.rpc.agents
+    import everyrank.rpc
     from torch.distributed import autograd
     from torch.distributed.optim import DistributedOptimizer
 

@@ -99,7 +99,7 @@ def test_it_is_told_once_and_the_rest_is_not_run(inner: Inner, number: int, told
 
 _HANGS = """
     from adapters import Subject, conformance, hangs
-    from everyrank.suites import items
+    from everyrank.suites.collect import items
 
     items.CASE_TIMEOUT = 2.0
 

@@ -29,7 +29,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _ledger(folder: Path, *cases: str, blind: str = "") -> Path:
     file = folder / "mine.toml"
-    file.write_text("".join(map(ENTRY.format, cases)) + blind_spots)
+    file.write_text("".join(map(ENTRY.format, cases)) + blind)
     return file
 
 
