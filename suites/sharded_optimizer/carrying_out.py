@@ -17,9 +17,11 @@ from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.grammar import Rejected
+from everyrank.suites.sharded_optimizer import drawn_surface
 from everyrank.suites.sharded_optimizer import grammar as g
 from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, Spec
 from everyrank.suites.sharded_optimizer.geometry import Block, Geometry, along
+from everyrank.suites.sharded_optimizer.laws.errors import names_beside
 from everyrank.suites.sharded_optimizer.laws.training import Signed, unchanged
 from torch import nn
 from torch.distributed._shard.sharded_tensor import ShardedTensor
@@ -51,6 +53,8 @@ class Player:
         """First and last parameter of each group, and the options that it was added with."""
         self.saved: tuple[Any, Any] | None = None
         self.number = 0
+        self.built: Mapping[str, Any] = {}
+        """The arguments with which the subject was built."""
         self.module: tuple[nn.Module, nn.Module] | None = None
 
     def play(self) -> Iterator[None]:
@@ -126,6 +130,7 @@ class Player:
         self.saved = None
 
     def _build(self, arguments: Mapping[str, Any], reverse: bool = False) -> Any:
+        self.built = arguments
         (start, end, _), *others = self.groups
         with subject_acts():
             built = self.arena.build_over(self.optimizer, self._named(start, end, reverse), **arguments)
@@ -287,6 +292,9 @@ class Player:
             found = list(self.arena.tool("named_parameters")(self.module[0], **arguments))
         self._check_names(found, arguments)
 
+    def _use(self, action: g.Use) -> None:
+        drawn_surface.use(action.part, self.ours, self.reference, self.built, lambda: self._step(g.Step()))
+
     def _fail(self, action: g.Fail) -> None:
         """An error on one rank is raised on all, with the rank and the cause in its text. Then begin again."""
         heard = ""
@@ -303,6 +311,8 @@ class Player:
         check(f"rank {action.rank}" in heard, f"the error does not name rank {action.rank}: {heard}")
         cause = str(_REFUSED) if action.during == "construction" else failing.MESSAGE
         check(cause in heard, f"the error does not hold its cause: {heard}")
+        near = names_beside(cause, action.rank, heard, self.arena.rank)
+        check(near, f"the error names another rank than rank {action.rank} beside the cause: {heard}")
         with torch.no_grad():  # a rank that did not fail may have stepped: all start from the reference
             for one in self.parameters:
                 for tensor, index in one.pieces:

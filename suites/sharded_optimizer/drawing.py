@@ -145,6 +145,7 @@ class _Actions:
             "frozen parameters": [self.freeze],
             "saves and loads": [self.save, self.load, self.train_save_and_load, self.train_save_and_load],
             "modules": [self.names],
+            "parts besides the step": [self.use],
             "errors": [self.fail],
         }.items():
             if self.d.has(feature):
@@ -249,6 +250,13 @@ class _Actions:
             prefix = self.d.one_of("", "model") if self.d.has("prefixes") else ""
             recurse = not self.d.has("names without recursion") or self.d.one_of(True, False)
             self.made.append(g.Names(prefix, recurse))
+
+    def use(self) -> None:
+        """Use a part that may step, or step a copy, with gradients that are there for certain."""
+        if not self.d.closures_only:
+            self.give()
+            if not self.own:
+                self.made.append(g.Use(self.d.one_of("hooks", "defaults", "repr", "copy")))
 
     def fail(self) -> None:
         kinds = ["construction"]

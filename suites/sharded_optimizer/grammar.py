@@ -111,6 +111,13 @@ class Names:
 
 
 @dataclass(frozen=True)
+class Use:
+    """Use a part of the optimizer besides its step: ``hooks``, with a step, ``defaults``, ``repr``, or a ``copy``."""
+
+    part: str
+
+
+@dataclass(frozen=True)
 class Fail:
     """Let one rank fail during ``construction``, a ``step`` or a ``closure``; then begin again with fresh objects."""
 
@@ -118,7 +125,7 @@ class Fail:
     during: str
 
 
-Action = Give | Step | Clear | Clip | AddGroup | SetOption | Freeze | Save | Load | Names | Fail
+Action = Give | Step | Clear | Clip | AddGroup | SetOption | Freeze | Save | Load | Names | Use | Fail
 
 
 @dataclass(frozen=True)
@@ -159,6 +166,7 @@ FEATURES = {
     "names without recursion": "names[top-only-*]",
     "frozen parameters": "frozen[*]",
     "tied parameters": "tied[*]",
+    "parts besides the step": "surface[*]",
     "errors": "errors.rank[construction-*]",
     "errors in closures": "errors.rank[closure-*]",
     "errors in a class of the user's own": "errors.rank[step-*]",
@@ -180,7 +188,7 @@ def _carry_out(subject: Subject, draw: Draw) -> Iterator[None]:
 GRAMMAR = Grammar(
     contract="sharded-optimizer",
     module="everyrank.suites.sharded_optimizer.grammar",
-    kinds=(Draw, Param, Give, Step, Clear, Clip, AddGroup, SetOption, Freeze, Save, Load, Names, Fail),
+    kinds=(Draw, Param, Give, Step, Clear, Clip, AddGroup, SetOption, Freeze, Save, Load, Names, Use, Fail),
     sizes=(3,),
     features=FEATURES,
     strategy=_strategy,

@@ -70,11 +70,11 @@ def on_a_rank(arena: Arena, point: Point) -> None:
         check(bool(text), f"rank {rank} heard nothing of the error on rank {victim}")
         check(f"rank {victim}" in text, f"the error on rank {rank} does not name rank {victim}: {text}")
         check(_CAUSES[fault] in text, f"the error on rank {rank} does not name the cause: {text}")
-        near = _names_beside(_CAUSES[fault], victim, text, rank)
+        near = names_beside(_CAUSES[fault], victim, text, rank)
         check(near, f"the error on rank {rank} names another rank than rank {victim} beside the cause: {text}")
 
 
-def _names_beside(cause: str, victim: int, text: str, rank: int) -> bool:
+def names_beside(cause: str, victim: int, text: str, rank: int) -> bool:
     """Return whether each mention of the cause directly follows the victim's number, or each directly precedes it."""
 
     def named(part: str) -> list[str]:
