@@ -12,6 +12,9 @@ from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import BrokenAdapter, Deviation
 from everyrank.suites.generate.grammar import Drawn, Grammar, Rejected, grammar
 
+#: Where all ranks meet before rank 0 carries out a draw alone.
+START = "the start of the draw"
+
 
 class RanksDiverged(BrokenAdapter):
     """The ranks are at different points of a draw, so nothing more can be done in this world."""
@@ -26,8 +29,11 @@ def replay(subject: Subject, draw: Drawn) -> None:
         raise BrokenAdapter(f"{subject.contract} has no grammar, so there are no draws for {subject.name}")
     if draw.size != world.size:
         raise BrokenAdapter(f"the draw is for {draw.size} ranks, and this world has {world.size}")
-    if found.driven and world.rank:
-        return
+    if found.driven:
+        # Rank 0 calls the others. Before its first call their tests must have begun, which seeds their generators.
+        meet(world, START, "")
+        if world.rank:
+            return
     problem = perform(found, subject, draw, None if found.driven else world)
     if problem:
         raise Deviation(problem)

@@ -14,7 +14,7 @@ from everyrank.fixtures.rogues import parameter_server as rogues
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.options import Plan
-from everyrank.suites.generate.replay import perform, replay
+from everyrank.suites.generate.replay import START, meet, perform, replay
 from everyrank.suites.generate.search import Found, Search
 from everyrank.suites.parameter_server.grammar import (
     GRAMMAR,
@@ -49,6 +49,7 @@ NEAR = (None, None, None)
 
 def _search(world: World, subject: Subject, draws: int, features: frozenset[str] = EVERYTHING) -> Found:
     """Search on rank 0; the other ranks find nothing."""
+    meet(world, START, "")  # as `open_arena` does: from here on rank 0 may call any rank
     if world.rank:
         return Found()
     return Search(GRAMMAR, subject, features, world).run(Plan(draws))
@@ -134,6 +135,7 @@ def test_a_planted_bug_shrinks_to_a_few_actions_and_the_printed_test_reproduces_
 ) -> None:
     found = _search(world, DIVIDES, 100)
     if world.rank:
+        meet(world, START, "")  # of the printed test, which rank 0 alone has
         return
     assert found.draw is not None
     assert len(found.draw.actions) <= 2

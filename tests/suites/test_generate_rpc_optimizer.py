@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch.distributed.rpc as rpc
 from everyrank import World
+from everyrank.fixtures.exemplars.rpc_optimizer import RpcOptimizer
 from everyrank.fixtures.rogues.rpc_optimizer import NoneIsZero, WritesOnOthers
 from everyrank.fixtures.rogues.rpc_optimizer.errors import ForgetsStateAfterError, SwapsNames, TakesNoLock
 from everyrank.fixtures.rogues.rpc_optimizer.steps import DoublesSecondStep
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.options import Plan
-from everyrank.suites.generate.replay import replay
+from everyrank.suites.generate.replay import START, meet, replay
 from everyrank.suites.generate.search import Found, Search
 from everyrank.suites.rpc_optimizer.grammar import (
     GRAMMAR,
@@ -45,6 +48,7 @@ PLANTED = (Optimizer((0, 1, 2), own="planted"),)
 
 def _search(world: World, subject: Subject, draws: int) -> Found:
     """What rank 0 finds; nothing elsewhere."""
+    meet(world, START, "")  # as `open_arena` does: from here on rank 0 may call any rank
     if world.rank:
         return Found()
     return Search(GRAMMAR, subject, EVERYTHING, world).run(Plan(draws))
@@ -88,6 +92,7 @@ def test_a_planted_bug_shrinks_to_a_few_actions_and_the_printed_test_reproduces_
 ) -> None:
     found = _search(world, DOUBLES, 100)
     if world.rank:
+        meet(world, START, "")  # of the printed test, which rank 0 alone has
         return
     assert found.draw is not None
     assert len(found.draw.actions) <= 2
@@ -178,3 +183,29 @@ def test_a_draw_finds_what_is_wrong(world: World, warm_rpc_agent: Any, what: str
 
 def test_each_feature_belongs_to_cases_that_exist() -> None:
     assert features_without_cases(GRAMMAR, EXEMPLAR) == []
+
+
+BEGUN: list[str] = []
+
+
+def _has_begun() -> bool:
+    return bool(BEGUN)
+
+
+class AsksWorker1(RpcOptimizer):
+    """Is built only if the test has begun on rank 1."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if not rpc.rpc_sync("worker1", _has_begun):
+            raise RuntimeError("the test has not begun on rank 1")
+        super().__init__(*args, **kwargs)
+
+
+@with_agents
+@pytest.mark.world(3)
+def test_a_draw_begins_when_the_test_has_begun_on_every_rank(world: World, warm_rpc_agent: Any) -> None:
+    """A rank seeds its generators when its test begins; a draw under way would see them change."""
+    if world.rank == 1:
+        time.sleep(0.5)  # as on a busy machine
+        BEGUN.append("this test")
+    replay(replace(EXEMPLAR, build=AsksWorker1), Draw(3, PARAMS, PLANTED, (Step(((0, 1, 2),)),)))
