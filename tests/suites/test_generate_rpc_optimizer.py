@@ -205,7 +205,10 @@ class AsksWorker1(RpcOptimizer):
 @pytest.mark.world(3)
 def test_a_draw_begins_when_the_test_has_begun_on_every_rank(world: World, warm_rpc_agent: Any) -> None:
     """A rank seeds its generators when its test begins; a draw under way would see them change."""
+    draw = Draw(3, PARAMS, PLANTED, (Step(((0, 1, 2),)),))
+    replay(EXEMPLAR, draw)  # what torch imports late is imported
+    world.barrier()
     if world.rank == 1:
         time.sleep(0.5)  # as on a busy machine
         BEGUN.append("this test")
-    replay(replace(EXEMPLAR, build=AsksWorker1), Draw(3, PARAMS, PLANTED, (Step(((0, 1, 2),)),)))
+    replay(replace(EXEMPLAR, build=AsksWorker1), draw)
