@@ -15,12 +15,14 @@ from everyrank.suites.engine.case import cases
 from everyrank.suites.engine.contract import home
 from everyrank.suites.engine.ledger import matches
 from everyrank.suites.engine.subject import Subject
+from everyrank.suites.errors import Deviation
 from everyrank.suites.generate import options
 from everyrank.suites.generate.data import code, decode, encode
 from everyrank.suites.generate.grammar import Drawn, Grammar
 from everyrank.suites.generate.options import Plan
 from everyrank.suites.generate.printing import as_test
-from everyrank.suites.generate.search import Search
+from everyrank.suites.generate.replay import START, meet
+from everyrank.suites.generate.search import Found, Search
 
 hypothesis = pytest.mark.skipif(not options.installed(), reason="needs Hypothesis")
 
@@ -55,6 +57,33 @@ def printed_test(grammar: Grammar, subject: Subject, draw: Any) -> Callable[...,
     exec(as_test(grammar, subject, draw), names)
     found: Callable[..., None] = names["test_found"]
     return found
+
+
+def search(
+    grammar: Grammar, subject: Subject, world: World, draws: int, features: frozenset[str] | None = None
+) -> Found:
+    """Search on rank 0, which drives; the other ranks find nothing."""
+    meet(world, START, "")  # as `open_arena` does: from here on rank 0 may call any rank
+    if world.rank:
+        return Found()
+    drawn_features = frozenset(grammar.features) if features is None else features
+    return Search(grammar, subject, drawn_features, world).run(Plan(draws))
+
+
+def check_planted_bug(grammar: Grammar, subject: Subject, world: World, agent: Any) -> None:
+    """Check that the bug of a subject shrinks to a few actions, and that the printed test reproduces it."""
+    found = search(grammar, subject, world, 100)
+    if world.rank:
+        meet(world, START, "")  # of the printed test, which rank 0 alone has
+        return
+    assert found.draw is not None
+    assert len(found.draw.actions) <= 2
+    assert len(found.draw.params) == 1
+    test: Any = printed_test(grammar, subject, found.draw)
+    assert [mark.name for mark in test.pytestmark] == ["rpc", "world"]
+    with pytest.raises(Deviation) as caught:
+        test(agent)
+    assert str(caught.value) == found.problem
 
 
 def left_out(grammar: Grammar, subject: Subject) -> frozenset[str]:

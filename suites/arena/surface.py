@@ -83,9 +83,7 @@ def _hook(register: Callable[[Callable[..., None]], Any], kind: str) -> Iterator
 
 def defaults(pair: Pair) -> Iterator[None]:
     """Check that the defaults are the arguments with which the optimizer was built."""
-    for name, value in ARGUMENTS.items():
-        stated = pair.ours.defaults[name]
-        check(stated == value, f"defaults says that {name} is {stated}, and it was built with {value}")
+    check_defaults(pair.ours, ARGUMENTS)
     yield
 
 
@@ -99,9 +97,22 @@ def deepcopy(pair: Pair) -> Iterator[None]:
 def described(pair: Pair) -> Iterator[None]:
     """Check that a learning rate in repr() is the current one."""
     while True:
-        stated = [float(number) for number in re.findall(r"\blr[:=] ?([\d.e-]+)", repr(pair.ours))]
-        check(set(stated) <= {pair.rate}, f"repr() states the learning rate {stated}, where {pair.rate} counts")
+        check_repr(pair.ours, {pair.rate})
         yield
+
+
+def check_defaults(ours: Any, arguments: Mapping[str, Any]) -> None:
+    """Check that the defaults are the arguments with which the subject was built."""
+    for name, value in arguments.items():
+        stated = ours.defaults[name]
+        check(stated == value, f"defaults says that {name} is {stated}, and it was built with {value}")
+
+
+def check_repr(ours: Any, rates: set[float]) -> None:
+    """Check that every learning rate in repr() is one of the current ones."""
+    stated = [float(number) for number in re.findall(r"\blr[:=] ?([\d.e-]+)", repr(ours))]
+    current = ", ".join(map(str, sorted(rates)))
+    check(set(stated) <= rates, f"repr() states the learning rate {stated}, where {current} counts")
 
 
 PARTS: Mapping[str, Part] = {

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+from everyrank.suites.arena import surface
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.errors import Deviation
 
@@ -47,18 +47,11 @@ def _hooks(ours: Any, reference: torch.optim.Optimizer, built: Mapping[str, Any]
 
 
 def _defaults(ours: Any, reference: torch.optim.Optimizer, built: Mapping[str, Any]) -> None:
-    stated = ours.defaults
-    for name, value in built.items():
-        if not torch.is_tensor(value):
-            check(
-                stated[name] == value, f"defaults says that {name} is {stated[name]}, and it was built with {value}"
-            )
+    surface.check_defaults(ours, {name: value for name, value in built.items() if not torch.is_tensor(value)})
 
 
 def _repr(ours: Any, reference: torch.optim.Optimizer, built: Mapping[str, Any]) -> None:
-    rates = {float(group["lr"]) for group in reference.param_groups}
-    stated = [float(number) for number in re.findall(r"\blr[:=] ?([\d.e-]+)", repr(ours))]
-    check(set(stated) <= rates, f"repr() states the learning rates {stated}, where {sorted(rates)} count")
+    surface.check_repr(ours, {float(group["lr"]) for group in reference.param_groups})
 
 
 def _copy(ours: Any, reference: torch.optim.Optimizer, built: Mapping[str, Any]) -> None:

@@ -179,6 +179,22 @@ def test_every_entry_of_unswept_exists() -> None:
     assert [entry for entry in UNSWEPT if not (ROOT / entry).exists()] == []
 
 
+@pytest.mark.parametrize("entry", sorted(UNSWEPT))
+def test_what_is_clean_leaves_unswept(entry: str) -> None:
+    top = ROOT / entry
+    assert any(map(_is_dead, top.rglob("*.py") if top.is_dir() else [top])), (
+        f"{entry} is clean: take it out of UNSWEPT"
+    )
+
+
+def _is_dead(path: Path) -> bool:
+    if path.suffix == ".md":
+        return bool(_dead_texts(path, _lines_of_document(path)))
+    speaks = path.relative_to(ROOT).parts[0] in SPEAKING
+    source = path.read_text()
+    return bool(_dead_names(path, source) or (speaks and _dead_texts(path, _texts(ast.parse(source)))))
+
+
 @pytest.mark.parametrize(
     "name", ["told", "_told", "is_told", "who", "check_one", "one", "used_ones", "place", "test_a_place_of_its_own"]
 )

@@ -14,8 +14,8 @@ from everyrank.fixtures.rogues import parameter_server as rogues
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.options import Plan
-from everyrank.suites.generate.replay import START, meet, perform, replay
-from everyrank.suites.generate.search import Found, Search
+from everyrank.suites.generate.replay import perform, replay
+from everyrank.suites.generate.search import Search
 from everyrank.suites.parameter_server.grammar import (
     GRAMMAR,
     AtOnce,
@@ -29,7 +29,7 @@ from everyrank.suites.parameter_server.grammar import (
 )
 from everyrank.suites.parameter_server.subjects import EXAMPLE, EXEMPLAR
 
-from tests.drawn import check_journey, drawn, features_without_cases, hypothesis, left_out, printed_test
+from tests.drawn import check_journey, check_planted_bug, drawn, features_without_cases, hypothesis, left_out, search
 
 EVERYTHING = frozenset(GRAMMAR.features)
 DIVIDES = replace(EXEMPLAR, name="divides", build=rogues.DividesByTwo)
@@ -45,14 +45,6 @@ PARAMS = (
     Param("p3", (4, 3), sparse=True),
 )
 NEAR = (None, None, None)
-
-
-def _search(world: World, subject: Subject, draws: int, features: frozenset[str] = EVERYTHING) -> Found:
-    """Search on rank 0; the other ranks find nothing."""
-    meet(world, START, "")  # as `open_arena` does: from here on rank 0 may call any rank
-    if world.rank:
-        return Found()
-    return Search(GRAMMAR, subject, features, world).run(Plan(draws))
 
 
 @hypothesis
@@ -133,18 +125,7 @@ def test_a_failing_draw_is_made_shorter_for_a_limited_time_only(
 def test_a_planted_bug_shrinks_to_a_few_actions_and_the_printed_test_reproduces_it(
     world: World, warm_rpc_agent: Any
 ) -> None:
-    found = _search(world, DIVIDES, 100)
-    if world.rank:
-        meet(world, START, "")  # of the printed test, which rank 0 alone has
-        return
-    assert found.draw is not None
-    assert len(found.draw.actions) <= 2
-    assert len(found.draw.params) == 1
-    test: Any = printed_test(GRAMMAR, DIVIDES, found.draw)
-    assert [mark.name for mark in test.pytestmark] == ["rpc", "world"]
-    with pytest.raises(Deviation) as caught:
-        test(warm_rpc_agent)
-    assert str(caught.value) == found.problem
+    check_planted_bug(GRAMMAR, DIVIDES, world, warm_rpc_agent)
 
 
 @hypothesis
@@ -154,7 +135,7 @@ def test_a_planted_bug_shrinks_to_a_few_actions_and_the_printed_test_reproduces_
 def test_the_subjects_are_green_in_what_their_ledgers_leave(
     world: World, warm_rpc_agent: Any, subject: Subject
 ) -> None:
-    found = _search(world, subject, 40, EVERYTHING - left_out(GRAMMAR, subject))
+    found = search(GRAMMAR, subject, world, 40, EVERYTHING - left_out(GRAMMAR, subject))
     assert found.problem == ""
     assert found.rejected == 0
     assert found.draws == (0 if world.rank else 40)

@@ -13,11 +13,9 @@ from everyrank.fixtures.exemplars.rpc_optimizer import RpcOptimizer
 from everyrank.fixtures.rogues.rpc_optimizer import NoneIsZero, WritesOnOthers
 from everyrank.fixtures.rogues.rpc_optimizer.errors import ForgetsStateAfterError, SwapsNames, TakesNoLock
 from everyrank.fixtures.rogues.rpc_optimizer.steps import DoublesSecondStep
-from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.options import Plan
-from everyrank.suites.generate.replay import START, meet, replay
-from everyrank.suites.generate.search import Found, Search
+from everyrank.suites.generate.replay import replay
 from everyrank.suites.rpc_optimizer.grammar import (
     GRAMMAR,
     Beside,
@@ -34,7 +32,7 @@ from everyrank.suites.rpc_optimizer.grammar import (
 )
 from everyrank.suites.rpc_optimizer.subjects import EAGER, EXEMPLAR, SCRIPTED
 
-from tests.drawn import check_journey, drawn, features_without_cases, hypothesis, left_out, printed_test
+from tests.drawn import check_journey, check_planted_bug, drawn, features_without_cases, hypothesis, left_out, search
 
 EVERYTHING = frozenset(GRAMMAR.features)
 DOUBLES = replace(EXEMPLAR, name="doubles", build=DoublesSecondStep)
@@ -44,14 +42,6 @@ with_agents = pytest.mark.rpc(num_worker_threads=4, rpc_timeout=20)
 #: One parameter on each worker, and one that worker1 has twice.
 PARAMS = (Param(1, (2,)), Param(2, (2, 3), layout="transposed"), Param(0, ()), Param(1, (2,), same_as=0))
 PLANTED = (Optimizer((0, 1, 2), own="planted"),)
-
-
-def _search(world: World, subject: Subject, draws: int) -> Found:
-    """What rank 0 finds; nothing elsewhere."""
-    meet(world, START, "")  # as `open_arena` does: from here on rank 0 may call any rank
-    if world.rank:
-        return Found()
-    return Search(GRAMMAR, subject, EVERYTHING, world).run(Plan(draws))
 
 
 @hypothesis
@@ -90,25 +80,14 @@ def test_what_torchs_ledgers_speak_of_is_not_drawn_for_it(world: World) -> None:
 def test_a_planted_bug_shrinks_to_a_few_actions_and_the_printed_test_reproduces_it(
     world: World, warm_rpc_agent: Any
 ) -> None:
-    found = _search(world, DOUBLES, 100)
-    if world.rank:
-        meet(world, START, "")  # of the printed test, which rank 0 alone has
-        return
-    assert found.draw is not None
-    assert len(found.draw.actions) <= 2
-    assert len(found.draw.params) == 1
-    test: Any = printed_test(GRAMMAR, DOUBLES, found.draw)
-    assert [mark.name for mark in test.pytestmark] == ["rpc", "world"]
-    with pytest.raises(Deviation) as caught:
-        test(warm_rpc_agent)
-    assert str(caught.value) == found.problem
+    check_planted_bug(GRAMMAR, DOUBLES, world, warm_rpc_agent)
 
 
 @hypothesis
 @with_agents
 @pytest.mark.world(3, timeout=300)
 def test_the_exemplar_is_green(world: World, warm_rpc_agent: Any) -> None:
-    found = _search(world, EXEMPLAR, 25)
+    found = search(GRAMMAR, EXEMPLAR, world, 25, EVERYTHING)
     assert found.problem == ""
     assert world.rank or found.draws + found.rejected >= 25
 
