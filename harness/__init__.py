@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from everyrank.errors import LeakWarning, MisuseError, RankLost, WorldTimeout
     from everyrank.rank.world import World, current_world
-    from everyrank.rpc.agents import RpcAgentTestFixture, dist_init
+    from everyrank.rpc.fixture import RpcAgentTestFixture, dist_init
 
     __version__: str
 
@@ -20,11 +20,11 @@ _HOME = {
     "LeakWarning": "everyrank.errors",
     "MisuseError": "everyrank.errors",
     "RankLost": "everyrank.errors",
-    "RpcAgentTestFixture": "everyrank.rpc.agents",
+    "RpcAgentTestFixture": "everyrank.rpc.fixture",
     "World": "everyrank.rank.world",
     "WorldTimeout": "everyrank.errors",
     "current_world": "everyrank.rank.world",
-    "dist_init": "everyrank.rpc.agents",
+    "dist_init": "everyrank.rpc.fixture",
 }
 
 __all__ = [

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 from everyrank.declare.declaration import is_seconds, sizes
 from everyrank.errors import MisuseError
+from everyrank.launch.launchers import OURS, names
 
-LAUNCHERS = ("fork", "spawn")
 LEAKS = ("report", "fail", "off")
 
 
@@ -31,7 +31,12 @@ class Options:
 
 def add(parser: pytest.Parser) -> None:
     group = parser.getgroup("everyrank", "everyrank: one test on many ranks")
-    group.addoption("--launcher", choices=LAUNCHERS, default=None, help="how ranks are started (default: fork)")
+    group.addoption(
+        "--launcher",
+        metavar="NAME",
+        default=None,
+        help="how ranks are started: fork, spawn, or a launcher of an installed package (default: fork)",
+    )
     group.addoption("--fresh-worlds", action="store_true", help="new processes for each multi-rank test")
     group.addoption(
         "--no-run-alone",
@@ -67,7 +72,7 @@ def add(parser: pytest.Parser) -> None:
         "seconds for a multi-rank test that pytest-timeout does not govern",
         default="300",
     )
-    parser.addini("everyrank_launcher", "fork or spawn", default="fork")
+    parser.addini("everyrank_launcher", "fork, spawn, or a launcher of an installed package", default="fork")
     parser.addini(
         "everyrank_preload",
         "import the modules that tests import on ranks in the process that ranks are forked from",
@@ -90,7 +95,7 @@ def read(config: pytest.Config) -> Options:
     if rank is not None and rank < 0:
         raise pytest.UsageError(f"--pdb-rank must be a rank, 0 or more, not {rank}")
     return Options(
-        launcher=_choice(config, "launcher", LAUNCHERS),
+        launcher=_launcher(config),
         size=size,
         timeout=timeout,
         fresh=config.getoption("fresh_worlds"),
@@ -102,6 +107,15 @@ def read(config: pytest.Config) -> Options:
         adopt=config.getoption("adopt") or bool(config.getini("everyrank_adopt")),
         preload=bool(config.getini("everyrank_preload")),
     )
+
+
+def _launcher(config: pytest.Config) -> str:
+    """Return the name of the launcher. Only a name that is not ours makes Python look for installed packages."""
+    name = str(config.getoption("launcher") or config.getini("everyrank_launcher"))
+    if name not in OURS and name not in (known := names()):
+        key = "--launcher" if config.getoption("launcher") else "ini key everyrank_launcher"
+        raise pytest.UsageError(f"{key}: must be one of {', '.join(known)}, not {name!r}")
+    return name
 
 
 def _not_negative(value: int, name: str) -> int:

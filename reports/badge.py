@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 import msgspec
+from everyrank.model.outcome import ENDINGS, RED, Ending
 from everyrank.reports.errors import NoSubject
-from everyrank.reports.runfile.model import ENDINGS, RED, Ending
 from everyrank.reports.runfile.read import Run
 from everyrank.reports.text import plain
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from everyrank.model.outcome import Ending
 from everyrank.reports.runfile.model import (
     SCHEMA,
     AnyLine,
     BlamePart,
     CaseLine,
-    Ending,
     ErrorPart,
     Footer,
     Header,

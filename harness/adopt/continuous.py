@@ -13,11 +13,11 @@ from everyrank.adopt.spawned import skips_of
 from everyrank.rank.two_parts import SetUpResult, TwoParts, open_for_class, rendezvous_of_class
 
 if TYPE_CHECKING:
-    from everyrank.rank.rank import Rank
+    from everyrank.rank.context import RankContext
 
 
 @contextlib.contextmanager
-def continuous(rank: Rank, case: Any, name: str) -> Iterator[None]:
+def continuous(rank: RankContext, case: Any, name: str) -> Iterator[None]:
     """In this context, let the ranks of this world be the processes of the case's class."""
     home: Any = sys.modules[TORCHS_MODULE]
     cls = type(case)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from everyrank.adopt.recognise import CONTINUOUS, Adopted, Finding, NotAdopted, Skipped, recognise
 from everyrank.declare.declaration import Declaration
-from everyrank.declare.stash import DECLARATION, FIXTURES, MISUSE
-from everyrank.rank.rank import RANK
+from everyrank.declare.stash import DECLARATION, MISUSE
+from everyrank.rank.context import RANK
 from everyrank.rank.seeds import accelerated
 
 FINDING: pytest.StashKey[Finding] = pytest.StashKey()
@@ -101,7 +101,6 @@ def adopt(item: pytest.Item) -> Finding:
             company=f"{cls.__module__}.{cls.__qualname__}" if stays else "",
             gpus_if_any=True,
         )
-        item.stash[FIXTURES] = []
     elif isinstance(finding, Skipped):
         item.add_marker(pytest.mark.skip(reason=finding.reason))
     return finding

@@ -15,11 +15,11 @@ from everyrank.rank.seeds import seed_generators
 from everyrank.rank.two_parts import SetUpResult, TwoParts
 
 if TYPE_CHECKING:
-    from everyrank.rank.rank import Rank
+    from everyrank.rank.context import RankContext
 
 
 @contextlib.contextmanager
-def spawned(rank: Rank, case: Any, name: str) -> Iterator[None]:
+def spawned(rank: RankContext, case: Any, name: str) -> Iterator[None]:
     """In this context, let the ranks of this world be the case's processes."""
     home: Any = sys.modules[TORCHS_MODULE]
 

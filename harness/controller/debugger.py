@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -31,7 +30,7 @@ class Debugger:
         self._session = contextlib.ExitStack()
         self._since = 0.0
 
-    def ask(self, rank: int, reason: str, pid: int | None) -> bool:
+    def ask(self, rank: int, reason: str, interrupt: Callable[[], None]) -> bool:
         """Return whether this rank gets the terminal: by default the first that fails, and rank 0 at a breakpoint."""
         chosen = self._options.rank
         if chosen is None and reason == "breakpoint":
@@ -42,7 +41,7 @@ class Debugger:
             return False
         self.rank = rank
         self._session.enter_context(self._options.terminal())
-        self._session.enter_context(_redirect_interrupts(pid))
+        self._session.enter_context(_redirect_interrupts(interrupt))
         self._since = time.monotonic()
         return True
 
@@ -56,12 +55,9 @@ class Debugger:
 
 
 @contextlib.contextmanager
-def _redirect_interrupts(pid: int | None) -> Iterator[None]:
-    """Send Ctrl-C to this process while a person debugs it."""
-    if pid is None:
-        yield
-        return
-    before = signal.signal(signal.SIGINT, lambda *_: os.kill(pid, signal.SIGINT))
+def _redirect_interrupts(interrupt: Callable[[], None]) -> Iterator[None]:
+    """Send Ctrl-C to the rank while a person debugs it."""
+    before = signal.signal(signal.SIGINT, lambda *_: interrupt())
     try:
         yield
     finally:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import selectors
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from everyrank.launch.protocol import Launcher, Seat
@@ -20,21 +19,22 @@ class LiveWorld:
     """A world whose processes were started, and may have ended."""
 
     launcher: Launcher
-    seats: list[Seat]
+    seats: Sequence[Seat]
     key: tuple[object, ...]
     number: int = 0  # among the worlds of this pytest process
     served: list[str] = field(default_factory=list)
     broken: bool = False
     lease: GpuLease | None = None
+    lines: dict[tuple[int, str], bytearray] = field(default_factory=dict)
+    """What ranks have written of a line that is not whole yet (``-s``), by rank and stream."""
 
     def __post_init__(self) -> None:
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.launcher, selectors.EVENT_READ, None)
         for rank, seat in enumerate(self.seats):
             self.selector.register(seat.channel, selectors.EVENT_READ, rank)
-            for name, file in (("out", seat.output.out), ("err", seat.output.err)):
-                if not os.fstat(file.fileno()).st_mode & 0o100000:  # a pipe (-s): print its lines as they come
-                    self.selector.register(file, selectors.EVENT_READ, (rank, name))
+            for name, file in seat.live_streams().items():
+                self.selector.register(file, selectors.EVENT_READ, (rank, name))
 
     def end(self) -> None:
         """End the world and every process that is left of it."""
@@ -53,14 +53,13 @@ class LiveWorld:
 
     def pass_on(self, rank: int, name: str, print_line: PrintLine) -> None:
         """Print what a rank has written since the last call (``-s``), as whole lines."""
-        seat = self.seats[rank]
-        file = seat.output.out if name == "out" else seat.output.err
+        file = self.seats[rank].live_streams()[name]
         data = file.read(1 << 16)
         if not data:
             if data is not None:
                 self.selector.unregister(file)
             return
-        *lines, seat.lines[name] = bytearray(seat.lines[name] + data).split(b"\n")
+        *lines, self.lines[rank, name] = bytearray(self.lines.get((rank, name), b"") + data).split(b"\n")
         for line in lines:
             print_line(rank, bytes(line))
 
@@ -69,8 +68,7 @@ class LiveWorld:
         # One read is enough: what a rank wrote before its record fits into the pipe.
         for rank, name in [key.data for key in self.selector.get_map().values() if isinstance(key.data, tuple)]:
             self.pass_on(rank, name, print_line)
-        for rank, seat in enumerate(self.seats):
-            for name, line in seat.lines.items():
-                if line:
-                    print_line(rank, bytes(line))
-                    seat.lines[name] = bytearray()
+        for (rank, _), line in self.lines.items():
+            if line:
+                print_line(rank, bytes(line))
+        self.lines.clear()

@@ -6,9 +6,7 @@ This works on Linux only; elsewhere no world is ever found to stand still.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -92,35 +90,3 @@ def _facts(path: str) -> dict[str, str]:
 def _read(path: str) -> str:
     with open(path) as file:
         return file.read()
-
-
-#: Fields of /proc/PID/stat after the name: the flags, with one for an exiting process, and the pending signals.
-_FLAGS, _PENDING = 6, 28
-_EXITING, _SIGKILL = 0x4, 1 << (signal.SIGKILL - 1)
-
-
-def is_ending(pid: int) -> bool:
-    """Return whether a process has ended or was killed. Its socket may still be open for a moment."""
-    try:
-        fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    except OSError:
-        return os.path.isdir("/proc/self")
-    return fields[0] in "ZX" or bool(int(fields[_FLAGS]) & _EXITING) or bool(int(fields[_PENDING]) & _SIGKILL)
-
-
-def processor_time(pid: int | None) -> tuple[float, bool]:
-    """Return the processor time of a process and its children, in seconds, and whether one of their threads runs
-    or waits for a disk now."""
-    used, wants = 0, False
-    families = [str(pid)]
-    while families:
-        process = families.pop()
-        with contextlib.suppress(OSError):  # the process is gone, or this is not Linux
-            for thread in os.listdir(f"/proc/{process}/task"):
-                with open(f"/proc/{process}/task/{thread}/stat") as file:
-                    fields = file.read().rpartition(")")[2].split()
-                used += int(fields[11]) + int(fields[12])
-                wants = wants or fields[0] in "RD"
-                with open(f"/proc/{process}/task/{thread}/children") as file:
-                    families += file.read().split()
-    return used / os.sysconf("SC_CLK_TCK"), wants

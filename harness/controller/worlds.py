@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import tempfile
 import warnings
@@ -14,9 +15,11 @@ from typing import Any
 import pytest
 from everyrank.controller.live_world import LiveWorld
 from everyrank.controller.preload import Preloading
-from everyrank.declare.stash import FIXTURES
-from everyrank.launch import fork, spawn
-from everyrank.launch.local import LocalLauncher, pipes
+from everyrank.declare.job import Job, Key
+from everyrank.declare.stash import DECLARATION
+from everyrank.errors import MisuseError
+from everyrank.launch import fork, launchers, spawn
+from everyrank.launch.protocol import CannotLaunch, LaunchContext, Launcher
 from everyrank.leaks.snapshot import snapshot
 from everyrank.model.ranks import ranks_text
 from everyrank.options import Options
@@ -36,8 +39,6 @@ _IDLE_RANKS = 48
 #: At most this many reasons why a world is not kept are reported.
 _REASONS = 5
 
-Key = tuple[object, ...]
-
 
 class Worlds:
     """The worlds of one pytest process. Tests with equal keys may share one."""
@@ -50,13 +51,13 @@ class Worlds:
         dismiss: Callable[[LiveWorld], None],
         terminal: Callable[[], AbstractContextManager[None]],
     ) -> None:
-        self._session = session
         self._config = session.config
         self._options = options
-        self._leave_behind = leave_behind  # called in the zygote: drops what belongs to the controller alone
         self._dismiss_in_order = dismiss
-        self._terminal = terminal
-        self._launcher: LocalLauncher | None = None
+        live = self._config.getoption("capture", "fd") != "fd"
+        prepare = functools.partial(_prepare_zygote, session, leave_behind)
+        self._context = LaunchContext(prepare, _new_folder, live, terminal)
+        self._launcher: Launcher | None = None
         self._idle: OrderedDict[Key, LiveWorld] = OrderedDict()
         self._spare: LiveWorld | None = None  # for the next test, forked while this one runs
         self._started = 0
@@ -64,52 +65,31 @@ class Worlds:
 
     def open(self) -> None:
         """Start the launcher: right after collection, before any test has run."""
-        if self._options.launcher == "fork":
-            reason = fork.unavailable()
-            if not reason:
-                factory: Any = getattr(self._config, "_tmp_path_factory", None)
-                if factory is not None:
-                    factory.getbasetemp()  # all ranks share one folder
-                launcher, reason = fork.launch(self._do_early, self._new_folder())
-                if not reason:
-                    self._use(launcher)
-                    return
-                launcher.close()
-            warn(self._config, f"--launcher=fork is not possible: {reason}. Worlds are spawned instead, more slowly.")
-        self._use(self._spawn())
+        try:
+            launch = launchers.find(self._options.launcher)
+        except MisuseError as error:
+            raise pytest.UsageError(f"everyrank: {error}") from None
+        factory: Any = getattr(self._config, "_tmp_path_factory", None)
+        if factory is not None and self._options.launcher == "fork":
+            factory.getbasetemp()  # all ranks share one folder
+        try:
+            self._use(launch(self._context))
+        except CannotLaunch as problem:
+            if self._options.launcher == "spawn":
+                raise pytest.UsageError(f"--launcher=spawn is not possible: {problem}") from None
+            name = self._options.launcher
+            warn(
+                self._config,
+                f"--launcher={name} is not possible: {problem}. Worlds are spawned instead, more slowly.",
+            )
+            self._spawn()
 
-    def _use(self, launcher: LocalLauncher) -> None:
+    def _use(self, launcher: Launcher) -> None:
         self._launcher = launcher
         launcher.before_tidying = lambda: self.collect_coverage(None)
-        if self._config.getoption("capture", "fd") != "fd":
-            launcher.make_output = pipes
 
-    def _spawn(self) -> LocalLauncher:
-        with self._terminal():  # clean interpreters inherit the real streams, for a debugger
-            return spawn.launch(self._new_folder())
-
-    def _new_folder(self) -> str:
-        try:
-            return tempfile.mkdtemp(prefix="everyrank-")
-        except OSError as error:
-            raise pytest.UsageError(
-                f"everyrank: cannot make a folder for this run in the temp folder {tempfile.gettempdir()}: "
-                f"{error.strerror}. Make room there, or set TMPDIR to a folder that can be written."
-            ) from None
-
-    def _do_early(self) -> fork.Zygote:
-        """Prepare the zygote: do once what every rank would otherwise do, each with memory pages of its own."""
-        self._leave_behind()
-        wanted = {name for item in self._session.items for name in item.stash.get(FIXTURES, [])}
-        if wanted & {"process_group", "rpc_agent", "warm_rpc_agent"}:
-            import torch.distributed
-        if wanted & {"rpc_agent", "warm_rpc_agent"}:
-            import everyrank.rpc.agents  # noqa: F401
-            import torch.distributed.rpc
-            import torch.distributed.rpc.rref_proxy  # noqa: F401
-        become_rank = prepare_ranks(self._session)
-        _warm_up()
-        return fork.Zygote(become_rank, _warm_up)
+    def _spawn(self) -> None:
+        self._use(launchers.find("spawn")(self._context))
 
     def close(self) -> None:
         """End every world, in order if possible, and leave nothing behind."""
@@ -129,7 +109,7 @@ class Worlds:
         return len(self._idle) + (self._spare is not None)
 
     @property
-    def launcher(self) -> LocalLauncher:
+    def launcher(self) -> Launcher:
         assert self._launcher is not None
         if self._launcher.lost:
             # Tests have run, so no new zygote can be forked; clean interpreters can always be started.
@@ -139,13 +119,21 @@ class Worlds:
             for world in self._idle.values():
                 world.end()
             self._idle.clear()
-            self._use(self._spawn())
+            self._spawn()
         return self._launcher
 
-    def warm(self, key: Key) -> LiveWorld | None:
-        """Take an idle world with this key, if all its ranks still live."""
+    def key(self, job: Job) -> Key:
+        """Return the key of a test's world: tests with equal keys may share one. Ranks that collect know one file."""
+        return (*job.key, "" if self.launcher.forks else str(job.item.path))
+
+    def may_share(self, job: Job, other: Job | None) -> bool:
+        """Return whether that test may run in the world of this one."""
+        return other is not None and not other.fresh and self.key(other) == self.key(job)
+
+    def warm(self, job: Job) -> LiveWorld | None:
+        """Take an idle world for this test, if all its ranks still live."""
         launcher = self.launcher
-        world = self._idle.pop(key, None)
+        world = self._idle.pop(self.key(job), None)
         if world is None:
             return None
         launcher.catch_up()
@@ -161,9 +149,9 @@ class Worlds:
             pids = None if world is None else [seat.pid for seat in world.seats]
             coverage.collect(self._launcher.folder, lambda text: warn(self._config, text), pids)
 
-    def take_spare(self, key: Key) -> LiveWorld | None:
-        """Take the world that was forked ahead, if it has this key and all its ranks still live."""
-        launcher = self.launcher
+    def take_spare(self, job: Job) -> LiveWorld | None:
+        """Take the world that was forked ahead, if it is one for this test and all its ranks still live."""
+        launcher, key = self.launcher, self.key(job)
         world, self._spare = self._spare, None
         if world is None:
             return None
@@ -179,33 +167,33 @@ class Worlds:
             _, oldest = self._idle.popitem(last=False)
             self.dismiss(oldest)
 
-    def start(self, item: pytest.Item, size: int, key: Key, lease: GpuLease | None = None) -> LiveWorld:
+    def start(self, job: Job, lease: GpuLease | None = None) -> LiveWorld:
         launcher = self.launcher
         self._preload(launcher)
         launcher.settle()
         fds = lease.fds if lease is not None else []
-        seats = launcher.start(size, fds)
+        seats = launcher.start(job.size, fds)
         if launcher.lost:  # it died before this test: try again with a new launcher
             launcher = self.launcher
-            seats = launcher.start(size, fds)
+            seats = launcher.start(job.size, fds)
         self._started += 1
-        world = LiveWorld(launcher, seats, key, self._started, lease=lease)
-        if launcher.name == "spawn":
+        world = LiveWorld(launcher, seats, self.key(job), self._started, lease=lease)
+        if not launcher.forks:
             measuring = coverage.settings(launcher.folder)
             for rank, seat in enumerate(world.seats):
                 with contextlib.suppress(Closed):
                     name = f"world-{self._started}-rank-{rank}"
                     # Set this before the import: a file may initialise CUDA when it is collected.
                     visible = {devices.variable(): lease.visible_to(rank)} if lease is not None else {}
-                    seat.channel.send(spawn.collect(self._config, str(item.path), name, visible, measuring))
+                    seat.channel.send(spawn.collect(self._config, str(job.item.path), name, visible, measuring))
         return world
 
-    def start_spare(self, item: pytest.Item, size: int, key: Key) -> None:
+    def start_spare(self, job: Job) -> None:
         """Fork the ranks of the next test while this one runs."""
         # A test does not wait for imports that the next one may need.
         ready = not self._preloading.is_due and not self.launcher.preloading
-        if ready and self._spare is None and self.launcher.name == "fork" and size <= leases.capacity():
-            self._spare = self.start(item, size, key)
+        if ready and self._spare is None and self.launcher.forks and job.size <= leases.capacity():
+            self._spare = self.start(job)
 
     def note_imports(self, fates: Fates, more_worlds: Callable[[], bool]) -> None:
         """Note what the ranks of a test imported, so that the zygote imports it for further ranks.
@@ -214,7 +202,7 @@ class Worlds:
         """
         self._preloading.note(fates)
         launcher = self._launcher
-        if launcher is None or launcher.lost or launcher.name != "fork" or not self._preloading.is_due:
+        if launcher is None or launcher.lost or not launcher.forks or not self._preloading.is_due:
             return
         if self._spare is not None:
             self._spare.end()  # its ranks would import all that again
@@ -222,8 +210,8 @@ class Worlds:
         if not launcher.preloading and more_worlds():
             self._preload(launcher)
 
-    def _preload(self, launcher: LocalLauncher) -> None:
-        if launcher.name == "fork" and (order := self._preloading.take()) is not None:
+    def _preload(self, launcher: Launcher) -> None:
+        if launcher.forks and (order := self._preloading.take()) is not None:
             launcher.settle()
             launcher.preload(order)
 
@@ -240,6 +228,35 @@ class Worlds:
             world.end()  # it lost a rank between two tests; no test is affected
         else:
             self._dismiss_in_order(world)
+
+
+def _new_folder() -> str:
+    try:
+        return tempfile.mkdtemp(prefix="everyrank-")
+    except OSError as error:
+        raise pytest.UsageError(
+            f"everyrank: cannot make a folder for this run in the temp folder {tempfile.gettempdir()}: "
+            f"{error.strerror}. Make room there, or set TMPDIR to a folder that can be written."
+        ) from None
+
+
+def _prepare_zygote(session: pytest.Session, leave_behind: Callable[[], object]) -> fork.Zygote:
+    """Prepare the zygote: do once what every rank would otherwise do, each with memory pages of its own.
+
+    ``leave_behind`` drops what belongs to the controller alone.
+    """
+    leave_behind()
+    declared = [item.stash[DECLARATION] for item in session.items if DECLARATION in item.stash]
+    wanted = {name for declaration in declared for name in declaration.fixtures}
+    if wanted & {"process_group", "rpc_agent", "warm_rpc_agent"}:
+        import torch.distributed
+    if wanted & {"rpc_agent", "warm_rpc_agent"}:
+        import everyrank.rpc.agents  # noqa: F401
+        import torch.distributed.rpc
+        import torch.distributed.rpc.rref_proxy  # noqa: F401
+    become_rank = prepare_ranks(session)
+    _warm_up()
+    return fork.Zygote(become_rank, _warm_up)
 
 
 def _warm_up() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from everyrank.declare import requirements
 from everyrank.declare.declaration import Declaration
+from everyrank.declare.job import Job
 from everyrank.resources.gpus import devices
 from everyrank.resources.gpus.devices import Gpu
 from everyrank.resources.gpus.gpu_leases import GpuLease, GpuLeases
@@ -31,13 +32,13 @@ class Claims:
         """Return the GPUs that this process could use at the first call; a test may change the environment later."""
         return devices.found()
 
-    def missing(self, declared: Declaration, size: int, group: bool) -> tuple[str, bool]:
+    def missing(self, job: Job) -> tuple[str, bool]:
         """Return why a test cannot run here, or "", and whether the reason is a lack of GPUs."""
-        requirements.check(declared, size)
-        needs = requirements.needs(declared, size)
+        requirements.check(job.declared, job.size)
+        needs = job.needs
         reason = requirements.missing_gpus(needs, self.gpus) if needs.least else ""
-        if not reason and (group or needs.one_per_rank):
-            reason = requirements.missing_backend(self.backend(declared, size))
+        if not reason and (job.wants_group or needs.one_per_rank):
+            reason = requirements.missing_backend(job.backend)
         return reason, bool(reason and needs.least)
 
     def backend(self, declared: Declaration, size: int) -> str:
@@ -50,17 +51,20 @@ class Claims:
     def _count(self, needs: Needs) -> int:
         return min(needs.most, len(needs.suitable(self.gpus)))
 
-    def take(self, declared: Declaration, size: int) -> GpuLease | None:
-        needs = requirements.needs(declared, size)
-        return self._leases.take(needs, self.gpus) if needs.most else None
+    def uses_gpus(self, job: Job) -> bool:
+        """Return whether a test takes GPUs on this machine."""
+        return job.needs.most > 0 and bool(self.gpus)
+
+    def take(self, job: Job) -> GpuLease | None:
+        return self._leases.take(job.needs, self.gpus) if job.needs.most else None
 
     def close(self) -> None:
         self._leases.close()
 
 
-def device(declared: Declaration, lease: GpuLease | None, rank: int) -> str:
+def device(job: Job, lease: GpuLease | None, rank: int) -> str:
     """Return the device of a rank's tensors. A class in torch's style chooses its device itself."""
-    if lease is None or declared.gpus_if_any:
+    if lease is None or job.declared.gpus_if_any:
         return "cpu"
     return lease.device(rank)
 

@@ -35,6 +35,8 @@ class Declaration:
     timeout_from: str = "the mark world"
     company: str = ""
     """Tests share a world only if their ``company`` is equal."""
+    fixtures: tuple[str, ...] = ()
+    """The rank fixtures that the test asks for."""
 
     @property
     def chosen_backend(self) -> str:

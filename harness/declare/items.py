@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unittest
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from everyrank.declare.declaration import (
     rank_fixtures,
     sizes,
 )
-from everyrank.declare.stash import DECLARATION, FIXTURES, MISUSE
+from everyrank.declare.stash import DECLARATION, MISUSE
 from everyrank.errors import MisuseError
 
 
@@ -48,7 +49,7 @@ def declare(items: list[pytest.Item]) -> None:
         if not ours and mark is None and not by_class:
             continue
         try:
-            declared = _declaration(item, mark, by_class)
+            declared = replace(_declaration(item, mark, by_class), fixtures=tuple(ours))
             problem = describe_wrong_scope(definitions, ours)
             if problem:
                 raise MisuseError(problem)
@@ -56,7 +57,6 @@ def declare(items: list[pytest.Item]) -> None:
             item.stash[MISUSE] = str(error)
         else:
             item.stash[DECLARATION] = declared
-            item.stash[FIXTURES] = ours
 
 
 def _declaration(item: pytest.Item, mark: pytest.Mark | None, by_class: bool) -> Declaration:

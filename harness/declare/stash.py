@@ -9,8 +9,6 @@ from everyrank.declare.declaration import Declaration
 
 #: The declaration of a test; only multi-rank items have it.
 DECLARATION: pytest.StashKey[Declaration] = pytest.StashKey()
-#: The rank fixtures that the test asks for.
-FIXTURES: pytest.StashKey[list[str]] = pytest.StashKey()
 #: Why the test cannot be run as it is written.
 MISUSE: pytest.StashKey[str] = pytest.StashKey()
 #: The timeout that pytest-timeout set for the test.

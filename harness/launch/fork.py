@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from everyrank.launch.keeper import Keeper, control_channel, die_with_parent, live_without_parent, own_session
 from everyrank.launch.local import LocalLauncher
+from everyrank.launch.protocol import CannotLaunch, LaunchContext
 from everyrank.wire.messages import Importing, Unsafe
 
 #: The exit code of the trial child if CUDA would not work in a fork.
@@ -46,8 +47,11 @@ def unavailable() -> str:
     return ""
 
 
-def launch(prepare: Callable[[], Zygote], folder: str) -> tuple[LocalLauncher, str]:
-    """Fork the zygote. Return the launcher, and why it should not be used, or ""."""
+def launch(context: LaunchContext) -> LocalLauncher:
+    """Fork the zygote."""
+    if reason := unavailable():
+        raise CannotLaunch(reason)
+    folder = context.new_folder()
     ours, theirs = socket.socketpair()
     controller = os.getpid()
     sys.stdout.flush()
@@ -56,13 +60,16 @@ def launch(prepare: Callable[[], Zygote], folder: str) -> tuple[LocalLauncher, s
     if pid == 0:
         try:
             ours.close()
-            _be_zygote(theirs.detach(), controller, prepare, folder)
+            _be_zygote(theirs.detach(), controller, context.prepare, folder)
         finally:
             os._exit(0)
     theirs.close()
-    launcher = LocalLauncher("fork", pid, ours, folder)
+    launcher = LocalLauncher("fork", pid, ours, context, folder, forks=True)
     unsafe = launcher.handshake()
-    return launcher, "" if unsafe == _ASKED and not _has_gpus() else unsafe
+    if unsafe and not (unsafe == _ASKED and not _has_gpus()):
+        launcher.close()
+        raise CannotLaunch(unsafe)
+    return launcher
 
 
 def _has_gpus() -> bool:

@@ -7,11 +7,24 @@ import os
 import selectors
 import signal
 import socket
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO
 
+from everyrank.launch import native, processes
 from everyrank.launch.keeper import remove_traces
-from everyrank.launch.protocol import RUN_VARIABLE, LostLauncher, Output, Seat, plain_files, stacks_name
+from everyrank.launch.protocol import (
+    RUN_VARIABLE,
+    AskedStacks,
+    LaunchContext,
+    Launcher,
+    LostLauncher,
+    NativeFrames,
+    Seat,
+    read_all,
+)
 from everyrank.wire import witness_pipe
 from everyrank.wire.channel import Channel, Closed
 from everyrank.wire.messages import (
@@ -26,22 +39,85 @@ from everyrank.wire.messages import (
     StartRank,
     Unsafe,
 )
+from everyrank.wire.progress import Progress, shared_memory
 
 
-class LocalLauncher:
-    """Ranks on this machine, children of a keeper process."""
+@dataclass
+class Output:
+    """The files of a rank that are not its channel, on the controller's side."""
 
-    def __init__(self, name: str, keeper: int, control: socket.socket, folder: str) -> None:
+    out: IO[bytes]
+    err: IO[bytes]
+    stacks: IO[bytes]  # faulthandler writes here, on demand or at a fatal signal
+    progress: Progress
+
+    def close(self) -> None:
+        for file in (self.out, self.err, self.stacks, self.progress):
+            file.close()
+
+
+class LocalSeat(Seat):
+    """The controller's side of a rank on this host."""
+
+    def __init__(self, number: int, channel: Channel[FromRank], output: Output, live: bool) -> None:
+        super().__init__(number, channel)
+        self._output = output
+        self._live = live
+
+    @property
+    def asked(self) -> processes.AskedProcess:
+        return processes.AskedProcess(self.pid, self._output.stacks)
+
+    def phase_of(self, order: int) -> tuple[str, float]:
+        return self._output.progress.phase_of(order)
+
+    def processor_time(self) -> tuple[float, bool]:
+        return processes.processor_time(self.pid)
+
+    def is_ending(self) -> bool:
+        return self.pid is not None and processes.is_ending(self.pid)
+
+    def interrupt(self) -> None:
+        if self.pid is not None:
+            os.kill(self.pid, signal.SIGINT)
+
+    def live_streams(self) -> dict[str, IO[bytes]]:
+        return {"out": self._output.out, "err": self._output.err} if self._live else {}
+
+    def printed(self) -> list[str]:
+        return [read_all(self._output.out), read_all(self._output.err)]
+
+    def stacks_text(self) -> str:
+        return read_all(self._output.stacks)
+
+    def close(self) -> None:
+        super().close()
+        self._output.close()
+
+
+class LocalLauncher(Launcher):
+    """Ranks on this host, children of a keeper process."""
+
+    same_host = True
+
+    def __init__(
+        self,
+        name: str,
+        keeper: int,
+        control: socket.socket,
+        context: LaunchContext,
+        folder: str,
+        forks: bool = False,
+    ) -> None:
+        super().__init__(folder)
         self.name = name
+        self.forks = forks
+        self.keeper_title = "zygote" if forks else "keeper of the ranks"
         self.keeper = keeper
-        self.folder = folder
-        self.lost = ""
-        self.make_output: Callable[[str], tuple[Output, list[int]]] = files
-        self.before_tidying: Callable[[], object] = lambda: None  # called while the run's folder still exists
+        self._live = context.print_live
         self._control: Channel[FromKeeper] = Channel(control, FromKeeper)
-        self._seats: dict[int, Seat] = {}
+        self._seats: dict[int, LocalSeat] = {}
         self._sockets: dict[int, int] = {}  # by seat: the inode of the rank's end of its channel
-        self.preloading = False  # whether the zygote is importing the modules of an order
         self._next = 0
         self._worlds = 0
 
@@ -56,15 +132,15 @@ class LocalLauncher:
     def fileno(self) -> int:
         return self._control.fileno()
 
-    def start(self, size: int, leases: Sequence[int] = ()) -> list[Seat]:
+    def start(self, size: int, leases: Sequence[int] = ()) -> list[LocalSeat]:
         self._worlds += 1
         return [self._start_rank(stacks_name(self._worlds, rank, size), leases) for rank in range(size)]
 
-    def _start_rank(self, name: str, leases: Sequence[int]) -> Seat:
+    def _start_rank(self, name: str, leases: Sequence[int]) -> LocalSeat:
         ours, theirs = socket.socketpair()
         try:
-            output, passed = self.make_output(name)
-            seat = Seat(self._next, Channel(ours, FromRank), output)
+            output, passed = (_pipes if self._live else _files)(name)
+            seat = LocalSeat(self._next, Channel(ours, FromRank), output, self._live)
             self._next += 1
             self._seats[seat.number] = seat
             self._sockets[seat.number] = os.fstat(theirs.fileno()).st_ino
@@ -98,10 +174,12 @@ class LocalLauncher:
         except Closed:
             yield LostLauncher(self._note_loss())
 
-    def catch_up(self) -> None:
-        """Note what happened to seats while no test was running on them."""
-        for _ in self.events():
-            pass
+    def stacks(self, seats: Mapping[int, Seat], native_within: float) -> dict[int, AskedStacks]:
+        asked = {rank: seat.asked for rank, seat in seats.items() if isinstance(seat, LocalSeat)}
+        return processes.ask(asked, native_within)
+
+    def native_frames(self, seats: Mapping[int, Seat], within: float) -> NativeFrames:
+        return native.read({rank: seat.pid for rank, seat in seats.items()}, within)
 
     def preload(self, order: Preload) -> None:
         """Let the zygote import these modules before it forks further ranks. Return at once."""
@@ -205,19 +283,31 @@ def _orphans(variable: bytes, sockets: set[int]) -> list[int]:
     return found
 
 
-def files(name: str) -> tuple[Output, list[int]]:
-    output, progress = plain_files(name)
-    return output, [output.out.fileno(), output.err.fileno(), output.stacks.fileno(), progress]
+def _files(name: str) -> tuple[Output, list[int]]:
+    """Make files without names, which are gone with the last process that holds them; and what the rank gets."""
+    progress = shared_memory()
+    out, err = (tempfile.TemporaryFile(buffering=0) for _ in range(2))  # noqa: SIM115 (the seat closes them)
+    if hasattr(os, "memfd_create"):
+        stacks: IO[bytes] = os.fdopen(os.memfd_create(name), "w+b", buffering=0)
+    else:
+        stacks = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+    output = Output(out, err, stacks, Progress(progress))
+    return output, [out.fileno(), err.fileno(), stacks.fileno(), progress]
 
 
-def pipes(name: str) -> tuple[Output, list[int]]:
+def _pipes(name: str) -> tuple[Output, list[int]]:
     """Make pipes for a rank's output, so that it is read as it comes (``-s``)."""
-    output, progress = plain_files(name)
+    output, (_, _, stacks, progress) = _files(name)
     passed = []
-    for name in ("out", "err"):
-        getattr(output, name).close()
+    for stream in ("out", "err"):
+        getattr(output, stream).close()
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
-        setattr(output, name, os.fdopen(reading, "rb", buffering=0))
+        setattr(output, stream, os.fdopen(reading, "rb", buffering=0))
         passed.append(writing)
-    return output, [*passed, output.stacks.fileno(), progress]
+    return output, [*passed, stacks, progress]
+
+
+def stacks_name(world: object, rank: object, size: object) -> str:
+    """Return the name of a rank's file of stacks in the kernel. ``everyrank stacks`` finds ranks by it."""
+    return f"everyrank-stacks-world-{world}-rank-{rank}-of-{size}"

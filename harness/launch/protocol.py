@@ -1,21 +1,24 @@
-"""The interface of launchers, which start all worlds.
+"""The port of launchers, which start all worlds.
 
-A launcher gives each rank a seat, and later reports how its process ended. It knows nothing about
-tests. A launcher for several machines makes seats whose channel is a network connection.
+A launcher gives each rank a seat, and later reports how its process ended. It knows nothing about tests. All that the
+controller does to a rank's process, or asks of it, goes through the launcher and the seat: a launcher for other hosts
+is a ``Launcher`` and a ``Seat`` in one module, and a line under ``everyrank.launchers`` in the entry points of its
+package. ``docs/launchers.md`` has an example.
 """
 
 from __future__ import annotations
 
+import abc
 import os
 import signal
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import IO, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import IO, Any
 
+from everyrank.launch.rendezvous import reserved_port
 from everyrank.wire.channel import Channel
-from everyrank.wire.messages import FromRank
-from everyrank.wire.progress import Progress, shared_memory
+from everyrank.wire.messages import FromRank, Preload
 
 #: A rank answers this signal with its stacks, whatever it is doing, the GIL held or not. A real-time
 #: signal, so that nothing else uses it.
@@ -24,19 +27,11 @@ STACKS_SIGNAL: int = signal.SIGRTMIN + 8 if hasattr(signal, "SIGRTMIN") else sig
 #: An environment variable of every rank, and so of every program that it runs: the folder of the run.
 RUN_VARIABLE = "EVERYRANK_RUN"
 
+#: At most this many readers of C frames run at a time.
+NATIVE_READERS = 4
 
-@dataclass
-class Output:
-    """The files of a rank that are not its channel, on the controller's side."""
-
-    out: IO[bytes]
-    err: IO[bytes]
-    stacks: IO[bytes]  # faulthandler writes here, on demand or at a fatal signal
-    progress: Progress
-
-    def close(self) -> None:
-        for file in (self.out, self.err, self.stacks, self.progress):
-            file.close()
+#: The C frames of ranks, or why they are unknown.
+NativeFrames = dict[int, tuple[str, ...]]
 
 
 def read_all(file: IO[bytes], most: int = 1 << 16) -> str:
@@ -52,21 +47,62 @@ def read_all(file: IO[bytes], most: int = 1 << 16) -> str:
     return start.decode("utf-8", "replace") + left_out + end.decode("utf-8", "replace")
 
 
-@dataclass(eq=False)
-class Seat:
-    """The controller's side of one rank's process."""
+@dataclass(frozen=True)
+class AskedStacks:
+    """A rank's answer in a roll call."""
 
-    number: int
-    channel: Channel[FromRank]
-    output: Output
-    pid: int | None = None
-    status: int | None = None  # the wait status, once the process ended
-    gone: bool = False
-    lines: dict[str, bytearray] = field(default_factory=lambda: {"out": bytearray(), "err": bytearray()})
+    text: str  # as faulthandler writes the stacks of all threads; "" without an answer
+    state: str = ""  # "stopped" if a signal holds the process
+    native: tuple[str, ...] = ()  # its C frames, if they were read meanwhile
+
+
+class Seat(abc.ABC):
+    """The controller's side of one rank's process, wherever that runs."""
+
+    def __init__(self, number: int, channel: Channel[FromRank]) -> None:
+        self.number = number
+        self.channel = channel
+        self.pid: int | None = None
+        """The process, once it has started; on its own host."""
+        self.status: int | None = None
+        """The wait status, once the process ended."""
+        self.gone = False
+        """Whether the process is gone, or never started."""
+
+    @abc.abstractmethod
+    def phase_of(self, order: int) -> tuple[str, float]:
+        """Return the phase of this order's test that the rank is in, and when the test began by our monotonic clock.
+
+        Return an empty text before the test has begun.
+        """
+
+    @abc.abstractmethod
+    def processor_time(self) -> tuple[float, bool]:
+        """Return the seconds that the process and its children have run, and whether they want to run now."""
+
+    @abc.abstractmethod
+    def is_ending(self) -> bool:
+        """Return whether the process has ended or was killed, even if nothing has reported it yet."""
+
+    @abc.abstractmethod
+    def interrupt(self) -> None:
+        """Interrupt the process, as Ctrl-C does."""
+
+    @abc.abstractmethod
+    def live_streams(self) -> Mapping[str, IO[bytes]]:
+        """Return the streams whose lines are printed as they come (``-s``), by name; none without ``-s``."""
+
+    @abc.abstractmethod
+    def printed(self) -> list[str]:
+        """Return what the rank has written to stdout and stderr, as far as it is kept."""
+
+    @abc.abstractmethod
+    def stacks_text(self) -> str:
+        """Return what the process wrote about its stacks, also when it crashed."""
 
     def close(self) -> None:
+        """Close the controller's side; the process has ended."""
         self.channel.close()
-        self.output.close()
 
 
 @dataclass(frozen=True)
@@ -76,41 +112,88 @@ class LostLauncher:
     reason: str
 
 
-class Launcher(Protocol):
+class Launcher(abc.ABC):
     """Starts and ends ranks. Nothing that it started outlives it."""
 
     name: str
+    forks = False
+    """Whether ranks are forks, which have the collected items. Any other rank collects its test's file first."""
+    same_host = False
+    """Whether the processes of ranks can be watched from here. Only then is a deadlock found before the deadline."""
+    keeper_title = "launcher"
+    """What texts call the process that keeps the ranks."""
+    preloading = False
+    """Whether modules are being imported for further ranks."""
 
-    def start(self, size: int, leases: Sequence[int] = ()) -> list[Seat]:
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        """The run's folder, which all ranks can write to."""
+        self.lost = ""
+        """How the launcher ended, if it is gone."""
+        self.before_tidying: Callable[[], object] = lambda: None
+        """Called while the run's folder still exists."""
+
+    @abc.abstractmethod
+    def start(self, size: int, leases: Sequence[int] = ()) -> Sequence[Seat]:
         """Start ``size`` ranks, which hold the leases, too. Return at once, before the processes have started."""
 
+    @abc.abstractmethod
     def events(self) -> Iterator[Seat | LostLauncher]:
         """Yield the seats whose process started or ended since the last call, without waiting for more."""
 
+    @abc.abstractmethod
     def kill(self, seats: Iterable[Seat]) -> None:
         """End these ranks now, whatever they are doing, with all that they started."""
 
+    @abc.abstractmethod
+    def stacks(self, seats: Mapping[int, Seat], native_within: float) -> dict[int, AskedStacks]:
+        """Ask these ranks for their stacks; read C frames of a few, for at most that many seconds, if it is not 0."""
+
+    @abc.abstractmethod
     def fileno(self) -> int:
         """Return a descriptor that is readable when ``events`` has something to yield."""
 
+    @abc.abstractmethod
     def close(self) -> None:
         """End everything and leave nothing behind."""
 
+    def native_frames(self, seats: Mapping[int, Seat], within: float) -> NativeFrames:
+        """Return the C frames of these ranks, as far as they can be read."""
+        return {}
 
-def stacks_name(world: object, rank: object, size: object) -> str:
-    """Return the name of a rank's file of stacks in the kernel. ``everyrank stacks`` finds ranks by it."""
-    return f"everyrank-stacks-world-{world}-rank-{rank}-of-{size}"
+    def rendezvous(self) -> AbstractContextManager[tuple[str, int]]:
+        """Reserve, for one test, the address and the port at which its ranks find rank 0."""
+        return reserved_port()
+
+    def catch_up(self) -> None:
+        """Note what happened to seats while no test was running on them."""
+        for _ in self.events():
+            pass
+
+    def preload(self, order: Preload) -> None:  # noqa: B027 (optional)
+        """Import these modules for further ranks, if that helps. Return at once."""
+
+    def settle(self) -> None:  # noqa: B027 (optional)
+        """Wait until no modules are being imported for further ranks."""
 
 
-def plain_files(name: str) -> tuple[Output, int]:
-    """Make files without names, which are gone with the last process that holds them.
+@dataclass(frozen=True)
+class LaunchContext:
+    """What a launcher may need of the run."""
 
-    Return also the descriptor of the rank's progress, for the rank.
-    """
-    progress = shared_memory()
-    out, err = (tempfile.TemporaryFile(buffering=0) for _ in range(2))  # noqa: SIM115 (the seat closes them)
-    if hasattr(os, "memfd_create"):
-        stacks: IO[bytes] = os.fdopen(os.memfd_create(name), "w+b", buffering=0)
-    else:
-        stacks = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
-    return Output(out, err, stacks, Progress(progress)), progress
+    prepare: Callable[[], Any]
+    """Prepares a fork of this process to fork ranks."""
+    new_folder: Callable[[], str]
+    """Makes the run's folder."""
+    print_live: bool
+    """Whether the ranks' output is printed as it comes (``-s``)."""
+    terminal: Callable[[], AbstractContextManager[None]]
+    """Gives the real standard streams back meanwhile, for ranks that inherit them."""
+
+
+class CannotLaunch(Exception):
+    """A launcher cannot be used here; the text says why."""
+
+
+#: Starts a launcher; an entry point of the group ``everyrank.launchers`` names one. It may raise ``CannotLaunch``.
+Launch = Callable[[LaunchContext], Launcher]

@@ -10,23 +10,26 @@ from typing import TYPE_CHECKING, Any
 
 from everyrank.launch.keeper import FDS_PER_RANK, Keeper, control_channel, own_session
 from everyrank.launch.local import LocalLauncher
+from everyrank.launch.protocol import LaunchContext
 from everyrank.wire.messages import Collect
 
 if TYPE_CHECKING:
     import pytest
 
 
-def launch(folder: str) -> LocalLauncher:
+def launch(context: LaunchContext) -> LocalLauncher:
     """Start the keeper, which has imported neither torch nor the tests."""
+    folder = context.new_folder()
     ours, theirs = socket.socketpair()
-    keeper = subprocess.Popen(
-        [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid()), folder],
-        pass_fds=[theirs.fileno()],
-        env=_environment(),
-    )
-    theirs.close()
-    launcher = LocalLauncher("spawn", keeper.pid, ours, folder)
-    launcher.handshake()
+    with context.terminal():  # clean interpreters inherit the real streams, for a debugger
+        keeper = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid()), folder],
+            pass_fds=[theirs.fileno()],
+            env=_environment(),
+        )
+        theirs.close()
+        launcher = LocalLauncher("spawn", keeper.pid, ours, context, folder)
+        launcher.handshake()
     # The launcher reaps it; without this, Popen would warn that it was not reaped.
     keeper.returncode = 0
     return launcher

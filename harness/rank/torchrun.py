@@ -6,9 +6,7 @@ choose another address or port, which an agent's store would not answer.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -17,13 +15,11 @@ if TYPE_CHECKING:
     from everyrank.leaks.snapshot import Watch
     from everyrank.wire.messages import Order
 
-_ADDRESS = "127.0.0.1"
-
 #: torch's handler of a scheme: yields a store, a rank and a world size.
 Handler = Callable[..., Iterator[tuple[Any, int, int]]]
 
 
-def environment(rank: int, size: int, port: int) -> dict[str, str]:
+def environment(rank: int, size: int, address: str, port: int) -> dict[str, str]:
     """Return the variables that torchrun sets for each process on one host."""
     variables = {
         "RANK": rank,
@@ -35,7 +31,7 @@ def environment(rank: int, size: int, port: int) -> dict[str, str]:
         "GROUP_WORLD_SIZE": 1,
         "ROLE_WORLD_SIZE": size,
         "ROLE_NAME": "default",
-        "MASTER_ADDR": _ADDRESS,
+        "MASTER_ADDR": address,
         "MASTER_PORT": port,
         "TORCHELASTIC_RUN_ID": "everyrank",
         "TORCHELASTIC_RESTART_COUNT": 0,
@@ -45,27 +41,7 @@ def environment(rank: int, size: int, port: int) -> dict[str, str]:
     return {name: str(value) for name, value in variables.items()}
 
 
-VARIABLES = tuple(environment(0, 1, 0))
-
-
-@contextlib.contextmanager
-def reserved_port() -> Iterator[int]:
-    """Reserve a port that rank 0 can listen on and that the system gives to no other process.
-
-    The port is bound here without a listener. So the kernel does not choose it for a process that asks for any free
-    port, but torch's store, which names the port and allows the reuse of addresses, can listen on it. This takes
-    microseconds.
-    """
-    kind = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET  # as torch's store binds it
-    with socket.socket(kind) as holder:
-        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if kind == socket.AF_INET6:
-            holder.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        holder.bind(("", 0))
-        port: int = holder.getsockname()[1]
-        if sys.platform != "linux":
-            holder.close()  # other systems refuse a bound port even if both sides allow its reuse
-        yield port
+VARIABLES = tuple(environment(0, 1, "", 0))
 
 
 class Rendezvous:
@@ -123,5 +99,5 @@ class Rendezvous:
 
     def _is_own_address(self) -> bool:
         """Return whether the environment has the address that the order gave: a test may set another."""
-        given = environment(self._order.rank, self._order.size, self._order.port)
+        given = environment(self._order.rank, self._order.size, self._order.address, self._order.port)
         return all(os.environ.get(name) == given[name] for name in ("MASTER_ADDR", "MASTER_PORT"))

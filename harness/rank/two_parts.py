@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from everyrank.rank.rank import Rank
+    from everyrank.rank.context import RankContext
 
 NEVER_STARTED = "setUp started no processes, so no rank would run this test: call self._spawn_processes() in setUp"
 
@@ -51,7 +51,7 @@ Body = Callable[[SetUpResult], None]
 class TwoParts:
     """Both parts of one test, on one rank. ``case`` is the instance whose ``run`` is about to be called."""
 
-    def __init__(self, rank: Rank, case: Any, name: str, body: Body, like_a_rank: bool = False) -> None:
+    def __init__(self, rank: RankContext, case: Any, name: str, body: Body, like_a_rank: bool = False) -> None:
         self._rank = rank
         self._case = case
         self._name = name
@@ -155,23 +155,23 @@ class TwoParts:
 OPENED: pytest.StashKey[dict[type, dict[str, str]]] = pytest.StashKey()
 
 
-def rendezvous_of_class(rank: Rank) -> str:
+def rendezvous_of_class(rank: RankContext) -> str:
     """Return a file beside the test's folder, since the group outlives the test."""
     return f"{rank.world.folder}.rendezvous"
 
 
-def open_for_class(rank: Rank, cls: Any) -> None:
+def open_for_class(rank: RankContext, cls: Any) -> None:
     """Open the group of a class, as a process that serves the class does before its first test."""
     import torch.distributed as dist
 
-    opened = rank.config.stash.setdefault(OPENED, {})
+    opened = rank.item.config.stash.setdefault(OPENED, {})
     if cls not in opened:
         before = dict(os.environ)
-        with rank.watch.allowing():
+        with rank.allowing():
             cls.rank, cls.world_size = rank.world.rank, rank.world.size
             cls._init_pg(rank.world.rank, rank.world.size, rendezvous_of_class(rank))
         opened[cls] = {key: value for key, value in os.environ.items() if before.get(key) != value}
-        rank.groups.keep(dist.group.WORLD)
+        rank.keep_group(dist.group.WORLD)
     os.environ.update(opened[cls])
 
 

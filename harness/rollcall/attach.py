@@ -14,7 +14,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from everyrank.launch.protocol import STACKS_SIGNAL, stacks_name
+from everyrank.launch import native, processes
+from everyrank.launch.local import stacks_name
+from everyrank.launch.protocol import STACKS_SIGNAL
 from everyrank.model.ranks import ranks_text
 from everyrank.rollcall import rollcall
 from everyrank.rollcall.blame import Evidence, blame
@@ -112,7 +114,7 @@ def _rank(pid: int, parents: dict[int, int]) -> RunningRank | None:
     return RunningRank(pid, parents.get(keeper, 0), int(match["world"]), int(match["rank"]), int(match["size"]), path)
 
 
-def _render_world(world: list[RunningRank], native: bool) -> str:
+def _render_world(world: list[RunningRank], native_too: bool) -> str:
     """Render one world: the test that it runs, and its roll call."""
     size, controller = world[0].size, world[0].controller
     head = f"world of {size} rank{'s' if size > 1 else ''}, pytest process {controller}"
@@ -125,8 +127,12 @@ def _render_world(world: list[RunningRank], native: bool) -> str:
             with contextlib.suppress(OSError):
                 if _answers(process.pid):
                     file = stack.enter_context(open(process.stacks, "rb", buffering=0))
-                    asked[rank] = rollcall.AskedProcess(process.pid, file)
-        stances = rollcall.ask(asked, _NATIVE if native else 0.0, stop=False)
+                    asked[rank] = processes.AskedProcess(process.pid, file)
+        stances = rollcall.read(processes.ask(asked, _NATIVE if native_too else 0.0, stop=False))
+        if native_too:
+            stances = rollcall.with_native(
+                stances, lambda ranks: native.read({rank: asked[rank].pid for rank in ranks}, _NATIVE)
+            )
     lines = [f"rank {rank} has not started yet" for rank in sorted(first.keys() - asked.keys())]
     lines += [f"rank {rank} is gone" for rank in sorted(set(range(size)) - first.keys())]
     done = [stance.rank for stance in stances if _waits_for_orders(stance)]

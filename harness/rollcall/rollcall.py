@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import IO
 
-from everyrank.launch.protocol import STACKS_SIGNAL, Seat, read_all
+from everyrank.launch.native import reader_path
+from everyrank.launch.protocol import NATIVE_READERS, AskedStacks, Launcher, NativeFrames, Seat
 from everyrank.model.ranks import few_ranks_text, ranks_text
 from everyrank.rollcall.blame import ENDED, Blame, Evidence, blame
 from everyrank.stack.frames import Frame, is_ours, is_users, standing, waits
-from everyrank.wire.truncate import one_line
-
-#: A rank that runs answers within this many seconds, also on a busy machine.
-_ANSWER = 0.5
-#: At most this many readers of C frames run at a time.
-_NATIVE_READERS = 4
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
-#: A C frame as pystack writes it.
-_NATIVE_FRAME = re.compile(
-    r'^\s+\(C\) File "(?P<file>.*)", line (?P<line>\d+), in '
-    r"(?P<function>.*?)(?: \(inlined\))? \((?P<library>[^()]*)\)$"
-)
 _THREAD = re.compile(r"^(?:Current thread|Thread) (?P<id>0x[0-9a-f]+)")
 
 #: A headline describes this many groups of ranks, and counts the rest.
@@ -78,64 +60,34 @@ def _doing(stack: Stack) -> str:
     return f"{'waiting ' if in_library else ''}in {standing(stack)}"
 
 
-@dataclass(frozen=True)
-class AskedProcess:
-    """A process that is asked for its stacks, and the file to which it writes them."""
-
-    pid: int | None
-    stacks: IO[bytes]
-
-
-def call(seats: dict[int, Seat], native_within: float = 0.0) -> list[Stance]:
+def call(launcher: Launcher, seats: Mapping[int, Seat], native_within: float = 0.0) -> list[Stance]:
     """Ask these ranks for their stacks; with ``native_within``, also read C frames, for at most that many seconds."""
-    return ask({rank: AskedProcess(seat.pid, seat.output.stacks) for rank, seat in seats.items()}, native_within)
+    stances = read(launcher.stacks(seats, native_within))
+    if not native_within:
+        return stances
+    return with_native(
+        stances, lambda ranks: launcher.native_frames({rank: seats[rank] for rank in ranks}, native_within)
+    )
 
 
-def ask(seats: dict[int, AskedProcess], native_within: float = 0.0, stop: bool = True) -> list[Stance]:
-    """Ask these processes for their stacks. Without ``stop`` no process is stopped, so that its world can go on."""
-    states = {rank: _state(seat.pid) for rank, seat in seats.items()}
-    # The signal interrupts a sleep in C, and a rank that continues may let others continue: stop all, then ask all.
-    if stop:
-        _signal(seats, signal.SIGSTOP)
-    natives: dict[int, tuple[str, ...]] = {}
-    if native_within and len(seats) <= _NATIVE_READERS:
-        natives = read_natives({rank: seat.pid for rank, seat in seats.items()}, native_within)
-    before = {rank: _size(seat) for rank, seat in seats.items()}
-    _signal(seats, STACKS_SIGNAL)  # each rank answers before it does anything else
-    if stop:
-        _signal(seats, signal.SIGCONT)
-    _await_answers(seats, before)
-    stances = [
-        Stance(rank, *parse(read_all(seat.stacks)), state=states[rank]) for rank, seat in sorted(seats.items())
-    ]
-    if native_within and len(seats) > _NATIVE_READERS:
-        # Reading takes 0.3 s or more of a core, but a world must end in time: read one rank of each group.
-        blamed = blame([stance.evidence for stance in stances])
-        asked = [group[0].rank for _, group in groups(stances, blamed)][:_NATIVE_READERS]
-        natives = read_natives({rank: seats[rank].pid for rank in asked}, native_within)
+def with_native(stances: list[Stance], read_frames: Callable[[list[int]], NativeFrames]) -> list[Stance]:
+    """Add C frames of one rank of each group, if no rank's were read while it was stopped.
+
+    Reading takes 0.3 s or more of a core, but a world must end in time.
+    """
+    if any(stance.native for stance in stances):
+        return stances
+    found = groups(stances, blame([stance.evidence for stance in stances]))
+    natives = read_frames([group[0].rank for _, group in found][:NATIVE_READERS])
     return [replace(stance, native=natives.get(stance.rank, ())) for stance in stances]
 
 
-def _signal(seats: dict[int, AskedProcess], number: int) -> None:
-    for seat in seats.values():
-        if seat.pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(seat.pid, number)
-
-
-def _await_answers(seats: dict[int, AskedProcess], before: dict[int, int]) -> None:
-    until = time.monotonic() + _ANSWER
-    last: dict[int, int] = {}
-    while time.monotonic() < until:
-        sizes = {rank: _size(seat) for rank, seat in seats.items()}
-        if sizes == last and all(sizes[rank] > before[rank] for rank in seats):
-            return
-        last = sizes
-        time.sleep(0.005)
-
-
-def _size(seat: AskedProcess) -> int:
-    return os.fstat(seat.stacks.fileno()).st_size
+def read(answers: Mapping[int, AskedStacks]) -> list[Stance]:
+    """Return the stances of ranks that were asked for their stacks."""
+    return [
+        Stance(rank, *parse(answer.text), state=answer.state, native=answer.native)
+        for rank, answer in sorted(answers.items())
+    ]
 
 
 def parse(text: str) -> tuple[Stack, tuple[Stack, ...]]:
@@ -154,49 +106,6 @@ def parse(text: str) -> tuple[Stack, tuple[Stack, ...]]:
     ends = [number for number, (thread, _) in enumerate(stacks) if thread == main]
     others = [tuple(frames) for _, frames in stacks[ends[-1] + 1 if ends else 0 :]]
     return tuple(stack), tuple(other for other in others if any(is_users(frame.file) for frame in other))
-
-
-def _state(pid: int | None) -> str:
-    """Return "stopped" for a process that a signal or a tracer has stopped."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
-        return "stopped" if file.read().rpartition(")")[2].split()[0] in "Tt" else ""
-    return ""
-
-
-def native_reader() -> str:
-    """Return the path of the program that reads C frames, or ""."""
-    beside = os.path.join(os.path.dirname(sys.executable), "pystack")
-    return beside if os.access(beside, os.X_OK) else shutil.which("pystack") or ""
-
-
-def read_natives(pids: dict[int, int | None], within: float) -> dict[int, tuple[str, ...]]:
-    """Return the C frames of these ranks, or why they cannot be read."""
-    reader = native_reader()
-    if not reader:
-        return {}
-    until = time.monotonic() + within
-    running = {
-        rank: subprocess.Popen(
-            [reader, "remote", "--native-last", "--no-color", str(pid)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-        )
-        for rank, pid in pids.items()
-        if pid
-    }
-    found = {}
-    for rank, process in running.items():
-        try:
-            text, _ = process.communicate(timeout=max(0.01, until - time.monotonic()))
-            found[rank] = native_frames(text, pids[rank])
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-            found[rank] = (f"(not known: pystack took longer than {within:g} s)",)
-    return found
 
 
 def groups(stances: Iterable[Stance], blamed: Blame) -> list[tuple[str, list[Stance]]]:
@@ -243,7 +152,7 @@ def render(stances: list[Stance], blamed: Blame, cause_is_known: bool = False) -
         native = next((stance for stance in group if stance.native), None)
         if native is not None:
             lines += [f"  native frames of rank {native.rank}:", *(f"    {frame}" for frame in native.native)]
-    wanted = not cause_is_known and not native_reader()
+    wanted = not cause_is_known and not reader_path()
     if wanted and any(stance.doing.startswith("waiting") for stance in stances):
         lines += ["", "(native frames: install everyrank[native])"]
     return "\n".join(lines)
@@ -268,22 +177,6 @@ def until_pytest(stack: Stack) -> list[Frame]:
     users = [number for number, frame in enumerate(stack) if is_users(frame.file)]
     ours = [number for number, frame in enumerate(stack) if is_ours(frame.file)]
     return list(stack[: users[-1] + 1] if users else stack[: ours[0] + 1] if ours else stack[:20])
-
-
-def native_frames(text: str, pid: int | None, most: int = 24) -> tuple[str, ...]:
-    """Return the main thread's C frames in pystack's output, innermost first."""
-    frames: list[str] = []
-    in_main_thread = False
-    for line in text.splitlines():
-        if line.startswith("Traceback for thread"):
-            in_main_thread = line.split()[3] == str(pid)
-        elif in_main_thread and (match := _NATIVE_FRAME.match(line)):
-            source = f"at {os.path.basename(match['file'])}:{match['line']}" if match["line"] != "0" else ""
-            location = source or f"in {os.path.basename(match['library'])}"
-            frames.append(f"{one_line(match['function'], 100)} {location}")
-    if "Traceback for thread" not in text:
-        return (f"(not known: {one_line(text.strip().rsplit(chr(10), 1)[-1] or 'pystack printed nothing')})",)
-    return tuple(frames[::-1][:most])
 
 
 def fatal(text: str) -> str:

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from everyrank.errors import MisuseError
-from everyrank.rank.world import World, current_world
+from everyrank.rank.context import BROKEN
+from everyrank.rank.world import World
 from everyrank.wire.messages import Leak
 
 if TYPE_CHECKING:
-    from everyrank.rank.rank import Rank
+    from everyrank.rank.context import RankContext
     from torch._C._distributed_rpc import RpcBackendOptions
 
 #: The transports on one host. TensorPipe's default transports map shared memory, at 15,000 page faults a rank.
@@ -107,7 +108,7 @@ def faulty_agent_missing() -> str:
     return ""
 
 
-#: The failure of a test that needs an agent if numpy is missing. The suites' preflight looks for this text.
+#: The failure of a test that needs an agent if numpy is missing.
 NO_NUMPY = "torch starts no RPC agent without numpy: install numpy beside torch"
 
 
@@ -160,7 +161,7 @@ def backend_options(world: World, options: AgentOptions, store: str = "") -> tup
 
 
 @contextlib.contextmanager
-def agent(rank: Rank, options: AgentOptions) -> Iterator[Agent]:
+def agent(rank: RankContext, options: AgentOptions) -> Iterator[Agent]:
     """Provide an agent for one test. It is shut down in every case: gracefully if all ranks did well."""
     world = rank.world
     backend, chosen = backend_options(world, options)
@@ -175,16 +176,17 @@ def agent(rank: Rank, options: AgentOptions) -> Iterator[Agent]:
             shut_down(rank, graceful=options.shutdown == "graceful")
 
 
-def start(rank: Rank, name: str, backend: Any, options: RpcBackendOptions, kept: bool = False) -> None:
+def start(rank: RankContext, name: str, backend: Any, options: RpcBackendOptions, kept: bool = False) -> None:
     """Start this rank's agent, for one test or for all tests of this process."""
     import torch.distributed.rpc as torch_rpc
 
     rpc: Any = torch_rpc
     if missing := numpy_missing():
+        rank.notes[BROKEN] = missing
         pytest.fail(missing, pytrace=False)
     if not kept:
         # A second agent of one process never deletes its RRefs: see docs/findings/rpc-second-agent.md.
-        rank.not_reusable.append("ran an RPC agent")
+        rank.use_up("ran an RPC agent")
     with warnings.catch_warnings():
         # torch itself uses its deprecated interface here; the author of a test cannot change that.
         warnings.filterwarnings("ignore", "You are using a Backend", UserWarning)
@@ -197,7 +199,7 @@ def start(rank: Rank, name: str, backend: Any, options: RpcBackendOptions, kept:
         )
 
 
-def shut_down(rank: Rank, graceful: bool) -> None:
+def shut_down(rank: RankContext, graceful: bool) -> None:
     """End this rank's agent: gracefully if every rank does. RRefs that are still in use then are leaks."""
     import torch.distributed.rpc as torch_rpc
 
@@ -222,7 +224,7 @@ def shut_down(rank: Rank, graceful: bool) -> None:
         rpc.api._ignore_rref_leak = before
 
 
-def let_go(rank: Rank) -> None:
+def let_go(rank: RankContext) -> None:
     """End the agent after a failure, even during calls from other ranks; their calls end with an error.
 
     torch waits for the calls that it still handles, and some never end (docs/findings/rpc-abrupt-shutdown.md).
@@ -234,9 +236,9 @@ def let_go(rank: Rank) -> None:
     rpc: Any = torch_rpc
     if not rpc.api._is_current_rpc_agent_set():
         return
-    rank.not_reusable.append("ended an RPC agent in the middle of its calls")
+    rank.use_up("ended an RPC agent in the middle of its calls")
     ending = threading.Thread(target=shut_down, args=(rank, False), daemon=True)
-    with rank.watch.allowing():
+    with rank.allowing():
         ending.start()
         ending.join(PROMPT if rank.calling else PARTING)
     if rank.calling:
@@ -291,130 +293,3 @@ def _rref_counts() -> dict[str, str]:
 
     counts: dict[str, str] = core._rref_context_get_debug_info()
     return counts
-
-
-class RpcAgentTestFixture:
-    """A mixin for test classes, plain or unittest: every method runs on ``world_size`` ranks.
-
-    The names are those of torch's fixture. Methods that need an agent carry ``@dist_init``.
-    """
-
-    everyrank_world = True
-
-    #: The number of ranks. A subclass overrides it, by an attribute or a property.
-    world_size: int = 4
-
-    transports: tuple[str, ...] | str = LOCAL_TRANSPORTS
-    num_worker_threads: int = 8
-    rpc_timeout: float = 60.0
-    _drop: tuple[str, ...] = ()
-    _delay: dict[str, float] = {}
-
-    #: How often a message is dropped before it goes through.
-    fail_times: int = 1
-
-    @property
-    def rank(self) -> int:
-        """This rank's number; a test case that starts its own processes sets it."""
-        return int(vars(self)["rank"]) if "rank" in vars(self) else current_world().rank
-
-    @rank.setter
-    def rank(self, rank: int) -> None:
-        vars(self)["rank"] = rank
-
-    @property
-    def worker_id(self) -> int:
-        return self.rank
-
-    @property
-    def file_name(self) -> str:
-        """A path that no rank has used yet, for a store of the test's own."""
-        return str(vars(self).get("file_name") or os.path.join(current_world().folder, "file"))
-
-    @file_name.setter
-    def file_name(self, name: str) -> None:
-        vars(self)["file_name"] = name
-
-    @property
-    def init_method(self) -> str:
-        return f"file://{self.file_name}"
-
-    @property
-    def file_init_method(self) -> str:
-        return self.init_method
-
-    @property
-    def rpc_backend(self) -> Any:
-        return self._backend_and_options()[0]
-
-    @property
-    def rpc_backend_options(self) -> RpcBackendOptions:
-        return self._backend_and_options()[1]
-
-    def _backend_and_options(self) -> tuple[Any, RpcBackendOptions]:
-        return backend_options(
-            current_world(),
-            AgentOptions(
-                transports=self.transports,
-                num_worker_threads=self.num_worker_threads,
-                rpc_timeout=self.rpc_timeout,
-                drop=self._drop,
-                delay=self._delay,
-                times=self.fail_times,
-            ),
-        )
-
-    def get_timeout_error_regex(self) -> str:
-        """Return a pattern for the error of a call that exceeded its timeout."""
-        return "RPC ran for more than"
-
-    def get_shutdown_error_regex(self) -> str:
-        """Return a pattern for the error of a call to an ended agent; it depends on which rank notices first."""
-        return ".*"
-
-    def setup_fault_injection(
-        self, faulty_messages: list[str] | None, messages_to_delay: dict[str, float] | None
-    ) -> None:
-        """Set the messages that this test's agent drops or delays."""
-        self._drop = tuple(faulty_messages or ())
-        self._delay = dict(messages_to_delay or {})
-
-
-def dist_init(
-    test: Test | None = None,
-    setup_rpc: bool = True,
-    clean_shutdown: bool = True,
-    faulty_messages: list[str] | None = None,
-    messages_to_delay: dict[str, float] | None = None,
-) -> Any:
-    """Start an agent named ``worker<rank>`` before a method of RpcAgentTestFixture, and end it after.
-
-    Unlike torch's decorator, it ends the agent even if the method raises.
-    """
-    if test is None:
-        return functools.partial(
-            dist_init,
-            setup_rpc=setup_rpc,
-            clean_shutdown=clean_shutdown,
-            faulty_messages=faulty_messages,
-            messages_to_delay=messages_to_delay,
-        )
-    method: Callable[..., Any] = test
-
-    @functools.wraps(method)
-    def with_agent(self: Any, *args: Any, **kwargs: Any) -> Any:
-        from everyrank.rank.rank import current_rank
-
-        self.setup_fault_injection(faulty_messages, messages_to_delay)
-        if not setup_rpc:
-            return method(self, *args, **kwargs)
-        start(current_rank(), f"worker{self.rank}", *self._backend_and_options())
-        try:
-            result = method(self, *args, **kwargs)
-        except BaseException:
-            let_go(current_rank())
-            raise
-        shut_down(current_rank(), graceful=clean_shutdown)
-        return result
-
-    return with_agent

@@ -25,7 +25,7 @@ from everyrank.rpc.agents import (
 )
 
 if TYPE_CHECKING:
-    from everyrank.rank.rank import Rank
+    from everyrank.rank.context import RankContext
 
 #: Seconds in which references that a test dropped are usually gone. Others may be in a garbage cycle.
 _USUALLY = 0.05
@@ -34,12 +34,12 @@ _kept: list[tuple[Agent, AgentOptions]] = []  # at most one: torch has one agent
 
 
 @contextlib.contextmanager
-def warm_agent(rank: Rank, options: AgentOptions) -> Iterator[Agent]:
+def warm_agent(rank: RankContext, options: AgentOptions) -> Iterator[Agent]:
     """Provide this rank's agent for one test; the first test of the world that asks starts it."""
     if options.faults is not None or options.shutdown != "graceful":
         raise MisuseError("a warm agent takes no faults and no abrupt shutdown: ask for the fixture rpc_agent")
     if not _kept:
-        with rank.watch.allowing():
+        with rank.allowing():
             _kept.append((_start(rank, options), options))
     kept_agent, started = _kept[-1]
     if started != options:
@@ -51,7 +51,7 @@ def warm_agent(rank: Rank, options: AgentOptions) -> Iterator[Agent]:
             _settle(rank)
 
 
-def _start(rank: Rank, options: AgentOptions) -> Agent:
+def _start(rank: RankContext, options: AgentOptions) -> Agent:
     world = rank.world
     # The file lies beside the test's folder, since the agent outlives the test.
     backend, chosen = backend_options(world, options, store=f"{world.folder}.rpc")
@@ -70,18 +70,18 @@ def _greet() -> None:
     pass
 
 
-def _settle(rank: Rank) -> None:
+def _settle(rank: RankContext) -> None:
     """Wait until nothing of this test is left in any agent. What stays is a leak and ends this world."""
     import torch.distributed.rpc as torch_rpc
 
     rpc: Any = torch_rpc
     if not rpc.api._is_current_rpc_agent_set():
-        rank.not_reusable.append("shut the warm RPC agent down")
+        rank.use_up("shut the warm RPC agent down")
         return
     if rank.gather("the end of the test's calls", "") is not None:
         all_sent()
     if rank.gather("the end of all calls", "") is None:
-        rank.not_reusable.append("did not see every rank reach the end of the test's RPC calls")
+        rank.use_up("did not see every rank reach the end of the test's RPC calls")
         return
     wait_until(lambda: not _left(), _USUALLY)
     counts = rank.gather("what is left in the RPC agents", str(_left()))
@@ -92,7 +92,7 @@ def _settle(rank: Rank) -> None:
     wait_until(lambda: not _left(), SETTLE)
     file_leak(rank.leaks)
     if contexts := _contexts():
-        rank.not_reusable.append(f"left {contexts} autograd contexts")
+        rank.use_up(f"left {contexts} autograd contexts")
 
 
 def _left() -> int:

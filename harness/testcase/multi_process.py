@@ -49,7 +49,7 @@ class _OnRanks(TestCase):
         return {"timeout": float(get_timeout(name)), "timeout_from": "get_timeout()", "fresh": True}
 
     def run(self, result: Any = None) -> Any:
-        from everyrank.rank.rank import current_rank
+        from everyrank.rank.context import current_rank
 
         try:
             rank = current_rank()
@@ -111,7 +111,7 @@ class MultiProcessTestCase(_OnRanks):
 
     def _everyrank_body(self, set_up: SetUpResult) -> None:
         __tracebackhide__ = True
-        from everyrank.rank.rank import current_rank
+        from everyrank.rank.context import current_rank
 
         cls = type(self)
         with skips_by_code():
@@ -235,7 +235,7 @@ class MultiProcContinuousTest(_OnRanks):
 
     def _everyrank_body(self, set_up: SetUpResult) -> None:
         __tracebackhide__ = True
-        from everyrank.rank.rank import current_rank
+        from everyrank.rank.context import current_rank
 
         cls, rank = type(self), current_rank()
         with skips_by_code():

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch.distributed as dist
 import torch.distributed.rpc as torch_rpc
-from everyrank.rpc.agents import RpcAgentTestFixture as RpcAgentTestFixture
-from everyrank.rpc.agents import dist_init as dist_init
 from everyrank.rpc.agents import wait_until
+from everyrank.rpc.fixture import RpcAgentTestFixture as RpcAgentTestFixture
+from everyrank.rpc.fixture import dist_init as dist_init
 from torch._C import _distributed_rpc as core
 
 rpc: Any = torch_rpc

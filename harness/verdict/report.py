@@ -11,7 +11,9 @@ import msgspec
 import pytest
 from _pytest._code.code import ExceptionChainRepr, ReprEntryNative, ReprFileLocation, ReprTraceback
 from _pytest.skipping import evaluate_xfail_marks
+from everyrank.declare.job import Job
 from everyrank.errors import LeakWarning, RankLost, RankWarning, WorldTimeout
+from everyrank.model.outcome import RULES
 from everyrank.model.ranks import rank_seed, ranks_text
 from everyrank.rank.warnings_filed import folded
 from everyrank.rollcall import rollcall
@@ -30,16 +32,14 @@ _BAD = ("failed", "error", "xfailed")
 class ReportContext:
     """What a report needs to know besides the verdict."""
 
-    item: pytest.Item
-    seed: int
+    job: Job
     served: tuple[str, ...] = ()  # the tests that a warm world ran before
     passes_alone: bool = False
-    leaks: str = "report"
 
 
 def reports(verdict: Verdict, fates: Fates, context: ReportContext) -> list[pytest.TestReport]:
     """Return the reports to log for one test: setup, then call if the setup passed, then teardown."""
-    verdict = _expected_loss(verdict, context.item)
+    verdict = _expected_loss(verdict, context.job.item)
     logged = [_phase_report("setup", fates, context)]
     at_setup = verdict.when == "setup" and verdict.outcome != "passed"
     if at_setup:
@@ -65,7 +65,7 @@ def reports(verdict: Verdict, fates: Fates, context: ReportContext) -> list[pyte
 
 def _phase_report(when: When, fates: Fates, context: ReportContext) -> pytest.TestReport:
     """Return a passing report of one phase: rank 0's own, with the duration of the slowest rank."""
-    item = context.item
+    item = context.job.item
     filed = [
         phase
         for fate in fates.ranks
@@ -108,11 +108,11 @@ def _revive(item: pytest.Item, phase: Phase) -> pytest.TestReport:
 
 def _apply(report: pytest.TestReport, verdict: Verdict, fates: Fates, context: ReportContext) -> None:
     """Change a passing report into one of the verdict."""
-    root = _revive(context.item, verdict.root) if verdict.root and "nodeid" in verdict.root.report else None
+    root = _revive(context.job.item, verdict.root) if verdict.root and "nodeid" in verdict.root.report else None
     if verdict.outcome == "skipped":
         first = fates.ranks[0].skipped
         assert first is not None
-        skip = _revive(context.item, first)
+        skip = _revive(context.job.item, first)
         report.outcome, report.longrepr = "skipped", skip.longrepr
         return
     if verdict.outcome in ("xfailed", "xpassed"):
@@ -133,15 +133,25 @@ def _apply(report: pytest.TestReport, verdict: Verdict, fates: Fates, context: R
         report.longrepr = longrepr
         return
     text = verdict.root.report.get("text") if verdict.root and root is None else None
-    report.longrepr = _longrepr(longrepr if text is None else text, verdict, context)
+    report.longrepr = _failure(longrepr if text is None else text, verdict, context)
     _add_sections(report.longrepr, verdict, fates, context)
 
 
-def _longrepr(root: Any, verdict: Verdict, context: ReportContext) -> ExceptionChainRepr:
-    """Return the headline and the root cause's traceback, in the form that travels and that all reporters read."""
-    headline = verdict.headline
-    if context.passes_alone:
-        headline += "\n" + _passes_alone(context)
+def _failure(root: Any, verdict: Verdict, context: ReportContext) -> ExceptionChainRepr:
+    """Return the headline and the root cause's traceback; and a remark if the test passes alone."""
+    label = f"[{verdict.label}] " if verdict.label else ""
+    if not context.passes_alone:
+        return _longrepr(root, verdict.headline, label, context.job.item)
+    return _longrepr(
+        root, f"{verdict.headline}\n{_passes_alone(context)}", f"{label}(passes alone) ", context.job.item
+    )
+
+
+def _longrepr(root: Any, headline: str, label: str, item: pytest.Item) -> ExceptionChainRepr:
+    """Return a headline and a traceback in the form that travels and that all reporters read.
+
+    The label begins the line in pytest's summary.
+    """
     head = ReprTraceback([ReprEntryNative([headline + "\n"])], None, style="native") if headline else None
     chain: list[Any]
     if isinstance(root, ExceptionChainRepr):
@@ -152,13 +162,9 @@ def _longrepr(root: Any, verdict: Verdict, context: ReportContext) -> ExceptionC
         crash = None
     else:
         chain, crash = [], None
-    path, line, _ = context.item.location
+    path, line, _ = item.location
     if crash is None:
         crash = ReprFileLocation(path, (line or 0) + 1, _last_line(str(root)) if root else _first_line(headline))
-    some, of_the_world, _ = verdict.headline.partition(" of ")
-    label = f"[{some}] " if verdict.rule == "failed" and of_the_world else ""
-    if context.passes_alone:
-        label += "(passes alone) "
     crash = ReprFileLocation(crash.path, crash.lineno, label + crash.message)
     if head is not None:
         chain.insert(0, (head, None, None))
@@ -171,7 +177,7 @@ def _longrepr(root: Any, verdict: Verdict, context: ReportContext) -> ExceptionC
 
 def refusal(item: pytest.Item, text: str) -> ExceptionChainRepr:
     """Return the longrepr of a test that got no world: the reason, without a traceback, also for the summary."""
-    return _longrepr(None, Verdict("refused", "error", "setup", text), ReportContext(item, 0))
+    return _longrepr(None, text, "", item)
 
 
 def _first_line(text: str) -> str:
@@ -203,8 +209,8 @@ def _add_sections(longrepr: ExceptionChainRepr, verdict: Verdict, fates: Fates, 
     for fate in fates.ranks:
         if fate.lost and fate.last_words:
             longrepr.addsection(f"last words of rank {fate.rank}", fate.last_words)
-    seed = rank_seed(lasting_id(context.item), context.seed, verdict.lead)
-    line = repeat_line(context.item, context.seed)
+    seed = rank_seed(lasting_id(context.job.item), context.job.seed, verdict.lead)
+    line = repeat_line(context.job.item, context.job.seed)
     longrepr.addsection("to repeat", f"{line}  # rank {verdict.lead} had the seed {seed}")
 
 
@@ -220,14 +226,16 @@ def _add_teardown_failures(report: pytest.TestReport, verdict: Verdict, fates: F
         _, rank, phase = min(failed, key=lambda failure: failure[:2])
         alike = [other_rank for _, other_rank, other in failed if other.signature == phase.signature]
         headline = f"in teardown, on {ranks_text(alike)}"
-        late = replace(verdict, rule="failed", outcome="failed", headline=headline, root=phase, lead=rank, others=())
+        late = replace(
+            verdict, rule="failed", outcome="failed", headline=headline, root=phase, lead=rank, others=(), label=""
+        )
         _apply(report, late, fates, context)
     elif fates.late:
         rank, text = min(fates.late.items())
         headline = f"in the teardown of wider fixtures, on {ranks_text(list(fates.late))}"
         late = Verdict("failed", "failed", "teardown", headline, rank)
         report.outcome = "failed"
-        report.longrepr = _longrepr(text, late, context)
+        report.longrepr = _failure(text, late, context)
         _add_sections(report.longrepr, late, fates, context)
 
 
@@ -242,13 +250,13 @@ def _add_leaks(
     if not lines:
         return
     logged[-1].user_properties.append(("leaks", "; ".join(lines)))
-    if context.leaks == "fail" and verdict.outcome == "passed" and teardown.outcome == "passed":
+    if context.job.leaks == "fail" and verdict.outcome == "passed" and teardown.outcome == "passed":
         late = Verdict("leaks", "failed", "teardown", "the test left something behind\n" + "\n".join(lines))
         teardown.outcome = "failed"
-        teardown.longrepr = _longrepr(None, late, context)
+        teardown.longrepr = _failure(None, late, context)
         _add_sections(teardown.longrepr, late, fates, context)
         return
-    if verdict.outcome in _BAD and context.item.config.get_verbosity() < ALL_LEAKS:
+    if verdict.outcome in _BAD and context.job.item.config.get_verbosity() < ALL_LEAKS:
         lines = lines_beside_failure(fates)
     logged[-1].sections.append(("left behind", "\n".join(lines)))
 
@@ -272,14 +280,7 @@ def _add_output(logged: list[pytest.TestReport], verdict: Verdict, fates: Fates)
 
 def _expected_loss(verdict: Verdict, item: pytest.Item) -> Verdict:
     """Return the verdict as xfailed if it is a crash or a timeout that the test's mark ``xfail`` names."""
-    kinds = {
-        "lost": RankLost,
-        "launcher lost": RankLost,
-        "silent": RankLost,
-        "deadline": WorldTimeout,
-        "deadlock": WorldTimeout,
-    }
-    kind = kinds.get(verdict.rule)
+    kind = {"crash": RankLost, "timeout": WorldTimeout}.get(RULES.get(verdict.rule, ""))
     if kind is None:
         return verdict
     expected = None if item.config.getoption("runxfail", False) else evaluate_xfail_marks(item)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from everyrank.declare.stash import DECLARATION, FIXTURES
+from everyrank.declare.stash import DECLARATION
 from everyrank.options import Options
 from everyrank.rollcall import rollcall
 from everyrank.verdict.leak_lines import left_behind
@@ -25,7 +25,7 @@ def test_result(verdict: Verdict, fates: Fates, context: ReportContext) -> dict[
         "world": fates.world,
         "passes_alone": context.passes_alone,
         "not_kept": fates.not_kept,
-        "repeat": repeat_line(context.item, context.seed),
+        "repeat": repeat_line(context.job.item, context.job.seed),
         "ranks": [_rank(fate) for fate in fates.ranks],
         "leaks": [
             {"kind": kind, "what": name, "ranks": sorted(counts)}
@@ -52,7 +52,8 @@ def result_without_world(rule: str, item: pytest.Item, seed: int) -> dict[str, A
 def collected_run(items: list[pytest.Item], options: Options) -> dict[str, Any]:
     """Return the launcher, the seed and the backends of a run with these multi-rank tests."""
     # A misused test has no declaration.
-    groups = [item.stash[DECLARATION] for item in items if "process_group" in item.stash.get(FIXTURES, [])]
+    declared = [item.stash[DECLARATION] for item in items if DECLARATION in item.stash]
+    groups = [declaration for declaration in declared if "process_group" in declaration.fixtures]
     return {
         "launcher": options.launcher,
         "seed": options.seed,
@@ -63,13 +64,12 @@ def collected_run(items: list[pytest.Item], options: Options) -> dict[str, Any]:
 def _rank(fate: Fate) -> dict[str, Any]:
     filed = fate.record.phases if fate.record is not None else fate.early
     bad = next((phase for kind in ("failed", "xfailed", "skipped") for phase in fate.phases(kind)), None)
-    location = bad.location if bad is not None else ""
     return {
         "rank": fate.rank,
         "outcome": _outcome(fate, bad),
         "phase": bad.when if bad is not None else "" if fate.record is not None else fate.phase,
-        "text": _text(fate).removesuffix(f" at {location}"),
-        "where": location,
+        "text": _text(fate),
+        "where": bad.location if bad is not None else "",
         "seconds": sum(phase.report.get("duration", 0.0) for phase in filed),
         "notes": fate.record.notes if fate.record is not None else {},
     }
@@ -86,8 +86,9 @@ def _outcome(fate: Fate, bad: Phase | None) -> str:
 
 
 def _text(fate: Fate) -> str:
+    """Return a line on a rank; its location has a field of its own, so it is left out where it would come last."""
     if fate.record is None:
         message = rank_message(fate)
         return f"{message}; then {describe_end(fate)}" if message else describe_end(fate)
     trouble = fate.record.trouble.strip().rsplit("\n", 1)[-1]
-    return trouble or rank_message(fate) or fate.out_of_order
+    return trouble or rank_message(fate, located=False) or fate.out_of_order

@@ -64,7 +64,7 @@ class Fates:
     deadline_from: str = ""
     deadlock: str = ""  # why no rank in the test could continue, if that was certain before the deadline
     launcher_lost: str = ""  # how the launcher itself ended
-    launcher: str = "fork"
+    keeper: str = "zygote"  # what texts call the process that kept the ranks
     world: int = 0  # the number of the world among those of this pytest process
     seconds: float = 0.0
     began: bool = False  # whether any rank began the test
@@ -105,6 +105,7 @@ class Verdict:
     root: Phase | None = None
     alike: tuple[int, ...] = ()  # the ranks that failed in the same way
     others: tuple[str, ...] = ()  # lines for the other ranks
+    label: str = ""  # the ranks that failed first, if others did not; for the summary's one line
 
 
 def exit_text(status: int, ranks: int = 1) -> str:
@@ -148,8 +149,8 @@ def _evidence(fate: Fate, fates: Fates) -> Evidence:
 def _launcher_lost(fates: Fates) -> Verdict | None:
     if not fates.launcher_lost:
         return None
-    keeper = "zygote" if fates.launcher == "fork" else "keeper of the ranks"
-    return Verdict("launcher lost", "failed", "call", f"the {keeper} {fates.launcher_lost}, and all ranks with it")
+    headline = f"the {fates.keeper} {fates.launcher_lost}, and all ranks with it"
+    return Verdict("launcher lost", "failed", "call", headline)
 
 
 def _not_run(fates: Fates) -> Verdict | None:
@@ -231,7 +232,8 @@ def _failed(fates: Fates) -> Verdict | None:
         headline = f"{ranks_text(alike)} of {size} failed first, in {root.phase.when}"
     # A rank that failed and then filed no record has a line of its own, too.
     others = _others(fates, {rank for rank in alike if fates.ranks[rank].record is not None})
-    return Verdict("failed", "failed", root.phase.when, headline, root.rank, root.phase, tuple(alike), others)
+    label = ranks_text(alike) if len(alike) < size else ""
+    return Verdict("failed", "failed", root.phase.when, headline, root.rank, root.phase, tuple(alike), others, label)
 
 
 def _some_skipped(fates: Fates) -> Verdict | None:
@@ -365,7 +367,7 @@ def describe_end(fate: Fate) -> str:
     return exit_text(fate.status) if fate.status is not None else "silent"
 
 
-def rank_message(fate: Fate) -> str:
+def rank_message(fate: Fate, located: bool = True) -> str:
     """Return what this rank itself reported, and at which line; or in which phase, if no line is the user's."""
     for outcome in ("failed", "xfailed", "skipped"):
         for phase in fate.phases(outcome):
@@ -374,6 +376,6 @@ def rank_message(fate: Fate) -> str:
             echo = Failure(fate.rank, phase.ended_at, phase).is_echo
             message = "lost the connection to a peer" if echo else _SOURCE.sub("", phase.brief)
             if phase.location:
-                return f"{message} at {phase.location}"
+                return f"{message} at {phase.location}" if located else message
             return message if phase.when == "call" else f"{message}, in {phase.when}"
     return ""

@@ -45,12 +45,12 @@ class Order(Message, frozen=True):
     visible: str | None  # the GPUs that this rank may see, as the variable lists them; None: no change
     seed: int
     folder: str
+    address: str  # where rank 0 can be found
     port: int  # free for the rendezvous of code that opens its group itself
     keep: bool  # whether the world may serve another test
     group: bool  # whether the world keeps its default group from test to test
     leaks: str
     debug_rank: int | None
-    launcher: str
 
 
 class CloseUp(Message, frozen=True):

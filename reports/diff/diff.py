@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from everyrank.model.outcome import ENDINGS, RED, Ending
 from everyrank.reports.diff.pace import Pace, pace
 from everyrank.reports.diff.pairing import Aliases, pair
-from everyrank.reports.runfile.model import ENDINGS, RED, CaseLine, Ending, ErrorPart
+from everyrank.reports.runfile.model import CaseLine, ErrorPart
 from everyrank.reports.runfile.read import Run
 
 Kind = Literal["regression", "stale", "fix", "changed", "new", "gone"]

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from everyrank.reports.runfile.model import CaseLine, Ending
+from everyrank.model.outcome import Ending
+from everyrank.reports.runfile.model import CaseLine
 
 #: A law is slower if the ratio of its medians is at least LAW_RATIO, its median case lost at least LAW_SECONDS,
 LAW_RATIO, LAW_SECONDS = 1.5, 0.02

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from everyrank.model.outcome import ENDINGS, Ending
 from everyrank.reports.diff.diff import KINDS, WORSE, Change, Diff, Kind, LessExact
-from everyrank.reports.runfile.model import ENDINGS, CaseLine, Ending
+from everyrank.reports.runfile.model import CaseLine
 from everyrank.reports.runfile.read import Run
 from everyrank.reports.runfile.source import of_header
 from everyrank.reports.text import code, count, duration, plain

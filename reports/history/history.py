@@ -13,12 +13,12 @@ from statistics import median
 from typing import Literal
 
 import msgspec
+from everyrank.model.outcome import ENDINGS, NOT_TRIED, RED, Ending
 from everyrank.reports.diff.diff import GREW
 from everyrank.reports.diff.pace import LAW_CASES, LAW_RATIO, LAW_SECONDS
 from everyrank.reports.errors import CannotRead, NoNights
 from everyrank.reports.history.index import CaseKey, LawKey, forget, index, index_of
 from everyrank.reports.runfile.conclusion import State as RunState
-from everyrank.reports.runfile.model import ENDINGS, NOT_TRIED, RED, Ending
 from everyrank.reports.runfile.source import Source
 
 #: How many earlier nights are needed to judge whether a night is slower.

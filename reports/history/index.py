@@ -11,8 +11,9 @@ from pathlib import Path
 from statistics import median
 
 import msgspec
+from everyrank.model.outcome import ENDINGS, RED
 from everyrank.reports.errors import CannotRead, NoFooter, RunFileError
-from everyrank.reports.runfile.model import ENDINGS, RED, CaseLine
+from everyrank.reports.runfile.model import CaseLine
 from everyrank.reports.runfile.read import Run, read
 from everyrank.reports.runfile.source import of_header
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
+from everyrank.model.outcome import RED
 from everyrank.reports.history.history import History, LawHistory, Night, State
-from everyrank.reports.runfile.model import RED
 from everyrank.reports.text import count, duration, plain
 
 #: The letter of each night.

@@ -11,10 +11,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from everyrank.model.outcome import RED, Ending
 from everyrank.reports.errors import BadLedger, NoSubject
 from everyrank.reports.ledger.ledger_file import Entry, LedgerFile, new_ledger, read_ledger
 from everyrank.reports.ledger.statement import statement
-from everyrank.reports.runfile.model import RED, CaseLine, Ending
+from everyrank.reports.runfile.model import CaseLine
 from everyrank.reports.runfile.read import Run
 from everyrank.reports.text import plain
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
+from everyrank.model.outcome import ENDINGS, RED, Ending, PhaseEnd, ending
 from everyrank.reports.live.failure_message import failure_message
 from everyrank.reports.runfile.model import (
-    RED,
     BlamePart,
     CaseLine,
     DeviationPart,
-    Ending,
     ErrorPart,
     LeakPart,
     LedgerPart,
@@ -31,20 +30,6 @@ TEXT, OUTPUT, BRIEF = 8_000, 2_000, 300
 OUTPUTS, LEAKS, DEVIATIONS = 16, 50, 8
 
 _RANKS = re.compile(r".*, ranks? ([0-9]{1,6}(?:[,-][0-9]{1,6})*)", re.DOTALL)
-
-_ENDINGS = frozenset(get_args(Ending))
-#: Rules of the verdict -> the outcome, if the kit sets no other.
-_RULES: dict[str, Ending] = {
-    "deadline": "timeout",
-    "deadlock": "timeout",
-    "lost": "crash",
-    "launcher lost": "crash",
-    "silent": "crash",
-    "not run": "error",
-    "different items": "error",
-    "refused": "error",
-    "strict xpass": "stale",
-}
 
 
 class RankResult(msgspec.Struct):
@@ -152,14 +137,9 @@ def _identity(properties: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _outcome(reports: Sequence[Any], rule: str, properties: Mapping[str, str]) -> Ending:
-    if _identity(properties) and properties.get("outcome") in _ENDINGS:
+    if _identity(properties) and properties.get("outcome") in ENDINGS:
         return properties["outcome"]  # type: ignore[return-value]
-    failed = next((report for report in reports if report.outcome == "failed"), None)
-    if failed is not None:
-        return _RULES.get(rule) or ("fail" if failed.when == "call" else "error")
-    if any(report.outcome == "skipped" for report in reports):
-        return "known" if any(hasattr(report, "wasxfail") for report in reports) else "skipped"
-    return "pass"
+    return ending(rule, [PhaseEnd(report.when, report.outcome, hasattr(report, "wasxfail")) for report in reports])
 
 
 def _message(reports: Sequence[Any], outcome: Ending) -> str:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from everyrank.model.outcome import ENDINGS, RED, Ending
 from everyrank.reports.live.tally import MOST, Tally
 from everyrank.reports.runfile.conclusion import Conclusion
-from everyrank.reports.runfile.model import ENDINGS, RED, Ending
 
 
 class FinishedRun(Protocol):

@@ -6,7 +6,8 @@ import heapq
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from everyrank.reports.runfile.model import ENDINGS, RED, CaseLine, Ending
+from everyrank.model.outcome import ENDINGS, RED, Ending
+from everyrank.reports.runfile.model import CaseLine
 
 #: How many of the worst, the slowest and the least exact cases are kept.
 MOST = 10

@@ -17,11 +17,12 @@ from pathlib import PurePath
 from typing import Any
 
 import msgspec
+from everyrank.model.outcome import ENDINGS, RED
 from everyrank.reports.history.history import History
 from everyrank.reports.history.index import case_key
 from everyrank.reports.page.nights import NIGHTS
 from everyrank.reports.runfile.conclusion import conclude_together
-from everyrank.reports.runfile.model import ENDINGS, RED, CaseLine, OutputPart
+from everyrank.reports.runfile.model import CaseLine, OutputPart
 from everyrank.reports.runfile.read import Run
 from everyrank.reports.runfile.source import of_header
 from everyrank.reports.shorten import WITHIN, cut_middle

@@ -6,8 +6,8 @@ import math
 from pathlib import PurePath
 from typing import Any
 
+from everyrank.model.outcome import ENDINGS, RED
 from everyrank.reports.history.history import LETTERS, History, LawHistory, Point
-from everyrank.reports.runfile.model import ENDINGS, RED
 
 #: How many of the latest nights are drawn. Flips and flake rates count all nights.
 NIGHTS = 90

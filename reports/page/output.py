@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from everyrank.model.outcome import RED
 from everyrank.reports.errors import CannotWrite
 from everyrank.reports.page.build import GENERATOR
-from everyrank.reports.runfile.model import RED
 from everyrank.reports.runfile.read import Run
 from everyrank.reports.text import count, plain
 

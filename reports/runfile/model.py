@@ -6,29 +6,11 @@ them. A reader ignores a key that it does not know: it comes from a later versio
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
+from everyrank.model.outcome import Ending
 
 #: The version of the schema. A reader refuses a newer one.
 SCHEMA = 1
-
-Ending = Literal[
-    "pass", "approximate", "fail", "known", "stale", "unsupported", "not-applicable", "skipped", "error", "timeout",
-    "crash", "not-run",
-]  # fmt: skip
-
-#: The outcomes, in the order in which they are counted and shown: those that need a person come first.
-ENDINGS: tuple[Ending, ...] = (
-    "crash", "timeout", "error", "fail", "stale", "not-run", "known", "approximate", "unsupported", "skipped",
-    "not-applicable", "pass",
-)  # fmt: skip
-
-#: Outcomes of a case that was not tried: nothing is known of it.
-NOT_TRIED: frozenset[Ending] = frozenset(("not-run", "skipped", "not-applicable"))
-
-#: Outcomes with which a run is not green.
-RED: frozenset[Ending] = frozenset(("crash", "timeout", "error", "fail", "stale", "not-run"))
 
 
 # A line cannot refer to itself, so the garbage collector skips lines. That saves a third of the time to read a large

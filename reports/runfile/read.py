@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 import msgspec
+from everyrank.model.outcome import ENDINGS, Ending
 from everyrank.reports.errors import (
     BadLine,
     Binary,
@@ -36,7 +37,7 @@ from everyrank.reports.errors import (
 )
 from everyrank.reports.runfile.conclusion import Conclusion, conclude
 from everyrank.reports.runfile.inputs import Inflated, is_compressed, open_input
-from everyrank.reports.runfile.model import ENDINGS, SCHEMA, AnyLine, CaseLine, Ending, Footer, Header
+from everyrank.reports.runfile.model import SCHEMA, AnyLine, CaseLine, Footer, Header
 from everyrank.reports.runfile.not_run import not_run_cases
 
 #: The limit of a file in bytes. A run of 100,000 cases needs a third of it. A larger file is not read into memory.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from everyrank.rank.rank import notes
+from everyrank.rank.context import notes
 from everyrank.suites.arena.subject_errors import in_a_line
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.errors import BrokenAdapter, Deviation

@@ -8,15 +8,12 @@ from typing import Any
 
 import pytest
 from everyrank.declare.stash import REPEAT, REPEAT_OPTIONS
+from everyrank.model.outcome import PhaseEnd, case_ending
+from everyrank.rank.context import BROKEN
 from everyrank.rpc.agents import NO_NUMPY
 from everyrank.suites.engine.case import Case, properties
 from everyrank.suites.errors import FAULT, UNUSABLE
 from everyrank.suites.generate.options import GENERATE
-
-_NOT_RUN = "not run: see "
-
-#: The outcomes for verdicts of worlds in which no rank could file an outcome.
-_ENDS = {"deadline": "timeout", "deadlock": "timeout", "lost": "crash", "silent": "crash", "launcher lost": "crash"}
 
 
 class Preflight:
@@ -27,55 +24,44 @@ class Preflight:
         found = {item.nodeid: _case(item) for item in self._items}
         self._cases = {nodeid: case for nodeid, case in found.items() if case is not None}
         self._well: set[tuple[tuple[str, str], int]] = set()  # the subject and the world size
-        self._ended: dict[str, str] = {}
-        self._approximate: set[str] = set()
+        self._left_out: set[str] = set()  # the ids of cases that were not tried, since they would fail too
 
-    def pytest_everyrank_result(self, item: pytest.Item, result: dict[str, Any]) -> None:
-        """Note what the reports do not say: they are one rank's, and the rank that drives may have died."""
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_everyrank_result(
+        self, item: pytest.Item, result: dict[str, Any], reports: list[pytest.TestReport]
+    ) -> None:
+        """Give a case its outcome. Its reports are one rank's, and the rank that drives may have died."""
         case, ranks = self._cases.get(item.nodeid), result.get("ranks", ())
-        self._approximate.discard(item.nodeid)
-        if any(rank["notes"].get("approximate") for rank in ranks):
-            self._approximate.add(item.nodeid)
-        if case is not None and case.prepared and ranks and all(map(_began, ranks)):
+        if case is None:
+            return
+        skipped = item.nodeid in self._left_out and any(report.skipped for report in reports)
+        outcome = "not-run" if skipped else _outcome(result["rule"], reports, ranks)
+        if outcome:
+            _file(case, outcome, reports)
+        reached = case.prepared and bool(ranks) and all(map(_began, ranks))
+        if reached or any(report.passed and report.when == "call" for report in reports):
             self._well.add((case.subject_key, case.point.size))
+        if any(report.failed for report in reports):
+            self._skip_what_would_fail_too(
+                item, case, outcome, {str(rank["notes"].get(BROKEN, "")) for rank in ranks}
+            )
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_logreport(self, report: pytest.TestReport):  # type: ignore[no-untyped-def]
-        # Under xdist the controller knows no cases and passes on the reports of its workers.
-        case = self._cases.get(report.nodeid)
-        if case is not None:
-            filed = {str(name): str(value) for name, value in report.user_properties}
-            ended = self._ended.get(report.nodeid, "")
-            outcome = _outcome(report, filed) if not ended or (report.failed and ended == "known") else ended
-            if outcome == "pass" and report.nodeid in self._approximate:
-                outcome = "approximate"
-            if report.failed or outcome == "known":
-                self._ended[report.nodeid] = outcome  # the report of its teardown may be another rank's
-            if outcome != filed.get("outcome", ""):
-                ours = [*properties(case), ("outcome", outcome)]
-                others = [item for item in report.user_properties if item[0] not in dict(ours)]
-                report.user_properties = [*others, *ours]
-            if report.passed and report.when == "call":
-                self._well.add((case.subject_key, case.point.size))
-            if report.failed:
-                self._skip_what_would_fail_too(case, report, outcome)
-        return (yield)
-
-    def _skip_what_would_fail_too(self, case: Case, report: pytest.TestReport, outcome: str) -> None:
+    def _skip_what_would_fail_too(self, item: pytest.Item, case: Case, outcome: str, broken: set[str]) -> None:
         """Skip the subject's cases that would fail too: all, or those of this world size if it works at another."""
-        text, size = str(report.longrepr), case.point.size
+        size = case.point.size
         dead = case.prepared and outcome in ("timeout", "crash")
-        unused = (case.subject_key, size) not in self._well and (UNUSABLE in text or dead)
-        if FAULT in text or NO_NUMPY in text or unused:
-            works = FAULT not in text and any(key == case.subject_key for key, _ in self._well)
-            self._skip(f"{_NOT_RUN}{report.nodeid}", case.subject_key, size if works else None)
+        unused = (case.subject_key, size) not in self._well and (UNUSABLE in broken or dead)
+        if FAULT in broken or NO_NUMPY in broken or unused:
+            works = FAULT not in broken and any(key == case.subject_key for key, _ in self._well)
+            self._skip(item.nodeid, case.subject_key, size if works else None)
 
-    def _skip(self, reason: str, key: tuple[str, str], size: int | None) -> None:
+    def _skip(self, failed: str, key: tuple[str, str], size: int | None) -> None:
         """Mark the subject's cases as skipped: the harness starts no world for them. Cases that have run stay."""
         for item in self._items:
             case = self._cases[item.nodeid]
             if case.subject_key == key and size in (None, case.point.size):
-                item.add_marker(pytest.mark.skip(reason=reason), append=False)
+                self._left_out.add(item.nodeid)
+                item.add_marker(pytest.mark.skip(reason=f"not run: see {failed}"), append=False)
 
 
 def _began(rank: dict[str, Any]) -> bool:
@@ -97,17 +83,25 @@ def identify(items: Iterable[pytest.Item]) -> None:
                 item.stash[REPEAT] = again
 
 
-def _outcome(report: pytest.TestReport, filed: dict[str, str]) -> str:
-    """Return the outcome that a rank filed, unless the whole world ended otherwise."""
-    outcome = filed.get("outcome", "")
-    if report.skipped and isinstance(report.longrepr, tuple) and _NOT_RUN in str(report.longrepr[2]):
-        return "not-run"
-    if report.failed:
-        verdict = filed.get("verdict", "")
-        return _ENDS.get(verdict) or (outcome if outcome in ("fail", "stale") else "error")
-    if report.when == "call" and hasattr(report, "wasxfail"):
-        return "known"
-    return outcome
+def _outcome(rule: str, reports: Sequence[pytest.TestReport], ranks: Iterable[dict[str, Any]]) -> str:
+    approximate = any(rank["notes"].get("approximate") for rank in ranks)
+    phases = [
+        PhaseEnd(str(report.when), report.outcome, hasattr(report, "wasxfail"), _filed(report)) for report in reports
+    ]
+    return case_ending(rule, phases, approximate)
+
+
+def _filed(report: pytest.TestReport) -> str:
+    return next((str(value) for name, value in reversed(report.user_properties) if name == "outcome"), "")
+
+
+def _file(case: Case, outcome: str, reports: Iterable[pytest.TestReport]) -> None:
+    """Give the reports of a case that ran, or that failed, its outcome and its properties."""
+    for report in reports:
+        if not (report.when == "setup" and report.passed):
+            ours = [*properties(case), ("outcome", outcome)]
+            others = [pair for pair in report.user_properties if pair[0] not in dict(ours)]
+            report.user_properties = [*others, *ours]
 
 
 def _case(item: pytest.Item) -> Case | None:

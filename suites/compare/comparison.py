@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from everyrank.rank.rank import notes
+from everyrank.rank.context import notes
 from everyrank.suites.engine.subject import Bound
 from everyrank.suites.errors import Deviation, Vacuous
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from everyrank.rank.rank import current_rank, notes
+from everyrank.rank.context import BROKEN, current_rank, notes
 from everyrank.suites.engine.contract import Contract, Law, Point, contract
 from everyrank.suites.engine.judge import Outcome, judge
 from everyrank.suites.engine.ledger import Entry, Ledger, matches, read
@@ -24,11 +24,6 @@ from everyrank.suites.errors import (
     NotApplicable,
     Unusable,
 )
-
-OUTCOMES = (
-    "pass", "approximate", "fail", "known", "stale", "unsupported", "not-applicable", "error", "timeout", "crash",
-    "not-run",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -86,7 +81,8 @@ class Case:
                 if arena is not None:  # if it is None, another rank drives
                     plainest(arena)
         except BrokenAdapter as error:
-            text = f"[error] {self.subject.name}, before any law of {self.contract.name}\n  {faulted(error)}"
+            notes()[BROKEN] = _fault(error)
+            text = f"[error] {self.subject.name}, before any law of {self.contract.name}\n  {_fault(error)}: {error}"
             problem = "\n\n".join([text, *_subject_traceback(error.__cause__)])
         except Deviation:
             pass  # the laws will find it
@@ -129,7 +125,8 @@ class Case:
         except Deviation as error:
             return Outcome("fail", str(error), error)
         except BrokenAdapter as error:
-            return Outcome("error", faulted(error), error)
+            notes()[BROKEN] = _fault(error)
+            return Outcome("error", f"{_fault(error)}: {error}", error)
         except Exception as error:
             return Outcome("error", f"{type(error).__name__}: {error}", error)
         return Outcome("pass")
@@ -161,8 +158,8 @@ def _subject_traceback(error: BaseException | None) -> list[str]:
     return ["".join(traceback.format_exception(type(error), error, frame)).rstrip()] if frame is not None else []
 
 
-def faulted(error: BrokenAdapter) -> str:
-    return f"{UNUSABLE if isinstance(error, Unusable) else FAULT}: {error}"
+def _fault(error: BrokenAdapter) -> str:
+    return UNUSABLE if isinstance(error, Unusable) else FAULT
 
 
 class Failed(AssertionError):

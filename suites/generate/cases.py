@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from everyrank import current_world
-from everyrank.rank.rank import current_rank
+from everyrank.rank.context import current_rank
 from everyrank.suites.engine.case import Case
 from everyrank.suites.engine.contract import Law, Point
 from everyrank.suites.errors import Deviation

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from everyrank.fixtures.rogues import Rogue
+from everyrank.model.outcome import RED
 from everyrank.suites.engine.case import Case, cases
 from everyrank.suites.engine.contract import contract, home
 from everyrank.suites.engine.subject import Subject
@@ -18,7 +19,7 @@ from everyrank.suites.generate.options import Plan
 EXEMPLAR, NOTHING = "(exemplar)", "(nothing)"
 
 #: Outcomes that say nothing about the law.
-NO_KILL = {"error", "timeout", "crash", "not-run", "stale"}
+NO_KILL = RED - {"fail"}
 
 
 def requested() -> list[str]:

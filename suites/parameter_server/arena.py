@@ -25,7 +25,7 @@ import torch
 import torch._dynamo  # the first optimizer imports it; here once, instead of in every rank
 import torch.distributed.rpc as rpc
 from everyrank import current_world
-from everyrank.rank.rank import current_rank
+from everyrank.rank.context import current_rank
 from everyrank.rpc.agents import let_go
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import EXACT, Comparison

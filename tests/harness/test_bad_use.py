@@ -378,7 +378,7 @@ multi-rank tests itself. Start it from a single-process test.""",
 
 
 OPTIONS = {
-    "--launcher=ray": "argument --launcher: invalid choice: 'ray' (choose from",
+    "--launcher=ray": "ERROR: --launcher: must be one of fork, spawn, not 'ray'",
     "--leaks=loud": "argument --leaks: invalid choice: 'loud' (choose from",
     "--world-seed=x": "argument --world-seed: invalid int value: 'x'",
     "--pdb-rank=-1": "ERROR: --pdb-rank must be a rank, 0 or more, not -1",

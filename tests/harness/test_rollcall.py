@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from everyrank.launch import native
 from everyrank.rank import witness
 from everyrank.rollcall import rollcall
 from everyrank.rollcall.blame import ENDED, Blame, blame
@@ -33,7 +34,7 @@ Current thread 0x00007f12 (most recent call first):
 
 @pytest.fixture(autouse=True)
 def _no_native_reader(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollcall, "native_reader", lambda: "/usr/bin/pystack")
+    monkeypatch.setattr(rollcall, "reader_path", lambda: "/usr/bin/pystack")
 
 
 def by_evidence(*stances: Stance) -> Blame:
@@ -176,7 +177,7 @@ def test_c_frames_are_shown_once_for_each_group() -> None:
 
 
 def test_without_a_reader_of_c_frames_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollcall, "native_reader", lambda: "")
+    monkeypatch.setattr(rollcall, "reader_path", lambda: "")
     assert rendered(Stance(0, REDUCES)).endswith("(native frames: install everyrank[native])")
     assert "install" not in rendered(Stance(0, LOOPS))
     assert "install" not in rollcall.render([Stance(0, REDUCES)], rollcall.Blame(), cause_is_known=True)
@@ -249,7 +250,7 @@ Traceback for thread 42 (python) [Has the GIL] (most recent call last):
 
 
 def test_c_frames_are_the_main_threads_innermost_first() -> None:
-    assert rollcall.native_frames(PYSTACK, 42) == (
+    assert native.frames_in(PYSTACK, 42) == (
         "clock_nanosleep in libc.so.6",
         "_call_function_pointer at callproc.c:1262",
     )
@@ -263,7 +264,7 @@ def test_c_frames_are_the_main_threads_innermost_first() -> None:
     ],
 )
 def test_without_c_frames_the_reason_is_shown(text: str, why: str) -> None:
-    assert rollcall.native_frames(text, 42) == (why,)
+    assert native.frames_in(text, 42) == (why,)
 
 
 def test_a_fatal_error_is_shown_without_the_frames_of_pytest() -> None:

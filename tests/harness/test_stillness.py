@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from everyrank.controller import stillness
 from everyrank.controller.stillness import Look
+from everyrank.launch import processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it needs /proc")
 
@@ -112,10 +113,10 @@ def test_a_loop_of_gloo_may_wake_without_work_but_not_work() -> None:
 def test_a_killed_process_is_ending_at_once_and_until_it_is_gone(start: StartPython) -> None:
     for _ in range(5):
         process = start("print(flush=True); time.sleep(1000)")
-        assert not stillness.is_ending(process.pid)
+        assert not processes.is_ending(process.pid)
         process.kill()
-        assert stillness.is_ending(process.pid)
+        assert processes.is_ending(process.pid)
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        assert stillness.is_ending(process.pid)
+        assert processes.is_ending(process.pid)
         process.wait()
-        assert stillness.is_ending(process.pid)
+        assert processes.is_ending(process.pid)

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import expecttest
 import pytest
-from everyrank.rank.torchrun import reserved_port
+from everyrank.launch.rendezvous import reserved_port
 
 from tests.inner import Inner, Project
 
@@ -197,7 +197,7 @@ def test_tests_in_one_warm_world_open_their_groups_one_after_another(project: Pr
 def test_a_reserved_port_is_given_to_no_other_process_but_lets_torchs_store_listen() -> None:
     from torch.distributed import TCPStore
 
-    with reserved_port() as port, reserved_port() as other:
+    with reserved_port() as (_, port), reserved_port() as (_, other):
         assert port != other
         with socket.socket() as neighbour, pytest.raises(OSError, match="in use"):
             neighbour.bind(("127.0.0.1", port))

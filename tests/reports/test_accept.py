@@ -12,8 +12,9 @@ from typing import Any
 import expecttest
 import pytest
 from everyrank.cli import main
+from everyrank.model.outcome import Ending
 from everyrank.reports.ledger.ledger_file import Entry, read_ledger
-from everyrank.reports.runfile.model import CaseLine, Ending, Footer, LedgerPart, SinglePart
+from everyrank.reports.runfile.model import CaseLine, Footer, LedgerPart, SinglePart
 from everyrank.suites.engine.ledger import read as read_as_the_kit_does
 
 from tests.made_up_runs import case, header, of

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from everyrank.cli import main
+from everyrank.model.outcome import Ending
 from everyrank.reports.badge import Badge, as_json, as_svg, badge
-from everyrank.reports.runfile.model import Ending
 from everyrank.reports.runfile.read import read
 
 from tests.made_up_runs import case, header, made_up, of

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from everyrank.cli import main
+from everyrank.model.outcome import RED, Ending
 from everyrank.reports.live.single_process import NAMED, SingleProcessTests
 from everyrank.reports.page.build import page
 from everyrank.reports.runfile.conclusion import BESIDE, Conclusion, conclude, conclude_together
-from everyrank.reports.runfile.model import RED, Ending, Footer, SinglePart
+from everyrank.reports.runfile.model import Footer, SinglePart
 from everyrank.reports.runfile.read import read
 
 from tests.chromium import Browser

@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from everyrank.model.outcome import ENDINGS, RED, Ending
 from everyrank.reports.diff.diff import WORSE, Diff, diff, judged
 from everyrank.reports.diff.pairing import Aliases
-from everyrank.reports.runfile.model import ENDINGS, RED, Ending, ErrorPart
+from everyrank.reports.runfile.model import ErrorPart
 from everyrank.reports.runfile.read import read
 
 from tests.made_up_runs import MadeUp, case, header, made_up, of

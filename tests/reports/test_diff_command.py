@@ -10,7 +10,8 @@ import expecttest
 import msgspec
 import pytest
 from everyrank.cli import main
-from everyrank.reports.runfile.model import CaseLine, Ending, ErrorPart, SinglePart
+from everyrank.model.outcome import Ending
+from everyrank.reports.runfile.model import CaseLine, ErrorPart, SinglePart
 
 from tests.made_up_runs import case, header, made_up, of
 

@@ -13,10 +13,11 @@ import expecttest
 import msgspec
 import pytest
 from everyrank.cli import main
+from everyrank.model.outcome import Ending
 from everyrank.reports import errors
 from everyrank.reports.history.history import History, LawHistory, of_files, of_folder
 from everyrank.reports.history.index import NAME
-from everyrank.reports.runfile.model import CaseLine, Ending, ErrorPart
+from everyrank.reports.runfile.model import CaseLine, ErrorPart
 
 from tests.made_up_runs import MadeUp, case, header, made_up, of
 

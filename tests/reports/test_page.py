@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 from everyrank import cli
+from everyrank.model.outcome import ENDINGS
 from everyrank.reports.page.build import SCRIPTS, STYLES, embedded, page
 from everyrank.reports.page.data import COLUMNS, details
-from everyrank.reports.runfile.model import ENDINGS, ErrorPart, OutputPart
+from everyrank.reports.runfile.model import ErrorPart, OutputPart
 from everyrank.reports.runfile.read import Run, read
 
 from tests.made_up_runs import NASTY, MadeUp, case, header, made_up, of

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from everyrank import cli
+from everyrank.model.outcome import ENDINGS, Ending
 from everyrank.reports.history import history
 from everyrank.reports.page.build import page
 from everyrank.reports.page.nights import NIGHTS, nights_data
-from everyrank.reports.runfile.model import ENDINGS, Ending, ErrorPart
+from everyrank.reports.runfile.model import ErrorPart
 from everyrank.reports.runfile.read import read
 
 from tests.chromium import Browser

@@ -6,7 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from everyrank.reports.runfile.model import RED, CaseLine
+from everyrank.model.outcome import RED
+from everyrank.reports.runfile.model import CaseLine
 
 from tests.chromium import Browser
 from tests.made_up_runs import MadeUp, case, header, made_up, of

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from everyrank.reports.runfile.model import ENDINGS, RED
+from everyrank.model.outcome import ENDINGS, RED
 
 from tests.chromium import Browser
 from tests.made_up_runs import case, header, made_up, of

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from everyrank.reports.runfile.model import CaseLine, Ending, OutputPart
+from everyrank.model.outcome import Ending
+from everyrank.reports.runfile.model import CaseLine, OutputPart
 
 from tests.chromium import Browser
 from tests.made_up_runs import case, header, made_up, of

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from everyrank import cli
-from everyrank.reports.runfile.model import Ending
+from everyrank.model.outcome import Ending
 from everyrank.reports.runfile.source import Source, source_of
 
 from tests.chromium import Browser

@@ -8,11 +8,12 @@ import expecttest
 import pexpect
 import pyte
 import pytest
+from everyrank.model.outcome import Ending
 from everyrank.reports.live.progress import duration
 from everyrank.reports.live.progress import text as progress_text
 from everyrank.reports.live.summary import known, text, title
 from everyrank.reports.live.tally import Tally
-from everyrank.reports.runfile.model import CaseLine, DeviationPart, Ending, ErrorPart, LedgerPart
+from everyrank.reports.runfile.model import CaseLine, DeviationPart, ErrorPart, LedgerPart
 
 from tests.inner import Project
 

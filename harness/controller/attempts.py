@@ -1,0 +1,221 @@
+"""Run a job on a world: a warm one, one that was forked ahead, or a new one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pytest
+from everyrank.controller import ending
+from everyrank.controller.census import Census
+from everyrank.controller.conversation import Conversation
+from everyrank.controller.cutoff import TimeLimit
+from everyrank.controller.debugger import DebugOptions
+from everyrank.controller.jobs import Jobs
+from everyrank.controller.live_world import LiveWorld
+from everyrank.controller.watch import Watch
+from everyrank.controller.worlds import Worlds, warn, why_not_kept
+from everyrank.declare import claims
+from everyrank.declare.claims import Claims
+from everyrank.declare.job import Job
+from everyrank.declare.stash import TIMEOUT
+from everyrank.model.ranks import rank_seed
+from everyrank.options import Options
+from everyrank.resources.gpus.gpu_leases import GpuLease
+from everyrank.resources.leases import Leases
+from everyrank.verdict.repeat import lasting_id
+from everyrank.verdict.report import ReportContext
+from everyrank.verdict.rules import Fates, Verdict, judge
+from everyrank.wire.messages import Order
+
+_GOOD = ("passed", "skipped", "xfailed", "xpassed")
+
+
+class Attempts:
+    """Gives each job a world, the GPUs and the slots that it needs, and keeps the world for the next one."""
+
+    def __init__(
+        self,
+        session: pytest.Session,
+        options: Options,
+        jobs: Jobs,
+        worlds: Worlds,
+        claimed: Claims,
+        leases: Leases,
+        terminal: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self._session = session
+        self._options = options
+        self._jobs = jobs
+        self._worlds = worlds
+        self._claims = claimed
+        self._leases = leases
+        self._tests = 0
+        option = session.config.getoption
+        self._debugging = bool(option("usepdb", False) or option("trace", False))
+        self._debug = DebugOptions(bool(option("usepdb", False)), options.pdb_rank, terminal)
+
+    def run(self, job: Job, following: Job | None) -> tuple[Verdict, Fates, ReportContext]:
+        """Run a test and judge it; ``following`` is the next test. Raise OSError or MisuseError without a world."""
+        warm = None if job.fresh else self._worlds.warm(job)
+        served = tuple(warm.served) if warm else ()
+        ready = warm or self._worlds.take_spare(job)
+        verdict, fates = self._attempt(job, following, ready, keep=not job.fresh)
+        if (ready is not None and (fates.broken_before or not fates.began)) or (
+            fates.launcher_lost and not fates.began
+        ):
+            # An earlier test broke this world; or the keeper was killed, which may be noticed late. This test gets a
+            # new world. A rank that ended after its order, before it began, counts: another rank may have ended it.
+            served = ()
+            verdict, fates = self._attempt(job, following, None, keep=not job.fresh)
+        alone = False
+        unsure = served and verdict.outcome not in _GOOD and not fates.launcher_lost
+        if unsure and self._options.run_alone and not self._debugging:
+            again, _ = self._attempt(job, following, None, keep=False)
+            alone = again.outcome in _GOOD
+        return verdict, fates, ReportContext(job, served, alone)
+
+    def dismiss(self, world: LiveWorld) -> None:
+        """End an idle world. If a teardown fails now, no test can report it, so the run is marked failed."""
+        talk = self._converse(world, TimeLimit(None, ""))
+        ending.dismiss(talk)
+        self._worlds.collect_coverage(world)
+        for fate in talk.fates.ranks:
+            if problem := talk.fates.late.get(fate.rank) or fate.out_of_order:
+                # No test can report this any more, but the run must not be green.
+                self._session.testsfailed += 1
+                warn(
+                    self._session.config,
+                    f"a wider fixture's teardown failed on rank {fate.rank} when its world ended:\n{problem}",
+                )
+
+    def _attempt(self, job: Job, following: Job | None, ready: LiveWorld | None, keep: bool) -> tuple[Verdict, Fates]:
+        with (
+            self._gpus_for(job, ready) as lease,
+            self._leases.held(job.size, job.nodeid) as waited,
+            self._worlds.launcher.rendezvous() as (address, port),
+        ):
+            keep = keep and (lease is None or self._worlds.may_share(job, following))
+            world = ready or self._worlds.start(job, lease)
+            folder = os.path.join(self._worlds.launcher.folder, f"test-{self._tests}")
+            self._tests += 1
+            orders = self._orders(job, following if keep else None, folder, (address, port), keep, lease)
+            census = Census.for_orders(orders) if world.launcher.same_host else None
+            talk = self._converse(world, self._limit(job), census)
+            try:
+                self._start_spare(job, following)
+                fates = Watch(talk, orders).run()
+                fates.waited = waited
+                self._worlds.note_imports(fates, lambda: self._more_worlds_follow(job))
+                verdict = judge(fates)
+                if keep and _may_be_kept(talk, verdict):
+                    world.served.append(job.nodeid)
+                    self._worlds.keep(world)
+                else:
+                    ending.leave(talk)
+                    self._worlds.collect_coverage(world)
+            except BaseException:
+                world.end()
+                raise
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+            return judge(fates), fates
+
+    @contextlib.contextmanager
+    def _gpus_for(self, job: Job, ready: LiveWorld | None) -> Iterator[GpuLease | None]:
+        """Hold the GPUs of a world that is ready, or lease GPUs for a new one.
+
+        The lease ends with the world. While this process waits for GPUs, it holds none.
+        """
+        lease = ready.lease if ready is not None else None
+        if ready is None and self._claims.uses_gpus(job):
+            self._worlds.dismiss_with_gpus()
+            lease = self._claims.take(job)
+        try:
+            yield lease
+        except BaseException:
+            if lease is not None:
+                lease.close()
+            raise
+
+    def _converse(self, world: LiveWorld, limit: TimeLimit, census: Census | None = None) -> Conversation:
+        return Conversation(world, limit, census, _print_live, self._debug)
+
+    def _limit(self, job: Job) -> TimeLimit:
+        """Return the deadline and its source. While a person debugs, there is none."""
+        if self._debugging:
+            return TimeLimit(None, "")
+        if job.declared.timeout is not None:
+            return TimeLimit(job.declared.timeout, job.declared.timeout_from)
+        if TIMEOUT in job.item.stash:  # pytest-timeout sets it when the test's turn has come
+            return TimeLimit(job.item.stash[TIMEOUT], "pytest-timeout")
+        return TimeLimit(self._options.timeout, "everyrank_timeout")
+
+    def _orders(
+        self,
+        job: Job,
+        following: Job | None,
+        folder: str,
+        meet_at: tuple[str, int],
+        keep: bool,
+        lease: GpuLease | None,
+    ) -> list[Order]:
+        """Return the order for each rank. ``following`` may run in the same world if its key allows it."""
+        shares = following is not None and self._worlds.may_share(job, following)
+        launcher, named = self._worlds.launcher, lasting_id(job.item)
+        return [
+            Order(
+                number=self._tests,
+                nodeid=job.nodeid,
+                occurrence=job.occurrence,
+                index=job.index,
+                next_nodeid=following.nodeid if following is not None and shares else None,
+                next_index=following.index if following is not None and shares else -1,
+                rank=rank,
+                size=job.size,
+                backend=job.backend,
+                device=claims.device(job, lease, rank),
+                visible=claims.visible(lease, rank, launcher.forks),
+                seed=rank_seed(named, job.seed, rank),
+                folder=folder,
+                address=meet_at[0],
+                port=meet_at[1],
+                keep=keep,
+                group=job.wants_group,
+                leaks=job.leaks,
+                debug_rank=self._options.pdb_rank,
+            )
+            for rank in range(job.size)
+        ]
+
+    def _more_worlds_follow(self, job: Job) -> bool:
+        """Return whether a later test needs another world than this one."""
+        return any(not self._worlds.may_share(job, later) for later in self._jobs.after(job))
+
+    def _start_spare(self, job: Job, following: Job | None) -> None:
+        """Fork the next test's ranks while this test waits for its own, if that test will need new processes."""
+        if following is None or self._debugging or self._claims.uses_gpus(following):
+            return  # a world with GPUs is started when it has them
+        spent = job.spends_its_world and self._worlds.key(job) == self._worlds.key(following)
+        if spent or following.fresh:
+            self._worlds.start_spare(following)
+
+
+def _may_be_kept(talk: Conversation, verdict: Verdict) -> bool:
+    """Return whether the world may serve another test; if not, note the reason in its fates."""
+    fates = talk.fates
+    fates.not_kept = why_not_kept(verdict, fates) or ("a rank ended after its record" if talk.world.broken else "")
+    if not fates.not_kept and not ending.close_up(talk):
+        late = {fate.rank: fate.out_of_order for fate in fates.ranks if fate.out_of_order}
+        fates.not_kept = "; ".join(f"rank {rank} {reason}" for rank, reason in late.items()) or "a rank left"
+    return not fates.not_kept
+
+
+def _print_live(rank: int, line: bytes) -> None:
+    """Print a line of a rank at once, with its rank (``-s``)."""
+    sys.stdout.write(f"[rank {rank}] {line.decode('utf-8', 'replace')}\n")
+    sys.stdout.flush()

@@ -1,0 +1,156 @@
+"""What the controller and the ranks of one world send to each other, noted in the fates of the ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from everyrank.controller.census import Census
+from everyrank.controller.cutoff import CutOff, TimeLimit
+from everyrank.controller.debugger import Debugger, DebugOptions
+from everyrank.controller.live_world import LiveWorld, PrintLine
+from everyrank.controller.meeting import Meeting
+from everyrank.launch.protocol import LostLauncher, Seat
+from everyrank.rollcall import rollcall
+from everyrank.verdict.rules import Fate, Fates
+from everyrank.wire.channel import Closed
+from everyrank.wire.messages import (
+    ClosedUp,
+    Deadline,
+    DebuggerLeft,
+    FromRank,
+    Granted,
+    LeftWorld,
+    Meet,
+    PhaseEnded,
+    Record,
+    ToRank,
+    WantsDebugger,
+    WitnessStatement,
+)
+
+
+class Conversation:
+    """Listens to the ranks of a world. ``fates`` has their ends; ``limit`` and ``cut_off``, what time is left."""
+
+    def __init__(
+        self,
+        world: LiveWorld,
+        limit: TimeLimit,
+        census: Census | None,
+        print_line: PrintLine,
+        debug: DebugOptions,
+    ) -> None:
+        self.world = world
+        ranks = [Fate(rank) for rank in range(len(world.seats))]
+        self.fates = Fates(ranks, keeper=world.launcher.keeper_title, world=world.number)
+        self.limit = limit
+        self.cut_off = CutOff(lambda rank: world.seats[rank].processor_time())
+        self.census = census
+        self.meeting = Meeting(len(ranks), self.send)
+        self.closed_up: dict[int, str] = {}
+        self.left: dict[int, str] = {}
+        self._print_line = print_line
+        self._debugger = Debugger(debug)
+
+    @property
+    def debugging(self) -> bool:
+        """Whether a person debugs a rank: then no clock counts."""
+        return self._debugger.rank is not None
+
+    def show_the_rest(self) -> None:
+        """Print the rest of the ranks' output, if it is printed as it comes (``-s``)."""
+        self.world.show_the_rest(self._print_line)
+
+    def listen(self, timeout: float | None) -> None:
+        """Wait for what comes in, and note it."""
+        for key, _ in self.world.selector.select(timeout):
+            if key.data is None:
+                for event in self.world.launcher.events():
+                    self._take_event(event)
+            elif isinstance(key.data, tuple):
+                rank, name = key.data
+                self.world.pass_on(rank, name, self._print_line)
+            else:
+                self._receive(key.data)
+
+    def _take_event(self, event: Seat | LostLauncher) -> None:
+        if isinstance(event, LostLauncher):
+            self.fates.launcher_lost = event.reason
+            self.world.broken = True
+            return
+        if event not in self.world.seats or event.status is None:
+            return
+        rank = self.world.seats.index(event)
+        self._receive(rank)  # it may have filed its record before it ended
+        fate = self.fates.ranks[rank]
+        self.world.broken = True
+        if fate.record is None and not fate.cut:
+            fate.status = event.status
+            fate.ended_at = time.monotonic()
+            self.keep_last_words(fate)
+            if rank == self._debugger.rank:
+                self.end_debugging()
+            self.cut_off.note_trouble(fate.ended_at)
+            self.meeting.dissolve(self._ended())
+
+    def _receive(self, rank: int) -> None:
+        channel = self.world.seats[rank].channel
+        try:
+            for message in channel.arrived():
+                self._take(rank, message)
+        except Closed:
+            self.world.stop_listening(rank)
+
+    def _take(self, rank: int, message: FromRank) -> None:
+        fate = self.fates.ranks[rank]
+        if isinstance(message, PhaseEnded):
+            fate.early.append(message.phase)
+            if message.phase.outcome == "skipped":
+                self.cut_off.note_skip(time.monotonic())
+            elif message.phase.when != "teardown":
+                self.cut_off.note_trouble(time.monotonic())
+        elif isinstance(message, Record):
+            fate.record = message
+            if rank == self._debugger.rank:
+                self.end_debugging()
+            if message.ended_badly:
+                self.cut_off.note_trouble(time.monotonic())
+            self.meeting.dissolve(self._ended())
+        elif isinstance(message, Deadline):
+            self.limit.start_anew(time.monotonic(), message.seconds, "pytest-timeout")
+        elif isinstance(message, WitnessStatement):
+            if self.census is not None:
+                self.census.hear(rank, message)
+        elif isinstance(message, Meet):
+            self.meeting.come(rank, message, self._ended())
+        elif isinstance(message, WantsDebugger):
+            self.send(rank, Granted(self._debugger.ask(rank, message.reason, self.world.seats[rank].interrupt)))
+        elif isinstance(message, DebuggerLeft):
+            self.end_debugging()
+        elif isinstance(message, ClosedUp):
+            self.closed_up[rank] = message.problem
+        elif isinstance(message, LeftWorld):
+            self.left[rank] = message.problem
+
+    def end_debugging(self) -> None:
+        """Take the terminal back from a rank that has it."""
+        spent = self._debugger.leave()
+        self.limit.postpone(spent)
+        self.cut_off.postpone(spent)
+
+    def _ended(self) -> list[int]:
+        """Return the ranks that have ended their test."""
+        return [fate.rank for fate in self.fates.ranks if fate.record is not None or fate.status is not None]
+
+    def send(self, rank: int, message: ToRank) -> None:
+        with contextlib.suppress(Closed):  # the rank has ended, which is noticed elsewhere
+            self.world.seats[rank].channel.send(message)
+
+    def keep_last_words(self, fate: Fate) -> None:
+        """Keep what a rank printed before its end."""
+        seat = self.world.seats[fate.rank]
+        texts = seat.printed()
+        if fate.stance is None:
+            texts.append(rollcall.fatal(seat.stacks_text()))
+        fate.last_words = "\n".join(text.strip("\n") for text in texts if text.strip())

@@ -1,0 +1,137 @@
+"""When a test ends for ranks that have not finished: its deadline, and the time that is left after a failure.
+
+Nothing here asks the system anything: the clock and the ranks' processor time are handed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from everyrank.verdict.rules import Fate
+
+#: After a failure, ranks that are still in the test get this long to finish or to fail, too. Most of
+#: them wait for the one that failed, and would wait for ever.
+GRACE = 0.4
+#: Ranks that are still busy then, or in their teardown, get this long: they may fail in the same way.
+BUSY_GRACE = 5.0
+#: Ranks must begin the test within this; it takes milliseconds, or what imports take in clean interpreters.
+START = 120.0
+
+
+class TimeLimit:
+    """The deadline of a test. It counts from the first phase of the first rank; until then, ranks have ``START``."""
+
+    def __init__(self, seconds: float | None, source: str) -> None:
+        self.seconds = seconds
+        self.source = source
+        self.due: float | None = None
+        self._counts = False  # from the test's first phase
+
+    def order(self, now: float) -> None:
+        """Note that the orders were given. Clean interpreters import and collect before they begin."""
+        self.due = now + START if self.seconds is not None else None
+
+    def begin(self, began: float) -> None:
+        """Note when the first rank began the test."""
+        if self.seconds is not None and not self._counts:
+            self._counts = True
+            self.due = began + self.seconds
+
+    def start_anew(self, now: float, seconds: float, source: str) -> None:
+        """Count from now: a timer of pytest-timeout starts with the call."""
+        self.seconds, self.source = seconds, source
+        self._counts = True
+        self.due = now + seconds
+
+    def postpone(self, seconds: float) -> None:
+        if self.due is not None:
+            self.due += seconds
+
+    def missed(self, now: float) -> bool:
+        return self.due is not None and now >= self.due
+
+    def times(self, now: float) -> list[float]:
+        """Return when to look at the clock again."""
+        if self.due is None or self.seconds is None:
+            return []
+        return (
+            [self.due] if self._counts else [self.due, now + self.seconds]
+        )  # a test that begins now must end by then
+
+
+class CutOff:
+    """Decides which ranks will not finish any more, because another rank failed, died or skipped.
+
+    ``processor_time`` returns, for a rank, the seconds that its process has run, and whether it wants to run.
+    """
+
+    def __init__(self, processor_time: Callable[[int], tuple[float, bool]]) -> None:
+        self._processor_time = processor_time
+        self.trouble_at: float | None = None
+        self.skip_at: float | None = None
+        self.began_at = 0.0  # when the last rank that has begun the test began it
+        self._looked_at = 0.0
+        self._used: dict[int, float] = {}
+        self._used_at_first: dict[int, float] = {}
+
+    def note_trouble(self, now: float) -> None:
+        """Note that a rank failed or died; the first time counts."""
+        if self.trouble_at is None:
+            self.trouble_at = now
+
+    def note_skip(self, now: float) -> None:
+        if self.skip_at is None:
+            self.skip_at = now
+
+    def postpone(self, seconds: float) -> None:
+        if self.trouble_at is not None:
+            self.trouble_at += seconds
+
+    @property
+    def all_is_well(self) -> bool:
+        return self.trouble_at is None and self.skip_at is None
+
+    def due(self, open_ranks: Sequence[Fate], now: float) -> list[Fate]:
+        """Return the ranks to cut off now, of those that have not finished."""
+        since = self._since(open_ranks)
+        if since is None:
+            return []
+        inside = [fate for fate in open_ranks if fate.phase != "teardown"]
+        if now >= since + BUSY_GRACE:
+            return list(open_ranks) if self.trouble_at is not None else inside
+        if now < max(self._looked_at, since) + GRACE / 2:
+            return []
+        self._looked_at = now
+        # Ask about every rank: each answer is about the time since the last call.
+        done = [self._had_its_chance(fate) for fate in inside]
+        return inside if all(done) and now >= since + GRACE else []
+
+    def times(self, open_ranks: Sequence[Fate], now: float) -> list[float]:
+        """Return when to look at the clock again."""
+        times = []
+        if not self.all_is_well and any(not fate.phase for fate in open_ranks):
+            times.append(now + GRACE / 2)  # a rank sends no message when it begins
+        if (since := self._since(open_ranks)) is not None:
+            times.append(since + BUSY_GRACE)
+            if any(fate.phase != "teardown" for fate in open_ranks):
+                times.append(max(self._looked_at, since) + GRACE / 2)
+        return times
+
+    def _since(self, open_ranks: Sequence[Fate]) -> float | None:
+        """Return when a rank had failed, or else skipped, and all ranks had begun; None before that."""
+        since = self.trouble_at if self.trouble_at is not None else self.skip_at
+        if since is None or any(not fate.phase for fate in open_ranks):
+            return None  # a rank that has not begun waits for no other rank: it may be importing
+        return max(since, self.began_at)
+
+    def _had_its_chance(self, fate: Fate) -> bool:
+        """Return whether a rank is idle, or has used its grace after a failure.
+
+        It is idle if it has used no processor time since the last call and wants none: it waits for another rank. The
+        grace is processor time, since a rank may spin. So no rank is cut off because a busy machine made it late.
+        """
+        used, wants = self._processor_time(fate.rank)
+        waits = self._used.get(fate.rank) == used and not wants
+        self._used[fate.rank] = used
+        first = self._used_at_first.setdefault(fate.rank, used)
+        return waits or (self.trouble_at is not None and used - first >= GRACE)

@@ -1,0 +1,81 @@
+"""The end of a test that gets no world, because it is misused, skipped, or needs what this machine does not have."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from everyrank.declare.claims import SKIPPED_FOR, Claims
+from everyrank.declare.job import Job
+from everyrank.errors import MisuseError
+from everyrank.options import Options
+from everyrank.verdict.report import refusal
+from everyrank.verdict.result import result_without_world
+
+
+@dataclass
+class TestEnd:
+    """The end of a test: the reports to log, and its result for other plugins (empty if none wants it)."""
+
+    reports: list[pytest.TestReport]
+    result: dict[str, Any] = field(default_factory=dict)
+
+
+class WithoutWorld:
+    """Decides which tests get no world, and makes their ends."""
+
+    def __init__(self, options: Options, claims: Claims, wants_results: bool) -> None:
+        self._options = options
+        self._claims = claims
+        self._wants_results = wants_results
+
+    def end(self, job: Job) -> TestEnd | None:
+        """Return the end of a test that is skipped, or that cannot run here; None for any other."""
+        reason = _skip_reason(job.item)
+        if reason:
+            return self._skipped(job.item, reason)
+        try:
+            reason, wants_gpus = self._claims.missing(job)
+        except MisuseError as error:
+            return self.refused(job.item, str(error))
+        if not reason:
+            return None
+        required = self._options.require_gpus
+        if wants_gpus and job.needs.least <= required:
+            return self.refused(job.item, f"{reason}; with --require-gpus={required} this is not a skip")
+        ended = self._skipped(job.item, reason)
+        ended.reports[0].user_properties.append((SKIPPED_FOR, reason))
+        return ended
+
+    def refused(self, item: pytest.Item, text: str) -> TestEnd:
+        return self._plain(item, "failed", refusal(item, text))
+
+    def _skipped(self, item: pytest.Item, reason: str) -> TestEnd:
+        path, line, _ = item.location
+        return self._plain(item, "skipped", (path, (line or 0) + 1, f"Skipped: {reason}"))
+
+    def _plain(self, item: pytest.Item, outcome: Any, longrepr: Any) -> TestEnd:
+        keywords: Any = dict.fromkeys(item.keywords, 1)
+        now = time.time()
+        fields: Any = {"start": now, "stop": now, "user_properties": item.user_properties}
+        reports = [
+            pytest.TestReport(item.nodeid, item.location, keywords, outcome, longrepr, "setup", **fields),
+            pytest.TestReport(item.nodeid, item.location, keywords, "passed", None, "teardown", **fields),
+        ]
+        rule = "skipped" if outcome == "skipped" else "refused"
+        result = result_without_world(rule, item, self._options.seed) if self._wants_results else {}
+        return TestEnd(reports, result)
+
+
+def _skip_reason(item: pytest.Item) -> str:
+    """Return why the marks of a test skip it, as far as no rank is needed to know."""
+    for mark in item.iter_markers("skip"):
+        return str(mark.kwargs.get("reason") or (mark.args[0] if mark.args else "unconditional skip"))
+    for mark in item.iter_markers("skipif"):
+        conditions = [*mark.args, mark.kwargs.get("condition", False)]
+        known = all(isinstance(condition, bool) for condition in conditions)
+        if known and any(conditions) and "reason" in mark.kwargs:
+            return str(mark.kwargs["reason"])
+    return ""

@@ -1,0 +1,114 @@
+"""What the controller asks of processes on its own host: processor time, whether they end, and their stacks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import IO
+
+from everyrank.launch import native
+from everyrank.launch.protocol import NATIVE_READERS, STACKS_SIGNAL, AskedStacks, read_all
+
+#: A rank that runs answers within this many seconds, also on a busy machine.
+_ANSWER = 0.5
+#: Fields of /proc/PID/stat after the name: the flags, with one for an exiting process, and the pending signals.
+_FLAGS, _PENDING = 6, 28
+_EXITING, _SIGKILL = 0x4, 1 << (signal.SIGKILL - 1)
+
+
+def is_ending(pid: int) -> bool:
+    """Return whether a process has ended or was killed. Its socket may still be open for a moment."""
+    try:
+        fields = _stat(pid).rpartition(")")[2].split()
+    except OSError:
+        return os.path.isdir("/proc/self")
+    return fields[0] in "ZX" or bool(int(fields[_FLAGS]) & _EXITING) or bool(int(fields[_PENDING]) & _SIGKILL)
+
+
+def processor_time(pid: int | None) -> tuple[float, bool]:
+    """Return the processor time of a process and its children, in seconds, and whether one of their threads runs
+    or waits for a disk now."""
+    used, wants = 0, False
+    families = [str(pid)]
+    while families:
+        process = families.pop()
+        with contextlib.suppress(OSError):  # the process is gone, or this is not Linux
+            for thread in os.listdir(f"/proc/{process}/task"):
+                with open(f"/proc/{process}/task/{thread}/stat") as file:
+                    fields = file.read().rpartition(")")[2].split()
+                used += int(fields[11]) + int(fields[12])
+                wants = wants or fields[0] in "RD"
+                with open(f"/proc/{process}/task/{thread}/children") as file:
+                    families += file.read().split()
+    return used / os.sysconf("SC_CLK_TCK"), wants
+
+
+def _stat(pid: int | None) -> str:
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read()
+
+
+@dataclass(frozen=True)
+class AskedProcess:
+    """A process that is asked for its stacks, and the file to which it writes them."""
+
+    pid: int | None
+    stacks: IO[bytes]
+
+
+def ask(
+    processes: Mapping[int, AskedProcess], native_within: float = 0.0, stop: bool = True
+) -> dict[int, AskedStacks]:
+    """Ask these ranks for their stacks; with ``native_within``, also read the C frames of a few.
+
+    Without ``stop`` no process is stopped, so that its world can go on.
+    """
+    states = {rank: _state(process.pid) for rank, process in processes.items()}
+    # The signal interrupts a sleep in C, and a rank that continues may let others continue: stop all, then ask all.
+    if stop:
+        _signal(processes, signal.SIGSTOP)
+    natives: dict[int, tuple[str, ...]] = {}
+    if native_within and len(processes) <= NATIVE_READERS:
+        natives = native.read({rank: process.pid for rank, process in processes.items()}, native_within)
+    before = {rank: _size(process) for rank, process in processes.items()}
+    _signal(processes, STACKS_SIGNAL)  # each rank answers before it does anything else
+    if stop:
+        _signal(processes, signal.SIGCONT)
+    _await_answers(processes, before)
+    return {
+        rank: AskedStacks(read_all(process.stacks), states[rank], natives.get(rank, ()))
+        for rank, process in processes.items()
+    }
+
+
+def _signal(processes: Mapping[int, AskedProcess], number: int) -> None:
+    for process in processes.values():
+        if process.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+
+
+def _await_answers(processes: Mapping[int, AskedProcess], before: dict[int, int]) -> None:
+    until = time.monotonic() + _ANSWER
+    last: dict[int, int] = {}
+    while time.monotonic() < until:
+        sizes = {rank: _size(process) for rank, process in processes.items()}
+        if sizes == last and all(sizes[rank] > before[rank] for rank in processes):
+            return
+        last = sizes
+        time.sleep(0.005)
+
+
+def _size(process: AskedProcess) -> int:
+    return os.fstat(process.stacks.fileno()).st_size
+
+
+def _state(pid: int | None) -> str:
+    """Return "stopped" for a process that a signal or a tracer has stopped."""
+    with contextlib.suppress(OSError):
+        return "stopped" if _stat(pid).rpartition(")")[2].split()[0] in "Tt" else ""
+    return ""

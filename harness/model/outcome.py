@@ -1,0 +1,74 @@
+"""The outcomes of tests and cases in one word, and the one function that decides the outcome of a case."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Ending = Literal[
+    "pass", "approximate", "fail", "known", "stale", "unsupported", "not-applicable", "skipped", "error", "timeout",
+    "crash", "not-run",
+]  # fmt: skip
+
+#: The outcomes, in the order in which they are counted and shown: those that need a person come first.
+ENDINGS: tuple[Ending, ...] = (
+    "crash", "timeout", "error", "fail", "stale", "not-run", "known", "approximate", "unsupported", "skipped",
+    "not-applicable", "pass",
+)  # fmt: skip
+
+#: Outcomes of a case that was not tried: nothing is known of it.
+NOT_TRIED: frozenset[Ending] = frozenset(("not-run", "skipped", "not-applicable"))
+
+#: Outcomes with which a run is not green.
+RED: frozenset[Ending] = frozenset(("crash", "timeout", "error", "fail", "stale", "not-run"))
+
+#: The outcome of a test that failed by a rule of the verdict, whatever its ranks filed.
+RULES: dict[str, Ending] = {
+    "deadline": "timeout",
+    "deadlock": "timeout",
+    "lost": "crash",
+    "launcher lost": "crash",
+    "silent": "crash",
+    "not run": "error",
+    "different items": "error",
+    "refused": "error",
+    "strict xpass": "stale",
+}
+
+
+@dataclass(frozen=True)
+class PhaseEnd:
+    """The end of one phase of a test, as pytest reports it."""
+
+    when: str  # setup, call, teardown
+    outcome: str  # passed, failed, skipped
+    expected: bool = False  # whether it xfailed, or xpassed
+    filed: str = ""  # the outcome that the ranks filed for the case, if it is one
+
+
+def ending(rule: str, phases: Iterable[PhaseEnd]) -> Ending:
+    """Return the outcome of a test that is no case, from the verdict's rule and pytest's reports."""
+    phases = tuple(phases)
+    failed = next((phase for phase in phases if phase.outcome == "failed"), None)
+    if failed is not None:
+        return RULES.get(rule) or ("fail" if failed.when == "call" else "error")
+    if any(phase.outcome == "skipped" for phase in phases):
+        return "known" if any(phase.expected for phase in phases) else "skipped"
+    return "pass"
+
+
+def case_ending(rule: str, phases: Iterable[PhaseEnd], approximate: bool = False) -> str:
+    """Return the outcome of a case: what its ranks filed, unless the whole world ended otherwise.
+
+    ``approximate``: a rank used the bound that its subject states, so a pass is only that. The text is empty if
+    nothing was filed, as for a test that was skipped.
+    """
+    found = ""
+    for phase in phases:
+        if phase.outcome == "failed":
+            if found not in RED:
+                found = RULES.get(rule) or (phase.filed if phase.filed in ("fail", "stale") else "error")
+        elif found not in RED and found != "known":
+            found = "known" if phase.when == "call" and phase.expected else phase.filed or found
+    return "approximate" if found == "pass" and approximate else found

@@ -1,0 +1,47 @@
+"""Prepare a process to be a rank: what all forks of a zygote share, and what each process needs separately."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+
+import pytest
+from everyrank.launch.protocol import STACKS_SIGNAL
+
+
+def prepare_session(config: pytest.Config, hooks: object) -> None:
+    """Prepare pytest in this process, and in its forks: ``hooks`` is the plugin that files what happens."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    # A host name may not resolve in a sandbox; ranks on one host need only its loopback interface.
+    loopback = "lo" if sys.platform == "linux" else "lo0"
+    for variable in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+        os.environ.setdefault(variable, loopback)
+    manager = config.pluginmanager
+    controller = manager.get_plugin("everyrank-controller")
+    if controller is not None:
+        manager.unregister(controller)
+    if hasattr(config.option, "randomly_reset_seed"):
+        # pytest-randomly would give all ranks the same seed, which hides missing communication.
+        config.option.randomly_reset_seed = False
+    manager.register(hooks, "everyrank-rank")
+    # Other plugins get this rank's reports in the controller. From here, xdist's worker would write to its
+    # master on a stream that it shares with the controller and all ranks.
+    for hook in (config.hook.pytest_runtest_logreport, config.hook.pytest_warning_recorded):
+        for implementation in hook.get_hookimpls():
+            if implementation.plugin is not hooks:
+                hook._remove_plugin(implementation.plugin)
+
+
+def prepare_process(stacks: int) -> None:
+    """Prepare what each process needs separately. ``stacks`` is the file for the stacks of its threads."""
+    faulthandler.enable(file=stacks)
+    faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.default_int_handler)
+    if "torch" in sys.modules:
+        import torch
+
+        # torchrun does the same. After a fork, OpenMP can hang with more than one thread.
+        torch.set_num_threads(1)

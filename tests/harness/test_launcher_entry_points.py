@@ -1,0 +1,88 @@
+"""A launcher of an installed package: one module, and one line in its entry points."""
+
+from __future__ import annotations
+
+from tests.inner import Project
+
+LAUNCHER = """
+    from everyrank.launch import spawn
+
+    def launch(context):
+        launcher = spawn.launch(context)
+        launcher.name = "cluster"
+        launcher.keeper_title = "cluster"
+        return launcher
+"""
+
+REFUSES = """
+    from everyrank.launch.protocol import CannotLaunch
+
+    def launch(context):
+        raise CannotLaunch("the cluster is asleep")
+"""
+
+TEST = """
+    import os, signal, pytest
+
+    @pytest.mark.world(2)
+    def test_agrees(world):
+        world.all_agree(1)
+
+    @pytest.mark.world(2)
+    def test_loses_its_launcher(world):
+        if world.rank == 0:
+            os.kill(os.getppid(), signal.SIGKILL)
+        world.barrier()
+"""
+
+
+def install(project: Project, launcher: str, *lines: str, name: str = "cluster") -> None:
+    """Install a package in the project's folder, as pip would."""
+    project.write(f"{name}_launcher.py", launcher)
+    project.write(f"{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    entries = "\n".join(lines or (f"cluster = {name}_launcher:launch",))
+    project.write(f"{name}-1.0.dist-info/entry_points.txt", f"[everyrank.launchers]\n{entries}\n")
+
+
+def test_a_package_brings_a_launcher(project: Project) -> None:
+    install(project, LAUNCHER)
+    project.write("test_it.py", TEST)
+    inner = project.run("--launcher=cluster")
+    assert inner.outcomes() == {"test_agrees": "passed", "test_loses_its_launcher": "failed"}
+    assert "the cluster was killed by SIGKILL, and all ranks with it" in inner["test_loses_its_launcher"].text
+
+
+def test_an_unknown_name_lists_those_that_are_installed(project: Project) -> None:
+    install(project, LAUNCHER)
+    project.write("test_it.py", TEST)
+    assert "ERROR: --launcher: must be one of fork, spawn, cluster, not 'ray'" in project.run("--launcher=ray").out
+
+
+def test_a_launcher_that_refuses_is_replaced_with_a_warning(project: Project) -> None:
+    install(project, REFUSES)
+    project.write("test_it.py", TEST)
+    inner = project.run("--launcher=cluster", "-k", "agrees")
+    assert inner.outcomes() == {"test_agrees": "passed"}
+    assert "--launcher=cluster is not possible: the cluster is asleep. Worlds are spawned instead" in inner.out
+
+
+def test_a_launcher_that_cannot_be_imported_names_its_package(project: Project) -> None:
+    install(project, "import no_such_module\n")
+    project.write("test_it.py", TEST)
+    inner = project.run("--launcher=cluster")
+    assert (
+        "ERROR: everyrank: the launcher 'cluster' (cluster_launcher:launch of cluster) cannot be imported: "
+        "ModuleNotFoundError: No module named 'no_such_module'"
+    ) in inner.out
+    assert inner.outcomes() == {}
+
+
+def test_two_packages_with_one_name_are_named(project: Project) -> None:
+    install(project, LAUNCHER)
+    install(project, LAUNCHER, name="other")
+    project.write("test_it.py", TEST)
+    inner = project.run("--launcher=cluster")
+    assert (
+        "ERROR: everyrank: several packages have a launcher 'cluster': cluster_launcher:launch of cluster, "
+        "other_launcher:launch of other"
+    ) in inner.out
