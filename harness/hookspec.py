@@ -25,10 +25,8 @@ def pytest_everyrank_collected(config: pytest.Config, items: list[pytest.Item], 
 def pytest_everyrank_result(item: pytest.Item, result: dict[str, Any], reports: list[pytest.TestReport]) -> None:
     """Receive the result of a multi-rank test that has ended; its reports are about to be logged.
 
-    ``result`` always holds ``rule`` (the row of the verdict's truth table; ``skipped`` or ``refused`` for a test that
-    got no world), ``size``, ``repeat`` and ``worlds_up``. A test that had a world also has ``world``,
-    ``passes_alone``, ``not_kept``, ``ranks``, ``leaks``, ``rollcall`` and ``blame`` (the ranks to blame and the rule
-    that names them, or None): see ``everyrank.verdict.result``.
+    ``result`` is an ``everyrank.model.result.TestResult``: its fields are documented there. Only a test that had a
+    world has ``world`` and ``ranks``.
     """
 
 

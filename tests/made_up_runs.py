@@ -11,20 +11,18 @@ from typing import Any
 
 import msgspec
 from everyrank.model.outcome import Ending
+from everyrank.model.result import BlamePart, LeakPart, StancePart
 from everyrank.reports.runfile.model import (
     SCHEMA,
     AnyLine,
-    BlamePart,
     CaseLine,
     ErrorPart,
     Footer,
     Header,
-    LeakPart,
     LedgerPart,
     OutputPart,
     PhasePart,
     RankPart,
-    StancePart,
     StepPart,
 )
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from everyrank.controller.attempts import Attempts
 from everyrank.controller.jobs import Jobs
@@ -79,10 +80,11 @@ class Controller:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         end = self._run(item, nextitem)
         self._tear_down_here(end.reports, nextitem)
-        if end.result:
-            end.result["worlds_up"] = self._worlds.up
-            item.ihook.pytest_everyrank_result(item=item, result=end.result, reports=end.reports)
-            item.ihook.pytest_everyrank_told(item=item, told=end.result, reports=end.reports)
+        if end.result is not None:
+            end.result.worlds_up = self._worlds.up
+            result = msgspec.to_builtins(end.result)
+            item.ihook.pytest_everyrank_result(item=item, result=result, reports=end.reports)
+            item.ihook.pytest_everyrank_told(item=item, told=result, reports=end.reports)
         for report in end.reports:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
@@ -117,7 +119,7 @@ class Controller:
             report.start, report.stop = started, time.time()
         pass_on_warnings(self._config, verdict, fates, job.item)
         self._obey_requests(fates)
-        return TestEnd(logged, test_result(verdict, fates, context) if self._wants_results else {})
+        return TestEnd(logged, test_result(verdict, fates, context) if self._wants_results else None)
 
     def _tear_down_here(self, logged: list[pytest.TestReport], nextitem: pytest.Item | None) -> None:
         """Tear down the fixtures of this process that the next test does not need, as pytest would."""

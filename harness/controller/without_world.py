@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from everyrank.declare.claims import SKIPPED_FOR, Claims
 from everyrank.declare.job import Job
 from everyrank.errors import MisuseError
+from everyrank.model.result import TestResult
 from everyrank.options import Options
+from everyrank.verdict.repeat import repeat_line
 from everyrank.verdict.report import refusal
-from everyrank.verdict.result import result_without_world
 
 
 @dataclass
 class TestEnd:
-    """The end of a test: the reports to log, and its result for other plugins (empty if none wants it)."""
+    """The end of a test: the reports to log, and its result if another plugin wants it."""
 
     reports: list[pytest.TestReport]
-    result: dict[str, Any] = field(default_factory=dict)
+    result: TestResult | None = None
 
 
 class WithoutWorld:
@@ -65,7 +66,8 @@ class WithoutWorld:
             pytest.TestReport(item.nodeid, item.location, keywords, "passed", None, "teardown", **fields),
         ]
         rule = "skipped" if outcome == "skipped" else "refused"
-        result = result_without_world(rule, item, self._options.seed) if self._wants_results else {}
+        seed = self._options.seed
+        result = TestResult(rule, 0, repeat_line(item, seed)) if self._wants_results else None
         return TestEnd(reports, result)
 
 

@@ -1,4 +1,4 @@
-"""The result of a test as plain data, for plugins that implement ``pytest_everyrank_result``."""
+"""Make the result of a test, and of a collection, for plugins that implement the hooks of everyrank."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from everyrank.declare.stash import DECLARATION
+from everyrank.model.result import BlamePart, LeakPart, RankResult, StancePart, TestResult
 from everyrank.options import Options
 from everyrank.rollcall import rollcall
 from everyrank.verdict.leak_lines import left_behind
@@ -15,38 +16,30 @@ from everyrank.verdict.rules import Fate, Fates, Verdict, blamed, describe_end, 
 from everyrank.wire.messages import Phase
 
 
-def test_result(verdict: Verdict, fates: Fates, context: ReportContext) -> dict[str, Any]:
+def test_result(verdict: Verdict, fates: Fates, context: ReportContext) -> TestResult:
     """Return all that is known of a test that had a world, except what its reports hold."""
     stances = [fate.stance for fate in fates.ranks if fate.stance is not None]
     blame = blamed(fates)
-    return {
-        "rule": verdict.rule,
-        "size": len(fates.ranks),
-        "world": fates.world,
-        "passes_alone": context.passes_alone,
-        "not_kept": fates.not_kept,
-        "repeat": repeat_line(context.job.item, context.job.seed),
-        "ranks": [_rank(fate) for fate in fates.ranks],
-        "leaks": [
-            {"kind": kind, "what": name, "ranks": sorted(counts)}
-            for (kind, name), counts in left_behind(fates).items()
-        ],
-        "rollcall": [
-            {
-                "ranks": [stance.rank for stance in group],
-                "doing": doing,
-                "frames": [f"{frame.function} at {frame}" for frame in rollcall.until_pytest(group[0].stack)],
-                "native": list(next((stance.native for stance in group if stance.native), ())),
-            }
+    return TestResult(
+        rule=verdict.rule,
+        size=len(fates.ranks),
+        repeat=repeat_line(context.job.item, context.job.seed),
+        world=fates.world,
+        passes_alone=context.passes_alone,
+        not_kept=fates.not_kept,
+        ranks=[_rank(fate) for fate in fates.ranks],
+        leaks=[LeakPart(kind, name, sorted(counts)) for (kind, name), counts in left_behind(fates).items()],
+        rollcall=[
+            StancePart(
+                ranks=[stance.rank for stance in group],
+                doing=doing,
+                frames=[f"{frame.function} at {frame}" for frame in rollcall.until_pytest(group[0].stack)],
+                native=list(next((stance.native for stance in group if stance.native), ())),
+            )
             for doing, group in rollcall.groups(stances, blame)
         ],
-        "blame": {"ranks": list(blame.ranks), "rule": blame.rule} if blame.ranks else None,
-    }
-
-
-def result_without_world(rule: str, item: pytest.Item, seed: int) -> dict[str, Any]:
-    """Return the same for a test that got no world."""
-    return {"rule": rule, "size": 0, "repeat": repeat_line(item, seed)}
+        blame=BlamePart(list(blame.ranks), blame.rule) if blame.ranks else None,
+    )
 
 
 def collected_run(items: list[pytest.Item], options: Options) -> dict[str, Any]:
@@ -61,18 +54,18 @@ def collected_run(items: list[pytest.Item], options: Options) -> dict[str, Any]:
     }
 
 
-def _rank(fate: Fate) -> dict[str, Any]:
+def _rank(fate: Fate) -> RankResult:
     filed = fate.record.phases if fate.record is not None else fate.early
     bad = next((phase for kind in ("failed", "xfailed", "skipped") for phase in fate.phases(kind)), None)
-    return {
-        "rank": fate.rank,
-        "outcome": _outcome(fate, bad),
-        "phase": bad.when if bad is not None else "" if fate.record is not None else fate.phase,
-        "text": _text(fate),
-        "where": bad.location if bad is not None else "",
-        "seconds": sum(phase.report.get("duration", 0.0) for phase in filed),
-        "notes": fate.record.notes if fate.record is not None else {},
-    }
+    return RankResult(
+        rank=fate.rank,
+        outcome=_outcome(fate, bad),
+        phase=bad.when if bad is not None else "" if fate.record is not None else fate.phase,
+        text=_text(fate),
+        where=bad.location if bad is not None else "",
+        seconds=sum(phase.report.get("duration", 0.0) for phase in filed),
+        notes=fate.record.notes if fate.record is not None else {},
+    )
 
 
 def _outcome(fate: Fate, bad: Phase | None) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from everyrank.reports.live.line import TestResult, crash_line, line, not_run_line
+from everyrank.model.result import TestResult
+from everyrank.reports.live.line import crash_line, line, not_run_line
 from everyrank.reports.live.single_process import SingleProcessTests
 from everyrank.reports.runfile.model import CaseLine
 from everyrank.reports.runfile.write import encoded

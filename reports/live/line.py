@@ -8,18 +8,16 @@ from typing import Any
 
 import msgspec
 from everyrank.model.outcome import ENDINGS, RED, Ending, PhaseEnd, ending
+from everyrank.model.result import LeakPart, RankResult, TestResult
 from everyrank.reports.live.failure_message import failure_message
 from everyrank.reports.runfile.model import (
-    BlamePart,
     CaseLine,
     DeviationPart,
     ErrorPart,
-    LeakPart,
     LedgerPart,
     OutputPart,
     PhasePart,
     RankPart,
-    StancePart,
     StepPart,
 )
 from everyrank.reports.shorten import cut_middle
@@ -30,36 +28,6 @@ TEXT, OUTPUT, BRIEF = 8_000, 2_000, 300
 OUTPUTS, LEAKS, DEVIATIONS = 16, 50, 8
 
 _RANKS = re.compile(r".*, ranks? ([0-9]{1,6}(?:[,-][0-9]{1,6})*)", re.DOTALL)
-
-
-class RankResult(msgspec.Struct):
-    """The harness's result of one rank."""
-
-    rank: int
-    outcome: str
-    phase: str = ""
-    text: str = ""
-    where: str = ""
-    seconds: float = 0.0
-    notes: dict[str, Any] = {}
-
-
-class TestResult(msgspec.Struct):
-    """The harness's result of one test (``pytest_everyrank_result``)."""
-
-    __test__ = False  # for pytest: this is not a class of tests
-
-    rule: str
-    size: int
-    repeat: str
-    worlds_up: int = 0
-    world: int | None = None
-    passes_alone: bool = False
-    not_kept: str = ""
-    ranks: list[RankResult] = []
-    leaks: list[LeakPart] = []
-    rollcall: list[StancePart] = []
-    blame: BlamePart | None = None
 
 
 def line(reports: Sequence[Any], result: TestResult | None, properties: Mapping[str, str]) -> CaseLine:

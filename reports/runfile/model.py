@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 from everyrank.model.outcome import Ending
+from everyrank.model.result import BlamePart, LeakPart, StancePart
 
 #: The version of the schema. A reader refuses a newer one.
 SCHEMA = 1
@@ -109,30 +110,6 @@ class DeviationPart(RunFilePart, frozen=True):
     ranks: list[int]
     raised: list[str] = []  # the class of the exception that the subject raised instead, and its base classes
     off: float | None = None  # the largest relative error, if values were compared
-
-
-class LeakPart(RunFilePart, frozen=True):
-    """Something that a test left behind on some ranks."""
-
-    kind: str
-    what: str
-    ranks: list[int]
-
-
-class StancePart(RunFilePart, frozen=True):
-    """An item of the roll call: ranks with the same stack, innermost frame first. Ranks to blame come first."""
-
-    ranks: list[int]
-    doing: str  # one line, as the roll call prints it
-    frames: list[str] = []
-    native: list[str] = []
-
-
-class BlamePart(RunFilePart, frozen=True):
-    """The ranks to blame for a bad end, by evidence."""
-
-    ranks: list[int]
-    rule: str  # failed first, does not wait, ended its test, waits in another call, is behind
 
 
 class OutputPart(RunFilePart, frozen=True):

@@ -5,18 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from everyrank.model.result import BlamePart, LeakPart, StancePart
 from everyrank.reports.runfile.model import (
     AllowedPart,
-    BlamePart,
     CaseLine,
     DeviationPart,
     ErrorPart,
-    LeakPart,
     LedgerPart,
     OutputPart,
     PhasePart,
     RankPart,
-    StancePart,
     StepPart,
 )
 

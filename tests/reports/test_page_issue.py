@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from everyrank.model.outcome import ENDINGS, Ending
+from everyrank.model.result import BlamePart
 from everyrank.reports.history import history
 from everyrank.reports.history.history import LETTERS
 from everyrank.reports.page.build import page
-from everyrank.reports.runfile.model import BlamePart, CaseLine, OutputPart, RankPart
+from everyrank.reports.runfile.model import CaseLine, OutputPart, RankPart
 from everyrank.reports.runfile.read import read
 
 from tests.chromium import Browser

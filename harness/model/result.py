@@ -1,0 +1,66 @@
+"""The result of a test, from the ranks to the page: one shape for the harness, other plugins, and the run file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+# A result cannot refer to itself, so the garbage collector skips its parts.
+class ResultPart(msgspec.Struct, frozen=True, gc=False):
+    """A part of a result. The run file has it unchanged."""
+
+
+class LeakPart(ResultPart, frozen=True):
+    """Something that a test left behind on some ranks."""
+
+    kind: str
+    what: str
+    ranks: list[int]
+
+
+class StancePart(ResultPart, frozen=True):
+    """An item of the roll call: ranks with the same stack, innermost frame first. Ranks to blame come first."""
+
+    ranks: list[int]
+    doing: str  # one line, as the roll call prints it
+    frames: list[str] = []
+    native: list[str] = []
+
+
+class BlamePart(ResultPart, frozen=True):
+    """The ranks to blame for a bad end, by evidence."""
+
+    ranks: list[int]
+    rule: str  # failed first, does not wait, ended its test, waits in another call, is behind
+
+
+class RankResult(msgspec.Struct):
+    """What became of one rank."""
+
+    rank: int
+    outcome: str  # passed, failed, skipped, lost (it died, or left without a record), cut (everyrank ended it)
+    phase: str = ""  # the phase in which it failed or was lost
+    text: str = ""  # one line: the failure in brief, the exit status, or the reason of the skip
+    where: str = ""  # the frame of the user's code in which the failure was raised
+    seconds: float = 0.0
+    notes: dict[str, Any] = {}
+
+
+class TestResult(msgspec.Struct):
+    """What the harness knows of a test, except what its reports hold."""
+
+    __test__ = False  # for pytest: this is not a class of tests
+
+    rule: str  # the row of the verdict's truth table; skipped or refused for a test that got no world
+    size: int
+    repeat: str  # the command line that repeats it
+    worlds_up: int = 0  # the worlds that are kept or forked ahead
+    world: int | None = None  # its number; none for a test that got no world
+    passes_alone: bool = False
+    not_kept: str = ""  # why its world served no further test
+    ranks: list[RankResult] = []
+    leaks: list[LeakPart] = []
+    rollcall: list[StancePart] = []
+    blame: BlamePart | None = None
