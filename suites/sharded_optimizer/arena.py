@@ -181,13 +181,21 @@ class Arena:
         return drawn.to(self.world.device)
 
     def closure(
-        self, parameters: Sequence[Parameter], step: int, of_twins: bool = False
+        self,
+        parameters: Sequence[Parameter],
+        step: int,
+        of_twins: bool = False,
+        wholes: Callable[[Sequence[Parameter]], list[torch.Tensor]] | None = None,
     ) -> Callable[[], torch.Tensor]:
-        """Return a closure for step, as a user has it: it computes loss and gradients from the current parameters."""
+        """Return a closure for step, as a user has it: it computes loss and gradients from the current parameters.
+
+        ``wholes`` returns these as whole tensors; unless it is given, all ranks meet to put them together.
+        """
+        assembled = wholes or self.wholes
 
         def evaluate() -> torch.Tensor:
             total = torch.zeros((), dtype=torch.float64)
-            values = [param.twin.detach() for param in parameters] if of_twins else self.wholes(parameters)
+            values = [param.twin.detach() for param in parameters] if of_twins else assembled(parameters)
             for param, value in zip(parameters, values, strict=True):
                 data = self.data(param, step)
                 # The loss is not quadratic and its curvature varies: another path of evaluations ends elsewhere.

@@ -20,6 +20,7 @@ from everyrank.suites.generate.grammar import Rejected
 from everyrank.suites.sharded_optimizer import drawn_surface
 from everyrank.suites.sharded_optimizer import grammar as g
 from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, Spec
+from everyrank.suites.sharded_optimizer.drawn_closure import Evaluations
 from everyrank.suites.sharded_optimizer.geometry import Block, Geometry, along
 from everyrank.suites.sharded_optimizer.laws.errors import names_beside
 from everyrank.suites.sharded_optimizer.laws.training import Signed, unchanged
@@ -189,26 +190,15 @@ class Player:
             self.ours.step()
 
     def _step_with_closure(self) -> None:
-        counted = {"ours": 0, "torch.optim": 0}
         trained = [one for one in self.parameters if one.twin.requires_grad]
-
-        def counting(who: str, evaluate: Callable[[], Any]) -> Callable[[], Any]:
-            def count() -> Any:
-                counted[who] += 1
-                return evaluate()
-
-            return count
-
+        evaluations = Evaluations(self.arena, trained, self.number)
         with _reference_acts():
-            evaluate = self.arena.closure(trained, self.number, of_twins=True)
-            expected = self.reference.step(counting("torch.optim", evaluate))
-        with subject_acts():
-            loss = self.ours.step(counting("ours", self.arena.closure(trained, self.number)))
+            expected = self.reference.step(evaluations.of_reference())
+        loss = evaluations.let_step(self.ours)
         check(loss is not None, "step returned None instead of the closure's loss")
         check(
             float(loss) == float(expected), f"step returned {float(loss)}, not the closure's loss {float(expected)}"
         )
-        check(counted["ours"] == counted["torch.optim"], f"the closure was evaluated so often: {counted}")
 
     def _clear(self, action: g.Clear) -> None:
         arguments = {} if action.set_to_none is None else {"set_to_none": action.set_to_none}
