@@ -12,7 +12,7 @@ from everyrank import current_world
 from everyrank.fixtures import failing
 from everyrank.fixtures.optimizers import row
 from everyrank.suites.arena.subject_errors import subject_acts
-from everyrank.suites.compare.comparison import EXACT, Comparison, Tolerance, check
+from everyrank.suites.compare.comparison import CLOSE_FP64, EXACT, Comparison, Tolerance, check
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
@@ -23,6 +23,7 @@ from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, Spec
 from everyrank.suites.sharded_optimizer.drawn_closure import Evaluations
 from everyrank.suites.sharded_optimizer.geometry import Block, Geometry, along
 from everyrank.suites.sharded_optimizer.laws.errors import names_beside
+from everyrank.suites.sharded_optimizer.laws.sparse_gradients import give_rows, give_rows_of_ranks
 from everyrank.suites.sharded_optimizer.laws.training import Signed, unchanged
 from torch import nn
 from torch.distributed._shard.sharded_tensor import ShardedTensor
@@ -152,8 +153,12 @@ class Player:
     # --- comparing -----------------------------------------------------------------------------------
 
     def _compare(self) -> None:
-        """All parameters, bit for bit; the same kernels run on the same values."""
-        comparison = Comparison(EXACT, self.subject.bound)
+        """All parameters, bit for bit; the same kernels run on the same values.
+
+        A row's sparse gradients may be added up before or after they are applied, which rounds otherwise.
+        """
+        sparse = any(param.table for param in self.draw.params)
+        comparison = Comparison(CLOSE_FP64 if sparse else EXACT, self.subject.bound)
         self.arena.compare(comparison, self.number)
         _raise_first(comparison)
         for one in self.parameters:
@@ -165,13 +170,13 @@ class Player:
         comparison = Comparison(tolerance)
         for one in self.parameters:
             for tensor, index in one.pieces:
-                wanted = None if one.twin.grad is None else one.twin.grad[index]
+                wanted = None if one.twin.grad is None else one.twin.grad.to_dense()[index]
                 have = "None" if tensor.grad is None else "a tensor"
                 want = "None" if wanted is None else "a tensor"
                 check(have == want, f"the gradient of {one.name} is {have} instead of {want}")
                 if tensor.grad is not None and wanted is not None:
                     name = f"the gradient of {one.name}"
-                    comparison.step(self.number, {name: tensor.grad}, {name: wanted})
+                    comparison.step(self.number, {name: tensor.grad.to_dense()}, {name: wanted})
         _raise_first(comparison)
 
     # --- actions -------------------------------------------------------------------------------------
@@ -179,6 +184,12 @@ class Player:
     def _give(self, action: g.Give) -> None:
         given = [self.parameters[index] for index in action.to]
         self.arena.give_gradients(given, self.number, action.own)
+        for looked_up in action.rows:
+            table = self.parameters[looked_up.param]
+            if len(looked_up.ranks) > 1 and self.arena.syncs:
+                give_rows_of_ranks(self.arena, table, self.number, looked_up.ranks)
+            else:
+                give_rows(self.arena, table, self.number, looked_up.ranks[0])
 
     def _step(self, action: g.Step) -> None:
         if action.closure:

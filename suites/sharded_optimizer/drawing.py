@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from everyrank.fixtures.optimizers import Row, Variant, row, rows
@@ -18,8 +19,11 @@ _PLACES = ("", "inner.", "inner.deep.", "other.")
 #: Values of options that are changed by hand.
 _OPTIONS = {"lr": (0.02, 0.3), "weight_decay": (0.0, 0.2), "maximize": (True, False), "betas": ((0.5, 0.9),)}
 
-#: Needs of a variant that no draw provides.
+#: Needs of a variant that no draw provides; one that has tables provides sparse gradients.
 _NOT_DRAWN = {"cuda", "non-leaf", "sparse"}
+
+#: What is not drawn for a model with tables: no norm of a sparse gradient is defined, and closures give dense ones.
+_DENSE = {"closures", "clipping"}
 
 
 class _Drawing(Drawing):
@@ -28,6 +32,7 @@ class _Drawing(Drawing):
     # --- the model -----------------------------------------------------------------------------------
 
     def make(self) -> g.Draw:
+        self.tables = self.sometimes("sparse gradients")
         name, variant = self.one_of(*self._optimizers())
         needs = row(name).needs
         self.matrices = "2d" in needs
@@ -36,17 +41,20 @@ class _Drawing(Drawing):
         first = 8 if "no-groups" in needs or not self.has("groups") else self.one_of(8, 1, 2)
         subclass = self._subclass(name, needs)
         self.whole_tensor = bool(subclass) or "whole-tensor" in needs
+        self.tables_only = "sparse" in needs
         count = self.draw(st.integers(1, 4))
-        self.params = tuple(self._param(number) for number in range(count))
+        self.params: list[g.Param] = []
+        for number in range(count):
+            self.params.append(self._param(number))
         first = min(first, count)
         self.optimizer, self.first = name, first
         return g.Draw(
             size=self.size,
-            params=self.params,
+            params=tuple(self.params),
             optimizer=name,
             variant=variant,
             subclass=subclass,
-            dtype=self.one_of("float64", "float64", "float32"),
+            dtype="float64" if self.tables else self.one_of("float64", "float64", "float32"),
             first=8 if first == count else first,
             module=self.module,
             actions=tuple(_Actions(self).make()),
@@ -59,26 +67,33 @@ class _Drawing(Drawing):
                 continue
             if "closure" in each.needs and not self.has("closures"):
                 continue
-            found += [(each.name, variant.name) for variant in each.variants if _drawn(each, variant)]
+            if self.tables and ("closure" in each.needs or "sparse" not in each.needs | each.takes):
+                continue
+            found += [(each.name, variant.name) for variant in each.variants if _drawn(each, variant, self.tables)]
         # Shrinking goes to the front: the plainest first.
         return sorted(found, key=lambda one: (one != ("SGD", "defaults"), one[0] != "SGD"))
 
     def _subclass(self, name: str, needs: frozenset[str]) -> str:
         feature = "subclasses that look at the whole tensor" if "whole-tensor" in needs else "subclasses"
-        if not self.sometimes(feature):
+        if self.tables or not self.sometimes(feature):
             return ""
         return str(self.one_of("unchanged", "signed")) if name == "SGD" else "unchanged"
 
     def _param(self, number: int) -> g.Param:
-        dims = 2 if self.matrices else self.one_of(2, 1, 2, 3)
-        other = [self.draw(st.integers(1, 4)) for _ in range(dims)]
-        whole = self.has("whole parameters") and self.one_of(False, False, True)
         name = f"p{number}"
         if self.module:
             name = self.one_of(*_PLACES) + name
         frozen = self.sometimes("frozen parameters")
-        if whole:
-            return self._whole(name, tuple(other), frozen)
+        table = self.tables and (self.tables_only or number == 0 or self.one_of(True, True, False))
+        if table and number and self.one_of(False, True):
+            # Rows that go to the wrong table go unnoticed if its shape refuses them.
+            earlier = next(param for param in self.params if param.table)
+            return replace(earlier, name=name, frozen=frozen, also="")
+        plain = self.matrices or table
+        dims = 2 if plain else self.one_of(2, 1, 2, 3)
+        other = [self.draw(st.integers(1, 4)) for _ in range(dims)]
+        if self.has("whole parameters") and self.one_of(False, False, True):
+            return replace(self._whole(name, tuple(other), frozen, plain), table=table)
         dim = self.one_of(*range(min(dims, 2)))
         tool = self.module and not (self.has("bare shards in modules") and self.one_of(False, False, True))
         if tool:
@@ -86,21 +101,24 @@ class _Drawing(Drawing):
             length = self.draw(st.integers(self.size - 1, 2 * self.size + 1))
             if not self.has("ranks without a shard"):
                 length = max(length, self.size)
+            if table and dim == 1:
+                # torch crashes where it adds sparse rows to an empty view: each rank has a column.
+                length = self.size * max(1, length // self.size)
             cut = tuple(enumerate(chunks(length, self.size)))
         else:
             cut = self._cut()
         other[dim] = sum(length for _, length in cut)
         also = f"{name}_again" if self.sometimes("tied parameters", 2) and (tool or not self.module) else ""
-        return g.Param(name, tuple(other), cut, dim, frozen=frozen, tool=tool, also=also)
+        return g.Param(name, tuple(other), cut, dim, frozen=frozen, tool=tool, also=also, table=table)
 
-    def _whole(self, name: str, shape: tuple[int, ...], frozen: bool) -> g.Param:
+    def _whole(self, name: str, shape: tuple[int, ...], frozen: bool, matrix: bool) -> g.Param:
         kind = self.one_of("plain", "plain", "view", "scalar", "empty", "transposed")
         layout = "plain"
         if kind == "view" or (kind == "transposed" and len(shape) == 2):
             layout = kind
-        if kind == "scalar" and not self.matrices:
+        if kind == "scalar" and not matrix:
             shape = ()
-        if kind == "empty" and not self.matrices:
+        if kind == "empty" and not matrix:
             shape = (0, *shape[1:])
         also = f"{name}_again" if self.sometimes("tied parameters") else ""
         return g.Param(name, shape, layout=layout, frozen=frozen, also=also)
@@ -116,10 +134,12 @@ class _Drawing(Drawing):
         return tuple((owner, self.draw(st.integers(1, 3))) for owner in owners)
 
 
-def _drawn(each: Row, variant: Variant) -> bool:
+def _drawn(each: Row, variant: Variant, tables: bool) -> bool:
     # Fused kernels round a shard otherwise than the whole, and mispair a parameter with a gradient of other strides.
     fused = variant.arguments.get("fused", False)
-    return not (each.needs | variant.needs) & _NOT_DRAWN and not variant.group_arguments and not fused
+    needs = (each.needs | variant.needs) - ({"sparse"} if tables else set())
+    refused = tables and "sparse" in variant.refuses
+    return not needs & _NOT_DRAWN and not variant.group_arguments and not fused and not refused
 
 
 class _Actions:
@@ -148,7 +168,7 @@ class _Actions:
             "parts besides the step": [self.use],
             "errors": [self.fail],
         }.items():
-            if self.d.has(feature):
+            if self.d.has(feature) and not (self.d.tables and feature in _DENSE):
                 kinds += makers
         # What only some models can show comes often where the model can.
         for maker, able in ((self.names, self.d.module), (self.add_group, self.handed < len(self.d.params))):
@@ -167,7 +187,17 @@ class _Actions:
             missing = self.d.draw(st.sets(st.integers(0, len(self.d.params) - 1), max_size=3))
             trained = [number for number in trained if number not in missing]
         self.own = any(self.d.params[number].cut is None for number in trained) and self.d.one_of(True, False)
-        self.made.append(g.Give(tuple(trained), self.own))
+        dense = tuple(number for number in trained if not self.d.params[number].table)
+        self.made.append(g.Give(dense, self.own, tuple(self._rows(n) for n in trained if n not in dense)))
+
+    def _rows(self, number: int) -> g.Rows:
+        """Rows of one table. Those of a sharded one are alike on all ranks: each has the gradient of its own rows."""
+        param = self.d.params[number]
+        row = st.integers(0, param.shape[0] - 1)
+        unique = not self.d.has("repeated rows")
+        ranks = self.d.size if self.own and param.cut is None else 1
+        looked_up = [self.d.draw(st.lists(row, max_size=4, unique=unique)) for _ in range(ranks)]
+        return g.Rows(number, tuple(tuple(sorted(rows) if unique else rows) for rows in looked_up))
 
     def step(self) -> None:
         if self.d.closures_only:
@@ -211,14 +241,16 @@ class _Actions:
         left = len(self.d.params) - self.handed
         if left:
             count = self.d.draw(st.integers(1, left))
-            decay = self.d.one_of(None, 0.2) if "weight_decay" in _arguments(self.d.optimizer) else None
+            decays = "weight_decay" in _arguments(self.d.optimizer) and not self.d.tables
+            decay = self.d.one_of(None, 0.2) if decays else None
             self.made.append(g.AddGroup(count, self.d.one_of(0.3, 0.02), decay))
             self.handed += count
             self.groups += 1
             self.saved = False
 
     def set_option(self) -> None:
-        names = [name for name in _OPTIONS if name in _arguments(self.d.optimizer)]
+        refused = {"weight_decay"} if self.d.tables else set()  # no optimizer adds it to a sparse gradient
+        names = [name for name in _OPTIONS if name in _arguments(self.d.optimizer) - refused]
         name = self.d.one_of(*names)
         group = self.d.draw(st.integers(0, self.groups - 1))
         self.made.append(g.SetOption(group, name, self.d.one_of(*_OPTIONS[name])))

@@ -25,17 +25,31 @@ class Param:
     """Whether the subject's own shard_parameter cuts it, evenly and in rank order."""
     also: str = ""
     """A second name of the same parameter."""
+    table: bool = False
+    """Whether its gradients are sparse, as those of a table of embeddings."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a table that are looked up, in any order, some of them several times, or none.
+
+    ``ranks`` has those of each rank, or one entry, if all ranks look up the same.
+    """
+
+    param: int
+    ranks: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
 class Give:
-    """Set new gradients for these parameters, and none for the others.
+    """Set new gradients for these parameters, and for these rows of tables, and none for the others.
 
     ``own``: whole parameters get another gradient on each rank, where the subject claims to average them.
     """
 
     to: tuple[int, ...]
     own: bool = False
+    rows: tuple[Rows, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -154,6 +168,8 @@ FEATURES = {
     "optimizers that look at the whole tensor": "parity.whole-tensor[*]",
     "subclasses": "parity.subclass[*]",
     "subclasses that look at the whole tensor": "parity.whole-tensor[*-subclass-*]",
+    "sparse gradients": "parity.embeddings[*]",
+    "repeated rows": "parity.shard[*-repeated-rows-*]",
     "missing gradients": "grad.none[*]",
     "zero_grad": "grad.zero[*]",
     "closures": "closure[*]",
@@ -188,7 +204,7 @@ def _carry_out(subject: Subject, draw: Draw) -> Iterator[None]:
 GRAMMAR = Grammar(
     contract="sharded-optimizer",
     module="everyrank.suites.sharded_optimizer.grammar",
-    kinds=(Draw, Param, Give, Step, Clear, Clip, AddGroup, SetOption, Freeze, Save, Load, Names, Use, Fail),
+    kinds=(Draw, Param, Rows, Give, Step, Clear, Clip, AddGroup, SetOption, Freeze, Save, Load, Names, Use, Fail),
     sizes=(3,),
     features=FEATURES,
     strategy=_strategy,

@@ -34,9 +34,13 @@ def give_rows(arena: Arena, param: Parameter, step: int, rows: Sequence[int]) ->
 
 
 def give_rows_of_ranks(arena: Arena, param: Parameter, step: int, rows_of_ranks: Sequence[Sequence[int]]) -> None:
-    """Give a whole parameter a different gradient on each rank, and the reference their mean."""
+    """Give a whole parameter a different gradient on each rank, and the reference their mean.
+
+    The mean is exact, whether a subject adds or divides first: an optimizer that divides a gradient by its own size,
+    as Adagrad does, makes a large step of what rounding leaves of a sum that is zero.
+    """
     given = [
-        sparse_rows(rows, coarse(_values(arena, param, step, rows, rank + 1)), param.twin.shape)
+        sparse_rows(rows, arena.size * coarse(_values(arena, param, step, rows, rank + 1)), param.twin.shape)
         for rank, rows in enumerate(rows_of_ranks)
     ]
     param.pieces[0][0].grad = given[arena.rank]
@@ -46,11 +50,15 @@ def give_rows_of_ranks(arena: Arena, param: Parameter, step: int, rows_of_ranks:
 def _values(arena: Arena, param: Parameter, step: int, rows: Sequence[int], rank: int = 0) -> torch.Tensor:
     """Return new values for these rows; a repeated row has another value each time."""
     data = arena.data(param, step, rank)
-    return torch.stack([data[row] * (1 + number) for number, row in enumerate(rows)])
+    times = torch.arange(1, len(rows) + 1, device=data.device).view(-1, *[1] * (data.dim() - 1))
+    return data[list(rows)] * times
 
 
 def sparse_rows(rows: Sequence[int], values: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
     """Return a sparse gradient with these values for these rows, in any order. Values of a repeated row add up."""
     index = torch.tensor([list(rows)], dtype=torch.int64, device=values.device)
+    # Columns of a larger tensor are copied, for torch takes the stride of a single row for its length where it adds
+    # it to a dense tensor, and writes past the row's end. contiguous() would leave such a row as it is.
+    values = values.clone(memory_format=torch.contiguous_format)
     made = torch.sparse_coo_tensor(index, values, tuple(shape), check_invariants=False)
     return made if len(set(rows)) < len(rows) or list(rows) != sorted(rows) else made.coalesce()
