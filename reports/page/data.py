@@ -12,7 +12,6 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
@@ -20,6 +19,7 @@ import msgspec
 from everyrank.model.outcome import ENDINGS, RED
 from everyrank.reports.history.history import History
 from everyrank.reports.history.index import case_key
+from everyrank.reports.page.columns import column_data, milliseconds, one_line
 from everyrank.reports.page.nights import NIGHTS
 from everyrank.reports.runfile.conclusion import conclude_together
 from everyrank.reports.runfile.model import CaseLine, OutputPart
@@ -33,61 +33,16 @@ CHUNK = 128
 BUDGET = 6_500_000
 #: The longest failure text and the longest captured output of one case, from generous to harsh.
 BOUNDS = ((16_000, 8_000), (4_000, 1_500), (1_200, 300), (300, 0))
-#: The longest message in a column. It is longer than any message of a run file.
-MESSAGE = 320
-#: The columns: the values of each case that need no inflating.
-COLUMNS = (
-    "outcome", "run", "subject", "law", "optimizer", "head", "point", "tail", "message", "size", "world", "worker",
-    "started", "seconds", "ulps", "ledger", "lack", "leak", "alone",
-)  # fmt: skip
-
-
-@dataclass
-class Names:
-    """A table of texts, each once, in the order in which they were added."""
-
-    all: list[Any] = field(default_factory=list)
-    indices: dict[Any, int] = field(default_factory=dict)
-
-    def __call__(self, name: Any) -> int:
-        index = self.indices.setdefault(name, len(self.all))
-        if index == len(self.all):
-            self.all.append(name)
-        return index
 
 
 def page_data(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the columns, the tables that they refer to, and the facts of the runs."""
-    cases = [(case, number) for number, run in enumerate(runs) for case in _as_listed(run)]
-    strings, subjects, laws, optimizers, entries = Names(), Names(), Names(), Names(), Names()
-    strings("")
-    first = min((case.started for case, _ in cases if case.started), default=0.0)
-    columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
-    for case, number in cases:
-        head, point, tail = _id_parts(case)
-        row = (
-            ENDINGS.index(case.outcome),
-            number,
-            subjects(case.subject),
-            laws((case.contract, case.law) if case.law else ("", case.id.partition("::")[0])),
-            optimizers(case.optimizer),
-            strings(head),
-            strings(point),
-            -1 if tail is None else strings(tail),
-            strings(_one_line(case.message)),
-            case.size,
-            strings(case.world),
-            strings(case.worker),
-            _ms(case.started - first) if case.started else -1,
-            _ms(case.seconds),
-            _number(case.error.ulps) if case.error else None,
-            entries(case.ledger) if case.ledger else -1,
-            strings(_one_line(case.lack)),
-            strings(_one_line("; ".join(f"{leak.kind}: {leak.what}" for leak in case.leaks))),
-            int(case.passes_alone),
-        )
-        for name, value in zip(COLUMNS, row, strict=True):
-            columns[name].append(value)
+    """Return the columns, and the facts of the runs."""
+    listed = [_as_listed(run) for run in runs]
+    cases = [case for of_run in listed for case in of_run]
+    first = min((case.started for case in cases if case.started), default=0.0)
+    data = column_data(cases)
+    data["values"]["run"] = [number for number, of_run in enumerate(listed) for _ in of_run]
+    data["values"]["started"] = [milliseconds(case.started - first) if case.started else -1 for case in cases]
     return {
         "outcomes": ENDINGS,
         "red": sorted(RED),
@@ -95,13 +50,7 @@ def page_data(runs: Sequence[Run]) -> dict[str, Any]:
         "count": len(cases),
         "conclusion": _conclusion(runs),
         "runs": [_run_facts(run) for run in runs],
-        "first": first,
-        "subjects": subjects.all,
-        "laws": laws.all,
-        "optimizers": optimizers.all,
-        "ledger": [msgspec.to_builtins(entry) for entry in entries.all],
-        "strings": strings.all,
-        "columns": columns,
+        **data,
     }
 
 
@@ -110,7 +59,7 @@ def _conclusion(runs: Sequence[Run]) -> dict[str, Any]:
     counts = sum((Counter(run.counts) for run in runs), Counter())
     noun = "case" if any(case.subject for run in runs for case in run.cases) else "test"
     state, sentences = conclude_together([(PurePath(run.path).name, run.conclusion) for run in runs], counts, noun)
-    return {"state": state, "sentences": [(lead, _one_line(rest)) for lead, rest in sentences]}
+    return {"state": state, "sentences": [(lead, one_line(rest)) for lead, rest in sentences]}
 
 
 def details(runs: Sequence[Run], budget: int = BUDGET, history: History | None = None) -> tuple[list[str], bool]:
@@ -139,19 +88,6 @@ def _as_listed(run: Run) -> list[CaseLine]:
 
 def _law(case: CaseLine) -> tuple[str, str, str]:
     return case.contract, case.subject, case.law
-
-
-def _id_parts(case: CaseLine) -> tuple[str, str, str | None]:
-    """Split a node id into the text before the case, the case's name within its law, and the text after it.
-
-    Many cases share the parts, so together they are far shorter than the ids.
-    """
-    law = f"{case.contract}/{case.law}"
-    if case.law and case.case in case.id and case.case.startswith(f"{law}[") and case.case.endswith("]"):
-        before, _, after = case.id.partition(case.case)
-        return before, case.case[len(law) + 1 : -1], after
-    file, separator, test = case.id.partition("::")
-    return f"{file}{separator}", test, None
 
 
 def _run_facts(run: Run) -> dict[str, Any]:
@@ -208,16 +144,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list):
         return [_finite(item) for item in value]
     return value
-
-
-def _one_line(text: str) -> str:
-    """Return the start of a text for a column. The omitted length is not shown: the run file may have cut it too."""
-    return text if len(text) <= MESSAGE else f"{text[:MESSAGE]} …"
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 1)
-
-
-def _number(value: float) -> float | str:
-    return float(f"{value:.3g}") if math.isfinite(value) else str(value)

@@ -17,7 +17,8 @@ import pytest
 from everyrank import cli
 from everyrank.model.outcome import ENDINGS
 from everyrank.reports.page.build import SCRIPTS, STYLES, embedded, page
-from everyrank.reports.page.data import COLUMNS, details
+from everyrank.reports.page.columns import COLUMNS
+from everyrank.reports.page.data import details
 from everyrank.reports.runfile.model import ErrorPart, OutputPart
 from everyrank.reports.runfile.read import Run, read
 
@@ -65,13 +66,16 @@ def _page(run: MadeUp, folder: Path, **keywords: Any) -> str:
 
 def _ids(data: Any) -> list[str]:
     """Node ids, put together from the parts that cases share, as the page does it."""
-    strings, columns, ids = data["strings"], data["columns"], []
+    ids = []
     for index in range(data["count"]):
-        head, point, tail = (columns[name][index] for name in ("head", "point", "tail"))
-        contract, law = data["laws"][columns["law"][index]]
-        whole = f"{contract}/{law}[{strings[point]}]{strings[tail]}" if tail >= 0 else strings[point]
-        ids.append(strings[head] + whole)
+        head, case, (contract, law) = (_text(data, name, index) for name in ("head", "case", "law"))
+        tail = data["values"]["tail"][index] >= 0 and _text(data, "tail", index)
+        ids.append(head + (case if tail is False else f"{contract}/{law}[{case}]{tail}"))
     return ids
+
+
+def _text(data: Any, column: str, index: int) -> Any:
+    return data["tables"][column][data["values"][column][index]]
 
 
 def test_every_case_is_there_with_its_id_its_outcome_and_its_details(tmp_path: Path) -> None:
@@ -80,11 +84,12 @@ def test_every_case_is_there_with_its_id_its_outcome_and_its_details(tmp_path: P
     data, told = parts.data, [one for chunk in parts.chunks for one in chunk]
     by_id = {case.id: case for case in run.cases}
     assert _ids(data) == run.header.cases
-    assert set(data["columns"]) == set(COLUMNS)
+    assert [column["name"] for column in data["columns"]] == [column.name for column in COLUMNS]
+    assert set(data["values"]) == {*(column.name for column in COLUMNS), "run", "started"}
     for index, name in enumerate(_ids(data)):
         line, detail = by_id[name], told[index]
-        assert data["outcomes"][data["columns"]["outcome"][index]] == line.outcome
-        assert data["subjects"][data["columns"]["subject"][index]] == line.subject
+        assert data["outcomes"][data["values"]["outcome"][index]] == line.outcome
+        assert _text(data, "subject", index) == line.subject
         assert detail.get("text", "") == line.text
         assert len(detail.get("ranks", [])) == len(line.ranks)
         assert len(detail.get("rollcall", [])) == len(line.rollcall)
@@ -102,7 +107,7 @@ def test_every_case_is_there_with_its_id_its_outcome_and_its_details(tmp_path: P
 )
 def test_laws_are_in_the_order_of_collection_if_that_was_one(listed: str, shown: str, tmp_path: Path) -> None:
     run = of(header(), [case(law, label=f"point{place}") for place, law in enumerate(listed.split())])
-    assert [law for _, law in Parts(_page(run, tmp_path)).data["laws"]] == shown.split()
+    assert [law for _, law in Parts(_page(run, tmp_path)).data["tables"]["law"]] == shown.split()
 
 
 def test_no_text_of_a_test_is_markup(tmp_path: Path) -> None:
@@ -157,7 +162,7 @@ def test_errors_that_are_not_finite_are_texts(tmp_path: Path) -> None:
     lost = case(outcome="fail", error=ErrorPart(float("inf"), float("nan"), 1.0, 1, "weight", 0))
     run = Run(tmp_path / "run.jsonl", header(cases=[lost.id]), (lost,), None)
     parts = Parts(page([run]))
-    assert parts.data["columns"]["ulps"] == ["inf"]
+    assert parts.data["values"]["error"] == ["inf"]
     assert parts.chunks[0][0]["error"]["ulps"] == "inf"
     assert parts.chunks[0][0]["error"]["absolute"] == "nan"
 
@@ -189,8 +194,8 @@ def test_a_run_without_a_case_and_tests_without_a_subject_have_a_page_too(tmp_pa
     assert Parts(_page(of(header(), []), tmp_path)).data["count"] == 0
     lines = [one for one in made_up(cases=200).cases if not one.subject]
     data = Parts(_page(of(header(), lines), tmp_path)).data
-    assert data["laws"] == [["", "test_collectives.py"]]
-    assert "test_all_reduce[<b>bold</b>-ws3]" in data["strings"]
+    assert data["tables"]["law"] == [["", "test_collectives.py"]]
+    assert "test_all_reduce[<b>bold</b>-ws3]" in data["tables"]["case"]
 
 
 # --- the command ------------------------------------------------------------------------------------------
@@ -240,8 +245,8 @@ def test_files_of_other_subjects_are_parts_of_one_run(tmp_path: Path, capsys: py
     assert _everyrank(one, two, "-o", target) == 0
     assert "2 cases of 2 run files, all as declared" in capsys.readouterr().out
     data = Parts(target.read_text()).data
-    assert data["subjects"] == ["mine.One", "mine.Two"]
-    assert data["columns"]["run"] == [0, 1]
+    assert data["tables"]["subject"] == ["mine.One", "mine.Two"]
+    assert data["values"]["run"] == [0, 1]
 
 
 def test_two_files_of_one_subject_or_one_test_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from everyrank.reports.live.line import TEXT
-from everyrank.reports.page.data import MESSAGE, page_data
+from everyrank.reports.page.columns import MESSAGE
+from everyrank.reports.page.data import page_data
 from everyrank.reports.runfile.read import read
 from everyrank.reports.shorten import OWN_LINE, WITHIN, cut_middle
 from everyrank.reports.text import duration
@@ -107,6 +108,6 @@ def test_a_note_is_never_cut_in_half(at: int) -> None:
 def test_a_message_that_a_run_file_shortened_is_whole_on_the_page(tmp_path: Path) -> None:
     message = "m" * 300 + " ..."  # as the run file keeps it: how much is missing is not known any more
     run = read(of(header(), [case(outcome="fail", message=message)]).write(tmp_path / "run.jsonl"))
-    assert message in page_data([run])["strings"]
+    assert message in page_data([run])["tables"]["message"]
     longer = read(of(header(), [case(outcome="fail", message="m" * 999)]).write(tmp_path / "run.jsonl"))
-    assert "m" * MESSAGE + " …" in page_data([longer])["strings"]
+    assert "m" * MESSAGE + " …" in page_data([longer])["tables"]["message"]

@@ -4,7 +4,7 @@
 const VIEWS = PLAIN
   ? ["cases", "matrix", "time", "findings", "history"]
   : ["matrix", "cases", "time", "findings", "history"];
-const FILTERS = ["q", "outcome", "subject", "law", "optimizer", "size", "worker"];
+const FILTERS = ["q", "outcome", ...CHOICES.map((by) => by.name)];
 const FIELDS = ["view", ...FILTERS, "sort", "paint", "case", "scope"];
 
 /** The address in parts; what is not understood is left out. */
@@ -55,4 +55,4 @@ addEventListener("popstate", arrived);
 addEventListener("hashchange", () => formatted(state) !== formatted(parsed(location.hash)) && arrived());
 
 const isFiltered = (of) => FILTERS.some((field) => of[field].length > 0);
-const unfiltered = () => ({ q: "", outcome: [], subject: "", law: "", optimizer: "", size: "", worker: "" });
+const unfiltered = () => ({ ...Object.fromEntries(FILTERS.map((field) => [field, ""])), outcome: [] });

@@ -1,66 +1,5 @@
 // The list of cases. However many there are, only those in sight are in the document.
 
-const HAS_ERRORS = column.ulps.some((ulps) => ulps !== null);
-
-/** A column: what it is sorted by, how wide it is, how wide beside an open case, and on paper ("" for not there). */
-const COLUMNS = [
-  { key: "outcome", name: "", less: worstFirst, wide: "34px", beside: "34px", paper: "18px" },
-  {
-    key: "case",
-    name: CASE,
-    less: (one, other) => nameOf(one).localeCompare(nameOf(other), "en"),
-    wide: "minmax(180px, 2.2fr)",
-    beside: "minmax(180px, 2fr)",
-    paper: "minmax(0, 2fr)",
-  },
-  {
-    key: "subject",
-    name: "subject",
-    less: (one, other) => column.subject[one] - column.subject[other],
-    wide: "minmax(110px, 1fr)",
-    beside: "minmax(100px, 1fr)",
-    paper: "minmax(0, 1.3fr)",
-  },
-  {
-    key: "size",
-    name: "ranks",
-    less: (one, other) => column.size[one] - column.size[other],
-    wide: "52px",
-    beside: "0",
-    paper: "36px",
-  },
-  {
-    key: "error",
-    name: "error",
-    less: (one, other) => errorRank(other) - errorRank(one),
-    wide: "96px",
-    beside: "90px",
-    paper: "76px",
-  },
-  {
-    key: "time",
-    name: "time",
-    less: (one, other) => column.seconds[other] - column.seconds[one],
-    wide: "74px",
-    beside: "70px",
-    paper: "58px",
-  },
-  {
-    key: "message",
-    name: "message",
-    less: (one, other) => messageOf(other).localeCompare(messageOf(one), "en"),
-    wide: "minmax(120px, 2.4fr)",
-    beside: "0",
-    paper: "",
-  },
-].filter((by) => !(by.key === "subject" && PLAIN) && !(by.key === "error" && !HAS_ERRORS));
-
-/** Returns a key for sorting: errors that are not finite are the largest, a missing error is the smallest. */
-function errorRank(index) {
-  const ulps = column.ulps[index];
-  return ulps === null ? -1 : typeof ulps === "number" ? ulps : Infinity; // inf and nan come as text
-}
-
 const narrow = matchMedia("screen and (max-width: 760px)");
 const rowHeight = () => (narrow.matches ? 58 : 28);
 
@@ -69,9 +8,9 @@ const list = { indices: [], lines: [], at: 0, body: null, space: null, drawn: ""
 
 /** Sorted by a column; a dash before its name turns it round. */
 function sorted(indices, by) {
-  const found = COLUMNS.find((one) => one.key === by.replace(/^-/, "")) || COLUMNS[0];
-  const less = by.startsWith("-") ? (one, other) => found.less(other, one) : found.less;
-  return [...indices].sort((one, other) => less(one, other) || one - other);
+  const found = LISTED.find(({ name }) => name === by.replace(/^-/, "")) || LISTED[0];
+  const sign = by.startsWith("-") ? -1 : 1;
+  return [...indices].sort((left, right) => sign * compareBy(found, left, right) || left - right);
 }
 
 /** Plain tests stand under their files, until they are sorted by something else. */
@@ -99,37 +38,30 @@ function linesOf(order, sort) {
 const lineOf = (at) => list.lines.indexOf(at);
 
 function heading(of, by) {
-  const now = of.sort.replace(/^-/, "") === by.key || (by.key === "outcome" && !of.sort);
+  const now = of.sort.replace(/^-/, "") === by.name || (by === LISTED[0] && !of.sort);
   const turned = of.sort.startsWith("-");
-  const next = now && !turned ? `-${by.key}` : by.key;
+  const next = now && !turned ? `-${by.name}` : by.name;
   return el(
     "button",
     {
       type: "button",
       role: "columnheader",
-      class: `c-${by.key}`,
+      class: cellClass(by),
       "aria-sort": now ? (turned ? "descending" : "ascending") : "none",
-      title: by.key === "outcome" ? "what needs a person first" : `sort by ${by.name}`,
-      "aria-label": by.name || "outcome",
+      title: by.order,
+      "aria-label": by.heading || by.name,
       on: { click: () => go({ sort: next }) },
     },
-    by.name || "●",
+    by.heading || "●",
     now && el("span", { class: "turn", "aria-hidden": "true", text: turned ? " ↑" : " ↓" }),
   );
 }
 
-/** What a column shows of a case. */
-const CELLS = {
-  outcome: (index) => glyph(outcomeOf(index), outcomeOf(index)),
-  case: (index) => [!byFile(state.sort) && el("span", { class: "group", text: groupOf(index) }), titleOf(index)],
-  subject: (index) => words(subjectOf(index)),
-  size: (index) => (column.size[index] ? String(column.size[index]) : "–"),
-  error: (index) => errorText(column.ulps[index]),
-  time: (index) => (column.seconds[index] ? duration(secondsOf(index)) : "–"),
-  message: (index) => brief(messageOf(index), 240),
-};
-
-const errorText = (ulps) => (ulps === null ? "" : ulps === 0 ? "exact" : `${figure(ulps)} ulp`);
+/** The classes of a column's cells: its name, whether it is a number, and where it has no room. */
+const cellClass = ({ name, number, beside, narrow, paper }) =>
+  [`c-${name}`, number && "number", !beside && "not-beside", !narrow && "not-narrow", !paper && "below-on-paper"]
+    .filter(Boolean)
+    .join(" ");
 
 function row(at, line) {
   const index = list.indices[at];
@@ -144,7 +76,9 @@ function row(at, line) {
       "data-red": isRed(index),
       on: { click: () => openFromList(at) },
     },
-    COLUMNS.map(({ key }) => el("span", { role: "gridcell", class: `c-${key}` }, CELLS[key](index))),
+    LISTED.map((by) =>
+      el("span", { role: "gridcell", class: cellClass(by), style: { "--narrow": by.narrow } }, by.cell(index)),
+    ),
   );
   return placedAt(made, line);
 }
@@ -243,7 +177,7 @@ function drawCases(into, of, indices) {
   if (opened >= 0) list.at = opened;
   list.space = el("div", { class: "space", role: "rowgroup" });
   list.space.style.height = `${list.lines.length * rowHeight()}px`;
-  const heads = COLUMNS.map((by) => heading(of, by));
+  const heads = LISTED.map((by) => heading(of, by));
   list.body = el(
     "div",
     {
@@ -260,7 +194,7 @@ function drawCases(into, of, indices) {
   );
   const frame = el("div", { class: PLAIN ? "list plain" : "list" }, list.body);
   for (const width of ["wide", "beside", "paper"])
-    frame.style.setProperty(`--${width}`, COLUMNS.map((by) => by[width]).join(" "));
+    frame.style.setProperty(`--${width}`, LISTED.map((by) => by[width]).join(" "));
   put(into, frame, order.length ? null : nothing());
   list.body.scrollTop = kept.top;
   if (opened >= 0) reveal(opened);

@@ -123,15 +123,8 @@ function leaf(among, index, scope) {
 function caseHead(index) {
   const outcome = outcomeOf(index);
   const law = lawOf(index);
-  const facts = [
-    ownerOf(index),
-    optimizerOf(index),
-    column.size[index] ? plural(column.size[index], "rank") : "no world",
-    duration(secondsOf(index)),
-    worldOf(index) && `world ${worldOf(index)}`,
-    workerOf(index) && `worker ${workerOf(index)}`,
-    data.runs.length > 1 && data.runs[column.run[index]].file,
-  ];
+  const file = data.runs.length > 1 && data.runs[column.run[index]].file;
+  const facts = [...COLUMNS.map((by) => by.factText(index)), file];
   return el(
     "header",
     { class: "head", "data-red": isRed(index) },
@@ -220,7 +213,9 @@ function seenPart(detail) {
       null,
       el("span", { class: "faint", text: `${ranges(seen.ranks)} ` }),
       breakable(seen.text),
-      seen.off == null ? null : el("span", { class: "faint", text: ` (off by ${seen.off.toPrecision(2)} relative)` }),
+      seen.off == null
+        ? null
+        : el("span", { class: "faint", text: ` (off by ${seen.off.toPrecision(2)} relative)` }),
     ),
   );
   return section("What was seen", null, el("ul", { class: "plain" }, rows));

@@ -1,15 +1,4 @@
-// Which cases are seen: by text, outcome, subject, law, optimizer, size and worker.
-
-/** A place in a table of names for a field of the address: -1 for any, -2 for one that is not there. */
-function placed(names, wanted) {
-  if (!wanted) return -1;
-  const at = names.indexOf(wanted === NONE ? "" : wanted);
-  return at < 0 ? -2 : at;
-}
-
-const LAW_KEYS = LAWS.map((law) => law.key);
-const SIZES = [...new Set(column.size)].sort((one, other) => one - other);
-const WORKERS = [...new Set(column.worker)].map((place) => data.strings[place]).sort();
+// Which cases are seen: by text, outcome, and the columns that have a filter.
 
 const kept = new Map(); // the last few answers: leafing through cases asks for the same one again
 
@@ -18,21 +7,13 @@ function matched(of) {
   const key = JSON.stringify(FILTERS.map((field) => of[field]));
   if (kept.has(key)) return kept.get(key);
   const outcomes = of.outcome.length ? OUTCOMES.map((outcome) => of.outcome.includes(outcome)) : null;
-  const subject = placed(SUBJECTS, of.subject);
-  const law = placed(LAW_KEYS, of.law);
-  const optimizer = placed(OPTIMIZERS, of.optimizer);
-  const size = of.size === "" ? -1 : Number(of.size);
-  const worker = of.worker === "" ? -1 : data.strings.indexOf(of.worker === NONE ? "" : of.worker);
+  const wanted = CHOICES.filter((by) => of[by.name] !== "").map((by) => [by.values, valueAt(by, of[by.name])]);
   const asked = of.q.toLowerCase().split(/\s+/).filter(Boolean);
   const texts = asked.length ? haystack() : null;
   const indices = [];
   for (let index = 0; index < COUNT; index++) {
     if (outcomes !== null && !outcomes[column.outcome[index]]) continue;
-    if (subject !== -1 && column.subject[index] !== subject) continue;
-    if (law !== -1 && column.law[index] !== law) continue;
-    if (optimizer !== -1 && column.optimizer[index] !== optimizer) continue;
-    if (size !== -1 && column.size[index] !== size) continue;
-    if (worker !== -1 && column.worker[index] !== worker) continue;
+    if (!wanted.every(([values, value]) => values[index] === value)) continue;
     if (texts !== null && !asked.every((word) => texts[index].includes(word))) continue;
     indices.push(index);
   }
@@ -45,27 +26,25 @@ function matched(of) {
 
 const option = (value, text) => el("option", { value, text });
 
-/** A choice among names; the first stands for all. */
-function choice(field, label, groups) {
+/** The values of a column that cases can be filtered by: the first case with each. */
+const choices = new Map(CHOICES.map((by) => [by, firstCases(by, ALL)]));
+
+/** The value that the address names, or undefined if no case has it. */
+const valueAt = (by, address) => by.values[choices.get(by).find((index) => by.address(index) === address)];
+
+/** A choice among the values of a column; the first stands for all. */
+function choice(by) {
   const select = el("select", {
-    id: `filter-${field}`,
-    "aria-label": label,
-    on: { change: () => go({ [field]: select.value, case: "", scope: "" }) },
+    id: `filter-${by.name}`,
+    "aria-label": by.filter,
+    on: { change: () => go({ [by.name]: select.value, case: "", scope: "" }) },
   });
-  select.append(option("", label));
-  for (const [name, options] of groups) {
-    const into = name === null ? select : select.appendChild(el("optgroup", { label: name }));
-    for (const [value, text] of options) into.append(option(value, text));
+  select.append(option("", by.filter));
+  for (const [group, indices] of grouped(choices.get(by), by.group)) {
+    const parent = group ? select.appendChild(el("optgroup", { label: group })) : select;
+    parent.append(...indices.map((index) => option(by.address(index), by.option(index))));
   }
   return select;
-}
-
-function lawChoices() {
-  const contracts = grouped(LAWS.keys(), (place) => LAWS[place].contract);
-  return [...contracts].map(([contract, places]) => [
-    contract || "files of tests",
-    places.map((place) => [LAWS[place].key, LAWS[place].name]),
-  ]);
 }
 
 function makeFilters() {
@@ -78,14 +57,6 @@ function makeFilters() {
     spellcheck: "false",
     on: { input: () => go({ q: text.value }, false) },
   });
-  const some = (names, said) => [[null, names.map((name) => [name || NONE, name || said])]];
-  const selects = [
-    choice("subject", "all subjects", some(SUBJECTS, words(""))),
-    choice("law", PLAIN ? "all files" : "all laws", lawChoices()),
-    choice("optimizer", "all optimizers", some([...OPTIMIZERS].sort(), "no optimizer")),
-    choice("size", "all sizes", [[null, SIZES.map((size) => [String(size), plural(size, "rank")])]]),
-    choice("worker", "all workers", some(WORKERS, "no worker")),
-  ];
   const clear = el("button", {
     id: "clear",
     type: "button",
@@ -93,14 +64,14 @@ function makeFilters() {
     on: { click: () => go({ ...unfiltered(), case: "", scope: "" }) },
   });
   const told = el("output", { id: "told", "aria-live": "polite" });
-  put(byId("filters"), text, ...selects, clear, told);
+  put(byId("filters"), text, CHOICES.map(choice), clear, told);
   byId("filters").addEventListener("submit", (event) => event.preventDefault());
 }
 
 function drawFilters(of, indices) {
   const text = byId("filter-q");
   if (text.value !== of.q) text.value = of.q;
-  for (const field of ["subject", "law", "optimizer", "size", "worker"]) {
+  for (const { name: field } of CHOICES) {
     const select = byId(`filter-${field}`);
     select.value = of[field];
     // A name that this run does not have still filters: it is shown, so that an empty page can be understood.
@@ -149,7 +120,7 @@ function toggleOutcome(outcome) {
 /** One chip an outcome, with its shape; the counts are of the cases that pass the other filters. */
 function drawOutcomes(of) {
   const counts = tally(matched({ ...of, outcome: [] }));
-  const everywhere = tally(Array.from({ length: COUNT }, (_, index) => index));
+  const everywhere = tally(ALL);
   const chips = OUTCOMES.map((outcome, place) => {
     if (everywhere[place] === 0 && !of.outcome.includes(outcome)) return null;
     return el(

@@ -72,7 +72,7 @@ function causes(indices) {
       messageOf(first) || lawOf(first).key,
     );
     const where = [
-      !PLAIN && words(subjectOf(first)),
+      !PLAIN && subjectName(subjectOf(first)),
       someOf(of, (index) => lawOf(index).key, 3),
       optimizerOf(first) && someOf(of, optimizerOf, 4),
     ];
@@ -85,11 +85,11 @@ function entries(indices) {
   const declared = indices.filter((index) => column.ledger[index] >= 0);
   const groups = [...grouped(declared, (index) => `${column.ledger[index]}\n${column.subject[index]}`).values()];
   return groups.map((of) => () => {
-    const entry = data.ledger[column.ledger[of[0]]];
+    const entry = data.tables.ledger[column.ledger[of[0]]];
     const worst = worstOf(of);
     const stale = of.filter((index) => outcomeOf(index) === "stale").length;
     return finding(outcomeOf(worst), of, el("p", { class: "title", text: entry.note || "no note" }), [
-      words(subjectOf(of[0])),
+      subjectName(subjectOf(of[0])),
       entry.kind === "documented" ? " · documented by the library · " : ` · expects ${entry.kind} · `,
       link(entry.link || entry.issue),
       entry.file && [" · ", el("code", { text: entry.file })],
@@ -99,12 +99,12 @@ function entries(indices) {
 }
 
 function lacks(indices) {
-  const declared = indices.filter((index) => column.lack[index] > 0);
+  const declared = indices.filter((index) => column.lack[index] >= 0);
   const groups = [...grouped(declared, (index) => `${column.lack[index]}\n${column.subject[index]}`).values()];
   return groups.map(
     (of) => () =>
-      finding(outcomeOf(worstOf(of)), of, el("p", { class: "title", text: data.strings[column.lack[of[0]]] }), [
-        words(subjectOf(of[0])),
+      finding(outcomeOf(worstOf(of)), of, el("p", { class: "title", text: textIn("lack", of[0]) }), [
+        subjectName(subjectOf(of[0])),
         " · ",
         someOf(of, (index) => lawOf(index).key, 4),
       ]),
@@ -114,7 +114,7 @@ function lacks(indices) {
 /** Findings that no outcome shows: something was left behind, or neighbours contributed to a failure. */
 function oddities(indices) {
   const left = grouped(
-    indices.filter((index) => column.leak[index] > 0),
+    indices.filter((index) => column.leak[index] >= 0),
     (index) => column.leak[index],
   );
   const rows = [...left].map(
@@ -123,7 +123,7 @@ function oddities(indices) {
         finding(
           outcomeOf(worstOf(of)),
           of,
-          el("p", { class: "title", text: `left behind: ${data.strings[place]}` }),
+          el("p", { class: "title", text: `left behind: ${data.tables.leak[place]}` }),
           someOf(of, ownerOf, 3),
         ),
   );

@@ -166,7 +166,7 @@ function nightRow(law) {
         { type: "button", class: "law", title: "the cases of tonight", on: { click: open } },
         lawName({ contract: law.contract, name: law.law }),
       ),
-      !PLAIN && el("span", { class: "faint small whose" }, breakable(words(law.subject))),
+      !PLAIN && el("span", { class: "faint small whose" }, breakable(subjectName(law.subject))),
     ),
     law.points.map(nightCell),
     el("td", { class: "told" }, law.red ? el("b", { class: "bad", text: nightName(law.since) }) : ""),

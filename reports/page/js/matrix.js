@@ -65,8 +65,8 @@ function lawHead(law, total) {
   );
 }
 
-/** One table: laws by what ``across`` says of a case. */
-function table(label, laws, acrossOf, heads, scope) {
+/** One table: laws by the values of a column. */
+function table(label, laws, values, heads, scope) {
   const columns = [...heads.keys()];
   const head = el(
     "tr",
@@ -77,7 +77,7 @@ function table(label, laws, acrossOf, heads, scope) {
   const apart = groupStarts([...laws.keys()]);
   const rows = [...laws].map(([place, indices], at) => {
     const law = LAWS[place];
-    const cells = grouped(indices, acrossOf);
+    const cells = grouped(indices, (index) => values[index]);
     return el(
       "tr",
       { class: apart[at] ? "apart" : null },
@@ -128,58 +128,32 @@ function card(title, indices, inner) {
   );
 }
 
-/** Heads for what a function says of these cases, in the order that is given. */
-function headsOf(places, name, act, title) {
-  return new Map(places.map((place) => [place, columnHead(name(place), act(place), title(place))]));
+/** A card with laws by the values of a column; a click on a value filters by it, and by `more`. */
+function columnCard(title, indices, by, more, headTitle, scope) {
+  const heads = firstCases(by, indices).map((first) => {
+    const act = () => go({ [by.name]: by.address(first), ...more });
+    return [by.values[first], columnHead(by.label(first), act, headTitle(by.label(first)))];
+  });
+  return card(title, indices, table(title, lawsOf(indices), by.values, new Map(heads), scope));
 }
 
 /** Tests without a subject stand by the ranks of their world. */
-function byRanks(cases) {
-  const sizes = [...new Set(cases.map((index) => column.size[index]))].sort((one, other) => one - other);
-  const name = (size) => (size ? plural(size, "rank") : "no world");
-  const heads = headsOf(
-    sizes,
-    name,
-    (size) => () => go({ size: String(size), subject: NONE }),
-    (size) => `tests of ${name(size)}`,
-  );
-  return card(
-    words(""),
-    cases,
-    table(words(""), lawsOf(cases), (index) => column.size[index], heads, "row"),
-  );
-}
+const byRanks = (cases) =>
+  columnCard(subjectName(""), cases, BY.size, { subject: NONE }, (label) => `tests of ${label}`, "row");
 
 /** A card a contract: its laws by the subjects that claim it. */
 function bySubject(indices) {
   const contracts = grouped(indices, (index) => lawOf(index).contract);
-  return [...contracts].map(([contract, cases]) => {
-    if (contract === "") return byRanks(cases);
-    const subjects = [...new Set(cases.map((index) => column.subject[index]))].sort((one, other) => one - other);
-    const name = (place) => words(SUBJECTS[place]);
-    const act = (place) => () => go({ subject: SUBJECTS[place] || NONE });
-    const heads = headsOf(subjects, name, act, (place) => `${name(place)}: law by optimizer`);
-    return card(
-      contract,
-      cases,
-      table(contract, lawsOf(cases), (index) => column.subject[index], heads, "law"),
-    );
-  });
+  const title = (label) => `${label}: law by optimizer`;
+  return [...contracts].map(([contract, cases]) =>
+    contract === "" ? byRanks(cases) : columnCard(contract, cases, BY.subject, {}, title, "law"),
+  );
 }
 
 /** One subject: its laws by optimizers; those that no optimizer has a part in stand in the first column. */
 function byOptimizer(indices, subject) {
   if (subject === "") return indices.length ? byRanks(indices) : [];
-  const places = [...new Set(indices.map((index) => column.optimizer[index]))];
-  places.sort((one, other) => OPTIMIZERS[one].localeCompare(OPTIMIZERS[other], "en"));
-  const name = (place) => OPTIMIZERS[place] || "no optimizer";
-  const act = (place) => () => go({ view: "cases", optimizer: OPTIMIZERS[place] || NONE });
-  const heads = headsOf(places, name, act, (place) => `the cases of ${name(place)}`);
-  return card(
-    subject,
-    indices,
-    table(subject, lawsOf(indices), (index) => column.optimizer[index], heads, "cell"),
-  );
+  return columnCard(subject, indices, BY.optimizer, { view: "cases" }, (label) => `the cases of ${label}`, "cell");
 }
 
 function drawMatrix(into, of, indices) {
@@ -195,7 +169,7 @@ function drawMatrix(into, of, indices) {
           on: { click: () => go({ subject: "" }) },
         }),
         " › ",
-        el("b", null, breakable(words(subject))),
+        el("b", null, breakable(subjectName(subject))),
         el("span", { class: "faint", text: of.subject === NONE ? "" : "  law by optimizer" }),
       )
     : el(

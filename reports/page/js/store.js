@@ -5,39 +5,40 @@ const OUTCOMES = data.outcomes; // what needs a person first
 const RED = new Set(data.red);
 const REDNESS = OUTCOMES.map((outcome) => RED.has(outcome));
 const COUNT = data.count;
-const LAWS = data.laws.map(([contract, name]) => ({
+const LAWS = data.tables.law.map(([contract, name]) => ({
   contract,
   name,
   key: contract ? `${contract}/${name}` : name,
 }));
-const SUBJECTS = data.subjects;
-const OPTIMIZERS = data.optimizers;
-const column = data.columns;
+const column = data.values;
+const ALL = Array.from({ length: COUNT }, (_, index) => index);
 const NONE = "(none)";
 
+/** The text that a case has in a column, or none. */
+const textIn = (name, index) => data.tables[name][column[name][index]] ?? "";
 const outcomeOf = (index) => OUTCOMES[column.outcome[index]];
-const subjectOf = (index) => SUBJECTS[column.subject[index]];
+const subjectOf = (index) => textIn("subject", index);
 const lawOf = (index) => LAWS[column.law[index]];
-const optimizerOf = (index) => OPTIMIZERS[column.optimizer[index]];
-const messageOf = (index) => data.strings[column.message[index]];
-const workerOf = (index) => data.strings[column.worker[index]];
-const worldOf = (index) => data.strings[column.world[index]];
-const secondsOf = (index) => column.seconds[index] / 1000;
+const optimizerOf = (index) => textIn("optimizer", index);
+const messageOf = (index) => textIn("message", index);
+const workerOf = (index) => textIn("worker", index);
+const worldOf = (index) => textIn("world", index);
+const secondsOf = (index) => column.time[index] / 1000;
 const isRed = (index) => REDNESS[column.outcome[index]];
 
 /** A suite of plain tests: nothing on this page belongs to a subject. */
-const PLAIN = COUNT > 0 && SUBJECTS.every((subject) => subject === "");
-const words = (subject) => subject || (PLAIN ? "tests" : "tests without a subject");
+const PLAIN = COUNT > 0 && data.tables.subject.every((subject) => subject === "");
+const subjectName = (subject) => subject || (PLAIN ? "tests" : "tests without a subject");
 const CASE = PLAIN ? "test" : "case"; // what one entry of a list is called
 
 /** Returns the text that distinguishes a case within its law: the text in its brackets, or the test's own name. */
-const pointOf = (index) => data.strings[column.point[index]];
+const pointOf = (index) => textIn("case", index);
 
 /** The node id, which is kept in the parts that cases share. */
 function idOf(index) {
-  const head = data.strings[column.head[index]];
+  const head = textIn("head", index);
   if (column.tail[index] < 0) return head + pointOf(index);
-  return `${head}${lawOf(index).key}[${pointOf(index)}]${data.strings[column.tail[index]]}`;
+  return `${head}${lawOf(index).key}[${pointOf(index)}]${textIn("tail", index)}`;
 }
 
 /** Files of tests by the shortest end of their path that no other of them has. */
@@ -69,7 +70,7 @@ const titleOf = (index) => (lawOf(index).contract ? `${lawOf(index).name}[${poin
 const nameOf = (index) => (lawOf(index).contract ? "" : groupOf(index)) + titleOf(index);
 
 /** Whose a case is: its subject, or the file of a test that has none. */
-const ownerOf = (index) => subjectOf(index) || (lawOf(index).contract ? words("") : lawOf(index).name);
+const ownerOf = (index) => subjectOf(index) || (lawOf(index).contract ? subjectName("") : lawOf(index).name);
 
 let places = null;
 const keys = new Map();
@@ -103,9 +104,10 @@ let hay = null;
 /** What the text filter looks in. */
 function haystack() {
   if (hay === null) {
+    const searched = COLUMNS.filter((by) => by.searched);
     hay = new Array(COUNT);
     for (let index = 0; index < COUNT; index++) {
-      hay[index] = `${idOf(index)}\n${subjectOf(index)}\n${optimizerOf(index)}\n${messageOf(index)}`.toLowerCase();
+      hay[index] = [idOf(index), ...searched.map((by) => textIn(by.name, index))].join("\n").toLowerCase();
     }
   }
   return hay;

@@ -18,21 +18,21 @@ const time = {
 function bands() {
   const ran = [];
   for (let index = 0; index < COUNT; index++)
-    if (column.started[index] >= 0 && column.seconds[index] > 0) ran.push(index);
+    if (column.started[index] >= 0 && column.time[index] > 0) ran.push(index);
   ran.sort((one, other) => column.started[one] - column.started[other]);
   const byWorker = grouped(ran, (index) => `${column.run[index]}\n${workerOf(index)}`);
   const names = [...byWorker.keys()].sort((one, other) => one.localeCompare(other, "en", { numeric: true }));
   return names.map((name) => ({ name: name.split("\n")[1] || "main", indices: byWorker.get(name) }));
 }
 
-const endOf = (index) => column.started[index] + column.seconds[index];
+const endOf = (index) => column.started[index] + column.time[index];
 
 /** The span of time that these cases take. */
 function spanOf(indices) {
   let from = Infinity;
   let to = -Infinity;
   for (const index of indices) {
-    if (column.started[index] < 0 || !(column.seconds[index] > 0)) continue;
+    if (column.started[index] < 0 || !(column.time[index] > 0)) continue;
     from = Math.min(from, column.started[index]);
     to = Math.max(to, endOf(index));
   }

@@ -64,12 +64,13 @@ function tiles(indices) {
   );
 }
 
-/** Sums by what a function says of a case, the most first. */
-function ranking(title, indices, key, act) {
-  const groups = [...grouped(indices, key)].map(([name, of]) => ({
-    name,
-    of: of.length,
-    sum: of.reduce((all, index) => all + secondsOf(index), 0),
+/** Sums by the values of a column, the most first. */
+function ranking(by, indices) {
+  const groups = [...grouped(indices, (index) => by.values[index]).values()].map((cases) => ({
+    label: by.label(cases[0]),
+    address: by.address(cases[0]),
+    cases: cases.length,
+    sum: cases.reduce((all, index) => all + secondsOf(index), 0),
   }));
   if (groups.length < 2) return null;
   groups.sort((one, other) => other.sum - one.sum);
@@ -82,9 +83,9 @@ function ranking(title, indices, key, act) {
       null,
       el(
         "button",
-        { type: "button", on: { click: () => act(group.name) }, title: `only ${group.name}` },
-        el("span", { class: "name", text: group.name }),
-        el("span", { class: "faint", text: `${count(group.of)} × ${duration(group.sum / group.of)}` }),
+        { type: "button", on: { click: () => go({ [by.name]: group.address }) }, title: `only ${group.label}` },
+        el("span", { class: "name", text: group.label }),
+        el("span", { class: "faint", text: `${count(group.cases)} × ${duration(group.sum / group.cases)}` }),
         el("b", { text: duration(group.sum) }),
         el("span", { class: "share", text: percent(group.sum, all) }),
         el("span", { class: "track" }, bar),
@@ -93,7 +94,7 @@ function ranking(title, indices, key, act) {
   });
   const rest =
     groups.length > 12 && el("li", { class: "faint small", text: `and ${count(groups.length - 12)} more` });
-  return el("section", { class: "ranking" }, el("h3", { text: title }), el("ol", null, rows, rest));
+  return el("section", { class: "ranking" }, el("h3", { text: `By ${by.heading}` }), el("ol", null, rows, rest));
 }
 
 function legend() {
@@ -184,30 +185,7 @@ function drawTime(into, of, indices) {
     el(
       "div",
       { class: "rankings" },
-      ranking(
-        PLAIN ? "By file" : "By law",
-        indices,
-        (index) => lawOf(index).key,
-        (law) => go({ law }),
-      ),
-      ranking(
-        "By subject",
-        indices,
-        (index) => words(subjectOf(index)),
-        (subject) => go({ subject: subject === words("") ? NONE : subject }),
-      ),
-      ranking(
-        "By optimizer",
-        indices,
-        (index) => optimizerOf(index) || "no optimizer",
-        (name) => go({ optimizer: name === "no optimizer" ? NONE : name }),
-      ),
-      ranking(
-        "By ranks",
-        indices,
-        (index) => String(column.size[index] || "no world"),
-        (size) => go({ size: size === "no world" ? "0" : size }),
-      ),
+      CHOICES.map((by) => ranking(by, indices)),
       slowest(indices),
     ),
   );
@@ -215,7 +193,7 @@ function drawTime(into, of, indices) {
 }
 
 function slowest(indices) {
-  const most = [...indices].sort((one, other) => column.seconds[other] - column.seconds[one]).slice(0, 12);
+  const most = [...indices].sort((one, other) => column.time[other] - column.time[one]).slice(0, 12);
   if (!most.length) return null;
   const rows = most.map((index) =>
     el(
