@@ -1,16 +1,19 @@
 """Names and texts are plain English: the words of docs/design.md, "Words that we do not use", stand nowhere.
 
-Names are read by ``ast`` where they are defined, not where they are used: a library may have what names it likes.
+Names are read by ``ast`` where they are defined, not where they are used: a library may have what names it likes. The
+page's JavaScript and CSS are read in the same manner, by ``tests/javascript.py``.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.javascript import css_names, javascript_names, javascript_texts
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,6 +31,8 @@ ROOMS = ("fixtures", "harness", "reports", "suites", "tests", "benchmarks", "exa
 SPEAKING = ("fixtures", "harness", "reports", "suites")
 
 DOCUMENTS = ("README.md", "CHANGELOG.md", "docs/*.md", "docs/findings/*.md", "examples/*.md", "benchmarks/*.md")
+
+PAGE = ROOT / "reports/page"
 
 _RESULT = "result, report, context, or a verb: describe_, render_, list_, report_"
 _THING = "the name of the thing: case, rank, param, line, ..."
@@ -150,9 +155,13 @@ def _lines_of_document(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _dead_names(path: Path, source: str) -> list[str]:
-    name = path.relative_to(ROOT).as_posix()
-    found = sorted((line, dead) for line, dead in _names(ast.parse(source)) if (name, dead) not in DEPRECATED | KEYS)
-    return [f"{name}:{line}: {dead}: write {instead}" for line, dead in found if (instead := dead_name(dead))]
+    return _refused(path, _names(ast.parse(source)))
+
+
+def _refused(path: Path, names: Iterable[tuple[int, str]]) -> list[str]:
+    file = path.relative_to(ROOT).as_posix()
+    found = sorted((line, name) for line, name in names if (file, name) not in DEPRECATED | KEYS)
+    return [f"{file}:{line}: {name}: write {instead}" for line, name in found if (instead := dead_name(name))]
 
 
 def _dead_texts(path: Path, lines: Iterator[tuple[int, str]]) -> list[str]:
@@ -173,6 +182,25 @@ def test_no_text_of_a_module_has_a_dead_word() -> None:
 def test_no_document_has_a_dead_word() -> None:
     found = [line for path in _documents() for line in _dead_texts(path, _lines_of_document(path))]
     assert not found, "\n".join(found)
+
+
+def test_no_name_of_the_page_has_a_dead_word() -> None:
+    scripts = [line for path in _page("js") for line in _refused(path, javascript_names(path.read_text()))]
+    styles = [line for path in _page("css") for line in _refused(path, css_names(path.read_text()))]
+    assert not scripts + styles, "\n".join(scripts + styles)
+
+
+def test_no_text_of_the_page_has_a_dead_word() -> None:
+    found = [line for path in _page("js") for line in _dead_texts(path, javascript_texts(path.read_text()))]
+    for path in (*_page("css"), *_page("html"), *_page("svg")):
+        found += _dead_texts(path, ((number, line) for number, line in enumerate(path.read_text().splitlines(), 1)))
+    assert not found, "\n".join(found)
+
+
+def _page(kind: str) -> list[Path]:
+    paths = sorted(PAGE.rglob(f"*.{kind}"))
+    assert paths
+    return paths
 
 
 def test_every_entry_of_unswept_exists() -> None:
@@ -238,3 +266,25 @@ def test_a_dead_text_is_refused(text: str, dead: str) -> None:
 
 def test_a_name_of_a_rogue_may_stay() -> None:
     assert dead_text("tells-nobody, expires-without-telling") is None
+
+
+def test_names_of_a_script_are_found_where_they_are_defined() -> None:
+    script = """
+    // told, in a comment; "it" isn't a text
+    const told = (one, other) => one.at(-1) - other.of;
+    for (const of of list) { of.said = `a ${tell(of, { place: 1 / 2 })} b`; }
+    const { where, how: kept } = /[/"'] at/.exec(text), what = a / b / c;
+    """
+    found = [(line, name) for line, name in javascript_names(script) if dead_name(name)]
+    expected = [(3, "told"), (3, "one"), (3, "one"), (4, "of"), (4, "of"), (4, "said"), (4, "tell"), (4, "of")]
+    assert found == [*expected, (4, "place"), (5, "where"), (5, "how"), (5, "what")]
+    texts = [text for _, text in javascript_texts(script)]
+    assert texts == ['// told, in a comment; "it" isn\'t a text', "a ", " b"]
+
+
+def test_names_of_a_script_and_of_a_style_sheet_are_split_into_words() -> None:
+    assert [name for _, name in javascript_names("const isTold = SAID_OF, toldHow")] == [
+        "const", "is_told", "said_of", "told_how",
+    ]  # fmt: skip
+    style = ".row .is-told,\n#told { --who: #fade00; margin: .5em; }\n[data-said] { /* .one */ }"
+    assert list(css_names(style)) == [(1, "row"), (1, "is_told"), (2, "told"), (2, "who"), (3, "said")]

@@ -94,8 +94,8 @@ def test_laws_that_moved_come_first_what_is_red_before_what_flips(browser: Brows
     assert browser.texts(".over .law") == ["breaks", "flips", "still"]
     rows = browser.js("""
         return [...document.querySelectorAll(".over tbody tr")].map((row) => ({
-          shapes: [...row.querySelectorAll("td:not(.told) .glyph")].map((one) => one.dataset.outcome),
-          told: [...row.querySelectorAll(".told")].map((one) => one.textContent),
+          shapes: [...row.querySelectorAll("td:not(.figures) .glyph")].map((one) => one.dataset.outcome),
+          told: [...row.querySelectorAll(".figures")].map((one) => one.textContent),
         }))
     """)
     assert rows[0]["shapes"] == ["pass", "pass", "pass", "fail", "fail"]

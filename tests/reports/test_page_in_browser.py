@@ -26,7 +26,7 @@ def _of(outcome: str) -> CaseLine:
 
 
 def _told(browser: Browser) -> str:
-    return browser.text("#told")
+    return browser.text("#matches")
 
 
 def _rows(browser: Browser) -> list[str]:

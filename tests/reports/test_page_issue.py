@@ -216,7 +216,7 @@ def test_ranks_that_ended_alike_are_shown_together(browser: Browser, tmp_path: P
     ranks[63] = RankPart(63, "failed", "call", "ValueError: no", "train.py:4", 0.5)
     ranks[7] = RankPart(7, "lost", "call", "was killed by SIGKILL")
     opened(browser, tmp_path, failure(ranks=ranks, size=64))
-    assert browser.texts(".rank .who b") == ["rank 63", "rank 7", "ranks 0-6,8-62"]
+    assert browser.texts(".rank .name b") == ["rank 63", "rank 7", "ranks 0-6,8-62"]
     assert "0 s to 0.97 s" in browser.texts(".rank .small")[2]
     each = [RankPart(rank, "failed", "call", f"no {rank}") for rank in range(64)]
     opened(browser, tmp_path, failure(ranks=each, size=64))

@@ -118,7 +118,7 @@ def test_a_choice_of_one_is_no_choice_but_one_that_was_asked_for_is_seen(browser
 def test_words_find_how_far_off_a_tensor_was(browser: Browser, suite: Path) -> None:
     browser.open(suite)
     browser.one("#filter-q").send_keys("0.001 (3,)")
-    browser.wait(lambda: browser.text("#told") == "1 of 5")
+    browser.wait(lambda: browser.text("#matches") == "1 of 5")
     assert _lines(browser) == ["a/test_sum.py", "test_reduce"]
 
 

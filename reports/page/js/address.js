@@ -1,19 +1,19 @@
-// What is seen stands in the address: it can be kept, sent and gone back from.
+// The state of the page stands in its address: a person can keep it, send it and go back to it.
 
-/** In the order of their tabs: a page opens on the first. */
+/** The views, in the order of their tabs. A page opens on the first. */
 const VIEWS = PLAIN
   ? ["cases", "matrix", "time", "findings", "history"]
   : ["matrix", "cases", "time", "findings", "history"];
 const FILTERS = ["q", "outcome", ...CHOICES.map((by) => by.name)];
 const FIELDS = ["view", ...FILTERS, "sort", "paint", "case", "scope"];
 
-/** The address in parts; what is not understood is left out. */
+/** Read the state from an address. Unknown parts are left out. */
 function parsed(hash) {
   const given = new URLSearchParams(hash.replace(/^#/, ""));
   const state = {};
   for (const field of FIELDS) state[field] = given.get(field) || "";
   state.view = VIEWS.includes(state.view) ? state.view : VIEWS[0];
-  state.outcome = state.outcome.split(",").filter((one) => OUTCOMES.includes(one));
+  state.outcome = state.outcome.split(",").filter((outcome) => OUTCOMES.includes(outcome));
   return state;
 }
 
@@ -31,28 +31,28 @@ const listeners = [];
 
 const onState = (listener) => listeners.push(listener);
 
-function tell(before) {
+function notify(before) {
   for (const listener of listeners) listener(state, before);
 }
 
-/** Change parts of what is seen. A step is one to go back to; without it (while typing) the place is kept. */
+/** Change parts of the state. Unless it is a step (while a person types), the back button does not return to it. */
 function go(changes, step = true) {
   const before = state;
   state = { ...state, ...changes };
   const target = formatted(state);
   if (target !== formatted(before)) history[step ? "pushState" : "replaceState"](null, "", target);
-  tell(before);
+  notify(before);
 }
 
 function arrived() {
   const before = state;
   state = parsed(location.hash);
-  tell(before);
+  notify(before);
 }
 
-// Back and forward give popstate, an address that was typed in gives both: the second finds nothing changed.
+// Back and forward send popstate; an address that was typed in sends both, and the second event changes nothing.
 addEventListener("popstate", arrived);
 addEventListener("hashchange", () => formatted(state) !== formatted(parsed(location.hash)) && arrived());
 
-const isFiltered = (of) => FILTERS.some((field) => of[field].length > 0);
+const isFiltered = (wanted) => FILTERS.some((field) => wanted[field].length > 0);
 const unfiltered = () => ({ ...Object.fromEntries(FILTERS.map((field) => [field, ""])), outcome: [] });

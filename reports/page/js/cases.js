@@ -1,45 +1,47 @@
-// The list of cases. However many there are, only those in sight are in the document.
+// The list of cases. Only visible rows are in the document, however many cases there are.
 
 const narrow = matchMedia("screen and (max-width: 760px)");
 const rowHeight = () => (narrow.matches ? 58 : 28);
 
-/** The cases in their order, and the lines that they stand on: a place in that order, or the head of a file. */
-const list = { indices: [], lines: [], at: 0, body: null, space: null, drawn: "" };
+/** The sorted cases, and the lines of the list: a position among the cases, or the head of a file. */
+const list = { indices: [], lines: [], current: 0, body: null, space: null, drawn: "" };
 
-/** Sorted by a column; a dash before its name turns it round. */
+/** Sort cases by a column. A dash before its name reverses the order. */
 function sorted(indices, by) {
   const found = LISTED.find(({ name }) => name === by.replace(/^-/, "")) || LISTED[0];
   const sign = by.startsWith("-") ? -1 : 1;
   return [...indices].sort((left, right) => sign * compareBy(found, left, right) || left - right);
 }
 
-/** Plain tests stand under their files, until they are sorted by something else. */
+/** Plain tests are listed under their files until they are sorted by a column. */
 const byFile = (sort) => PLAIN && FILES.size > 1 && sort === "";
 
-/** The cases as the list shows them: files with what needs a person first, and in each file its worst tests. */
+/** Return the cases in the order of the list: the worst files first, and in each file its worst tests. */
 function ordered(indices, sort) {
   if (!byFile(sort)) return sorted(indices, sort);
   const files = [...grouped(indices, (index) => column.law[index]).values()];
   return files
     .map((tests) => sorted(tests, ""))
-    .sort((one, other) => worstFirst(one[0], other[0]))
+    .sort((left, right) => worstFirst(left[0], right[0]))
     .flat();
 }
 
-/** What stands on each line: the head of a file before its first test, and each case by its place. */
+/** Return the lines of the list: the position of each case, and the head of a file before its first test. */
 function linesOf(order, sort) {
-  const places = [...order.keys()];
-  if (!byFile(sort)) return places;
-  const starts = (at) => at === 0 || column.law[order[at]] !== column.law[order[at - 1]];
+  const positions = [...order.keys()];
+  if (!byFile(sort)) return positions;
+  const starts = (position) => position === 0 || column.law[order[position]] !== column.law[order[position - 1]];
   const files = grouped(order, (index) => column.law[index]);
-  return places.flatMap((at) => (starts(at) ? [{ tests: files.get(column.law[order[at]]) }, at] : [at]));
+  return positions.flatMap((position) =>
+    starts(position) ? [{ tests: files.get(column.law[order[position]]) }, position] : [position],
+  );
 }
 
-const lineOf = (at) => list.lines.indexOf(at);
+const lineOf = (position) => list.lines.indexOf(position);
 
-function heading(of, by) {
-  const now = of.sort.replace(/^-/, "") === by.name || (by === LISTED[0] && !of.sort);
-  const turned = of.sort.startsWith("-");
+function heading(wanted, by) {
+  const now = wanted.sort.replace(/^-/, "") === by.name || (by === LISTED[0] && !wanted.sort);
+  const turned = wanted.sort.startsWith("-");
   const next = now && !turned ? `-${by.name}` : by.name;
   return el(
     "button",
@@ -57,24 +59,24 @@ function heading(of, by) {
   );
 }
 
-/** The classes of a column's cells: its name, whether it is a number, and where it has no room. */
+/** The classes of a column's cells: its name, whether it is a number, and which layouts leave it out. */
 const cellClass = ({ name, number, beside, narrow, paper }) =>
   [`c-${name}`, number && "number", !beside && "not-beside", !narrow && "not-narrow", !paper && "below-on-paper"]
     .filter(Boolean)
     .join(" ");
 
-function row(at, line) {
-  const index = list.indices[at];
+function row(position, line) {
+  const index = list.indices[position];
   const made = el(
     "div",
     {
       role: "row",
       class: "row",
-      id: `row-${at}`,
+      id: `row-${position}`,
       "aria-rowindex": line + 2,
-      "aria-selected": String(at === list.at),
+      "aria-selected": String(position === list.current),
       "data-red": isRed(index),
-      on: { click: () => openFromList(at) },
+      on: { click: () => openFromList(position) },
     },
     LISTED.map((by) =>
       el("span", { role: "gridcell", class: cellClass(by), style: { "--narrow": by.narrow } }, by.cell(index)),
@@ -83,7 +85,7 @@ function row(at, line) {
   return placedAt(made, line);
 }
 
-/** The head of a file: its name, and how many of its tests need a person. */
+/** Make the head of a file: its name, and the number of its red tests. */
 function fileRow(tests, line) {
   const law = lawOf(tests[0]);
   const red = tests.filter(isRed).length;
@@ -118,36 +120,37 @@ function placedAt(made, line) {
   return made;
 }
 
-const lineRow = (what, line) => (typeof what === "number" ? row(what, line) : fileRow(what.tests, line));
+const lineRow = (entry, line) => (typeof entry === "number" ? row(entry, line) : fileRow(entry.tests, line));
 
-/** Put the rows in sight into the document, and a few on either side. */
+/** Put the visible rows into the document, and a few above and below them. */
 function drawRows(anew) {
   if (!list.body) return;
   const height = rowHeight();
   const first = Math.max(0, Math.floor(list.body.scrollTop / height) - 8);
   const last = Math.min(list.lines.length, Math.ceil((list.body.scrollTop + list.body.clientHeight) / height) + 8);
-  const drawn = `${first}-${last}-${list.at}`;
+  const drawn = `${first}-${last}-${list.current}`;
   if (!anew && drawn === list.drawn) return;
   list.drawn = drawn;
   const rows = [];
   for (let line = first; line < last; line++) rows.push(lineRow(list.lines[line], line));
   put(list.space, rows);
-  list.body.setAttribute("aria-activedescendant", list.indices.length ? `row-${list.at}` : "");
+  list.body.setAttribute("aria-activedescendant", list.indices.length ? `row-${list.current}` : "");
 }
 
-function openFromList(at) {
-  list.at = at;
+function openFromList(position) {
+  list.current = position;
   drawRows();
-  openCase(list.indices[at], "");
+  openCase(list.indices[position], "");
 }
 
-/** Bring a row into sight; the heads stay at the top, over what is scrolled. */
-function reveal(at) {
+/** Scroll to a row. The headings stay at the top and cover rows. */
+function reveal(position) {
   const height = rowHeight();
   const { body, space } = list;
-  // Before the first test of a file its head comes into sight too.
-  const top = (typeof list.lines[lineOf(at) - 1] === "object" ? lineOf(at) - 1 : lineOf(at)) * height;
-  const foot = (lineOf(at) + 1) * height + space.offsetTop;
+  // The head of a file is shown with its first test.
+  const top =
+    (typeof list.lines[lineOf(position) - 1] === "object" ? lineOf(position) - 1 : lineOf(position)) * height;
+  const foot = (lineOf(position) + 1) * height + space.offsetTop;
   if (top < body.scrollTop) body.scrollTop = top;
   else if (foot > body.scrollTop + body.clientHeight) body.scrollTop = foot - body.clientHeight;
 }
@@ -157,27 +160,28 @@ function moveInList(event) {
   const page = Math.max(1, Math.floor(list.body.clientHeight / rowHeight()) - 1);
   const last = list.indices.length - 1;
   const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -last, End: last };
-  if (event.key === "Enter") openFromList(list.at);
+  if (event.key === "Enter") openFromList(list.current);
   else if (event.key in steps) {
-    list.at = Math.min(last, Math.max(0, list.at + steps[event.key]));
-    reveal(list.at);
+    list.current = Math.min(last, Math.max(0, list.current + steps[event.key]));
+    reveal(list.current);
     drawRows();
   } else return false;
   return true;
 }
 
-function drawCases(into, of, indices) {
-  const order = ordered(indices, of.sort);
-  const same = list.indices.length === order.length && list.indices.every((index, at) => index === order[at]);
-  const kept = same && list.body ? { at: list.at, top: list.body.scrollTop } : { at: 0, top: 0 };
+function drawCases(parent, wanted, indices) {
+  const order = ordered(indices, wanted.sort);
+  const same =
+    list.indices.length === order.length && list.indices.every((index, position) => index === order[position]);
+  const kept = same && list.body ? { current: list.current, top: list.body.scrollTop } : { current: 0, top: 0 };
   list.indices = order;
-  list.lines = linesOf(order, of.sort);
-  list.at = kept.at;
-  const opened = of.case ? order.indexOf(indexOf(of.case)) : -1;
-  if (opened >= 0) list.at = opened;
+  list.lines = linesOf(order, wanted.sort);
+  list.current = kept.current;
+  const opened = wanted.case ? order.indexOf(indexOf(wanted.case)) : -1;
+  if (opened >= 0) list.current = opened;
   list.space = el("div", { class: "space", role: "rowgroup" });
   list.space.style.height = `${list.lines.length * rowHeight()}px`;
-  const heads = LISTED.map((by) => heading(of, by));
+  const heads = LISTED.map((by) => heading(wanted, by));
   list.body = el(
     "div",
     {
@@ -195,7 +199,7 @@ function drawCases(into, of, indices) {
   const frame = el("div", { class: PLAIN ? "list plain" : "list" }, list.body);
   for (const width of ["wide", "beside", "paper"])
     frame.style.setProperty(`--${width}`, LISTED.map((by) => by[width]).join(" "));
-  put(into, frame, order.length ? null : nothing());
+  put(parent, frame, order.length ? null : nothing());
   list.body.scrollTop = kept.top;
   if (opened >= 0) reveal(opened);
   drawRows(true);
@@ -204,7 +208,7 @@ function drawCases(into, of, indices) {
 narrow.addEventListener("change", () => state.view === "cases" && draw());
 addEventListener("resize", () => drawRows());
 
-/** On paper there is no scrolling: as many rows as anybody would read are put into the document. */
+/** Paper does not scroll: put as many rows into the document as anybody would read. */
 function drawForPaper() {
   if (state.view !== "cases" || !list.body) return;
   put(list.space, list.lines.slice(0, 1000).map(lineRow));

@@ -2,16 +2,16 @@
 
 const errorText = (ulps) => (ulps === null ? "" : ulps === 0 ? "exact" : `${figure(ulps)} ulp`);
 
-/** Returns a key for sorting: errors that are not finite are the largest, a missing error is the smallest. */
+/** Return a key for sorting: errors that are not finite are the largest, a missing error is the smallest. */
 const errorKey = (ulps) => (ulps === null ? -1 : typeof ulps === "number" ? ulps : Infinity); // inf and nan are texts
 
 const ranksText = (size) => (size ? plural(size, "rank") : "no world");
 
 /**
- * What a kind does with a case, and with its value in the column; all of it has a default in `columnOf`.
- * `text`: the value in the list. `cell`: the same as a node. `key`: what it is sorted by.
- * `fact`: the value in the drawer. `label`: the value by which cases are filtered or summed; `option` and `group`: the
- * same in a list of choices; `address`: the same in the address.
+ * The kinds of columns: functions of a case and of its value. `columnOf` has the defaults.
+ * `text`: the value in the list. `cell`: the same as a node. `key`: the key for sorting. `fact`: the value in the
+ * drawer. `label`: the value as a name in the matrix and of a sum. `option` and `group`: the value as a choice of a
+ * filter. `address`: the value in the address.
  */
 const KINDS = {
   outcome: {
@@ -47,7 +47,7 @@ const KINDS = {
   },
 };
 
-/** A column: its row, and functions of a case's index. */
+/** Make a column: its row, and functions of a case's index. */
 function columnOf(row) {
   const values = column[row.name];
   const own = KINDS[row.kind] || {};
@@ -79,14 +79,14 @@ const BY = Object.fromEntries(COLUMNS.map((by) => [by.name, by]));
 const LISTED = COLUMNS.filter((by) => by.wide);
 const CHOICES = COLUMNS.filter((by) => by.filter);
 
-/** Compares two cases by a column. */
+/** Compare two cases by a column. */
 function compareBy(by, left, right) {
   const [a, b] = [by.key(left), by.key(right)];
   const order = typeof a === "string" ? a.localeCompare(b, "en") : a - b;
   return by.descending ? -order : order;
 }
 
-/** The first case with each value of a column, in the order of the values. */
+/** Return the first case with each value of a column, in the order of the values. */
 function firstCases(by, indices) {
   const first = new Map();
   for (const index of indices) if (!first.has(by.values[index])) first.set(by.values[index], index);

@@ -1,4 +1,4 @@
-// Making nodes. Text becomes text nodes, never markup: what came from tests cannot become part of the page.
+// Make nodes. Text becomes text nodes, never markup: a text from a test cannot become part of the page.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -8,7 +8,8 @@ function fill(node, props, children) {
     if (name === "on") for (const [event, act] of Object.entries(value)) node.addEventListener(event, act);
     else if (name === "data") Object.assign(node.dataset, value);
     else if (name === "text") node.textContent = value;
-    else if (name === "style") for (const [key, one] of Object.entries(value)) node.style.setProperty(key, one);
+    else if (name === "style")
+      for (const [key, setting] of Object.entries(value)) node.style.setProperty(key, setting);
     else node.setAttribute(name, value === true ? "" : String(value));
   }
   for (const child of children.flat(3)) {
@@ -21,13 +22,13 @@ const el = (tag, props, ...children) => fill(document.createElement(tag), props,
 const svg = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), props, children);
 const byId = (id) => document.getElementById(id);
 
-/** Replace what a node holds. */
+/** Replace the children of a node. */
 function put(node, ...children) {
   node.replaceChildren();
   return fill(node, null, children);
 }
 
-/** The shape of an outcome; a word stands beside it, or the label says it. */
+/** Make the shape of an outcome. The label is for shapes without a word beside them. */
 function glyph(outcome, label) {
   const shape = svg("svg", { class: "glyph", viewBox: "0 0 16 16", "data-outcome": outcome });
   if (label) fill(shape, { role: "img", "aria-label": label }, []);
@@ -36,13 +37,13 @@ function glyph(outcome, label) {
   return shape;
 }
 
-/** A link only where it is one; anything else stays text. */
+/** Make a link if the target is one; otherwise a text. */
 function link(target, text) {
   if (!/^https?:\/\/[^\s]+$/.test(target)) return el("span", { class: "unlinked", text: text || target });
   return el("a", { href: target, rel: "noopener noreferrer", target: "_blank", text: text || target });
 }
 
-/** A name that may be broken where its words end, and within a word only if that is endless. */
+/** Split a name where a line may break: at the ends of its words, and within words of more than 40 letters. */
 const breakable = (name) =>
   name
     .split(/(?<=[.\-_/])/)
@@ -53,9 +54,10 @@ const breakable = (name) =>
 
 const counted = new Intl.NumberFormat("en-US");
 const count = (whole) => counted.format(whole);
-const plural = (whole, one, many) => `${count(whole)} ${whole === 1 ? one : many || one + "s"}`;
+const plural = (whole, singular, several) =>
+  `${count(whole)} ${whole === 1 ? singular : several || singular + "s"}`;
 
-/** Seconds, rounded first and then named: "25 ms", "9 min", "3 min 5 s"; as `duration` in text.py does it. */
+/** Format seconds, rounded before the unit is chosen, as `duration` in text.py: "25 ms", "9 min", "3 min 5 s". */
 function duration(seconds) {
   if (!(seconds > 0)) return "0 s";
   const [milliseconds, short] = [seconds * 1000, seconds].map((value) => Number(value.toPrecision(2)));
@@ -71,34 +73,34 @@ function twoUnits(whole, name, ofSmall) {
   return `${large} ${name}${small ? ` ${small} ${ofSmall}` : ""}`;
 }
 
-/** A number of the data: those that JSON does not have come as text. */
+/** Read a number of the data: inf and nan are texts there. */
 const number = (value) => (typeof value === "string" ? Number(value.replace("inf", "Infinity")) : value);
 
-/** Formats an error: 0 stays "0", large and small errors get a power of ten. */
+/** Format an error: 0 stays "0", large and small errors get a power of ten. */
 function figure(value) {
   if (value === null || value === undefined) return "";
-  const told = number(value);
-  if (told === 0) return "0";
-  if (!Number.isFinite(told)) return Number.isNaN(told) ? "nan" : told > 0 ? "∞" : "-∞";
-  const size = Math.abs(told);
-  if (size >= 1e5 || size < 1e-2) return told.toExponential(1).replace("e+", "e");
-  return size >= 100 ? count(Math.round(told)) : String(Number(told.toPrecision(3)));
+  const real = number(value);
+  if (real === 0) return "0";
+  if (!Number.isFinite(real)) return Number.isNaN(real) ? "nan" : real > 0 ? "∞" : "-∞";
+  const size = Math.abs(real);
+  if (size >= 1e5 || size < 1e-2) return real.toExponential(1).replace("e+", "e");
+  return size >= 100 ? count(Math.round(real)) : String(Number(real.toPrecision(3)));
 }
 
 const percent = (part, whole) =>
   whole > 0 ? `${((100 * part) / whole).toFixed(part / whole < 0.0995 ? 1 : 0)} %` : "";
 
-/** Ranks as ranges: 0-3,7. */
+/** Format ranks as ranges: 0-3,7. */
 function ranges(ranks) {
-  const sorted = [...ranks].sort((one, other) => one - other);
+  const sorted = [...ranks].sort((left, right) => left - right);
   const parts = [];
-  for (let at = 0; at < sorted.length; at++) {
-    const first = sorted[at];
-    while (sorted[at + 1] === sorted[at] + 1) at++;
-    parts.push(first === sorted[at] ? `${first}` : `${first}-${sorted[at]}`);
+  for (let position = 0; position < sorted.length; position++) {
+    const first = sorted[position];
+    while (sorted[position + 1] === sorted[position] + 1) position++;
+    parts.push(first === sorted[position] ? `${first}` : `${first}-${sorted[position]}`);
   }
   return (ranks.length === 1 ? "rank " : "ranks ") + parts.join(",");
 }
 
-/** Cut a text in the middle, for titles. */
+/** Cut the end off a text. */
 const brief = (text, most) => (text.length <= most ? text : `${text.slice(0, most - 1)}…`);

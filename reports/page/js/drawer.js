@@ -1,13 +1,13 @@
-// The drawer: all that is known of one case, its cause first.
+// The drawer shows all data of one case, its cause first.
 
-/** A part of the drawer, under its name. */
+/** Make a part of the drawer with its heading. */
 function section(title, aside, ...inner) {
   return el("section", { class: "part" }, el("h3", null, title, aside && [" ", aside]), inner);
 }
 
 let opener = null; // what had the focus when the drawer was opened
 
-/** Open a case; by its scope it is leafed through with those of its cell in a matrix, or of the list. */
+/** Open a case. The scope decides which cases are next and previous: those of a cell of the matrix, or the list. */
 function openCase(index, scope) {
   if (!state.case) opener = document.activeElement;
   go({ case: keyOf(index), scope: scope || "" });
@@ -17,15 +17,15 @@ function closeCase() {
   go({ case: "", scope: "" });
 }
 
-/** The cases that previous and next lead to, in the order of what needs a person. */
-function neighbours(of, index) {
-  const indices = matched(of);
-  if (of.scope === "") return ordered(indices, of.sort);
+/** Return the cases that next and previous go through. */
+function neighbours(wanted, index) {
+  const indices = matched(wanted);
+  if (wanted.scope === "") return ordered(indices, wanted.sort);
   const alike = (other) =>
     column.law[other] === column.law[index] &&
     column.subject[other] === column.subject[index] &&
-    (of.scope !== "cell" || column.optimizer[other] === column.optimizer[index]) &&
-    (of.scope !== "row" || column.size[other] === column.size[index]);
+    (wanted.scope !== "cell" || column.optimizer[other] === column.optimizer[index]) &&
+    (wanted.scope !== "row" || column.size[other] === column.size[index]);
   return indices.filter(alike).sort(worstFirst);
 }
 
@@ -38,12 +38,12 @@ function turn(by) {
 
 let shown = -1;
 
-/** Draw the drawer as the address has it; details follow as soon as they are inflated. */
-function drawDrawer(of, before) {
+/** Draw the case of the address. Its details follow when they are inflated. */
+function drawDrawer(wanted, before) {
   const drawer = byId("drawer");
-  const index = of.case ? indexOf(of.case) : -1;
-  document.body.classList.toggle("drawn", of.case !== "");
-  if (of.case === "") {
+  const index = wanted.case ? indexOf(wanted.case) : -1;
+  document.body.classList.toggle("drawn", wanted.case !== "");
+  if (wanted.case === "") {
     if (!drawer.hidden) {
       drawer.hidden = true;
       shown = -1;
@@ -53,13 +53,17 @@ function drawDrawer(of, before) {
   }
   drawer.hidden = false;
   if (index < 0) {
-    put(drawer, drawerTools(of, -1), el("p", { class: "nothing", text: `This page has no case ${of.case}.` }));
+    put(
+      drawer,
+      drawerTools(wanted, -1),
+      el("p", { class: "nothing", text: `This page has no case ${wanted.case}.` }),
+    );
     return;
   }
-  if (shown === index && before && before.scope === of.scope && matched(before) === matched(of)) return;
+  if (shown === index && before && before.scope === wanted.scope && matched(before) === matched(wanted)) return;
   shown = index;
   const rest = el("div", { class: "rest", "aria-live": "polite" }, el("p", { class: "faint", text: "…" }));
-  put(drawer, drawerTools(of, index), caseHead(index), rest);
+  put(drawer, drawerTools(wanted, index), caseHead(index), rest);
   drawer.scrollTop = 0;
   if (!before || !before.case || !drawer.contains(document.activeElement))
     byId("close").focus({ preventScroll: true });
@@ -69,52 +73,55 @@ function drawDrawer(of, before) {
   );
 }
 
-/** The focus goes back to where the case was opened from, or to the same cell drawn anew. */
+/** Return the focus to the element from which the case was opened, or to its cell if that was drawn again. */
 function giveBack() {
   const again =
     opener && opener.dataset && opener.dataset.cell
-      ? [...document.querySelectorAll(".cell")].find((one) => one.dataset.cell === opener.dataset.cell)
+      ? [...document.querySelectorAll(".cell")].find((cell) => cell.dataset.cell === opener.dataset.cell)
       : opener;
   if (again && again.isConnected && again !== document.body) again.focus({ preventScroll: true });
   else byId("main").focus({ preventScroll: true });
   opener = null;
 }
 
-function drawerTools(of, index) {
-  const among = index < 0 ? [] : neighbours(of, index);
-  const at = among.indexOf(index);
+function drawerTools(wanted, index) {
+  const among = index < 0 ? [] : neighbours(wanted, index);
+  const position = among.indexOf(index);
   const button = (id, text, title, act, disabled) =>
     el("button", { type: "button", id, title, "aria-label": title, disabled, text, on: { click: act } });
-  const whose = of.scope ? "of this cell" : "of those seen";
+  const scopeText = wanted.scope ? "of this cell" : "of those seen";
   return el(
     "div",
     { class: "bar" },
-    button("previous", "‹", "previous case (k)", () => turn(-1), at <= 0),
-    button("next", "›", "next case (j)", () => turn(1), at < 0 || at >= among.length - 1),
-    el("span", { class: "faint", text: at >= 0 ? `${count(at + 1)} of ${count(among.length)} ${whose}` : "" }),
-    leaf(among, index, of.scope),
+    button("previous", "‹", "previous case (k)", () => turn(-1), position <= 0),
+    button("next", "›", "next case (j)", () => turn(1), position < 0 || position >= among.length - 1),
+    el("span", {
+      class: "faint",
+      text: position >= 0 ? `${count(position + 1)} of ${count(among.length)} ${scopeText}` : "",
+    }),
+    leaf(among, index, wanted.scope),
     button("close", "×", "close (Escape)", closeCase, false),
   );
 }
 
-/** The neighbours as shapes, where there are few enough to be looked at. */
+/** Draw the neighbours as shapes, if there are few. */
 function leaf(among, index, scope) {
   if (scope === "" || among.length < 2 || among.length > 60) return el("span", { class: "leaf" });
   return el(
     "span",
     { class: "leaf" },
-    among.map((one) =>
+    among.map((neighbour) =>
       el(
         "button",
         {
           type: "button",
           tabindex: "-1",
-          "aria-label": `${outcomeOf(one)}: ${nameOf(one)}`,
-          "aria-current": one === index ? "true" : null,
-          title: `${outcomeOf(one)}: ${nameOf(one)}`,
-          on: { click: () => go({ case: keyOf(one) }, false) },
+          "aria-label": `${outcomeOf(neighbour)}: ${nameOf(neighbour)}`,
+          "aria-current": neighbour === index ? "true" : null,
+          title: `${outcomeOf(neighbour)}: ${nameOf(neighbour)}`,
+          on: { click: () => go({ case: keyOf(neighbour) }, false) },
         },
-        glyph(outcomeOf(one)),
+        glyph(outcomeOf(neighbour)),
       ),
     ),
   );
@@ -133,7 +140,7 @@ function caseHead(index) {
       { class: "outcome", "data-outcome": outcome },
       glyph(outcome),
       el("b", { text: outcome }),
-      el("span", { class: "faint", text: saysOf(index) }),
+      el("span", { class: "faint", text: meaningOf(index) }),
       column.alone[index] ? el("span", { class: "tag", text: "passes alone" }) : null,
     ),
     el(
@@ -168,7 +175,7 @@ function caseParts(index, detail) {
   ].filter(Boolean);
 }
 
-/** The command that repeats the case, and what there is to be copied. */
+/** Make the command that repeats the case, and the buttons to copy. */
 function repeatPart(index, detail) {
   const repeat =
     detail.repeat &&
@@ -188,7 +195,7 @@ function repeatPart(index, detail) {
   return [repeat, issue].filter(Boolean);
 }
 
-/** The failure text; of a long one the start, and the rest on demand. */
+/** Show the failure text; a long text is shortened until a person asks for the rest. */
 function textPart(detail) {
   if (!detail.text) return null;
   const lines = detail.text.split("\n");
@@ -204,7 +211,7 @@ function textPart(detail) {
   return section("Failure", null, pre, more);
 }
 
-/** What a case deviates by that is not red, and so has no failure text: tonight's, not only the ledger's note. */
+/** Show the deviations of a case that is not red, and so has no failure text. */
 function seenPart(detail) {
   if (detail.text || !detail.deviations || !detail.deviations.length) return null;
   const rows = detail.deviations.map((seen) =>
@@ -221,7 +228,7 @@ function seenPart(detail) {
   return section("What was seen", null, el("ul", { class: "plain" }, rows));
 }
 
-/** What the subject refused, with an error, and its law lets it refuse. */
+/** Show the optional parts of the law that the subject refused, with the errors. */
 function refusedPart(detail) {
   const refused = Object.entries(detail.refused || {});
   if (!refused.length) return null;
@@ -273,14 +280,14 @@ function phasesPart(index, detail) {
     bar.style.width = `${(100 * phase.seconds) / whole}%`;
     return bar;
   });
-  const told = detail.phases.map(
+  const texts = detail.phases.map(
     (phase) => `${phase.when} ${duration(phase.seconds)}${phase.outcome === "passed" ? "" : ` (${phase.outcome})`}`,
   );
   return section(
     "Time",
     el("span", { class: "faint", text: `${duration(secondsOf(index))} in all` }),
     el("div", { class: "phases" }, strip),
-    el("p", { class: "faint small", text: told.join(" · ") }),
+    el("p", { class: "faint small", text: texts.join(" · ") }),
     el("p", { class: "faint small id" }, el("code", { text: idOf(index) })),
   );
 }

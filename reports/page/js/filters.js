@@ -1,19 +1,22 @@
-// Which cases are seen: by text, outcome, and the columns that have a filter.
+// Filter the cases by words, by outcome, and by the columns that have a filter.
 
 const kept = new Map(); // the last few answers: leafing through cases asks for the same one again
 
-/** The cases that pass all filters, as collected. */
-function matched(of) {
-  const key = JSON.stringify(FILTERS.map((field) => of[field]));
+/** Return the cases that pass all filters, in the order of collection. */
+function matched(wanted) {
+  const key = JSON.stringify(FILTERS.map((field) => wanted[field]));
   if (kept.has(key)) return kept.get(key);
-  const outcomes = of.outcome.length ? OUTCOMES.map((outcome) => of.outcome.includes(outcome)) : null;
-  const wanted = CHOICES.filter((by) => of[by.name] !== "").map((by) => [by.values, valueAt(by, of[by.name])]);
-  const asked = of.q.toLowerCase().split(/\s+/).filter(Boolean);
+  const outcomes = wanted.outcome.length ? OUTCOMES.map((outcome) => wanted.outcome.includes(outcome)) : null;
+  const conditions = CHOICES.filter((by) => wanted[by.name] !== "").map((by) => [
+    by.values,
+    valueAt(by, wanted[by.name]),
+  ]);
+  const asked = wanted.q.toLowerCase().split(/\s+/).filter(Boolean);
   const texts = asked.length ? haystack() : null;
   const indices = [];
   for (let index = 0; index < COUNT; index++) {
     if (outcomes !== null && !outcomes[column.outcome[index]]) continue;
-    if (!wanted.every(([values, value]) => values[index] === value)) continue;
+    if (!conditions.every(([values, value]) => values[index] === value)) continue;
     if (texts !== null && !asked.every((word) => texts[index].includes(word))) continue;
     indices.push(index);
   }
@@ -26,13 +29,13 @@ function matched(of) {
 
 const option = (value, text) => el("option", { value, text });
 
-/** The values of a column that cases can be filtered by: the first case with each. */
+/** For each column with a filter, the first case with each value. */
 const choices = new Map(CHOICES.map((by) => [by, firstCases(by, ALL)]));
 
-/** The value that the address names, or undefined if no case has it. */
+/** Return the value that the address names; undefined if no case has it. */
 const valueAt = (by, address) => by.values[choices.get(by).find((index) => by.address(index) === address)];
 
-/** A choice among the values of a column; the first stands for all. */
+/** Make the choice among the values of a column. The first option stands for all cases. */
 function choice(by) {
   const select = el("select", {
     id: `filter-${by.name}`,
@@ -63,30 +66,30 @@ function makeFilters() {
     text: "clear",
     on: { click: () => go({ ...unfiltered(), case: "", scope: "" }) },
   });
-  const told = el("output", { id: "told", "aria-live": "polite" });
-  put(byId("filters"), text, CHOICES.map(choice), clear, told);
+  const matches = el("output", { id: "matches", "aria-live": "polite" });
+  put(byId("filters"), text, CHOICES.map(choice), clear, matches);
   byId("filters").addEventListener("submit", (event) => event.preventDefault());
 }
 
-function drawFilters(of, indices) {
+function drawFilters(wanted, indices) {
   const text = byId("filter-q");
-  if (text.value !== of.q) text.value = of.q;
+  if (text.value !== wanted.q) text.value = wanted.q;
   for (const { name: field } of CHOICES) {
     const select = byId(`filter-${field}`);
-    select.value = of[field];
-    // A name that this run does not have still filters: it is shown, so that an empty page can be understood.
-    if (select.value !== of[field]) select.append(option(of[field], of[field]));
-    select.value = of[field];
-    select.classList.toggle("set", of[field] !== "");
-    select.hidden = of[field] === "" && select.querySelectorAll("option").length <= 2; // all, and the one that there is
+    select.value = wanted[field];
+    // A name that no case of this run has filters too. It is shown, so that a person sees why the page is empty.
+    if (select.value !== wanted[field]) select.append(option(wanted[field], wanted[field]));
+    select.value = wanted[field];
+    select.classList.toggle("set", wanted[field] !== "");
+    select.hidden = wanted[field] === "" && select.querySelectorAll("option").length <= 2; // all, and a single value
   }
-  byId("clear").hidden = !isFiltered(of);
-  byId("told").textContent = isFiltered(of) ? `${count(indices.length)} of ${count(COUNT)}` : "";
+  byId("clear").hidden = !isFiltered(wanted);
+  byId("matches").textContent = isFiltered(wanted) ? `${count(indices.length)} of ${count(COUNT)}` : "";
 }
 
 // --- the outcomes: legend, counts and filter in one ------------------------------------------------------
 
-const SAYS = {
+const MEANINGS = {
   crash: "a rank died",
   timeout: "the world missed its deadline",
   error: "the test itself went wrong",
@@ -101,55 +104,55 @@ const SAYS = {
   pass: "proven on every rank",
 };
 
-/** What the words mean for a test that checks no law. */
-const SAYS_OF_TESTS = {
+/** The meanings for a test that checks no law. */
+const MEANINGS_OF_TESTS = {
   fail: "the test failed",
   known: "failed as the mark xfail expects",
   stale: "expected to fail, and passes",
 };
 
-const saysOf = (index) =>
-  (lawOf(index).contract ? null : SAYS_OF_TESTS[outcomeOf(index)]) || SAYS[outcomeOf(index)];
+const meaningOf = (index) =>
+  (lawOf(index).contract ? null : MEANINGS_OF_TESTS[outcomeOf(index)]) || MEANINGS[outcomeOf(index)];
 
 function toggleOutcome(outcome) {
   const set = state.outcome.includes(outcome);
-  const outcomes = set ? state.outcome.filter((one) => one !== outcome) : [...state.outcome, outcome];
-  go({ outcome: OUTCOMES.filter((one) => outcomes.includes(one)), case: "", scope: "" });
+  const outcomes = set ? state.outcome.filter((other) => other !== outcome) : [...state.outcome, outcome];
+  go({ outcome: OUTCOMES.filter((name) => outcomes.includes(name)), case: "", scope: "" });
 }
 
-/** One chip an outcome, with its shape; the counts are of the cases that pass the other filters. */
-function drawOutcomes(of) {
-  const counts = tally(matched({ ...of, outcome: [] }));
+/** Draw a button for each outcome, with the number of cases that pass the other filters. */
+function drawOutcomes(wanted) {
+  const counts = tally(matched({ ...wanted, outcome: [] }));
   const everywhere = tally(ALL);
-  const chips = OUTCOMES.map((outcome, place) => {
-    if (everywhere[place] === 0 && !of.outcome.includes(outcome)) return null;
+  const chips = OUTCOMES.map((outcome, position) => {
+    if (everywhere[position] === 0 && !wanted.outcome.includes(outcome)) return null;
     return el(
       "button",
       {
         type: "button",
         class: "chip",
         "data-outcome": outcome,
-        "aria-pressed": String(of.outcome.includes(outcome)),
-        title: SAYS[outcome],
+        "aria-pressed": String(wanted.outcome.includes(outcome)),
+        title: MEANINGS[outcome],
         on: { click: () => toggleOutcome(outcome) },
       },
       glyph(outcome),
-      el("b", { text: count(counts[place]) }),
+      el("b", { text: count(counts[position]) }),
       el("span", { text: outcome }),
     );
   });
   put(byId("outcomes"), ...chips);
-  const seen = counts.map((number, place) =>
-    of.outcome.length && !of.outcome.includes(OUTCOMES[place]) ? 0 : number,
+  const seen = counts.map((number, position) =>
+    wanted.outcome.length && !wanted.outcome.includes(OUTCOMES[position]) ? 0 : number,
   );
   put(byId("spread"), ...bars(seen));
 }
 
-/** Outcomes in proportion, each wide enough to be seen. */
+/** Draw the outcomes in proportion, each wide enough to be seen. */
 function bars(counts) {
-  return counts.map((number, place) => {
+  return counts.map((number, position) => {
     if (number === 0) return null;
-    const bar = el("i", { "data-outcome": OUTCOMES[place] });
+    const bar = el("i", { "data-outcome": OUTCOMES[position] });
     bar.style.flexGrow = String(number);
     return bar;
   });

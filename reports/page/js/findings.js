@@ -1,4 +1,4 @@
-// Findings: red cases by their cause, what the ledgers know, what subjects declare, and what is odd though green.
+// Findings: red cases by their cause, the ledgers' entries, declared lacks, and oddities of green cases.
 
 const signatures = new Map(); // by message: many cases have the same
 
@@ -16,14 +16,14 @@ function signature(index) {
   return `${column.outcome[index]}\n${column.subject[index]}\n${signatures.get(message) || lawOf(index).key}`;
 }
 
-/** The names that these cases have, the commonest first; a few of many. */
+/** List the names that these cases have, the most frequent first, up to a limit. */
 function someOf(indices, name, most) {
-  const names = [...grouped(indices, name)].sort((one, other) => other[1].length - one[1].length);
-  const told = names.slice(0, most).map(([one]) => one);
-  return told.join(", ") + (names.length > most ? ` and ${count(names.length - most)} more` : "");
+  const names = [...grouped(indices, name)].sort((left, right) => right[1].length - left[1].length);
+  const listed = names.slice(0, most).map(([text]) => text);
+  return listed.join(", ") + (names.length > most ? ` and ${count(names.length - most)} more` : "");
 }
 
-/** Cases as a list that is made when it is opened; of many only the first. */
+/** Make a list of cases. It is filled when it is opened, up to a limit. */
 function caseList(indices) {
   const items = el("ul");
   const list = el("details", { class: "cases" }, el("summary", { text: plural(indices.length, CASE) }), items);
@@ -59,37 +59,37 @@ function finding(outcome, indices, title, aside) {
   );
 }
 
-/** Red cases, those with one cause together; the largest groups of what is worst come first. */
+/** Group red cases by their cause: the worst outcomes first, then the largest groups. */
 function causes(indices) {
   const red = indices.filter(isRed);
   const groups = [...grouped(red, signature).values()];
-  groups.sort((one, other) => column.outcome[one[0]] - column.outcome[other[0]] || other.length - one.length);
-  return groups.map((of) => () => {
-    const first = of[0];
+  groups.sort((left, right) => column.outcome[left[0]] - column.outcome[right[0]] || right.length - left.length);
+  return groups.map((cases) => () => {
+    const first = cases[0];
     const title = el(
       "button",
       { type: "button", class: "title", on: { click: () => openCase(first, "") } },
       messageOf(first) || lawOf(first).key,
     );
-    const where = [
+    const context = [
       !PLAIN && subjectName(subjectOf(first)),
-      someOf(of, (index) => lawOf(index).key, 3),
-      optimizerOf(first) && someOf(of, optimizerOf, 4),
+      someOf(cases, (index) => lawOf(index).key, 3),
+      optimizerOf(first) && someOf(cases, optimizerOf, 4),
     ];
-    return finding(outcomeOf(first), of, title, breakable(where.filter(Boolean).join(" · ")));
+    return finding(outcomeOf(first), cases, title, breakable(context.filter(Boolean).join(" · ")));
   });
 }
 
-/** The ledger's entries that cases met, with what became of them. */
+/** List the entries of ledgers that cases met, with the outcomes. */
 function entries(indices) {
   const declared = indices.filter((index) => column.ledger[index] >= 0);
   const groups = [...grouped(declared, (index) => `${column.ledger[index]}\n${column.subject[index]}`).values()];
-  return groups.map((of) => () => {
-    const entry = data.tables.ledger[column.ledger[of[0]]];
-    const worst = worstOf(of);
-    const stale = of.filter((index) => outcomeOf(index) === "stale").length;
-    return finding(outcomeOf(worst), of, el("p", { class: "title", text: entry.note || "no note" }), [
-      subjectName(subjectOf(of[0])),
+  return groups.map((cases) => () => {
+    const entry = data.tables.ledger[column.ledger[cases[0]]];
+    const worst = worstOf(cases);
+    const stale = cases.filter((index) => outcomeOf(index) === "stale").length;
+    return finding(outcomeOf(worst), cases, el("p", { class: "title", text: entry.note || "no note" }), [
+      subjectName(subjectOf(cases[0])),
       entry.kind === "documented" ? " · documented by the library · " : ` · expects ${entry.kind} · `,
       link(entry.link || entry.issue),
       entry.file && [" · ", el("code", { text: entry.file })],
@@ -102,11 +102,11 @@ function lacks(indices) {
   const declared = indices.filter((index) => column.lack[index] >= 0);
   const groups = [...grouped(declared, (index) => `${column.lack[index]}\n${column.subject[index]}`).values()];
   return groups.map(
-    (of) => () =>
-      finding(outcomeOf(worstOf(of)), of, el("p", { class: "title", text: textIn("lack", of[0]) }), [
-        subjectName(subjectOf(of[0])),
+    (cases) => () =>
+      finding(outcomeOf(worstOf(cases)), cases, el("p", { class: "title", text: textIn("lack", cases[0]) }), [
+        subjectName(subjectOf(cases[0])),
         " · ",
-        someOf(of, (index) => lawOf(index).key, 4),
+        someOf(cases, (index) => lawOf(index).key, 4),
       ]),
   );
 }
@@ -118,13 +118,13 @@ function oddities(indices) {
     (index) => column.leak[index],
   );
   const rows = [...left].map(
-    ([place, of]) =>
+    ([leak, cases]) =>
       () =>
         finding(
-          outcomeOf(worstOf(of)),
-          of,
-          el("p", { class: "title", text: `left behind: ${data.tables.leak[place]}` }),
-          someOf(of, ownerOf, 3),
+          outcomeOf(worstOf(cases)),
+          cases,
+          el("p", { class: "title", text: `left behind: ${data.tables.leak[leak]}` }),
+          someOf(cases, ownerOf, 3),
         ),
   );
   const alone = indices.filter((index) => column.alone[index]);
@@ -137,8 +137,8 @@ function oddities(indices) {
 
 const FIRST = 100; // findings that are drawn at once; nobody reads more before filtering
 
-/** Findings under a heading: each is drawn by a function, the first at once and the rest on demand. */
-function findingSection(title, says, rows, empty) {
+/** Make the findings under a heading. Each row is a function; later rows are drawn when a person asks for them. */
+function findingSection(title, summary, rows, empty) {
   const list = el(
     "ol",
     null,
@@ -153,20 +153,20 @@ function findingSection(title, says, rows, empty) {
   return el(
     "section",
     { class: "card wide findings" },
-    el("header", null, el("h2", { text: title }), el("span", { class: "sum", text: rows.length ? says : "" })),
+    el("header", null, el("h2", { text: title }), el("span", { class: "sum", text: rows.length ? summary : "" })),
     rows.length ? list : el("p", { class: "faint", text: empty }),
     rest > 0 && more,
   );
 }
 
-function drawFindings(into, of, indices) {
+function drawFindings(parent, wanted, indices) {
   const whys = causes(indices);
   const red = indices.filter(isRed).length;
   const known = entries(indices);
   const declared = lacks(indices);
   const odd = oddities(indices);
   put(
-    into,
+    parent,
     findingSection(
       "Needs a person",
       `${plural(red, CASE)}, ${plural(whys.length, "cause")}`,

@@ -8,73 +8,77 @@ function stirred(law) {
   return law.red || law.first_bad !== null || law.flips > 0 || law.flaked > 0 || law.slower || law.less_exact;
 }
 
-/** What needs a person first: red now, the newest first; then what flips, then what drifts. */
-function nightOrder(one, other) {
+/** Compare two laws: red laws first, the newest first; then those that flip, then those that drift. */
+function nightOrder(left, right) {
   return (
-    Number(other.red) - Number(one.red) ||
-    (other.since ?? -2) - (one.since ?? -2) ||
-    other.flaked - one.flaked ||
-    other.flips - one.flips ||
-    Number(other.less_exact) - Number(one.less_exact) ||
-    Number(other.slower) - Number(one.slower) ||
-    (number(other.drift) || 0) - (number(one.drift) || 0)
+    Number(right.red) - Number(left.red) ||
+    (right.since ?? -2) - (left.since ?? -2) ||
+    right.flaked - left.flaked ||
+    right.flips - left.flips ||
+    Number(right.less_exact) - Number(left.less_exact) ||
+    Number(right.slower) - Number(left.slower) ||
+    (number(right.drift) || 0) - (number(left.drift) || 0)
   );
 }
 
 const nightLaw = (law) => (law.contract ? `${law.contract}/${law.law}` : law.law);
 
-/** The filters that a law over nights can be asked for: subject, law and words. */
-function seenAtNight(of) {
-  const asked = of.q.toLowerCase().split(/\s+/).filter(Boolean);
+/** Return the laws that pass the filters by subject, law and words. */
+function seenAtNight(wanted) {
+  const asked = wanted.q.toLowerCase().split(/\s+/).filter(Boolean);
   return past.laws.filter(
     (law) =>
-      (of.subject === "" || law.subject === (of.subject === NONE ? "" : of.subject)) &&
-      (of.law === "" || nightLaw(law) === of.law || nightLaw(law).startsWith(`${of.law}::`)) &&
+      (wanted.subject === "" || law.subject === (wanted.subject === NONE ? "" : wanted.subject)) &&
+      (wanted.law === "" || nightLaw(law) === wanted.law || nightLaw(law).startsWith(`${wanted.law}::`)) &&
       asked.every((word) => `${law.subject} ${nightLaw(law)}`.toLowerCase().includes(word)),
   );
 }
 
-/** What a night ran with that the one before did not. */
+/** Describe the versions that changed since the night before. */
 function newVersions(before, night) {
   const changed = ["torch", "kit"].filter((field) => before[field] !== night[field]);
-  const told = changed.map((field) => `${field} ${before[field]} → ${night[field]}`).join(", ");
-  return told && `; new: ${told}`;
+  const changes = changed.map((field) => `${field} ${before[field]} → ${night[field]}`).join(", ");
+  return changes && `; new: ${changes}`;
 }
 
-/** A bar a night: its outcomes in proportion, what needs a person at the foot. */
+/** Draw a bar for each night: its outcomes in proportion, red ones at the foot. */
 function nightBars() {
   const { nights } = past;
-  const most = Math.max(1, ...nights.map((night) => night.counts.reduce((sum, one) => sum + one, 0)));
+  const most = Math.max(1, ...nights.map((night) => night.counts.reduce((sum, cases) => sum + cases, 0)));
   return el(
     "ol",
     { class: "nights" },
-    nights.map((night, at) => {
-      const whole = night.counts.reduce((sum, one) => sum + one, 0);
-      const red = night.counts.reduce((sum, one, place) => sum + (REDNESS[place] ? one : 0), 0);
+    nights.map((night, position) => {
+      const whole = night.counts.reduce((sum, cases) => sum + cases, 0);
+      const red = night.counts.reduce((sum, cases, position) => sum + (REDNESS[position] ? cases : 0), 0);
       const bar = el("span", { class: "night" }, bars(night.counts));
       bar.style.height = `${Math.max(4, (100 * whole) / most)}%`;
       const outcome = `${red ? `${count(red)} red of ` : ""}${plural(whole, "case")}`;
       const cut = night.whole ? "" : "; did not finish";
-      const news = at > 0 ? newVersions(nights[at - 1], night) : "";
+      const news = position > 0 ? newVersions(nights[position - 1], night) : "";
       const source = night.source && `, ${night.source}`;
       const beside = night.reasons.map((reason) => `; ${reason}`).join("");
-      const told = `${night.date} UTC, ${night.file}${source}: ${outcome}${beside}, torch ${night.torch}${cut}${news}`;
+      const description = `${night.date} UTC, ${night.file}${source}: ${outcome}${beside}, torch ${night.torch}${cut}${news}`;
       const wrong = !night.whole || night.reasons.length > 0;
-      return el("li", { title: told, "aria-label": told, "data-cut": wrong, "data-new": news !== "" }, bar);
+      return el(
+        "li",
+        { title: description, "aria-label": description, "data-cut": wrong, "data-new": news !== "" },
+        bar,
+      );
     }),
   );
 }
 
-/** One night of a law: the shape of its worst outcome, small. */
+/** Draw the worst outcome of a law in one night. */
 function nightCell(point, night) {
   const when = past.nights[night].date;
   if (point === null) return el("td", { class: "untried", title: `${when}: not tried` });
   const [worst, red, whole] = point;
-  const told = `${when}: ${OUTCOMES[worst]}, ${red ? `${count(red)} red of ` : ""}${plural(whole, "case")}`;
-  return el("td", { title: told, "data-red": REDNESS[worst] }, glyph(OUTCOMES[worst], told));
+  const description = `${when}: ${OUTCOMES[worst]}, ${red ? `${count(red)} red of ` : ""}${plural(whole, "case")}`;
+  return el("td", { title: description, "data-red": REDNESS[worst] }, glyph(OUTCOMES[worst], description));
 }
 
-/** One case night by night, and since when it is as it is. */
+/** Show one case night by night, and the night of its last change. */
 function nightsPart(detail) {
   if (!hasHistory() || !detail.nights) return null;
   const ends = [...detail.nights].map((letter) => OUTCOMES[past.letters.indexOf(letter)]);
@@ -82,10 +86,10 @@ function nightsPart(detail) {
   const list = el(
     "ol",
     { class: "case-nights" },
-    ends.map((outcome, at) => {
-      const night = past.nights[at];
-      const told = [`${night.date} UTC`, night.source, outcome || "not tried"].filter(Boolean).join(", ");
-      return el("li", { title: told, "data-red": RED.has(outcome) }, outcome && glyph(outcome, told));
+    ends.map((outcome, position) => {
+      const night = past.nights[position];
+      const description = [`${night.date} UTC`, night.source, outcome || "not tried"].filter(Boolean).join(", ");
+      return el("li", { title: description, "data-red": RED.has(outcome) }, outcome && glyph(outcome, description));
     }),
   );
   return section(
@@ -99,7 +103,7 @@ function nightsPart(detail) {
   );
 }
 
-/** When it last turned, with the commits on either side. */
+/** Describe the last change of a case, with the commits before and after it. */
 function caseSentence(ends, tried) {
   const red = (night) => RED.has(ends[night]);
   const number = tried.filter(red).length;
@@ -120,7 +124,7 @@ function caseSentence(ends, tried) {
   ];
 }
 
-/** A line of figures over the nights; gaps where there are none. */
+/** Draw figures over the nights as a line. */
 function spark(values, log) {
   const shown = values.map((value) => (value === null ? null : number(value)));
   const real = shown.filter((value) => value !== null && Number.isFinite(value) && (!log || value > 0));
@@ -128,10 +132,10 @@ function spark(values, log) {
   const scale = log ? Math.log10 : (value) => value;
   const low = log ? Math.min(...real.map(scale)) : 0;
   const high = Math.max(...real.map(scale), low + 1e-12);
-  const x = (at) => 2 + (76 * at) / Math.max(1, shown.length - 1);
+  const x = (position) => 2 + (76 * position) / Math.max(1, shown.length - 1);
   const y = (value) => (log && value === 0 ? 17 : 16 - (13 * (scale(value) - low)) / (high - low));
-  const points = shown.flatMap((value, at) =>
-    value === null || !Number.isFinite(value) ? [] : [`${x(at)},${y(value)}`],
+  const points = shown.flatMap((value, position) =>
+    value === null || !Number.isFinite(value) ? [] : [`${x(position)},${y(value)}`],
   );
   const [lastX, lastY] = points.at(-1).split(",");
   return svg(
@@ -142,19 +146,19 @@ function spark(values, log) {
   );
 }
 
-/** Formats a ratio; a ratio without information is shown without figures. */
+/** Format a ratio; a ratio without information is shown without figures. */
 function times(value) {
   if (value === null) return "";
   const ratio = number(value);
   return ratio >= 9.95 || !Number.isFinite(ratio) ? `×${figure(value)}` : `×${ratio.toFixed(1)}`;
 }
-const nightName = (place) => (place === null ? "" : place < 0 ? "earlier" : past.nights[place].date.slice(0, 10));
+const nightName = (night) => (night === null ? "" : night < 0 ? "earlier" : past.nights[night].date.slice(0, 10));
 
 function nightRow(law) {
-  // A test without a subject has no law but its file; its name is looked for.
+  // A test without a subject has no law but its file, so it is found by its name.
   const tonight = law.contract ? { law: nightLaw(law) } : { q: law.law };
   const open = () => go({ view: "cases", subject: law.subject || NONE, ...tonight });
-  const last = (at) => law.points.map((point) => (point === null ? null : point[at]));
+  const last = (field) => law.points.map((point) => (point === null ? null : point[field]));
   return el(
     "tr",
     { "data-red": law.red },
@@ -166,22 +170,22 @@ function nightRow(law) {
         { type: "button", class: "law", title: "the cases of tonight", on: { click: open } },
         lawName({ contract: law.contract, name: law.law }),
       ),
-      !PLAIN && el("span", { class: "faint small whose" }, breakable(subjectName(law.subject))),
+      !PLAIN && el("span", { class: "faint small owner" }, breakable(subjectName(law.subject))),
     ),
     law.points.map(nightCell),
-    el("td", { class: "told" }, law.red ? el("b", { class: "bad", text: nightName(law.since) }) : ""),
-    el("td", { class: "told", text: nightName(law.first_bad) }),
-    el("td", { class: "told", text: law.flips ? String(law.flips) : "" }),
-    el("td", { class: "told", text: law.flake_rate ? percent(law.flake_rate, 1) : "" }),
+    el("td", { class: "figures" }, law.red ? el("b", { class: "bad", text: nightName(law.since) }) : ""),
+    el("td", { class: "figures", text: nightName(law.first_bad) }),
+    el("td", { class: "figures", text: law.flips ? String(law.flips) : "" }),
+    el("td", { class: "figures", text: law.flake_rate ? percent(law.flake_rate, 1) : "" }),
     el(
       "td",
-      { class: "told" },
+      { class: "figures" },
       spark(last(3), false),
       el("span", { class: law.slower ? "bad" : "", text: times(law.pace) }),
     ),
     el(
       "td",
-      { class: "told" },
+      { class: "figures" },
       spark(last(4), true),
       el("span", { class: law.less_exact ? "bad" : "", text: times(law.drift) }),
     ),
@@ -197,11 +201,11 @@ function nightTable(laws) {
     ["time", "of the median case; the last night against the median of those before"],
     ["error", "the largest, on a log scale; the last night against the median of those before"],
   ];
-  const across = past.nights.map((night, at) =>
+  const across = past.nights.map((night, position) =>
     el(
       "th",
       { scope: "col", class: "date", title: night.date },
-      at % 7 === 0 ? el("span", { text: night.date.slice(5, 10) }) : "",
+      position % 7 === 0 ? el("span", { text: night.date.slice(5, 10) }) : "",
     ),
   );
   return el(
@@ -218,7 +222,7 @@ function nightTable(laws) {
           null,
           el("th"),
           across,
-          heads.map(([name, title]) => el("th", { scope: "col", class: "told", title, text: name })),
+          heads.map(([name, title]) => el("th", { scope: "col", class: "figures", title, text: name })),
         ),
       ),
       el("tbody", null, laws.map(nightRow)),
@@ -226,10 +230,10 @@ function nightTable(laws) {
   );
 }
 
-function drawHistory(into, of) {
+function drawHistory(parent, wanted) {
   if (!hasHistory()) {
     put(
-      into,
+      parent,
       el("p", {
         class: "nothing",
         text: "This page was made without a history: everyrank page --history FOLDER has one.",
@@ -237,7 +241,7 @@ function drawHistory(into, of) {
     );
     return;
   }
-  const laws = seenAtNight(of);
+  const laws = seenAtNight(wanted);
   const moved = laws.filter(stirred).sort(nightOrder);
   const still = laws.filter((law) => !stirred(law));
   const rest = el(
@@ -247,7 +251,7 @@ function drawHistory(into, of) {
   );
   rest.addEventListener("toggle", () => rest.open && rest.children.length === 1 && rest.append(nightTable(still)));
   put(
-    into,
+    parent,
     el(
       "section",
       { class: "card wide" },

@@ -1,4 +1,4 @@
-// A failure as Markdown, to be pasted into an issue; and how a text reaches the clipboard, also of a page from the disk.
+// Format a failure as Markdown for an issue; and copy texts to the clipboard, also from a page on the disk.
 
 /** The most characters of a failure text and of a captured output: an issue has room for 65,536. */
 const ROOM = { text: 12_000, output: 3_000, outputs: 6 };
@@ -23,14 +23,14 @@ function span(text) {
   return shown.includes("`") ? `${around} ${shown} ${around}` : around + shown + around;
 }
 
-/** The start and the end of a text that is too long. */
+/** Cut a text that is too long in its middle. */
 function within(text, most) {
   if (text.length <= most) return text;
   const left = text.length - most;
   return `${text.slice(0, most / 2)}\n[… ${count(left)} characters left out …]\n${text.slice(-most / 2)}`;
 }
 
-/** What the case ran with. */
+/** Return the versions, the world and the source that the case ran with. */
 function circumstances(index) {
   const run = data.runs[column.run[index]];
   const size = column.size[index] ? plural(column.size[index], "rank") : "";
@@ -68,7 +68,7 @@ function issueText(index, detail) {
   return `${parts.join("\n")}\n`;
 }
 
-/** A button that copies a text, which is made when it is pressed. */
+/** Make a button that copies a text. The text is made when the button is pressed. */
 function copyButton(label, title, text) {
   const button = el("button", { type: "button", class: "copy", text: label, title });
   button.addEventListener("click", () => copy(text(), button, label));
@@ -80,7 +80,7 @@ async function copy(text, button, label) {
   try {
     await navigator.clipboard.writeText(text);
   } catch {
-    // From a file, some browsers have no clipboard but for what is selected.
+    // For a page from the disk, some browsers copy only selected text.
     done = copySelected(text);
     button.focus();
   }
@@ -89,7 +89,8 @@ async function copy(text, button, label) {
   setTimeout(() => (button.textContent = label), 1500);
 }
 
-const textArea = (text, of) => Object.assign(el("textarea", { readonly: true, ...of }), { value: text });
+const textArea = (text, attributes) =>
+  Object.assign(el("textarea", { readonly: true, ...attributes }), { value: text });
 
 function copySelected(text) {
   const area = textArea(text, { class: "unseen", "aria-hidden": "true" });
@@ -99,13 +100,13 @@ function copySelected(text) {
   try {
     done = document.execCommand("copy");
   } catch {
-    // Then it is shown, to be copied by hand.
+    // The text is shown then, to be copied by hand.
   }
   area.remove();
   return done;
 }
 
-/** Where a page may copy nothing at all: the text, selected. */
+/** Show the text, selected, if the browser lets no page copy. */
 function copyByHand(text, button) {
   const row = button.parentNode;
   if (row.nextSibling && row.nextSibling.className === "by-hand") row.nextSibling.remove();

@@ -24,7 +24,7 @@ function anywhere(event) {
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || byId("help").open) return;
   if (typing(event.target)) {
-    // Out of the text, to what it left to see.
+    // The focus leaves the text for the cases that it left.
     if (event.key === "Escape" || (event.key === "Enter" && event.target.id === "filter-q")) focusMain();
     else return;
     event.preventDefault();
@@ -52,8 +52,14 @@ addEventListener("keydown", (event) => {
   const stops = [
     ...drawer.querySelectorAll("button:not([disabled]):not([tabindex='-1']), a[href], summary, pre[tabindex]"),
   ];
-  const at = stops.indexOf(document.activeElement);
-  const to = event.shiftKey ? (at <= 0 ? stops.at(-1) : null) : at === stops.length - 1 || at < 0 ? stops[0] : null;
+  const position = stops.indexOf(document.activeElement);
+  const to = event.shiftKey
+    ? position <= 0
+      ? stops.at(-1)
+      : null
+    : position === stops.length - 1 || position < 0
+      ? stops[0]
+      : null;
   if (to) {
     event.preventDefault();
     to.focus();

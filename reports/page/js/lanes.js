@@ -1,14 +1,14 @@
-// The roll call as lanes: one a rank, from the outermost frame at the top down to where it stood. Ranks that are in one
-// frame share its station; where they part, the lanes go on alone. The ranks to blame, as the run file has them, are
-// marked. Each station has its frame beside it, so that there is nothing to point at.
+// The roll call as lanes: a lane for each rank, from the outermost frame at the top to the innermost. Ranks in the same
+// frame share its station; below it, their lanes part. The ranks to blame, as the run file has them, are marked. Each
+// station has its frame beside it, so that nobody needs to point at it.
 
-/** With more ranks than this, those that stood together have one lane, as they have one line in the roll call. */
+/** With more ranks than this, ranks with one stack share a lane, as they share a line in the roll call. */
 const LANES = 12;
 
 /** The widest and the narrowest lane, and how wide all of them may be together, in pixels. */
 const WIDTH = { most: 20, least: 3, all: 168 };
 
-/** Stances with whether their ranks are the odd ones out: to blame, while others here are not. */
+/** Mark the stances whose ranks are to blame, if others are not. */
 function marked(stances, blame) {
   const blamed = new Set(blame ? blame.ranks : []);
   const odd = stances.map((stance) => stance.ranks.some((rank) => blamed.has(rank)));
@@ -20,7 +20,7 @@ const tint = (which, stances) => (stances[which].odd ? "odd" : `even${which % 3}
 
 const frameNode = (frame) => ({ frame, children: new Map(), ends: [] });
 
-/** The stacks as one tree, outermost frame first: a frame that stances came to by the same way is one node. */
+/** Make one tree of the stacks, outermost frame first: a frame with the same callers is one node. */
 function frameTree(stances) {
   const root = frameNode("");
   stances.forEach((stance, which) => {
@@ -42,7 +42,7 @@ function layOut(stances, together) {
     const row = { frame: node.frame, from: lanes.length, to: 0, ranks: [] };
     if (!isRoot) rows.push(row);
     for (const which of node.ends) {
-      const ranks = [...stances[which].ranks].sort((one, other) => one - other);
+      const ranks = [...stances[which].ranks].sort((left, right) => left - right);
       const from = lanes.length;
       for (const rank of together ? ranks.slice(0, 1) : ranks) lanes.push({ rank, which, end: rows.length });
       rows.push({ which, from, to: lanes.length, ranks });
@@ -56,7 +56,7 @@ function layOut(stances, together) {
   return { lanes, rows };
 }
 
-/** How many of the first frames are those of all ranks, but for the last of them: these are folded into one station. */
+/** Return how many frames, but for the last, all ranks share at the start: they are folded into one station. */
 function foldable(rows, lanes, stances) {
   if (stances.length < 2) return 0;
   const parted = rows.findIndex((row) => row.which !== undefined || row.to - row.from < lanes.length);
@@ -82,47 +82,47 @@ function lanesSection(rollcall, blame) {
     `${Math.max(WIDTH.least, Math.min(WIDTH.most, Math.floor(WIDTH.all / lanes.length)))}px`,
   );
   draw(folded);
-  const says = "what each rank was doing when its world did not finish, outermost frame first";
-  return section("Roll call", el("span", { class: "faint", text: says }), list);
+  const explanation = "what each rank was doing when its world did not finish, outermost frame first";
+  return section("Roll call", el("span", { class: "faint", text: explanation }), list);
 }
 
-/** The lines of the lanes, and what stands on them; ``fold`` rows are drawn as one, which ``unfold`` opens. */
+/** Draw the lanes and their stations. The first ``fold`` rows are drawn as one, which ``unfold`` opens. */
 function laneRows({ stances, lanes, rows, together }, fold, unfold) {
-  const heads = together ? [] : lanes.map((lane, at) => laneHead(lane, at, stances));
+  const heads = together ? [] : lanes.map((lane, position) => laneHead(lane, position, stances));
   // The first line of the grid holds the names of lanes; rows that are folded share the second.
   const line = (row) => (fold ? Math.max(0, row - fold) + (row < fold ? 0 : 1) : row) + 2;
-  const lines = lanes.map((lane, at) => {
-    const where = { "grid-column": String(at + 1), "grid-row": `2 / ${Math.max(3, line(lane.end))}` };
-    return el("li", { class: `lane ${tint(lane.which, stances)}`, style: where, "aria-hidden": "true" });
+  const lines = lanes.map((lane, position) => {
+    const area = { "grid-column": String(position + 1), "grid-row": `2 / ${Math.max(3, line(lane.end))}` };
+    return el("li", { class: `lane ${tint(lane.which, stances)}`, style: area, "aria-hidden": "true" });
   });
   const stub = fold > 0 && [foldRow(rows.slice(0, fold), lanes.length, unfold)];
-  const drawn = rows.map((row, at) => {
-    if (at < fold) return null;
+  const drawn = rows.map((row, position) => {
+    if (position < fold) return null;
     return row.which === undefined
-      ? frameRow(row, line(at))
-      : stanceRow(stances[row.which], tint(row.which, stances), row, line(at));
+      ? frameRow(row, line(position))
+      : stanceRow(stances[row.which], tint(row.which, stances), row, line(position));
   });
   return [heads, lines, stub, drawn];
 }
 
-function laneHead({ rank, which }, at, stances) {
-  const style = { "grid-column": String(at + 1), "grid-row": "1" };
+function laneHead({ rank, which }, position, stances) {
+  const style = { "grid-column": String(position + 1), "grid-row": "1" };
   return el("li", { class: `name ${tint(which, stances)}`, title: `rank ${rank}`, style, text: String(rank) });
 }
 
-/** A row of the grid: a station over the lanes that it is on, and what is said of it beside them. */
-function laneRow(props, row, line, station, ...said) {
+/** Make a row of the grid: a station over its lanes, and the texts beside them. */
+function laneRow(props, row, line, station, ...texts) {
   const over = { "grid-column": `${row.from + 1} / ${row.to + 1}`, "grid-row": String(line) };
   return el(
     "li",
     props,
     fill(station, { style: over }, []),
-    el("div", { class: "says", style: { "grid-row": String(line) } }, said),
+    el("div", { class: "beside", style: { "grid-row": String(line) } }, texts),
   );
 }
 
 function frameRow(row, line) {
-  const [name, where] = frameParts(row.frame);
+  const [name, location] = frameParts(row.frame);
   const title = `${ranges(row.ranks)}: ${row.frame}`;
   return laneRow(
     { class: "frame", title },
@@ -130,14 +130,14 @@ function frameRow(row, line) {
     line,
     el("span", { class: "station", "aria-hidden": "true" }),
     el("span", { class: "frame-name", text: name }),
-    where && el("span", { class: "faint where", text: where }),
+    location && el("span", { class: "faint location", text: location }),
   );
 }
 
-/** A frame's function, and the rest of its line, which is shown in smaller letters. */
+/** Split a frame into its function, and its location, which is shown in smaller letters. */
 function frameParts(frame) {
-  const at = frame.lastIndexOf(" at ");
-  return at < 0 ? [frame, ""] : [frame.slice(0, at), frame.slice(at)];
+  const position = frame.lastIndexOf(" at ");
+  return position < 0 ? [frame, ""] : [frame.slice(0, position), frame.slice(position)];
 }
 
 function foldRow(rows, lanes, unfold) {
@@ -152,7 +152,7 @@ function foldRow(rows, lanes, unfold) {
   return laneRow({ class: "frame" }, { from: 0, to: lanes }, 2, station, button);
 }
 
-/** The end of the lanes of those who stood together: who they are, and what they were doing. */
+/** Make the end of the lanes of ranks with one stack: the ranks, and what they were doing. */
 function stanceRow(stance, colour, row, line) {
   const native = stance.native || [];
   return laneRow(

@@ -1,4 +1,4 @@
-// The page as a whole: what the run was, how it came out, and the view that the address names.
+// The page as a whole: the facts of the run, its conclusion, and the view that the address names.
 
 const NAMES = {
   matrix: "Matrix",
@@ -11,32 +11,31 @@ const DRAW = { matrix: drawMatrix, cases: drawCases, time: drawTime, findings: d
 
 const day = (seconds) => new Date(seconds * 1000).toISOString().replace("T", " ").slice(0, 16) + " UTC";
 
-/** The run's page at its CI service, where there is one. */
+/** Link to the run's page at its CI service, if there is one. */
 const ciFact = (run) => (run.ci_link ? link(run.ci_link, run.ci || "run") : run.ci);
 
-/** What ran where. */
+/** Draw the facts of the runs. */
 function drawFacts() {
-  const run = data.runs[0];
-  const all = (field) => [...new Set(data.runs.map((one) => one[field]))].join(", ");
+  const all = (field) => [...new Set(data.runs.map((run) => run[field]))].join(", ");
   const facts = [
-    ["run", data.runs.map((one) => one.file).join(", ")],
-    ["started", day(run.started)],
+    ["run", data.runs.map((run) => run.file).join(", ")],
+    ["started", day(data.runs[0].started)],
     [
       "took",
-      data.runs.every((one) => one.seconds !== null)
-        ? duration(data.runs.reduce((sum, one) => sum + one.seconds, 0))
+      data.runs.every((run) => run.seconds !== null)
+        ? duration(data.runs.reduce((sum, run) => sum + run.seconds, 0))
         : "not to its end",
     ],
     ["commit", all("source"), all("commit")],
-    ["CI", data.runs.filter((one) => one.ci || one.ci_link).map((one) => [ciFact(one), " "])],
+    ["CI", data.runs.filter((run) => run.ci || run.ci_link).map((run) => [ciFact(run), " "])],
     ["torch", all("torch")],
     ["python", all("python")],
     ["everyrank", all("kit")],
     ["launcher", all("launcher")],
-    ["workers", String(data.runs.reduce((sum, one) => sum + one.workers, 0))],
+    ["workers", String(data.runs.reduce((sum, run) => sum + run.workers, 0))],
     ["on", all("platform")],
-    ["devices", data.runs.flatMap((one) => one.devices).join(", ") || "CPU"],
-    ["backends", [...new Set(data.runs.flatMap((one) => one.backends))].join(", ")],
+    ["devices", data.runs.flatMap((run) => run.devices).join(", ") || "CPU"],
+    ["backends", [...new Set(data.runs.flatMap((run) => run.backends))].join(", ")],
     ["seed", all("seed")],
     ["command", data.runs[0].command.join(" ")],
   ];
@@ -55,12 +54,12 @@ function drawFacts() {
   );
 }
 
-/** The sentence at the top: it never rounds a bad run up. Python has decided it, as for the badge and the diff. */
+/** Draw the sentence at the top, which Python has made from the conclusion, as for the badge and the diff. */
 function drawVerdict() {
   const { state, sentences } = data.conclusion;
   put(
     byId("sentence"),
-    sentences.map(([lead, rest], at) => [at ? " " : "", el("b", { text: lead }), `${rest}.`]),
+    sentences.map(([lead, rest], position) => [position ? " " : "", el("b", { text: lead }), `${rest}.`]),
   );
   byId("verdict").dataset.state = state;
   if (data.shortened)
@@ -69,59 +68,60 @@ function drawVerdict() {
     );
 }
 
-function drawViews(of, indices) {
+function drawViews(wanted, indices) {
   const red = indices.reduce((sum, index) => sum + (isRed(index) ? 1 : 0), 0);
-  const says = { cases: count(indices.length), findings: red ? count(red) : "" };
+  const counts = { cases: count(indices.length), findings: red ? count(red) : "" };
   put(
     byId("views"),
-    VIEWS.map((view, at) =>
+    VIEWS.map((view, position) =>
       el(
         "button",
         {
           type: "button",
           id: `view-${view}`,
           hidden: view === "history" && !hasHistory(),
-          "aria-current": view === of.view ? "page" : null,
-          title: `${NAMES[view]} (${at + 1})`,
+          "aria-current": view === wanted.view ? "page" : null,
+          title: `${NAMES[view]} (${position + 1})`,
           on: { click: () => go({ view }) },
         },
         NAMES[view],
-        says[view] && el("span", { class: "faint", text: ` ${says[view]}` }),
+        counts[view] && el("span", { class: "faint", text: ` ${counts[view]}` }),
       ),
     ),
   );
 }
 
-const differs = (of, before, fields) =>
-  !before || fields.some((field) => String(of[field]) !== String(before[field]));
+const differs = (wanted, before, fields) =>
+  !before || fields.some((field) => String(wanted[field]) !== String(before[field]));
 
-/** Draw what the change of state touched: opening a case leaves the view below as it is. */
-function draw(of = state, before = null) {
-  const indices = matched(of);
-  if (differs(of, before, ["view", "sort", "paint", ...FILTERS])) {
+/** Draw what has changed. If a case is opened, the view below stays as it is. */
+function draw(wanted = state, before = null) {
+  const indices = matched(wanted);
+  if (differs(wanted, before, ["view", "sort", "paint", ...FILTERS])) {
     const focused = document.activeElement;
     const cell = focused && focused.dataset ? focused.dataset.cell : null;
     const inMain = byId("main").contains(focused);
-    drawFilters(of, indices);
-    drawOutcomes(of);
-    drawViews(of, indices);
-    byId("main").dataset.view = of.view;
-    if (of.view !== "cases") list.body = null;
-    DRAW[of.view](byId("main"), of, indices);
-    if (inMain && !of.case) {
-      const again = cell && [...document.querySelectorAll(".cell")].find((one) => one.dataset.cell === cell);
+    drawFilters(wanted, indices);
+    drawOutcomes(wanted);
+    drawViews(wanted, indices);
+    byId("main").dataset.view = wanted.view;
+    if (wanted.view !== "cases") list.body = null;
+    DRAW[wanted.view](byId("main"), wanted, indices);
+    if (inMain && !wanted.case) {
+      const again =
+        cell && [...document.querySelectorAll(".cell")].find((candidate) => candidate.dataset.cell === cell);
       if (again) again.focus();
-      else if (before && before.view === of.view) focusMain();
+      else if (before && before.view === wanted.view) focusMain();
     }
-  } else if (of.view === "cases" && of.case) {
-    const at = list.indices.indexOf(indexOf(of.case));
-    if (at >= 0) {
-      list.at = at;
-      reveal(at);
+  } else if (wanted.view === "cases" && wanted.case) {
+    const position = list.indices.indexOf(indexOf(wanted.case));
+    if (position >= 0) {
+      list.current = position;
+      reveal(position);
       drawRows();
     }
   }
-  drawDrawer(of, before);
+  drawDrawer(wanted, before);
 }
 
 // --- light and dark --------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ function draw(of = state, before = null) {
 const dark = matchMedia("(prefers-color-scheme: dark)");
 let chosen = "";
 
-/** As the system has it, until somebody chooses. */
+/** Set the theme: that of the system, until a person chooses. */
 function setTheme() {
   const theme = chosen || (dark.matches ? "dark" : "light");
   document.documentElement.dataset.theme = theme;
@@ -137,7 +137,7 @@ function setTheme() {
   paint();
 }
 
-/** A choice is kept where the browser lets a file keep anything. */
+/** Change the theme, and keep the choice if the browser lets a file keep anything. */
 function turnTheme() {
   chosen = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
   setTheme();
@@ -156,17 +156,17 @@ try {
 }
 dark.addEventListener("change", setTheme);
 
-/** What each shape stands for: in the help, where a telephone has it too. */
+/** Explain the shapes in the help: a phone shows no titles. */
 function drawShapes() {
   put(
     byId("shapes"),
     OUTCOMES.map((outcome) => {
-      const says = (PLAIN && SAYS_OF_TESTS[outcome]) || SAYS[outcome];
+      const meaning = (PLAIN && MEANINGS_OF_TESTS[outcome]) || MEANINGS[outcome];
       return el(
         "div",
         null,
         el("dt", { "data-outcome": outcome }, glyph(outcome), " ", outcome),
-        el("dd", { text: says }),
+        el("dd", { text: meaning }),
       );
     }),
   );

@@ -1,18 +1,20 @@
 // The matrix: laws down, subjects across; of one subject, laws down and optimizers across.
 
-/** What a cell is called by those who cannot see it. */
+/** Describe a cell to screen readers. */
 function cellLabel(law, across, counts) {
-  const told = OUTCOMES.map((outcome, place) => (counts[place] ? `${count(counts[place])} ${outcome}` : ""));
-  return `${law.name}, ${across}: ${told.filter(Boolean).join(", ")}`;
+  const parts = OUTCOMES.map((outcome, position) =>
+    counts[position] ? `${count(counts[position])} ${outcome}` : "",
+  );
+  return `${law.name}, ${across}: ${parts.filter(Boolean).join(", ")}`;
 }
 
-/** A cell shows the worst outcome's shape and how many have it; the strip below is all of them in proportion. */
+/** Make a cell: the shape of the worst outcome, the number of its cases, and a strip with all outcomes. */
 function cell(law, across, indices, scope) {
   const counts = tally(indices);
   const worst = worstOf(indices);
   const outcome = outcomeOf(worst);
-  const of = counts[column.outcome[worst]];
-  const mixed = of < indices.length;
+  const number = counts[column.outcome[worst]];
+  const mixed = number < indices.length;
   return el(
     "button",
     {
@@ -27,24 +29,28 @@ function cell(law, across, indices, scope) {
       on: { click: () => openCase(worst, scope) },
     },
     glyph(outcome),
-    el("span", { class: "many", text: count(of) }),
+    el("span", { class: "many", text: count(number) }),
     mixed && el("span", { class: "strip" }, bars(counts)),
   );
 }
 
-/** A law's name, with the group that it belongs to held back. */
+/** Make a law's name, its group in grey. */
 function lawName(law) {
   const cut = law.contract ? law.name.lastIndexOf(".") + 1 : law.name.lastIndexOf("/") + 1;
   return [el("span", { class: "group", text: law.name.slice(0, cut) }), law.name.slice(cut)];
 }
 
-/** Whether a row stands apart from the one above: a group of laws begins there, or has ended. */
-function groupStarts(places) {
-  const group = (at) => (LAWS[places[at]].contract ? LAWS[places[at]].name.split(".")[0] : "");
+/** Return for each row whether a space is above it: a group of laws begins there, or has ended. */
+function groupStarts(lawIndices) {
+  const group = (position) =>
+    LAWS[lawIndices[position]].contract ? LAWS[lawIndices[position]].name.split(".")[0] : "";
   const sizes = new Map();
-  places.forEach((_, at) => sizes.set(group(at), (sizes.get(group(at)) || 0) + 1));
-  return places.map(
-    (_, at) => at > 0 && group(at) !== group(at - 1) && (sizes.get(group(at)) > 1 || sizes.get(group(at - 1)) > 1),
+  lawIndices.forEach((_, position) => sizes.set(group(position), (sizes.get(group(position)) || 0) + 1));
+  return lawIndices.map(
+    (_, position) =>
+      position > 0 &&
+      group(position) !== group(position - 1) &&
+      (sizes.get(group(position)) > 1 || sizes.get(group(position - 1)) > 1),
   );
 }
 
@@ -65,7 +71,7 @@ function lawHead(law, total) {
   );
 }
 
-/** One table: laws by the values of a column. */
+/** Make a table of laws by the values of a column. */
 function table(label, laws, values, heads, scope) {
   const columns = [...heads.keys()];
   const head = el(
@@ -75,12 +81,12 @@ function table(label, laws, values, heads, scope) {
     columns.map((across) => heads.get(across)),
   );
   const apart = groupStarts([...laws.keys()]);
-  const rows = [...laws].map(([place, indices], at) => {
-    const law = LAWS[place];
+  const rows = [...laws].map(([lawIndex, indices], position) => {
+    const law = LAWS[lawIndex];
     const cells = grouped(indices, (index) => values[index]);
     return el(
       "tr",
-      { class: apart[at] ? "apart" : null },
+      { class: apart[position] ? "apart" : null },
       lawHead(law, indices.length),
       columns.map((across) =>
         el(
@@ -102,15 +108,15 @@ function columnHead(name, act, title) {
   );
 }
 
-/** Laws sorted as the run lists them: by contract, then in the order of their first case. */
+/** Group cases by law, in the order of the run: by contract, then by the first case. */
 function lawsOf(indices) {
   const laws = grouped(indices, (index) => column.law[index]);
-  return new Map([...laws].sort(([one], [other]) => one - other));
+  return new Map([...laws].sort(([left], [right]) => left - right));
 }
 
 function card(title, indices, inner) {
   const counts = tally(indices);
-  const red = OUTCOMES.reduce((sum, _, place) => sum + (REDNESS[place] ? counts[place] : 0), 0);
+  const red = OUTCOMES.reduce((sum, _, position) => sum + (REDNESS[position] ? counts[position] : 0), 0);
   return el(
     "section",
     { class: "card", "data-red": red > 0 },
@@ -128,7 +134,7 @@ function card(title, indices, inner) {
   );
 }
 
-/** A card with laws by the values of a column; a click on a value filters by it, and by `more`. */
+/** Make a card with laws by the values of a column. A click on a value filters by it, and by `more`. */
 function columnCard(title, indices, by, more, headTitle, scope) {
   const heads = firstCases(by, indices).map((first) => {
     const act = () => go({ [by.name]: by.address(first), ...more });
@@ -137,11 +143,11 @@ function columnCard(title, indices, by, more, headTitle, scope) {
   return card(title, indices, table(title, lawsOf(indices), by.values, new Map(heads), scope));
 }
 
-/** Tests without a subject stand by the ranks of their world. */
+/** Tests without a subject are shown by the ranks of their world. */
 const byRanks = (cases) =>
   columnCard(subjectName(""), cases, BY.size, { subject: NONE }, (label) => `tests of ${label}`, "row");
 
-/** A card a contract: its laws by the subjects that claim it. */
+/** Make a card for each contract: its laws by its subjects. */
 function bySubject(indices) {
   const contracts = grouped(indices, (index) => lawOf(index).contract);
   const title = (label) => `${label}: law by optimizer`;
@@ -150,15 +156,15 @@ function bySubject(indices) {
   );
 }
 
-/** One subject: its laws by optimizers; those that no optimizer has a part in stand in the first column. */
+/** Make the card of one subject: its laws by optimizers. Cases without an optimizer are in the first column. */
 function byOptimizer(indices, subject) {
   if (subject === "") return indices.length ? byRanks(indices) : [];
   return columnCard(subject, indices, BY.optimizer, { view: "cases" }, (label) => `the cases of ${label}`, "cell");
 }
 
-function drawMatrix(into, of, indices) {
-  const subject = of.subject === NONE ? "" : of.subject;
-  const crumbs = of.subject
+function drawMatrix(parent, wanted, indices) {
+  const subject = wanted.subject === NONE ? "" : wanted.subject;
+  const crumbs = wanted.subject
     ? el(
         "p",
         { class: "crumbs" },
@@ -170,7 +176,7 @@ function drawMatrix(into, of, indices) {
         }),
         " › ",
         el("b", null, breakable(subjectName(subject))),
-        el("span", { class: "faint", text: of.subject === NONE ? "" : "  law by optimizer" }),
+        el("span", { class: "faint", text: wanted.subject === NONE ? "" : "  law by optimizer" }),
       )
     : el(
         "p",
@@ -179,13 +185,13 @@ function drawMatrix(into, of, indices) {
           ? "File by ranks. A cell opens its worst test; a file's name lists its tests."
           : "Law by subject. A cell opens its worst case; a subject's name opens law by optimizer.",
       );
-  const cards = of.subject ? byOptimizer(indices, subject) : bySubject(indices);
-  put(into, crumbs, indices.length ? el("div", { class: "cards" }, cards) : nothing());
-  const first = into.querySelector(".cell");
+  const cards = wanted.subject ? byOptimizer(indices, subject) : bySubject(indices);
+  put(parent, crumbs, indices.length ? el("div", { class: "cards" }, cards) : nothing());
+  const first = parent.querySelector(".cell");
   if (first) first.tabIndex = 0;
 }
 
-/** What is said where the filters leave nothing. */
+/** Make the text that is shown if no case passes the filters. */
 function nothing() {
   const text = COUNT ? `No ${CASE} passes these filters.` : "This run has no multi-rank test.";
   return el("p", { class: "nothing" }, text);
@@ -193,12 +199,12 @@ function nothing() {
 
 // --- arrows over cells -----------------------------------------------------------------------------------
 
-/** The cell to go to from this one: in its row, or the nearest in the rows above or below, over tables too. */
+/** Return the cell that an arrow key goes to: in the same row, or the nearest above or below, in other tables too. */
 function neighbour(from, key) {
   const rows = [...byId("main").querySelectorAll("tbody tr")];
   const row = from.closest("tr");
   const across = from.closest("td").cellIndex;
-  const inRow = (of) => [...of.querySelectorAll(".cell")];
+  const inRow = (tr) => [...tr.querySelectorAll(".cell")];
   if (key === "ArrowRight" || key === "ArrowLeft") {
     const cells = inRow(row);
     return cells[cells.indexOf(from) + (key === "ArrowRight" ? 1 : -1)] || null;
@@ -206,10 +212,10 @@ function neighbour(from, key) {
   if (key === "Home") return inRow(row)[0];
   if (key === "End") return inRow(row).at(-1);
   const step = key === "ArrowDown" ? 1 : -1;
-  for (let at = rows.indexOf(row) + step; rows[at]; at += step) {
-    const cells = inRow(rows[at]);
-    const near = (one) => Math.abs(one.closest("td").cellIndex - across);
-    if (cells.length) return cells.reduce((best, one) => (near(one) < near(best) ? one : best));
+  for (let position = rows.indexOf(row) + step; rows[position]; position += step) {
+    const cells = inRow(rows[position]);
+    const near = (candidate) => Math.abs(candidate.closest("td").cellIndex - across);
+    if (cells.length) return cells.reduce((best, candidate) => (near(candidate) < near(best) ? candidate : best));
   }
   return null;
 }

@@ -2,14 +2,14 @@
 
 const PLOT = { width: 560, height: 190, left: 46, right: 14, top: 14, bottom: 30 };
 
-/** Where rounding alone ends: half a unit in the last place of each precision. */
+/** The largest error of rounding alone: half a unit in the last place of each precision. */
 const ROUNDING = [
   ["fp64", 1.1e-16],
   ["fp32", 6e-8],
   ["bf16", 3.9e-3],
 ];
 
-/** Powers of ten around what is to be shown; at least three, so that noise does not look like a cliff. */
+/** Return the powers of ten around the values; at least three, so that noise does not look like a cliff. */
 function decades(values) {
   const shown = values.filter((value) => value > 0 && Number.isFinite(value));
   if (!shown.length) return [-17, -14];
@@ -22,15 +22,15 @@ function decades(values) {
   return [low, high];
 }
 
-/** What the law allows by a measure, or nothing where the run file does not have it. */
+/** Return what the law allows by a measure; null if the run file does not have it. */
 const allowedBy = (allowed, measure) => (allowed ? number(allowed[measure] ?? 0) : null);
 
-/** Whether an error is within what is allowed: by one of the two measures it has to be. */
+/** Return whether an error exceeds both of the allowed measures. */
 const isOver = (step, allowed) =>
   Boolean(allowed) &&
   ["relative", "ulps"].every((measure) => !(number(step[measure]) <= allowedBy(allowed, measure)));
 
-/** A small plot of so many steps; ``measure`` is relative or ulps. */
+/** Plot the error over the steps; ``measure`` is relative or ulps. */
 function plot(steps, measure, allowed) {
   const values = steps.map((step) => number(step[measure]));
   const limit = allowedBy(allowed, measure);
@@ -40,7 +40,7 @@ function plot(steps, measure, allowed) {
   const first = steps[0].step;
   const span = Math.max(1, steps.at(-1).step - first);
   const x = (step) => PLOT.left + 10 + ((PLOT.width - PLOT.left - PLOT.right - 20) * (step - first)) / span;
-  // The foot is the reference itself: an error of nought lies on it, the smallest power a little above.
+  // The foot is the reference itself: an error of zero lies on it, the smallest power a little above.
   const y = (value) => {
     if (value === 0) return foot;
     if (!Number.isFinite(value)) return PLOT.top;
@@ -88,13 +88,9 @@ function plot(steps, measure, allowed) {
   chart.append(
     svg("line", { class: "reference", x1: PLOT.left, x2: PLOT.width - PLOT.right, y1: foot, y2: foot }),
     svg("text", { class: "tick", x: PLOT.left - 6, y: foot + 3.5, "text-anchor": "end" }, "0"),
-    svg(
-      "text",
-      { class: "tick says", x: PLOT.width - PLOT.right, y: foot - 4, "text-anchor": "end" },
-      "the reference",
-    ),
+    svg("text", { class: "tick", x: PLOT.width - PLOT.right, y: foot - 4, "text-anchor": "end" }, "the reference"),
   );
-  const points = steps.map((step, at) => [x(step.step), y(values[at])]);
+  const points = steps.map((step, position) => [x(step.step), y(values[position])]);
   chart.append(
     svg("path", {
       class: "area",
@@ -103,24 +99,29 @@ function plot(steps, measure, allowed) {
     svg("path", { class: "line", d: `M${points.map(String).join(" L")}` }),
   );
   const label = Math.ceil(steps.length / 12);
-  steps.forEach((step, at) => {
-    const [cx, cy] = points[at];
-    const error = values[at] === 0 ? "exact" : `${figure(values[at])} ${measure === "ulps" ? "ulp" : "relative"}`;
-    const told = `step ${step.step}: ${error}`;
+  steps.forEach((step, position) => {
+    const [cx, cy] = points[position];
+    const error =
+      values[position] === 0 ? "exact" : `${figure(values[position])} ${measure === "ulps" ? "ulp" : "relative"}`;
+    const title = `step ${step.step}: ${error}`;
     chart.append(
-      svg("circle", { class: dotClass(step, values[at], allowed), cx, cy, r: 3.2 }, svg("title", null, told)),
+      svg(
+        "circle",
+        { class: dotClass(step, values[position], allowed), cx, cy, r: 3.2 },
+        svg("title", null, title),
+      ),
     );
-    if (at % label === 0) {
+    if (position % label === 0) {
       chart.append(svg("text", { class: "tick", x: cx, y: foot + 16, "text-anchor": "middle" }, String(step.step)));
     }
   });
-  chart.append(svg("text", { class: "tick says", x: PLOT.left - 6, y: foot + 16, "text-anchor": "end" }, "step"));
+  chart.append(svg("text", { class: "tick", x: PLOT.left - 6, y: foot + 16, "text-anchor": "end" }, "step"));
   return chart;
 }
 
 const dotClass = (step, value, allowed) => (value === 0 ? "dot exact" : isOver(step, allowed) ? "dot over" : "dot");
 
-/** What the law allows, in a sentence; of older run files nothing is known. */
+/** Describe what the law allows. Older run files do not have it. */
 function allowedText(allowed) {
   if (!allowed) return "";
   const parts = [
@@ -137,7 +138,7 @@ function plotLabel(steps, values, measure) {
   return `the error over ${plural(steps.length, "step")}, ${measure}: ${largest}`;
 }
 
-/** The plot with a choice of what is measured, and the largest error in words. */
+/** Make the plot, the choice of the measure, and a sentence about the largest error. */
 function errorSection(detail) {
   const { steps, error } = detail;
   if (!error && !(steps && steps.length)) return null;
@@ -169,8 +170,8 @@ function errorSection(detail) {
       on: {
         click: (event) => {
           put(holder, plot(steps, measure, allowed));
-          for (const one of event.target.parentNode.children)
-            one.setAttribute("aria-pressed", String(one === event.target));
+          for (const button of event.target.parentNode.children)
+            button.setAttribute("aria-pressed", String(button === event.target));
         },
       },
     }),

@@ -1,4 +1,4 @@
-// The ranks of a case side by side, those that ended alike together where there are many, and what they printed.
+// The ranks of a case side by side, and their output. If there are many, those that ended alike are together.
 
 const FATES = {
   passed: ["pass", "passed"],
@@ -8,24 +8,24 @@ const FATES = {
   cut: ["not-run", "cut: ended because the world could not finish"],
 };
 
-/** What needs a person first; all others come as they are numbered. */
+/** The order of the ranks: the most urgent first, all others by their number. */
 const URGENCY = { failed: 0, lost: 1, cut: 2 };
 
 /** With more ranks than this, ranks that ended alike are shown together. */
 const EACH = 8;
-/** So many cards are drawn at once. */
+/** This many cards are drawn at first. */
 const CARDS = 16;
 
-/** Ranks that ended alike; who failed or died comes first. */
+/** Group the ranks that ended alike; ranks that failed or died come first. */
 function rankGroups(ranks) {
   const alike = (rank) => JSON.stringify([rank.outcome, rank.phase, rank.text, rank.where]);
   if (ranks.length <= EACH) return ranks.map((rank) => [rank]);
   const urgency = ([rank]) => URGENCY[rank.outcome] ?? 3;
   const groups = [...grouped(ranks, alike).values()];
-  return groups.sort((one, other) => urgency(one) - urgency(other) || one[0].rank - other[0].rank);
+  return groups.sort((left, right) => urgency(left) - urgency(right) || left[0].rank - right[0].rank);
 }
 
-/** How long the ranks of a group took: one figure, or the least and the most. */
+/** Format the times of a group: one time, or the least and the most. */
 function groupTime(group) {
   const seconds = group.map((rank) => rank.seconds || 0);
   const [least, most] = [Math.min(...seconds), Math.max(...seconds)].map(duration);
@@ -34,8 +34,8 @@ function groupTime(group) {
 
 function rankCard(group, longest) {
   const [rank] = group;
-  const [shape, says] = FATES[rank.outcome] || ["error", rank.outcome];
-  const most = Math.max(...group.map((one) => one.seconds || 0));
+  const [shape, meaning] = FATES[rank.outcome] || ["error", rank.outcome];
+  const most = Math.max(...group.map((member) => member.seconds || 0));
   const bar = el("i", { class: "took", title: groupTime(group) });
   bar.style.width = longest ? `${(100 * most) / longest}%` : "0";
   return el(
@@ -43,15 +43,15 @@ function rankCard(group, longest) {
     { class: "rank", "data-fate": rank.outcome },
     el(
       "p",
-      { class: "who" },
-      glyph(shape, says),
-      el("b", { text: ranges(group.map((one) => one.rank)) }),
+      { class: "name" },
+      glyph(shape, meaning),
+      el("b", { text: ranges(group.map((member) => member.rank)) }),
       el("span", { class: "faint", text: rank.outcome + (rank.phase ? ` in ${rank.phase}` : "") }),
     ),
     el("span", { class: "track" }, bar),
     el("span", { class: "faint small", text: most ? groupTime(group) : "" }),
-    rank.text && el("p", { class: "said", text: rank.text }),
-    rank.where && el("p", { class: "where" }, el("code", { text: rank.where })),
+    rank.text && el("p", { class: "message", text: rank.text }),
+    rank.where && el("p", { class: "location" }, el("code", { text: rank.where })),
   );
 }
 
@@ -74,17 +74,17 @@ function ranksPart(detail) {
 
 const ruleText = (rule) => (rule ? `decided by the rule “${rule}”` : "");
 
-/** What was captured: the first text open, and all of ranks that failed or died. */
+/** Show the captured output. The first text is open, and those of ranks that failed or died. */
 function outputPart(detail) {
   if (!detail.output || !detail.output.length) return null;
   const bad = new Set(detail.blame ? detail.blame.ranks : []);
   for (const rank of detail.ranks || [])
     if (rank.outcome === "failed" || rank.outcome === "lost") bad.add(rank.rank);
   const ofBad = (part) => (part.ranks || []).some((rank) => bad.has(rank));
-  const outputs = detail.output.map((part, at) =>
+  const outputs = detail.output.map((part, position) =>
     el(
       "details",
-      { open: at === 0 || (at < 4 && ofBad(part)) },
+      { open: position === 0 || (position < 4 && ofBad(part)) },
       el(
         "summary",
         null,

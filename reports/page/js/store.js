@@ -1,4 +1,4 @@
-// The data of the page: columns, one entry a case; strings once each. Details are inflated when a case is opened.
+// The data of the page: columns with one value a case, and each text once. Details are inflated on demand.
 
 const data = JSON.parse(byId("data").textContent);
 const OUTCOMES = data.outcomes; // what needs a person first
@@ -14,7 +14,7 @@ const column = data.values;
 const ALL = Array.from({ length: COUNT }, (_, index) => index);
 const NONE = "(none)";
 
-/** The text that a case has in a column, or none. */
+/** Return the text of a case in a column; empty if it has none. */
 const textIn = (name, index) => data.tables[name][column[name][index]] ?? "";
 const outcomeOf = (index) => OUTCOMES[column.outcome[index]];
 const subjectOf = (index) => textIn("subject", index);
@@ -31,17 +31,17 @@ const PLAIN = COUNT > 0 && data.tables.subject.every((subject) => subject === ""
 const subjectName = (subject) => subject || (PLAIN ? "tests" : "tests without a subject");
 const CASE = PLAIN ? "test" : "case"; // what one entry of a list is called
 
-/** Returns the text that distinguishes a case within its law: the text in its brackets, or the test's own name. */
+/** Return the text that distinguishes a case within its law: the text in its brackets, or the test's own name. */
 const pointOf = (index) => textIn("case", index);
 
-/** The node id, which is kept in the parts that cases share. */
+/** Return the node id. The data holds it in parts that cases share. */
 function idOf(index) {
   const head = textIn("head", index);
   if (column.tail[index] < 0) return head + pointOf(index);
   return `${head}${lawOf(index).key}[${pointOf(index)}]${textIn("tail", index)}`;
 }
 
-/** Files of tests by the shortest end of their path that no other of them has. */
+/** The shortest end of the path of each file of tests that no other file has. */
 const FILES = shortPaths(LAWS.filter((law) => !law.contract).map((law) => law.name));
 
 function shortPaths(paths) {
@@ -56,52 +56,52 @@ function shortPaths(paths) {
   return short;
 }
 
-/** What goes before a case's name: its contract, or a test's file where there are several. */
+/** Return the text before a case's name: its contract; or a test's file, if there are several. */
 function groupOf(index) {
   const law = lawOf(index);
   if (law.contract) return `${law.contract}/`;
   return FILES.size > 1 ? `${FILES.get(law.name)}::` : "";
 }
 
-/** The case as it is called among those of its contract, or of its file. */
+/** Return the case's name within its contract, or within its file. */
 const titleOf = (index) => (lawOf(index).contract ? `${lawOf(index).name}[${pointOf(index)}]` : pointOf(index));
 
-/** The case as it is called in a list; tests of the same name in two files have two names. */
+/** Return the case's name in a list; tests of the same name in two files have two names. */
 const nameOf = (index) => (lawOf(index).contract ? "" : groupOf(index)) + titleOf(index);
 
-/** Whose a case is: its subject, or the file of a test that has none. */
+/** Return a case's subject, or the file of a test without one. */
 const ownerOf = (index) => subjectOf(index) || (lawOf(index).contract ? subjectName("") : lawOf(index).name);
 
-let places = null;
+let indexByKey = null;
 const keys = new Map();
 
-/** A test that ran more than once has one id; the address distinguishes its runs. */
-function place() {
-  places = new Map();
+/** Number the runs of a test that ran more than once: the address distinguishes them. */
+function makeKeys() {
+  indexByKey = new Map();
   for (let index = 0; index < COUNT; index++) {
     const id = idOf(index);
     let key = id;
-    for (let again = 2; places.has(key); again++) key = `${id} #${again}`;
-    places.set(key, index);
+    for (let again = 2; indexByKey.has(key); again++) key = `${id} #${again}`;
+    indexByKey.set(key, index);
     if (key !== id) keys.set(index, key);
   }
 }
 
-/** What a case is called in the address. */
+/** Return the case's name in the address. */
 function keyOf(index) {
-  if (places === null) place();
+  if (indexByKey === null) makeKeys();
   return keys.get(index) || idOf(index);
 }
 
-/** The case that the address names, or -1. */
+/** Return the case that the address names, or -1. */
 function indexOf(key) {
-  if (places === null) place();
-  return places.has(key) ? places.get(key) : -1;
+  if (indexByKey === null) makeKeys();
+  return indexByKey.has(key) ? indexByKey.get(key) : -1;
 }
 
 let hay = null;
 
-/** What the text filter looks in. */
+/** Return the texts that the filter by words searches. */
 function haystack() {
   if (hay === null) {
     const searched = COLUMNS.filter((by) => by.searched);
@@ -122,12 +122,12 @@ async function inflate(text) {
   if (typeof DecompressionStream === "undefined") {
     throw new Error("this browser cannot inflate the details (it lacks DecompressionStream); a newer one can");
   }
-  const bytes = Uint8Array.from(atob(text), (one) => one.charCodeAt(0));
+  const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
   return JSON.parse(await new Response(stream).text());
 }
 
-/** All that the run file says of one case, beyond the columns. */
+/** Return all data of one case that the columns do not have. */
 async function detailOf(index) {
   if (chunks === null) chunks = JSON.parse(byId("details").textContent);
   const which = Math.floor(index / data.chunk);
@@ -135,29 +135,29 @@ async function detailOf(index) {
   return (await opened.get(which))[index % data.chunk];
 }
 
-/** How many of these cases ended how; in the order of OUTCOMES. */
+/** Count these cases by outcome, in the order of OUTCOMES. */
 function tally(indices) {
   const counts = new Array(OUTCOMES.length).fill(0);
   for (const index of indices) counts[column.outcome[index]]++;
   return counts;
 }
 
-/** Group indices by what a function says of each; keys in the order in which they come. */
+/** Group indices by the result of a function, in the order of first appearance. */
 function grouped(indices, key) {
   const groups = new Map();
   for (const index of indices) {
-    const of = key(index);
-    const group = groups.get(of);
+    const name = key(index);
+    const group = groups.get(name);
     if (group) group.push(index);
-    else groups.set(of, [index]);
+    else groups.set(name, [index]);
   }
   return groups;
 }
 
-/** What needs a person first; else as collected. */
-const worstFirst = (one, other) => column.outcome[one] - column.outcome[other] || one - other;
+/** Compare two cases: the worst outcome first, then in the order of collection. */
+const worstFirst = (left, right) => column.outcome[left] - column.outcome[right] || left - right;
 
-/** The case to open of several: the worst, and of those the first. */
+/** Return the first of the worst cases. */
 function worstOf(indices) {
   let worst = indices[0];
   for (const index of indices) if (worstFirst(index, worst) < 0) worst = index;

@@ -1,4 +1,4 @@
-// The timeline: a band a worker, a bar a case, a bracket a world. What is filtered out stays, faintly.
+// The timeline: a band for each worker, a bar for each case, a bracket for each world. Other cases stay, faintly.
 
 const TIME = { left: 64, head: 22, lane: 34, gap: 8, bar: 20 };
 
@@ -14,20 +14,20 @@ const time = {
   hits: [],
 };
 
-/** Cases by worker, each band in the order of time; those that did not run have no place in it. */
+/** Group the cases that ran by worker, in the order of time. */
 function bands() {
   const ran = [];
   for (let index = 0; index < COUNT; index++)
     if (column.started[index] >= 0 && column.time[index] > 0) ran.push(index);
-  ran.sort((one, other) => column.started[one] - column.started[other]);
+  ran.sort((left, right) => column.started[left] - column.started[right]);
   const byWorker = grouped(ran, (index) => `${column.run[index]}\n${workerOf(index)}`);
-  const names = [...byWorker.keys()].sort((one, other) => one.localeCompare(other, "en", { numeric: true }));
+  const names = [...byWorker.keys()].sort((left, right) => left.localeCompare(right, "en", { numeric: true }));
   return names.map((name) => ({ name: name.split("\n")[1] || "main", indices: byWorker.get(name) }));
 }
 
 const endOf = (index) => column.started[index] + column.time[index];
 
-/** The span of time that these cases take. */
+/** Return the first and the last moment of these cases. */
 function spanOf(indices) {
   let from = Infinity;
   let to = -Infinity;
@@ -45,20 +45,20 @@ const paints = {
   law: (index, ink) => ink.many[column.law[index] % ink.many.length],
 };
 
-/** The colours of the theme, read once a drawing. */
+/** Read the colours of the theme. */
 function inks() {
   const style = getComputedStyle(document.documentElement);
-  const of = (name) => style.getPropertyValue(name).trim();
+  const colour = (name) => style.getPropertyValue(name).trim();
   const ink = {
-    text: of("--ink"),
-    faint: of("--faint"),
-    line: of("--line"),
-    panel: of("--panel"),
-    accent: of("--accent"),
+    text: colour("--ink"),
+    faint: colour("--faint"),
+    line: colour("--line"),
+    panel: colour("--panel"),
+    accent: colour("--accent"),
   };
-  for (const outcome of OUTCOMES) ink[outcome] = of(`--o-${outcome}`);
-  ink.scale = [0, 1, 2, 3, 4, 5].map((step) => of(`--scale-${step}`));
-  ink.many = [0, 1, 2, 3, 4, 5, 6, 7].map((step) => of(`--many-${step}`));
+  for (const outcome of OUTCOMES) ink[outcome] = colour(`--o-${outcome}`);
+  ink.scale = [0, 1, 2, 3, 4, 5].map((step) => colour(`--scale-${step}`));
+  ink.many = [0, 1, 2, 3, 4, 5, 6, 7].map((step) => colour(`--many-${step}`));
   return ink;
 }
 
@@ -67,13 +67,13 @@ const MARKS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_
   [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200].map((minutes) => minutes * MINUTE),
 );
 
-/** A round number of milliseconds between the marks of an axis, so that their names have room. */
+/** Return a round number of milliseconds between the marks of an axis, so that their names have room. */
 function tickStep(span, width) {
   const rough = (span * 90) / Math.max(90, width);
-  return MARKS.find((one) => one >= rough) || rough;
+  return MARKS.find((mark) => mark >= rough) || rough;
 }
 
-const tickName = (at) => (at === 0 ? "0" : duration(at / 1000));
+const tickName = (milliseconds) => (milliseconds === 0 ? "0" : duration(milliseconds / 1000));
 
 function paint() {
   const { canvas } = time;
@@ -87,11 +87,13 @@ function paint() {
   const pen = canvas.getContext("2d");
   pen.scale(dense, dense);
   const ink = inks();
-  const x = (at) => TIME.left + ((width - TIME.left) * (at - time.from)) / (time.to - time.from);
+  const x = (moment) => TIME.left + ((width - TIME.left) * (moment - time.from)) / (time.to - time.from);
   paintAxis(pen, ink, x, width, height);
   [canvas.dataset.from, canvas.dataset.to] = [time.from.toFixed(1), time.to.toFixed(1)];
   time.hits = [];
-  time.lanes.forEach((lane, at) => paintLane(pen, ink, x, width, lane, TIME.head + at * (TIME.lane + TIME.gap)));
+  time.lanes.forEach((lane, position) =>
+    paintLane(pen, ink, x, width, lane, TIME.head + position * (TIME.lane + TIME.gap)),
+  );
 }
 
 function paintAxis(pen, ink, x, width, height) {
@@ -101,14 +103,14 @@ function paintAxis(pen, ink, x, width, height) {
   pen.strokeStyle = ink.line;
   pen.lineWidth = 1;
   pen.textAlign = "left";
-  for (let at = Math.ceil(time.from / step) * step; at <= time.to; at += step) {
-    const place = Math.round(x(at)) + 0.5;
+  for (let moment = Math.ceil(time.from / step) * step; moment <= time.to; moment += step) {
+    const edge = Math.round(x(moment)) + 0.5;
     pen.beginPath();
-    pen.moveTo(place, 14);
-    pen.lineTo(place, height);
+    pen.moveTo(edge, 14);
+    pen.lineTo(edge, height);
     pen.stroke();
-    const told = tickName(at);
-    if (place + 3 + pen.measureText(told).width < width) pen.fillText(told, place + 3, 11);
+    const label = tickName(moment);
+    if (edge + 3 + pen.measureText(label).width < width) pen.fillText(label, edge + 3, 11);
   }
 }
 
@@ -152,13 +154,13 @@ function paintLane(pen, ink, x, width, lane, top) {
   pen.globalAlpha = 1;
 }
 
-/** The case under the pointer; the last drawn lies on top. */
+/** Return the case under the pointer; the last drawn lies on top. */
 function hit(event) {
   const box = time.canvas.getBoundingClientRect();
   const px = event.clientX - box.left;
   const py = event.clientY - box.top;
-  for (let at = time.hits.length - 1; at >= 0; at--) {
-    const [from, to, top, index] = time.hits[at];
+  for (let position = time.hits.length - 1; position >= 0; position--) {
+    const [from, to, top, index] = time.hits[position];
     if (px >= from - 0.5 && px <= Math.max(to, from + 1) + 0.5 && py >= top - 2 && py <= top + TIME.lane)
       return index;
   }
@@ -185,17 +187,17 @@ function slide(by) {
 const wholeRun = () => (([time.from, time.to] = time.whole), paint());
 
 function canvasEvents(canvas, note) {
-  const at = (event) => {
+  const momentOf = (event) => {
     const box = canvas.getBoundingClientRect();
     return time.from + ((time.to - time.from) * (event.clientX - box.left - TIME.left)) / (box.width - TIME.left);
   };
   canvas.addEventListener(
     "wheel",
     (event) => {
-      // Without a key the page scrolls, as anywhere.
+      // Without a key, the wheel scrolls the page.
       if (!event.ctrlKey && !event.metaKey && !event.shiftKey) return;
       event.preventDefault();
-      zoom(Math.exp(Math.sign(event.deltaY || event.deltaX) * 0.25), at(event));
+      zoom(Math.exp(Math.sign(event.deltaY || event.deltaX) * 0.25), momentOf(event));
     },
     { passive: false },
   );

@@ -1,20 +1,20 @@
-// Where the time went: the timeline, and below it sums by law, subject, optimizer and size.
+// The time of the run: the timeline, and sums by each column that has a filter.
 
 const median = (values) => {
-  const ordered = [...values].sort((one, other) => one - other);
+  const ordered = [...values].sort((left, right) => left - right);
   return ordered.length ? ordered[Math.floor(ordered.length / 2)] : 0;
 };
 
-/** What worlds cost: the first test of each against those that found it up. */
+/** Measure the cost of worlds: the first test of each against later tests. */
 function worldFacts(indices) {
   const ran = indices.filter((index) => worldOf(index) !== "" && column.started[index] >= 0);
   const worlds = grouped(ran, (index) => `${column.run[index]}\n${workerOf(index)}\n${worldOf(index)}`);
   const firsts = [];
   const later = [];
-  for (const of of worlds.values()) {
-    of.sort((one, other) => column.started[one] - column.started[other]);
-    firsts.push(secondsOf(of[0]));
-    for (const index of of.slice(1)) later.push(secondsOf(index));
+  for (const cases of worlds.values()) {
+    cases.sort((left, right) => column.started[left] - column.started[right]);
+    firsts.push(secondsOf(cases[0]));
+    for (const index of cases.slice(1)) later.push(secondsOf(index));
   }
   return {
     worlds: worlds.size,
@@ -25,7 +25,7 @@ function worldFacts(indices) {
   };
 }
 
-/** How much of the workers' time cases took; the rest is collection, worlds coming up, and waiting. */
+/** Return how much of the workers' time cases took; the rest is collection, start of worlds, and waiting. */
 function busyShare(lanes) {
   let busy = 0;
   let whole = 0;
@@ -42,8 +42,8 @@ function busyShare(lanes) {
   return [busy, whole];
 }
 
-const tile = (figureText, says) =>
-  el("li", { class: "tile" }, el("b", { text: figureText }), el("span", { text: says }));
+const tile = (figureText, label) =>
+  el("li", { class: "tile" }, el("b", { text: figureText }), el("span", { text: label }));
 
 function tiles(indices) {
   const sum = indices.reduce((all, index) => all + secondsOf(index), 0);
@@ -64,7 +64,7 @@ function tiles(indices) {
   );
 }
 
-/** Sums by the values of a column, the most first. */
+/** Sum the time by the values of a column, the most first. */
 function ranking(by, indices) {
   const groups = [...grouped(indices, (index) => by.values[index]).values()].map((cases) => ({
     label: by.label(cases[0]),
@@ -73,7 +73,7 @@ function ranking(by, indices) {
     sum: cases.reduce((all, index) => all + secondsOf(index), 0),
   }));
   if (groups.length < 2) return null;
-  groups.sort((one, other) => other.sum - one.sum);
+  groups.sort((left, right) => right.sum - left.sum);
   const all = groups.reduce((sum, group) => sum + group.sum, 0);
   const rows = groups.slice(0, 12).map((group) => {
     const bar = el("i");
@@ -101,11 +101,11 @@ function legend() {
   if (state.paint === "law")
     return el("span", { class: "faint small", text: "neighbouring laws differ in colour" });
   if (state.paint === "length") {
-    const said = ["3 ms", "", "0.3 s", "", "30 s", ""];
+    const titles = ["3 ms", "", "0.3 s", "", "30 s", ""];
     return el(
       "span",
       { class: "scale" },
-      [0, 1, 2, 3, 4, 5].map((step) => el("i", { class: `s${step}`, title: said[step] })),
+      [0, 1, 2, 3, 4, 5].map((step) => el("i", { class: `s${step}`, title: titles[step] })),
       el("span", { class: "faint small", text: "from milliseconds to minutes" }),
     );
   }
@@ -130,20 +130,20 @@ function paintChoice() {
 
 let laid = ""; // the filters that the span in sight was made for
 
-function drawTime(into, of, indices) {
+function drawTime(parent, wanted, indices) {
   if (!time.lanes.length) time.lanes = bands();
   time.indices = new Set(indices);
   const all = spanOf(time.lanes.flatMap((lane) => lane.indices));
   if (!all) {
-    put(into, el("p", { class: "nothing", text: "No case has a time: nothing ran." }));
+    put(parent, el("p", { class: "nothing", text: "No case has a time: nothing ran." }));
     return;
   }
   time.whole = all;
-  const key = JSON.stringify(FILTERS.map((field) => of[field]));
+  const key = JSON.stringify(FILTERS.map((field) => wanted[field]));
   if (laid !== key) {
-    // Filtering zooms: what is seen is the span of what is left, with a little air.
+    // A filter zooms to the time of the cases that pass it, with a little air.
     const [from, to] = spanOf(indices) || all;
-    const air = isFiltered(of) ? (to - from) * 0.02 : 0;
+    const air = isFiltered(wanted) ? (to - from) * 0.02 : 0;
     [time.from, time.to] = [Math.max(all[0], from - air), Math.min(all[1], to + air)];
     laid = key;
   }
@@ -156,7 +156,7 @@ function drawTime(into, of, indices) {
   });
   canvasEvents(time.canvas, note);
   put(
-    into,
+    parent,
     tiles(indices),
     el(
       "section",
@@ -193,7 +193,7 @@ function drawTime(into, of, indices) {
 }
 
 function slowest(indices) {
-  const most = [...indices].sort((one, other) => column.time[other] - column.time[one]).slice(0, 12);
+  const most = [...indices].sort((left, right) => column.time[right] - column.time[left]).slice(0, 12);
   if (!most.length) return null;
   const rows = most.map((index) =>
     el(
@@ -212,5 +212,5 @@ function slowest(indices) {
 }
 
 addEventListener("resize", () => state.view === "time" && paint());
-// Paper is narrower than the screen: painted anew, letters keep their shape.
+// Paper is narrower than the screen: a new drawing keeps the shape of its letters.
 matchMedia("print").addEventListener("change", () => state.view === "time" && paint());
