@@ -34,6 +34,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def some(lines: list[str], most: int) -> list[str]:
+    """Return the first lines, and the number of the others (0: all lines)."""
+    return lines if not most or len(lines) <= most else [*lines[:most], f"... and {len(lines) - most:,} more"]
+
+
 def duration(seconds: float) -> str:
     """Return a rounded duration: ``25 ms``, ``0.25 s``, ``12 s``, ``9 min``, ``3 min 5 s``, ``1 h 40 min``.
 

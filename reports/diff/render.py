@@ -13,7 +13,7 @@ from everyrank.reports.diff.diff import KINDS, WORSE, Change, Diff, Kind, LessEx
 from everyrank.reports.runfile.model import CaseLine
 from everyrank.reports.runfile.read import Run
 from everyrank.reports.runfile.source import of_header
-from everyrank.reports.text import code, count, duration, plain
+from everyrank.reports.text import code, count, duration, plain, some
 
 #: The names of each kind of change: singular and plural.
 _NOUNS: dict[Kind, tuple[str, str]] = {
@@ -65,15 +65,11 @@ def as_text(diff: Diff, most: int = 5) -> str:
     for kind in KINDS:
         changes = diff.of_kind(kind)
         if changes:
-            lines += [
-                heading(kind, len(changes)),
-                *_text_groups(changes, most, kind in _WITH_REASON),
-                "",
-            ]
+            lines += [heading(kind, len(changes)), *_text_groups(changes, most, kind in _WITH_REASON), ""]
     lines += _text_pace(diff, most)
     if diff.less_exact:
-        lines.append(f"{count(len(diff.less_exact), 'case')} less exact")
-        lines += [f"  {text}" for text in _some([_less(pair, plain) for pair in diff.less_exact], most)]
+        lines += _less_exact(diff)
+        lines += [f"  {text}" for text in some([_less(pair, plain) for pair in diff.less_exact], most)]
         lines.append("")
     lines.append(verdict(diff))
     return "\n".join(lines) + "\n"
@@ -95,12 +91,12 @@ def as_markdown(diff: Diff, most: int = 5) -> str:
         if changes:
             items = list(_markdown_groups(changes, most, kind in _WITH_REASON))
             lines += _folded(heading(kind, len(changes)), items, kind in WORSE)
-    slower = [f"- {text}" for text in _some([*_slow_laws(diff, code), *_slow_cases(diff, code)], most)]
+    slower = [f"- {text}" for text in some([*_slow_laws(diff, code), *_slow_cases(diff, code)], most)]
     if slower:
         lines += _folded(", ".join(_slower(diff)), slower)
     if diff.less_exact:
-        less = [f"- {text}" for text in _some([_less(pair, code) for pair in diff.less_exact], most)]
-        lines += _folded(f"{count(len(diff.less_exact), 'case')} less exact", less)
+        less = [f"- {text}" for text in some([_less(pair, code) for pair in diff.less_exact], most)]
+        lines += _folded(", ".join(_less_exact(diff)), less)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -146,9 +142,8 @@ def verdict(diff: Diff) -> str:
     red += [*_new_troubles(diff), *(["nothing ran"] if diff.nothing_ran else []), *_still_red(diff)]
     if red and not diff.regressed and not diff.nothing_ran:
         red.insert(0, "no regression")
-    less = [f"{count(len(diff.less_exact), 'case')} less exact"] if diff.less_exact else []
     rest = [text for kind, text in kinds.items() if kind not in WORSE]
-    return ", ".join([*red, *rest, *_slower(diff), *less]) or "no change"
+    return ", ".join([*red, *rest, *_slower(diff), *_less_exact(diff)]) or "no change"
 
 
 def _new_troubles(diff: Diff) -> list[str]:
@@ -204,22 +199,20 @@ def _differences(diff: Diff, quote: Callable[[str], str] = plain) -> Iterator[st
         before, now = getattr(old, name), getattr(new, name)
         if before != now:
             yield f"{name}: {quote(_value(before))} -> {quote(_value(now))}"
-    yield from _some([f"new trouble: {quote(trouble)}" for trouble in diff.new_troubles], _TROUBLES)
+    yield from some([f"new trouble: {quote(trouble)}" for trouble in diff.new_troubles], _TROUBLES)
 
 
 def _value(value: object) -> str:
     return (", ".join(map(str, value)) or "none") if isinstance(value, list) else str(value)
 
 
-def _some(items: list[str], most: int) -> list[str]:
-    if not most or len(items) <= most:
-        return items
-    return [*items[:most], f"... and {len(items) - most:,} more"]
-
-
 def _slower(diff: Diff) -> list[str]:
     parts = (("law", len(diff.pace.laws)), ("case", len(diff.pace.cases)))
     return [f"{count(number, noun)} slower" for noun, number in parts if number]
+
+
+def _less_exact(diff: Diff) -> list[str]:
+    return [f"{count(len(diff.less_exact), 'case')} less exact"] if diff.less_exact else []
 
 
 def _slower_run(diff: Diff) -> str:
@@ -230,7 +223,7 @@ def _slower_run(diff: Diff) -> str:
 def _text_groups(changes: list[Change], most: int, with_reason: bool) -> Iterator[str]:
     found = groups(changes)
     for group in found[: most * _LAWS or None]:
-        shown = _some([_short(change.case) for change in group.changes], most)
+        shown = some([_short(change.case) for change in group.changes], most)
         yield f"  {plain(group.name)}: {count(len(group.changes), 'case')} {group.step_text}"
         if any(shown):
             yield f"    {plain(', '.join(shown))}"
@@ -270,10 +263,10 @@ def _text_pace(diff: Diff, most: int) -> Iterator[str]:
         yield _slower_run(diff)
     if speed.laws:
         yield f"{count(len(speed.laws), 'law')} slower" + (" than that" if speed.slower else "")
-        yield from (f"  {text}" for text in _some(list(_slow_laws(diff, plain)), most))
+        yield from (f"  {text}" for text in some(list(_slow_laws(diff, plain)), most))
     if speed.cases:
         yield f"{count(len(speed.cases), 'case')} slower" + (" than that" if speed.slower else "")
-        yield from (f"  {text}" for text in _some(list(_slow_cases(diff, plain)), most))
+        yield from (f"  {text}" for text in some(list(_slow_cases(diff, plain)), most))
     if speed.slower or speed.laws or speed.cases:
         yield ""
 

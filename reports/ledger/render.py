@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from everyrank.reports.ledger.accept import Edit, NotAccepted
 from everyrank.reports.runfile.conclusion import Reason
-from everyrank.reports.text import count, plain
+from everyrank.reports.text import count, plain, some
 
 #: How many cases are named for one reason.
 _MOST = 10
@@ -48,9 +48,7 @@ def _left(left: Sequence[NotAccepted]) -> Iterator[str]:
         reasons.setdefault(item.reason, []).append(name)
     for reason, names in reasons.items():
         yield f"not accepted: {plain(reason)}"
-        yield from (f"  {plain(name)}" for name in names[:_MOST])
-        if len(names) > _MOST:
-            yield f"  ... and {len(names) - _MOST:,} more"
+        yield from (f"  {line}" for line in some([plain(name) for name in names], _MOST))
 
 
 def _sum(edits: Sequence[Edit], left: Sequence[NotAccepted], dry_run: bool) -> str:

@@ -67,7 +67,7 @@ COLUMNS = (
         wide="52px", paper="36px",
     ),
     Column(
-        name="error", value=lambda case: _figure(case.error.ulps) if case.error else None, kind="error",
+        name="error", value=lambda case: figure(case.error.ulps if case.error else None), kind="error",
         descending=True, wide="96px", beside="90px", paper="76px", narrow="2 / 3",
     ),
     Column(
@@ -160,5 +160,8 @@ def milliseconds(seconds: float) -> float:
     return round(seconds * 1000, 1)
 
 
-def _figure(value: float) -> float | str:
+def figure(value: float | None) -> float | str | None:
+    """Return the value with three figures; as text if it is not finite, which JSON cannot express."""
+    if value is None:
+        return None
     return float(f"{value:.3g}") if math.isfinite(value) else str(value)

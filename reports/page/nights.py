@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import PurePath
 from typing import Any
 
 from everyrank.model.outcome import ENDINGS, RED
 from everyrank.reports.history.history import LETTERS, History, LawHistory, Point
+from everyrank.reports.page.columns import figure
 
 #: How many of the latest nights are drawn. Flips and flake rates count all nights.
 NIGHTS = 90
@@ -52,8 +52,8 @@ def _law(law: LawHistory, first: int) -> dict[str, Any]:
         "flips": law.flips,
         "flaked": law.flaked,
         "flake_rate": round(law.flake_rate, 6),
-        "pace": _figure(law.pace),
-        "drift": _figure(law.drift),
+        "pace": figure(law.pace),
+        "drift": figure(law.drift),
         "slower": law.slower,
         "less_exact": law.less_exact,
     }
@@ -65,16 +65,9 @@ def _point(point: Point | None) -> list[Any] | None:
         return None
     worst = next(index for index, ending in enumerate(ENDINGS) if ending in point.counts)
     red = sum(number for ending, number in point.counts.items() if ending in RED)
-    return [worst, red, sum(point.counts.values()), _figure(point.seconds), _figure(point.relative)]
+    return [worst, red, sum(point.counts.values()), figure(point.seconds), figure(point.relative)]
 
 
 def _index(night: int | None, first: int) -> int | None:
     """Return the night's index among the nights that are drawn; -1 for an earlier night."""
     return None if night is None else max(night - first, -1)
-
-
-def _figure(value: float | None) -> float | str | None:
-    """Return the value with three figures; as text if it is not finite, which JSON cannot express."""
-    if value is None:
-        return None
-    return float(f"{value:.3g}") if math.isfinite(value) else str(value)

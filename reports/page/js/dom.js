@@ -11,6 +11,7 @@ function fill(node, props, children) {
     else if (name === "style")
       for (const [key, setting] of Object.entries(value)) node.style.setProperty(key, setting);
     else node.setAttribute(name, value === true ? "" : String(value));
+    if (name === "data-outcome") node.style.setProperty("--o", `var(--o-${value})`);
   }
   for (const child of children.flat(3)) {
     if (child !== null && child !== undefined && child !== false) node.append(child);

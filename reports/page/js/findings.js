@@ -150,13 +150,14 @@ function findingSection(title, summary, rows, empty) {
     list.append(...rows.slice(FIRST).map((row) => row()));
     more.remove();
   });
-  return el(
-    "section",
-    { class: "card wide findings" },
-    el("header", null, el("h2", { text: title }), el("span", { class: "sum", text: rows.length ? summary : "" })),
+  const made = wideCard(
+    title,
+    el("span", { class: "sum", text: rows.length ? summary : "" }),
     rows.length ? list : el("p", { class: "faint", text: empty }),
     rest > 0 && more,
   );
+  made.classList.add("findings");
+  return made;
 }
 
 function drawFindings(parent, wanted, indices) {

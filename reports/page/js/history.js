@@ -154,6 +154,8 @@ function times(value) {
 }
 const nightName = (night) => (night === null ? "" : night < 0 ? "earlier" : past.nights[night].date.slice(0, 10));
 
+const figures = (...inner) => el("td", { class: "figures" }, inner);
+
 function nightRow(law) {
   // A test without a subject has no law but its file, so it is found by its name.
   const tonight = law.contract ? { law: nightLaw(law) } : { q: law.law };
@@ -173,22 +175,12 @@ function nightRow(law) {
       !PLAIN && el("span", { class: "faint small owner" }, breakable(subjectName(law.subject))),
     ),
     law.points.map(nightCell),
-    el("td", { class: "figures" }, law.red ? el("b", { class: "bad", text: nightName(law.since) }) : ""),
-    el("td", { class: "figures", text: nightName(law.first_bad) }),
-    el("td", { class: "figures", text: law.flips ? String(law.flips) : "" }),
-    el("td", { class: "figures", text: law.flake_rate ? percent(law.flake_rate, 1) : "" }),
-    el(
-      "td",
-      { class: "figures" },
-      spark(last(3), false),
-      el("span", { class: law.slower ? "bad" : "", text: times(law.pace) }),
-    ),
-    el(
-      "td",
-      { class: "figures" },
-      spark(last(4), true),
-      el("span", { class: law.less_exact ? "bad" : "", text: times(law.drift) }),
-    ),
+    figures(law.red && el("b", { class: "bad", text: nightName(law.since) })),
+    figures(nightName(law.first_bad)),
+    figures(law.flips > 0 && String(law.flips)),
+    figures(law.flake_rate > 0 && percent(law.flake_rate, 1)),
+    figures(spark(last(3), false), el("span", { class: law.slower ? "bad" : "", text: times(law.pace) })),
+    figures(spark(last(4), true), el("span", { class: law.less_exact ? "bad" : "", text: times(law.drift) })),
   );
 }
 
@@ -252,15 +244,9 @@ function drawHistory(parent, wanted) {
   rest.addEventListener("toggle", () => rest.open && rest.children.length === 1 && rest.append(nightTable(still)));
   put(
     parent,
-    el(
-      "section",
-      { class: "card wide" },
-      el(
-        "header",
-        null,
-        el("h2", { text: plural(past.nights.length, "night") }),
-        el("span", { class: "sum", text: past.earlier ? `and ${count(past.earlier)} earlier` : "" }),
-      ),
+    wideCard(
+      plural(past.nights.length, "night"),
+      el("span", { class: "sum", text: past.earlier ? `and ${count(past.earlier)} earlier` : "" }),
       nightBars(),
       past.left_out.length > 0 &&
         el(
@@ -274,15 +260,9 @@ function drawHistory(parent, wanted) {
           ),
         ),
     ),
-    el(
-      "section",
-      { class: "card wide" },
-      el(
-        "header",
-        null,
-        el("h2", { text: "Laws that moved" }),
-        el("span", { class: "sum", text: plural(moved.length, "law") }),
-      ),
+    wideCard(
+      "Laws that moved",
+      el("span", { class: "sum", text: plural(moved.length, "law") }),
       moved.length
         ? nightTable(moved)
         : el("p", { class: "faint", text: "None: each law came out each night as it did before." }),

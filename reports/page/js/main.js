@@ -69,7 +69,7 @@ function drawVerdict() {
 }
 
 function drawViews(wanted, indices) {
-  const red = indices.reduce((sum, index) => sum + (isRed(index) ? 1 : 0), 0);
+  const red = indices.filter(isRed).length;
   const counts = { cases: count(indices.length), findings: red ? count(red) : "" };
   put(
     byId("views"),

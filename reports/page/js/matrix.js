@@ -115,23 +115,24 @@ function lawsOf(indices) {
 }
 
 function card(title, indices, inner) {
-  const counts = tally(indices);
-  const red = OUTCOMES.reduce((sum, _, position) => sum + (REDNESS[position] ? counts[position] : 0), 0);
   return el(
     "section",
-    { class: "card", "data-red": red > 0 },
-    el(
-      "header",
-      null,
-      el("h2", null, breakable(title)),
-      el("span", {
-        class: "sum",
-        text: red ? `${count(red)} red of ${count(indices.length)}` : plural(indices.length, CASE),
-      }),
-    ),
-    el("div", { class: "spread thin", "aria-hidden": "true" }, bars(counts)),
+    { class: "card", "data-red": indices.some(isRed) },
+    el("header", null, el("h2", null, breakable(title)), sumOf(indices)),
+    el("div", { class: "spread thin", "aria-hidden": "true" }, bars(tally(indices))),
     el("div", { class: "scroll" }, inner),
   );
+}
+
+/** Make a card over the whole width. */
+const wideCard = (title, aside, ...inner) =>
+  el("section", { class: "card wide" }, el("header", null, el("h2", { text: title }), aside), inner);
+
+/** Make the sum of a group of cases: how many are red, or how many there are. */
+function sumOf(indices) {
+  const red = indices.filter(isRed).length;
+  const text = red ? `${count(red)} red of ${count(indices.length)}` : plural(indices.length, CASE);
+  return el("span", { class: "sum", text });
 }
 
 /** Make a card with laws by the values of a column. A click on a value filters by it, and by `more`. */

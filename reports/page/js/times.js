@@ -105,7 +105,9 @@ function legend() {
     return el(
       "span",
       { class: "scale" },
-      [0, 1, 2, 3, 4, 5].map((step) => el("i", { class: `s${step}`, title: titles[step] })),
+      [0, 1, 2, 3, 4, 5].map((step) =>
+        el("i", { style: { background: `var(--scale-${step})` }, title: titles[step] }),
+      ),
       el("span", { class: "faint small", text: "from milliseconds to minutes" }),
     );
   }
@@ -158,20 +160,14 @@ function drawTime(parent, wanted, indices) {
   put(
     parent,
     tiles(indices),
-    el(
-      "section",
-      { class: "card wide" },
+    wideCard(
+      "Worlds over workers",
       el(
-        "header",
-        null,
-        el("h2", { text: "Worlds over workers" }),
-        el(
-          "span",
-          { class: "tools" },
-          legend(),
-          paintChoice(),
-          el("button", { type: "button", text: "whole run", on: { click: wholeRun } }),
-        ),
+        "span",
+        { class: "tools" },
+        legend(),
+        paintChoice(),
+        el("button", { type: "button", text: "whole run", on: { click: wholeRun } }),
       ),
       time.canvas,
       note,
