@@ -78,7 +78,7 @@ DEPRECATED = frozenset({("harness/hookspec.py", "pytest_everyrank_told"), ("harn
 
 #: Names that stay because they are keys of the run file, or of the result that such a key is made from.
 KEYS = frozenset(
-    {("reports/live/line.py", "where"), ("reports/runfile/model.py", "where"), ("reports/runfile/model.py", "what")}
+    {("harness/model/result.py", "what"), ("harness/model/result.py", "where"), ("reports/runfile/model.py", "where")}
 )
 
 
