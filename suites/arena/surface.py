@@ -10,7 +10,8 @@ import copy
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -25,13 +26,15 @@ OPTIMIZER, ARGUMENTS = torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}
 STEPS = 3
 
 
-@dataclass(frozen=True)
+@dataclass
 class Pair:
     """The subject and the reference, which take the same steps, and how to step a copy of the subject alone."""
 
     ours: Any
     reference: torch.optim.Optimizer
     step_copy: Callable[[Any], None]
+    built: Mapping[str, Any] = field(default_factory=lambda: ARGUMENTS)
+    """The arguments with which both were built."""
 
     @property
     def rate(self) -> float:
@@ -55,7 +58,7 @@ def scheduler(pair: Pair) -> Iterator[None]:
 def groups(pair: Pair) -> Iterator[None]:
     """Check that a learning rate set in param_groups is used from the next step on."""
     while True:
-        rates = [group["lr"] for group in pair.ours.param_groups]
+        rates = [float(group["lr"]) for group in pair.ours.param_groups]
         check(set(rates) == {pair.rate}, f"the learning rates in param_groups are {rates}, where {pair.rate} is due")
         rate = pair.rate * 0.75
         for group in [*pair.ours.param_groups, *pair.reference.param_groups]:
@@ -83,7 +86,7 @@ def _hook(register: Callable[[Callable[..., None]], Any], kind: str) -> Iterator
 
 def defaults(pair: Pair) -> Iterator[None]:
     """Check that the defaults are the arguments with which the optimizer was built."""
-    check_defaults(pair.ours, ARGUMENTS)
+    check_defaults(pair.ours, pair.built)
     yield
 
 
@@ -129,23 +132,32 @@ PARTS: Mapping[str, Part] = {
 LABELS = (*PARTS, "all")
 
 
-def use(label: str, pair: Pair, step: Callable[[int], None]) -> dict[str, str]:
-    """Use these parts while ``step`` steps the subject and the reference; return what was refused, and the errors."""
-    parts = {name: part(pair) for name, part in PARTS.items() if label in (name, "all")}
+def use(
+    label: str,
+    pair: Pair,
+    step: Callable[[int], None],
+    more: Mapping[str, Callable[[Any], Iterator[None]]] = MappingProxyType({}),
+) -> dict[str, str]:
+    """Use these parts while ``step`` steps the subject and the reference; return what was refused, and the errors.
+
+    ``more``: parts of one contract, each of which is used alone.
+    """
+    makers = PARTS if label == "all" else {label: {**PARTS, **more}[label]}
+    parts = {name: part(pair) for name, part in makers.items()}
     refused: dict[str, str] = {}
+    # Noted also if it stays empty: a rank that refuses nothing differs from one that does not use the subject.
+    notes()["refused"] = refused
     for number in range(STEPS + 1):
         if number:
             step(number)
         for name, part in list(parts.items()):
-            if refusal := _refusal(part):
+            if refusal := use_once(part):
                 refused[name] = refusal
                 del parts[name]
-    if refused:
-        notes()["refused"] = refused
     return refused
 
 
-def _refusal(part: Iterator[None]) -> str:
+def use_once(part: Iterator[None]) -> str:
     """Use the part once more; return the error, on one line, by which the subject refused it, or nothing."""
     try:
         with warnings.catch_warnings():
