@@ -207,8 +207,22 @@ def _steps(ranks: Iterable[RankResult]) -> list[StepPart]:
 
 
 def _refused(ranks: Iterable[RankResult]) -> dict[str, str]:
-    """Return what a rank noted as refused, each part once."""
-    return {name: _brief(text) for rank in ranks for name, text in rank.notes.get("refused", {}).items()}
+    """Return what the ranks noted as refused, each part once; with ranks if not all of them refused it alike.
+
+    A rank that did not use the subject noted nothing, not even that it was refused nothing.
+    """
+    noted = {rank.rank: rank.notes["refused"] for rank in ranks if "refused" in rank.notes}
+    found = {}
+    for name in dict.fromkeys(name for refused in noted.values() for name in refused):
+        texts: dict[str, list[int]] = {}
+        for rank, refused in noted.items():
+            texts.setdefault(refused.get(name, "not refused"), []).append(rank)
+        differing = [
+            f"on rank{'s' if len(those) > 1 else ''} {','.join(map(str, those))}: {text}"
+            for text, those in texts.items()
+        ]
+        found[name] = _brief(next(iter(texts)) if len(texts) == 1 else "; ".join(differing))
+    return found
 
 
 def _deviations(ranks: Iterable[RankResult]) -> list[DeviationPart]:

@@ -207,3 +207,37 @@ def test_a_case_lists_what_its_law_let_the_subject_refuse(project: Project) -> N
         ),
         "rpc-optimizer/surface[repr-ws2]": ("pass", None),
     }
+
+
+def test_a_refusal_that_is_not_the_same_on_all_ranks_says_on_which(project: Project) -> None:
+    project.write(
+        "test_inner.py",
+        """
+        import os
+        from everyrank.fixtures.exemplars.sharded_optimizer import ShardedOptimizer
+        from everyrank.suites import Subject, conformance
+
+        class Differs(ShardedOptimizer):
+            @property
+            def defaults(self):
+                if os.environ["RANK"] == "1":
+                    return {"lr": 0.1, "momentum": 0.9}
+                raise AttributeError("not here")
+
+            def __repr__(self):
+                raise NotImplementedError("of rank 2" if os.environ["RANK"] == "2" else "of the others")
+
+        @conformance(Subject("differs", contract="sharded-optimizer", build=Differs))
+        def test_differs(case): case.run()
+        """,
+    )
+    project.run("--law=surface", "-k", "defaults or repr", "--run-file=run.jsonl")
+    refused = {case["case"]: case.get("refused") for case in read(project.folder / "run.jsonl").cases}
+    assert refused == {
+        "sharded-optimizer/surface[defaults-ws3]": {
+            "defaults": "on ranks 0,2: AttributeError: not here; on rank 1: not refused",
+        },
+        "sharded-optimizer/surface[repr-ws3]": {
+            "repr": "on ranks 0,1: NotImplementedError: of the others; on rank 2: NotImplementedError: of rank 2",
+        },
+    }
