@@ -16,6 +16,7 @@ import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from everyrank.fixtures.optimizers import Row, row
 from everyrank.suites.arena.subject_errors import noise, subject_acts
+from everyrank.suites.arena.surface import use_once
 from everyrank.suites.compare.comparison import EXACT, Comparison, check
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
@@ -24,12 +25,23 @@ from everyrank.suites.generate.grammar import Rejected
 from everyrank.suites.rpc_optimizer import grammar as g
 from everyrank.suites.rpc_optimizer import sabotaging as s
 from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, error_of, eventually
-from everyrank.suites.rpc_optimizer.laws.arguments import DoNothing
+from everyrank.suites.rpc_optimizer.besides import PARTS, RpcPair
+from everyrank.suites.rpc_optimizer.laws.arguments import DoNothing, OfAUser
 from everyrank.suites.rpc_optimizer.laws.errors import each_under_its_name, non_leaf
 from everyrank.suites.rpc_optimizer.laws.training import SGD
 from everyrank.suites.rpc_optimizer.planted import WORDS, arm, make_step, step_while_held
 
 Gradients = dict[torch.Tensor, torch.Tensor]
+
+#: The classes of a user's own, and what each does in plain torch.
+_CLASSES: dict[str, Any] = {"subclass": DoNothing, "signed": OfAUser.SGD, "planted": s.Counted}
+_BASES: dict[str, Any] = {"subclass": SGD, "signed": OfAUser.SGD, "planted": SGD}
+
+#: The arguments of an optimizer that can be made to fail.
+_PLANTED = {"lr": 0.1}
+
+#: What an optimizer without a learning rate of its own is built with, to load the one that counts.
+_OTHER_RATE = 0.5
 
 
 class Player:
@@ -40,6 +52,7 @@ class Player:
         self.arena = Arena(subject, Point("generated", draw.size), draw.size, 7)
         self.dtype: torch.dtype = getattr(torch, draw.dtype)
         self.data = 0  # how often new data were made
+        self.loss = torch.zeros(())  # of the last backward
         self.ours: list[Any] = []
         self.reference: list[Any] = []
 
@@ -84,15 +97,27 @@ class Player:
     def _build(self) -> None:
         """Build all optimizers of the draw, and their references."""
         for each in self.draw.optimizers:
-            kind, args, kwargs = _arguments(each)
-            with _reference_acts():
-                base: Any = SGD if each.own else row(each.name).optimizer
-                extra = {"momentum": 0.9} if each.own == "planted" else {}
-                twins = [one.twin for one in self._some(each.of)]
-                self.reference.append(base(twins, *args, **kwargs, **extra))
-            _, args, kwargs = _arguments(each)  # fresh: a tensor must not be shared
-            with subject_acts():
-                self.ours.append(self.arena.build(kind, self._some(each.of), *args, **kwargs))
+            self._add(each)
+
+    def _add(self, given: g.Optimizer) -> None:
+        """Build one optimizer and its reference."""
+        _, args, kwargs = _arguments(given)
+        with _reference_acts():
+            base: Any = _BASES[given.own] if given.own else row(given.name).optimizer
+            extra = {"momentum": 0.9} if given.own == "planted" else {}
+            twins = [one.twin for one in self._some(given.of)]
+            self.reference.append(base(twins, *args, **kwargs, **extra))
+        self.ours.append(self._build_one(given))
+
+    def _build_one(self, given: g.Optimizer, other_rate: bool = False) -> Any:
+        """Build the subject; with ``other_rate``, one whose learning rate is not that of the draw."""
+        kind, args, kwargs = _arguments(given)  # fresh: a tensor must not be shared
+        if other_rate and args:
+            args = (args[0] * 2, *args[1:])
+        elif other_rate:
+            kwargs["lr"] = kwargs["lr"] * 2 if "lr" in kwargs else _OTHER_RATE
+        with subject_acts():
+            return self.arena.build(kind, self._some(given.of), *args, **kwargs)
 
     # --- comparing -----------------------------------------------------------------------------------
 
@@ -133,10 +158,16 @@ class Player:
     # --- gradients -----------------------------------------------------------------------------------
 
     def _backward(self, context_id: int, numbers: Sequence[int], again: bool = False) -> Gradients:
-        """A backward through these parameters, in a context of this thread. Returns the reference's gradients."""
-        used = self._some(numbers)
-        if not used:
+        """A backward through these parameters, in a context of this thread. Returns the reference's gradients.
+
+        The frozen ones of their owners are in the loss too.
+        """
+        if not numbers:
             return {}
+        owners = {self.draw.params[number].owner for number in numbers}
+        frozen = [number for number, one in enumerate(self.draw.params) if one.frozen and one.owner in owners]
+        numbers = [*numbers, *frozen]
+        used = self._some(numbers)
         sparse = [self.draw.params[number].sparse for number in numbers]
         inputs: list[Any] = list(zip(self.arena.inputs(used, self._fresh()), sparse, strict=True))
         self._clear()
@@ -146,6 +177,7 @@ class Player:
             for last in (False, True) if again else (True,):
                 expected.backward(retain_graph=not last)
         total = self.arena.remote_loss(used, inputs, s.loss_of)
+        self.loss = total.detach()
         for last in (False, True) if again else (True,):
             dist_autograd.backward(context_id, [total], retain_graph=not last)
         return {one.twin: one.twin.grad for one in self.parameters if one.twin.grad is not None}
@@ -272,6 +304,48 @@ class Player:
         for by, gradients in zip(action.by, made, strict=True):
             self._reference_step(by, gradients)
 
+    def _another(self, action: g.Another) -> None:
+        self._add(action.optimizer)
+        self._step(g.Step((tuple(self._trained),), (len(self.ours) - 1,), action.times))
+        self.ours.pop()
+        self.reference.pop()
+
+    def _use(self, action: g.Use) -> None:
+        pair = self._pair(action.by)
+        used = [PARTS[name](pair) for name in action.parts]
+        used = [part for part in used if not use_once(part)]
+        for _ in range(2):
+            self._step(g.Step((tuple(self._trained),), (action.by,)))
+            used = [part for part in used if not use_once(part)]
+            self.ours[action.by] = pair.ours
+
+    def _pair(self, by: int) -> RpcPair:
+        """The optimizer, its reference, and how the parts besides the step use them."""
+        given = self.draw.optimizers[by]
+        gradients: Gradients = {}
+
+        def backward(context_id: int) -> torch.Tensor:
+            gradients.clear()
+            gradients.update(self._backward(context_id, self._trained))
+            return self.loss
+
+        def step_copy(other: Any) -> None:
+            with dist_autograd.context() as context_id:
+                self._backward(context_id, self._trained)
+                other.step(context_id)
+
+        # Defaults that are tensors are left out: after a journey over RPC, one is no longer the other.
+        named = _PLANTED if given.own == "planted" else row(given.name).variant(given.variant).make()
+        return RpcPair(
+            self.ours[by],
+            self.reference[by],
+            step_copy,
+            {name: value for name, value in named.items() if not torch.is_tensor(value)},
+            fresh=lambda: self._build_one(given, other_rate=True),
+            backward=backward,
+            reference_step=lambda: self._reference_step(by, gradients),
+        )
+
     def _renew(self, action: g.Renew) -> None:
         self.ours.clear()
         self.reference.clear()
@@ -294,9 +368,9 @@ class Player:
 def _arguments(given: g.Optimizer) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """The class that the subject gets, and its arguments by position and by name."""
     if given.own == "planted":
-        return s.Counted, (), {"lr": 0.1}
+        return _CLASSES["planted"], (), dict(_PLANTED)
     found = row(given.name)
-    kind: Any = DoNothing if given.own == "subclass" else found.optimizer
+    kind: Any = _CLASSES[given.own] if given.own else found.optimizer
     moved = found.variant(given.variant).make()
     _, *documented = inspect.signature(found.optimizer).parameters.values()
     if given.given == "explicit":

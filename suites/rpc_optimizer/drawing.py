@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from everyrank.fixtures.optimizers import Row, Variant, row, rows
 from everyrank.suites.generate.drawing import Drawing, draws_of
 from everyrank.suites.rpc_optimizer import grammar as g
+from everyrank.suites.rpc_optimizer.besides import MORE, PARTS
 from hypothesis import strategies as st
 
 #: Few, so that equal ones are frequent.
@@ -75,10 +77,31 @@ class _Drawing(Drawing):
         """An optimizer over no parameters yet."""
         if self.planted:
             return g.Optimizer((), own="planted")
-        chosen, variant = self.one_of(*self._choices("sparse" if self.sparse else self.dtype))
+        return self._with_arguments(self._choices("sparse" if self.sparse else self.dtype))
+
+    def choose_another(self, all_trained: bool) -> g.Optimizer | None:
+        """An optimizer of torch's own for the parameters that there are, or None if none fits."""
+        choices = [
+            (each, variant)
+            for each, variant in self._choices(self.dtype)
+            if (self.matrices or "2d" not in each.needs)
+            and (all_trained or self.has(f"{each.name} with missing gradients"))
+        ]
+        return self._with_arguments(choices, subclasses=False) if choices else None
+
+    def _with_arguments(self, choices: list[tuple[Row, Variant]], subclasses: bool = True) -> g.Optimizer:
+        """One of these, with its arguments, over no parameters yet."""
         kind = ""
-        if chosen.name == "SGD" and not self.sparse and self.has("classes of the user's own"):
-            kind = self.one_of("", "", "subclass")
+        # Of some hundred variants few have no arguments, or are those of which a subclass is drawn: these come often.
+        narrowed = [] if self.sparse else [("defaults", [one for one in choices if one[1].name == "defaults"])] * 2
+        if subclasses and not self.sparse and self.has("classes of the user's own"):
+            narrowed.append(("subclass", [one for one in choices if one[0].name == "SGD"]))
+        often = self.one_of(*[""] * 3, *(name for name, found in narrowed if found))
+        if often:
+            choices = dict(narrowed)[often]
+            if often == "subclass":  # a complex gradient has no sign
+                kind = "subclass" if self.dtype == "complex128" else self.one_of("subclass", "signed")
+        chosen, variant = self.one_of(*choices)
         given = ["named", "named"]
         if not kind and not self.sparse:
             given += [each for each in ("positional", "explicit") if self.has(f"{chosen.name} {each}")]
@@ -133,6 +156,9 @@ class _Actions:
             "dropped optimizers": self.renew,
         }.items():
             kinds += [maker] if self.d.has(feature) else []
+        self.parts = [part for part in PARTS if self.d.has(f"use of {part}")]
+        kinds += [self.use] * 3 if self.parts and self.trained else []
+        kinds += [self.another] * 3 if self.trained and not self.d.sparse else []
         if self.d.planted:  # what only some models can show comes often where the model can
             kinds += [self.sabotage] * 6
             kinds += [self.together] * 2 if self.d.has("steps at the same time") else []
@@ -222,6 +248,18 @@ class _Actions:
     def _tensor(self, number: int) -> int:
         same_as = self.d.params[number].same_as
         return number if same_as is None else same_as
+
+    def use(self) -> None:
+        # Of several at the same time each is seen; a closure, or another optimizer, is used alone.
+        alone = [part for part in self.parts if part in MORE]
+        beside = [part for part in self.parts if part not in MORE]
+        kind = self.d.one_of(*(parts for parts in (beside, alone) if parts))
+        self.made.append(g.Use(self.d.some(kind) if kind is beside else (self.d.one_of(*kind),), self.by()))
+
+    def another(self) -> None:
+        chosen = self.d.choose_another(all_trained=len(self.trained) == len(self.d.params))
+        if chosen is not None:
+            self.made.append(g.Another(replace(chosen, of=self.d.optimizers[0].of), self.d.one_of(1, 2)))
 
     def renew(self) -> None:
         self.made.append(g.Renew())

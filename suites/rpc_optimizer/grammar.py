@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from everyrank.fixtures.optimizers import Row, Variant, rows
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.grammar import Grammar
+from everyrank.suites.rpc_optimizer.besides import PARTS
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class Optimizer:
     """A row of the optimizer table."""
     variant: str = "lr"
     own: str = ""
-    """``subclass`` for one that does nothing of its own; ``planted`` for one that can be made to fail or to wait."""
+    """``subclass`` for one that does nothing of its own; ``signed`` for one that takes each gradient's sign, and is
+    named as its base is; ``planted`` for one that can be made to fail or to wait."""
     given: str = "named"
     """How the arguments are given: ``named``, ``positional``, or ``explicit`` with every default by name."""
 
@@ -113,7 +115,23 @@ class Renew:
     """Drop all optimizers, of which nothing stays on any owner, and build them anew."""
 
 
-Action = Step | Beside | Refused | Invalid | Sabotage | FailBuild | Together | Renew
+@dataclass(frozen=True)
+class Use:
+    """Use these parts of an optimizer besides its step, as the law ``surface`` does, and make two steps of it."""
+
+    parts: tuple[str, ...]
+    by: int = 0
+
+
+@dataclass(frozen=True)
+class Another:
+    """Build one more optimizer, make so many steps of it through all parameters, and drop it."""
+
+    optimizer: Optimizer
+    times: int = 1
+
+
+Action = Step | Beside | Refused | Invalid | Sabotage | FailBuild | Together | Renew | Use | Another
 
 
 @dataclass(frozen=True)
@@ -154,6 +172,7 @@ def _features() -> dict[str, str]:
         "refuses empty-list": "errors.arguments[empty-list-ws2]",
         "refuses non-leaf": "errors.arguments[non-leaf-ws2]",
     }
+    found |= {f"use of {part}": f"surface[{part}-ws2]" for part in PARTS}
     for row in rows():
         name = row.name
         if not drawn_variants(row):
@@ -188,7 +207,21 @@ def _carry_out(subject: Subject, draw: Draw) -> Iterator[None]:
 GRAMMAR = Grammar(
     contract="rpc-optimizer",
     module="everyrank.suites.rpc_optimizer.grammar",
-    kinds=(Draw, Param, Optimizer, Step, Beside, Refused, Invalid, Sabotage, FailBuild, Together, Renew),
+    kinds=(
+        Draw,
+        Param,
+        Optimizer,
+        Step,
+        Beside,
+        Refused,
+        Invalid,
+        Sabotage,
+        FailBuild,
+        Together,
+        Renew,
+        Use,
+        Another,
+    ),
     sizes=(3,),
     features=_features(),
     strategy=_strategy,

@@ -10,14 +10,25 @@ import pytest
 import torch.distributed.rpc as rpc
 from everyrank import World
 from everyrank.fixtures.exemplars.rpc_optimizer import RpcOptimizer
-from everyrank.fixtures.rogues.rpc_optimizer import NoneIsZero, WritesOnOthers
+from everyrank.fixtures.rogues.rpc_optimizer import NoneIsZero, Unfreezes, WritesOnOthers
+from everyrank.fixtures.rogues.rpc_optimizer.arguments import HasDefaultsOfItsOwn, LosesOverrides
 from everyrank.fixtures.rogues.rpc_optimizer.errors import ForgetsStateAfterError, SwapsNames, TakesNoLock
 from everyrank.fixtures.rogues.rpc_optimizer.steps import DoublesSecondStep
+from everyrank.fixtures.rogues.rpc_optimizer.surface import (
+    IgnoresClosures,
+    LoadsNoState,
+    Saves,
+    SchedulesACopy,
+    TakesClosures,
+)
+from everyrank.suites.arena import surface
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.options import Plan
 from everyrank.suites.generate.replay import replay
+from everyrank.suites.rpc_optimizer.besides import PARTS
 from everyrank.suites.rpc_optimizer.grammar import (
     GRAMMAR,
+    Another,
     Beside,
     Draw,
     FailBuild,
@@ -29,6 +40,7 @@ from everyrank.suites.rpc_optimizer.grammar import (
     Sabotage,
     Step,
     Together,
+    Use,
 )
 from everyrank.suites.rpc_optimizer.subjects import EAGER, EXEMPLAR, SCRIPTED
 
@@ -110,6 +122,9 @@ def test_every_kind_of_action_is_carried_out_without_hypothesis(world: World, wa
         Sabotage(0, failing=(2,), foreign=True),
         Sabotage(0, slow=1),
         FailBuild((0, 1), failing=2),
+        *(Use((part,)) for part in PARTS),
+        Use(tuple(surface.PARTS)),
+        Another(Optimizer((0, 1, 2), "Adam", "defaults"), times=2),
         Renew(),
         Step((each,)),
     )
@@ -144,7 +159,54 @@ WRONG = {
         Draw(3, PARAMS[:1], (Optimizer((0,), own="planted"),), (Together((0, 0)),)),
         "two steps of one parameter were made at the same time on worker1",
     ),
+    "a learning rate that only the caller has": (
+        SchedulesACopy,
+        Draw(3, PARAMS[:1], (Optimizer((0,)),), (Use(("param-groups",)),)),
+        "parameter 0 on worker1: off by",
+    ),
+    "a state that is not loaded": (
+        LoadsNoState,
+        Draw(3, PARAMS[:1], (Optimizer((0,), variant="momentum"),), (Use(("state-dict",)),)),
+        "parameter 0 on worker1: off by",
+    ),
+    "a closure that is ignored": (
+        IgnoresClosures,
+        Draw(3, PARAMS[:1], (Optimizer((0,)),), (Use(("closure-by-name",)),)),
+        "step took a closure and evaluated it 0 times",
+    ),
+    "a frozen parameter that is in the loss": (
+        Unfreezes,
+        Draw(3, (Param(1, (2,)), Param(1, (2,), frozen=True)), (Optimizer((0, 1)),), (Step(((0,),)),)),
+        "parameter 1 on worker1: off by",
+    ),
+    "a class of the user's own with the name of torch's": (
+        LosesOverrides,
+        Draw(3, PARAMS[:1], (Optimizer((0,), own="signed"),), (Step(((0,),)),)),
+        "parameter 0 on worker1: off by",
+    ),
+    "an optimizer without arguments": (
+        HasDefaultsOfItsOwn,
+        Draw(3, PARAMS[:1], (Optimizer((0,), "Adam", "defaults"),), (Step(((0,),)),)),
+        "parameter 0 on worker1: off by",
+    ),
 }
+
+
+#: What works besides the step; it goes on as it was after each part.
+WORKS = {"state-dict": Saves, "closure": TakesClosures, "closure-by-name": TakesClosures}
+
+
+@with_agents
+@pytest.mark.world(3)
+@pytest.mark.parametrize("part", sorted(WORKS))
+def test_a_draw_is_green_where_a_part_works(world: World, warm_rpc_agent: Any, part: str) -> None:
+    subject = replace(EXEMPLAR, name=part, build=WORKS[part])
+    adam = (Optimizer((0, 1, 2), "Adam", "everything", given="positional"),)
+    for optimizers in (adam, PLANTED):
+        replay(
+            subject,
+            Draw(3, PARAMS, optimizers, (Step(((0, 1, 2),)), Use((part,)), Use((part,)), Renew(), Use((part,)))),
+        )
 
 
 @with_agents
