@@ -16,7 +16,7 @@ from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.options import Plan
 from everyrank.suites.generate.replay import replay
 from everyrank.suites.generate.search import Search
-from everyrank.suites.sharded_optimizer.grammar import GRAMMAR, Draw, Give, Param, Rows, Step
+from everyrank.suites.sharded_optimizer.grammar import GRAMMAR, Clip, Draw, Give, Param, Rows, Step
 from everyrank.suites.sharded_optimizer.subjects import EXEMPLAR, TORCH
 
 from tests.drawn import check_journey, drawn, hypothesis, left_out
@@ -195,3 +195,11 @@ def test_ranks_that_search_along_a_line_of_their_own_leave_the_step_together(
 def test_an_evaluation_at_old_values_is_told_even_if_the_step_ends_well(process_group: Any) -> None:
     with pytest.raises(Deviation, match=ELSEWHERE):
         replay(_subject(steps.EvaluatesOldShards), _with_closure("LBFGS"))
+
+
+@pytest.mark.world(3)
+@pytest.mark.parametrize("closure", [False, True])
+def test_what_a_class_of_the_user_makes_of_its_gradients_does_not_count(process_group: Any, closure: bool) -> None:
+    """The exemplar steps a copy in an unknown class: its own gradients stay, and a norm taken later is theirs."""
+    actions = (Give((0,)), Step(closure=closure), Clip(0.5, 2.0))
+    replay(EXEMPLAR, Draw(3, (Param("p0", (5,), ON_ALL_RANKS),), "SGD", actions, subclass="signed"))
