@@ -22,6 +22,9 @@ _COLOURS = {
     "lightgrey": "#9f9f9f",
 }  # fmt: skip
 
+#: The width of every letter in the picture, whose font is monospaced. ``textLength`` makes any other font fit.
+_ADVANCE = 6.6
+
 
 @dataclass(frozen=True)
 class Badge:
@@ -73,7 +76,7 @@ def as_json(badge: Badge) -> str:
 def as_svg(badge: Badge) -> str:
     """Return an SVG picture, which needs no server."""
     label, message = plain(badge.label), plain(badge.message)
-    left, right = _width(label), _width(message)
+    left, right = (12 + round(_ADVANCE * len(text)) for text in (label, message))
     width, title = left + right, html.escape(f"{label}: {message}")
     return f"""\
 <svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" viewBox="0 0 {width} 20" role="img" \
@@ -84,15 +87,9 @@ aria-label="{title}">
     <rect width="{left}" height="20" fill="#444"/>
     <rect x="{left}" width="{right}" height="20" fill="{_COLOURS[badge.colour]}"/>
   </g>
-  <g font-family="Verdana,DejaVu Sans,sans-serif" font-size="11" text-anchor="middle">
+  <g font-family="DejaVu Sans Mono,Consolas,Menlo,monospace" font-size="11" text-anchor="middle">
     <text x="{left / 2:g}" y="14" fill="#fff" textLength="{left - 12}">{html.escape(label)}</text>
     <text x="{left + right / 2:g}" y="14" fill="#111" textLength="{right - 12}">{html.escape(message)}</text>
   </g>
 </svg>
 """
-
-
-def _width(text: str) -> int:
-    """Return the width of a text with a margin, in pixels. ``textLength`` makes the text fit in any other font."""
-    narrow, wide = set("iIjl1.,:;'|!()[]/ ft-"), set("mwMW@%")
-    return 12 + round(sum(4.2 if letter in narrow else 10.5 if letter in wide else 7 for letter in text))

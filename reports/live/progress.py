@@ -1,7 +1,8 @@
 """Draw the live line of a long run: its progress, in the last row of the terminal, below pytest's output.
 
-The last row is removed from the part of the screen that scrolls, as package managers do. Nothing is drawn if the
-output goes to a file or a pipe, under a debugger, or under ``-q``.
+The last row is removed from the part of the screen that scrolls, as package managers do: pytest writes its own line
+piece by piece, so a line that is drawn over it with a carriage return would garble it. Nothing is drawn if the output
+goes to a file or a pipe, under a debugger, or under ``-q``.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _INDEX = "index, location, position, arena, ..."
 
 #: Parts of a name, between underscores. In front of a noun `one` is a number (`one_rank`) and may stay.
 DEAD_PARTS = {
-    **dict.fromkeys(("told", "tell", "tells", "telling", "untold", "said"), _RESULT),
+    **dict.fromkeys(("told", "tell", "tells", "telling", "untold", "said", "says"), _RESULT),
     **dict.fromkeys(("place", "places"), _INDEX),
     "ones": _THING,
 }

@@ -58,7 +58,7 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CaseLine]:
             StancePart([0, 1, 2], "waiting in all_reduce", ["comm.py:9 in all_reduce", "loop.py:40 in step", *train]),
         ],
         blame=BlamePart([3], "waits in another call"),
-        output=[OutputPart("stdout of rank 1", "epoch 1\nepoch 2")],
+        output=[OutputPart("stdout of rank 1", "epoch 1\nepoch 2\n")],
         ledger=LedgerPart("timeout", "https://example.org/issues/1", "it hangs", "mine.toml"),
         repeat="pytest 'test_mine.py::test_optimizer'",
         passes_alone=True,
@@ -104,6 +104,13 @@ def test_the_drawer_shows_all_that_is_known_of_a_case(browser: Browser, rich: tu
     link = browser.one("#drawer a")
     assert link.get_attribute("href") == "https://example.org/issues/1"
     assert "noopener" in link.get_attribute("rel")
+
+
+def test_a_newline_at_the_end_of_captured_output_is_no_line(browser: Browser, rich: tuple[Path, CaseLine]) -> None:
+    file, case = rich
+    browser.open(file, case=case.id)
+    browser.case_opened()
+    assert "stdout of rank 1 2 lines" in browser.texts("#drawer summary")
 
 
 def test_a_case_without_details_has_no_empty_parts(browser: Browser, rich: tuple[Path, CaseLine]) -> None:

@@ -89,7 +89,7 @@ function outputPart(detail) {
         "summary",
         null,
         part.name,
-        el("span", { class: "faint", text: ` ${plural(part.text.split("\n").length, "line")}` }),
+        el("span", { class: "faint", text: ` ${plural(part.text.trimEnd().split("\n").length, "line")}` }),
       ),
       el("pre", { tabindex: "0", text: part.text }),
     ),
