@@ -107,6 +107,18 @@ def test_numbers_stand_at_the_right_and_the_largest_may_come_first(browser: Brow
     assert browser.js(align, ".row .c-rule") != "right"
 
 
+def test_a_number_that_a_case_lacks_is_a_choice_of_its_own(
+    browser: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = Column(name="steps", value=lambda case: len(case.rule) or None, kind="number", wide="70px", filter="all")
+    monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, steps))
+    browser.open(write(of(header(), LINES), tmp_path), view="cases", sort="steps")
+    assert _shown(browser, "steps") == ["", "6", "8", "13"]
+    assert browser.texts("#filter-steps option") == ["all", "no steps", "6", "8", "13"]
+    browser.choose("steps", "(none)")
+    assert _shown(browser, "steps") == [""]
+
+
 def test_a_column_without_a_value_is_left_out_of_the_list(browser: Browser, tmp_path: Path) -> None:
     def headings(run: MadeUp) -> list[str]:
         browser.open(write(run, tmp_path), view="cases")

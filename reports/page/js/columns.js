@@ -52,7 +52,7 @@ function columnOf(row) {
   const values = column[row.name];
   const own = KINDS[row.kind] || {};
   const bound = (name, fallback) => (own[name] ? (index) => own[name](index, values[index]) : fallback);
-  const raw = row.name in data.tables ? (index) => textIn(row.name, index) : (index) => values[index];
+  const raw = (index) => (row.name in data.tables ? textIn(row.name, index) : values[index]);
   const text = bound("text", (index) => String(raw(index) ?? ""));
   const fact = bound("fact", text);
   const label = bound("label", (index) => fact(index) || `no ${row.heading}`);
@@ -70,7 +70,7 @@ function columnOf(row) {
     label,
     option: bound("option", label),
     group: bound("group", () => ""),
-    address: bound("address", (index) => String(raw(index)) || NONE),
+    address: bound("address", (index) => String(raw(index) ?? "") || NONE),
   };
 }
 
