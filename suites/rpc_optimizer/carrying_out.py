@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import inspect
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -22,26 +21,15 @@ from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.grammar import Rejected
+from everyrank.suites.rpc_optimizer import drawn_optimizers as o
 from everyrank.suites.rpc_optimizer import grammar as g
 from everyrank.suites.rpc_optimizer import sabotaging as s
 from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, error_of, eventually
 from everyrank.suites.rpc_optimizer.besides import PARTS, RpcPair
-from everyrank.suites.rpc_optimizer.laws.arguments import DoNothing, OfAUser
 from everyrank.suites.rpc_optimizer.laws.errors import each_under_its_name, non_leaf
-from everyrank.suites.rpc_optimizer.laws.training import SGD
 from everyrank.suites.rpc_optimizer.planted import WORDS, arm, make_step, step_while_held
 
 Gradients = dict[torch.Tensor, torch.Tensor]
-
-#: The classes of a user's own, and what each does in plain torch.
-_CLASSES: dict[str, Any] = {"subclass": DoNothing, "signed": OfAUser.SGD, "planted": s.Counted}
-_BASES: dict[str, Any] = {"subclass": SGD, "signed": OfAUser.SGD, "planted": SGD}
-
-#: The arguments of an optimizer that can be made to fail.
-_PLANTED = {"lr": 0.1}
-
-#: What an optimizer without a learning rate of its own is built with, to load the one that counts.
-_OTHER_RATE = 0.5
 
 
 class Player:
@@ -101,21 +89,13 @@ class Player:
 
     def _add(self, given: g.Optimizer) -> None:
         """Build one optimizer and its reference."""
-        _, args, kwargs = _arguments(given)
         with _reference_acts():
-            base: Any = _BASES[given.own] if given.own else row(given.name).optimizer
-            extra = {"momentum": 0.9} if given.own == "planted" else {}
-            twins = [one.twin for one in self._some(given.of)]
-            self.reference.append(base(twins, *args, **kwargs, **extra))
+            self.reference.append(o.in_plain_torch(given, [one.twin for one in self._some(given.of)]))
         self.ours.append(self._build_one(given))
 
     def _build_one(self, given: g.Optimizer, other_rate: bool = False) -> Any:
         """Build the subject; with ``other_rate``, one whose learning rate is not that of the draw."""
-        kind, args, kwargs = _arguments(given)  # fresh: a tensor must not be shared
-        if other_rate and args:
-            args = (args[0] * 2, *args[1:])
-        elif other_rate:
-            kwargs["lr"] = kwargs["lr"] * 2 if "lr" in kwargs else _OTHER_RATE
+        kind, args, kwargs = o.arguments(given, other_rate)  # fresh: a tensor must not be shared
         with subject_acts():
             return self.arena.build(kind, self._some(given.of), *args, **kwargs)
 
@@ -335,12 +315,11 @@ class Player:
                 other.step(context_id)
 
         # Defaults that are tensors are left out: after a journey over RPC, one is no longer the other.
-        named = _PLANTED if given.own == "planted" else row(given.name).variant(given.variant).make()
         return RpcPair(
             self.ours[by],
             self.reference[by],
             step_copy,
-            {name: value for name, value in named.items() if not torch.is_tensor(value)},
+            {name: value for name, value in o.moved(given).items() if not torch.is_tensor(value)},
             fresh=lambda: self._build_one(given, other_rate=True),
             backward=backward,
             reference_step=lambda: self._reference_step(by, gradients),
@@ -363,26 +342,6 @@ class Player:
                 return False
 
             check(eventually(gone), f"{what} worker{owner}")
-
-
-def _arguments(given: g.Optimizer) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """The class that the subject gets, and its arguments by position and by name."""
-    if given.own == "planted":
-        return _CLASSES["planted"], (), dict(_PLANTED)
-    found = row(given.name)
-    kind: Any = _CLASSES[given.own] if given.own else found.optimizer
-    moved = found.variant(given.variant).make()
-    _, *documented = inspect.signature(found.optimizer).parameters.values()
-    if given.given == "explicit":
-        defaults = {one.name: one.default for one in documented if one.default is not one.empty}
-        return kind, (), {**defaults, **moved}
-    by_position = [one for one in documented if one.kind is one.POSITIONAL_OR_KEYWORD]
-    while by_position and by_position[-1].name not in moved:
-        by_position.pop()
-    if given.given == "named":
-        by_position = []
-    args = tuple(moved.pop(one.name, one.default) for one in by_position)
-    return kind, args, moved
 
 
 @contextlib.contextmanager
