@@ -10,17 +10,22 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from everyrank.suites.collect.items import conformance, run
+    from everyrank.suites.engine.contract import Contract, Point
     from everyrank.suites.engine.subject import Bound, Lack, Subject
+    from everyrank.suites.errors import Deviation
 
 _HOME = {
     "Bound": "everyrank.suites.engine.subject",
+    "Contract": "everyrank.suites.engine.contract",
+    "Deviation": "everyrank.suites.errors",
     "Lack": "everyrank.suites.engine.subject",
+    "Point": "everyrank.suites.engine.contract",
     "Subject": "everyrank.suites.engine.subject",
     "conformance": "everyrank.suites.collect.items",
     "run": "everyrank.suites.collect.items",
 }
 
-__all__ = ["Bound", "Lack", "Subject", "conformance", "run"]
+__all__ = ["Bound", "Contract", "Deviation", "Lack", "Point", "Subject", "conformance", "run"]
 
 
 def __getattr__(name: str) -> object:

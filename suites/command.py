@@ -64,7 +64,7 @@ def kill_matrix(arguments: Sequence[str]) -> NoReturn:
 
 def _contract_of_ledger(ledger: Path, named: list[str] | None) -> list[str]:
     """Return the contract of a ledger. Raise ValueError with a message if the ledger or the option is wrong."""
-    from everyrank.suites.errors import LedgerError
+    from everyrank.suites.errors import DeclarationError, LedgerError
     from everyrank.suites.kill.blind_spots import contract_of, tried_under
 
     if named is not None and len(named) > 1:
@@ -72,7 +72,7 @@ def _contract_of_ledger(ledger: Path, named: list[str] | None) -> list[str]:
     try:
         names = named or [contract_of(ledger)]
         tried_under(names[0], ledger)
-    except LedgerError as error:
+    except (DeclarationError, LedgerError) as error:
         raise ValueError(str(error)) from None
     return names
 

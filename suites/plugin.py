@@ -33,10 +33,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if not any(isinstance(plugin, Outcomes) for plugin in config.pluginmanager.get_plugins()):
         config.pluginmanager.register(Outcomes(), "everyrank-outcomes")
     generation.configure(config)
-    if config.getoption("law"):
-        from everyrank.suites.collect.filters import check_law
-
-        check_law(config.getoption("law"), generates=generation.PLAN in config.stash)
 
 
 @pytest.hookimpl(trylast=True)

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from everyrank import World
 from everyrank.suites.engine.case import cases
-from everyrank.suites.engine.contract import home
 from everyrank.suites.engine.ledger import matches
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
@@ -88,9 +87,9 @@ def check_planted_bug(grammar: Grammar, subject: Subject, world: World, agent: A
 
 def left_out(grammar: Grammar, subject: Subject) -> frozenset[str]:
     """Return the features that are not drawn for this subject, whose ledger lies in its contract's folder."""
-    folder = importlib.import_module(f"everyrank.suites.{home(grammar.contract)}").__file__
-    assert folder is not None
-    return grammar.left_out(cases(subject, Path(folder).parent))
+    file = importlib.import_module(grammar.module).__file__
+    assert file is not None
+    return grammar.left_out(cases(subject, Path(file).parent))
 
 
 def features_without_cases(grammar: Grammar, subject: Subject) -> list[str]:

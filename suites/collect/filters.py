@@ -11,10 +11,11 @@ import pytest
 from everyrank.fixtures import optimizers
 from everyrank.suites.collect.left_out import LEFT_OUT, LeftOut, Reason
 from everyrank.suites.engine.case import Case
-from everyrank.suites.engine.contract import contract, contracts
+from everyrank.suites.engine.contract import Contract, contract, contracts
 from everyrank.suites.engine.ledger import matches
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.generate.options import GENERATE
+from everyrank.suites.errors import DeclarationError
+from everyrank.suites.generate.options import GENERATE, PLAN
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,12 @@ class Filters:
 
     law: str | None
     optimizer: str | None
+    generates: bool = False
+    """Whether there are cases of the law of generated sequences."""
 
     @staticmethod
     def from_config(config: pytest.Config) -> Filters:
-        return Filters(config.getoption("law"), config.getoption("optimizer"))
+        return Filters(config.getoption("law"), config.getoption("optimizer"), PLAN in config.stash)
 
     def select(self, subject: Subject, cases: Iterable[Case]) -> Selection:
         """Return the cases that fit, and the number of those that do not."""
@@ -53,12 +56,28 @@ class Filters:
         if self.optimizer is not None and (unknown := _unknown_optimizer(self.optimizer)):
             return unknown
         selections = list(selections)
-        if any(selection.cases for selection in selections) or not any(
-            selection.left_out for selection in selections
-        ):
+        if any(selection.cases for selection in selections):
+            return ""
+        if self.law is not None and (unknown := self._unknown_law({each.subject.contract for each in selections})):
+            return unknown
+        if not any(selection.left_out for selection in selections):
             return ""
         found = left_out(selections)
         return f"no case of {', '.join(found.without)} fits: {', '.join(found.by_filter())}"
+
+    def _unknown_law(self, used: Iterable[str | Contract]) -> str:
+        """Return what is wrong with a law that none of the used and of the installed contracts has."""
+        assert self.law is not None
+        try:
+            known = sorted({law for given in (*contracts(), *used) for law in contract(given).laws})
+        except DeclarationError as error:
+            return f"--law: {error}"
+        known += [GENERATE] if self.generates else []
+        if any(matches(self.law, name) for name in known):
+            return ""
+        families = sorted({f"{name.partition('.')[0]}.*" for name in known if "." in name})
+        hint = _did_you_mean(self.law, [*families, *known])
+        return f"--law: no law is called {self.law!r}.{hint} The laws are {', '.join(known)}"
 
 
 @dataclass(frozen=True)
@@ -80,7 +99,7 @@ def left_out(selections: Iterable[Selection]) -> LeftOut:
     chosen: Counter[tuple[str, str]] = Counter()  # another contract's subject may have the same name
     for selection in selections:
         counts.update(selection.left_out)
-        chosen[selection.subject.contract, selection.subject.name] += len(selection.cases)
+        chosen[selection.subject.contract_name, selection.subject.name] += len(selection.cases)
     return LeftOut(counts, tuple(name for (_, name), cases in chosen.items() if not cases))
 
 
@@ -104,16 +123,6 @@ def _function(item: pytest.Item) -> str:
     """Return the node id of a test without its parameters."""
     name = getattr(item, "originalname", item.name)
     return f"{item.parent.nodeid}::{name}" if item.parent is not None else name
-
-
-def check_law(law: str, generates: bool = False) -> None:
-    """Refuse a law that no contract has, with a message that lists the laws."""
-    known = sorted({law for name in contracts() for law in contract(name).laws})
-    known += [GENERATE] if generates else []
-    if not any(matches(law, name) for name in known):
-        families = sorted({f"{name.partition('.')[0]}.*" for name in known if "." in name})
-        hint = _did_you_mean(law, [*families, *known])
-        raise pytest.UsageError(f"--law: no law is called {law!r}.{hint} The laws are {', '.join(known)}")
 
 
 def _fits(pattern: str, optimizer: str) -> bool:

@@ -71,15 +71,14 @@ class Case:
 
     def prepare(self) -> None:
         """Before the first case of a subject in this process, try whether the subject can be used at all."""
-        plainest = self.contract.plainest
-        if plainest is None or not self.prepared or self.subject_key in _used:
+        if not self.prepared or self.subject_key in _used:
             return
         _used.add(self.subject_key)
         problem = ""
         try:
             with torch.random.fork_rng(devices=[]), self.contract.arena(self.subject, self.point) as arena:
                 if arena is not None:  # if it is None, another rank drives
-                    plainest(arena)
+                    self.contract.part("plainest")(arena)
         except BrokenAdapter as error:
             notes()[BROKEN] = _fault(error)
             text = f"[error] {self.subject.name}, before any law of {self.contract.name}\n  {_fault(error)}: {error}"

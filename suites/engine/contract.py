@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import pkgutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from everyrank.fixtures.rogues import Rogue
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import DeclarationError
 
@@ -40,6 +44,8 @@ class Law:
     """Rank fixtures of its cases, if they are not the contract's."""
     fresh: bool = False
     """Whether its cases need new processes."""
+    groups: tuple[str, ...] = ()
+    """Groups of laws, such as TRAINED, that a rogue may name instead of each of their laws."""
 
     @property
     def text(self) -> str:
@@ -50,9 +56,12 @@ class Law:
 Arena = Callable[[Subject, Point], AbstractContextManager[Any]]
 
 
-@dataclass
+@dataclass(eq=False)
 class Contract:
-    """The laws for one kind of subject."""
+    """The laws for one kind of subject.
+
+    Parts that few runs need may be texts, ``package.module:NAME``, which are imported when they are needed.
+    """
 
     name: str
     arena: Arena
@@ -62,9 +71,26 @@ class Contract:
     """Marks of every case, such as options of those fixtures."""
     choices: tuple[str, ...] = ()
     """Choices that the contract leaves to a subject, by the names that ``Subject.declares`` accepts."""
-    laws: dict[str, Law] = field(default_factory=dict)
-    plainest: Callable[[Any], None] | None = None
+    law_modules: tuple[str, ...] = ()
+    """The modules that register laws, besides the one that makes the contract."""
+    plainest: Callable[[Any], None] | str | None = None
     """The preflight: the plainest use, tried before the first law in each process; it compares nothing."""
+    exemplar: Subject | str | None = None
+    """The subject that must pass every law, in the kill matrix."""
+    nothing: Subject | str | None = None
+    """The subject that does nothing, and so must fail every law there."""
+    rogues: Sequence[Rogue] | str | None = None
+    """Exemplars with one sabotage each, and the laws that they break."""
+    grammar: Any = None
+    """The Grammar of generated sequences, if they can be drawn."""
+    _laws: dict[str, Law] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def laws(self) -> Mapping[str, Law]:
+        """The laws, by id."""
+        for module in self.law_modules:
+            importlib.import_module(module)
+        return self._laws
 
     def law(
         self,
@@ -72,18 +98,40 @@ class Contract:
         points: Callable[[], Iterable[Point]],
         fixtures: tuple[str, ...] | None = None,
         fresh: bool = False,
+        groups: tuple[str, ...] = (),
     ) -> Callable[[Any], Any]:
         """Register the decorated function as a law."""
 
         def register(check: Callable[[Any, Point], None]) -> Callable[[Any, Point], None]:
-            if id in self.laws:
+            if id in self._laws:
                 raise DeclarationError(f"{self.name}: the law {id} is registered twice")
             if not check.__doc__:
                 raise DeclarationError(f"{self.name}: the law {id} has no docstring, which would be the law")
-            self.laws[id] = Law(id, check, points, fixtures, fresh)
+            if id.isupper() or not all(map(str.isupper, groups)):
+                raise DeclarationError(f"{self.name}: the law {id}: groups are in capitals, and laws are not")
+            self._laws[id] = Law(id, check, points, fixtures, fresh, groups)
             return check
 
         return register
+
+    def part(self, name: str) -> Any:
+        """Return a part of the contract, imported if it was given as a text."""
+        given = getattr(self, name)
+        if given is None:
+            raise DeclarationError(f"the contract {self.name} has no {name}: pass {name}=... to its Contract(...)")
+        if not isinstance(given, str):
+            return given
+        try:
+            return pkgutil.resolve_name(given)
+        except (ValueError, ImportError, AttributeError) as error:
+            text = f"the contract {self.name}: {name}={given!r} does not load"
+            raise DeclarationError(f"{text}: {type(error).__name__}: {error}") from error
+
+    def expand(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Return the ids of laws, given ids and groups. A name that is neither stays as it is."""
+        laws = self.laws.values()
+        known = [[law.id for law in laws if name in (law.id, *law.groups)] or [name] for name in names]
+        return tuple(dict.fromkeys(law for found in known for law in found))
 
     def points(self, sizes: tuple[int, ...] | None = None) -> Iterator[tuple[Law, Point]]:
         """Yield every law at every point whose world size is one of these; None stands for all sizes."""
@@ -93,28 +141,51 @@ class Contract:
                     yield law, point
 
 
-#: The module of each contract, by the contract's name. It is imported when a subject names the contract.
-_CONTRACTS = {
-    "replicate": "everyrank.suites.replicate.contract",
-    "rpc-optimizer": "everyrank.suites.rpc_optimizer.contract",
-    "sharded-optimizer": "everyrank.suites.sharded_optimizer.contract",
-    "parameter-server": "everyrank.suites.parameter_server.contract",
-}
+#: The group of entry points by which a distribution offers its contracts: ``name = "package.module:CONTRACT"``.
+GROUP = "everyrank.contracts"
 
 
-def contract(name: str) -> Contract:
-    """Return the contract of this name."""
-    if name not in _CONTRACTS:
-        raise DeclarationError(f"unknown contract {name!r}: there are {', '.join(sorted(_CONTRACTS))}")
-    found: Contract = importlib.import_module(_CONTRACTS[name]).CONTRACT
+@cache
+def _offers() -> Mapping[str, Sequence[EntryPoint]]:
+    """The entry points of all installed distributions, by the contract's name."""
+    found: dict[str, list[EntryPoint]] = {}
+    for entry in entry_points(group=GROUP):
+        found.setdefault(entry.name, []).append(entry)
     return found
 
 
-def home(name: str) -> str:
-    """Return the name of a contract's folder; its subjects and its rogues are found by that name too."""
-    contract(name)  # raises an error that lists the contracts if there is none of this name
-    return _CONTRACTS[name].split(".")[-2]
-
-
 def contracts() -> list[str]:
-    return sorted(_CONTRACTS)
+    """Return the names of all contracts that installed distributions offer."""
+    return sorted(_offers())
+
+
+def contract(named: str | Contract) -> Contract:
+    """Return the contract of this name. A contract that is given itself need not be installed."""
+    if isinstance(named, Contract):
+        return named
+    offers = _offers().get(named, ()) if isinstance(named, str) else ()
+    if not offers:
+        known = ", ".join(contracts()) or f"none: no installed distribution has entry points of {GROUP}"
+        raise DeclarationError(f"unknown contract {named!r}: there are {known}")
+    if len(offers) > 1:
+        owners = " and ".join(sorted(map(_distribution, offers)))
+        raise DeclarationError(f"the contract {named!r} is offered by {owners}: uninstall all but one")
+    return _load(offers[0])
+
+
+def _load(offer: EntryPoint) -> Contract:
+    """Import a contract. The error names the distribution, since its user may not know that it is installed."""
+    source = f"the contract {offer.name!r} of {_distribution(offer)}, {offer.value}"
+    try:
+        found = offer.load()
+    except Exception as error:
+        raise DeclarationError(f"{source}, does not load: {type(error).__name__}: {error}") from error
+    if not isinstance(found, Contract):
+        raise DeclarationError(f"{source}, is not a Contract but {found!r}")
+    if found.name != offer.name:
+        raise DeclarationError(f"{source}, has another name: Contract({found.name!r}, ...)")
+    return found
+
+
+def _distribution(offer: EntryPoint) -> str:
+    return f"{offer.dist.name} {offer.dist.version}" if offer.dist is not None else "an unknown distribution"

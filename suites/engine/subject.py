@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.config import parse_warning_filter
 from everyrank.suites.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from everyrank.suites.engine.contract import Contract
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,8 @@ class Subject:
     """
 
     name: str
-    contract: str
+    contract: str | Contract
+    """The name of an installed contract, or the Contract itself."""
     build: Callable[..., Any]
     sizes: tuple[int, ...] | None = None
     """The world sizes at which it runs; None for those of the contract."""
@@ -53,6 +57,10 @@ class Subject:
     """Filters for warnings of the subject: ``ignore:text:category``, as pytest's ``filterwarnings`` has them."""
     sabotage: str = ""
     """For a rogue: its name, which says how the exemplar was changed."""
+
+    @property
+    def contract_name(self) -> str:
+        return self.contract if isinstance(self.contract, str) else self.contract.name
 
     def __post_init__(self) -> None:
         if not self.name or not isinstance(self.name, str):

@@ -11,7 +11,7 @@ from everyrank.rank.context import current_rank
 from everyrank.suites.engine.case import Case
 from everyrank.suites.engine.contract import Law, Point
 from everyrank.suites.errors import Deviation
-from everyrank.suites.generate.grammar import Grammar, grammar
+from everyrank.suites.generate.grammar import Grammar
 from everyrank.suites.generate.options import GENERATE, Plan
 from everyrank.suites.generate.printing import as_test, counted
 from everyrank.suites.generate.search import SHRINKING, Search
@@ -22,8 +22,9 @@ _START, _PER_DRAW = 20.0, 1.0
 
 def generated(table: Sequence[Case], plan: Plan) -> list[Case]:
     """Return one case for each world size of the grammar; ``table`` has the other cases of the subject."""
-    if not table or (found := grammar(table[0].contract.name)) is None:
+    if not table or table[0].contract.grammar is None:
         return []
+    found: Grammar = table[0].contract.part("grammar")
     features = frozenset(found.features) - found.left_out(table)
     sizes = [size for size in found.sizes if table[0].subject.sizes is None or size in table[0].subject.sizes]
     law = Law(GENERATE, _check, lambda: ())

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from everyrank.suites.engine.contract import home
 from everyrank.suites.engine.ledger import matches
 from everyrank.suites.engine.subject import Subject
 
@@ -40,7 +37,6 @@ class Grammar:
     differs from the reference. It raises Rejected, on all ranks before the subject acts, if the reference refuses.
     """
 
-    contract: str
     module: str
     """The module that a printed test imports ``kinds`` from."""
     kinds: tuple[type, ...]
@@ -69,12 +65,3 @@ class Grammar:
             for feature, pattern in self.features.items()
             if any(matches(pattern, short_id) for short_id in excused)
         )
-
-
-def grammar(contract: str) -> Grammar | None:
-    """Return the grammar of this contract, or None if it has none."""
-    module = f"everyrank.suites.{home(contract)}.grammar"
-    if importlib.util.find_spec(module) is None:
-        return None
-    found: Grammar = importlib.import_module(module).GRAMMAR
-    return found

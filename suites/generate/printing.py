@@ -35,7 +35,7 @@ def as_test(found: Grammar, subject: Subject, draw: Any) -> str:
     if not module:
         line = f"from ... import {name}  # where {subject.name} is declared"
     names = ", ".join(sorted(names_in(draw)))
-    needs = contract(found.contract)
+    needs = contract(subject.contract)
     return _TEST.format(
         module=found.module,
         names=names,

@@ -8,9 +8,10 @@ import warnings
 from typing import Any
 
 from everyrank import World, current_world
+from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import BrokenAdapter, Deviation
-from everyrank.suites.generate.grammar import Drawn, Grammar, Rejected, grammar
+from everyrank.suites.generate.grammar import Drawn, Grammar, Rejected
 
 #: Where all ranks meet before rank 0 carries out a draw alone.
 START = "the start of the draw"
@@ -24,9 +25,7 @@ def replay(subject: Subject, draw: Drawn) -> None:
     """Carry out the draw in a test of ``draw.size`` ranks, and raise Deviation if the subject differs."""
     __tracebackhide__ = True
     world = current_world()
-    found = grammar(subject.contract)
-    if found is None:
-        raise BrokenAdapter(f"{subject.contract} has no grammar, so there are no draws for {subject.name}")
+    found: Grammar = contract(subject.contract).part("grammar")
     if draw.size != world.size:
         raise BrokenAdapter(f"the draw is for {draw.size} ranks, and this world has {world.size}")
     if found.driven:

@@ -14,6 +14,7 @@ from pathlib import Path
 from everyrank.suites.engine.case import Case, cases
 from everyrank.suites.engine.contract import contracts
 from everyrank.suites.engine.ledger import Ledger, read
+from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import LedgerError
 from everyrank.suites.kill.matrix import EXEMPLAR, NO_KILL, controls, rogues
 
@@ -32,7 +33,7 @@ def contract_of(path: Path) -> str:
     fitting = []
     for name in contracts():
         try:
-            cases(replace(controls(name)[EXEMPLAR], known=path.absolute()))
+            cases(Subject("any", name, build=print, known=path.absolute()))
         except LedgerError:
             read(path)  # raises if the file itself is wrong
         else:

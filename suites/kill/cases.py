@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from everyrank.suites.collect.items import parameter
 from everyrank.suites.engine.case import Case
+from everyrank.suites.errors import DeclarationError
 from everyrank.suites.generate.options import PLAN
 from everyrank.suites.kill.blind_spots import requested_ledger, tried_under
 from everyrank.suites.kill.matrix import requested, tried
@@ -12,8 +13,11 @@ from everyrank.suites.kill.matrix import requested, tried
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     ledger, plan = requested_ledger(), metafunc.config.stash.get(PLAN, None)
-    found = [case for name in requested() for case in (tried_under(name, ledger) if ledger else tried(name, plan))]
-    given = [parameter(case, id=f"{case.subject.name}/{case.id}") for case in found]
+    try:
+        tables = [tried_under(name, ledger) if ledger else tried(name, plan) for name in requested()]
+    except DeclarationError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
+    given = [parameter(case, id=f"{case.subject.name}/{case.id}") for table in tables for case in table]
     metafunc.parametrize("case", given, indirect=True)
 
 

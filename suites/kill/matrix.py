@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from functools import cached_property
 from everyrank.fixtures.rogues import Rogue
 from everyrank.model.outcome import RED
 from everyrank.suites.engine.case import Case, cases
-from everyrank.suites.engine.contract import contract, home
+from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.cases import generated
 from everyrank.suites.generate.options import Plan
@@ -28,15 +27,15 @@ def requested() -> list[str]:
 
 
 def rogues(name: str) -> tuple[Rogue, ...]:
-    """Return the rogues of a contract."""
-    found: tuple[Rogue, ...] = importlib.import_module(f"everyrank.fixtures.rogues.{home(name)}").ROGUES
-    return found
+    """Return the rogues of a contract, with the laws of each group that they break."""
+    found = contract(name)
+    return tuple(replace(rogue, breaks=found.expand(rogue.breaks)) for rogue in found.part("rogues"))
 
 
 def controls(name: str) -> dict[str, Subject]:
     """Return the subject that must pass every law, and the one that must fail every law."""
-    subjects = importlib.import_module(f"everyrank.suites.{home(name)}.subjects")
-    return {EXEMPLAR: subjects.EXEMPLAR, NOTHING: subjects.NOTHING}
+    found = contract(name)
+    return {EXEMPLAR: found.part("exemplar"), NOTHING: found.part("nothing")}
 
 
 def tried(name: str, plan: Plan | None = None) -> list[Case]:

@@ -1,12 +1,28 @@
-"""The whole contract ``parameter-server``: importing this module registers every law.
+"""The contract ``parameter-server``.
 
 What a subject's ``build`` is called with, and what its server has: see ``arena``.
 """
 
 from __future__ import annotations
 
-from everyrank.suites.parameter_server.laws import concurrency, errors, overlap, training
+import pytest
+from everyrank.suites.engine.contract import Contract
+from everyrank.suites.parameter_server.arena import BLOCKS, arena
 
-CONTRACT = training.CONTRACT
-
-assert errors.CONTRACT is concurrency.CONTRACT is overlap.CONTRACT is CONTRACT
+CONTRACT = Contract(
+    "parameter-server",
+    arena,
+    marks=(pytest.mark.rpc(num_worker_threads=4, rpc_timeout=20),),
+    choices=(BLOCKS,),
+    law_modules=(
+        "everyrank.suites.parameter_server.laws.training",
+        "everyrank.suites.parameter_server.laws.concurrency",
+        "everyrank.suites.parameter_server.laws.errors",
+        "everyrank.suites.parameter_server.laws.overlap",
+    ),
+    plainest="everyrank.suites.parameter_server.laws.training:plainest",
+    exemplar="everyrank.suites.parameter_server.subjects:EXEMPLAR",
+    nothing="everyrank.suites.parameter_server.subjects:NOTHING",
+    rogues="everyrank.fixtures.rogues.parameter_server:ROGUES",
+    grammar="everyrank.suites.parameter_server.grammar:GRAMMAR",
+)

@@ -186,7 +186,6 @@ def _carry_out(subject: Subject, draw: Draw) -> Iterator[None]:
 
 
 GRAMMAR = Grammar(
-    contract="parameter-server",
     module="everyrank.suites.parameter_server.grammar",
     kinds=(Draw, Param, Round, Wrong, Expire, Meet, Overlap, AtOnce),
     sizes=(3,),

@@ -1,4 +1,4 @@
-"""The whole contract ``replicate``: importing this module registers every law.
+"""The contract ``replicate``.
 
 A subject is ``build(module, **options)``, which returns the module or a wrapper of it. Laws use the returned module
 and call parameters by the names that they had before: among the submodules of a wrapper the kit finds the module that
@@ -19,8 +19,22 @@ numbers of batches, ``join()``. A subject that leaves each rank its own buffers 
 
 from __future__ import annotations
 
-from everyrank.suites.replicate.laws import errors, modules, training
+from everyrank.suites.engine.contract import Contract
+from everyrank.suites.replicate.arena import LOCAL_BUFFERS, open_arena
 
-CONTRACT = training.CONTRACT
-
-assert errors.CONTRACT is modules.CONTRACT is CONTRACT
+CONTRACT = Contract(
+    "replicate",
+    open_arena,
+    fixtures=("process_group",),
+    choices=(LOCAL_BUFFERS,),
+    law_modules=(
+        "everyrank.suites.replicate.laws.training",
+        "everyrank.suites.replicate.laws.errors",
+        "everyrank.suites.replicate.laws.modules",
+    ),
+    plainest="everyrank.suites.replicate.laws.training:plainest",
+    exemplar="everyrank.suites.replicate.subjects:EXEMPLAR",
+    nothing="everyrank.suites.replicate.subjects:NOTHING",
+    rogues="everyrank.fixtures.rogues.replicate:ROGUES",
+    grammar="everyrank.suites.replicate.grammar:GRAMMAR",
+)

@@ -233,7 +233,6 @@ def _carry_out(subject: Subject, draw: Draw) -> Iterator[None]:
 
 
 GRAMMAR = Grammar(
-    contract="replicate",
     module="everyrank.suites.replicate.grammar",
     kinds=(
         *(Draw, Param, Buffer, Backward, Step, Clear, Give, Freeze, Replace, SetRate, AddGroup),

@@ -1,4 +1,4 @@
-"""The whole contract ``rpc-optimizer``: importing this module registers every law.
+"""The contract ``rpc-optimizer``.
 
 A subject is ``build(optimizer_class, rrefs, *arguments, **keywords)``, where ``rrefs`` are RRefs of parameters on
 other workers and on this one. The returned object has ``step(context_id)``, which applies the gradients of that
@@ -11,9 +11,26 @@ torch.optim, or raise.
 
 from __future__ import annotations
 
-from everyrank.suites.rpc_optimizer.laws import arguments, concurrency, dead_owner, errors, surface, training
+import pytest
+from everyrank.suites.engine.contract import Contract
+from everyrank.suites.rpc_optimizer.arena import open_arena
 
-CONTRACT = training.CONTRACT
-
-assert surface.CONTRACT is CONTRACT
-assert all(part.CONTRACT is CONTRACT for part in (arguments, errors, concurrency, dead_owner))
+CONTRACT = Contract(
+    "rpc-optimizer",
+    open_arena,
+    fixtures=("warm_rpc_agent",),
+    marks=(pytest.mark.rpc(num_worker_threads=4, rpc_timeout=20),),
+    law_modules=(
+        "everyrank.suites.rpc_optimizer.laws.training",
+        "everyrank.suites.rpc_optimizer.laws.arguments",
+        "everyrank.suites.rpc_optimizer.laws.concurrency",
+        "everyrank.suites.rpc_optimizer.laws.dead_owner",
+        "everyrank.suites.rpc_optimizer.laws.errors",
+        "everyrank.suites.rpc_optimizer.laws.surface",
+    ),
+    plainest="everyrank.suites.rpc_optimizer.laws.training:plainest",
+    exemplar="everyrank.suites.rpc_optimizer.subjects:EXEMPLAR",
+    nothing="everyrank.suites.rpc_optimizer.subjects:NOTHING",
+    rogues="everyrank.fixtures.rogues.rpc_optimizer:ROGUES",
+    grammar="everyrank.suites.rpc_optimizer.grammar:GRAMMAR",
+)

@@ -205,7 +205,6 @@ def _carry_out(subject: Subject, draw: Draw) -> Iterator[None]:
 
 
 GRAMMAR = Grammar(
-    contract="rpc-optimizer",
     module="everyrank.suites.rpc_optimizer.grammar",
     kinds=(
         Draw,

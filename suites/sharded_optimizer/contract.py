@@ -1,4 +1,4 @@
-"""The whole contract ``sharded-optimizer``: importing this module registers every law.
+"""The contract ``sharded-optimizer``.
 
 A subject is ``build(optimizer_class, named_parameters, *arguments, **keywords)``, where ``named_parameters`` maps
 names to tensors, some whole and some a ShardedTensor. The returned object has
@@ -33,11 +33,24 @@ ranks. A subject that leaves the gradients of whole parameters to its caller dec
 
 from __future__ import annotations
 
-from everyrank.suites.sharded_optimizer.laws import errors, models, surface, tables, training
+from everyrank.suites.engine.contract import Contract
+from everyrank.suites.sharded_optimizer.arena import CALLER_SYNCS, open_arena
 
-CONTRACT = training.CONTRACT
-
-assert models.CONTRACT is CONTRACT
-assert errors.CONTRACT is CONTRACT
-assert tables.CONTRACT is CONTRACT
-assert surface.CONTRACT is CONTRACT
+CONTRACT = Contract(
+    "sharded-optimizer",
+    open_arena,
+    fixtures=("process_group",),
+    choices=(CALLER_SYNCS,),
+    law_modules=(
+        "everyrank.suites.sharded_optimizer.laws.training",
+        "everyrank.suites.sharded_optimizer.laws.errors",
+        "everyrank.suites.sharded_optimizer.laws.models",
+        "everyrank.suites.sharded_optimizer.laws.surface",
+        "everyrank.suites.sharded_optimizer.laws.tables",
+    ),
+    plainest="everyrank.suites.sharded_optimizer.laws.training:plainest",
+    exemplar="everyrank.suites.sharded_optimizer.subjects:EXEMPLAR",
+    nothing="everyrank.suites.sharded_optimizer.subjects:NOTHING",
+    rogues="everyrank.fixtures.rogues.sharded_optimizer:ROGUES",
+    grammar="everyrank.suites.sharded_optimizer.grammar:GRAMMAR",
+)

@@ -202,7 +202,6 @@ def _carry_out(subject: Subject, draw: Draw) -> Iterator[None]:
 
 
 GRAMMAR = Grammar(
-    contract="sharded-optimizer",
     module="everyrank.suites.sharded_optimizer.grammar",
     kinds=(Draw, Param, Rows, Give, Step, Clear, Clip, AddGroup, SetOption, Freeze, Save, Load, Names, Use, Fail),
     sizes=(3,),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from everyrank.fixtures import optimizers
 from everyrank.suites import Subject
-from everyrank.suites.collect.filters import Filters, check_law, left_out
+from everyrank.suites.collect.filters import Filters, left_out
 from everyrank.suites.engine.case import cases
 
 from tests.inner import Project
@@ -69,9 +69,7 @@ def test_a_misspelled_optimizer_is_refused_with_the_closest_names(optimizer: str
     ],
 )
 def test_a_misspelled_law_is_refused_with_the_closest_names(law: str, hint: str) -> None:
-    with pytest.raises(pytest.UsageError) as refused:
-        check_law(law)
-    assert str(refused.value).startswith(f"--law: no law is called '{law}'.{hint}")
+    assert Filters(law, None).problem([]).startswith(f"--law: no law is called '{law}'.{hint}")
 
 
 # --- in a run ----------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from everyrank.fixtures.rogues import Rogue
+from everyrank.suites.engine.contract import contract as find_contract
 from everyrank.suites.engine.contract import contracts
 from everyrank.suites.kill import matrix
 from everyrank.suites.kill.matrix import EXEMPLAR, NOTHING, Matrix
@@ -141,11 +142,7 @@ def test_a_run_without_a_case_is_not_perfect(pytester: pytest.Pytester, monkeypa
 
 @pytest.mark.parametrize("contract", contracts())
 def test_a_rogue_says_what_it_breaks_and_what_it_is_modelled_on(contract: str) -> None:
-    from importlib import import_module
-
-    from everyrank.suites.engine.contract import home
-
-    found = import_module(f"everyrank.fixtures.rogues.{home(contract)}").ROGUES
+    found = find_contract(contract).part("rogues")
     assert len({rogue.name for rogue in found}) == len(found)
     assert all(rogue.breaks and rogue.model for rogue in found)
     assert len({rogue.build for rogue in found}) == len(found)

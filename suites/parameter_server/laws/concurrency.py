@@ -20,7 +20,7 @@ from everyrank.suites.engine.contract import Point
 from everyrank.suites.errors import Deviation, kinds
 from everyrank.suites.parameter_server import points
 from everyrank.suites.parameter_server.arena import Arena, Served
-from everyrank.suites.parameter_server.laws.training import CONTRACT
+from everyrank.suites.parameter_server.contract import CONTRACT
 from everyrank.suites.parameter_server.reports import PATIENCE, Report, parameters
 
 law = CONTRACT.law

@@ -17,7 +17,8 @@ from everyrank.suites.engine.contract import Point
 from everyrank.suites.errors import NotApplicable
 from everyrank.suites.parameter_server import points, wrong_gradients
 from everyrank.suites.parameter_server.arena import Arena, Served
-from everyrank.suites.parameter_server.laws.training import CONTRACT, plain
+from everyrank.suites.parameter_server.contract import CONTRACT
+from everyrank.suites.parameter_server.laws.training import plain
 from everyrank.suites.parameter_server.reports import PATIENCE, Report, parameters
 from everyrank.suites.parameter_server.wrong_gradients import FINITE, Gradients
 

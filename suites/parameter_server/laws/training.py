@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed.rpc as rpc
 from everyrank.fixtures.data import batch, loss, whole_batch
@@ -13,23 +12,18 @@ from everyrank.fixtures.models import MODELS
 from everyrank.fixtures.optimizers import row
 from everyrank.suites.arena.subject_errors import in_a_line, plainly, stayed, subject_acts
 from everyrank.suites.compare.comparison import CLOSE_FP64, Comparison, check, same
-from everyrank.suites.engine.contract import Contract, Point
+from everyrank.suites.engine.contract import Point
 from everyrank.suites.errors import Unusable
 from everyrank.suites.parameter_server import points
-from everyrank.suites.parameter_server.arena import BLOCKS, Arena, Served, arena
+from everyrank.suites.parameter_server.arena import Arena, Served
+from everyrank.suites.parameter_server.contract import CONTRACT
 from everyrank.suites.parameter_server.points import sgd
 from everyrank.suites.parameter_server.reports import GRACE, PATIENCE
 
-CONTRACT = Contract(
-    "parameter-server",
-    arena,
-    marks=(pytest.mark.rpc(num_worker_threads=4, rpc_timeout=20),),
-    choices=(BLOCKS,),
-)
 law = CONTRACT.law
 
 
-def _plainest(place: Arena) -> None:
+def plainest(place: Arena) -> None:
     """A server for one trainer, with SGD, and one report."""
     with plainly("build, for one trainer and with SGD,"):
         served = place.built(MODELS["plain"].build(3), 1, sgd())
@@ -38,9 +32,6 @@ def _plainest(place: Arena) -> None:
         raise Unusable(f"a report of the only trainer was answered with {in_a_line(report.error)}")
     for answer in [] if report.model is None else report.values():
         stayed("a parameter of the answer", answer.device, "cpu")
-
-
-CONTRACT.plainest = _plainest
 
 
 def _of_variant(place: Arena, point: Point) -> Served:

@@ -15,7 +15,7 @@ from everyrank.suites.compare.reference import Plan, order_matched
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.replicate import points
 from everyrank.suites.replicate.arena import Arena, Group, collect, error_of
-from everyrank.suites.replicate.laws.training import CONTRACT
+from everyrank.suites.replicate.contract import CONTRACT
 from torch import nn
 
 law = CONTRACT.law

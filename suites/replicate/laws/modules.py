@@ -13,7 +13,8 @@ from everyrank.suites.engine.contract import Point
 from everyrank.suites.errors import Deviation, NotApplicable
 from everyrank.suites.replicate import points
 from everyrank.suites.replicate.arena import Arena, error_of
-from everyrank.suites.replicate.laws.training import CONTRACT, own_gradients
+from everyrank.suites.replicate.contract import CONTRACT
+from everyrank.suites.replicate.laws.training import own_gradients
 from torch import nn
 
 law = CONTRACT.law

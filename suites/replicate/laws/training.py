@@ -9,22 +9,20 @@ from everyrank.fixtures.data import loss
 from everyrank.suites.arena.subject_errors import plainly, stayed, subject_acts
 from everyrank.suites.compare.comparison import CLOSE_FP64
 from everyrank.suites.compare.reference import Plan, order_matched, whole_batch
-from everyrank.suites.engine.contract import Contract, Point
+from everyrank.suites.engine.contract import Point
 from everyrank.suites.errors import NotApplicable
 from everyrank.suites.replicate import points
 from everyrank.suites.replicate.arena import (
-    LOCAL_BUFFERS,
     Arena,
-    open_arena,
     unsynced,
 )
+from everyrank.suites.replicate.contract import CONTRACT
 from torch import nn
 
-CONTRACT = Contract("replicate", open_arena, fixtures=("process_group",), choices=(LOCAL_BUFFERS,))
 law = CONTRACT.law
 
 
-def _plainest(arena: Arena) -> None:
+def plainest(arena: Arena) -> None:
     """Build on a small model and train it for one step of SGD."""
     plan = Plan(arena.size, steps=1, variant="defaults")
     with plainly("build, of a small model,"):
@@ -34,9 +32,6 @@ def _plainest(arena: Arena) -> None:
     with plainly("forward and backward"):
         loss(module, plan.batch(arena.rank, 1)).backward()
     plan.optimize(module).step()
-
-
-CONTRACT.plainest = _plainest
 
 
 @law("parity.train", points.training)

@@ -13,7 +13,8 @@ from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.rpc_optimizer import points
 from everyrank.suites.rpc_optimizer.arena import Arena
-from everyrank.suites.rpc_optimizer.laws.training import CONTRACT, SHARED, compare_steps, make_for_row
+from everyrank.suites.rpc_optimizer.contract import CONTRACT
+from everyrank.suites.rpc_optimizer.laws.training import SHARED, compare_steps, make_for_row
 
 law = CONTRACT.law
 

@@ -18,7 +18,8 @@ from everyrank.suites.compare.comparison import check
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.rpc_optimizer import points
 from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, acting, eventually
-from everyrank.suites.rpc_optimizer.laws.training import CONTRACT, SGD
+from everyrank.suites.rpc_optimizer.contract import CONTRACT
+from everyrank.suites.rpc_optimizer.laws.training import SGD
 from torch.distributed.rpc import _rref_context_get_debug_info
 
 law = CONTRACT.law

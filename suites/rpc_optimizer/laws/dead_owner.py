@@ -11,7 +11,8 @@ from everyrank.suites.arena.workers import drive_workers
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.rpc_optimizer import points
 from everyrank.suites.rpc_optimizer.arena import Arena, error_of, loss
-from everyrank.suites.rpc_optimizer.laws.training import CONTRACT, SGD
+from everyrank.suites.rpc_optimizer.contract import CONTRACT
+from everyrank.suites.rpc_optimizer.laws.training import SGD
 
 #: The RPC timeout in seconds, and how long after it a client counts as hung. Only a failing case waits for these.
 TIMEOUT, PATIENCE = 5.0, 15.0

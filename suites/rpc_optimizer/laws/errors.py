@@ -16,7 +16,8 @@ from everyrank.suites.engine.contract import Point
 from everyrank.suites.errors import Deviation
 from everyrank.suites.rpc_optimizer import points
 from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, error_of, eventually, loss
-from everyrank.suites.rpc_optimizer.laws.training import CONTRACT, SGD
+from everyrank.suites.rpc_optimizer.contract import CONTRACT
+from everyrank.suites.rpc_optimizer.laws.training import SGD
 from everyrank.suites.rpc_optimizer.planted import WORDS, Failing, alive, arm, make_step, step_while_held
 
 law = CONTRACT.law

@@ -12,7 +12,7 @@ from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.rpc_optimizer.arena import Arena, loss
 from everyrank.suites.rpc_optimizer.besides import MORE, RpcPair
-from everyrank.suites.rpc_optimizer.laws.training import CONTRACT
+from everyrank.suites.rpc_optimizer.contract import CONTRACT
 
 #: What a fresh optimizer is built with: what it loads must count.
 _OTHER_ARGUMENTS = {"lr": 0.5, "momentum": 0.5}

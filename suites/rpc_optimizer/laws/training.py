@@ -5,30 +5,24 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed.autograd as dist_autograd
 from everyrank.fixtures.optimizers import Row, Variant, rows
 from everyrank.fixtures.optimizers import row as find_row
 from everyrank.suites.arena.subject_errors import plainly, stayed, subject_acts
 from everyrank.suites.compare.comparison import check, same
-from everyrank.suites.engine.contract import Contract, Point
+from everyrank.suites.engine.contract import Point
 from everyrank.suites.rpc_optimizer import points
-from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, device_of, loss, open_arena, sparse_loss
+from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, device_of, loss, sparse_loss
+from everyrank.suites.rpc_optimizer.contract import CONTRACT
 
-CONTRACT = Contract(
-    "rpc-optimizer",
-    open_arena,
-    fixtures=("warm_rpc_agent",),
-    marks=(pytest.mark.rpc(num_worker_threads=4, rpc_timeout=20),),
-)
 law = CONTRACT.law
 
 SGD = torch.optim.SGD
 SHARED = [(1, (3, 4)), (2, (5,)), (1, (2, 3)), (0, (4,))]
 
 
-def _plainest(arena: Arena) -> None:
+def plainest(arena: Arena) -> None:
     """Build over one parameter on the last worker, and do one step of SGD."""
     (param,) = arena.own([(arena.size - 1, (2,))])
     with plainly("build, with SGD over one parameter,"):
@@ -39,9 +33,6 @@ def _plainest(arena: Arena) -> None:
         with plainly("a step of SGD"):
             ours.step(context_id)
     stayed("the parameter", arena.on(param.owner, device_of, param.rref), "cpu")
-
-
-CONTRACT.plainest = _plainest
 
 
 def build_pair(arena: Arena, parameters: list[Parameter], point: Point) -> tuple[Any, Any]:

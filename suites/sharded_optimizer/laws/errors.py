@@ -13,7 +13,8 @@ from everyrank.suites.engine.contract import Point
 from everyrank.suites.errors import Deviation
 from everyrank.suites.sharded_optimizer import points
 from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, Spec
-from everyrank.suites.sharded_optimizer.laws.training import CONTRACT, SGD
+from everyrank.suites.sharded_optimizer.contract import CONTRACT
+from everyrank.suites.sharded_optimizer.laws.training import SGD
 
 law = CONTRACT.law
 

@@ -13,8 +13,9 @@ from everyrank.suites.compare.comparison import check
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.sharded_optimizer import points
 from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, Spec, pieces_of
+from everyrank.suites.sharded_optimizer.contract import CONTRACT
 from everyrank.suites.sharded_optimizer.geometry import chunked
-from everyrank.suites.sharded_optimizer.laws.training import CONTRACT, SGD, build_pair, step
+from everyrank.suites.sharded_optimizer.laws.training import SGD, build_pair, step
 from torch import nn
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 

@@ -10,7 +10,7 @@ from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.sharded_optimizer import points
 from everyrank.suites.sharded_optimizer.arena import Arena, Spec
-from everyrank.suites.sharded_optimizer.laws.training import CONTRACT
+from everyrank.suites.sharded_optimizer.contract import CONTRACT
 
 
 def _points() -> Iterator[Point]:

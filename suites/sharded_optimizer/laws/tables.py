@@ -7,8 +7,9 @@ from everyrank.suites.compare.comparison import CLOSE_FP64
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.sharded_optimizer import points
 from everyrank.suites.sharded_optimizer.arena import Arena, Spec
+from everyrank.suites.sharded_optimizer.contract import CONTRACT
 from everyrank.suites.sharded_optimizer.laws.sparse_gradients import give_rows, give_rows_of_ranks
-from everyrank.suites.sharded_optimizer.laws.training import CONTRACT, build_pair
+from everyrank.suites.sharded_optimizer.laws.training import build_pair
 
 
 def _looked_up(table: int, step: int, rank: int = 0) -> list[int]:

@@ -9,13 +9,13 @@ import torch
 from everyrank.fixtures.optimizers import Row, Variant
 from everyrank.suites.arena.subject_errors import plainly, stayed, subject_acts
 from everyrank.suites.compare.comparison import CLOSE_FP64, EXACT, Comparison, Tolerance, check
-from everyrank.suites.engine.contract import Contract, Point
+from everyrank.suites.engine.contract import Point
 from everyrank.suites.sharded_optimizer import points
-from everyrank.suites.sharded_optimizer.arena import CALLER_SYNCS, Arena, Parameter, Spec, open_arena
+from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, Spec
+from everyrank.suites.sharded_optimizer.contract import CONTRACT
 from everyrank.suites.sharded_optimizer.geometry import GEOMETRIES
 from everyrank.suites.sharded_optimizer.laws.sparse_gradients import give_some_rows
 
-CONTRACT = Contract("sharded-optimizer", open_arena, fixtures=("process_group",), choices=(CALLER_SYNCS,))
 law = CONTRACT.law
 
 SGD = torch.optim.SGD
@@ -24,7 +24,7 @@ SGD = torch.optim.SGD
 FUSED = Tolerance(relative=1e-15)
 
 
-def _plainest(arena: Arena) -> None:
+def plainest(arena: Arena) -> None:
     """Build over a sharded parameter and a whole one, and do one step of SGD."""
     parameters = arena.make([Spec((2 * arena.size, 2)), Spec((2,), geometry=None)])
     with plainly("build, with SGD over two parameters,"):
@@ -40,9 +40,6 @@ def _check_devices(arena: Arena, parameters: Sequence[Parameter]) -> None:
     for param in parameters:
         for tensor, _ in param.pieces:
             stayed(param.name, tensor.device, arena.world.device)
-
-
-CONTRACT.plainest = _plainest
 
 
 def build_pair(
