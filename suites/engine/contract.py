@@ -45,7 +45,7 @@ class Law:
     fresh: bool = False
     """Whether its cases need new processes."""
     groups: tuple[str, ...] = ()
-    """Groups of laws, such as TRAINED, that a rogue may name instead of each of their laws."""
+    """The groups of its contract that it belongs to."""
 
     @property
     def text(self) -> str:
@@ -73,6 +73,8 @@ class Contract:
     """Choices that the contract leaves to a subject, by the names that ``Subject.declares`` accepts."""
     law_modules: tuple[str, ...] = ()
     """The modules that register laws, besides the one that makes the contract."""
+    groups: Mapping[str, str] = field(default_factory=dict)
+    """Groups of laws, such as TRAINED, and what their laws have in common. A rogue may name a group."""
     plainest: Callable[[Any], None] | str | None = None
     """The preflight: the plainest use, tried before the first law in each process; it compares nothing."""
     exemplar: Subject | str | None = None
@@ -107,8 +109,8 @@ class Contract:
                 raise DeclarationError(f"{self.name}: the law {id} is registered twice")
             if not check.__doc__:
                 raise DeclarationError(f"{self.name}: the law {id} has no docstring, which would be the law")
-            if id.isupper() or not all(map(str.isupper, groups)):
-                raise DeclarationError(f"{self.name}: the law {id}: groups are in capitals, and laws are not")
+            if strange := [group for group in groups if group not in self.groups]:
+                raise DeclarationError(f"{self.name}: the law {id}: Contract(groups=...) has no {strange[0]}")
             self._laws[id] = Law(id, check, points, fixtures, fresh, groups)
             return check
 

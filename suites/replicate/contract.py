@@ -32,6 +32,9 @@ CONTRACT = Contract(
         "everyrank.suites.replicate.laws.errors",
         "everyrank.suites.replicate.laws.modules",
     ),
+    groups={
+        "TRAINED": "train on a mean, with a point of three ranks",
+    },
     plainest="everyrank.suites.replicate.laws.training:plainest",
     exemplar="everyrank.suites.replicate.subjects:EXEMPLAR",
     nothing="everyrank.suites.replicate.subjects:NOTHING",

@@ -28,6 +28,11 @@ CONTRACT = Contract(
         "everyrank.suites.rpc_optimizer.laws.errors",
         "everyrank.suites.rpc_optimizer.laws.surface",
     ),
+    groups={
+        "STEPS": "compare several steps with the reference",
+        "EVERY_OWNER": "look at the parameters of every owner of three, one of which is the caller",
+        "CONCURRENT": "let several steps run at the same time",
+    },
     plainest="everyrank.suites.rpc_optimizer.laws.training:plainest",
     exemplar="everyrank.suites.rpc_optimizer.subjects:EXEMPLAR",
     nothing="everyrank.suites.rpc_optimizer.subjects:NOTHING",

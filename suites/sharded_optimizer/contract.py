@@ -48,6 +48,9 @@ CONTRACT = Contract(
         "everyrank.suites.sharded_optimizer.laws.surface",
         "everyrank.suites.sharded_optimizer.laws.tables",
     ),
+    groups={
+        "AVERAGED": "look at whole parameters, whose gradients are averaged over ranks",
+    },
     plainest="everyrank.suites.sharded_optimizer.laws.training:plainest",
     exemplar="everyrank.suites.sharded_optimizer.subjects:EXEMPLAR",
     nothing="everyrank.suites.sharded_optimizer.subjects:NOTHING",

@@ -36,7 +36,7 @@ def _uneven() -> Iterator[Point]:
         yield from points.plain(len(batches), label=label, steps=2, batches=batches, core=core, more=more)
 
 
-@law("uneven", _uneven)
+@law("uneven", _uneven, groups=("TRAINED",))
 def uneven(arena: Arena, point: Point) -> None:
     """A rank without a batch counts as zero and all end equal, or the others raise and name it. None hangs.
 

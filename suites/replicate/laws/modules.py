@@ -35,7 +35,7 @@ def _inits() -> Iterator[Point]:
     yield from points.plain(2, label="buffers-gaps", core=(), model="gaps")
 
 
-@law("init.sync", _inits)
+@law("init.sync", _inits, groups=("TRAINED",))
 def init_sync(arena: Arena, point: Point) -> None:
     """Ranks with different seeds have rank 0's parameters once the module is wrapped, and train from them.
 

@@ -34,7 +34,7 @@ def plainest(arena: Arena) -> None:
     plan.optimize(module).step()
 
 
-@law("parity.train", points.training)
+@law("parity.train", points.training, groups=("TRAINED",))
 def train(arena: Arena, point: Point) -> None:
     """After each step, W ranks on W parts of a batch have the gradients and parameters of one process.
 
@@ -52,7 +52,7 @@ def _submodules() -> Iterator[Point]:
         yield from points.plain(2, 3, label=manner, core=(3,), more={"manner": manner})
 
 
-@law("parity.submodules", _submodules)
+@law("parity.submodules", _submodules, groups=("TRAINED",))
 def submodules(arena: Arena, point: Point) -> None:
     """Several replicated submodules train like one module; a nested one is averaged, and nothing else is."""
     plan: Plan = point.values["plan"]
@@ -115,7 +115,7 @@ def _options() -> Iterator[Point]:
     yield from points.plain(1, 2, label="mixed-dtypes", model="mixed-dtypes", core=(2,), more=mixed)
 
 
-@law("parity.options", _options)
+@law("parity.options", _options, groups=("TRAINED",))
 def options(arena: Arena, point: Point) -> None:
     """Bucket size, gradients as views of buckets and a static graph, if accepted, do not change the result."""
     plan: Plan = point.values["plan"]
@@ -133,7 +133,7 @@ def _means() -> Iterator[Point]:
         yield from points.plain(2, 3, 4, label=model, model=model, variant="lr", core=core)
 
 
-@law("mean", _means)
+@law("mean", _means, groups=("TRAINED",))
 def mean(arena: Arena, point: Point) -> None:
     """Gradients are averaged once, by the number of ranks: in each step they are those of the whole batch."""
     plan: Plan = point.values["plan"]
@@ -157,7 +157,7 @@ def _accumulations() -> Iterator[Point]:
     yield from points.plain(2, 3, label="local", core=(3,), parts=2, more={"sync": "local"})
 
 
-@law("accumulate", _accumulations)
+@law("accumulate", _accumulations, groups=("TRAINED",))
 def accumulate(arena: Arena, point: Point) -> None:
     """k microbatches without sync, then one with sync, equal one batch; so do k with sync. Only sync averages.
 
@@ -182,13 +182,13 @@ def accumulate(arena: Arena, point: Point) -> None:
     comparison.verdict()
 
 
-@law("clip", lambda: points.plain(1, 2, 3, 4, core=(3,), clip=0.05))
+@law("clip", lambda: points.plain(1, 2, 3, 4, core=(3,), clip=0.05), groups=("TRAINED",))
 def clip(arena: Arena, point: Point) -> None:
     """Clipping to a norm has the same effect as in one process."""
     arena.check_training(point.values["plan"])
 
 
-@law("schedule", lambda: points.plain(1, 2, 3, 4, core=(3,), steps=4, schedule=True))
+@law("schedule", lambda: points.plain(1, 2, 3, 4, core=(3,), steps=4, schedule=True), groups=("TRAINED",))
 def schedule(arena: Arena, point: Point) -> None:
     """A schedule of the learning rate has the same effect as in one process."""
     arena.check_training(point.values["plan"])
@@ -209,7 +209,7 @@ def _unused() -> Iterator[Point]:
     yield from points.plain(2, 3, label="later", model="optional", skips=all_ranks, skips_from=2, steps=3)
 
 
-@law("unused", _unused)
+@law("unused", _unused, groups=("TRAINED",))
 def unused(arena: Arena, point: Point) -> None:
     """A parameter that no rank uses keeps the gradient None; if some use it, all get the mean, zero for the others.
 
@@ -228,13 +228,13 @@ def _frozen() -> Iterator[Point]:
     yield from points.plain(2, 3, label="thawed", model="frozen", steps=3, thaw=2)
 
 
-@law("frozen", _frozen)
+@law("frozen", _frozen, groups=("TRAINED",))
 def frozen(arena: Arena, point: Point) -> None:
     """A frozen parameter has no gradient and does not change; once unfrozen, it is averaged like the others."""
     arena.check_training(point.values["plan"])
 
 
-@law("tied", lambda: points.plain(2, 3, model="tied", steps=3))
+@law("tied", lambda: points.plain(2, 3, model="tied", steps=3), groups=("TRAINED",))
 def tied(arena: Arena, point: Point) -> None:
     """A parameter with two names is averaged once."""
     arena.check_training(point.values["plan"])
@@ -247,7 +247,7 @@ def _rewraps() -> Iterator[Point]:
         yield from points.plain(2, 3, label=label, steps=3, variant="lr", core=core, more={"when": when})
 
 
-@law("rewrap", _rewraps)
+@law("rewrap", _rewraps, groups=("TRAINED",))
 def rewrap(arena: Arena, point: Point) -> None:
     """A parameter replaced after wrapping is averaged like the others, or is refused with an error."""
     plan: Plan = point.values["plan"]

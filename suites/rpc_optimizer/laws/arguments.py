@@ -51,7 +51,7 @@ def _argument_lists() -> Iterator[Point]:
             yield Point(f"{row.name}-{name}", 2, values, row.name in ("SGD", "Adam"), optimizer=row.name)
 
 
-@law("parity.arguments", _argument_lists)
+@law("parity.arguments", _argument_lists, groups=("STEPS",))
 def arguments(arena: Arena, point: Point) -> None:
     """Arguments by position, and defaults that are passed explicitly, have the same effect as in torch.optim."""
     row: Row = point.values["row"]
@@ -98,7 +98,7 @@ def _subclasses() -> Iterator[Point]:
         yield Point(label, 2, {"optimizer": chosen, "keywords": keywords, "used": used}, core=True)
 
 
-@law("parity.subclass", _subclasses)
+@law("parity.subclass", _subclasses, groups=("STEPS",))
 def subclass(arena: Arena, point: Point) -> None:
     """A subclass that changes nothing acts as its base does under the same subject; its own step() is not lost."""
     if "used" in point.values:

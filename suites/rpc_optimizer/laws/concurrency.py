@@ -114,7 +114,7 @@ def _check_serial(arena: Arena, before: dict[str, torch.Tensor], steps: int) -> 
         )
 
 
-@law("concurrent.same-client", lambda: points.plain(2))
+@law("concurrent.same-client", lambda: points.plain(2), groups=("CONCURRENT",))
 def same_client(arena: Arena, point: Point) -> None:
     """Steps that one client makes at the same time are serialized, and none is lost."""
     parameters = arena.own([(1, LARGE), (1, (3,))])
@@ -150,7 +150,7 @@ def same_client(arena: Arena, point: Point) -> None:
     _check_serial(arena, before, sum(1 + threads * steps for steps in rounds.values()))
 
 
-@law("concurrent.many-clients", lambda: points.plain(3))
+@law("concurrent.many-clients", lambda: points.plain(3), groups=("CONCURRENT",))
 def many_clients(arena: Arena, point: Point) -> None:
     """Steps of several clients, each with its own optimizer, are serialized on each owner, and none is lost."""
     parameters = arena.own([(1, LARGE), (1, (3,))])

@@ -18,7 +18,7 @@ from everyrank.suites.rpc_optimizer.laws.training import SGD
 TIMEOUT, PATIENCE = 5.0, 15.0
 
 
-@CONTRACT.law("errors.dead-owner", lambda: points.plain(1), fixtures=(), fresh=True)
+@CONTRACT.law("errors.dead-owner", lambda: points.plain(1), fixtures=(), fresh=True, groups=("EVERY_OWNER",))
 def dead_owner(arena: Arena, point: Point) -> None:
     """If an owner is killed, step raises within the RPC timeout and never hangs."""
     drive_workers(3, lambda: _drive(Arena(arena.subject, point, 3, arena.seed)), TIMEOUT, TIMEOUT + PATIENCE)

@@ -75,7 +75,7 @@ def constructor(arena: Arena, point: Point) -> None:
         same(value, before[name], f"{name}, after the refused construction")
 
 
-@law("errors.step", _one_fails)
+@law("errors.step", _one_fails, groups=("STEPS", "EVERY_OWNER"))
 def in_step(arena: Arena, point: Point) -> None:
     """A remote step's error reaches the caller with type and worker when all owners are done; the next one works."""
     parameters, failing = _owned(arena), point.values["failing"]
@@ -104,7 +104,7 @@ def _check_next_step(arena: Arena, ours: Any, healthy: Any, parameters: list[Par
     comparison.verdict()
 
 
-@law("errors.several", _two_fail)
+@law("errors.several", _two_fail, groups=("STEPS", "EVERY_OWNER"))
 def several(arena: Arena, point: Point) -> None:
     """When several workers fail, the error names each with its own cause; later steps work."""
     parameters, failing = _owned(arena), point.values["failing"]
@@ -187,7 +187,7 @@ def non_leaf(rref: Any) -> torch.Tensor:
     return result
 
 
-@law("wait", _one_fails)
+@law("wait", _one_fails, groups=("EVERY_OWNER",))
 def wait(arena: Arena, point: Point) -> None:
     """step returns when the slowest owner is done, not earlier."""
     parameters = _owned(arena)

@@ -23,7 +23,7 @@ def _points() -> Iterator[Point]:
         yield Point(label, 2, core=label == "all" or label in MORE)
 
 
-@CONTRACT.law("surface", _points)
+@CONTRACT.law("surface", _points, groups=("STEPS",))
 def works_or_refuses(arena: Arena, point: Point) -> None:
     """Schedulers, hooks, state dicts, closures and the like work as those of torch.optim, or raise."""
     # The first of each owner have one shape, and the same number there.

@@ -62,21 +62,21 @@ def make_for_row(arena: Arena, point: Point, dtype: torch.dtype = torch.float64)
     return arena.own(points.shapes(point.values["row"], [*owners, 0]), dtype)
 
 
-@law("parity.one-step", points.variants)
+@law("parity.one-step", points.variants, groups=("EVERY_OWNER",))
 def one_step(arena: Arena, point: Point) -> None:
     """After one step, each parameter equals the reference, bit for bit."""
     parameters = make_for_row(arena, point)
     compare_steps(arena, parameters, *build_pair(arena, parameters, point), steps=1)
 
 
-@law("parity.trajectory", points.variants)
+@law("parity.trajectory", points.variants, groups=("STEPS", "EVERY_OWNER"))
 def trajectory(arena: Arena, point: Point) -> None:
     """After each of 10 steps with new data, each parameter equals the reference, bit for bit."""
     parameters = make_for_row(arena, point)
     compare_steps(arena, parameters, *build_pair(arena, parameters, point), steps=10)
 
 
-@law("parity.defaults", points.defaults)
+@law("parity.defaults", points.defaults, groups=("STEPS",))
 def defaults(arena: Arena, point: Point) -> None:
     """Without arguments, the defaults are those of torch.optim, in the second and third step too."""
     parameters = make_for_row(arena, point, torch.float32)
@@ -97,7 +97,7 @@ def _ownerships() -> Any:
         yield Point(name, 3, {"specs": _OWNERSHIP[name]}, core=True)
 
 
-@law("parity.ownership", _ownerships)
+@law("parity.ownership", _ownerships, groups=("STEPS", "EVERY_OWNER"))
 def ownership(arena: Arena, point: Point) -> None:
     """Each parameter gets its own update, whichever worker owns it, and in any order of the parameters."""
     parameters = arena.own(point.values["specs"])
@@ -125,7 +125,7 @@ def _dtypes() -> Any:
         yield Point(f"SGD-{name}", 2, values, True, "", "SGD")
 
 
-@law("parity.dtype", _dtypes)
+@law("parity.dtype", _dtypes, groups=("STEPS",))
 def dtype(arena: Arena, point: Point) -> None:
     """fp32, fp64, bf16, complex (with all arguments), 0-dim and empty parameters are stepped as in torch.optim."""
     kind = point.values["dtype"]
@@ -142,14 +142,14 @@ def _sparse() -> Any:
             yield Point(f"{row.name}-lr", 2, {"row": row, "variant": row.plain}, True, "", row.name)
 
 
-@law("parity.sparse", _sparse)
+@law("parity.sparse", _sparse, groups=("STEPS",))
 def sparse(arena: Arena, point: Point) -> None:
     """Sparse gradients are applied as in torch.optim, if the optimizer takes them."""
     parameters = arena.own([(1, (6, 3)), (1, (4, 2))])
     compare_steps(arena, parameters, *build_pair(arena, parameters, point), steps=3, loss_function=sparse_loss)
 
 
-@law("none.frozen", lambda: points.plain(2))
+@law("none.frozen", lambda: points.plain(2), groups=("STEPS",))
 def frozen(arena: Arena, point: Point) -> None:
     """A parameter without requires_grad never changes, in the loss or not, and the others get their own update."""
     first = arena.own([(1, (3,))])
@@ -186,7 +186,7 @@ def _positions() -> Any:
             yield Point(f"{row.name}-{position}", 2, values, row.name in ("SGD", "Adam"), "", row.name)
 
 
-@law("none.position", _positions)
+@law("none.position", _positions, groups=("STEPS",))
 def position(arena: Arena, point: Point) -> None:
     """With a None gradient first, in the middle or last, the others are updated; if all are None, nothing changes."""
     parameters = arena.own([(owner, (3, 2)) for owner in (1, 1, 1, 0)])
@@ -200,7 +200,7 @@ def position(arena: Arena, point: Point) -> None:
     comparison.verdict()
 
 
-@law("none.with-decay", lambda: points.plain(2))
+@law("none.with-decay", lambda: points.plain(2), groups=("STEPS",))
 def with_decay(arena: Arena, point: Point) -> None:
     """A None gradient is not zero: the parameter does not change by decay or momentum."""
     parameters = arena.own([(1, (3,)), (1, (4,))])
@@ -309,7 +309,7 @@ def invalid(arena: Arena, point: Point) -> None:
         same(value, before[name], f"{name}, after the refused step")
 
 
-@law("state.kept", lambda: points.plain(2))
+@law("state.kept", lambda: points.plain(2), groups=("STEPS",))
 def kept(arena: Arena, point: Point) -> None:
     """Optimizer state is kept across steps and contexts: momentum grows as in one long run."""
     parameters = arena.own([(1, (3,)), (1, (4,))])

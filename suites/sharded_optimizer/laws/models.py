@@ -234,7 +234,7 @@ def round_trip(arena: Arena, point: Point) -> None:
     comparison.verdict()
 
 
-@law("state.groups", points.grouped)
+@law("state.groups", points.grouped, groups=("AVERAGED",))
 def groups(arena: Arena, point: Point) -> None:
     """add_param_group takes names and the group's own options; the saved state has these, and loading restores it."""
     row, variant = point.values["row"], point.values["variant"]

@@ -17,7 +17,7 @@ def _looked_up(table: int, step: int, rank: int = 0) -> list[int]:
     return [(row + step) % 7 for row in (2 * table, 3, 2 * table + rank + 1, 2 * table)]
 
 
-@CONTRACT.law("parity.embeddings", points.tables)
+@CONTRACT.law("parity.embeddings", points.tables, groups=("AVERAGED",))
 def embeddings(arena: Arena, point: Point) -> None:
     """Several tables of one shape have their own rows updated, by sparse gradients; one without a gradient stays.
 

@@ -105,7 +105,7 @@ def geometry(arena: Arena, point: Point) -> None:
     trajectory(arena, build_pair(arena, parameters, point), point, parameters, steps=3)
 
 
-@law("parity.whole", points.beside)
+@law("parity.whole", points.beside, groups=("AVERAGED",))
 def whole(arena: Arena, point: Point) -> None:
     """Whole parameters, in any memory layout, are stepped with the mean of all ranks' gradients, alike on every rank.
 
