@@ -10,6 +10,7 @@ import pytest
 from everyrank import World
 from everyrank.fixtures.rogues.sharded_optimizer.steps import NoneIsZero, SumsForMean
 from everyrank.suites.engine.case import cases
+from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate import options
@@ -161,5 +162,5 @@ def test_a_plan_names_the_options_that_repeat_it() -> None:
 
 def test_a_contract_without_a_grammar_has_no_generated_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [case.short_id for case in generated(cases(EXEMPLAR), Plan(5))] == ["generate[ws3]"]
-    monkeypatch.setattr("everyrank.suites.generate.cases.grammar", lambda contract: None)
+    monkeypatch.setattr(contract(EXEMPLAR.contract), "grammar", None)
     assert generated(cases(EXEMPLAR), Plan(5)) == []
