@@ -25,8 +25,8 @@ def pytest_everyrank_collected(config: pytest.Config, items: list[pytest.Item], 
 def pytest_everyrank_result(item: pytest.Item, result: dict[str, Any], reports: list[pytest.TestReport]) -> None:
     """Receive the result of a multi-rank test that has ended; its reports are about to be logged.
 
-    ``result`` is an ``everyrank.model.result.TestResult``: its fields are documented there. Only a test that had a
-    world has ``world`` and ``ranks``.
+    ``result`` has the fields of ``everyrank.model.result.TestResult``, which documents them. For a test that got no
+    world, ``world`` is None and ``ranks`` is empty.
     """
 
 

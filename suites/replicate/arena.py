@@ -9,7 +9,6 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ import torch._dynamo  # the first optimizer imports it: import it once here, ins
 import torch.distributed as dist
 from everyrank import current_world
 from everyrank.fixtures.data import loss
+from everyrank.suites.arena.base import BaseArena
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import CLOSE_FP64, EXACT, Comparison, Tolerance
 from everyrank.suites.compare.reference import (
@@ -47,13 +47,9 @@ _SHORT_PATIENCE = timedelta(milliseconds=300)
 
 
 @dataclass
-class Arena:
+class Arena(BaseArena):
     """The subject and the point of one case, and what the laws do with them, on one rank."""
 
-    subject: Subject
-    point: Point
-    rank: int
-    size: int
     deviations: list[str] = field(default_factory=list)
     wrappers: Wrappers = field(default_factory=Wrappers)
 
@@ -275,26 +271,11 @@ def open_arena(subject: Subject, point: Point) -> Iterator[Arena]:
 
     A deviation on one rank is raised on all: a case has one outcome, and any rank may be asked for it.
     """
-    world = current_world()
-    arena = Arena(subject, point, world.rank, world.size)
-    try:
+    arena = Arena(subject, point, current_world())
+    with arena.agreeing():
         yield arena
         if arena.deviations:
             raise Deviation(arena.deviations[0])
-    except Deviation as deviation:
-        unfinished = Path(world.folder, f"unfinished-{_DEVIATION}{world.rank}")
-        unfinished.write_text(deviation.packed())
-        # Another rank reads the whole text, or does not see the file.
-        unfinished.rename(unfinished.with_name(f"{_DEVIATION}{world.rank}"))
-        raise
-    if world.somebody_left():
-        for file in sorted(Path(world.folder).glob(f"{_DEVIATION}*"))[:1]:
-            raise Deviation.unpacked(file.read_text(), f"rank {file.name.removeprefix(_DEVIATION)}: ")
-        raise Deviation("another rank did not come to the end")
-
-
-#: How the name of the file begins in which a rank leaves its deviation for the others, in the world's folder.
-_DEVIATION = "deviation-of-rank-"
 
 
 def dense(gradient: torch.Tensor) -> torch.Tensor:

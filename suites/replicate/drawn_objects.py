@@ -43,7 +43,7 @@ class Objects:
     def __init__(self, subject: Subject, draw: g.Draw) -> None:
         world = current_world()
         self.draw, self.rank, self.size = draw, world.rank, world.size
-        self.arena = Arena(subject, Point("generated", world.size), world.rank, world.size)
+        self.arena = Arena(subject, Point("generated", world.size), world)
         self.local_buffers = self.arena.local_buffers or draw.option == "own-buffers"
         self.equal = draw.equal_at_once
         self.frozen = {number for number, param in enumerate(draw.params) if param.frozen}

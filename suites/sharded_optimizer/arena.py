@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 import torch._dynamo  # the first optimizer imports it: import it once here, instead of in every rank
-from everyrank import World, current_world
+from everyrank import current_world
+from everyrank.suites.arena.base import BaseArena
 from everyrank.suites.arena.subject_errors import noise
 from everyrank.suites.compare.comparison import EXACT, Comparison, Tolerance
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.errors import BrokenAdapter, Deviation
+from everyrank.suites.errors import BrokenAdapter
 from everyrank.suites.sharded_optimizer.geometry import Block, Geometry, chunked
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata, TensorProperties
 from torch.distributed._shard.sharding_spec import ChunkShardingSpec, ShardMetadata
@@ -61,24 +62,11 @@ class Parameter:
 
 
 @dataclass
-class Arena:
+class Arena(BaseArena):
     """The subject, the point and the parameters of one case, on one rank."""
 
-    subject: Subject
-    point: Point
-    world: World
     seed: int = 11
     parameters: list[Parameter] = field(default_factory=list)
-    diverged: bool = False  # whether the ranks are at different points, so that they cannot meet any more
-    _met: int = 0
-
-    @property
-    def rank(self) -> int:
-        return self.world.rank
-
-    @property
-    def size(self) -> int:
-        return self.world.size
 
     @property
     def syncs(self) -> bool:
@@ -261,59 +249,17 @@ class Arena:
         found |= {f"{param.name} of the reference": param.twin for param in self.parameters}
         return {name: value.detach() for name, value in found.items()}
 
-    def meet(self, event: str, text: str = "") -> list[str]:
-        """Wait until all ranks are here, and return their texts. Ranks at different points break a law."""
-        self._met += 1
-        point = f"{event} ({self._met})"
-        met = self.world._meet(point, "", text)
-        if met.missing or set(met.points) != {point}:
-            self.diverged = True
-            points = "; ".join(f"rank {rank}: {reached or 'ended'}" for rank, reached in enumerate(met.points))
-            raise Deviation(f"the ranks went different ways: {points}")
-        return met.texts
-
-    @contextlib.contextmanager
-    def may_diverge(self) -> Iterator[None]:
-        """Let one rank fail while the others wait for it in a collective.
-
-        It ends its test without meeting them, and the harness ends them, since they wait for a rank that has ended.
-        """
-        try:
-            yield
-        except Deviation:
-            self.diverged = True
-            raise
-
-    def conclude(self, trouble: Exception | None) -> None:
-        """Let all ranks end alike: raise the deviation of one rank on all of them."""
-        if self.diverged:  # the others know it, or have ended
-            return
-        self._met = -1
-        found = trouble.packed() if isinstance(trouble, Deviation) else ""
-        for rank, packed in enumerate(self.meet("the end of the case", found)):
-            if packed:
-                raise Deviation.unpacked(packed, f"on rank {rank}: ")
-
 
 @contextlib.contextmanager
 def open_arena(subject: Subject, point: Point) -> Iterator[Arena]:
     """Give each rank its arena, in the default group. At the end all ranks agree on one outcome."""
     arena = Arena(subject, point, current_world())
-    trouble: Exception | None = None
     with warnings.catch_warnings():
         # ShardedTensor warns that it is deprecated at every use; torch warns of a tied parameter, and steps it twice.
         warnings.simplefilter("ignore", FutureWarning)
         warnings.filterwarnings("ignore", "optimizer contains a parameter group with duplicate")
-        try:
+        with arena.agreeing():
             yield arena
-        except Exception as error:
-            trouble = error
-        if trouble is None:
-            arena.conclude(None)
-            return
-        with contextlib.suppress(Deviation):
-            arena.conclude(trouble)
-        raise trouble
 
 
 # --- values ------------------------------------------------------------------------------------------

@@ -144,8 +144,7 @@ def shard_parameter(arena: Arena, point: Point) -> None:
     """
     model, uncut = _of_lengths(point), _of_lengths(point)
     for name, module in model.named_children():
-        with arena.may_diverge():
-            _cut(arena, model, [f"{name}.weight"], module.dim)
+        _cut(arena, model, [f"{name}.weight"], module.dim)
     _adopt(arena, uncut, _named(arena, model))
     for param in arena.parameters:
         check(param.whole == param.name.endswith("bias"), f"{param.name} is {'whole' if param.whole else 'cut'} now")
