@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,6 +49,19 @@ def test_the_same_seed_draws_the_same_and_another_seed_does_not(world: World) ->
 @pytest.mark.world(2)
 def test_all_ranks_get_the_same_draws(world: World) -> None:
     world.all_agree([encode(draw) for draw in drawn(GRAMMAR, EXEMPLAR, world, Plan(30))])
+
+
+@hypothesis
+@pytest.mark.world(3)
+def test_the_same_seed_draws_the_same_whatever_modules_are_loaded(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = [encode(draw) for draw in drawn(GRAMMAR, EXEMPLAR, world, Plan(100))]
+    # An optimizer's variant is drawn by its number, which may be one of these.
+    (tmp_path / "module_with_constants.py").write_text(f"CONSTANTS = {[*range(101, 190)]}")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("module_with_constants")
+    assert [encode(draw) for draw in drawn(GRAMMAR, EXEMPLAR, world, Plan(100))] == before
 
 
 @hypothesis
