@@ -112,6 +112,11 @@ class Comparison:
         self.differences.append(difference)
         return difference
 
+    def raise_first(self, label: str = "") -> None:
+        """Raise Deviation with the first difference, if there is one, without the number of its step."""
+        if self.differences:
+            raise Deviation(label + str(self.differences[0]).partition(", ")[2])
+
     def verdict(self) -> None:
         """Raise Deviation with the first difference, or Vacuous if the reference did not move."""
         if self.differences:

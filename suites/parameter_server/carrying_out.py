@@ -1,10 +1,10 @@
-"""Carrying out a draw of ``parameter-server``: each round by the server, and by torch.optim on the mean gradient."""
+"""Carry out a draw of ``parameter-server``: each round by the server, and by torch.optim on the mean gradient."""
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from everyrank.suites.arena.subject_errors import in_a_line
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.engine.subject import Subject
+from everyrank.suites.generate.player import Player
 from everyrank.suites.parameter_server import grammar as g
 from everyrank.suites.parameter_server import wrong_gradients
 from everyrank.suites.parameter_server.drawn_server import DrawnServer, Part, Values, copied
@@ -20,22 +21,12 @@ from everyrank.suites.parameter_server.reports import PATIENCE, Report, paramete
 from everyrank.suites.parameter_server.stopping import Stop
 
 
-class Player:
+class ServerPlayer(Player[g.Draw, DrawnServer]):
     """What each action of a draw does. On the server's rank only."""
 
-    server: DrawnServer
-
     def __init__(self, subject: Subject, draw: g.Draw) -> None:
-        self.subject, self.draw = subject, draw
-
-    def play(self) -> Iterator[None]:
-        """Make the objects, then carry out one action after the other; yields after each."""
-        self.server = DrawnServer(self.subject, self.draw)
-        yield
-        for action in self.draw.actions:
-            getattr(self, f"_{type(action).__name__.lower()}")(action)
-            self.server.look_again()
-            yield
+        super().__init__(draw, DrawnServer(subject, draw))
+        self.server = self.objects
 
     # --- rounds --------------------------------------------------------------------------------------
 
@@ -53,14 +44,14 @@ class Player:
                 spoil(own[action.spoiler])
             if action.spoils == "answer":
                 (mine,) = (report for report in reports if report.trainer == action.spoiler)
-                server.compare(mine, expected)
+                server.compare_answer(mine, expected)
                 spoil(parameters(mine.answer(), mine.trainer))
                 server.keep(mine)
                 reports.remove(mine)
             server.answered(reports, expected)
 
     def _full(self, action: g.Round, own: Sequence[Part], wrong: Sequence[g.Wrong]) -> list[Report]:
-        """All report. Where a busy machine makes a round too late that may expire, all are refused, and may again."""
+        """Let all trainers report, again if a busy machine makes a round that may expire too late for its reports."""
         reports = self._all(action, own, wrong)
         for _ in range(ATTEMPTS if self.draw.expires else 0):
             for report in reports:
@@ -78,7 +69,7 @@ class Player:
                     self._refused(report, copied(own[report.trainer]))
             server.none_answered(reports)
             reports.append(server.report(trainer, own[trainer]))
-            # When a server that blocks has taken the gradients is nobody's to know.
+            # Nobody knows when a server that blocks has taken the gradients.
             if action.spoils == "reported" and trainer == action.spoiler and not server.served.blocks:
                 spoil(own[trainer])
         return reports
@@ -86,8 +77,8 @@ class Player:
     def _refused(self, wrong: g.Wrong, part: Part) -> None:
         error = self.server.report(wrong.trainer, self.server.changed(part, wrong)).refusal()
         line = in_a_line(error)
-        _, words = {**wrong_gradients.ONE, **wrong_gradients.ALL}[wrong.defect]
-        check(re.search(words, line.lower()) is not None, f"the error does not say what is wrong: {line}")
+        _, pattern = {**wrong_gradients.ONE, **wrong_gradients.ALL}[wrong.defect]
+        check(re.search(pattern, line.lower()) is not None, f"the error does not say what is wrong: {line}")
 
     def _expire(self, action: g.Expire) -> None:
         parts = self.server.parts()
@@ -123,7 +114,7 @@ class Player:
         stopped = self._stopped(last, parts[last], stop)
         try:
             (before,) = (report for report in reports if report.trainer == action.late)
-            # An error while its round is under way; none for a trainer that has been answered.
+            # While its round is under way it may be refused; once its trainer has been answered, no longer.
             refusable = not before.answered.is_set()
             late = server.beside(action.late, later[action.late])
         finally:
@@ -133,7 +124,7 @@ class Player:
         self._next(action.order, late, later, due, refusable)
 
     def _stopped(self, trainer: int, part: Part, stop: Stop) -> Report:
-        """A report that has stopped within the server, or will not."""
+        """Report, and return when the report has stopped within the server, or never will."""
         ask = partial(self.server.ask, trainer, copied(part))
         report = Report(trainer, lambda: stop.calling(ask), aside=True)
         if not stop.reached.wait(PATIENCE) and not self.server.served.blocks:
@@ -166,16 +157,16 @@ class Player:
             else:
                 reports.append(server.report(trainer, parts[trainer]))
         server.answered(reports, expected)
-        check(ready.wait(PATIENCE), f"trainer {action.late} did not come to report again when it was answered")
+        check(ready.wait(PATIENCE), f"trainer {action.late} did not report again when it was answered")
         self._next(action.order, sent[0], later, due, refusable=False)
 
     def _next(self, order: Sequence[int], late: Report, parts: Sequence[Part], due: Values, refusable: bool) -> None:
-        """The round that one report has come for while the round before was under way."""
+        """Finish the round of which one report came while the round before was under way."""
         server = self.server
         reports = [server.report(trainer, parts[trainer]) for trainer in order if trainer != late.trainer]
         check(
             late.answered.wait(PATIENCE),
-            f"the report of trainer {late.trainer} was lost, which came while the round before was under way",
+            f"the report of trainer {late.trainer}, which came while the round before was under way, was lost",
         )
         again = refusable and late.error is not None
         reports.append(server.report(late.trainer, parts[late.trainer]) if again else late)
@@ -183,5 +174,5 @@ class Player:
 
 
 def split(order: Sequence[int], first: int) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
-    """Return those before a pair, the pair, and those after it."""
+    """Return the trainers before a pair, the pair, and the trainers after it."""
     return order[:first], order[first : first + 2], order[first + 2 :]

@@ -1,4 +1,4 @@
-"""The door of a server, through which reports come that were made on other workers."""
+"""The door of a server: it takes the reports that other workers send."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch.distributed.rpc as rpc
 
 
 class Door:
-    """The server as RPC finds it: where each report comes on a thread of its own, whenever that is.
+    """The server as RPC sees it. RPC calls it for each report on another thread, at any time.
 
-    Reports come in one at a time, so that a law which is not about two of them at the same instant never depends on
-    whether two met; one that is lets them meet, and says what happens ``within`` a report. A server that blocks has
-    all of its reports inside at once, or a round would never be full.
+    The door lets one report in at a time, so that a law never depends on whether two reports met by chance. A law
+    about two reports at the same time sets ``within``, the context of each report, and lets them meet. A server that
+    blocks gets all reports of a round at once, or the round would never be full.
     """
 
     def __init__(self, server: Any, blocks: bool) -> None:
@@ -25,7 +25,7 @@ class Door:
         self._awaited: dict[int, threading.Event] = {}
 
     def awaits(self, trainer: int, taken: threading.Event) -> None:
-        """Sets the event when the server has taken this trainer's next report, or has refused it."""
+        """Set the event when the server has taken or refused this trainer's next report."""
         self._awaited[trainer] = taken
 
     def update_and_fetch(self, gradients: Sequence[Any], trainer: int) -> Any:
@@ -38,12 +38,12 @@ class Door:
 
 
 class AsynchronousDoor(Door):
-    """The same for a server whose method is decorated with ``async_execution``: RPC asks its class for that."""
+    """A door for a server whose method is decorated with ``async_execution``: RPC looks for that in the class."""
 
     update_and_fetch = rpc.functions.async_execution(Door.update_and_fetch)
 
 
 def door_of(server: Any, blocks: bool) -> Door:
     method = getattr(type(server), "update_and_fetch", None)
-    asynchronous = hasattr(method, "_wrapped_async_rpc_function")  # what RPC looks for, too
+    asynchronous = hasattr(method, "_wrapped_async_rpc_function")  # RPC looks for the same
     return (AsynchronousDoor if asynchronous else Door)(server, blocks)

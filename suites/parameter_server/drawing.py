@@ -1,36 +1,26 @@
-"""Drawing for ``parameter-server``, with Hypothesis. A draw is valid by construction, also while it shrinks."""
+"""Draw for ``parameter-server`` with Hypothesis. A draw is valid by construction, also while it shrinks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
 from everyrank.fixtures.optimizers import Row, Variant, every, row
-from everyrank.suites.generate.drawing import Drawing, draws_of
+from everyrank.suites.generate.drawing import Actions, Drawing, Maker, draws_of
 from everyrank.suites.parameter_server import grammar as g
 from everyrank.suites.parameter_server import wrong_gradients
 from everyrank.suites.parameter_server.points import EXCLUDED
 from hypothesis import strategies as st
 
-#: Few, so that equal ones are frequent.
+#: Few shapes, so that equal shapes are frequent.
 _SHAPES: tuple[tuple[int, ...], ...] = ((2,), (2, 3), (3,), (3, 2), (4, 3), (2, 1, 2))
 _MATRICES: tuple[tuple[int, ...], ...] = ((2, 3), (3, 2), (4, 3))
 
-#: Lines of a server that a report comes through, and of its update: beyond them a report does not stop.
+#: How many lines of a server a report runs through, and how many of its update: beyond them no report stops.
 _LINES, _LINES_OF_UPDATE = 48, 24
 
 
-class _Drawing(Drawing):
+class ServerDrawing(Drawing):
     """One draw while it is made."""
-
-    def chance(self, times: int) -> bool:
-        """True once in so many times."""
-        return bool(self.one_of(*[False] * (times - 1), True))
-
-    def some(self, values: Iterable[Any]) -> tuple[Any, ...]:
-        """Some of these, at least one, in any order."""
-        shuffled = self.draw(st.permutations(list(values)))
-        return tuple(shuffled[: self.draw(st.integers(1, len(shuffled)))])
 
     def make(self) -> g.Draw:
         self.sparse = self.has("sparse gradients") and self.chance(8)
@@ -49,7 +39,7 @@ class _Drawing(Drawing):
             size=self.size,
             params=tuple(self.params),
             trainers=self.trainers,
-            actions=tuple(_Actions(self).make()),
+            actions=ServerActions(self).make(),
             optimizer=self.optimizer.name,
             variant=self.variant.name,
             non_finite=self.non_finite,
@@ -61,18 +51,18 @@ class _Drawing(Drawing):
     # --- the model -----------------------------------------------------------------------------------
 
     def _choose(self) -> tuple[Row, Variant]:
-        """An optimizer and its variant; shrinking goes to the plainest."""
+        """Choose an optimizer and its variant. Hypothesis shrinks towards the front, so the plainest come first."""
         found = [(row, variant) for row, variant in every(EXCLUDED) if self.has(f"{row.name} {variant.name}")]
         found = [(row, variant) for row, variant in found if self._takes(row, variant)]
         found.sort(key=lambda pair: (pair[0].name != "SGD", pair[1].name != "lr"))
         found = found or [(row("SGD"), row("SGD").plain)]
-        # Few among many, and a bug of its own kind: groups come more often than one variant does.
+        # Groups have their own kind of bugs, but few variants have groups: so these are drawn more often.
         grouped = [(row, variant) for row, variant in found if variant.group_arguments]
         chosen: tuple[Row, Variant] = self.one_of(*(grouped if grouped and self.chance(7) else found))
         return chosen
 
     def _takes(self, row: Row, variant: Variant) -> bool:
-        """Whether it takes the kind of gradients that is drawn."""
+        """Return whether the optimizer takes the kind of gradients that is drawn."""
         needs = row.needs | variant.needs
         if self.sparse:
             return "sparse" in row.takes | needs and "sparse" not in variant.refuses
@@ -95,21 +85,21 @@ class _Drawing(Drawing):
         if not matrix:
             shapes += [()] if self.has("scalars") else []
             shapes += [(0, 3)] if self.has("empty parameters") else []
-        if self.params and self.chance(3):  # where a gradient that went to the wrong one raises nothing
+        if self.params and self.chance(3):  # with equal shapes a gradient of the wrong parameter raises no error
             return self.params[-1].shape
         shape: tuple[int, ...] = self.one_of(*shapes)
         return shape
 
     def _layout(self, shape: tuple[int, ...]) -> str:
         able = []
-        # Fused kernels give other values where a gradient does not lie in memory as its parameter does.
+        # Fused kernels give other values if a gradient's strides differ from its parameter's.
         if "fused" in self.variant.name:
             return "plain"
         if len(shape) == 2 and all(shape):
             able += ["transposed"] if self.has("transposed parameters") else []
         if shape and all(shape):
-            # Which kernels run on a parameter with gaps, and whether on a copy of it, is the server's affair: only
-            # of SGD's it is known that the values are the same.
+            # The server chooses which kernels run on a parameter with gaps, and whether on a copy: only those of SGD
+            # are known to give the same values.
             able += ["gaps"] if self.has("parameters with gaps") and self.optimizer.name == "SGD" else []
             able += ["shared"] if self.has("shared storage") else []
         return str(self.one_of(*["plain"] * 4, *able))
@@ -120,7 +110,7 @@ class _Drawing(Drawing):
         return self.dtype
 
     def _trainers(self) -> tuple[int | None, ...]:
-        """How many there are, and where each is."""
+        """Draw the number of trainers, and for each its worker or None."""
         count: int = self.one_of(2, 2, 3, 3, 3, 4, 1)
         if self.has("many trainers") and self.chance(16):
             return (None,) * 7
@@ -129,33 +119,35 @@ class _Drawing(Drawing):
         return tuple([self.one_of(None, *range(self.size)) for _ in range(count)])
 
 
-class _Actions:
-    """The actions of one draw: kinds are drawn first, and what makes no sense for the trainers is left out."""
+class ServerActions(Actions[ServerDrawing]):
+    """The actions of one draw."""
 
-    def __init__(self, drawing: _Drawing) -> None:
-        self.d = drawing
+    def __init__(self, drawing: ServerDrawing) -> None:
+        super().__init__(drawing)
         self.count = len(drawing.trainers)
         self.near = [number for number, worker in enumerate(drawing.trainers) if worker is None]
         self.trained = [number for number, param in enumerate(drawing.params) if not param.frozen]
         self.dense = [number for number in self.trained if not drawing.params[number].sparse]
-        self.made: list[g.Action] = []
 
-    def make(self) -> list[g.Action]:
-        d = self.d
-        kinds: list[Callable[[], None]] = [self.rounds] * 3
-        kinds += [self.missing] * 3 if self._may_miss() else []
-        kinds += [self.refused] * 3
-        kinds += [self.taken] * 4 if d.non_finite else []
-        if d.expires:
-            kinds += [self.expire] * 4
-        else:  # what depends on which report comes when is for rounds that stay open
-            kinds += [self.spoiled] * 2
-            kinds += [self.meet] * 3 if d.has("reports that meet") else []
-            kinds += [self.overlap] * 2 if d.has("reports during updates") else []
-            kinds += [self.at_once] * 2 if d.has("reports during answers") else []
-        for index in d.draw(st.lists(st.sampled_from(range(len(kinds))), min_size=1, max_size=6)):
-            kinds[index]()
-        return self.made or [g.Round(tuple(range(self.count)))]
+    def make(self) -> tuple[g.Action, ...]:
+        return super().make() or (g.Round(tuple(range(self.count))),)
+
+    def makers(self) -> list[Maker]:
+        makers: list[Maker] = [self.rounds] * 3
+        makers += [self.missing] * 3 if self._may_miss() else []
+        makers += [self.refused] * 3
+        makers += [self.taken] * 4 if self.d.non_finite else []
+        if self.d.expires:
+            return makers + [self.expire] * 4
+        # These need a time at which each report comes, so the round must stay open.
+        makers += [self.spoiled] * 2
+        return makers + self.claimed(
+            {
+                "reports that meet": [self.meet] * 3,
+                "reports during updates": [self.overlap] * 2,
+                "reports during answers": [self.at_once] * 2,
+            }
+        )
 
     def _may_miss(self) -> bool:
         name = self.d.optimizer.name
@@ -172,7 +164,7 @@ class _Actions:
         self.add(times=self.d.one_of(1, 2, 4), large=self.d.has("large gradients") and self.d.chance(4))
 
     def missing(self) -> None:
-        """Of one parameter, or of all, for some trainers or for all."""
+        """Leave out the gradients of some parameters, for some trainers or for all."""
         params = self.d.some(self.trained)
         trainers = tuple(range(self.count)) if self.d.has("missing gradients of all") and self.d.chance(2) else ()
         trainers = trainers or self.d.some(range(self.count))
@@ -182,7 +174,7 @@ class _Actions:
         self.add(times=self.d.one_of(1, 2), missing=tuple(pairs))
 
     def refused(self) -> None:
-        """One wrong report or two, each before the trainer's own."""
+        """Add one or two wrong reports, each before the trainer's own."""
         order = self.order()
         wrong = [self._wrong(order) for _ in range(self.d.one_of(1, 1, 2))]
         found = sorted((report for report in wrong if report is not None), key=lambda report: report.before)
@@ -190,13 +182,13 @@ class _Actions:
             self.made.append(g.Round(order, wrong=tuple(found)))
 
     def _wrong(self, order: tuple[int, ...]) -> g.Wrong | None:
-        position = self.d.draw(st.integers(0, self.count - 1))
+        position = self.d.below(self.count)
         before = self.d.draw(st.integers(0, position))
-        of_all = [(name, 0) for name in wrong_gradients.ALL if self._refuses(name)]
-        of_one = [
+        in_list = [(name, 0) for name in wrong_gradients.ALL if self._refuses(name)]
+        in_gradient = [
             (name, number) for number in self.dense for name in wrong_gradients.ONE if self._applies(name, number)
         ]
-        kinds = [kind for kind in (of_one, of_one, of_all) if kind]
+        kinds = [kind for kind in (in_gradient, in_gradient, in_list) if kind]
         if not kinds:
             return None
         defect, param = self.d.one_of(*self.d.one_of(*kinds))
@@ -210,7 +202,7 @@ class _Actions:
         return self._refuses(name) and wrong_gradients.is_wrong(name, param.shape, param.dtype)
 
     def taken(self) -> None:
-        """A value that is not finite."""
+        """Add a value that is not finite, which the server takes."""
         able = [
             (name, number)
             for number in self.dense
@@ -219,10 +211,10 @@ class _Actions:
         ]
         if able:
             defect, param = self.d.one_of(*able)
-            self.add(taken=(g.Wrong(self.d.draw(st.integers(0, self.count - 1)), defect, param),))
+            self.add(taken=(g.Wrong(self.d.below(self.count), defect, param),))
 
     def spoiled(self) -> None:
-        """By a trainer of the server's process: what others change is their copy."""
+        """Let a trainer in the server's process overwrite tensors: other trainers only have copies."""
         near = [number for number, worker in enumerate(self.d.trainers) if worker in (None, 0)]
         spoils = ["answer"] if self.d.has("answers that are kept or changed") else []
         spoils += ["gradients"] if self.d.has("gradients changed once answered") else []
@@ -239,10 +231,10 @@ class _Actions:
             reporters = self.order()[: self.d.draw(st.integers(1, self.count - 1))]
             self.made.append(g.Expire(reporters))
 
-    # --- what a thread of the server's process does, which the others come upon -----------------------
+    # --- reports that meet others ---------------------------------------------------------------------
 
     def _beginning(self, count: int) -> tuple[int, ...]:
-        """An order that begins with so many near trainers."""
+        """Draw an order that begins with this many near trainers."""
         first = tuple(self.d.draw(st.permutations(self.near)))[:count]
         return (*first, *(number for number in self.order() if number not in first))
 
@@ -269,4 +261,4 @@ class _Actions:
 
 
 #: A server and a sequence of actions, for a world of this size and a subject that claims these features.
-draws = draws_of(_Drawing)
+draws = draws_of(ServerDrawing)

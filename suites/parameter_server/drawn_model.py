@@ -14,7 +14,7 @@ _STORAGE = 256
 
 
 def make(draw: g.Draw) -> tuple[nn.Module, list[int]]:
-    """A fresh model, always with the same values; and the draw's number of each parameter, in the model's order."""
+    """Return a fresh model, always with the same values, and the draw's number of each parameter, in its order."""
     root = nn.Module()
     shared: dict[str, torch.Tensor] = {}
     numbers: dict[int, int] = {}
@@ -35,7 +35,7 @@ def make(draw: g.Draw) -> tuple[nn.Module, list[int]]:
 
 
 def _module(root: nn.Module, path: str) -> nn.Module:
-    """The module at this path; made where there is none."""
+    """Return the module at this path; add modules that are missing."""
     inside = root
     for name in filter(None, path.split(".")):
         if name not in dict(inside.named_children()):

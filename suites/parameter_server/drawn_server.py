@@ -1,10 +1,9 @@
-"""The server of a draw beside the reference: what is reported to it, and what it answers."""
+"""The server of a draw beside the reference, and the reports and answers of its trainers."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,7 @@ from everyrank.suites.compare.comparison import EXACT, Comparison, check, same
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
-from everyrank.suites.generate.grammar import Rejected
+from everyrank.suites.generate.player import DrawnObjects, reference_acts
 from everyrank.suites.parameter_server import grammar as g
 from everyrank.suites.parameter_server import wrong_gradients
 from everyrank.suites.parameter_server.arena import Arena, Gradient, Served, exact
@@ -26,17 +25,17 @@ from everyrank.suites.parameter_server.locks import Locks
 from everyrank.suites.parameter_server.reports import GRACE, PATIENCE, Report, parameters, plain, settle
 from everyrank.suites.parameter_server.stopping import Updates
 
-#: How long to wait for a report that may wait for a lock which the kit does not see. What is due is the same
-#: whether that report comes in its time or later.
+#: How long, in seconds, to wait for a report that may wait for a lock which the kit does not see. The expected values
+#: are the same whether that report arrives in this time or later.
 _UNSEEN = 1.0
-#: So many answers that trainers keep are looked at again.
+#: How many of the answers that trainers keep are compared again.
 _KEPT = 8
 
 Part = list[Gradient]
 Values = dict[str, torch.Tensor]
 
 
-class DrawnServer:
+class DrawnServer(DrawnObjects):
     """The server of one draw, the reference, and the trainers."""
 
     def __init__(self, subject: Subject, draw: g.Draw) -> None:
@@ -50,7 +49,7 @@ class DrawnServer:
             self._optimizer(twin.parameters())
         with subject_acts():
             server = subject.build(make(draw)[0], len(draw.trainers), self._optimizer, **self._options())
-        # Not by the arena, whose copies of a model have neither gaps nor shared storage.
+        # The arena did not build it: its copies of a model have neither gaps nor shared storage.
         arena = Arena(subject, Point("generated", draw.size, {"rpc": set(draw.trainers) != {None}}))
         self.served = Served(arena, server, len(draw.trainers), twin, self._optimizer)
         self._locks = Locks(server)
@@ -71,7 +70,7 @@ class DrawnServer:
     # --- gradients -----------------------------------------------------------------------------------
 
     def parts(self, missing: Sequence[tuple[int, int]] = (), large: bool = False) -> list[Part]:
-        """New gradients of each trainer, in the model's order."""
+        """Return new gradients for each trainer, in the model's order."""
         parts = []
         for _ in self.draw.trainers:
             self._made += 1
@@ -87,7 +86,7 @@ class DrawnServer:
         return exact(like, generator, self.draw.params[number].sparse) if like.requires_grad else None
 
     def changed(self, part: Part, wrong: g.Wrong) -> Part:
-        """A part that is wrong in one place, or as a whole."""
+        """Return the part with one wrong gradient, or as a wrong list."""
         if wrong.defect in wrong_gradients.ALL:
             return wrong_gradients.ALL[wrong.defect][0](part)
         index = self._index[wrong.param]
@@ -97,7 +96,7 @@ class DrawnServer:
         return [*part[:index], wrong_gradients.ONE[wrong.defect][0](right), *part[index + 1 :]]
 
     def apply(self, parts: Sequence[Part]) -> Values:
-        """Step the reference by a round, before the server gets it. Returns the parameters that are due."""
+        """Step the reference by a round, before the server gets it. Return the parameters that are due."""
         with reference_acts():
             self.served.applied(parts)
         return {name: value.detach().clone() for name, value in self.served.expected().items()}
@@ -105,11 +104,11 @@ class DrawnServer:
     # --- reports -------------------------------------------------------------------------------------
 
     def report(self, trainer: int, part: Part) -> Report:
-        """Report, and go on when the server has it."""
+        """Report, and return when the server has the report."""
         taken = None
         if self.draw.trainers[trainer] is not None:
             self.served.door.awaits(trainer, taken := threading.Event())
-        # On a thread of its own, since a call may never return.
+        # On its own thread, since a call may never return.
         return self.until_taken(Report(trainer, partial(self.ask, trainer, part), aside=True, taken=taken))
 
     def until_taken(self, report: Report) -> Report:
@@ -118,7 +117,7 @@ class DrawnServer:
         return report
 
     def ask(self, trainer: int, part: Part) -> Any:
-        """Call the server as this trainer does. It gets the very tensors where both live in one process."""
+        """Call the server as this trainer does. In one process, the server gets the trainer's own tensors."""
         worker = self.draw.trainers[trainer]
         if worker is None:
             return self.served.server.update_and_fetch(part, trainer)
@@ -128,17 +127,17 @@ class DrawnServer:
         return rpc.rpc_async(f"worker{worker}", relay, args=(self.served.far, part, trainer))
 
     def beside(self, trainer: int, part: Part) -> Report:
-        """Report, and go on when that has been done, or when it waits for a lock of the server."""
-        in_place = threading.Event()
+        """Report, and return when the call has returned, or when it waits for a lock of the server."""
+        arrived = threading.Event()
         ask = partial(self.ask, trainer, copied(part))
-        report = Report(trainer, lambda: self._locks.calling(ask, in_place), aside=True)
-        in_place.wait(GRACE if self.served.blocks else _UNSEEN)
+        report = Report(trainer, lambda: self._locks.calling(ask, arrived), aside=True)
+        arrived.wait(GRACE if self.served.blocks else _UNSEEN)
         return report
 
     # --- answers -------------------------------------------------------------------------------------
 
     def none_answered(self, reports: Sequence[Report]) -> None:
-        """Nobody gets a model before the round is full."""
+        """Check that no trainer gets a model before the round is full."""
         for report in reports:
             check(
                 not report.answered.is_set() or (self.draw.expires and report.error is not None),
@@ -146,50 +145,40 @@ class DrawnServer:
             )
 
     def answered(self, reports: Sequence[Report], expected: Values) -> None:
-        """All are answered, with these parameters."""
+        """Check that all reports are answered, with these parameters."""
         settle(reports)
         for report in sorted(reports, key=lambda report: report.trainer):
-            self.compare(report, expected)
+            self.compare_answer(report, expected)
             self.keep(report)
 
-    def compare(self, report: Report, expected: Values) -> None:
-        """One answer, bit for bit: the same kernels run on the same values."""
+    def compare_answer(self, report: Report, expected: Values) -> None:
+        """Compare one answer, bit for bit: the same kernels run on the same values."""
         values = parameters(report.answer(), report.trainer)
         if len(values) != len(expected):
             raise Deviation(f"trainer {report.trainer} was answered with {len(values)} parameters of {len(expected)}")
         comparison = Comparison(EXACT, self.subject.bound)
         comparison.step(0, dict(zip(expected, values, strict=True)), expected)
-        if comparison.differences:
-            raise Deviation(f"trainer {report.trainer}: {str(comparison.differences[0]).partition(', ')[2]}")
+        comparison.raise_first(f"trainer {report.trainer}: ")
 
     def keep(self, report: Report) -> None:
-        """Note an answer as it is now."""
+        """Note the values of an answer, if trainers keep theirs."""
         if self.draw.keeps:
             values = parameters(report.answer(), report.trainer)
-            whose = f"the answer of trainer {report.trainer} in round {self.served.rounds}"
-            self._kept = [*self._kept, (whose, values, [value.detach().clone() for value in values])][-_KEPT:]
+            label = f"the answer of trainer {report.trainer} in round {self.served.rounds}"
+            self._kept = [*self._kept, (label, values, [value.detach().clone() for value in values])][-_KEPT:]
 
-    def look_again(self) -> None:
-        """Whether the answers that were kept are as they were."""
-        for whose, values, before in self._kept:
+    def compare(self) -> None:
+        """Check that the answers that were kept still have their values."""
+        for label, values, before in self._kept:
             for now, then in zip(values, before, strict=True):
-                same(now.detach(), then, f"{whose}, looked at again")
+                same(now.detach(), then, f"{label}, looked at again")
 
 
 def copied(part: Part) -> Part:
     return [None if grad is None else grad.clone() for grad in part]
 
 
-@contextlib.contextmanager
-def reference_acts() -> Iterator[None]:
-    """Where the reference raises, the draw is given up: it says nothing about the subject."""
-    try:
-        yield
-    except Exception as error:
-        raise Rejected(str(error)) from error
-
-
 @rpc.functions.async_execution  # type: ignore[untyped-decorator]
 def relay(server: Any, part: Part, trainer: int) -> Any:
-    """On a trainer's worker: report to the server from here. No thread of the worker waits for the answer."""
+    """Report to the server from a trainer's worker. No thread of the worker waits for the answer."""
     return server.rpc_async().update_and_fetch(part, trainer).then(lambda answer: plain(answer.value()))

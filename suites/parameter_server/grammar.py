@@ -1,4 +1,4 @@
-"""The draws of ``parameter-server``: a model, its optimizer, trainers near and far, and what they report."""
+"""The draws of ``parameter-server``: a model, its optimizer, trainers near and far, and their reports."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from everyrank.suites.parameter_server.points import AGENT, EXCLUDED
 
 @dataclass(frozen=True)
 class Param:
-    """One parameter. A dotted name puts it into a submodule."""
+    """One parameter. If its name has dots, it is in a submodule."""
 
     name: str
     shape: tuple[int, ...]
     layout: str = "plain"
-    """plain, transposed, gaps (its elements do not lie side by side) or shared (one storage for all of these)."""
+    """plain, transposed, gaps (its elements do not lie side by side) or shared (one storage for all such)."""
     dtype: str = "float64"
     frozen: bool = False
     sparse: bool = False
@@ -30,24 +30,24 @@ class Param:
 
 @dataclass(frozen=True)
 class Wrong:
-    """What one trainer reports wrongly: a list of gradients, or the gradient of one parameter."""
+    """A wrong report of one trainer: its list of gradients is wrong, or the gradient of one parameter."""
 
     trainer: int
     defect: str
     """A name in ``wrong_gradients``."""
     param: int = 0
     before: int = 0
-    """So many others have reported before."""
+    """How many others have reported before."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """Rounds in which the trainers report in this order, and are all answered when the last has.
+    """Do rounds in which the trainers report in this order, and are all answered after the last report.
 
     ``missing``: pairs of a trainer and a parameter for which it reports None. ``wrong``: reports of the first round
     that are refused, before the trainer's own. ``taken``: values that are not finite, which the server takes.
-    ``spoiler``: a trainer that overwrites what ``spoils`` says: its ``answer``, its gradients as soon as it has
-    reported (``reported``), or its gradients when it is answered (``gradients``). ``large``: the gradients are.
+    ``spoiler``: a trainer that overwrites tensors, as ``spoils`` states: its ``answer``, its gradients as soon as it
+    has reported (``reported``), or its gradients when it is answered (``gradients``). ``large``: gradients are large.
     """
 
     order: tuple[int, ...]
@@ -62,14 +62,14 @@ class Round:
 
 @dataclass(frozen=True)
 class Expire:
-    """A round in which only these trainers report: all of them get an error in time."""
+    """Begin a round in which only these trainers report: all of them get an error in time."""
 
     reporters: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Meet:
-    """A round in which one report stops at a line of the server, until the next has been made or waits for a lock.
+    """Stop one report of a round at a line of the server, until the next has been made or waits for a lock.
 
     ``first``: the position in ``order`` of the report that stops.
     """
@@ -81,7 +81,7 @@ class Meet:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Two rounds: the update of the first stops at this line, until trainer ``late`` has reported for the second.
+    """Do two rounds: the update of the first stops at this line, until trainer ``late`` has reported for the second.
 
     Line 0 is before the optimizer's step; later ones are lines of the server.
     """
@@ -93,7 +93,7 @@ class Overlap:
 
 @dataclass(frozen=True)
 class AtOnce:
-    """Two rounds: trainer ``late`` reports for the second in the call by which the first answers it."""
+    """Do two rounds: trainer ``late`` reports for the second in the call by which the first answers it."""
 
     order: tuple[int, ...]
     late: int
@@ -107,7 +107,7 @@ class Draw:
     """A server with its trainers, and a sequence of actions.
 
     ``trainers``: None for a thread of the server's process; or the worker from which that trainer reports over RPC,
-    of which 0 is the server's own.
+    which for 0 is the server's own.
     """
 
     size: int
@@ -122,12 +122,12 @@ class Draw:
     expires: bool = False
     """Whether a round stays open for a short time only."""
     keeps: bool = False
-    """Whether answers are looked at again after each further action."""
+    """Whether answers are compared again after each further action."""
     buffer: bool = False
     """Whether the model has a buffer beside its parameters."""
 
 
-#: What a model can have, with the models of the table that have it.
+#: Features of models, each with the model of the table that has it.
 _OF_MODELS = {
     "frozen parameters": "frozen",
     "tied parameters": "tied",
@@ -143,7 +143,7 @@ _OF_MODELS = {
 
 
 def _features() -> dict[str, str]:
-    """What can be drawn, with the cases of which a subject's ledger and lacks must not speak."""
+    """Return all features: each is not drawn if the subject's ledger or lacks match such a case."""
     found = {name: f"parity.round*[SGD-momentum-{model}-n2-ws1]" for name, model in _OF_MODELS.items()}
     found |= {
         "sparse gradients": "parity.round*[SGD-lr-sparse-*-n2-ws1]",
@@ -180,9 +180,9 @@ def _strategy(size: int, features: frozenset[str]) -> object:
 
 
 def _carry_out(subject: Subject, draw: Draw) -> Iterator[None]:
-    from everyrank.suites.parameter_server.carrying_out import Player
+    from everyrank.suites.parameter_server.carrying_out import ServerPlayer
 
-    yield from Player(subject, draw).play()
+    yield from ServerPlayer(subject, draw).play()
 
 
 GRAMMAR = Grammar(

@@ -1,4 +1,4 @@
-"""Knowing that a thread waits for a lock of the server, so that nothing has to wait for how long something takes."""
+"""Notice that a thread waits for a lock of the server, instead of waiting for a fixed time."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ class WatchedLock:
 
 
 class Locks:
-    """The locks that a server has as attributes, watched from here on."""
+    """The locks that a server has as attributes. From now on they are watched."""
 
     def __init__(self, server: Any) -> None:
-        self._in_place: dict[int, threading.Event] = {}
+        self._arrived: dict[int, threading.Event] = {}
         for name, value in list(getattr(server, "__dict__", {}).items()):
             if all(hasattr(value, method) for method in ("acquire", "release", "__enter__")):
                 setattr(server, name, WatchedLock(value, self._waits))
 
-    def calling(self, call: Callable[[], Any], in_place: threading.Event) -> Any:
-        """Make this call; sets the event when it has returned, and also when it has to wait for one of the locks."""
-        self._in_place[threading.get_ident()] = in_place
+    def calling(self, call: Callable[[], Any], arrived: threading.Event) -> Any:
+        """Make this call; set the event when the call has returned, or when it has to wait for one of the locks."""
+        self._arrived[threading.get_ident()] = arrived
         try:
             return call()
         finally:
-            del self._in_place[threading.get_ident()]
-            in_place.set()
+            del self._arrived[threading.get_ident()]
+            arrived.set()
 
     def _waits(self) -> None:
-        in_place = self._in_place.get(threading.get_ident())
-        if in_place is not None:
-            in_place.set()
+        arrived = self._arrived.get(threading.get_ident())
+        if arrived is not None:
+            arrived.set()

@@ -1,4 +1,4 @@
-"""What a trainer does in a case: it reports, and it is answered, refused, or kept waiting."""
+"""The reports of a trainer in a case: each is answered, refused, or kept waiting."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import torch
 from everyrank.suites.arena.subject_errors import in_a_line
 from everyrank.suites.errors import Deviation, kinds
 
-#: How long an answer may take that is due; only a failing case waits for it.
+#: How long an answer that is due may take, in seconds; only a failing case waits that long.
 PATIENCE = 5.0
-#: How long a server that blocks until it has the answer may take to accept a report, before the next trainer comes.
+#: How long to wait, in seconds, until a server that blocks has taken a report, before the next trainer reports.
 GRACE = 0.05
 
 
 class Report:
-    """One report of one trainer, asked here, or ``aside`` on a thread of its own where the server may block.
+    """One report of one trainer, made on this thread, or, if ``aside``, on its own: the server may block.
 
-    The server has it when ``ask`` returns; or, where that only sends it there, when somebody sets ``taken``.
+    The server has the report when ``ask`` returns; or, if ``ask`` only sends it, when somebody sets ``taken``.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Report:
         return Deviation(f"trainer {self.trainer} was not answered within {patience:g} s")
 
     def answer(self) -> Any:
-        """The new model, which is due."""
+        """Return the new model, which is due."""
         self.due()
         if self.error is not None:
             text = f"trainer {self.trainer} was refused: {in_a_line(self.error)}"
@@ -83,11 +83,11 @@ class Report:
         return self.model
 
     def values(self) -> list[torch.Tensor]:
-        """The parameters of the new model, as they are now."""
+        """Return the parameters of the new model, as they are now."""
         return [value.detach().clone() for value in parameters(self.answer(), self.trainer)]
 
     def refusal(self, patience: float | None = None) -> Exception:
-        """The error that is due."""
+        """Return the error that is due."""
         self.due(patience)
         if self.error is None:
             got = type(self.model).__name__
@@ -96,37 +96,37 @@ class Report:
 
 
 def settle(reports: Sequence[Report]) -> None:
-    """Wait until all are answered. Raises for the first that is refused: others may wait in vain on its account."""
+    """Wait until all are answered. Raise for the first that is refused: because of it, others may wait in vain."""
     until = time.monotonic() + PATIENCE
     while waiting := [report for report in reports if not report.answered.is_set()]:
         if any(report.error is not None for report in reports) or time.monotonic() > until:
             break
         waiting[0].answered.wait(GRACE)
-    for report in sorted(reports, key=lambda one: one.error is None):
+    for report in sorted(reports, key=lambda report: report.error is None):
         if not report.answered.is_set():
             raise report.unanswered(PATIENCE)
         report.answer()
 
 
 def parameters(answer: Any, trainer: int) -> list[torch.Tensor]:
-    """The parameters in an answer: a module, or the parameters themselves in its order."""
+    """Return the parameters in an answer: a module, or the parameters themselves in its order."""
     if isinstance(answer, torch.nn.Module):
         return list(answer.parameters())
-    if isinstance(answer, (list, tuple)) and all(isinstance(one, torch.Tensor) for one in answer):
+    if isinstance(answer, (list, tuple)) and all(isinstance(value, torch.Tensor) for value in answer):
         return list(answer)
     raise Deviation(f"trainer {trainer} was answered with a {type(answer).__name__}, which is no model")
 
 
-# --- what runs on the trainers' workers ---------------------------------------------------------------
+# --- functions that run on the trainers' workers ------------------------------------------------------
 
 
 def relay(server: Any, gradients: Sequence[torch.Tensor | None], trainer: int) -> Any:
-    """Report to the server from here; what travels on to the driver is the answer."""
+    """Report to the server from here; only the answer travels on to the driver."""
     return plain(server.rpc_sync().update_and_fetch(gradients, trainer))
 
 
 def plain(answer: Any) -> Any:
-    """A model's parameters travel without their module."""
+    """Return an answer as it travels: a model's parameters without their module."""
     if isinstance(answer, torch.nn.Module):
-        return [one.detach().clone() for one in answer.parameters()]
+        return [param.detach().clone() for param in answer.parameters()]
     return answer

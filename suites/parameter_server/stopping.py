@@ -1,4 +1,4 @@
-"""Stopping one report at a line of the server, until another has come: which threads meet is no matter of chance."""
+"""Stop one report at a line of the server until another has arrived, so that threads do not meet by chance."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _OURS = {door.__file__, locks.__file__, reports.__file__, __file__}
 
 
 class Stop:
-    """Where one report stops: at a line of the server, counted from its call on, or from the update on.
+    """A line of the server at which one report stops, counted from its call, or from the update.
 
-    A report that comes through fewer lines does not stop, and one whose update is made by another thread stops that
-    one before the optimizer's step.
+    A report that runs through fewer lines does not stop. If another thread makes the update, that thread stops before
+    the optimizer's step.
     """
 
     def __init__(self, line: int, in_update: bool = False) -> None:
@@ -30,7 +30,7 @@ class Stop:
         self._thread = 0
 
     def calling(self, call: Callable[[], Any]) -> Any:
-        """Make the call that is to stop. Sets ``reached`` when it has stopped, or when it never will."""
+        """Make the call that is to stop. Set ``reached`` when it has stopped, or when it never will."""
         self._thread = threading.get_ident()
         before = sys.gettrace()
         install_trace(self._trace)
@@ -42,7 +42,7 @@ class Stop:
             self.reached.set()
 
     def update_begins(self) -> None:
-        """In the thread that is about to step the optimizer."""
+        """Stop, or begin to count lines, in the thread that is about to step the optimizer."""
         if not self._in_update or self._over:
             return
         if self._line and threading.get_ident() == self._thread:
@@ -67,11 +67,11 @@ class Stop:
 
 
 class Updates:
-    """The updates of one server: which of them stops, if any."""
+    """The updates of one server, and the stop of the next update, if it has one."""
 
     stop: Stop | None = None
 
     def begin(self, *_: object) -> None:
-        """A hook of the server's optimizer."""
+        """Stop if the next update has a stop; this is a hook of the server's optimizer."""
         if self.stop is not None:
             self.stop.update_begins()

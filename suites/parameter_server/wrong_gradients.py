@@ -1,4 +1,4 @@
-"""Gradients that a server refuses, each wrong in one way, and the words that its error must have."""
+"""Gradients that a server refuses, each wrong in one way, and the pattern that the error must match."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 Gradients = list[Any]
 
-#: A pattern that the error's text must have, by what is wrong: the words stand in docs/conformance.md.
+#: Patterns for the error's text, by the kind of defect; docs/conformance.md lists the words.
 SHAPE = r"shape|size|dimension|[\[(]\d"
 COUNT = "count|number|length|argument|gradients"
 DTYPE = r"type|float|complex|int\d"
@@ -32,7 +32,7 @@ def _with(value: float) -> Callable[[torch.Tensor], torch.Tensor]:
     return change
 
 
-#: What is wrong with one gradient: how, and the pattern.
+#: Defects of one gradient: the change that makes it, and the pattern.
 ONE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
     "shape-more-rows": (lambda grad: torch.cat([grad, grad[:1]]), SHAPE),
     "shape-broadcasts": (lambda grad: grad[:1], SHAPE),
@@ -47,25 +47,25 @@ ONE: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
     "minus-inf": (_with(-float("inf")), FINITE),
 }
 
-#: What is wrong with the list of gradients.
+#: Defects of the list of gradients.
 ALL: dict[str, tuple[Callable[[Gradients], Gradients], str]] = {
     "count-fewer": (lambda gradients: gradients[:-1], COUNT),
     "count-more": (lambda gradients: [*gradients, gradients[0]], COUNT),
     "count-none": (lambda gradients: [], COUNT),
 }
 
-#: The names of values that a server takes where it is told to.
-NOT_FINITE = tuple(name for name, (_, words) in ONE.items() if words is FINITE)
+#: The names of the defects that a server takes if it is built with ``non_finite``.
+NOT_FINITE = tuple(name for name, (_, pattern) in ONE.items() if pattern is FINITE)
 
 
 @functools.cache
 def is_wrong(name: str, shape: tuple[int, ...], dtype: str) -> bool:
-    """Whether this change of a gradient makes it a wrong one for a parameter of this shape and dtype."""
+    """Return whether this change makes a gradient wrong for a parameter of this shape and dtype."""
     right = torch.zeros(shape, dtype=getattr(torch, dtype))
     if name == "dtype-whole" and right.is_complex():
         return False  # torch drops imaginary parts, and warns
     try:
         wrong = ONE[name][0](right)
     except (IndexError, RuntimeError):
-        return False  # there is no element, or no such dimension
+        return False  # it has no element, or no such dimension
     return wrong.shape != right.shape or wrong.dtype != right.dtype or not bool(wrong.isfinite().all())

@@ -15,79 +15,45 @@ from typing import Any
 import torch
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import check, same
-from everyrank.suites.compare.reference import SEED, mean
+from everyrank.suites.compare.reference import SEED
+from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.grammar import Rejected
+from everyrank.suites.generate.player import Player
 from everyrank.suites.replicate import grammar as g
-from everyrank.suites.replicate.arena import dense, error_of, unsynced
+from everyrank.suites.replicate.arena import error_of, unsynced
 from everyrank.suites.replicate.drawn_alone import fail, train_unevenly
-from everyrank.suites.replicate.drawn_model import Part, Rows, batch, buffer_values, loss, make
-from everyrank.suites.replicate.drawn_objects import Objects
+from everyrank.suites.replicate.drawn_model import batch, buffer_values, loss, make
+from everyrank.suites.replicate.drawn_objects import ReplicateObjects
 from torch import nn
 
 
-class Player(Objects):
-    """Carries out the actions of one draw on its objects, on this rank."""
+class ReplicatePlayer(Player[g.Draw, ReplicateObjects]):
+    """What each action of a draw does, on each rank."""
 
-    saved: Any = None
-    """The states saved last, and whether the module's is that of the module inside of the wrapper."""
-
-    def play(self) -> Iterator[None]:
-        """Make the objects, then carry out one action after the other; yield after each."""
-        self.begin(SEED)
-        self.compare()
-        yield
-        for self.number, action in enumerate(self.draw.actions, 1):  # noqa: B020
-            getattr(self, f"_{type(action).__name__.lower()}")(action)
-            self.compare()
-            yield
+    def __init__(self, subject: Subject, draw: g.Draw) -> None:
+        super().__init__(draw, ReplicateObjects(subject, draw))
+        self.arena = self.objects.arena
+        self.saved: Any = None
+        """The states saved last, and whether the module's is that of the module inside of the wrapper."""
 
     # --- actions -------------------------------------------------------------------------------------
 
     def _backward(self, action: g.Backward) -> None:
+        objects = self.objects
+        skips = [action.skips if rank in action.skipped_by else () for rank in range(objects.size)]
         for time in range(action.times):
-            parts = [batch(self.number, time, rank, rank in action.rowless) for rank in range(self.size)]
-            skips = [action.skips if rank in action.skipped_by else () for rank in range(self.size)]
-            self.send_buffers()
-            for rank, twin in enumerate(self.twins):
-                self._train_twin(rank, twin, parts[rank], skips[rank])
+            parts = [batch(objects.number, time, rank, rank in action.rowless) for rank in range(objects.size)]
+            objects.send_buffers()
+            objects.train_twins(parts, skips)
             if action.synced:
-                self._average()
-            rows, targets = parts[self.rank]
+                objects.average()
+            rows, targets = parts[objects.rank]
             with self._acting(), contextlib.ExitStack() as stack:
-                for replica in [] if action.synced else self.replicas:
+                for replica in [] if action.synced else objects.replicas:
                     stack.enter_context(unsynced(replica))
-                loss(self.ours(rows, skips=skips[self.rank]), targets).backward()
-        self.equal = True
-
-    def _train_twin(self, rank: int, twin: Part, part: tuple[Rows, torch.Tensor], skips: tuple[int, ...]) -> None:
-        rows, targets = part
-        before = {name: parameter.grad for name, parameter in twin.named_parameters()}
-        for parameter in twin.parameters():
-            parameter.grad = None
-        loss(twin(rows, skips=skips), targets).backward()
-        for name, parameter in twin.named_parameters():
-            mine = parameter.grad
-            if mine is not None:
-                self.touched[rank].add(name)
-                mine = mine.coalesce() if mine.is_sparse else mine
-            earlier = before[name]
-            parameter.grad = mine if earlier is None else earlier if mine is None else earlier + mine
-
-    def _average(self) -> None:
-        """Average the gradients of each parameter that any rank has used since the last time."""
-        self.scales = {}
-        for name in set().union(*self.touched):
-            parameters = [twin.get_parameter(name) for twin in self.twins]
-            if self.ignored(name) or not parameters[0].requires_grad:
-                continue
-            parts = [parameter.grad for parameter in parameters]
-            sizes = [float(dense(part).abs().max()) for part in parts if part is not None and part.numel()]
-            self.scales[name] = max(sizes, default=0.0)
-            found = mean(parts)
-            for parameter in parameters:
-                parameter.grad = None if found is None else found.clone()
-        self.touched = [set() for _ in range(self.size)]
+                loss(objects.ours(rows, skips=skips[objects.rank]), targets).backward()
+        objects.equal = True
 
     @contextlib.contextmanager
     def _acting(self) -> Iterator[None]:
@@ -96,41 +62,41 @@ class Player(Objects):
             with subject_acts():
                 yield
         except Deviation as deviation:
-            if self.replaced:
+            if self.objects.replaced:
                 raise Rejected(str(deviation)) from deviation
             raise
 
     def _step(self, action: g.Step) -> None:
-        for optimizer in (*self.optimizers, self.optimizer):
+        for optimizer in self.objects.optimizers:
             optimizer.step()
 
     def _clear(self, action: g.Clear) -> None:
-        for model in (*self.twins, self.inside):
+        for _, model in self.objects.models:
             model.zero_grad(set_to_none=action.set_to_none)
 
     def _give(self, action: g.Give) -> None:
-        for rank, model in (*enumerate(self.twins), (self.rank, self.inside)):
-            named = self.named(model)
+        for rank, model in self.objects.models:
+            named = self.objects.named(model)
             for index in action.to:
                 parameter = named[self.draw.params[index].name]
                 value = 1 + index + (rank if action.own else 0)
                 parameter.grad = torch.full_like(parameter, value)
 
     def _freeze(self, action: g.Freeze) -> None:
-        self.frozen ^= {action.param}
-        for model in (*self.twins, self.inside):
-            parameter = self.named(model)[self.draw.params[action.param].name]
+        self.objects.frozen ^= {action.param}
+        for _, model in self.objects.models:
+            parameter = self.objects.named(model)[self.draw.params[action.param].name]
             parameter.grad = None
             parameter.requires_grad_(not action.frozen)
 
     def _replace(self, action: g.Replace) -> None:
-        self.replaced = True
-        for model in (*self.twins, self.inside):
+        self.objects.replaced = True
+        for _, model in self.objects.models:
             path, _, last = self.draw.params[action.param].name.rpartition(".")
             part = self._part(model, path)
             old = part.get_parameter(last)
             part.register_parameter(last, nn.Parameter(old.detach().clone(), old.requires_grad))
-        self.optimize()
+        self.objects.optimize()
 
     def _part(self, model: nn.Module, path: str) -> nn.Module:
         for name in filter(None, path.split(".")):
@@ -138,62 +104,65 @@ class Player(Objects):
         return model
 
     def _setrate(self, action: g.SetRate) -> None:
-        for optimizer in (*self.optimizers, self.optimizer):
+        for optimizer in self.objects.optimizers:
             optimizer.param_groups[0]["lr"] = action.lr
 
     def _addgroup(self, action: g.AddGroup) -> None:
-        start = self.groups[-1][1]
+        objects = self.objects
+        start = objects.groups[-1][1]
         end = min(start + action.count, len(self.draw.params))
-        self.groups.append((start, end, action.lr))
-        for model, optimizer in zip((*self.twins, self.inside), (*self.optimizers, self.optimizer), strict=True):
-            optimizer.add_param_group({"params": self.handed(model, start, end), "lr": action.lr})
+        objects.groups.append((start, end, action.lr))
+        for (_, model), optimizer in zip(objects.models, objects.optimizers, strict=True):
+            optimizer.add_param_group({"params": objects.handed(model, start, end), "lr": action.lr})
         self.saved = None
 
     def _setbuffers(self, action: g.SetBuffers) -> None:
-        for rank, model in (*enumerate(self.twins), (self.rank, self.inside)):
+        for rank, model in self.objects.models:
             for name, buffer in list(model.named_buffers()):
-                value = buffer_values(buffer, self.number, rank)
+                value = buffer_values(buffer, self.objects.number, rank)
                 if action.reassigned:
                     setattr(model, name, value)
                 else:
                     buffer.copy_(value)
 
     def _evaluate(self, action: g.Evaluate) -> None:
-        self.send_buffers()
-        rows, _ = batch(self.number, 0, self.rank, rowless=False)
-        twin = self.twins[self.rank].eval()
+        objects = self.objects
+        objects.send_buffers()
+        rows, _ = batch(objects.number, 0, objects.rank, rowless=False)
         with torch.no_grad(), self._acting():
-            out = self.ours.eval()(rows)
+            out = objects.ours.eval()(rows)
         with torch.no_grad():
-            same(out, twin(rows), "what the module returned in eval")
-        self.ours.train()
-        twin.train()
-        self.equal = True
+            same(out, objects.twin.eval()(rows), "what the module returned in eval")
+        objects.ours.train()
+        objects.twin.train()
+        objects.equal = True
 
     def _save(self, action: g.Save) -> None:
+        objects = self.objects
         with subject_acts():
-            state = copy.deepcopy((self.inside if action.inside else self.ours).state_dict())
-        wanted = self.twins[self.rank].state_dict()
+            state = copy.deepcopy((objects.inside if action.inside else objects.ours).state_dict())
+        wanted = objects.twin.state_dict()
         check(list(state) == list(wanted), f"the keys of the state dict are {list(state)} instead of {list(wanted)}")
         for name, value in wanted.items():
             same(state[name], value, f"{name} in the state dict")
-        states = [optimizer.state_dict() for optimizer in (*self.optimizers, self.optimizer)]
-        self.saved = copy.deepcopy((state, [twin.state_dict() for twin in self.twins], states)), action.inside
+        states = [optimizer.state_dict() for optimizer in objects.optimizers]
+        self.saved = copy.deepcopy((state, [twin.state_dict() for twin in objects.twins], states)), action.inside
 
     def _load(self, action: g.Load) -> None:
         if self.saved is None:
             return
+        objects = self.objects
         (state, states, kept), inside = copy.deepcopy(self.saved)
         if action.fresh:
-            groups = self.groups
-            self.begin(SEED + 50)
-            self.groups = groups
-            self.optimize()
+            groups = objects.groups
+            objects.begin(SEED + 50)
+            objects.groups = groups
+            objects.optimize()
         with subject_acts():
-            (self.inside if inside else self.ours).load_state_dict(state)
-        for twin, twin_state in zip(self.twins, states, strict=True):
+            (objects.inside if inside else objects.ours).load_state_dict(state)
+        for twin, twin_state in zip(objects.twins, states, strict=True):
             twin.load_state_dict(twin_state)
-        for optimizer, optimizer_state in zip((*self.optimizers, self.optimizer), kept, strict=True):
+        for optimizer, optimizer_state in zip(objects.optimizers, kept, strict=True):
             optimizer.load_state_dict(optimizer_state)
 
     def _wrongdevice(self, action: g.WrongDevice) -> None:
@@ -202,7 +171,7 @@ class Player(Objects):
         check("device_id" in str(error), f"the error does not name device_id: {error}")
 
     def _uneven(self, action: g.Uneven) -> None:
-        train_unevenly(self.arena, self.draw, action, self.number)
+        train_unevenly(self.arena, self.draw, action, self.objects.number)
 
     def _fail(self, action: g.Fail) -> None:
-        fail(self.arena, self.draw, action, self.number)
+        fail(self.arena, self.draw, action, self.objects.number)

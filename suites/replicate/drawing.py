@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from everyrank.suites.generate.drawing import Drawing, draws_of
+from everyrank.suites.generate.drawing import Actions, Drawing, Maker, draws_of
 from everyrank.suites.replicate import grammar as g
 from hypothesis import strategies as st
 
@@ -24,7 +22,7 @@ _OPTIONS = {
 _LARGE = (2**20 + 3,)
 
 
-class _Drawing(Drawing):
+class ReplicateDrawing(Drawing):
     """One draw while it is made."""
 
     LEFT_OUT = 4
@@ -54,7 +52,7 @@ class _Drawing(Drawing):
             apart=self.apart,
             ignored=self.ignored,
             equal_at_once=self.has("values as they are built"),
-            actions=tuple(_Actions(self).make()),
+            actions=ReplicateActions(self).make(),
         )
 
     # --- the model -----------------------------------------------------------------------------------
@@ -63,14 +61,14 @@ class _Drawing(Drawing):
         name = f"p{number}"
         if self.apart or (self.ignored and not number):
             name = (self.ignored + "." if self.ignored else self.one_of(*_PREFIXES[1:])) + name
-        elif self.one_of(False, True):
+        elif self.chance(2):
             name = self.one_of(*_PREFIXES) + name
         frozen = self.sometimes("frozen parameters")
         also = ""
         if not self.apart and not self.ignored and self.sometimes("tied parameters"):
             also = f"{self.one_of('', 'other.')}p{number}_again"
         shape = tuple(self.draw(st.lists(st.integers(1, 3), max_size=3)))
-        if self.params and self.one_of(False, False, True):
+        if self.params and self.chance(3):
             shape = self.params[-1].shape  # with equal shapes a gradient of the wrong parameter raises no error
         layout = self._layout()
         if layout == "embedding":
@@ -97,12 +95,12 @@ class _Drawing(Drawing):
             "embedding": "sparse gradients",
         }
         able = [layout for layout, feature in layouts.items() if self.has(feature)]
-        if self.has("large parameters") and self.one_of(*[False] * 24, True):
+        if self.has("large parameters") and self.chance(25):
             return "large"
         return str(self.one_of(*["plain"] * 6, "empty", *able))
 
     def _buffers(self) -> tuple[g.Buffer, ...]:
-        if self.apart or not self.has("buffers") or not self.one_of(False, False, True):
+        if self.apart or not self.has("buffers") or not self.chance(3):
             return ()
         dtypes = self.draw(
             st.lists(st.sampled_from(("float64", "int64", "bool", "bfloat16")), min_size=1, max_size=2)
@@ -110,11 +108,13 @@ class _Drawing(Drawing):
         return tuple(g.Buffer(f"b{number}", dtype, self.sometimes("buffers")) for number, dtype in enumerate(dtypes))
 
 
-class _Actions:
-    """The actions of one draw: kinds are drawn first, and an action that makes no sense at that point is left out."""
+class ReplicateActions(Actions[ReplicateDrawing]):
+    """The actions of one draw."""
 
-    def __init__(self, drawing: _Drawing) -> None:
-        self.d = drawing
+    MOST = 10
+
+    def __init__(self, drawing: ReplicateDrawing) -> None:
+        super().__init__(drawing)
         self.frozen = {number for number, param in enumerate(drawing.params) if param.frozen}
         self.static = drawing.option == "static-graph"
         self.handed = drawing.first
@@ -122,32 +122,30 @@ class _Actions:
         self.trained = False
         self.quiet = False  # after the last forward DDP sends no buffers
         self.saved = False
-        self.made: list[g.Action] = []
 
-    def make(self) -> list[g.Action]:
-        kinds: list[Callable[[], None]] = [self.backward, self.backward, self.backward, self.train, self.train]
-        kinds += [self.step, self.clear, self.give, self.set_rate, self.save_and_load, self.save_and_load]
-        for feature, makers in {
-            "backwards without sync": [self.accumulate, self.accumulate],
-            "unused parameters": [self.use_some, self.use_some],
-            "thawed parameters": [self.freeze, self.freeze],
-            "replaced parameters": [self.replace],
-            "wrong devices": [self.wrong_device],
-            "uneven inputs": [self.uneven],
-            "idle ranks": [self.idle],
-            "errors": [self.fail],
-        }.items():
-            if self.d.has(feature):
-                kinds += makers
+    def make(self) -> tuple[g.Action, ...]:
+        return super().make() or (g.Backward(),)
+
+    def makers(self) -> list[Maker]:
+        makers: list[Maker] = [self.backward, self.backward, self.backward, self.train, self.train]
+        makers += [self.step, self.clear, self.give, self.set_rate, self.save_and_load, self.save_and_load]
+        makers += self.claimed(
+            {
+                "backwards without sync": [self.accumulate, self.accumulate],
+                "unused parameters": [self.use_some, self.use_some],
+                "thawed parameters": [self.freeze, self.freeze],
+                "replaced parameters": [self.replace],
+                "wrong devices": [self.wrong_device],
+                "uneven inputs": [self.uneven],
+                "idle ranks": [self.idle],
+                "errors": [self.fail],
+            }
+        )
         if self.d.buffers:
-            kinds += [self.set_buffers, self.set_buffers, self.evaluate]
+            makers += [self.set_buffers, self.set_buffers, self.evaluate]
         if self.handed < len(self.d.params):
-            kinds += [self.add_group, self.add_group]
-        for index in self.d.draw(st.lists(st.sampled_from(range(len(kinds))), min_size=1, max_size=10)):
-            kinds[index]()
-        if not self.made:
-            self.made.append(g.Backward())
-        return self.made
+            makers += [self.add_group, self.add_group]
+        return makers
 
     def some(self) -> tuple[int, ...]:
         count = len(self.d.params)
@@ -157,7 +155,7 @@ class _Actions:
         return tuple(sorted(self.d.draw(st.sets(st.integers(0, self.d.size - 1), min_size=1, max_size=self.d.size))))
 
     def backward(self) -> None:
-        rowless = (self.d.draw(st.integers(0, self.d.size - 1)),) if self.d.one_of(*[False] * 5, True) else ()
+        rowless = (self.d.below(self.d.size),) if self.d.chance(6) else ()
         self.made.append(g.Backward(times=self.d.one_of(1, 1, 1, 2, 8), rowless=rowless))
         self.synced()
 
@@ -216,12 +214,12 @@ class _Actions:
     def freeze(self) -> None:
         if self.static:
             return
-        number = self.d.draw(st.integers(0, len(self.d.params) - 1))
+        number = self.d.below(len(self.d.params))
         self.frozen ^= {number}
         self.made.append(g.Freeze(number, number in self.frozen))
 
     def replace(self) -> None:
-        number = self.d.draw(st.integers(0, len(self.d.params) - 1))
+        number = self.d.below(len(self.d.params))
         if not self.static and not self.d.params[number].also and not self.pending:
             self.made += [g.Replace(number), g.Backward()]
             self.synced()
@@ -232,7 +230,7 @@ class _Actions:
             return
         reassigned = self.d.sometimes("reassigned buffers", 3)
         self.made.append(g.SetBuffers(reassigned))
-        if self.d.has("buffers in evaluation") and self.d.one_of(False, True):
+        if self.d.has("buffers in evaluation") and self.d.chance(2):
             self.made.append(g.Evaluate())
         else:
             self.made.append(g.Backward())
@@ -246,10 +244,10 @@ class _Actions:
         built = self.d.has("state dicts of what was built")
         if not self.trained or (self.d.apart and not built):
             return
-        if not self.saved or self.d.one_of(False, True):
+        if not self.saved or self.d.chance(2):
             self.made.append(g.Save(inside=not built))
             self.saved = True
-        fresh = not self.d.ignored and self.d.one_of(False, True)
+        fresh = not self.d.ignored and self.d.chance(2)
         if fresh:
             self.pending = self.quiet = self.trained = False
         self.made.append(g.Load(fresh))
@@ -268,8 +266,8 @@ class _Actions:
         self.add_failure(self.d.one_of("forward", "backward"))
 
     def add_failure(self, phase: str) -> None:
-        self.made.append(g.Fail(self.d.draw(st.integers(0, self.d.size - 1)), phase))
+        self.made.append(g.Fail(self.d.below(self.d.size), phase))
 
 
 #: A model and a sequence of actions, for a world of this size and a subject that claims these features.
-draws = draws_of(_Drawing)
+draws = draws_of(ReplicateDrawing)

@@ -98,13 +98,13 @@ def fail(arena: Arena, draw: g.Draw, action: g.Fail, number: int) -> None:
         current_world().barrier()
         culprit = arena.rank == action.rank
         error = None
-        if action.where == "idle":
+        if action.during == "idle":
             if not culprit:
                 group.shorten_patience()
                 error = error_of(partial(_backward, module, number, 1, arena.rank))
             current_world().barrier()
         else:
-            with sabotage(arena.inside(module), action.where) if culprit else contextlib.nullcontext():
+            with sabotage(arena.inside(module), action.during) if culprit else contextlib.nullcontext():
                 error = error_of(partial(_backward, module, number, 1, arena.rank))
         group.leave()
         raised, text, named = error is not None, text_of(error), names_rank(error, action.rank)

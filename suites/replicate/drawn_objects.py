@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from everyrank import current_world
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import check, same
+from everyrank.suites.compare.reference import SEED, mean
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
+from everyrank.suites.generate.player import DrawnObjects
 from everyrank.suites.replicate import grammar as g
 from everyrank.suites.replicate.arena import Arena, dense
-from everyrank.suites.replicate.drawn_model import Part, buffer_values, make
+from everyrank.suites.replicate.drawn_model import Part, Rows, buffer_values, loss, make
 from torch import nn
 
 #: How far a mean may be off, relative to the largest gradient in it: the order of a sum may differ.
@@ -37,7 +40,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 _OFFERED = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph", "find_unused_parameters")
 
 
-class Objects:
+class ReplicateObjects(DrawnObjects):
     """The objects of one draw on this rank: the subject's, and the references."""
 
     def __init__(self, subject: Subject, draw: g.Draw) -> None:
@@ -50,7 +53,7 @@ class Objects:
         self.replaced = False
         self.scales: dict[str, float] = {}
         """For each mean of the last backward, the largest gradient in it."""
-        self.number = 0
+        self.begin(SEED)
 
     # --- objects -------------------------------------------------------------------------------------
 
@@ -110,13 +113,12 @@ class Objects:
                     del options[refused[0]]
         if self.draw.option == "own-buffers":  # no law states the initial value of a buffer that is not sent
             for name, buffer in self.arena.inside(built).named_buffers():
-                buffer.copy_(self.twins[self.rank].get_buffer(name))
+                buffer.copy_(self.twin.get_buffer(name))
         self.replicas.append(built)
         return built
 
     def optimize(self) -> None:
-        self.optimizers = [self._optimizer(twin) for twin in self.twins]
-        self.optimizer = self._optimizer(self.inside)
+        self.optimizers = [self._optimizer(model) for _, model in self.models]
 
     def _optimizer(self, model: nn.Module) -> Any:
         groups = [
@@ -130,6 +132,16 @@ class Objects:
         drawn = [param.name for param in self.draw.params]
         layers = [parameter for name, parameter in named.items() if ".first." in f".{name}"] if start == 0 else []
         return [*(named[name] for name in drawn[start:end]), *layers]
+
+    @property
+    def twin(self) -> Part:
+        """This rank's reference."""
+        return self.twins[self.rank]
+
+    @property
+    def models(self) -> list[tuple[int, nn.Module]]:
+        """All references, and last the subject's module, each with the rank whose data it gets."""
+        return [*enumerate(self.twins), (self.rank, self.inside)]
 
     @property
     def inside(self) -> nn.Module:
@@ -146,13 +158,49 @@ class Objects:
     def ignored(self, name: str) -> bool:
         return bool(self.draw.ignored) and name.startswith(f"{self.draw.ignored}.")
 
+    # --- gradients of the references ------------------------------------------------------------------
+
+    def train_twins(self, parts: Sequence[tuple[Rows, torch.Tensor]], skips: Sequence[tuple[int, ...]]) -> None:
+        """Run a backward on the reference of each rank, with that rank's part of the batch and unused parameters."""
+        for rank, twin in enumerate(self.twins):
+            self._train_twin(rank, twin, parts[rank], skips[rank])
+
+    def _train_twin(self, rank: int, twin: Part, part: tuple[Rows, torch.Tensor], skips: tuple[int, ...]) -> None:
+        rows, targets = part
+        before = {name: parameter.grad for name, parameter in twin.named_parameters()}
+        for parameter in twin.parameters():
+            parameter.grad = None
+        loss(twin(rows, skips=skips), targets).backward()
+        for name, parameter in twin.named_parameters():
+            mine = parameter.grad
+            if mine is not None:
+                self.touched[rank].add(name)
+                mine = mine.coalesce() if mine.is_sparse else mine
+            earlier = before[name]
+            parameter.grad = mine if earlier is None else earlier if mine is None else earlier + mine
+
+    def average(self) -> None:
+        """Average the gradients of each parameter that any rank has used since the last time."""
+        self.scales = {}
+        for name in set().union(*self.touched):
+            parameters = [twin.get_parameter(name) for twin in self.twins]
+            if self.ignored(name) or not parameters[0].requires_grad:
+                continue
+            parts = [parameter.grad for parameter in parameters]
+            sizes = [float(dense(part).abs().max()) for part in parts if part is not None and part.numel()]
+            self.scales[name] = max(sizes, default=0.0)
+            found = mean(parts)
+            for parameter in parameters:
+                parameter.grad = None if found is None else found.clone()
+        self.touched = [set() for _ in range(self.size)]
+
     # --- comparing -----------------------------------------------------------------------------------
 
     def compare(self) -> None:
         """Compare parameters, gradients and buffers. The subject then goes on from the reference's gradients."""
         if not self.equal:
             return
-        twin, ours = self.named(self.twins[self.rank]), self.named(self.inside)
+        twin, ours = self.named(self.twin), self.named(self.inside)
         check(set(ours) == set(twin), f"the parameters are {sorted(ours)} instead of {sorted(twin)}")
         for name, expected in twin.items():
             parameter = ours[name]
@@ -161,7 +209,7 @@ class Objects:
             check(parameter.requires_grad == expected.requires_grad, f"{name} no longer {frozen} grad")
             self._compare_gradient(name, parameter, expected)
         buffers = dict(self.inside.named_buffers())
-        for name, buffer in self.twins[self.rank].named_buffers():
+        for name, buffer in self.twin.named_buffers():
             same(buffers[name], buffer, f"buffer {name}")
 
     def _compare_gradient(self, name: str, parameter: nn.Parameter, expected: nn.Parameter) -> None:

@@ -138,10 +138,10 @@ class Uneven:
 
 @dataclass(frozen=True)
 class Fail:
-    """With fresh objects, let one rank fail in its ``forward`` or ``backward`` and leave, or be ``idle`` and stay."""
+    """Take fresh objects; let one rank fail in its ``forward`` or ``backward`` and leave, or be ``idle`` and stay."""
 
     rank: int
-    where: str
+    during: str
 
 
 Action = (
@@ -227,9 +227,9 @@ def _strategy(size: int, features: frozenset[str]) -> Any:
 
 
 def _carry_out(subject: Subject, draw: Draw) -> Iterator[None]:
-    from everyrank.suites.replicate.carrying_out import Player
+    from everyrank.suites.replicate.carrying_out import ReplicatePlayer
 
-    yield from Player(subject, draw).play()
+    yield from ReplicatePlayer(subject, draw).play()
 
 
 GRAMMAR = Grammar(

@@ -1,4 +1,4 @@
-"""The draws of ``rpc-optimizer``: parameters on their owners, optimizers over some of them, and what is done."""
+"""The draws of ``rpc-optimizer``: parameters on their owners, optimizers over some of them, and actions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from everyrank.suites.rpc_optimizer.besides import PARTS
 
 @dataclass(frozen=True)
 class Param:
-    """One parameter, reached by an RRef of its own."""
+    """One parameter, with its own RRef."""
 
     owner: int
     shape: tuple[int, ...]
@@ -21,22 +21,22 @@ class Param:
     sparse: bool = False
     """Whether its gradients are sparse."""
     layout: str = "plain"
-    """How its owner holds it: plain, transposed, or a view of every second row."""
+    """plain, transposed, or rows: a view of every second row."""
     same_as: int | None = None
-    """The number of an earlier parameter, whose tensor it is under another RRef."""
+    """The number of an earlier parameter, if this is another RRef of its tensor."""
 
 
 @dataclass(frozen=True)
 class Optimizer:
     """One optimizer over some of the parameters, in this order."""
 
-    of: tuple[int, ...]
+    params: tuple[int, ...]
     name: str = "SGD"
     """A row of the optimizer table."""
     variant: str = "lr"
     own: str = ""
-    """``subclass`` for one that does nothing of its own; ``signed`` for one that takes each gradient's sign, and is
-    named as its base is; ``planted`` for one that can be made to fail or to wait."""
+    """A user's class: ``subclass`` changes nothing, ``signed`` takes each gradient's sign and has its base's name,
+    ``planted`` can be made to fail or to wait."""
     given: str = "named"
     """How the arguments are given: ``named``, ``positional``, or ``explicit`` with every default by name."""
 
@@ -45,9 +45,9 @@ class Optimizer:
 class Step:
     """In one context: a backward through each of these sets of parameters, then a step of each of these optimizers.
 
-    No two sets have an owner in common, nor is the driver one: torch never comes back of a second backward then.
-    ``again``: each backward is made twice, through the same graph. ``times``: so many contexts of this kind, one
-    after the other, each with data of its own.
+    No two sets have a common owner, and none has the driver: a second backward of torch's would never return.
+    ``again``: each backward is run twice, through the same graph. ``times``: the number of such contexts in a row,
+    each with its own data.
     """
 
     backwards: tuple[tuple[int, ...], ...]
@@ -58,7 +58,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Beside:
-    """Two contexts that are open at the same time, with a backward each; then a step for each of them."""
+    """Open two contexts at the same time, with a backward in each; then do a step for each."""
 
     older: tuple[int, ...]
     newer: tuple[int, ...]
@@ -68,7 +68,7 @@ class Beside:
 
 @dataclass(frozen=True)
 class Refused:
-    """A step with a context that is ``unknown`` or ``closed``, which raises and moves nothing."""
+    """Do a step with a context that is ``unknown`` or ``closed``: it raises and moves nothing."""
 
     context: str
     by: int = 0
@@ -76,7 +76,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Invalid:
-    """Build an optimizer with arguments that torch.optim refuses, or of no parameters, or of one that is no leaf."""
+    """Build an optimizer with arguments that torch.optim refuses, without parameters, or with one that is no leaf."""
 
     optimizer: str
     name: str
@@ -84,9 +84,9 @@ class Invalid:
 
 @dataclass(frozen=True)
 class Sabotage:
-    """A step of a planted optimizer that fails on some workers, and waits on another until it is let go.
+    """Do a step of a planted optimizer that fails on some workers, and waits on another until the kit releases it.
 
-    ``foreign``: the error is of a class that cannot travel.
+    ``foreign``: the error cannot be unpickled.
     """
 
     by: int
@@ -99,25 +99,25 @@ class Sabotage:
 class FailBuild:
     """Build an optimizer over these parameters whose constructor fails on one worker."""
 
-    of: tuple[int, ...]
+    params: tuple[int, ...]
     failing: int
 
 
 @dataclass(frozen=True)
 class Together:
-    """Two steps at the same time, by planted optimizers that share a parameter, or by one: they are serialized."""
+    """Do two steps of planted optimizers that share a parameter, or of one, at the same time: they are serialized."""
 
     by: tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Renew:
-    """Drop all optimizers, of which nothing stays on any owner, and build them anew."""
+    """Drop all optimizers, so that no owner keeps any, and build them anew."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """Use these parts of an optimizer besides its step, as the law ``surface`` does, and make two steps of it."""
+    """Use these parts of an optimizer besides its step, as the law ``surface`` does, and do two steps."""
 
     parts: tuple[str, ...]
     by: int = 0
@@ -125,7 +125,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Another:
-    """Build one more optimizer, make so many steps of it through all parameters, and drop it."""
+    """Build one more optimizer, do this many steps through all parameters, and drop it."""
 
     optimizer: Optimizer
     times: int = 1
@@ -146,13 +146,15 @@ class Draw:
 
 
 def drawn_variants(row: Row) -> list[Variant]:
-    """The variants of an optimizer that can be drawn. A flat list of RRefs has no place for groups."""
+    """Return the variants of an optimizer that can be drawn. A flat list of RRefs has no groups."""
     needs = {"closure", "cuda", "non-leaf"}
-    return [each for each in row.variants if not (row.needs | each.needs) & needs and not each.group_arguments]
+    return [
+        variant for variant in row.variants if not (row.needs | variant.needs) & needs and not variant.group_arguments
+    ]
 
 
 def _features() -> dict[str, str]:
-    """What can be drawn, with the cases of which a subject's ledger and lacks must not speak."""
+    """Return all features: each is not drawn if the subject's ledger or lacks match such a case."""
     found = {
         "classes of the user's own": "parity.subclass[*]",
         "parameters of no optimizer": "owned.only[*]",
@@ -181,14 +183,14 @@ def _features() -> dict[str, str]:
             found[f"{name} with sparse gradients"] = f"parity.sparse[{name}-*]"
         if "sparse" in row.needs:
             continue
-        found |= {f"{name} {each.name}": f"parity.*[{name}-{each.name}-ws3]" for each in drawn_variants(row)}
+        found |= {f"{name} {variant.name}": f"parity.*[{name}-{variant.name}-ws3]" for variant in drawn_variants(row)}
         found[f"{name} positional"] = f"parity.arguments[{name}-positional-ws2]"
         found[f"{name} explicit"] = f"parity.arguments[{name}-explicit-defaults-ws2]"
         found[f"{name} with missing gradients"] = f"none.position[{name}-*]"
         if "complex" in row.takes:
             found[f"{name} complex"] = f"parity.dtype[{name}-complex-ws2]"
             found[f"{name} complex with arguments"] = f"parity.dtype[{name}-complex-everything-ws2]"
-        found |= {f"{name} refuses {each.name}": f"errors.arguments[{name}-{each.name}-ws2]" for each in row.invalid}
+        found |= {f"{name} refuses {bad.name}": f"errors.arguments[{name}-{bad.name}-ws2]" for bad in row.invalid}
     return found
 
 
@@ -199,27 +201,16 @@ def _strategy(size: int, features: frozenset[str]) -> object:
 
 
 def _carry_out(subject: Subject, draw: Draw) -> Iterator[None]:
-    from everyrank.suites.rpc_optimizer.carrying_out import Player
+    from everyrank.suites.rpc_optimizer.carrying_out import RpcPlayer
 
-    yield from Player(subject, draw).play()
+    yield from RpcPlayer(subject, draw).play()
 
 
 GRAMMAR = Grammar(
     module="everyrank.suites.rpc_optimizer.grammar",
     kinds=(
-        Draw,
-        Param,
-        Optimizer,
-        Step,
-        Beside,
-        Refused,
-        Invalid,
-        Sabotage,
-        FailBuild,
-        Together,
-        Renew,
-        Use,
-        Another,
+        *(Draw, Param, Optimizer, Step, Beside, Refused, Invalid),
+        *(Sabotage, FailBuild, Together, Renew, Use, Another),
     ),
     sizes=(3,),
     features=_features(),

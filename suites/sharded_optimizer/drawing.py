@@ -1,32 +1,32 @@
-"""Drawing for ``sharded-optimizer``, with Hypothesis. A draw is valid by construction, also while it shrinks."""
+"""Draw for ``sharded-optimizer`` with Hypothesis. A draw is valid by construction, also while it shrinks."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from everyrank.fixtures.optimizers import Row, Variant, row, rows
-from everyrank.suites.generate.drawing import Drawing, draws_of
+from everyrank.suites.generate.drawing import Actions, Drawing, Maker, draws_of
 from everyrank.suites.sharded_optimizer import grammar as g
 from everyrank.suites.sharded_optimizer.geometry import chunks
 from hypothesis import strategies as st
 
-#: Where in a module a parameter may stand.
-_PLACES = ("", "inner.", "inner.deep.", "other.")
+#: Prefixes of the names of parameters in a module.
+_PREFIXES = ("", "inner.", "inner.deep.", "other.")
 
 #: Values of options that are changed by hand.
 _OPTIONS = {"lr": (0.02, 0.3), "weight_decay": (0.0, 0.2), "maximize": (True, False), "betas": ((0.5, 0.9),)}
 
-#: Needs of a variant that no draw provides; one that has tables provides sparse gradients.
+#: Needs of a variant that no draw provides; a draw with tables provides sparse gradients.
 _NOT_DRAWN = {"cuda", "non-leaf", "sparse"}
 
-#: What is not drawn for a model with tables: no norm of a sparse gradient is defined, and closures give dense ones.
+#: Not drawn for a model with tables: a sparse gradient has no defined norm, and closures make dense gradients.
 _DENSE = {"closures", "clipping"}
 
 
-class _Drawing(Drawing):
+class ShardedDrawing(Drawing):
     """One draw while it is made."""
 
     # --- the model -----------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ class _Drawing(Drawing):
         needs = row(name).needs
         self.matrices = "2d" in needs
         self.closures_only = "closure" in needs
-        self.module = self.has("modules") and self.one_of(False, False, True)
+        self.module = self.has("modules") and self.chance(3)
         first = 8 if "no-groups" in needs or not self.has("groups") else self.one_of(8, 1, 2)
         subclass = self._subclass(name, needs)
         self.whole_tensor = bool(subclass) or "whole-tensor" in needs
@@ -57,21 +57,22 @@ class _Drawing(Drawing):
             dtype="float64" if self.tables else self.one_of("float64", "float64", "float32"),
             first=8 if first == count else first,
             module=self.module,
-            actions=tuple(_Actions(self).make()),
+            actions=ShardedActions(self).make(),
         )
 
     def _optimizers(self) -> list[tuple[str, str]]:
         found = []
-        for each in rows():
-            if "whole-tensor" in each.needs and not self.has("optimizers that look at the whole tensor"):
+        for optimizer in rows():
+            if "whole-tensor" in optimizer.needs and not self.has("optimizers that look at the whole tensor"):
                 continue
-            if "closure" in each.needs and not self.has("closures"):
+            if "closure" in optimizer.needs and not self.has("closures"):
                 continue
-            if self.tables and ("closure" in each.needs or "sparse" not in each.needs | each.takes):
+            if self.tables and ("closure" in optimizer.needs or "sparse" not in optimizer.needs | optimizer.takes):
                 continue
-            found += [(each.name, variant.name) for variant in each.variants if _drawn(each, variant, self.tables)]
-        # Shrinking goes to the front: the plainest first.
-        return sorted(found, key=lambda one: (one != ("SGD", "defaults"), one[0] != "SGD"))
+            variants = [variant for variant in optimizer.variants if _drawn(optimizer, variant, self.tables)]
+            found += [(optimizer.name, variant.name) for variant in variants]
+        # Hypothesis shrinks towards the front, so the plainest come first.
+        return sorted(found, key=lambda names: (names != ("SGD", "defaults"), names[0] != "SGD"))
 
     def _subclass(self, name: str, needs: frozenset[str]) -> str:
         feature = "subclasses that look at the whole tensor" if "whole-tensor" in needs else "subclasses"
@@ -82,27 +83,27 @@ class _Drawing(Drawing):
     def _param(self, number: int) -> g.Param:
         name = f"p{number}"
         if self.module:
-            name = self.one_of(*_PLACES) + name
+            name = self.one_of(*_PREFIXES) + name
         frozen = self.sometimes("frozen parameters")
         table = self.tables and (self.tables_only or number == 0 or self.one_of(True, True, False))
-        if table and number and self.one_of(False, True):
-            # Rows that go to the wrong table go unnoticed if its shape refuses them.
+        if table and number and self.chance(2):
+            # With another shape, rows that went to the wrong table would raise an error.
             earlier = next(param for param in self.params if param.table)
             return replace(earlier, name=name, frozen=frozen, also="")
         plain = self.matrices or table
         dims = 2 if plain else self.one_of(2, 1, 2, 3)
         other = [self.draw(st.integers(1, 4)) for _ in range(dims)]
-        if self.has("whole parameters") and self.one_of(False, False, True):
+        if self.has("whole parameters") and self.chance(3):
             return replace(self._whole(name, tuple(other), frozen, plain), table=table)
         dim = self.one_of(*range(min(dims, 2)))
-        tool = self.module and not (self.has("bare shards in modules") and self.one_of(False, False, True))
+        tool = self.module and not (self.has("bare shards in modules") and self.chance(3))
         if tool:
-            # Of fewer rows torch's _shard_tensor raises on rank 0 alone, and the other ranks wait for it.
+            # With fewer rows torch's _shard_tensor raises on rank 0 alone, and the other ranks wait for it.
             length = self.draw(st.integers(self.size - 1, 2 * self.size + 1))
             if not self.has("ranks without a shard"):
                 length = max(length, self.size)
             if table and dim == 1:
-                # torch crashes where it adds sparse rows to an empty view: each rank has a column.
+                # torch crashes if it adds sparse rows to an empty view: so each rank gets a column.
                 length = self.size * max(1, length // self.size)
             cut = tuple(enumerate(chunks(length, self.size)))
         else:
@@ -124,8 +125,8 @@ class _Drawing(Drawing):
         return g.Param(name, shape, layout=layout, frozen=frozen, also=also)
 
     def _cut(self) -> tuple[tuple[int, int], ...]:
-        """Who owns how many rows: in any order, several times or never."""
-        if self.one_of(False, True):
+        """Draw rank and length of each block: ranks come in any order, several times or never."""
+        if self.chance(2):
             owners = list(self.draw(st.permutations(range(self.size))))
         else:
             owners = self.draw(st.lists(st.integers(0, self.size - 1), min_size=1, max_size=2 * self.size))
@@ -134,30 +135,41 @@ class _Drawing(Drawing):
         return tuple((owner, self.draw(st.integers(1, 3))) for owner in owners)
 
 
-def _drawn(each: Row, variant: Variant, tables: bool) -> bool:
+def _drawn(row: Row, variant: Variant, tables: bool) -> bool:
     # Fused kernels round a shard otherwise than the whole, and mispair a parameter with a gradient of other strides.
     fused = variant.arguments.get("fused", False)
-    needs = (each.needs | variant.needs) - ({"sparse"} if tables else set())
+    needs = (row.needs | variant.needs) - ({"sparse"} if tables else set())
     refused = tables and "sparse" in variant.refuses
     return not needs & _NOT_DRAWN and not variant.group_arguments and not fused and not refused
 
 
-class _Actions:
-    """The actions of one draw: kinds are drawn first, and what makes no sense at its place is left out."""
+class ShardedActions(Actions[ShardedDrawing]):
+    """The actions of one draw."""
 
-    def __init__(self, drawing: _Drawing) -> None:
-        self.d = drawing
+    MOST = 10
+
+    def __init__(self, drawing: ShardedDrawing) -> None:
+        super().__init__(drawing)
         self.frozen = {number for number, param in enumerate(drawing.params) if param.frozen}
         self.handed = drawing.first  # how many parameters the optimizer has
         self.groups = 1
         self.saved = False
-        self.own = False  # a gradient of each rank's own, of which only one step is defined
-        self.made: list[g.Action] = []
+        self.own = False  # whether gradients differ between ranks; then only one step is defined
 
-    def make(self) -> list[g.Action]:
-        kinds: list[Callable[[], None]] = [self.train, self.train, self.train, self.give, self.step]
-        kinds += [self.set_option]
-        for feature, makers in {
+    def make(self) -> tuple[g.Action, ...]:
+        # Only some models allow these, so they are drawn often if the model does.
+        for maker, able in ((self.names, self.d.module), (self.add_group, self.handed < len(self.d.params))):
+            if able and self.d.chance(2):
+                maker()
+        return super().make()
+
+    def indices(self, count: int) -> Iterator[int]:
+        # Hypothesis's lists are short most of the time; a sequence that needs four actions would seldom be drawn.
+        for _ in range(self.d.draw(st.integers(1, self.MOST))):
+            yield self.d.below(count)
+
+    def makers(self) -> list[Maker]:
+        by_feature: dict[str, list[Maker]] = {
             "zero_grad": [self.clear, self.give_and_clear],
             "closures": [self.step_with_closure],
             "clipping": [self.clip, self.give_and_clip],
@@ -167,23 +179,15 @@ class _Actions:
             "modules": [self.names],
             "parts besides the step": [self.use],
             "errors": [self.fail],
-        }.items():
-            if self.d.has(feature) and not (self.d.tables and feature in _DENSE):
-                kinds += makers
-        # What only some models can show comes often where the model can.
-        for maker, able in ((self.names, self.d.module), (self.add_group, self.handed < len(self.d.params))):
-            if able and self.d.one_of(False, True):
-                maker()
-        # A list of Hypothesis's is short most of the time; what needs four actions would seldom come.
-        for _ in range(self.d.draw(st.integers(1, 10))):
-            kinds[self.d.draw(st.integers(0, len(kinds) - 1))]()
-        return self.made
+        }
+        able = {name: makers for name, makers in by_feature.items() if not (self.d.tables and name in _DENSE)}
+        return [self.train, self.train, self.train, self.give, self.step, self.set_option, *self.claimed(able)]
 
     def give(self) -> None:
         if self.d.closures_only:
             return
         trained = [number for number in range(len(self.d.params)) if number not in self.frozen]
-        if self.d.has("missing gradients") and self.d.one_of(False, False, True):
+        if self.d.has("missing gradients") and self.d.chance(3):
             missing = self.d.draw(st.sets(st.integers(0, len(self.d.params) - 1), max_size=3))
             trained = [number for number in trained if number not in missing]
         self.own = any(self.d.params[number].cut is None for number in trained) and self.d.one_of(True, False)
@@ -191,7 +195,7 @@ class _Actions:
         self.made.append(g.Give(dense, self.own, tuple(self._rows(n) for n in trained if n not in dense)))
 
     def _rows(self, number: int) -> g.Rows:
-        """Rows of one table. Those of a sharded one are alike on all ranks: each has the gradient of its own rows."""
+        """Draw rows of one table. In a sharded table all ranks look up the same: each gets its own rows' gradient."""
         param = self.d.params[number]
         row = st.integers(0, param.shape[0] - 1)
         unique = not self.d.has("repeated rows")
@@ -218,16 +222,16 @@ class _Actions:
             self.made.append(g.Step(closure=True))
 
     def clear(self) -> None:
-        if self.handed == len(self.d.params) and not self.own:  # the others' gradients would stay as they are
+        if self.handed == len(self.d.params) and not self.own:  # other gradients would stay as they are
             self.made.append(g.Clear(self.d.one_of(None, False, True)))
 
     def give_and_clear(self) -> None:
-        """Clear gradients that are there for certain."""
+        """Set gradients, and clear them."""
         self.give()
         self.clear()
 
     def give_and_clip(self) -> None:
-        """Clip gradients that are there for certain."""
+        """Set gradients, and clip them."""
         self.give()
         self.clip()
 
@@ -252,11 +256,11 @@ class _Actions:
         refused = {"weight_decay"} if self.d.tables else set()  # no optimizer adds it to a sparse gradient
         names = [name for name in _OPTIONS if name in _arguments(self.d.optimizer) - refused]
         name = self.d.one_of(*names)
-        group = self.d.draw(st.integers(0, self.groups - 1))
+        group = self.d.below(self.groups)
         self.made.append(g.SetOption(group, name, self.d.one_of(*_OPTIONS[name])))
 
     def freeze(self) -> None:
-        number = self.d.draw(st.integers(0, len(self.d.params) - 1))
+        number = self.d.below(len(self.d.params))
         self.frozen ^= {number}
         self.made.append(g.Freeze(number, number in self.frozen))
 
@@ -266,10 +270,10 @@ class _Actions:
 
     def load(self) -> None:
         if self.saved:
-            fresh = self.d.one_of(False, True)
+            fresh = self.d.chance(2)
             self.own = self.own and not fresh
             # The state of an optimizer that flattens its parameters, as LBFGS does, depends on their order.
-            self.made.append(g.Load(fresh, fresh and not self.d.closures_only and self.d.one_of(False, True)))
+            self.made.append(g.Load(fresh, fresh and not self.d.closures_only and self.d.chance(2)))
 
     def train_save_and_load(self) -> None:
         """Save a state that is not empty, and load it."""
@@ -284,7 +288,7 @@ class _Actions:
             self.made.append(g.Names(prefix, recurse))
 
     def use(self) -> None:
-        """Use a part that may step, or step a copy, with gradients that are there for certain."""
+        """Set gradients, and use a part that may step, or step a copy."""
         if not self.d.closures_only:
             self.give()
             if not self.own:
@@ -294,12 +298,12 @@ class _Actions:
         kinds = ["construction"]
         if self.d.has("errors in a class of the user's own"):
             kinds.append("step")
-        # A subject that raises on one rank only would leave the others waiting for its gradient of a whole tensor.
+        # If a subject raises on one rank only, the others would wait for its gradient of a whole tensor.
         cut = all(param.cut is not None for param in self.d.params) and not self.d.whole_tensor
         if self.d.has("errors in closures") and cut:
             kinds.append("closure")
         during = self.d.one_of(*kinds)
-        self.made.append(g.Fail(self.d.draw(st.integers(0, self.d.size - 1)), during))
+        self.made.append(g.Fail(self.d.below(self.d.size), during))
         self.handed, self.groups, self.saved, self.own = self.d.first, 1, False, False
 
 
@@ -309,4 +313,4 @@ def _arguments(optimizer: str) -> set[str]:
 
 
 #: A model, an optimizer and a sequence of actions, for a world of this size and a subject that claims these features.
-draws = draws_of(_Drawing)
+draws = draws_of(ShardedDrawing)

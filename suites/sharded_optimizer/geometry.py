@@ -1,4 +1,4 @@
-"""How a tensor is cut over ranks, and which rank holds which block."""
+"""Geometries: the cuts of a tensor into blocks, and the rank of each block."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Block:
-    """One shard: its rank, where it begins in the whole, and its size."""
+    """One shard: its rank, its position in the whole, and its size."""
 
     rank: int
     offsets: tuple[int, ...]
@@ -75,7 +75,7 @@ def first_without(shape: Shape, dim: int, size: int) -> list[Block]:
     return along(shape, dim, range(1, size), chunks(shape[dim], size - 1))
 
 
-def on_rank_one(shape: Shape, dim: int, size: int) -> list[Block]:
+def on_rank_1(shape: Shape, dim: int, size: int) -> list[Block]:
     """Put all elements into the shard of rank 1; every other rank has a shard without elements."""
     return along(shape, dim, range(size), [shape[dim] if rank == 1 else 0 for rank in range(size)])
 

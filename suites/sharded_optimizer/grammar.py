@@ -1,4 +1,4 @@
-"""The draws of ``sharded-optimizer``: parameters, how they are cut, an optimizer, and what is done with it."""
+"""The draws of ``sharded-optimizer``: parameters, their cuts, an optimizer, and actions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from everyrank.suites.generate.grammar import Grammar
 
 @dataclass(frozen=True)
 class Param:
-    """One parameter. ``cut`` lists who owns how much of dimension ``dim``, in order; None for a whole parameter."""
+    """One parameter. ``cut`` lists rank and length of each block along ``dim``; None for a whole parameter."""
 
     name: str
     shape: tuple[int, ...]
     cut: tuple[tuple[int, int], ...] | None = None
     dim: int = 0
     layout: str = "plain"
-    """Of a whole one: plain, view or transposed."""
+    """For a whole parameter: plain, view or transposed."""
     frozen: bool = False
     tool: bool = False
     """Whether the subject's own shard_parameter cuts it, evenly and in rank order."""
@@ -44,7 +44,7 @@ class Rows:
 class Give:
     """Set new gradients for these parameters, and for these rows of tables, and none for the others.
 
-    ``own``: whole parameters get another gradient on each rank, where the subject claims to average them.
+    ``own``: whole parameters get another gradient on each rank, if the subject claims to average them.
     """
 
     to: tuple[int, ...]
@@ -54,14 +54,14 @@ class Give:
 
 @dataclass(frozen=True)
 class Step:
-    """One step; with a closure, where ``closure`` is set, which gives the gradients itself."""
+    """Do one step; if ``closure``, with a closure, which sets the gradients itself."""
 
     closure: bool = False
 
 
 @dataclass(frozen=True)
 class Clear:
-    """Call ``zero_grad``, with ``set_to_none`` where it is given."""
+    """Call ``zero_grad``, with ``set_to_none`` unless it is None."""
 
     set_to_none: bool | None = None
 
@@ -76,7 +76,7 @@ class Clip:
 
 @dataclass(frozen=True)
 class AddGroup:
-    """Hand the next parameters over, which the optimizer did not have, as a group with options of its own."""
+    """Add the next parameters, which the optimizer did not have, as a group with its own options."""
 
     count: int
     lr: float
@@ -85,7 +85,7 @@ class AddGroup:
 
 @dataclass(frozen=True)
 class SetOption:
-    """Change an option of a group by hand, where the subject has ``param_groups``."""
+    """Change an option of a group by hand, if the subject has ``param_groups``."""
 
     group: int
     name: str
@@ -158,10 +158,10 @@ class Draw:
     first: int = 8
     """How many parameters the optimizer is built with; the others may come as groups."""
     module: bool = False
-    """Whether the parameters stand in a module, so that the subject's tools find them."""
+    """Whether the parameters are in a module, for the subject's tools."""
 
 
-#: Not drawn where a subject's ledger or lacks speak of one of these cases.
+#: A feature is not drawn if an entry of the subject's ledger or of its lacks matches these cases.
 FEATURES = {
     "whole parameters": "parity.whole[*]",
     "ranks without a shard": "parity.geometry[*-without-shard-*]",
@@ -196,9 +196,9 @@ def _strategy(size: int, features: frozenset[str]) -> Any:
 
 
 def _carry_out(subject: Subject, draw: Draw) -> Iterator[None]:
-    from everyrank.suites.sharded_optimizer.carrying_out import Player
+    from everyrank.suites.sharded_optimizer.carrying_out import ShardedPlayer
 
-    yield from Player(subject, draw).play()
+    yield from ShardedPlayer(subject, draw).play()
 
 
 GRAMMAR = Grammar(

@@ -9,7 +9,7 @@ import torch
 from everyrank.fixtures.optimizers import Row, Variant, row, rows
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.sharded_optimizer.arena import Spec
-from everyrank.suites.sharded_optimizer.geometry import GEOMETRIES, Geometry, chunked, on_rank_one, past_the_end
+from everyrank.suites.sharded_optimizer.geometry import GEOMETRIES, Geometry, chunked, on_rank_1, past_the_end
 
 #: Needs that are not met here: a GPU, or tensors that are not leaves.
 _NOT_MET = {"cuda", "non-leaf"}
@@ -166,7 +166,7 @@ def whole_tensors() -> Iterator[Point]:
             for size in (2, 4):
                 yield point(f"{optimizer.name}-ranks", optimizer, "defaults", size, specs=matrices(chunked, 0))
             if "closure" not in optimizer.needs:
-                specs = [Spec((4, 5), on_rank_one), Spec((3, 5), None)]
+                specs = [Spec((4, 5), on_rank_1), Spec((3, 5), None)]
                 yield point(f"empty-shard-{optimizer.name}", optimizer, "lr", specs=specs)
             specs = matrices(chunked, 0)
             yield point(f"{optimizer.name}-subclass", optimizer, "defaults", core=core, specs=specs, subclass=True)
