@@ -49,7 +49,7 @@ class Groups:
         # The group has its own file, since FileStore deletes its file with its last user (pytorch#67566). If the
         # group outlives the test, the file lies beside the test's folder: a later new_group() uses this store.
         path = f"{world.folder}.process_group" if outlives else os.path.join(world.folder, "process_group")
-        store: Any = dist.FileStore(path, world.size)  # type: ignore[attr-defined]
+        store: Any = dist.FileStore(path, world.size)
         dist.init_process_group(
             world.backend,
             store=store,

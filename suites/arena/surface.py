@@ -21,7 +21,8 @@ from everyrank.suites.compare.comparison import check
 from everyrank.suites.errors import BrokenAdapter, Deviation
 
 #: The optimizer on which all parts are used: its momentum shows a state that was changed by something else.
-OPTIMIZER, ARGUMENTS = torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}
+OPTIMIZER = torch.optim.SGD
+ARGUMENTS: dict[str, Any] = {"lr": 0.1, "momentum": 0.9}
 
 STEPS = 3
 
@@ -128,21 +129,21 @@ PARTS: Mapping[str, Part] = {
     "repr": described,
 }
 
-#: The label of each point: one part, or all parts on one optimizer.
+#: What the points use: one part, or all parts on one optimizer.
 LABELS = (*PARTS, "all")
 
 
 def use(
-    label: str,
+    name: str,
     pair: Pair,
     step: Callable[[int], None],
     more: Mapping[str, Callable[[Any], Iterator[None]]] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """Use these parts while ``step`` steps the subject and the reference; return what was refused, and the errors.
+    """Use this part while ``step`` steps the subject and the reference; return what was refused, and the errors.
 
-    ``more``: parts of one contract, each of which is used alone.
+    ``all`` stands for all parts on one optimizer. ``more``: parts of one contract, each of which is used alone.
     """
-    makers = PARTS if label == "all" else {label: {**PARTS, **more}[label]}
+    makers = PARTS if name == "all" else {name: {**PARTS, **more}[name]}
     parts = {name: part(pair) for name, part in makers.items()}
     refused: dict[str, str] = {}
     # Noted also if it stays empty: a rank that refuses nothing differs from one that does not use the subject.

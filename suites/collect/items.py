@@ -58,7 +58,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 
 def parameter(case: Case, *further: Any, id: str = "") -> Any:
     """Return the pytest parameter of a case, with further marks."""
-    limit = case.point.values.get("timeout", CASE_TIMEOUT)
+    limit = CASE_TIMEOUT if case.law.timeout is None else case.law.timeout
     gpus = case.point.size if case.subject.device == "cuda" else 0
     marks = [pytest.mark.world(case.point.size, gpus=gpus, timeout=limit, fresh=case.law.fresh)]
     marks += [pytest.mark.rank_fixtures(*case.fixtures), *case.contract.marks, *further]

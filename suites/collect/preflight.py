@@ -13,7 +13,7 @@ from everyrank.rank.context import BROKEN
 from everyrank.rpc.agents import NO_NUMPY
 from everyrank.suites.engine.case import Case, properties
 from everyrank.suites.errors import FAULT, UNUSABLE
-from everyrank.suites.generate.options import GENERATE
+from everyrank.suites.generate.options import GENERATE, PLAN
 
 
 class Preflight:
@@ -76,7 +76,7 @@ def identify(items: Iterable[pytest.Item]) -> None:
         if case is not None:
             item.user_properties += properties(case)
             if case.law.id == GENERATE:
-                item.stash[REPEAT_OPTIONS] = case.point.values["plan"].options()
+                item.stash[REPEAT_OPTIONS] = item.config.stash[PLAN].options()
             mark = item.get_closest_marker("conformance")
             if mark is not None and "again" in mark.kwargs:
                 again: Callable[[Sequence[str]], str] = partial(mark.kwargs["again"], case.id)

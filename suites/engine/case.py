@@ -154,7 +154,7 @@ def _subject_traceback(error: BaseException | None) -> list[str]:
     )
     while frame is not None and frame.tb_frame.f_code.co_filename.startswith(ours):
         frame = frame.tb_next
-    return ["".join(traceback.format_exception(type(error), error, frame)).rstrip()] if frame is not None else []
+    return ["".join(traceback.format_exception(None, error, frame)).rstrip()] if frame is not None else []
 
 
 def _fault(error: BrokenAdapter) -> str:
@@ -196,7 +196,7 @@ def cases(subject: Subject, folder: Path | None = None) -> list[Case]:
     for entry in ledger.entries:
         if all(case.lack for case in found if case.entry is entry):
             raise LedgerError(f"{ledger.file}: the entry {entry.case!r} matches only cases that the subject lacks")
-    if any(case.point.label.startswith("SGD-defaults") and (case.entry or case.lack) for case in found):
+    if any(case.point.plainest and (case.entry or case.lack) for case in found):
         return [replace(case, preflight=False) for case in found]
     return found
 

@@ -6,10 +6,10 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, TypeVar
 
 from everyrank.fixtures.rogues import Rogue
 from everyrank.suites.engine.subject import Subject
@@ -18,19 +18,25 @@ from everyrank.suites.errors import DeclarationError
 
 @dataclass(frozen=True)
 class Point:
-    """One point at which a law is checked: a variant, a world size, and the values that the law needs.
+    """One point at which a law is checked. A contract has a subclass for each set of values that its laws need.
 
     ``core`` points are few: just enough for each law to kill the rogues that break it.
     """
 
     label: str
     size: int
-    values: Mapping[str, Any] = field(default_factory=dict)
+    _: KW_ONLY
     core: bool = False
     not_applicable: str = ""
     optimizer: str = ""
     fixtures: tuple[str, ...] | None = None
     """Rank fixtures of this point, if they are not the law's."""
+    plainest: bool = False
+    """Whether this is the plainest use, SGD without arguments. A subject that does not claim it has no preflight."""
+
+
+#: The points of one law.
+P = TypeVar("P", bound=Point)
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,8 @@ class Law:
     """One rule with a stable id."""
 
     id: str
-    check: Callable[[Any, Point], None]
+    check: Callable[[Any, Any], None]
+    """The second argument is one of the law's points: ``Contract.law`` lets mypy check that they fit."""
     points: Callable[[], Iterable[Point]]
     fixtures: tuple[str, ...] | None = None
     """Rank fixtures of its cases, if they are not the contract's."""
@@ -46,14 +53,17 @@ class Law:
     """Whether its cases need new processes."""
     groups: tuple[str, ...] = ()
     """The groups of its contract that it belongs to."""
+    timeout: float | None = None
+    """The time limit of its cases in seconds, if it is not the usual one."""
 
     @property
     def text(self) -> str:
         return (self.check.__doc__ or "").strip()
 
 
-#: Opens the arena of a case on every rank: it sets up agents or groups and gives a law access to the subject.
-Arena = Callable[[Subject, Point], AbstractContextManager[Any]]
+#: Opens the arena of a case on every rank: it sets up agents or groups and gives a law access to the subject. It may
+#: ask for a subclass of Point if all laws of its contract have such points.
+Arena = Callable[[Subject, Any], AbstractContextManager[Any]]
 
 
 @dataclass(eq=False)
@@ -97,14 +107,14 @@ class Contract:
     def law(
         self,
         id: str,
-        points: Callable[[], Iterable[Point]],
+        points: Callable[[], Iterable[P]],
         fixtures: tuple[str, ...] | None = None,
         fresh: bool = False,
         groups: tuple[str, ...] = (),
-    ) -> Callable[[Any], Any]:
-        """Register the decorated function as a law."""
+    ) -> Callable[[Callable[[Any, P], None]], Callable[[Any, P], None]]:
+        """Register the decorated function as a law. It takes the points that ``points`` yields: mypy checks it."""
 
-        def register(check: Callable[[Any, Point], None]) -> Callable[[Any, Point], None]:
+        def register(check: Callable[[Any, P], None]) -> Callable[[Any, P], None]:
             if id in self._laws:
                 raise DeclarationError(f"{self.name}: the law {id} is registered twice")
             if not check.__doc__:

@@ -27,21 +27,19 @@ def generated(table: Sequence[Case], plan: Plan) -> list[Case]:
     found: Grammar = table[0].contract.part("grammar")
     features = frozenset(found.features) - found.left_out(table)
     sizes = [size for size in found.sizes if table[0].subject.sizes is None or size in table[0].subject.sizes]
-    law = Law(GENERATE, _check, lambda: ())
-    values = {
-        "plan": plan,
-        "grammar": found,
-        "features": features,
-        "timeout": _START + SHRINKING + plan.draws * _PER_DRAW,
-    }
-    points = [Point("", size, {**found.values, **values}, fixtures=found.fixtures) for size in sizes]
+
+    def check(arena: Any, point: Point) -> None:
+        """After each action of each drawn sequence, the subject has the values of the reference."""
+        __tracebackhide__ = True
+        _check(arena, plan, found, features)
+
+    law = Law(GENERATE, check, lambda: (), timeout=_START + SHRINKING + plan.draws * _PER_DRAW)
+    points = [found.point("", size, fixtures=found.fixtures) for size in sizes]
     return [replace(table[0], law=law, point=point, entry=None, lack=None) for point in points]
 
 
-def _check(arena: Any, point: Point) -> None:
-    """After each action of each drawn sequence, the subject has the values of the reference."""
+def _check(arena: Any, plan: Plan, found: Grammar, features: frozenset[str]) -> None:
     __tracebackhide__ = True
-    plan, found, features = (point.values[name] for name in ("plan", "grammar", "features"))
     search = Search(found, arena.subject, features, current_world())
     result = search.run(plan)
     rank = current_rank()

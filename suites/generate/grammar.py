@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.ledger import matches
 from everyrank.suites.engine.subject import Subject
 
@@ -50,8 +51,8 @@ class Grammar:
     """Whether rank 0 carries a draw out alone, while the others serve it."""
     fixtures: tuple[str, ...] | None = None
     """Rank fixtures that are needed, where those are not the contract's."""
-    values: Mapping[str, Any] = field(default_factory=dict)
-    """What the contract's arena looks for in a point."""
+    point: Callable[..., Point] = Point
+    """Makes the point of a case from label, world size and ``fixtures``, if the contract's arena needs a subclass."""
 
     @property
     def by_name(self) -> dict[str, type]:

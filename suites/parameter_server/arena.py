@@ -1,14 +1,14 @@
-"""Where the laws of ``parameter-server`` are checked: a server on rank 0, and trainers near and far.
+"""The arena of ``parameter-server``: a server on rank 0, and trainers near and far.
 
-A trainer is *far* where a point says ``rpc``: on a worker of its own, from where it reports over RPC. Else it is
-*near*: a thread of the server's process. What a server gets wrong it mostly gets wrong for both, and near is cheap.
+If a point is ``far``, each trainer is on its own worker, from which it reports over RPC. Otherwise trainers are
+*near*: they report from the server's process. Most faults of a server show with both, and near trainers are cheap.
 
 A subject's ``build(module, trainers, optimizer, *, timeout, non_finite)`` makes a server that trains ``module``.
 ``optimizer(parameters)`` makes its optimizer, ``timeout`` is how many seconds a round may stay open, and
-``non_finite`` says whether infinite and undefined gradients are taken; a subject has defaults for both. The server's
+``non_finite`` is whether infinite and undefined gradients are accepted; a subject has defaults for both. The server's
 ``update_and_fetch(gradients, trainer)`` takes one gradient, or None, for each parameter of ``module``, and returns
-a future of the new model (or of its parameters in order). It is called as it stands, and over an RRef to its door. A
-subject whose server returns the new model itself, when it is there, declares that it ``blocks``.
+a future of the new model (or of its parameters in order). It is called directly, and over an RRef to its door. A
+subject whose server returns the new model itself, after the round, declares that it ``blocks``.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch._dynamo  # the first optimizer imports it; here once, instead of in every rank
+import torch._dynamo  # the first optimizer imports it: import it once here, instead of in every rank
 import torch.distributed.rpc as rpc
 from everyrank import current_world
 from everyrank.rank.context import current_rank
 from everyrank.rpc.agents import let_go
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import EXACT, Comparison
-from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import BrokenAdapter, Deviation
 from everyrank.suites.parameter_server.door import door_of
+from everyrank.suites.parameter_server.points import ServerPoint
 from everyrank.suites.parameter_server.reports import GRACE, PATIENCE, Report, relay, settle
 
-#: What a subject may declare: its server returns the new model itself, when it is there.
+#: A choice that a subject may declare: its server returns the new model itself, after the round.
 BLOCKS = "blocks"
 
 Gradient = torch.Tensor | None
-#: Divisible by whatever number of trainers there is: see ``exact``.
+#: Divisible by each number of trainers that a point has: see ``exact``.
 _DIVISIBLE = 420
 
 
 @dataclass
 class Arena:
-    """What the driver has in hand."""
+    """The subject and the point of one case, at the driver."""
 
     subject: Subject
-    point: Point
+    point: ServerPoint
 
     def serve(self, model: torch.nn.Module, trainers: int, optimizer: Callable[[Any], Any], **options: Any) -> Served:
-        """The subject, over a copy of this model, and the reference over another."""
+        """Build the subject on a copy of this model, and the reference on another. It has no reason to raise."""
         with subject_acts():
             return self.built(model, trainers, optimizer, **options)
 
     def built(self, model: torch.nn.Module, trainers: int, optimizer: Callable[[Any], Any], **options: Any) -> Served:
-        """The same; what the subject raises is raised."""
+        """Build the subject and the reference. Let the subject's errors pass."""
         server = self.subject.build(copy.deepcopy(model), trainers, optimizer, **options)
         if not callable(getattr(server, "update_and_fetch", None)):
             raise BrokenAdapter(
@@ -67,11 +67,11 @@ class Arena:
 
 
 class Served:
-    """One server with its trainers, beside the reference: one optimizer on the mean of the gradients."""
+    """A server with its trainers, and the reference: one optimizer on the mean of the gradients."""
 
     def __init__(
         self,
-        place: Arena,
+        arena: Arena,
         server: Any,
         trainers: int,
         twin: torch.nn.Module,
@@ -81,24 +81,25 @@ class Served:
         self.names = [name for name, _ in twin.named_parameters()]
         self.twins = list(twin.parameters())
         self.reference = optimizer(list(twin.parameters()))
-        self.comparison = Comparison(EXACT, place.subject.bound)
+        self.comparison = Comparison(EXACT, arena.subject.bound)
         self.comparison.start(self.expected())
-        self.place = place
+        self.arena = arena
         self.rounds = 0
-        self.blocks = BLOCKS in place.subject.declares
+        self.blocks = BLOCKS in arena.subject.declares
         self.door = door_of(server, self.blocks)
-        self.far = rpc.RRef(self.door) if place.point.values.get("rpc") else None
-        self.tried = False  # whether it returned when it was first called
+        self.far = rpc.RRef(self.door) if arena.point.far else None
+        self.tried = False  # whether it was called before
 
     def gradients(self, trainer: int, round: int | None = None, sparse: bool = False) -> list[Gradient]:
-        """What this trainer reports in this round (the coming one): new for each, and for each parameter."""
+        """Return the gradients of a trainer in a round, by default the next. No other gradient has their values."""
         number = self.rounds + 1 if round is None else round
         generator = torch.Generator().manual_seed(1 + trainer + 100 * number)
-        return [exact(one, generator, sparse) if one.requires_grad else None for one in self.twins]
+        return [exact(twin, generator, sparse) if twin.requires_grad else None for twin in self.twins]
 
     def report(self, trainer: int, gradients: Sequence[Gradient], own: bool = False) -> Report:
-        """Report, and go on when the server has it. It gets copies, unless these shall be its ``own``."""
-        gradients = gradients if own else [None if one is None else one.clone() for one in gradients]
+        """Report, and return when the server has the report: with copies, or with the trainer's ``own`` tensors."""
+        if not own:
+            gradients = [None if gradient is None else gradient.clone() for gradient in gradients]
         aside, self.tried = self.blocks or not self.tried, True
         taken = None
         if self.far is not None:
@@ -106,12 +107,13 @@ class Served:
         report = Report(trainer, lambda: self.ask(trainer, gradients, own), aside, taken)
         if not report.accepted.wait(GRACE if self.blocks else PATIENCE) and not self.blocks:
             raise BrokenAdapter(
-                f"update_and_fetch of {self.place.subject.name} did not return within {PATIENCE:g} s: it returns a "
+                f"update_and_fetch of {self.arena.subject.name} did not return within {PATIENCE:g} s: it returns a "
                 "future before the round is full, or the subject declares that it `blocks`"
             )
         return report
 
     def ask(self, trainer: int, gradients: Sequence[Gradient], own: bool) -> Any:
+        """Call the server as this trainer does. With its ``own`` gradients, a far one calls from this process."""
         if self.far is None:
             return self.server.update_and_fetch(gradients, trainer)
         if own:
@@ -119,14 +121,14 @@ class Served:
         return rpc.rpc_async(f"worker{1 + trainer}", relay, args=(self.far, gradients, trainer))
 
     def round(self, parts: Sequence[Sequence[Gradient]], order: Sequence[int] | None = None) -> list[Report]:
-        """All trainers report their part, one after another, and are answered."""
+        """Let all trainers report their parts, one after the other; return the reports when all are answered."""
         reports = [self.report(trainer, parts[trainer]) for trainer in order or range(self.trainers)]
         settle(reports)
         self.applied(parts)
-        return sorted(reports, key=lambda one: one.trainer)
+        return sorted(reports, key=lambda report: report.trainer)
 
     def applied(self, parts: Sequence[Sequence[Gradient]]) -> None:
-        """The same round in the reference: the sum in the trainers' order, divided by their number."""
+        """Do the round in the reference: with the sum in the trainers' order, divided by their number."""
         for twin, given in zip(self.twins, zip(*parts, strict=True), strict=True):
             present = [gradient for gradient in given if gradient is not None]
             twin.grad = sum(present[1:], start=present[0]) / self.trainers if present else None
@@ -134,11 +136,11 @@ class Served:
         self.rounds += 1
 
     def expected(self) -> dict[str, torch.Tensor]:
-        """The reference's parameters."""
+        """Return the reference's parameters."""
         return dict(zip(self.names, self.twins, strict=True))
 
     def compare(self, values: Sequence[torch.Tensor]) -> None:
-        """Compare one answer of the round that is just over."""
+        """Compare an answer of the last round."""
         if len(values) != len(self.names):
             raise Deviation(f"the new model has {len(values)} parameters, not {len(self.names)}")
         self.comparison.step(self.rounds, dict(zip(self.names, values, strict=True)), self.expected())
@@ -147,7 +149,7 @@ class Served:
         self.comparison.verdict()
 
     def train(self, rounds: int, sparse: bool = False) -> None:
-        """Rounds with new gradients, in the trainers' order; what trainer 0 is answered is compared."""
+        """Do rounds with new gradients, in the trainers' order; compare the answers of trainer 0."""
         for _ in range(rounds):
             parts = [self.gradients(trainer, sparse=sparse) for trainer in range(self.trainers)]
             self.compare(self.round(parts)[0].values())
@@ -155,9 +157,10 @@ class Served:
 
 
 def exact(like: torch.Tensor, generator: torch.Generator, sparse: bool = False) -> torch.Tensor:
-    """A gradient whose sum over trainers is exact in any order, and whose mean is too, however it is taken.
+    """Return a gradient whose sum and mean over trainers are exact, in any order of operations.
 
-    Whole numbers, all divisible by 420, that use the digits of the dtype: arithmetic in a narrower one would show.
+    Its numbers are whole multiples of 420, times a power of two. They use the digits of the dtype, so that arithmetic
+    in a narrower one shows.
     """
     if like.is_complex():
         real = torch.empty(like.shape, dtype=like.real.dtype)
@@ -173,19 +176,19 @@ def exact(like: torch.Tensor, generator: torch.Generator, sparse: bool = False) 
 
 
 @contextlib.contextmanager
-def arena(subject: Subject, point: Point) -> Iterator[Arena | None]:
-    """The server's rank drives. Where trainers are far the other ranks serve it until it is done."""
-    inside = Arena(subject, point)
-    if not point.values.get("rpc"):
-        yield inside
+def open_arena(subject: Subject, point: ServerPoint) -> Iterator[Arena | None]:
+    """Give the server's rank its arena. If trainers are far, the other ranks serve it until it is done."""
+    arena = Arena(subject, point)
+    if not point.far:
+        yield arena
         return
     if current_world().rank != 0:
         yield None
         return
     try:
-        yield inside
+        yield arena
     except BaseException:
         # The end of the case would wait for trainers that were never answered.
         let_go(current_rank())
         raise
-    gc.collect()  # the law's server, and the reference to it
+    gc.collect()  # the law's server, and the RRef to it

@@ -1,17 +1,17 @@
 """The contract ``parameter-server``.
 
-What a subject's ``build`` is called with, and what its server has: see ``arena``.
+The module ``arena`` describes the arguments of a subject's ``build``, and the methods of its server.
 """
 
 from __future__ import annotations
 
 import pytest
 from everyrank.suites.engine.contract import Contract
-from everyrank.suites.parameter_server.arena import BLOCKS, arena
+from everyrank.suites.parameter_server.arena import BLOCKS, open_arena
 
 CONTRACT = Contract(
     "parameter-server",
-    arena,
+    open_arena,
     marks=(pytest.mark.rpc(num_worker_threads=4, rpc_timeout=20),),
     choices=(BLOCKS,),
     law_modules=(

@@ -12,7 +12,6 @@ import torch.distributed.rpc as rpc
 from everyrank.fixtures.optimizers import row
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import EXACT, Comparison, check, same
-from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.player import DrawnObjects, reference_acts
@@ -22,6 +21,7 @@ from everyrank.suites.parameter_server.arena import Arena, Gradient, Served, exa
 from everyrank.suites.parameter_server.drawn_model import make
 from everyrank.suites.parameter_server.laws.errors import SHORT
 from everyrank.suites.parameter_server.locks import Locks
+from everyrank.suites.parameter_server.points import ServerPoint
 from everyrank.suites.parameter_server.reports import GRACE, PATIENCE, Report, parameters, plain, settle
 from everyrank.suites.parameter_server.stopping import Updates
 
@@ -50,7 +50,8 @@ class DrawnServer(DrawnObjects):
         with subject_acts():
             server = subject.build(make(draw)[0], len(draw.trainers), self._optimizer, **self._options())
         # The arena did not build it: its copies of a model have neither gaps nor shared storage.
-        arena = Arena(subject, Point("generated", draw.size, {"rpc": set(draw.trainers) != {None}}))
+        far = set(draw.trainers) != {None}
+        arena = Arena(subject, ServerPoint("generated", draw.size, trainers=len(draw.trainers), far=far))
         self.served = Served(arena, server, len(draw.trainers), twin, self._optimizer)
         self._locks = Locks(server)
 

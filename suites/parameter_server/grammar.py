@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from everyrank.fixtures.optimizers import every
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.grammar import Grammar
 from everyrank.suites.parameter_server import wrong_gradients
-from everyrank.suites.parameter_server.points import AGENT, EXCLUDED
+from everyrank.suites.parameter_server.points import AGENT, EXCLUDED, ServerPoint
 
 
 @dataclass(frozen=True)
@@ -194,5 +195,5 @@ GRAMMAR = Grammar(
     carry_out=_carry_out,
     driven=True,
     fixtures=AGENT,
-    values={"rpc": True},
+    point=partial(ServerPoint, trainers=2, far=True),
 )

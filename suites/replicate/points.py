@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from everyrank.fixtures.optimizers import Row, Variant, every
 from everyrank.suites.compare.comparison import Tolerance
@@ -33,7 +34,19 @@ _CORE = {
 }
 
 
-def training() -> Iterator[Point]:
+@dataclass(frozen=True, kw_only=True)
+class TrainingPoint(Point):
+    """A point with a training, which the subject does on all ranks and the reference in one process."""
+
+    plan: Plan
+    tolerance: Tolerance | None = None
+    """How far values may be off, if it is not the arena's tolerance."""
+
+
+T = TypeVar("T", bound=TrainingPoint)
+
+
+def training() -> Iterator[TrainingPoint]:
     """Yield every optimizer in every variant; without arguments at every world size, for 2 and for 10 steps."""
     for row, variant in every(_EXCLUDED):
         runs = {(2, 2)}
@@ -45,13 +58,19 @@ def training() -> Iterator[Point]:
             yield from _points_of(row, variant, size, steps)
 
 
-def _points_of(row: Row, variant: Variant, size: int, steps: int) -> Iterator[Point]:
+def _points_of(row: Row, variant: Variant, size: int, steps: int) -> Iterator[TrainingPoint]:
     amplifies = "closure" in row.needs and size > 2
     steps = min(steps, 3) if amplifies else steps
     plan = Plan(size, steps, model_for(row), row.name, variant.name)
-    core = (row.name, variant.name, size, steps) in _CORE
-    more = {"tolerance": AMPLIFIED} if amplifies else {}
-    yield Point(f"{row.name}-{variant.name}-steps{steps}", size, {"plan": plan, **more}, core, optimizer=row.name)
+    yield TrainingPoint(
+        f"{row.name}-{variant.name}-steps{steps}",
+        size,
+        core=(row.name, variant.name, size, steps) in _CORE,
+        optimizer=row.name,
+        plainest=(row.name, variant.name) == ("SGD", "defaults"),
+        plan=plan,
+        tolerance=AMPLIFIED if amplifies else None,
+    )
 
 
 def model_for(row: Row) -> str:
@@ -61,8 +80,14 @@ def model_for(row: Row) -> str:
     return "matrices" if "2d" in row.needs else "plain"
 
 
-def plain(*sizes: int, label: str = "", core: tuple[int, ...] = (3,), **values: Any) -> Iterator[Point]:
+def plain(*sizes: int, label: str = "", core: tuple[int, ...] = (3,), **plan: Any) -> Iterator[TrainingPoint]:
     """Yield one plan at each size, for a law that is not about optimizers."""
-    more = values.pop("more", {})
+    return each_size(TrainingPoint, *sizes, label=label, core=core, **plan)
+
+
+def each_size(
+    make: Callable[..., T], *sizes: int, label: str = "", core: tuple[int, ...] = (3,), **plan: Any
+) -> Iterator[T]:
+    """Yield what ``make`` makes of one plan at each size. A ``partial`` of a point's class has its other fields."""
     for size in sizes:
-        yield Point(label, size, {"plan": Plan(size, **values), **more}, size in core)
+        yield make(label, size, core=size in core, plan=Plan(size, **plan))

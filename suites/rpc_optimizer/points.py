@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
 
+import torch
 from everyrank.fixtures.optimizers import Row, Variant, rows
+from everyrank.fixtures.optimizers import row as find_row
+from everyrank.suites.arena.points import OptimizerPoint
 from everyrank.suites.engine.contract import Point
 
 #: Needs that cannot be met: step(context_id) takes no closure. Groups cannot be either, in a flat list of RRefs.
@@ -15,32 +18,130 @@ _EXCLUDED = {"closure", "sparse", "cuda", "non-leaf"}
 _CORE = {("SGD", "momentum"), ("Adam", "defaults"), ("AdamW", "weight-decay")}
 
 
-def point(row: Row, variant: Variant, size: int, **more: Any) -> Point:
-    core = (row.name, variant.name) in _CORE
-    values = {"row": row, "variant": variant, **more}
-    return Point(f"{row.name}-{variant.name}", size, values, core, optimizer=row.name)
+def variant_point(row: Row, variant: Variant, size: int) -> OptimizerPoint:
+    return OptimizerPoint(
+        f"{row.name}-{variant.name}",
+        size,
+        core=(row.name, variant.name) in _CORE,
+        optimizer=row.name,
+        plainest=(row.name, variant.name) == ("SGD", "defaults"),
+        row=row,
+        variant=variant,
+    )
 
 
-def variants(size: int = 3, **more: Any) -> Iterator[Point]:
+def variants(size: int = 3) -> Iterator[OptimizerPoint]:
     """Yield every optimizer in every variant."""
     for row in rows():
         for variant in row.variants:
             if (row.needs | variant.needs) & _EXCLUDED or variant.group_arguments:
                 continue
-            yield point(row, variant, size, **more)
+            yield variant_point(row, variant, size)
 
 
-def defaults(size: int = 2, **more: Any) -> Iterator[Point]:
+def defaults(size: int = 2) -> Iterator[OptimizerPoint]:
     """Yield every optimizer without arguments."""
-    for found in variants(size, **more):
-        if found.values["variant"].name == "defaults":
-            yield found
+    return (point for point in variants(size) if point.variant.name == "defaults")
 
 
-def plain(*sizes: int, label: str = "", core: bool = True, **values: Any) -> Iterator[Point]:
-    """Yield a point for each size, for a law that is not about optimizers."""
+def plain(*sizes: int) -> Iterator[Point]:
+    """Yield a core point for each size, for a law that needs nothing else."""
     for size in sizes:
-        yield Point(label, size, values, core)
+        yield Point("", size, core=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DtypePoint(OptimizerPoint):
+    """A point with the dtype of all parameters, and the shape of one, if that is a special one."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...] | None = None
+
+
+def dtypes() -> Iterator[DtypePoint]:
+    """Yield every optimizer with every dtype, complex with all arguments too, and special shapes with SGD."""
+    names = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16, "complex": torch.complex128}
+    for row in rows():
+        if row.needs & {"closure", "sparse"}:
+            continue
+        for name, dtype in names.items():
+            refused = "" if name != "complex" or "complex" in row.takes else f"{row.name} takes no complex parameters"
+            yield DtypePoint(
+                f"{row.name}-{name}",
+                2,
+                core=row.name == "SGD",
+                not_applicable=refused,
+                optimizer=row.name,
+                row=row,
+                variant=row.plain,
+                dtype=dtype,
+            )
+        everything = next((variant for variant in row.variants if variant.name == "everything"), row.plain)
+        if "complex" in row.takes - everything.refuses:
+            yield DtypePoint(
+                f"{row.name}-complex-everything",
+                2,
+                core=row.name == "SGD",
+                optimizer=row.name,
+                row=row,
+                variant=everything,
+                dtype=torch.complex128,
+            )
+    sgd = find_row("SGD")
+    special: dict[str, tuple[int, ...]] = {"zero-dim": (), "empty": (0, 3)}
+    for name, shape in special.items():
+        yield DtypePoint(
+            f"SGD-{name}",
+            2,
+            core=True,
+            optimizer="SGD",
+            row=sgd,
+            variant=sgd.plain,
+            dtype=torch.float64,
+            shape=shape,
+        )
+
+
+def sparse() -> Iterator[OptimizerPoint]:
+    """Yield every optimizer that takes sparse gradients."""
+    for row in rows():
+        if "sparse" in row.takes and "closure" not in row.needs:
+            label = f"{row.name}-lr"
+            yield OptimizerPoint(label, 2, core=True, optimizer=row.name, row=row, variant=row.plain)
+
+
+#: For each position of the None gradient, the parameters used in each step. The caller owns the last parameter.
+_POSITIONS: dict[str, list[list[int]]] = {
+    "first": [[1, 2]] * 3,
+    "middle": [[0, 2]] * 3,
+    "last": [[0, 1]] * 3,
+    "none": [[0, 1, 2]] * 3,
+    "all": [[3], [3], [0, 1, 2, 3]],
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionPoint(OptimizerPoint):
+    """A point with the numbers of the parameters that each step uses."""
+
+    used: list[list[int]]
+
+
+def none_positions() -> Iterator[PositionPoint]:
+    """Yield a None gradient at each position, with every optimizer."""
+    for row in rows():
+        if row.needs & {"closure", "sparse"}:
+            continue
+        for position, used in _POSITIONS.items():
+            yield PositionPoint(
+                f"{row.name}-{position}",
+                2,
+                core=row.name in ("SGD", "Adam"),
+                optimizer=row.name,
+                row=row,
+                variant=row.plain,
+                used=used,
+            )
 
 
 def shapes(row: Row, owners: list[int]) -> list[tuple[int, tuple[int, ...]]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from everyrank.fixtures.optimizers import Row, Variant, row, rows
+from everyrank.suites.arena.points import OptimizerPoint
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.sharded_optimizer.arena import Spec
 from everyrank.suites.sharded_optimizer.geometry import GEOMETRIES, Geometry, chunked, on_rank_1, past_the_end
@@ -20,16 +22,13 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "complex": torch.comple
 _CORE = {("SGD", "momentum", 0), ("AdamW", "weight-decay", 1)}
 
 
-def point(
-    label: str, optimizer: Row, variant: Variant | str, size: int = 3, core: bool = False, **more: Any
-) -> Point:
-    chosen = optimizer.variant(variant) if isinstance(variant, str) else variant
-    return Point(label, size, {"row": optimizer, "variant": chosen, **more}, core, optimizer=optimizer.name)
+T = TypeVar("T", bound=OptimizerPoint)
 
 
-def plain(label: str, size: int, core: bool = False, **values: Any) -> Point:
-    """Return a point for a law that is not about optimizers."""
-    return Point(label, size, values, core)
+def point(make: Callable[..., T], label: str, row: Row, variant: Variant | str, size: int = 3, **fields: Any) -> T:
+    """Return a point of this class with this optimizer, and its other fields."""
+    chosen = row.variant(variant) if isinstance(variant, str) else variant
+    return make(label, size, optimizer=row.name, row=row, variant=chosen, **fields)
 
 
 def _every(whole_tensor: bool, grouped: bool = False) -> Iterator[tuple[Row, Variant]]:
@@ -46,50 +45,70 @@ def elementwise() -> Iterator[Row]:
     return (optimizer for optimizer in rows() if "whole-tensor" not in optimizer.needs)
 
 
-def shards() -> Iterator[Point]:
+def _is_plainest(optimizer: Row, variant: str) -> bool:
+    return (optimizer.name, variant) == ("SGD", "defaults")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardPoint(OptimizerPoint):
+    """A point with the dim along which all parameters are cut."""
+
+    dim: int
+    dtype: torch.dtype = torch.float64
+    repeated: bool = False
+    """Whether gradients are sparse and have some rows twice."""
+
+
+def shards() -> Iterator[ShardPoint]:
     """Yield every optimizer in every variant, cut along dims 0 and 1; every dtype."""
     for optimizer, variant in _every(whole_tensor=False):
+        plainest = _is_plainest(optimizer, variant.name)
         for dim in (0, 1):
+            label = f"{optimizer.name}-{variant.name}-dim{dim}"
             core = (optimizer.name, variant.name, dim) in _CORE
-            yield point(f"{optimizer.name}-{variant.name}-dim{dim}", optimizer, variant, core=core, dim=dim)
+            yield point(ShardPoint, label, optimizer, variant, core=core, plainest=plainest, dim=dim)
     for optimizer in elementwise():
         for name, dtype in DTYPES.items():
             if name != "complex" or "complex" in optimizer.takes:
-                yield point(f"{optimizer.name}-{name}", optimizer, "defaults", dim=0, dtype=dtype)
-        yield point(f"{optimizer.name}-defaults-dim0", optimizer, "defaults", 4, dim=0)
+                yield point(ShardPoint, f"{optimizer.name}-{name}", optimizer, "defaults", dim=0, dtype=dtype)
+        label, plainest = f"{optimizer.name}-defaults-dim0", _is_plainest(optimizer, "defaults")
+        yield point(ShardPoint, label, optimizer, "defaults", 4, plainest=plainest, dim=0)
         if "sparse" in optimizer.needs | optimizer.takes and optimizer.name != "LBFGS":
-            yield point(
-                f"{optimizer.name}-repeated-rows",
-                optimizer,
-                "lr",
-                core=optimizer.name == "Adagrad",
-                dim=0,
-                repeated=True,
-            )
+            label, core = f"{optimizer.name}-repeated-rows", optimizer.name == "Adagrad"
+            yield point(ShardPoint, label, optimizer, "lr", core=core, dim=0, repeated=True)
 
 
-def tables() -> Iterator[Point]:
+def tables() -> Iterator[OptimizerPoint]:
     """Yield every optimizer that takes sparse gradients."""
     for optimizer in elementwise():
         if "sparse" in optimizer.needs | optimizer.takes:
-            yield point(optimizer.name, optimizer, "lr", core=optimizer.name == "Adagrad")
+            yield point(OptimizerPoint, optimizer.name, optimizer, "lr", core=optimizer.name == "Adagrad")
 
 
 _CORE_CUTS = {"uneven", "several-shards", "last-without-shard", "grid"}
 
 
-def geometries() -> Iterator[Point]:
+@dataclass(frozen=True, kw_only=True)
+class GeometryPoint(OptimizerPoint):
+    """A point with the name of a geometry, and the dim along which parameters are cut."""
+
+    geometry: str
+    dim: int = 0
+
+
+def geometries() -> Iterator[GeometryPoint]:
     """Yield every cut with every optimizer; along dim 1 and at other world sizes with SGD."""
+    sgd, make = row("SGD"), GeometryPoint
     for name in GEOMETRIES:
         for optimizer in elementwise():
-            yield point(f"{name}-{optimizer.name}", optimizer, "defaults", dim=0, geometry=name)
+            yield point(make, f"{name}-{optimizer.name}", optimizer, "defaults", geometry=name)
         core = name in _CORE_CUTS
-        yield point(f"{name}-SGD-momentum", row("SGD"), "momentum", core=core, dim=0, geometry=name)
+        yield point(make, f"{name}-SGD-momentum", sgd, "momentum", core=core, geometry=name)
         if name != "grid":
-            yield point(f"{name}-SGD-momentum-dim1", row("SGD"), "momentum", dim=1, geometry=name)
+            yield point(make, f"{name}-SGD-momentum-dim1", sgd, "momentum", dim=1, geometry=name)
         for size in (2, 4):
-            yield point(f"{name}-SGD-momentum", row("SGD"), "momentum", size, dim=0, geometry=name)
-    yield point("even-SGD-momentum", row("SGD"), "momentum", 1, dim=0, geometry="even")
+            yield point(make, f"{name}-SGD-momentum", sgd, "momentum", size, geometry=name)
+    yield point(make, "even-SGD-momentum", sgd, "momentum", 1, geometry="even")
 
 
 def cut(name: str, dim: int) -> list[Spec]:
@@ -98,16 +117,24 @@ def cut(name: str, dim: int) -> list[Spec]:
     return [Spec((length, 3 + n) if dim == 0 else (3 + n, length), geometry, dim) for n, length in enumerate(lengths)]
 
 
-def lengths_to_cut() -> Iterator[Point]:
+@dataclass(frozen=True, kw_only=True)
+class LengthPoint(Point):
+    """A point with the lengths that are cut, along each of these dims."""
+
+    lengths: Sequence[int]
+    dims: Sequence[int]
+
+
+def lengths_to_cut() -> Iterator[LengthPoint]:
     """Yield every length up to 2W + 1, many in one case. Lengths that torch cannot cut have their own case."""
     for size in (2, 3, 4):
         lengths = range(1, 2 * size + 2)
         beyond = [length for length in lengths if past_the_end(length, size)]
         usual = [length for length in lengths if length not in beyond]
         for dim in (0, 1):
-            yield plain(f"dim{dim}", size, core=(size, dim) == (3, 1), lengths=usual, dims=(dim,))
+            yield LengthPoint(f"dim{dim}", size, core=(size, dim) == (3, 1), lengths=usual, dims=(dim,))
         if beyond:
-            yield plain("past-the-end", size, core=size == 3, lengths=beyond, dims=(0, 1))
+            yield LengthPoint("past-the-end", size, core=size == 3, lengths=beyond, dims=(0, 1))
 
 
 def uneven(dim: int, dense_only: bool = True) -> list[Spec]:
@@ -128,56 +155,90 @@ _BESIDE = {
 }
 
 
-def beside() -> Iterator[Point]:
+@dataclass(frozen=True, kw_only=True)
+class SpecPoint(OptimizerPoint):
+    """A point with the specs of its parameters."""
+
+    specs: list[Spec]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholePoint(SpecPoint):
+    """A point with whole parameters."""
+
+    dtype: torch.dtype = torch.float64
+
+
+def beside() -> Iterator[WholePoint]:
     """Yield whole parameters of every kind, and whole ones beside sharded ones with every optimizer."""
+    sgd, make = row("SGD"), WholePoint
     for name, specs in _BESIDE.items():
         core = name in ("beside", "non-contiguous")
-        yield point(f"{name}-SGD-momentum", row("SGD"), "momentum", core=core, specs=specs)
-        yield point(f"{name}-Adam", row("Adam"), "defaults", specs=specs)
+        yield point(make, f"{name}-SGD-momentum", sgd, "momentum", core=core, specs=specs)
+        yield point(make, f"{name}-Adam", row("Adam"), "defaults", specs=specs)
     for optimizer in elementwise():
         if "sparse" not in optimizer.needs:
-            yield point(f"each-{optimizer.name}", optimizer, "defaults", specs=_BESIDE["beside"])
+            yield point(make, f"each-{optimizer.name}", optimizer, "defaults", specs=_BESIDE["beside"])
             if optimizer.name not in ("SGD", "Adam"):
-                yield point(f"empty-{optimizer.name}", optimizer, "everything", specs=_BESIDE["empty"])
+                yield point(make, f"empty-{optimizer.name}", optimizer, "everything", specs=_BESIDE["empty"])
     for size in (1, 2, 4):
-        yield point("beside-SGD-momentum", row("SGD"), "momentum", size, specs=_BESIDE["beside"])
+        yield point(make, "beside-SGD-momentum", sgd, "momentum", size, specs=_BESIDE["beside"])
     for name in ("fp32", "bf16", "complex"):
-        yield point(f"beside-SGD-{name}", row("SGD"), "momentum", specs=_BESIDE["beside"], dtype=DTYPES[name])
+        yield point(make, f"beside-SGD-{name}", sgd, "momentum", specs=_BESIDE["beside"], dtype=DTYPES[name])
 
 
 #: Core variants: one optimizer that needs the whole matrix, and one that needs all parameters.
 _CORE_WHOLE = {("Muon", "defaults"), ("LBFGS", "history-size")}
 
 
-def whole_tensors() -> Iterator[Point]:
+@dataclass(frozen=True, kw_only=True)
+class WholeTensorPoint(SpecPoint):
+    """A point with an optimizer that needs the whole tensor, or a subclass of it that changes nothing."""
+
+    subclass: bool = False
+
+
+def whole_tensors() -> Iterator[WholeTensorPoint]:
     """Yield every optimizer that needs the whole tensor: its variants, other cuts with its defaults, a subclass."""
+    make = WholeTensorPoint
     for optimizer, variant in _every(whole_tensor=True):
         core = (optimizer.name, variant.name) in _CORE_WHOLE
-        yield point(f"{optimizer.name}-{variant.name}", optimizer, variant, core=core, specs=matrices(chunked, 0))
+        specs = matrices(chunked, 0)
+        yield point(make, f"{optimizer.name}-{variant.name}", optimizer, variant, core=core, specs=specs)
     for optimizer in rows():
         if "whole-tensor" in optimizer.needs:
             for name in ("several-shards", "permuted", "last-without-shard", "grid"):
                 geometry = GEOMETRIES[name][0]
                 specs = [Spec((6, 4), geometry), Spec((3, 5), None), Spec((11, 5), geometry)]
                 core = (optimizer.name, name) == ("Muon", "permuted")
-                yield point(f"{optimizer.name}-{name}", optimizer, "defaults", core=core, specs=specs)
+                yield point(make, f"{optimizer.name}-{name}", optimizer, "defaults", core=core, specs=specs)
             core = optimizer.name == "Muon"
-            yield point(f"{optimizer.name}-dim1", optimizer, "defaults", core=core, specs=matrices(chunked, 1))
+            specs = matrices(chunked, 1)
+            yield point(make, f"{optimizer.name}-dim1", optimizer, "defaults", core=core, specs=specs)
             for size in (2, 4):
-                yield point(f"{optimizer.name}-ranks", optimizer, "defaults", size, specs=matrices(chunked, 0))
+                specs = matrices(chunked, 0)
+                yield point(make, f"{optimizer.name}-ranks", optimizer, "defaults", size, specs=specs)
             if "closure" not in optimizer.needs:
                 specs = [Spec((4, 5), on_rank_1), Spec((3, 5), None)]
-                yield point(f"empty-shard-{optimizer.name}", optimizer, "lr", specs=specs)
-            specs = matrices(chunked, 0)
-            yield point(f"{optimizer.name}-subclass", optimizer, "defaults", core=core, specs=specs, subclass=True)
+                yield point(make, f"empty-shard-{optimizer.name}", optimizer, "lr", specs=specs)
+            label, specs = f"{optimizer.name}-subclass", matrices(chunked, 0)
+            yield point(make, label, optimizer, "defaults", core=core, specs=specs, subclass=True)
 
 
-def subclasses() -> Iterator[Point]:
+@dataclass(frozen=True, kw_only=True)
+class SubclassPoint(OptimizerPoint):
+    """A point with a subclass: one with its own step(), which takes signs, or one that changes nothing."""
+
+    signed: bool = False
+
+
+def subclasses() -> Iterator[SubclassPoint]:
     """Yield a subclass that changes nothing of every elementwise optimizer, and one with its own step()."""
     for optimizer in elementwise():
         if "sparse" not in optimizer.needs:
-            yield point(f"unchanged-{optimizer.name}", optimizer, "everything", core=optimizer.name == "Adam")
-    yield point("signed-SGD", row("SGD"), "everything", core=True)
+            label, core = f"unchanged-{optimizer.name}", optimizer.name == "Adam"
+            yield point(SubclassPoint, label, optimizer, "everything", core=core)
+    yield point(SubclassPoint, "signed-SGD", row("SGD"), "everything", core=True, signed=True)
 
 
 def matrices(geometry: Geometry, dim: int) -> list[Spec]:
@@ -185,52 +246,87 @@ def matrices(geometry: Geometry, dim: int) -> list[Spec]:
     return [Spec((7, 5), geometry, dim), Spec((3, 5), None), Spec((8, 6), geometry, dim)]
 
 
-def nones() -> Iterator[Point]:
+Unused = Literal["first", "middle", "last", "all"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonePoint(OptimizerPoint):
+    """A point with the parameter that has no gradient; for ``all``, in the second step only."""
+
+    unused: Unused
+
+
+def nones() -> Iterator[NonePoint]:
     """Yield a None gradient at every position, with every optimizer."""
-    for unused in ("first", "middle", "last", "all"):
+    for unused in get_args(Unused):
         for optimizer in elementwise():
             if "sparse" not in optimizer.needs:
-                yield point(f"{unused}-{optimizer.name}", optimizer, "defaults", unused=unused)
-        yield point(f"{unused}-SGD-with-decay", row("SGD"), "everything", core=unused != "middle", unused=unused)
+                yield point(NonePoint, f"{unused}-{optimizer.name}", optimizer, "defaults", unused=unused)
+        label, core = f"{unused}-SGD-with-decay", unused != "middle"
+        yield point(NonePoint, label, row("SGD"), "everything", core=core, unused=unused)
 
 
-def zeros() -> Iterator[Point]:
+@dataclass(frozen=True, kw_only=True)
+class ZeroPoint(Point):
+    """A point with the arguments of ``zero_grad``."""
+
+    arguments: Mapping[str, bool]
+
+
+def zeros() -> Iterator[ZeroPoint]:
     for name, arguments in (("default", {}), ("to-none", {"set_to_none": True}), ("to-zero", {"set_to_none": False})):
-        yield plain(name, 3, core=name != "to-none", arguments=arguments)
+        yield ZeroPoint(name, 3, core=name != "to-none", arguments=arguments)
 
 
-def closures() -> Iterator[Point]:
+def closures() -> Iterator[SpecPoint]:
     """Yield every optimizer. Those that need the whole tensor get whole ones; `parity.whole-tensor` has shards."""
     for optimizer in rows():
         if "sparse" not in optimizer.needs and "2d" not in optimizer.needs:
             cut = None if "whole-tensor" in optimizer.needs else chunked
             specs = [Spec((7, 3), cut), Spec((4, 3), None)]
-            yield point(optimizer.name, optimizer, "defaults", core=optimizer.name == "Adam", specs=specs)
+            yield point(SpecPoint, optimizer.name, optimizer, "defaults", core=optimizer.name == "Adam", specs=specs)
 
 
-def clips() -> Iterator[Point]:
+@dataclass(frozen=True, kw_only=True)
+class ClipPoint(Point):
+    """A point with the arguments of ``clip_grad_norm_``, and the name of a geometry."""
+
+    geometry: str
+    norm: float = 2.0
+    most: float = 0.5
+
+
+def clips() -> Iterator[ClipPoint]:
     for name in ("even", "uneven", "rank-without-rows", "last-without-shard", "several-shards", "grid"):
-        yield plain(name, 3, core=name == "uneven", geometry=name, norm=2.0, most=0.5)
+        yield ClipPoint(name, 3, core=name == "uneven", geometry=name)
     for label, norm in (("one", 1.0), ("three", 3.0), ("infinity", float("inf"))):
-        yield plain(f"norm-{label}", 3, core=label == "infinity", geometry="uneven", norm=norm, most=0.5)
-    yield plain("nothing-to-clip", 3, geometry="uneven", norm=2.0, most=1e6)
-    yield plain("ranks", 2, geometry="even", norm=2.0, most=0.5)
-    yield plain("ranks", 4, geometry="uneven", norm=2.0, most=0.5)
+        yield ClipPoint(f"norm-{label}", 3, core=label == "infinity", geometry="uneven", norm=norm)
+    yield ClipPoint("nothing-to-clip", 3, geometry="uneven", most=1e6)
+    yield ClipPoint("ranks", 2, geometry="even")
+    yield ClipPoint("ranks", 4, geometry="uneven")
 
 
-def saved() -> Iterator[Point]:
+@dataclass(frozen=True, kw_only=True)
+class SavedPoint(OptimizerPoint):
+    """A point that fixes whether the state is loaded with the parameters in another order."""
+
+    reordered: bool = False
+
+
+def saved() -> Iterator[SavedPoint]:
     """Yield every optimizer, plain and with all its options."""
     for optimizer in rows():
         for variant in ("defaults", "everything"):
+            label, plainest = f"{optimizer.name}-{variant}", _is_plainest(optimizer, variant)
             core = (optimizer.name, variant) in {("SGD", "everything"), ("Adam", "defaults")}
-            yield point(f"{optimizer.name}-{variant}", optimizer, variant, core=core)
+            yield point(SavedPoint, label, optimizer, variant, core=core, plainest=plainest)
     for optimizer in (row("SGD"), row("Adam")):
-        yield point(f"reordered-{optimizer.name}", optimizer, "everything", core=True, reordered=True)
+        yield point(SavedPoint, f"reordered-{optimizer.name}", optimizer, "everything", core=True, reordered=True)
 
 
-def grouped() -> Iterator[Point]:
+def grouped() -> Iterator[OptimizerPoint]:
     """Yield every optimizer that takes groups, with each of its variants of groups."""
     for whole_tensor in (False, True):
         for optimizer, variant in _every(whole_tensor, grouped=True):
             core = (optimizer.name, variant.name) == ("SGD", "groups")
-            yield point(f"{optimizer.name}-{variant.name}", optimizer, variant, core=core)
+            yield point(OptimizerPoint, f"{optimizer.name}-{variant.name}", optimizer, variant, core=core)

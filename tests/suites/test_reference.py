@@ -9,12 +9,13 @@ from everyrank.suites.compare.comparison import Comparison
 from everyrank.suites.compare.reference import Plan, Trajectory, mean, order_matched
 from everyrank.suites.compare.reference import whole_batch as whole
 from everyrank.suites.engine.contract import contract
+from everyrank.suites.replicate.points import TrainingPoint
 
 #: Every training that a law of `replicate` compares with, and the law that asks for it first.
 PLANS: dict[Plan, str] = {}
 for law, point in contract("replicate").points():
-    if "plan" in point.values:
-        PLANS.setdefault(point.values["plan"], law.id)
+    if isinstance(point, TrainingPoint):
+        PLANS.setdefault(point.plan, law.id)
 
 
 @pytest.mark.parametrize("law", sorted(set(PLANS.values())))

@@ -1,4 +1,4 @@
-"""The law of ``parameter-server`` about reports that come at the same time."""
+"""The law of ``parameter-server`` about reports at the same time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sysconfig
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
@@ -16,7 +17,6 @@ import torch
 import torch.distributed.rpc as rpc
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import check
-from everyrank.suites.engine.contract import Point
 from everyrank.suites.errors import Deviation, kinds
 from everyrank.suites.parameter_server import points
 from everyrank.suites.parameter_server.arena import Arena, Served
@@ -25,12 +25,12 @@ from everyrank.suites.parameter_server.reports import PATIENCE, Report, paramete
 
 law = CONTRACT.law
 
-#: In this many rounds of all, another thread may get its turn at every line of the server.
+#: In this many rounds, other threads get a turn at every line of the server.
 _BY_LINES = 25
 
 
 class Count(torch.nn.Module):
-    """One number, which counts: its gradients are whole, and so is their mean."""
+    """A model with one number, which counts: gradients are whole numbers, and so are their means."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,30 +38,37 @@ class Count(torch.nn.Module):
 
 
 def share(trainer: int, trainers: int) -> torch.Tensor:
-    """A gradient that shows in the sum whether it was counted, and how often."""
+    """Return a gradient of a trainer: the sum shows how often it was counted."""
     return torch.tensor(float(trainers * 16**trainer), dtype=torch.float64)
 
 
-def _concurrent() -> Iterator[Point]:
+@dataclass(frozen=True, kw_only=True)
+class RoundPoint(points.ServerPoint):
+    """A point with a number of rounds."""
+
+    rounds: int
+
+
+def _concurrent() -> Iterator[RoundPoint]:
     for trainers in (2, 4):
-        yield points.point("", trainers, trainers == 4, rounds=1000)
-    yield points.point("", 3, core=False, rpc=True, rounds=100)
+        yield points.point(RoundPoint, "", trainers, core=trainers == 4, rounds=1000)
+    yield points.point(RoundPoint, "", 3, core=False, far=True, rounds=100)
 
 
 @law("lost-update", _concurrent)
-def lost_update(place: Arena, point: Point) -> None:
+def lost_update(arena: Arena, point: RoundPoint) -> None:
     """Over 1,000 rounds in which all trainers report at the same instant, each report counts exactly once."""
-    trainers, rounds = point.values["trainers"], point.values["rounds"]
-    served = place.serve(Count(), trainers, points.sgd(lr=1.0))
+    trainers, rounds = point.trainers, point.rounds
+    served = arena.serve(Count(), trainers, points.sgd(lr=1.0))
     if served.far is not None:
         turns = itertools.count()
         served.door.within = lambda: by_lines() if next(turns) < _BY_LINES * trainers else nullcontext()
-        asked = [
+        futures = [
             rpc.rpc_async(f"worker{1 + trainer}", counting, args=(served.far, trainer, trainers, rounds))
             for trainer in range(trainers)
         ]
         with subject_acts():
-            counted = [one.wait() for one in asked]
+            counted = [future.wait() for future in futures]
     else:
         counted = _together(served, rounds)
     once = sum(16**trainer for trainer in range(trainers))
@@ -76,7 +83,7 @@ def lost_update(place: Arena, point: Point) -> None:
 
 
 def counting(server: Any, trainer: int, trainers: int, rounds: int) -> list[float]:
-    """On a trainer's worker: report, and report again as soon as the answer is there."""
+    """Report, on a trainer's worker, round after round without a pause; return the answers."""
     gradient, values = share(trainer, trainers), []
     for _ in range(rounds):
         answer = server.rpc_sync().update_and_fetch([gradient], trainer)
@@ -85,7 +92,7 @@ def counting(server: Any, trainer: int, trainers: int, rounds: int) -> list[floa
 
 
 def _together(served: Served, rounds: int) -> list[list[float]]:
-    """Each trainer on a thread, all let go at once, round after round."""
+    """Let each trainer report from its own thread, all at once, round after round; return their answers."""
     start = threading.Barrier(served.trainers)
     counted: list[list[float]] = [[] for _ in range(served.trainers)]
     failed: list[Exception] = []
@@ -99,7 +106,7 @@ def _together(served: Served, rounds: int) -> list[list[float]]:
                     report = Report(trainer, lambda: served.server.update_and_fetch([gradient], trainer))
                 counted[trainer].append(parameters(report.answer(), trainer)[0].item())
         except threading.BrokenBarrierError:
-            pass  # another has failed
+            pass  # another trainer has failed
         except Exception as error:
             failed.append(error)
             start.abort()
@@ -119,7 +126,7 @@ def _together(served: Served, rounds: int) -> list[list[float]]:
 
 @contextmanager
 def _switching() -> Iterator[None]:
-    """Threads take turns as often as they can."""
+    """Let threads take turns as often as they can."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -130,7 +137,7 @@ def _switching() -> Iterator[None]:
 
 @contextmanager
 def by_lines() -> Iterator[None]:
-    """This thread gives the others a turn before every line that is neither Python's own nor torch's."""
+    """Let this thread give the others a turn before every line that is neither Python's own nor torch's."""
     before = sys.gettrace()
     install_trace(_trace)
     try:
@@ -140,7 +147,7 @@ def by_lines() -> Iterator[None]:
 
 
 def install_trace(trace: Any) -> None:
-    # Python 3.11 refuses a second thread that is in here too, and an audit hook lets one come.
+    # Python 3.11 refuses a second thread in here, and an audit hook may let one in.
     with _installing:
         sys.settrace(trace)
 
@@ -156,5 +163,5 @@ def _trace(frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:
     if frame.f_code.co_filename.startswith(NOT_THE_SERVERS):
         return None
     if event == "line":
-        _never.wait(1e-6)  # lets go of the interpreter for as short as the system can
+        _never.wait(1e-6)  # releases the interpreter for as short a time as the system can
     return _trace

@@ -1,6 +1,6 @@
-"""The law of ``parameter-server`` about reports that come while the round before is still being worked on.
+"""The law of ``parameter-server`` about reports that come before the last round is over.
 
-Nothing here depends on how long anything takes. An update is halted in its midst, and goes on when the late report's
+Nothing here depends on how long anything takes. An update is halted halfway, and goes on when the late report's
 call has returned, or when it waits for a lock of the server: a server may keep reports out during an update.
 """
 
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from everyrank.fixtures.models import MODELS
 from everyrank.suites.compare.comparison import check
-from everyrank.suites.engine.contract import Point
 from everyrank.suites.errors import NotApplicable
 from everyrank.suites.parameter_server import points
 from everyrank.suites.parameter_server.arena import Arena, Served
@@ -26,7 +26,7 @@ law = CONTRACT.law
 
 
 class Halt:
-    """Where one update halts, once that is ``wanted``, until it may ``go_on``."""
+    """Halts one update, if that is ``wanted``, until it may ``go_on``."""
 
     def __init__(self) -> None:
         self.wanted = False
@@ -40,7 +40,7 @@ class Halt:
 
 
 class Halting(torch.optim.SGD):
-    """Gradient descent that can halt when the first parameter is of the new round and all others of the old one."""
+    """Gradient descent that can halt when the first parameter is stepped and the others are not."""
 
     def __init__(self, parameters: Any, halt: Halt) -> None:
         super().__init__(parameters, lr=0.5)
@@ -57,7 +57,7 @@ class Halting(torch.optim.SGD):
 
 
 class Late:
-    """A report that comes before its round; its thread is ``in_place`` when it can do no more by itself."""
+    """A report that comes before its round. Its thread sets ``in_place`` when its call has returned, or must wait."""
 
     report: Report
 
@@ -66,9 +66,9 @@ class Late:
         self.in_place = threading.Event()
 
     def send(self, trainer: int) -> None:
-        """Report for the round after the one under way, on a thread of its own, and go on when that is in place.
+        """Report for the next round but one, on another thread, and return when that thread is in place.
 
-        Where a server makes it wait in a way that is not seen here, this takes longer, and comes to the same.
+        If a server makes it wait in a way that is not seen here, this takes longer, and the outcome is the same.
         """
         gradients = self.served.gradients(trainer, self.served.rounds + 2)
         ask = partial(self.served.ask, trainer, gradients, own=False)
@@ -76,35 +76,42 @@ class Late:
         self.in_place.wait(GRACE if self.served.blocks else PATIENCE)
 
 
-def _moments() -> Iterator[Point]:
+@dataclass(frozen=True, kw_only=True)
+class OverlapPoint(points.ServerPoint):
+    """A point that fixes whether the report comes while the round before is updated, or while it is answered."""
+
+    moment: Literal["updated", "answered"]
+
+
+def _moments() -> Iterator[OverlapPoint]:
     for trainers in (2, 3):
-        for moment, refusable in {"updated": True, "answered": False}.items():
-            yield points.point(moment, trainers, core=trainers == 2, moment=moment, refusable=refusable)
+        for moment in ("updated", "answered"):
+            yield points.point(OverlapPoint, moment, trainers, core=trainers == 2, moment=moment)
 
 
 @law("overlap", _moments)
-def overlap(place: Arena, point: Point) -> None:
+def overlap(arena: Arena, point: OverlapPoint) -> None:
     """A report that comes while the round before is updated or answered counts once, in its own round.
 
     A trainer that has been answered may report at once, though others have not been answered yet. A report that comes
     earlier, while the model is updated, may be refused; then its trainer may report again when it has been answered.
     The answers of each round are of that round alone.
     """
-    halt, refusable = Halt(), point.values["refusable"]
-    served = place.serve(MODELS["plain"].build(3), point.values["trainers"], lambda given: Halting(given, halt))
+    halt, refusable = Halt(), point.moment == "updated"
+    served = arena.serve(MODELS["plain"].build(3), point.trainers, lambda given: Halting(given, halt))
     late = Late(served)
-    _compare(served, _everybody(served))
+    _compare(served, _all_report(served))
     _compare(served, _while_updated(late, halt) if refusable else _while_answered(late))
     trainer = late.report.trainer
     reports = [_report(served, other) for other in range(served.trainers) if other != trainer]
     check(
         late.report.answered.wait(PATIENCE),
-        f"trainer {trainer}'s report was lost, which came while the round before was {point.values['moment']}",
+        f"trainer {trainer}'s report was lost, which came while the round before was {point.moment}",
     )
     again = refusable and late.report.error is not None
     reports.append(_report(served, trainer) if again else late.report)
     _compare(served, reports)
-    _compare(served, _everybody(served))
+    _compare(served, _all_report(served))
     served.verdict()
 
 
@@ -126,7 +133,7 @@ def _while_updated(late: Late, halt: Halt) -> list[Report]:
 
 
 def _while_answered(late: Late) -> list[Report]:
-    """Report for the next round when the first answer is there, in the thread that gives the others theirs."""
+    """Report for the next round after the first answer, in the thread that answers the other trainers."""
     served, first = late.served, threading.Lock()
     if served.blocks:
         raise NotApplicable("a server that blocks answers each trainer on a thread of its own")
@@ -150,7 +157,7 @@ def _report(served: Served, trainer: int) -> Report:
     return served.report(trainer, served.gradients(trainer))
 
 
-def _everybody(served: Served) -> list[Report]:
+def _all_report(served: Served) -> list[Report]:
     return [_report(served, trainer) for trainer in range(served.trainers)]
 
 

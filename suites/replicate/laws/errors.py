@@ -5,48 +5,59 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, get_args
 
 from everyrank import current_world
 from everyrank.fixtures.failing import InjectedError
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.reference import Plan, order_matched
-from everyrank.suites.engine.contract import Point
 from everyrank.suites.replicate import points
 from everyrank.suites.replicate.arena import Arena, Group, collect, error_of
 from everyrank.suites.replicate.contract import CONTRACT
+from everyrank.suites.replicate.points import TrainingPoint
 from torch import nn
 
 law = CONTRACT.law
 
 
-def _uneven() -> Iterator[Point]:
+@dataclass(frozen=True, kw_only=True)
+class UnevenPoint(TrainingPoint):
+    """A point at which ranks have different numbers of batches."""
+
+    idle: bool = False
+    """Whether a rank that is done stays and does nothing."""
+
+
+def _uneven() -> Iterator[UnevenPoint]:
     for label, batches in {
         "last-fewer": (3, 3, 1), "first-fewer": (1, 3, 3), "all-different": (2, 3, 1), "two": (3, 2), "none": (2, 0),
     }.items():  # fmt: skip
         size = len(batches)
         core = (size,) if label in ("last-fewer", "first-fewer") else ()
         model = "buffers" if label == "all-different" else "plain"
-        yield from points.plain(size, label=label, model=model, steps=max(batches), batches=batches, core=core)
+        yield from points.each_size(
+            UnevenPoint, size, label=label, model=model, steps=max(batches), batches=batches, core=core
+        )
     # Only one rank goes on. No other is slow: all that it waits for are idle.
     for label, batches in {"last-idle": (2, 1), "others-idle": (1, 2, 1)}.items():
         core = (2,) if label == "last-idle" else ()
-        more = {"idle": True}
-        yield from points.plain(len(batches), label=label, steps=2, batches=batches, core=core, more=more)
+        make = partial(UnevenPoint, idle=True)
+        yield from points.each_size(make, len(batches), label=label, steps=2, batches=batches, core=core)
 
 
 @law("uneven", _uneven, groups=("TRAINED",))
-def uneven(arena: Arena, point: Point) -> None:
+def uneven(arena: Arena, point: UnevenPoint) -> None:
     """A rank without a batch counts as zero and all end equal, or the others raise and name it. None hangs.
 
     A rank that is done enters ``join()`` if the module has it, otherwise it leaves. If it stays and does nothing at
     all, the others get an error after the time limit of their group.
     """
-    plan: Plan = point.values["plan"]
+    plan = point.plan
     with arena.group() as group:
         module: Any = arena.build_model(plan)
-        if point.values.get("idle"):
+        if point.idle:
             _done_ranks_stay(arena, plan, module, group)
         elif callable(getattr(module, "join", None)):
             _done_ranks_join(arena, plan, module)
@@ -106,28 +117,40 @@ def _must_raise(arena: Arena, plan: Plan, error: Exception | None) -> None:
         arena.check(named, f"the error names none of ranks {done}, which had no more batches: {text_of(error)}")
 
 
-def _failures() -> Iterator[Point]:
-    for phase in ("forward", "backward", "between"):
+#: The phase of a step in which a training script fails; ``between``: between two steps.
+Phase = Literal["forward", "backward", "between"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailurePoint(TrainingPoint):
+    """A point that fixes which rank fails, and when."""
+
+    phase: Phase
+    culprit: int
+
+
+def _failures() -> Iterator[FailurePoint]:
+    phase: Phase
+    for phase in get_args(Phase):
         for size in (2, 3, 4):
             for culprit in {0, size - 1}:
                 label = f"{phase}-{'first' if culprit == 0 else 'last'}"
                 core = (3,) if (phase, culprit) in (("forward", 0), ("between", 2)) else ()
-                more = {"phase": phase, "culprit": culprit}
-                yield from points.plain(size, label=label, steps=3, core=core, more=more)
+                make = partial(FailurePoint, phase=phase, culprit=culprit)
+                yield from points.each_size(make, size, label=label, steps=3, core=core)
 
 
 @law("errors.rank", _failures)
-def errors_rank(arena: Arena, point: Point) -> None:
+def errors_rank(arena: Arena, point: FailurePoint) -> None:
     """When one rank fails and leaves, it gets its own error, and all others soon get an error that names it."""
-    plan: Plan = point.values["plan"]
-    culprit: int = point.values["culprit"]
+    plan, culprit = point.plan, point.culprit
     with arena.group() as group:
         module = arena.build_model(plan)
         optimizer = plan.optimize(module)
         error = None
         for step in range(1, plan.steps + 1):
             fails = step == 2 and arena.rank == culprit
-            with sabotage(arena.inside(module), point.values["phase"]) if fails else contextlib.nullcontext():
+            with sabotage(arena.inside(module), point.phase) if fails else contextlib.nullcontext():
                 error = error_of(partial(arena.step, plan, module, optimizer, step))
             if error is not None:
                 break

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import same
 from everyrank.suites.compare.reference import Plan, order_matched
-from everyrank.suites.engine.contract import Point
 from everyrank.suites.errors import Deviation, NotApplicable
 from everyrank.suites.replicate import points
 from everyrank.suites.replicate.arena import Arena, error_of
 from everyrank.suites.replicate.contract import CONTRACT
 from everyrank.suites.replicate.laws.training import own_gradients
+from everyrank.suites.replicate.points import TrainingPoint
 from torch import nn
 
 law = CONTRACT.law
@@ -22,31 +24,41 @@ law = CONTRACT.law
 _NO_GPU = "" if torch.cuda.device_count() else "there is no GPU here"
 
 
-def _inits() -> Iterator[Point]:
-    yield from points.plain(2, 3, label="built", model="buffers")
-    yield from points.plain(2, 3, label="trained")
-    yield from points.plain(2, 3, label="frozen", model="frozen")
-    yield from points.plain(2, label="trained-scalars", core=(), model="scalars")
+@dataclass(frozen=True, kw_only=True)
+class InitPoint(TrainingPoint):
+    """A point that fixes what is compared: parameters or buffers as the module is wrapped, or how it trains."""
+
+    compared: Literal["parameters", "buffers", "training"]
+
+
+def _inits() -> Iterator[InitPoint]:
+    each_size = points.each_size
+    built, trained = partial(InitPoint, compared="parameters"), partial(InitPoint, compared="training")
+    buffers = partial(InitPoint, compared="buffers")
+    yield from each_size(built, 2, 3, label="built", model="buffers")
+    yield from each_size(trained, 2, 3, label="trained")
+    yield from each_size(built, 2, 3, label="frozen", model="frozen")
+    yield from each_size(trained, 2, label="trained-scalars", core=(), model="scalars")
     for model in ("frozen", "gaps"):  # also for a subject that sends its parameters only with the first forward
-        yield from points.plain(2, label=f"trained-{model}", core=(2,), model=model)
+        yield from each_size(trained, 2, label=f"trained-{model}", core=(2,), model=model)
     for model, core in (("gaps", (2,)), ("large", ())):
-        yield from points.plain(2, label=f"built-{model}", core=core, model=model, steps=1)
-    yield from points.plain(2, 3, label="buffers", core=(2,), model="buffers")
-    yield from points.plain(2, label="buffers-gaps", core=(), model="gaps")
+        yield from each_size(built, 2, label=f"built-{model}", core=core, model=model, steps=1)
+    yield from each_size(buffers, 2, 3, label="buffers", core=(2,), model="buffers")
+    yield from each_size(buffers, 2, label="buffers-gaps", core=(), model="gaps")
 
 
 @law("init.sync", _inits, groups=("TRAINED",))
-def init_sync(arena: Arena, point: Point) -> None:
+def init_sync(arena: Arena, point: InitPoint) -> None:
     """Ranks with different seeds have rank 0's parameters once the module is wrapped, and train from them.
 
     They have rank 0's buffers then too, or keep their own if the subject declares that.
     """
-    plan: Plan = point.values["plan"]
-    if point.label.startswith("buffers"):
+    plan = point.plan
+    if point.compared == "buffers":
         _check_initial_buffers(arena, plan)
         return
     module = arena.build_model(plan, seed_by_rank=True)
-    if point.label.startswith(("built", "frozen")):
+    if point.compared == "parameters":
         for name, value in arena.values(module).items():
             same(value, order_matched(plan).start[name], f"{name}, as it is wrapped")
         return
@@ -64,20 +76,28 @@ def _check_initial_buffers(arena: Arena, plan: Plan) -> None:
         same(value, expected[name], f"buffer {name}, as it is wrapped")
 
 
-_BUFFERS = ("train", "eval", "reassigned", "asked", "refused")
+_BufferUse = Literal["train", "eval", "reassigned", "asked", "refused"]
 
 
-def _buffers() -> Iterator[Point]:
-    for manner in _BUFFERS:
+@dataclass(frozen=True, kw_only=True)
+class BufferPoint(TrainingPoint):
+    """A point that fixes the mode of the module, how buffers get new values, or ``broadcast_buffers``."""
+
+    manner: _BufferUse
+
+
+def _buffers() -> Iterator[BufferPoint]:
+    manner: _BufferUse
+    for manner in get_args(_BufferUse):
         core = {"asked": (), "refused": (2,), "reassigned": (2,)}.get(manner, (3,))
-        yield from points.plain(2, 3, label=manner, model="buffers", core=core, more={"manner": manner})
+        make = partial(BufferPoint, manner=manner)
+        yield from points.each_size(make, 2, 3, label=manner, model="buffers", core=core)
 
 
 @law("buffers", _buffers)
-def buffers(arena: Arena, point: Point) -> None:
+def buffers(arena: Arena, point: BufferPoint) -> None:
     """Before each forward, in train and eval, buffers of all dtypes are rank 0's, or stay local if declared so."""
-    plan: Plan = point.values["plan"]
-    manner = point.values["manner"]
+    plan, manner = point.plan, point.manner
     asked = {"asked": {"broadcast_buffers": True}, "refused": {"broadcast_buffers": False}}.get(manner, {})
     local = manner == "refused" or (arena.local_buffers and manner != "asked")
     module = arena.build_model(plan, **asked)
@@ -122,18 +142,24 @@ def _distinct(module: nn.Module, rank: int, step: int) -> dict[str, torch.Tensor
     return found
 
 
-def _ignored() -> Iterator[Point]:
+@dataclass(frozen=True, kw_only=True)
+class IgnoredPoint(TrainingPoint):
+    """A point that fixes the name of the module that is ignored."""
+
+    ignored: str
+
+
+def _ignored() -> Iterator[IgnoredPoint]:
     for model, name in (("plain", "first"), ("plain", "last"), ("equal-shapes", "2"), ("buffers", "last")):
         core = (3,) if model == "plain" else ()
-        label = f"{model}-{name}"
-        yield from points.plain(2, 3, label=label, model=model, core=core, more={"ignored": name})
+        make = partial(IgnoredPoint, ignored=name)
+        yield from points.each_size(make, 2, 3, label=f"{model}-{name}", model=model, core=core)
 
 
 @law("ignored", _ignored)
-def ignored(arena: Arena, point: Point) -> None:
+def ignored(arena: Arena, point: IgnoredPoint) -> None:
     """Ignored modules keep their own parameters and gradients on each rank; all other modules are replicated."""
-    plan: Plan = point.values["plan"]
-    prefix = point.values["ignored"]
+    plan, prefix = point.plan, point.ignored
     module = plan.build()
     ignored_module = module.get_submodule(prefix)
     with torch.no_grad():
@@ -181,33 +207,45 @@ class Taker(nn.Module):
         return self.inner(x)
 
 
-def _packed(manner: str, x: torch.Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the same input packed in this manner, together with values that are not tensors."""
+_Packing = Literal["positional", "keyword", "both", "nested"]
+
+
+def _packed(packing: _Packing, x: torch.Tensor) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the same input in this packing, together with values that are not tensors."""
     plain = torch.arange(3)
-    packings: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
+    packings: dict[_Packing, tuple[tuple[Any, ...], dict[str, Any]]] = {
         "positional": ((x, plain, None, "text", 7), {}),
         "keyword": ((), {"x": x, "more": plain, "flag": True, "nothing": None}),
         "both": ((x,), {"more": [plain, 1.5]}),
         "nested": (([{"x": Pair(x, (plain, "text"))}, [plain]],), {"deep": {"a": (plain, None, {"b": [plain]})}}),
     }
-    return packings[manner]
+    return packings[packing]
 
 
-def _inputs() -> Iterator[Point]:
-    for manner in ("positional", "keyword", "both", "nested"):
-        core = (3,) if manner in ("keyword", "nested") else ()
-        yield from points.plain(1, 2, 3, label=manner, core=core, more={"manner": manner, "device": "cpu"})
-        for point in points.plain(1, label=f"gpu-{manner}", core=(), more={"manner": manner, "device": "cuda"}):
-            yield Point(point.label, point.size, point.values, not_applicable=_NO_GPU)
+@dataclass(frozen=True, kw_only=True)
+class InputPoint(TrainingPoint):
+    """A point that fixes how inputs are packed, and the type of the module's device."""
+
+    packing: _Packing
+    device: Literal["cpu", "cuda"] = "cpu"
+
+
+def _inputs() -> Iterator[InputPoint]:
+    packing: _Packing
+    for packing in get_args(_Packing):
+        core = (3,) if packing in ("keyword", "nested") else ()
+        yield from points.each_size(partial(InputPoint, packing=packing), 1, 2, 3, label=packing, core=core)
+        on_gpu = partial(InputPoint, packing=packing, device="cuda", not_applicable=_NO_GPU)
+        yield from points.each_size(on_gpu, 1, label=f"gpu-{packing}")
 
 
 @law("inputs", _inputs)
-def inputs(arena: Arena, point: Point) -> None:
+def inputs(arena: Arena, point: InputPoint) -> None:
     """Positional and keyword inputs arrive on the module's device, in the structure in which they were given."""
-    plan: Plan = point.values["plan"]
-    device = torch.device(point.values["device"], 0 if point.values["device"] == "cuda" else None)
+    plan = point.plan
+    device = torch.device("cuda", 0) if point.device == "cuda" else torch.device("cpu")
     batch = plan.batch(arena.rank, 1)
-    args, kwargs = _packed(point.values["manner"], batch.inputs)
+    args, kwargs = _packed(point.packing, batch.inputs)
     with subject_acts():
         # On the CPU no device_id is passed: a subject without that option must keep the law too.
         asked = {"device_id": device} if device.type == "cuda" else {}
@@ -244,32 +282,39 @@ _GPUS: dict[str, Any] = {"gpu-int": 0, "gpu-device": torch.device("cuda", 0)}
 _WRONG: dict[str, Any] = {"text": "cpu", "number": 0.0, "list": [0]}
 
 
-def _devices() -> Iterator[Point]:
+@dataclass(frozen=True, kw_only=True)
+class DevicePoint(TrainingPoint):
+    """A point with a value of ``device_id``."""
+
+    given: object
+    kind: Literal["cpu", "gpu", "wrong"]
+
+
+def _devices() -> Iterator[DevicePoint]:
     for name, device in _DEVICES.items():
         core = (2,) if name == "cpu" else ()
-        yield from points.plain(1, 2, 3, label=name, core=core, more={"device": device})
+        yield from points.each_size(partial(DevicePoint, given=device, kind="cpu"), 1, 2, 3, label=name, core=core)
     for name, device in _GPUS.items():
-        for point in points.plain(1, label=name, core=(), more={"device": device}):
-            yield Point(point.label, point.size, point.values, not_applicable=_NO_GPU)
+        make = partial(DevicePoint, given=device, kind="gpu", not_applicable=_NO_GPU)
+        yield from points.each_size(make, 1, label=name)
     for name, device in _WRONG.items():
         core = (2,) if name == "text" else ()
-        yield from points.plain(1, 2, label=f"wrong-{name}", core=core, more={"device": device})
+        make = partial(DevicePoint, given=device, kind="wrong")
+        yield from points.each_size(make, 1, 2, label=f"wrong-{name}", core=core)
 
 
 @law("device-id", _devices)
-def device_id(arena: Arena, point: Point) -> None:
+def device_id(arena: Arena, point: DevicePoint) -> None:
     """``device_id`` may be an int or a torch.device, also a CPU's; else an error is raised that names device_id."""
-    plan: Plan = point.values["plan"]
-    given = point.values["device"]
-    if point.label.startswith("wrong"):
-        arena.build_model(
-            plan, device_id=_DEVICES["cpu"]
-        )  # if this raises, the subject refuses the option, not the wrong value
+    plan, given = point.plan, point.given
+    if point.kind == "wrong":
+        # If this raises, the subject refuses the option, not the wrong value.
+        arena.build_model(plan, device_id=_DEVICES["cpu"])
         error = error_of(lambda: arena.build(plan.build(), device_id=given))
         arena.check(isinstance(error, (RuntimeError, TypeError, ValueError)), f"device_id={given!r} raised {error!r}")
         arena.check("device_id" in str(error), f"the error does not name device_id: {error}")
         return
-    if not point.label.startswith("gpu"):
+    if point.kind == "cpu":
         arena.check_training(plan, device_id=given)
         return
     batch = plan.batch(arena.rank, 1)
@@ -281,23 +326,31 @@ def device_id(arena: Arena, point: Point) -> None:
     comparison.verdict()
 
 
-def _states() -> Iterator[Point]:
+@dataclass(frozen=True, kw_only=True)
+class StatePoint(TrainingPoint):
+    """A point that fixes whose state dict is saved and loaded: the built module's, or that of the module inside."""
+
+    inside: bool
+
+
+def _states() -> Iterator[StatePoint]:
+    built, inside = partial(StatePoint, inside=False), partial(StatePoint, inside=True)
     for model in ("buffers", "tied", "plain"):
         core = (2,) if model != "plain" else ()
-        yield from points.plain(1, 2, 3, label=model, model=model, core=core)
+        yield from points.each_size(built, 1, 2, 3, label=model, model=model, core=core)
         if model != "plain":
-            yield from points.plain(2, label=f"inside-{model}", model=model, core=())
+            yield from points.each_size(inside, 2, label=f"inside-{model}", model=model, core=())
 
 
 @law("state-dict", _states)
-def state_dict(arena: Arena, point: Point) -> None:
+def state_dict(arena: Arena, point: StatePoint) -> None:
     """A state dict has the local module's keys, order and values, before and after a step; it loads both ways.
 
     The module trains on after loading. All this also holds for the module inside of a wrapper.
     """
-    plan: Plan = point.values["plan"]
+    plan = point.plan
     module = saved = arena.build_model(plan)
-    if point.label.startswith("inside"):
+    if point.inside:
         saved = arena.inside(module)
         if saved is module:
             raise NotApplicable("build works in place: there is no module inside")

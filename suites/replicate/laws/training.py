@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, get_args
 
 from everyrank.fixtures.data import loss
 from everyrank.suites.arena.subject_errors import plainly, stayed, subject_acts
 from everyrank.suites.compare.comparison import CLOSE_FP64
 from everyrank.suites.compare.reference import Plan, order_matched, whole_batch
-from everyrank.suites.engine.contract import Point
 from everyrank.suites.errors import NotApplicable
 from everyrank.suites.replicate import points
 from everyrank.suites.replicate.arena import (
@@ -17,6 +18,7 @@ from everyrank.suites.replicate.arena import (
     unsynced,
 )
 from everyrank.suites.replicate.contract import CONTRACT
+from everyrank.suites.replicate.points import TrainingPoint
 from torch import nn
 
 law = CONTRACT.law
@@ -35,37 +37,45 @@ def plainest(arena: Arena) -> None:
 
 
 @law("parity.train", points.training, groups=("TRAINED",))
-def train(arena: Arena, point: Point) -> None:
+def train(arena: Arena, point: TrainingPoint) -> None:
     """After each step, W ranks on W parts of a batch have the gradients and parameters of one process.
 
     With three or more ranks the order of a sum differs and LBFGS amplifies rounding: three steps, within 1e-6.
     """
-    plan: Plan = point.values["plan"]
-    arena.follow(plan, arena.build_model(plan), tolerance=point.values.get("tolerance")).verdict()
+    plan = point.plan
+    arena.follow(plan, arena.build_model(plan), tolerance=point.tolerance).verdict()
 
 
-_MANNERS = ("several", "nested", "both")
+_Replicated = Literal["several", "nested", "both"]
 
 
-def _submodules() -> Iterator[Point]:
-    for manner in _MANNERS:
-        yield from points.plain(2, 3, label=manner, core=(3,), more={"manner": manner})
+@dataclass(frozen=True, kw_only=True)
+class SubmodulePoint(TrainingPoint):
+    """A point that fixes which modules are replicated: both submodules, a nested one, or one and then the model."""
+
+    replicated: _Replicated
+
+
+def _submodules() -> Iterator[SubmodulePoint]:
+    replicated: _Replicated
+    for replicated in get_args(_Replicated):
+        yield from points.each_size(partial(SubmodulePoint, replicated=replicated), 2, 3, label=replicated)
 
 
 @law("parity.submodules", _submodules, groups=("TRAINED",))
-def submodules(arena: Arena, point: Point) -> None:
+def submodules(arena: Arena, point: SubmodulePoint) -> None:
     """Several replicated submodules train like one module; a nested one is averaged, and nothing else is."""
-    plan: Plan = point.values["plan"]
+    plan = point.plan
     module = plan.build()
     first, last = module.get_submodule("first"), module.get_submodule("last")
     with subject_acts():
-        if point.values["manner"] == "several":
+        if point.replicated == "several":
             module.add_module("first", arena.build(first))
             module.add_module("last", arena.build(last))
-        elif point.values["manner"] == "both":
+        elif point.replicated == "both":
             module.add_module("last", arena.build(last))
             module = arena.build(module)
-    if point.values["manner"] != "nested":
+    if point.replicated != "nested":
         arena.follow(plan, module).verdict()
         return
     innermost = nn.Sequential(first)
@@ -106,23 +116,31 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def _options() -> Iterator[Point]:
+@dataclass(frozen=True, kw_only=True)
+class OptionPoint(TrainingPoint):
+    """A point with options of ``build``, which a subject may refuse."""
+
+    options: Mapping[str, Any]
+
+
+def _options() -> Iterator[OptionPoint]:
     for name, options in _OPTIONS.items():
         core = (3,) if name in ("small-buckets", "all") else ()
-        yield from points.plain(1, 2, 3, 4, label=name, core=core, steps=4, more={"options": options})
+        make = partial(OptionPoint, options=options)
+        yield from points.each_size(make, 1, 2, 3, 4, label=name, core=core, steps=4)
     # At most two ranks: their sums are exact in fp32 too.
-    mixed = {"options": _OPTIONS["small-buckets"]}
-    yield from points.plain(1, 2, label="mixed-dtypes", model="mixed-dtypes", core=(2,), more=mixed)
+    make = partial(OptionPoint, options=_OPTIONS["small-buckets"])
+    yield from points.each_size(make, 1, 2, label="mixed-dtypes", model="mixed-dtypes", core=(2,))
 
 
 @law("parity.options", _options, groups=("TRAINED",))
-def options(arena: Arena, point: Point) -> None:
+def options(arena: Arena, point: OptionPoint) -> None:
     """Bucket size, gradients as views of buckets and a static graph, if accepted, do not change the result."""
-    plan: Plan = point.values["plan"]
-    arena.follow(plan, arena.build_if_accepted(plan, **point.values["options"])).verdict()
+    plan = point.plan
+    arena.follow(plan, arena.build_if_accepted(plan, **point.options)).verdict()
 
 
-def _means() -> Iterator[Point]:
+def _means() -> Iterator[TrainingPoint]:
     for model in ("plain", "equal-shapes", "scalars", "empty", "non-contiguous", "views", "few-rows", "complex"):
         core = (3,) if model in ("plain", "equal-shapes", "complex", "non-contiguous") else ()
         yield from points.plain(1, 2, 3, 4, label=model, model=model, core=core)
@@ -134,71 +152,86 @@ def _means() -> Iterator[Point]:
 
 
 @law("mean", _means, groups=("TRAINED",))
-def mean(arena: Arena, point: Point) -> None:
+def mean(arena: Arena, point: TrainingPoint) -> None:
     """Gradients are averaged once, by the number of ranks: in each step they are those of the whole batch."""
-    plan: Plan = point.values["plan"]
+    plan = point.plan
     arena.follow(plan, arena.build_model(plan), whole_batch(plan), CLOSE_FP64).verdict()
 
 
-def _accumulations() -> Iterator[Point]:
+_Sync = Literal["unsynced", "later", "synced", "local"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccumulationPoint(TrainingPoint):
+    """A point that fixes which of several backwards are synced.
+
+    That is only the last; also the very first, of a batch that does not count; all; or, for ``local``, none.
+    """
+
+    sync: _Sync
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _accumulations() -> Iterator[AccumulationPoint]:
+    unsynced_first = partial(AccumulationPoint, sync="unsynced")
     for parts in (2, 3, 5):
         core = (3,) if parts == 3 else ()
-        yield from points.plain(1, 2, 3, label=f"parts{parts}", core=core, parts=parts, more={"sync": "unsynced"})
+        yield from points.each_size(unsynced_first, 1, 2, 3, label=f"parts{parts}", core=core, parts=parts)
     # Options that learn from the first backward or keep gradients in their own memory, with the first synced or not.
+    with_later: tuple[_Sync, ...] = ("unsynced", "later")
     for name in ("bucket-view", "static-graph"):
-        for sync in ("unsynced", "later"):
+        for sync in with_later:
             core = (2,) if sync == "unsynced" else ()
-            more = {"sync": sync, "options": _OPTIONS[name]}
-            yield from points.plain(2, label=f"{name}-{sync}", core=core, parts=2, steps=3, more=more)
-    yield from points.plain(
-        2, label="sparse", model="sparse-sum", core=(2,), parts=2, variant="lr", more={"sync": "unsynced"}
+            make = partial(AccumulationPoint, sync=sync, options=_OPTIONS[name])
+            yield from points.each_size(make, 2, label=f"{name}-{sync}", core=core, parts=2, steps=3)
+    yield from points.each_size(
+        unsynced_first, 2, label="sparse", model="sparse-sum", core=(2,), parts=2, variant="lr"
     )
-    yield from points.plain(2, 3, label="synced", core=(3,), parts=3, more={"sync": "synced"})
-    yield from points.plain(2, 3, label="local", core=(3,), parts=2, more={"sync": "local"})
+    yield from points.each_size(partial(AccumulationPoint, sync="synced"), 2, 3, label="synced", parts=3)
+    yield from points.each_size(partial(AccumulationPoint, sync="local"), 2, 3, label="local", parts=2)
 
 
 @law("accumulate", _accumulations, groups=("TRAINED",))
-def accumulate(arena: Arena, point: Point) -> None:
+def accumulate(arena: Arena, point: AccumulationPoint) -> None:
     """k microbatches without sync, then one with sync, equal one batch; so do k with sync. Only sync averages.
 
     This also holds with a static graph and with gradients as views of buckets, whether or not the first is synced.
     """
-    plan: Plan = point.values["plan"]
-    options = point.values.get("options")
+    plan, options = point.plan, point.options
     module = arena.build_if_accepted(plan, **options) if options else arena.build_model(plan)
-    if point.values["sync"] == "later":
+    if point.sync == "later":
         with subject_acts():
             loss(module, plan.batch(arena.rank, 1)).backward()
         arena.inside(module).zero_grad()
-    if point.values["sync"] == "local":
+    if point.sync == "local":
         batch = plan.batch(arena.rank, 1)
         with unsynced(module), subject_acts():
             (module(batch.inputs) - batch.targets).square().mean().backward()
         comparison = arena.comparison()
         arena.compare_gradients(comparison, 1, arena.gradients(module), own_gradients(plan, arena.rank))
     else:
-        synced = point.values["sync"] == "synced"
+        synced = point.sync == "synced"
         comparison = arena.follow(plan, module, whole_batch(plan), CLOSE_FP64, synced)
     comparison.verdict()
 
 
 @law("clip", lambda: points.plain(1, 2, 3, 4, core=(3,), clip=0.05), groups=("TRAINED",))
-def clip(arena: Arena, point: Point) -> None:
+def clip(arena: Arena, point: TrainingPoint) -> None:
     """Clipping to a norm has the same effect as in one process."""
-    arena.check_training(point.values["plan"])
+    arena.check_training(point.plan)
 
 
 @law("schedule", lambda: points.plain(1, 2, 3, 4, core=(3,), steps=4, schedule=True), groups=("TRAINED",))
-def schedule(arena: Arena, point: Point) -> None:
+def schedule(arena: Arena, point: TrainingPoint) -> None:
     """A schedule of the learning rate has the same effect as in one process."""
-    arena.check_training(point.values["plan"])
+    arena.check_training(point.plan)
 
 
 #: The ranks that do not use the branch; negative numbers count from the end.
 _SKIPS = {"first-rank": {0}, "last-rank": {-1}, "all-but-one": {0, 2, 3}, "all-ranks": {0, 1, 2, 3}}
 
 
-def _unused() -> Iterator[Point]:
+def _unused() -> Iterator[TrainingPoint]:
     yield from points.plain(2, 3, 4, label="everywhere", model="unused", steps=3)
     for label, ranks in _SKIPS.items():
         core = (3,) if label in ("last-rank", "all-but-one") else ()
@@ -210,12 +243,12 @@ def _unused() -> Iterator[Point]:
 
 
 @law("unused", _unused, groups=("TRAINED",))
-def unused(arena: Arena, point: Point) -> None:
+def unused(arena: Arena, point: TrainingPoint) -> None:
     """A parameter that no rank uses keeps the gradient None; if some use it, all get the mean, zero for the others.
 
     A subject that must be asked for this takes DDP's ``find_unused_parameters``; all others are built without it.
     """
-    plan: Plan = point.values["plan"]
+    plan = point.plan
     try:
         module = arena.build_if_accepted(plan, find_unused_parameters=True)
     except NotApplicable:
@@ -223,46 +256,54 @@ def unused(arena: Arena, point: Point) -> None:
     arena.follow(plan, module).verdict()
 
 
-def _frozen() -> Iterator[Point]:
+def _frozen() -> Iterator[TrainingPoint]:
     yield from points.plain(2, 3, label="stays", model="frozen", steps=3)
     yield from points.plain(2, 3, label="thawed", model="frozen", steps=3, thaw=2)
 
 
 @law("frozen", _frozen, groups=("TRAINED",))
-def frozen(arena: Arena, point: Point) -> None:
+def frozen(arena: Arena, point: TrainingPoint) -> None:
     """A frozen parameter has no gradient and does not change; once unfrozen, it is averaged like the others."""
-    arena.check_training(point.values["plan"])
+    arena.check_training(point.plan)
 
 
 @law("tied", lambda: points.plain(2, 3, model="tied", steps=3), groups=("TRAINED",))
-def tied(arena: Arena, point: Point) -> None:
+def tied(arena: Arena, point: TrainingPoint) -> None:
     """A parameter with two names is averaged once."""
-    arena.check_training(point.values["plan"])
+    arena.check_training(point.plan)
 
 
-def _rewraps() -> Iterator[Point]:
-    for when in (1, 2):
-        label = "before-training" if when == 1 else "while-training"
-        core = (3,) if when == 2 else ()
-        yield from points.plain(2, 3, label=label, steps=3, variant="lr", core=core, more={"when": when})
+@dataclass(frozen=True, kw_only=True)
+class RewrapPoint(TrainingPoint):
+    """A point that fixes the step before which a parameter is replaced."""
+
+    step: int
+
+
+def _rewraps() -> Iterator[RewrapPoint]:
+    for step in (1, 2):
+        label = "before-training" if step == 1 else "while-training"
+        core = (3,) if step == 2 else ()
+        make = partial(RewrapPoint, step=step)
+        yield from points.each_size(make, 2, 3, label=label, steps=3, variant="lr", core=core)
 
 
 @law("rewrap", _rewraps, groups=("TRAINED",))
-def rewrap(arena: Arena, point: Point) -> None:
+def rewrap(arena: Arena, point: RewrapPoint) -> None:
     """A parameter replaced after wrapping is averaged like the others, or is refused with an error."""
-    plan: Plan = point.values["plan"]
+    plan = point.plan
     module = arena.build_model(plan)
     reference = order_matched(plan)
     comparison = arena.comparison(reference)
     for step, expected in enumerate(reference.steps, 1):
-        if step == point.values["when"]:
+        if step == point.step:
             last = arena.inside(module).get_submodule("last")
             last.register_parameter("weight", nn.Parameter(last.get_parameter("weight").detach().clone()))
         optimizer = plan.optimize(module)  # of the current parameters; this variant keeps no state
         try:
             found = arena.step(plan, module, optimizer, step)
         except Exception:
-            if step < point.values["when"]:
+            if step < point.step:
                 raise
             break  # it refuses; a step that went wrong before this one would have failed above
         arena.compare_gradients(comparison, step, found, expected.gradients)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -43,20 +43,28 @@ def _documented(row: Row) -> list[inspect.Parameter]:
     ]
 
 
-def _argument_lists() -> Iterator[Point]:
-    for default in points.defaults():
-        row: Row = default.values["row"]
+@dataclass(frozen=True, kw_only=True)
+class ArgumentPoint(Point):
+    """A point with an optimizer of the table, and its arguments by position and by keyword."""
+
+    row: Row
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+def _argument_lists() -> Iterator[ArgumentPoint]:
+    for row in (default.row for default in points.defaults()):
         for name, arguments in (("positional", _whole_list), ("explicit-defaults", _defaults_by_name)):
-            values = {"row": row, "arguments": arguments(row)}
-            yield Point(f"{row.name}-{name}", 2, values, row.name in ("SGD", "Adam"), optimizer=row.name)
+            args, kwargs = arguments(row)
+            label, core = f"{row.name}-{name}", row.name in ("SGD", "Adam")
+            yield ArgumentPoint(label, 2, core=core, optimizer=row.name, row=row, args=args, kwargs=kwargs)
 
 
 @law("parity.arguments", _argument_lists, groups=("STEPS",))
-def arguments(arena: Arena, point: Point) -> None:
+def arguments(arena: Arena, point: ArgumentPoint) -> None:
     """Arguments by position, and defaults that are passed explicitly, have the same effect as in torch.optim."""
-    row: Row = point.values["row"]
-    parameters = make_for_row(arena, point)
-    args, kwargs = point.values["arguments"]
+    row, args, kwargs = point.row, point.args, point.kwargs
+    parameters = make_for_row(arena, row)
     with subject_acts():
         ours = arena.build(row.optimizer, parameters, *args, **kwargs)
     construct: Any = row.optimizer  # each class has its own constructor
@@ -85,43 +93,61 @@ class OfAUser:
             return super().step(closure)
 
 
-def _subclasses() -> Iterator[Point]:
-    """Yield a subclass with its arguments and the parameters that each step uses."""
-    yield Point("", 2, {"optimizer": DoNothing, "reference": torch.optim.SGD}, core=True)
-    yield Point("signed", 2, {"optimizer": OfAUser.SGD, "reference": OfAUser.SGD}, core=True)
+@dataclass(frozen=True, kw_only=True)
+class SubclassPoint(Point):
+    """A point with a subclass, and the class that the reference is built with."""
+
+    subclass: type[torch.optim.Optimizer]
+    reference: Any
+    """A subclass of Optimizer. Each class has its own constructor."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnchangedPoint(Point):
+    """A point with a subclass that acts as its base does, its arguments, and the parameters that each step uses."""
+
+    subclass: type[torch.optim.Optimizer]
+    arguments: Mapping[str, Any]
+    used: Sequence[Sequence[int]]
+
+
+def _subclasses() -> Iterator[SubclassPoint | UnchangedPoint]:
+    yield SubclassPoint("", 2, core=True, subclass=DoNothing, reference=torch.optim.SGD)
+    yield SubclassPoint("signed", 2, core=True, subclass=OfAUser.SGD, reference=OfAUser.SGD)
     all_used, lr = [0, 1, 2], {"lr": 0.1}
-    for label, chosen, keywords, used in (
+    cases: list[tuple[str, type[torch.optim.Optimizer], dict[str, float], list[list[int]]]] = [
         ("defaults", DoNothing, {}, [all_used]),
         ("none-gradient", DoNothingAdagrad, lr, [[1, 2], [1, 2]]),
         ("later-context", DoNothing, lr, [all_used, [1, 2]]),
-    ):
-        yield Point(label, 2, {"optimizer": chosen, "keywords": keywords, "used": used}, core=True)
+    ]
+    for label, chosen, arguments, used in cases:
+        yield UnchangedPoint(label, 2, core=True, subclass=chosen, arguments=arguments, used=used)
 
 
 @law("parity.subclass", _subclasses, groups=("STEPS",))
-def subclass(arena: Arena, point: Point) -> None:
+def subclass(arena: Arena, point: SubclassPoint | UnchangedPoint) -> None:
     """A subclass that changes nothing acts as its base does under the same subject; its own step() is not lost."""
-    if "used" in point.values:
+    if isinstance(point, UnchangedPoint):
         _check_like_base(arena, point)
         return
     parameters = arena.own(SHARED[:1])
     keywords = {"lr": 0.1, "momentum": 0.9}
     with subject_acts():
-        ours = arena.build(point.values["optimizer"], parameters, **keywords)
-    reference = point.values["reference"]([param.twin for param in parameters], **keywords)
+        ours = arena.build(point.subclass, parameters, **keywords)
+    reference = point.reference([param.twin for param in parameters], **keywords)
     compare_steps(arena, parameters, ours, reference, steps=3)
 
 
-def _check_like_base(arena: Arena, point: Point) -> None:
+def _check_like_base(arena: Arena, point: UnchangedPoint) -> None:
     """Compare the subject with the subclass and with its base, over the same steps and values."""
-    chosen, other = point.values["optimizer"], replace(arena, parameters=[])
+    chosen, other = point.subclass, replace(arena, parameters=[])
     pairs = []
     for its_arena, optimizer in ((arena, chosen), (other, chosen.__base__)):
         parameters = its_arena.own([(1, (3, 2))] * 3)
         with subject_acts():
-            pairs.append((its_arena, its_arena.build(optimizer, parameters, **point.values["keywords"])))
+            pairs.append((its_arena, its_arena.build(optimizer, parameters, **point.arguments)))
     comparison = arena.comparison()
-    for step, numbers in enumerate(point.values["used"], 1):
+    for step, numbers in enumerate(point.used, 1):
         for its_arena, ours in pairs:
             its_arena.step(ours, [its_arena.parameters[number] for number in numbers], step)
         comparison.step(step, arena.values(), other.values())

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Collection, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import torch
 import torch.distributed.rpc as rpc
-from everyrank.fixtures.optimizers import rows
+from everyrank.fixtures.optimizers import Invalid, Row, rows
 from everyrank.suites.arena.subject_errors import in_a_line, subject_acts
 from everyrank.suites.compare.comparison import check, same
 from everyrank.suites.engine.contract import Point
@@ -29,14 +30,29 @@ _ONE = {"first": (1, 2), "middle": (2, 0), "last": (0, 1)}
 _TWO = {"but-first": (2, 0), "but-middle": (1, 0), "but-last": (1, 2)}
 
 
-def _one_fails() -> Iterator[Point]:
+@dataclass(frozen=True, kw_only=True)
+class OneFailsPoint(Point):
+    """A point with the owner that fails, and another that is slow."""
+
+    failing: int
+    slow: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoFailPoint(Point):
+    """A point with the two owners that fail."""
+
+    failing: tuple[int, int]
+
+
+def _one_fails() -> Iterator[OneFailsPoint]:
     for label, (failing, slow) in _ONE.items():
-        yield Point(label, 3, {"failing": failing, "slow": slow}, core=True)
+        yield OneFailsPoint(label, 3, core=True, failing=failing, slow=slow)
 
 
-def _two_fail() -> Iterator[Point]:
+def _two_fail() -> Iterator[TwoFailPoint]:
     for label, failing in _TWO.items():
-        yield Point(label, 3, {"failing": failing}, core=True)
+        yield TwoFailPoint(label, 3, core=True, failing=failing)
 
 
 def _owned(arena: Arena) -> list[Parameter]:
@@ -55,9 +71,9 @@ def _others_step(
 
 
 @law("errors.constructor", _one_fails)
-def constructor(arena: Arena, point: Point) -> None:
+def constructor(arena: Arena, point: OneFailsPoint) -> None:
     """An error in a remote constructor reaches the caller with type, message and worker; nothing half-built stays."""
-    parameters, name = _owned(arena), f"worker{point.values['failing']}"
+    parameters, name = _owned(arena), f"worker{point.failing}"
     before = arena.values()
     error = error_of(
         lambda: arena.build(Failing, parameters, at_construction=(name,)), f"a constructor that fails on {name}"
@@ -76,16 +92,16 @@ def constructor(arena: Arena, point: Point) -> None:
 
 
 @law("errors.step", _one_fails, groups=("STEPS", "EVERY_OWNER"))
-def in_step(arena: Arena, point: Point) -> None:
+def in_step(arena: Arena, point: OneFailsPoint) -> None:
     """A remote step's error reaches the caller with type and worker when all owners are done; the next one works."""
-    parameters, failing = _owned(arena), point.values["failing"]
+    parameters, failing = _owned(arena), point.failing
     with subject_acts():
         ours = arena.build(Failing, parameters)
     healthy = SGD([param.twin for param in parameters], lr=0.1, momentum=0.9)
     arena.step(ours, parameters, 1)
     arena.reference_step(healthy, parameters, 1)
     arena.on(failing, arm, WORDS[failing])
-    raised = step_while_held(arena, ours, parameters, 2, point.values["slow"])
+    raised = step_while_held(arena, ours, parameters, 2, point.slow)
     check(bool(raised), f"a step that fails on worker{failing} did not raise")
     (error,) = raised
     check(isinstance(error, ValueError), f"the error is a {type(error).__name__}, not a ValueError")
@@ -105,9 +121,9 @@ def _check_next_step(arena: Arena, ours: Any, healthy: Any, parameters: list[Par
 
 
 @law("errors.several", _two_fail, groups=("STEPS", "EVERY_OWNER"))
-def several(arena: Arena, point: Point) -> None:
+def several(arena: Arena, point: TwoFailPoint) -> None:
     """When several workers fail, the error names each with its own cause; later steps work."""
-    parameters, failing = _owned(arena), point.values["failing"]
+    parameters, failing = _owned(arena), point.failing
     with subject_acts():
         ours = arena.build(Failing, parameters)
     healthy = SGD([param.twin for param in parameters], lr=0.1, momentum=0.9)
@@ -148,37 +164,59 @@ def unpicklable(arena: Arena, point: Point) -> None:
     check("step sabotaged" in str(error), f"the text of the error was lost: {type(error).__name__}: {error}")
 
 
-def _invalid_arguments() -> Any:
+@dataclass(frozen=True, kw_only=True)
+class InvalidPoint(Point):
+    """A point with arguments that an optimizer of the table refuses."""
+
+    row: Row
+    invalid: Invalid
+
+
+_Parameters = Literal["empty-list", "non-leaf"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class InvalidParametersPoint(Point):
+    """A point with parameters that every optimizer refuses."""
+
+    given: _Parameters
+
+
+def _invalid_arguments() -> Iterator[InvalidPoint | InvalidParametersPoint]:
     for row in rows():
         if row.needs & {"closure", "sparse"}:
             continue
         for invalid in row.invalid:
-            label = f"{row.name}-{invalid.name}"
-            yield Point(label, 2, {"row": row, "invalid": invalid}, row.name == "SGD", "", row.name)
-    for name in ("empty-list", "non-leaf"):
-        yield Point(name, 2, {"special": name}, True)
+            label, core = f"{row.name}-{invalid.name}", row.name == "SGD"
+            yield InvalidPoint(label, 2, core=core, optimizer=row.name, row=row, invalid=invalid)
+    given: _Parameters
+    for given in get_args(_Parameters):
+        yield InvalidParametersPoint(given, 2, core=True, given=given)
 
 
 @law("errors.arguments", _invalid_arguments)
-def arguments(arena: Arena, point: Point) -> None:
+def arguments(arena: Arena, point: InvalidPoint | InvalidParametersPoint) -> None:
     """Invalid hyper-parameters, an empty list and a non-leaf raise the same type of error as in torch.optim."""
-    if point.values.get("special") == "empty-list":
+    if isinstance(point, InvalidParametersPoint):
+        _refuses_parameters(arena, point.given)
+        return
+    row, invalid = point.row, point.invalid
+    parameters = arena.own(points.shapes(row, [1, 1]))
+    error = error_of(lambda: arena.build(row.optimizer, parameters, **invalid.make()), f"{invalid.name}")
+    # A subject may have declared this error as its refusal: keep it as the cause.
+    if not isinstance(error, invalid.error):
+        raise Deviation(f"raises {type(error).__name__}, not {invalid.error.__name__}: {in_a_line(error)}") from error
+
+
+def _refuses_parameters(arena: Arena, given: _Parameters) -> None:
+    if given == "empty-list":
         error = error_of(lambda: arena.build(SGD, [], lr=0.1), "an empty list of parameters")
         check(isinstance(error, ValueError), f"an empty list raises {type(error).__name__}, not ValueError")
-        return
-    if point.values.get("special") == "non-leaf":
+    else:
         parameters = arena.own([(1, (3,))])
         parameters[0].rref = rpc.remote("worker1", non_leaf, args=(parameters[0].rref,))
         error = error_of(lambda: arena.build(SGD, parameters, lr=0.1), "a parameter that is no leaf")
         check(isinstance(error, ValueError), f"a non-leaf raises {type(error).__name__}, not ValueError")
-        return
-    row, invalid = point.values["row"], point.values["invalid"]
-    parameters = arena.own(points.shapes(row, [1, 1]))
-    error = error_of(lambda: arena.build(row.optimizer, parameters, **invalid.make()), f"{invalid.name}")
-    if not isinstance(
-        error, invalid.error
-    ):  # a subject may have declared this error as its refusal: keep it as the cause
-        raise Deviation(f"raises {type(error).__name__}, not {invalid.error.__name__}: {in_a_line(error)}") from error
 
 
 def non_leaf(rref: Any) -> torch.Tensor:
@@ -188,14 +226,14 @@ def non_leaf(rref: Any) -> torch.Tensor:
 
 
 @law("wait", _one_fails, groups=("EVERY_OWNER",))
-def wait(arena: Arena, point: Point) -> None:
+def wait(arena: Arena, point: OneFailsPoint) -> None:
     """step returns when the slowest owner is done, not earlier."""
     parameters = _owned(arena)
     with subject_acts():
         ours = arena.build(Failing, parameters)
     healthy = SGD([param.twin for param in parameters], lr=0.1, momentum=0.9)
     comparison = arena.comparison()
-    for error in step_while_held(arena, ours, parameters, 1, point.values["slow"]):
+    for error in step_while_held(arena, ours, parameters, 1, point.slow):
         raise Deviation(f"raised {in_a_line(error)}") from error
     arena.reference_step(healthy, parameters, 1)
     comparison.step(1, arena.values(), arena.twins())

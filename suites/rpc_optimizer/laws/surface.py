@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import torch.distributed.autograd as dist_autograd
 from everyrank.suites.arena import surface
+from everyrank.suites.arena.points import SurfacePoint
 from everyrank.suites.arena.subject_errors import subject_acts
-from everyrank.suites.engine.contract import Point
 from everyrank.suites.rpc_optimizer.arena import Arena, loss
 from everyrank.suites.rpc_optimizer.besides import MORE, RpcPair
 from everyrank.suites.rpc_optimizer.contract import CONTRACT
@@ -18,13 +18,13 @@ from everyrank.suites.rpc_optimizer.contract import CONTRACT
 _OTHER_ARGUMENTS = {"lr": 0.5, "momentum": 0.5}
 
 
-def _points() -> Iterator[Point]:
-    for label in (*surface.LABELS, *MORE):
-        yield Point(label, 2, core=label == "all" or label in MORE)
+def _points() -> Iterator[SurfacePoint]:
+    for part in (*surface.LABELS, *MORE):
+        yield SurfacePoint(part, 2, core=part == "all" or part in MORE, part=part)
 
 
 @CONTRACT.law("surface", _points, groups=("STEPS",))
-def works_or_refuses(arena: Arena, point: Point) -> None:
+def works_or_refuses(arena: Arena, point: SurfacePoint) -> None:
     """Schedulers, hooks, state dicts, closures and the like work as those of torch.optim, or raise."""
     # The first of each owner have one shape, and the same number there.
     parameters = arena.own([(1, (3, 4)), (1, (2,)), (0, (3, 4))])
@@ -61,5 +61,5 @@ def works_or_refuses(arena: Arena, point: Point) -> None:
         backward=backward,
         reference_step=reference_step,
     )
-    surface.use(point.label, pair, step, MORE)
+    surface.use(point.part, pair, step, MORE)
     comparison.verdict()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import torch
 import torch.distributed.autograd as dist_autograd
-from everyrank.fixtures.optimizers import Row, Variant, rows
-from everyrank.fixtures.optimizers import row as find_row
+from everyrank.fixtures.optimizers import Row
+from everyrank.suites.arena.points import OptimizerPoint
 from everyrank.suites.arena.subject_errors import plainly, stayed, subject_acts
 from everyrank.suites.compare.comparison import check, same
 from everyrank.suites.engine.contract import Point
@@ -35,13 +37,12 @@ def plainest(arena: Arena) -> None:
     stayed("the parameter", arena.on(param.owner, device_of, param.rref), "cpu")
 
 
-def build_pair(arena: Arena, parameters: list[Parameter], point: Point) -> tuple[Any, Any]:
+def build_pair(arena: Arena, parameters: list[Parameter], point: OptimizerPoint) -> tuple[Any, Any]:
     """Build the subject and the reference, for a point that names an optimizer."""
-    row: Row = point.values["row"]
-    variant: Variant = point.values["variant"]
+    optimizer, variant = point.row.optimizer, point.variant
     with subject_acts():
-        ours = arena.build(row.optimizer, parameters, **variant.make())
-    return ours, row.optimizer([param.twin for param in parameters], **variant.make())
+        ours = arena.build(optimizer, parameters, **variant.make())
+    return ours, optimizer([param.twin for param in parameters], **variant.make())
 
 
 def compare_steps(
@@ -56,34 +57,34 @@ def compare_steps(
     comparison.verdict()
 
 
-def make_for_row(arena: Arena, point: Point, dtype: torch.dtype = torch.float64) -> list[Parameter]:
-    """Make parameters that the point's optimizer can take, on several owners."""
-    owners = [1 + number % (point.size - 1) for number in range(3)]
-    return arena.own(points.shapes(point.values["row"], [*owners, 0]), dtype)
+def make_for_row(arena: Arena, row: Row, dtype: torch.dtype = torch.float64) -> list[Parameter]:
+    """Make parameters that this optimizer can take, on several owners."""
+    owners = [1 + number % (arena.size - 1) for number in range(3)]
+    return arena.own(points.shapes(row, [*owners, 0]), dtype)
 
 
 @law("parity.one-step", points.variants, groups=("EVERY_OWNER",))
-def one_step(arena: Arena, point: Point) -> None:
+def one_step(arena: Arena, point: OptimizerPoint) -> None:
     """After one step, each parameter equals the reference, bit for bit."""
-    parameters = make_for_row(arena, point)
+    parameters = make_for_row(arena, point.row)
     compare_steps(arena, parameters, *build_pair(arena, parameters, point), steps=1)
 
 
 @law("parity.trajectory", points.variants, groups=("STEPS", "EVERY_OWNER"))
-def trajectory(arena: Arena, point: Point) -> None:
+def trajectory(arena: Arena, point: OptimizerPoint) -> None:
     """After each of 10 steps with new data, each parameter equals the reference, bit for bit."""
-    parameters = make_for_row(arena, point)
+    parameters = make_for_row(arena, point.row)
     compare_steps(arena, parameters, *build_pair(arena, parameters, point), steps=10)
 
 
 @law("parity.defaults", points.defaults, groups=("STEPS",))
-def defaults(arena: Arena, point: Point) -> None:
+def defaults(arena: Arena, point: OptimizerPoint) -> None:
     """Without arguments, the defaults are those of torch.optim, in the second and third step too."""
-    parameters = make_for_row(arena, point, torch.float32)
+    parameters = make_for_row(arena, point.row, torch.float32)
     compare_steps(arena, parameters, *build_pair(arena, parameters, point), steps=3)
 
 
-_OWNERSHIP = {
+_OWNERSHIP: dict[str, list[tuple[int, tuple[int, ...]]]] = {
     "one-owner": [(1, (3, 2)), (1, (4,)), (1, (2, 2))],
     "each-its-own": [(0, (3, 2)), (1, (4,)), (2, (2, 2))],
     "caller-only": [(0, (3, 2)), (0, (4,))],
@@ -92,58 +93,39 @@ _OWNERSHIP = {
 }
 
 
-def _ownerships() -> Any:
-    for name in _OWNERSHIP:
-        yield Point(name, 3, {"specs": _OWNERSHIP[name]}, core=True)
+@dataclass(frozen=True, kw_only=True)
+class OwnershipPoint(Point):
+    """A point with the owner and the shape of each parameter."""
+
+    specs: list[tuple[int, tuple[int, ...]]]
+
+
+def _ownerships() -> Iterator[OwnershipPoint]:
+    for name, specs in _OWNERSHIP.items():
+        yield OwnershipPoint(name, 3, core=True, specs=specs)
 
 
 @law("parity.ownership", _ownerships, groups=("STEPS", "EVERY_OWNER"))
-def ownership(arena: Arena, point: Point) -> None:
+def ownership(arena: Arena, point: OwnershipPoint) -> None:
     """Each parameter gets its own update, whichever worker owns it, and in any order of the parameters."""
-    parameters = arena.own(point.values["specs"])
+    parameters = arena.own(point.specs)
     with subject_acts():
         ours = arena.build(torch.optim.Adam, parameters, lr=0.1)
     compare_steps(arena, parameters, ours, torch.optim.Adam([param.twin for param in parameters], lr=0.1), steps=3)
 
 
-def _dtypes() -> Any:
-    names = {"fp32": torch.float32, "fp64": torch.float64, "bf16": torch.bfloat16, "complex": torch.complex128}
-    for row in rows():
-        if row.needs & {"closure", "sparse"}:
-            continue
-        for name, dtype in names.items():
-            refused = "" if name != "complex" or "complex" in row.takes else f"{row.name} takes no complex parameters"
-            values = {"row": row, "variant": row.plain, "dtype": dtype}
-            yield Point(f"{row.name}-{name}", 2, values, row.name == "SGD", refused, row.name)
-        everything = next((variant for variant in row.variants if variant.name == "everything"), row.plain)
-        if "complex" in row.takes - everything.refuses:
-            values = {"row": row, "variant": everything, "dtype": torch.complex128}
-            yield Point(f"{row.name}-complex-everything", 2, values, row.name == "SGD", "", row.name)
-    sgd = find_row("SGD")
-    for name, shape in (("zero-dim", ()), ("empty", (0, 3))):
-        values = {"row": sgd, "variant": sgd.plain, "shape": shape, "dtype": torch.float64}
-        yield Point(f"SGD-{name}", 2, values, True, "", "SGD")
-
-
-@law("parity.dtype", _dtypes, groups=("STEPS",))
-def dtype(arena: Arena, point: Point) -> None:
+@law("parity.dtype", points.dtypes, groups=("STEPS",))
+def dtype(arena: Arena, point: points.DtypePoint) -> None:
     """fp32, fp64, bf16, complex (with all arguments), 0-dim and empty parameters are stepped as in torch.optim."""
-    kind = point.values["dtype"]
-    if "shape" in point.values:
-        parameters = arena.own([(1, (2, 2)), (1, point.values["shape"]), (1, (3,))], kind)
+    if point.shape is not None:
+        parameters = arena.own([(1, (2, 2)), (1, point.shape), (1, (3,))], point.dtype)
     else:
-        parameters = make_for_row(arena, point, kind)
+        parameters = make_for_row(arena, point.row, point.dtype)
     compare_steps(arena, parameters, *build_pair(arena, parameters, point), steps=3)
 
 
-def _sparse() -> Any:
-    for row in rows():
-        if "sparse" in row.takes and "closure" not in row.needs:
-            yield Point(f"{row.name}-lr", 2, {"row": row, "variant": row.plain}, True, "", row.name)
-
-
-@law("parity.sparse", _sparse, groups=("STEPS",))
-def sparse(arena: Arena, point: Point) -> None:
+@law("parity.sparse", points.sparse, groups=("STEPS",))
+def sparse(arena: Arena, point: OptimizerPoint) -> None:
     """Sparse gradients are applied as in torch.optim, if the optimizer takes them."""
     parameters = arena.own([(1, (6, 3)), (1, (4, 2))])
     compare_steps(arena, parameters, *build_pair(arena, parameters, point), steps=3, loss_function=sparse_loss)
@@ -167,32 +149,13 @@ def frozen(arena: Arena, point: Point) -> None:
     comparison.verdict()
 
 
-#: For each position of the None gradient, the parameters used in each step. The caller owns the last parameter.
-_POSITIONS: dict[str, list[list[int]]] = {
-    "first": [[1, 2]] * 3,
-    "middle": [[0, 2]] * 3,
-    "last": [[0, 1]] * 3,
-    "none": [[0, 1, 2]] * 3,
-    "all": [[3], [3], [0, 1, 2, 3]],
-}
-
-
-def _positions() -> Any:
-    for row in rows():
-        if row.needs & {"closure", "sparse"}:
-            continue
-        for position, used in _POSITIONS.items():
-            values = {"row": row, "variant": row.plain, "used": used}
-            yield Point(f"{row.name}-{position}", 2, values, row.name in ("SGD", "Adam"), "", row.name)
-
-
-@law("none.position", _positions, groups=("STEPS",))
-def position(arena: Arena, point: Point) -> None:
+@law("none.position", points.none_positions, groups=("STEPS",))
+def position(arena: Arena, point: points.PositionPoint) -> None:
     """With a None gradient first, in the middle or last, the others are updated; if all are None, nothing changes."""
     parameters = arena.own([(owner, (3, 2)) for owner in (1, 1, 1, 0)])
     ours, reference = build_pair(arena, parameters, point)
     comparison = arena.comparison()
-    for step, numbers in enumerate(point.values["used"], 1):
+    for step, numbers in enumerate(point.used, 1):
         used = [parameters[number] for number in numbers]
         arena.step(ours, used, step)
         arena.reference_step(reference, used, step)
@@ -204,7 +167,7 @@ def position(arena: Arena, point: Point) -> None:
 def with_decay(arena: Arena, point: Point) -> None:
     """A None gradient is not zero: the parameter does not change by decay or momentum."""
     parameters = arena.own([(1, (3,)), (1, (4,))])
-    keywords = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.5}
+    keywords: dict[str, Any] = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.5}
     with subject_acts():
         ours = arena.build(SGD, parameters, **keywords)
     reference = SGD([param.twin for param in parameters], **keywords)
@@ -216,19 +179,27 @@ def with_decay(arena: Arena, point: Point) -> None:
     comparison.verdict()
 
 
-def _two_classes(**sgd_arguments: Any) -> Any:
+@dataclass(frozen=True, kw_only=True)
+class ClassPoint(Point):
+    """A point with an optimizer class and its arguments."""
+
+    kind: type[torch.optim.Optimizer]
+    arguments: Mapping[str, Any]
+
+
+def _two_classes(**sgd_arguments: Any) -> Iterator[ClassPoint]:
     """Yield a class with a functional twin in torch and one without: torch's code has a path for each."""
-    yield Point("", 2, {"optimizer": SGD, "keywords": {"lr": 0.1, **sgd_arguments}}, core=True)
-    yield Point("NAdam", 2, {"optimizer": torch.optim.NAdam, "keywords": {"lr": 0.1}}, core=True, optimizer="NAdam")
+    yield ClassPoint("", 2, core=True, kind=SGD, arguments={"lr": 0.1, **sgd_arguments})
+    yield ClassPoint("NAdam", 2, core=True, optimizer="NAdam", kind=torch.optim.NAdam, arguments={"lr": 0.1})
 
 
-def _build(arena: Arena, parameters: list[Parameter], point: Point) -> Any:
+def _build(arena: Arena, parameters: list[Parameter], point: ClassPoint) -> Any:
     with subject_acts():
-        return arena.build(point.values["optimizer"], parameters, **point.values["keywords"])
+        return arena.build(point.kind, parameters, **point.arguments)
 
 
 @law("none.later-context", _two_classes)
-def later_context(arena: Arena, point: Point) -> None:
+def later_context(arena: Arena, point: ClassPoint) -> None:
     """A parameter used in context 1 and absent from context 2 does not change in step 2."""
     parameters = arena.own([(1, (3,)), (1, (3,))])
     ours = _build(arena, parameters, point)
@@ -239,7 +210,7 @@ def later_context(arena: Arena, point: Point) -> None:
 
 
 @law("context.empty", lambda: _two_classes(momentum=0.9))
-def empty(arena: Arena, point: Point) -> None:
+def empty(arena: Arena, point: ClassPoint) -> None:
     """A step with a context without any backward changes nothing."""
     parameters = arena.own([*SHARED[:1], (0, (2,))])
     ours = _build(arena, parameters, point)
@@ -283,13 +254,24 @@ def own(arena: Arena, point: Point) -> None:
     comparison.verdict()
 
 
-def _invalid_contexts() -> Any:
-    for name in ("unknown", "closed"):
-        yield Point(name, 2, {"context": name}, core=True)
+_Context = Literal["unknown", "closed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContextPoint(Point):
+    """A point with a context that is not open."""
+
+    context: _Context
+
+
+def _invalid_contexts() -> Iterator[ContextPoint]:
+    context: _Context
+    for context in get_args(_Context):
+        yield ContextPoint(context, 2, core=True, context=context)
 
 
 @law("context.invalid", _invalid_contexts)
-def invalid(arena: Arena, point: Point) -> None:
+def invalid(arena: Arena, point: ContextPoint) -> None:
     """step with an unknown or closed context raises at the caller, and changes nothing."""
     parameters = arena.own([(1, (3,)), (0, (2,))])
     with subject_acts():
@@ -298,13 +280,13 @@ def invalid(arena: Arena, point: Point) -> None:
     before = arena.values()
     with dist_autograd.context() as context_id:
         dist_autograd.backward(context_id, [arena.remote_loss(parameters, arena.inputs(parameters, 2), loss)])
-    wrong = context_id if point.values["context"] == "closed" else context_id + 12345
+    wrong = context_id if point.context == "closed" else context_id + 12345
     try:
         ours.step(wrong)
     except Exception:
         pass
     else:
-        check(False, f"step with {point.values['context']} context id {wrong} did not raise")
+        check(False, f"step with {point.context} context id {wrong} did not raise")
     for name, value in arena.values().items():
         same(value, before[name], f"{name}, after the refused step")
 
@@ -319,7 +301,7 @@ def kept(arena: Arena, point: Point) -> None:
 
 
 @law("owned.only", _two_classes)
-def owned_only(arena: Arena, point: Point) -> None:
+def owned_only(arena: Arena, point: ClassPoint) -> None:
     """Parameters that the optimizer was not given are not written to, their .grad included."""
     given = arena.own([(1, (3,))])
     other = arena.own([(1, (3,))])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from everyrank.fixtures import failing
@@ -11,7 +12,6 @@ from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.errors import Deviation
-from everyrank.suites.sharded_optimizer import points
 from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, Spec
 from everyrank.suites.sharded_optimizer.contract import CONTRACT
 from everyrank.suites.sharded_optimizer.laws.training import SGD
@@ -46,15 +46,23 @@ _CLOSURE_ERRORS = {
 _CORE = {"construction", "step", "closure", "gradient"}
 
 
-def _faults() -> Iterator[Point]:
+@dataclass(frozen=True, kw_only=True)
+class FaultPoint(Point):
+    """A point with a fault, and the rank that has it."""
+
+    fault: str
+    victim: int
+
+
+def _faults() -> Iterator[FaultPoint]:
     for fault in _CAUSES:
         for size, victim in ((3, 1), (3, 0), (3, 2), (2, 1)):
             core = fault in _CORE and (size, victim) == (3, 1)
-            yield points.plain(f"{fault}-rank{victim}", size, core=core, fault=fault, victim=victim)
+            yield FaultPoint(f"{fault}-rank{victim}", size, core=core, fault=fault, victim=victim)
 
 
 @law("errors.rank", _faults)
-def on_a_rank(arena: Arena, point: Point) -> None:
+def on_a_rank(arena: Arena, point: FaultPoint) -> None:
     """An error on one rank is soon raised on all ranks; its text names the rank and contains the text of the cause.
 
     The rank that is named nearest to the cause, always before it or always behind it, is the one that failed. A rank
@@ -62,7 +70,7 @@ def on_a_rank(arena: Arena, point: Point) -> None:
     If the cause cannot be printed, the name of its class is enough. `step` and `after-step` fail in an optimizer
     class that torch does not have: a subject that refuses such a class with NotImplementedError lacks them.
     """
-    fault, victim = point.values["fault"], point.values["victim"]
+    fault, victim = point.fault, point.victim
     # With a closure no parameter is whole: after an error that is not passed on, others would wait for its gradient.
     parameters = arena.make([Spec((7, 3)), Spec((5,)) if fault in _CLOSURE_ERRORS else Spec((4,), None)])
     text = _error_text(_sabotaged(arena, parameters, fault, victim))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from everyrank.fixtures.models import MODELS, fill
+from everyrank.fixtures.optimizers import Row
+from everyrank.suites.arena.points import OptimizerPoint
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.engine.contract import Point
@@ -22,7 +25,7 @@ from torch.distributed._shard.sharded_tensor import ShardedTensor
 law = CONTRACT.law
 
 #: The arguments of SGD for laws about models: momentum shows a step taken twice, decay one without a gradient.
-_KEYWORDS = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
+_KEYWORDS: dict[str, Any] = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.1}
 
 
 def _cut(arena: Arena, model: nn.Module, names: Sequence[str], dim: int = 0) -> None:
@@ -65,16 +68,23 @@ def _adopt(arena: Arena, model: nn.Module, found: list[tuple[str, Any]]) -> None
         arena.adopt(name, values[name], twin)
 
 
-def _namings() -> Iterator[Point]:
-    for label, arguments in (
-        ("nested", {}),
-        ("prefix", {"prefix": "model"}),
-        ("top-only", {"recurse": False}),
-        ("top-only-prefix", {"prefix": "model", "recurse": False}),
-        ("bare", {}),
-        ("bare-prefix", {"prefix": "model"}),
-    ):
-        yield points.plain(label, 3, core=label in ("nested", "prefix", "top-only", "bare"), arguments=arguments)
+@dataclass(frozen=True, kw_only=True)
+class NamePoint(Point):
+    """A point with the arguments of named_parameters."""
+
+    arguments: Mapping[str, Any]
+    bare: bool = False
+    """Whether the module has a ShardedTensor that is not a Parameter."""
+
+
+def _namings() -> Iterator[NamePoint]:
+    prefix: dict[str, Any] = {"prefix": "model"}
+    yield NamePoint("nested", 3, core=True, arguments={})
+    yield NamePoint("prefix", 3, core=True, arguments=prefix)
+    yield NamePoint("top-only", 3, core=True, arguments={"recurse": False})
+    yield NamePoint("top-only-prefix", 3, arguments={**prefix, "recurse": False})
+    yield NamePoint("bare", 3, core=True, arguments={}, bare=True)
+    yield NamePoint("bare-prefix", 3, arguments=prefix, bare=True)
 
 
 class Nested(nn.Module):
@@ -88,16 +98,15 @@ class Nested(nn.Module):
 
 
 @law("names", _namings)
-def names(arena: Arena, point: Point) -> None:
+def names(arena: Arena, point: NamePoint) -> None:
     """named_parameters yields exactly the model's parameters, sharded in place: each once, with its prefix."""
-    arguments = point.values["arguments"]
+    arguments = point.arguments
     wanted = [name for name, _ in Nested().named_parameters(**arguments)]
     model = Nested()
     _cut(arena, model, ["block.first.weight", "scale"])
     start = f"{arguments['prefix']}." if "prefix" in arguments else ""
     sharded = {f"{start}block.first.weight": (6, 4), f"{start}scale": (6, 2)}
-    if point.label.startswith("bare"):
-        # A module may have a ShardedTensor that is not a Parameter.
+    if point.bare:
         bare = arena.make([Spec((6, 3))])[0].given
         del model.table
         model.table = bare
@@ -128,22 +137,23 @@ class OfLength(nn.Module):
         self.bias = nn.Parameter(torch.empty(2, dtype=torch.float64))
 
 
-def _of_lengths(point: Point) -> nn.Module:
+def _of_lengths(point: points.LengthPoint) -> nn.Module:
     """Return a model with a module for each length and dim, named after them."""
-    cuts = [(dim, length) for dim in point.values["dims"] for length in point.values["lengths"]]
+    cuts = [(dim, length) for dim in point.dims for length in point.lengths]
     model = nn.ModuleDict({f"dim{dim}_of_{length}": OfLength(length, dim) for dim, length in cuts})
     fill(model, seed=5)
     return model
 
 
 @law("parity.shard-parameter", points.lengths_to_cut)
-def shard_parameter(arena: Arena, point: Point) -> None:
+def shard_parameter(arena: Arena, point: points.LengthPoint) -> None:
     """shard_parameter cuts any number of rows or columns, even fewer than ranks; each shard gets its own update.
 
     `past-the-end` has the lengths at which a chunk of the usual size would begin beyond the last row.
     """
     model, uncut = _of_lengths(point), _of_lengths(point)
     for name, module in model.named_children():
+        assert isinstance(module, OfLength)
         _cut(arena, model, [f"{name}.weight"], module.dim)
     _adopt(arena, uncut, _named(arena, model))
     for param in arena.parameters:
@@ -154,15 +164,22 @@ def shard_parameter(arena: Arena, point: Point) -> None:
 _FROZEN = {"sharded": "first.weight", "whole": "first.bias", "sharded-last": "last.weight"}
 
 
-def _freezings() -> Iterator[Point]:
+@dataclass(frozen=True, kw_only=True)
+class FrozenPoint(Point):
+    """A point with the name of the parameter that is frozen."""
+
+    frozen: str
+
+
+def _freezings() -> Iterator[FrozenPoint]:
     for label, name in _FROZEN.items():
-        yield points.plain(label, 3, core=label == "sharded", frozen=name)
+        yield FrozenPoint(label, 3, core=label == "sharded", frozen=name)
 
 
 @law("frozen", _freezings)
-def frozen(arena: Arena, point: Point) -> None:
+def frozen(arena: Arena, point: FrozenPoint) -> None:
     """A frozen parameter stays frozen after sharding and does not change; the others get their own update."""
-    still = point.values["frozen"]
+    still = point.frozen
     model, uncut = MODELS["plain"].build(5), MODELS["plain"].build(5)
     for module in (model, uncut):
         module.get_parameter(still).requires_grad_(False)
@@ -178,66 +195,78 @@ def frozen(arena: Arena, point: Point) -> None:
     _train(arena, {param.name: param.given for param in arena.parameters}, still=[still])
 
 
-def _ties() -> Iterator[Point]:
-    for label in ("whole", "sharded", "model", "model-sharded"):
-        yield points.plain(label, 3, core=label != "model")
+@dataclass(frozen=True, kw_only=True)
+class TiedPoint(Point):
+    """A point that fixes whether a parameter with two names is sharded, and whether a model has it."""
+
+    sharded: bool
+    in_model: bool
+
+
+def _ties() -> Iterator[TiedPoint]:
+    for label, sharded, in_model in (
+        ("whole", False, False),
+        ("sharded", True, False),
+        ("model", False, True),
+        ("model-sharded", True, True),
+    ):
+        yield TiedPoint(label, 3, core=label != "model", sharded=sharded, in_model=in_model)
 
 
 @law("tied", _ties)
-def tied(arena: Arena, point: Point) -> None:
+def tied(arena: Arena, point: TiedPoint) -> None:
     """A parameter with two names is stepped once, and is still one parameter after sharding."""
-    if not point.label.startswith("model"):
-        first, last = arena.make([Spec((6, 3), chunked if point.label == "sharded" else None), Spec((5,))])
+    if not point.in_model:
+        first, last = arena.make([Spec((6, 3), chunked if point.sharded else None), Spec((5,))])
         _train(arena, {"encoder.weight": first.given, last.name: last.given, "decoder.weight": first.given})
         return
     model, uncut = MODELS["tied"].build(5), MODELS["tied"].build(5)
-    _cut(arena, model, ["0.weight", "2.weight"] if point.label == "model-sharded" else ["2.weight"])
+    _cut(arena, model, ["0.weight", "2.weight"] if point.sharded else ["2.weight"])
     _adopt(arena, uncut, _named(arena, model))
     check(model.get_parameter("0.weight") is model.get_parameter("4.weight"), "sharding has untied 4.weight")
     _train(arena, {param.name: param.given for param in arena.parameters})
 
 
-def _specs(point: Point) -> list[Spec]:
-    needs = point.values["row"].needs
-    if "sparse" in needs:  # sparse gradients are those of tables, which are sharded
+def _specs(row: Row) -> list[Spec]:
+    if "sparse" in row.needs:  # sparse gradients are those of tables, which are sharded
         return [Spec((7, 3)), Spec((6, 2)), Spec((5, 2))]
-    if "2d" in needs:
+    if "2d" in row.needs:
         return [Spec((7, 3)), Spec((4, 3), None), Spec((6, 2)), Spec((5, 2), None)]
     return [Spec((7, 3)), Spec((4, 3), None), Spec((6, 2)), Spec((5,), None)]
 
 
 @law("state.round-trip", points.saved)
-def round_trip(arena: Arena, point: Point) -> None:
+def round_trip(arena: Arena, point: points.SavedPoint) -> None:
     """Training that is saved and loaded into fresh objects goes on as if never stopped, in any order of names."""
-    parameters = arena.make(_specs(point))
+    parameters = arena.make(_specs(point.row))
     pair = build_pair(arena, parameters, point)
     with subject_acts():
         pair[0].state_dict()  # state_dict() of a fresh optimizer changes nothing
-    steps = 2 if "closure" in point.values["row"].needs else 3  # each of these steps evaluates the closure many times
+    steps = 2 if "closure" in point.row.needs else 3  # each of these steps evaluates the closure many times
     comparison = arena.comparison()
     for number in range(1, steps + 1):
-        step(arena, pair, point, parameters, number)
+        step(arena, pair, point.row, parameters, number)
         arena.compare(comparison, number)
     with subject_acts():
         saved = copy.deepcopy(pair[0].state_dict())
     fresh = arena.again()
-    order = fresh[::-1] if point.values.get("reordered") else fresh
+    order = fresh[::-1] if point.reordered else fresh
     # Build with another learning rate: loading the state must restore the saved one.
-    variant = {**point.values["variant"].make(), "lr": 0.5}
+    variant = {**point.variant.make(), "lr": 0.5}
     with subject_acts():
-        ours = arena.build(point.values["row"].optimizer, order, **variant)
+        ours = arena.build(point.row.optimizer, order, **variant)
         ours.load_state_dict(saved)
     for number in range(steps + 1, 2 * steps + 1):
-        step(arena, (ours, pair[1]), point, fresh, number)
+        step(arena, (ours, pair[1]), point.row, fresh, number)
         arena.compare(comparison, number)
     comparison.verdict()
 
 
 @law("state.groups", points.grouped, groups=("AVERAGED",))
-def groups(arena: Arena, point: Point) -> None:
+def groups(arena: Arena, point: OptimizerPoint) -> None:
     """add_param_group takes names and the group's own options; the saved state has these, and loading restores it."""
-    row, variant = point.values["row"], point.values["variant"]
-    arena.make(_specs(point))
+    row, variant = point.row, point.variant
+    arena.make(_specs(row))
 
     def halves(parameters: Sequence[Parameter]) -> list[Sequence[Parameter]]:
         return [parameters[: len(parameters) // 2], parameters[len(parameters) // 2 :]]
@@ -257,7 +286,7 @@ def groups(arena: Arena, point: Point) -> None:
     ours = subject(arena.parameters)
     comparison = arena.comparison()
     for number in (1, 2):
-        step(arena, (ours, reference), point, arena.parameters, number, own=True)
+        step(arena, (ours, reference), row, arena.parameters, number, own=True)
         arena.compare(comparison, number)
     with subject_acts():
         saved = copy.deepcopy(ours.state_dict())
@@ -266,6 +295,6 @@ def groups(arena: Arena, point: Point) -> None:
     with subject_acts():
         ours.load_state_dict(saved)
     for number in (3, 4):
-        step(arena, (ours, reference), point, fresh, number, own=True)
+        step(arena, (ours, reference), row, fresh, number, own=True)
         arena.compare(comparison, number)
     comparison.verdict()

@@ -6,20 +6,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from everyrank.suites.arena import surface
+from everyrank.suites.arena.points import SurfacePoint
 from everyrank.suites.arena.subject_errors import subject_acts
-from everyrank.suites.engine.contract import Point
-from everyrank.suites.sharded_optimizer import points
 from everyrank.suites.sharded_optimizer.arena import Arena, Spec
 from everyrank.suites.sharded_optimizer.contract import CONTRACT
 
 
-def _points() -> Iterator[Point]:
-    for label in surface.LABELS:
-        yield points.plain(label, 3, core=label == "all")
+def _points() -> Iterator[SurfacePoint]:
+    for part in surface.LABELS:
+        yield SurfacePoint(part, 3, core=part == "all", part=part)
 
 
 @CONTRACT.law("surface", _points)
-def works_or_refuses(arena: Arena, point: Point) -> None:
+def works_or_refuses(arena: Arena, point: SurfacePoint) -> None:
     """Schedulers, param_groups, step hooks, defaults, deepcopy and repr work as those of torch.optim, or raise."""
     parameters = arena.make([Spec((6, 3)), Spec((3, 2))])
     with subject_acts():
@@ -37,5 +36,5 @@ def works_or_refuses(arena: Arena, point: Point) -> None:
         reference.step()
         arena.compare(comparison, number)
 
-    surface.use(point.label, surface.Pair(ours, reference, step_copy), step)
+    surface.use(point.part, surface.Pair(ours, reference, step_copy), step)
     comparison.verdict()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from everyrank.suites.arena.points import OptimizerPoint
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import CLOSE_FP64
-from everyrank.suites.engine.contract import Point
 from everyrank.suites.sharded_optimizer import points
 from everyrank.suites.sharded_optimizer.arena import Arena, Spec
 from everyrank.suites.sharded_optimizer.contract import CONTRACT
@@ -18,7 +18,7 @@ def _looked_up(table: int, step: int, rank: int = 0) -> list[int]:
 
 
 @CONTRACT.law("parity.embeddings", points.tables, groups=("AVERAGED",))
-def embeddings(arena: Arena, point: Point) -> None:
+def embeddings(arena: Arena, point: OptimizerPoint) -> None:
     """Several tables of one shape have their own rows updated, by sparse gradients; one without a gradient stays.
 
     One table is whole, and each rank looks up its own rows in it: the gradient of a row is the sum over the ranks

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from everyrank.fixtures.optimizers import Row, Variant
+from everyrank.fixtures.optimizers import Row
+from everyrank.suites.arena.points import OptimizerPoint
 from everyrank.suites.arena.subject_errors import plainly, stayed, subject_acts
 from everyrank.suites.compare.comparison import CLOSE_FP64, EXACT, Comparison, Tolerance, check
-from everyrank.suites.engine.contract import Point
 from everyrank.suites.sharded_optimizer import points
 from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, Spec
 from everyrank.suites.sharded_optimizer.contract import CONTRACT
@@ -43,28 +43,32 @@ def _check_devices(arena: Arena, parameters: Sequence[Parameter]) -> None:
 
 
 def build_pair(
-    arena: Arena, parameters: Sequence[Parameter], point: Point, optimizer: Any = None, **other: Any
+    arena: Arena, parameters: Sequence[Parameter], point: OptimizerPoint, optimizer: Any = None, **other: Any
 ) -> tuple[Any, Any]:
     """Build the subject and the reference, for a point that names an optimizer."""
-    variant: Variant = point.values["variant"]
-    chosen: Any = optimizer or point.values["row"].optimizer
+    variant = point.variant
+    chosen: Any = optimizer or point.row.optimizer
     with subject_acts():
         ours = arena.build(chosen, parameters, **variant.make(), **other)
     return ours, chosen([param.twin for param in parameters], **variant.make(), **other)
 
 
 def step(
-    arena: Arena, pair: tuple[Any, Any], point: Point, parameters: Sequence[Parameter], number: int, own: bool = False
+    arena: Arena,
+    pair: tuple[Any, Any],
+    row: Row,
+    parameters: Sequence[Parameter],
+    number: int,
+    own: bool = False,
+    repeated: bool = False,
 ) -> None:
     """Do one step of the subject and of the reference, with equal gradients of these parameters."""
     ours, reference = pair
-    row: Row = point.values["row"]
     if "closure" in row.needs:
         reference.step(arena.closure(parameters, number, of_twins=True))
         with subject_acts():
             ours.step(arena.closure(parameters, number))
         return
-    repeated = point.values.get("repeated", False)
     if repeated or "sparse" in row.needs:
         give_some_rows(arena, parameters, number, repeated)
     else:
@@ -75,43 +79,46 @@ def step(
 
 
 def trajectory(
-    arena: Arena, pair: tuple[Any, Any], point: Point, parameters: Sequence[Parameter], steps: int, own: bool = False
+    arena: Arena,
+    pair: tuple[Any, Any],
+    point: OptimizerPoint,
+    parameters: Sequence[Parameter],
+    steps: int,
+    own: bool = False,
+    repeated: bool = False,
 ) -> None:
     """Train the subject and the reference, and compare them after each step."""
-    fused = point.values["variant"].arguments.get("fused", False)
+    fused = point.variant.arguments.get("fused", False)
     comparison = arena.comparison(FUSED if fused else EXACT)
     for number in range(1, steps + 1):
-        step(arena, pair, point, parameters, number, own)
+        step(arena, pair, point.row, parameters, number, own, repeated)
         arena.compare(comparison, number)
     comparison.verdict()
 
 
-def _dtype(point: Point) -> torch.dtype:
-    return point.values.get("dtype", torch.float64)  # type: ignore[no-any-return]
-
-
 @law("parity.shard", points.shards)
-def shard(arena: Arena, point: Point) -> None:
+def shard(arena: Arena, point: points.ShardPoint) -> None:
     """After each of 10 steps with new data, each rank's shard equals that slice of the reference, bit for bit."""
-    sparse = "sparse" in point.values["row"].needs or point.values.get("repeated", False)
-    parameters = arena.make(points.uneven(point.values["dim"], not sparse), _dtype(point))
-    trajectory(arena, build_pair(arena, parameters, point), point, parameters, steps=10)
+    sparse = "sparse" in point.row.needs or point.repeated
+    parameters = arena.make(points.uneven(point.dim, not sparse), point.dtype)
+    pair = build_pair(arena, parameters, point)
+    trajectory(arena, pair, point, parameters, steps=10, repeated=point.repeated)
 
 
 @law("parity.geometry", points.geometries)
-def geometry(arena: Arena, point: Point) -> None:
+def geometry(arena: Arena, point: points.GeometryPoint) -> None:
     """Each shard gets its own update, however a tensor is cut, and whichever ranks hold its shards, or none."""
-    parameters = arena.make(points.cut(point.values["geometry"], point.values["dim"]))
+    parameters = arena.make(points.cut(point.geometry, point.dim))
     trajectory(arena, build_pair(arena, parameters, point), point, parameters, steps=3)
 
 
 @law("parity.whole", points.beside, groups=("AVERAGED",))
-def whole(arena: Arena, point: Point) -> None:
+def whole(arena: Arena, point: points.WholePoint) -> None:
     """Whole parameters, in any memory layout, are stepped with the mean of all ranks' gradients, alike on every rank.
 
     If the subject declares `caller-syncs-whole`, the caller has averaged the gradients.
     """
-    parameters = arena.make(point.values["specs"], _dtype(point))
+    parameters = arena.make(point.specs, point.dtype)
     trajectory(arena, build_pair(arena, parameters, point), point, parameters, steps=3, own=True)
 
 
@@ -146,33 +153,33 @@ def unchanged(base: Any) -> Any:
 
 
 @law("parity.subclass", points.subclasses)
-def subclass(arena: Arena, point: Point) -> None:
+def subclass(arena: Arena, point: points.SubclassPoint) -> None:
     """A subclass, with or without its own step(), steps each shard as it steps that slice of the whole tensor."""
-    base: Any = point.values["row"].optimizer
+    base = point.row.optimizer
     parameters = arena.make([Spec((7, 3)), Spec((4, 3), None), Spec((5,))])
-    chosen = Signed if point.label == "signed-SGD" else unchanged(base)
+    chosen = Signed if point.signed else unchanged(base)
     trajectory(arena, build_pair(arena, parameters, point, chosen), point, parameters, steps=3)
 
 
 @law("parity.whole-tensor", points.whole_tensors)
-def whole_tensor(arena: Arena, point: Point) -> None:
+def whole_tensor(arena: Arena, point: points.WholeTensorPoint) -> None:
     """An optimizer that needs the whole tensor, or a subclass of one, steps shards as it steps the whole tensor."""
-    parameters = arena.make(point.values["specs"])
-    base = point.values["row"].optimizer
-    pair = build_pair(arena, parameters, point, unchanged(base) if point.values.get("subclass") else base)
-    evaluates = "closure" in point.values["row"].needs  # several times in each step
+    parameters = arena.make(point.specs)
+    base = point.row.optimizer
+    pair = build_pair(arena, parameters, point, unchanged(base) if point.subclass else base)
+    evaluates = "closure" in point.row.needs  # several times in each step
     trajectory(arena, pair, point, parameters, steps=2 if evaluates else 4)
 
 
-_UNUSED = {"first": 0, "middle": 1, "last": 2}
+_UNUSED: dict[points.Unused, int] = {"first": 0, "middle": 1, "last": 2}
 
 
 @law("grad.none", points.nones)
-def none(arena: Arena, point: Point) -> None:
+def none(arena: Arena, point: points.NonePoint) -> None:
     """A None gradient is not zero: its parameter does not change, not even by decay; the others are updated."""
     parameters = arena.make([Spec((6, 3)), Spec((6, 3), None), Spec((6, 3))])
     pair = build_pair(arena, parameters, point)
-    unused = point.values["unused"]
+    unused = point.unused
     comparison = arena.comparison()
     for number in (1, 2, 3):
         used: list[Parameter] = parameters
@@ -180,15 +187,15 @@ def none(arena: Arena, point: Point) -> None:
             used = [param for param in parameters if param.number != _UNUSED[unused]]
         elif number == 2:
             used = []
-        step(arena, pair, point, used, number)
+        step(arena, pair, point.row, used, number)
         arena.compare(comparison, number)
     comparison.verdict()
 
 
 @law("grad.zero", points.zeros)
-def zero(arena: Arena, point: Point) -> None:
+def zero(arena: Arena, point: points.ZeroPoint) -> None:
     """zero_grad makes gradients None, or zeros if set_to_none is False; a gradient that was None stays None."""
-    arguments = point.values["arguments"]
+    arguments = point.arguments
     parameters = arena.make([Spec((7, 3)), Spec((4, 3), None), Spec((5,)), Spec((2,), None)])
     with subject_acts():
         ours = arena.build(SGD, parameters, lr=0.1, momentum=0.9)
@@ -206,9 +213,9 @@ def zero(arena: Arena, point: Point) -> None:
 
 
 @law("closure", points.closures)
-def closure(arena: Arena, point: Point) -> None:
+def closure(arena: Arena, point: points.SpecPoint) -> None:
     """step(closure) calls the closure as often as torch.optim does, uses its gradients, and returns its loss."""
-    parameters = arena.make(point.values["specs"])
+    parameters = arena.make(point.specs)
     ours, reference = build_pair(arena, parameters, point)
     comparison = arena.comparison()
     counts: list[dict[str, int]] = []
@@ -245,10 +252,10 @@ def closure(arena: Arena, point: Point) -> None:
 
 
 @law("clip", points.clips)
-def clip(arena: Arena, point: Point) -> None:
+def clip(arena: Arena, point: points.ClipPoint) -> None:
     """clip_grad_norm_ takes the norm over the whole tensors, each element once, and scales every gradient by it."""
-    most, norm = point.values["most"], point.values["norm"]
-    geometry = GEOMETRIES[point.values["geometry"]][0]
+    most, norm = point.most, point.norm
+    geometry = GEOMETRIES[point.geometry][0]
     parameters = arena.make(
         [Spec((7, 3), geometry), Spec((4, 3), None), Spec((5, 2), geometry), Spec((2, 3), geometry)]
     )
