@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,14 +58,15 @@ class Parameter:
     owner: int
     twin: torch.Tensor
     rref: Any
+    key: int = field(default_factory=itertools.count().__next__)
+    """The key under which its owner holds it. A call with keys costs half of one with RRefs."""
 
     @property
     def name(self) -> str:
         return f"worker{self.owner}"
 
     def value(self) -> torch.Tensor:
-        value: torch.Tensor = rpc.rpc_sync(self.name, fetch, args=(self.rref,))
-        return value
+        return fetch_from_owners([self])[self.key]
 
 
 @dataclass
@@ -87,9 +90,17 @@ class Arena:
             rref = rpc.remote(f"worker{owner}", make, args=(value, requires_grad))
             made.append(Parameter(owner, twin, rref))
             self.parameters.append(made[-1])
-        for param in made:
-            param.value()  # wait until the remote value exists
+        self.hold(made)
         return made
+
+    def hold(self, parameters: Sequence[Parameter]) -> None:
+        """Let the owners find these parameters by their keys. It waits until their values exist."""
+        futures = [
+            rpc.rpc_async(f"worker{owner}", hold, args=({param.key: param.rref for param in mine},))
+            for owner, mine in by_owner(parameters).items()
+        ]
+        for future in futures:
+            future.wait()
 
     def build(self, optimizer: Any, parameters: Sequence[Parameter], *args: Any, **kwargs: Any) -> Any:
         """Build the subject over these parameters. Let its errors pass: the law handles them."""
@@ -111,12 +122,31 @@ class Arena:
         self, parameters: Sequence[Parameter], inputs: Sequence[torch.Tensor], loss_function: Callable[..., Any]
     ) -> torch.Tensor:
         """Return the loss over these parameters, computed by their owners."""
-        pairs = list(zip(parameters, inputs, strict=True))
-        futures = []
-        for owner, mine in _by_owner(pairs, lambda pair: pair[0].owner):
-            rrefs, data = [param.rref for param, _ in mine], [data for _, data in mine]
-            futures.append(rpc.rpc_async(f"worker{owner}", remote_losses, args=(loss_function, rrefs, data)))
-        return torch.cat([future.wait() for future in futures]).sum()
+        total, _ = self._loss_and_values(parameters, inputs, loss_function, [])
+        return total
+
+    def _loss_and_values(
+        self,
+        parameters: Sequence[Parameter],
+        inputs: Sequence[torch.Tensor],
+        loss_function: Callable[..., Any],
+        watched: Sequence[Parameter],
+    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+        """Return the loss, and the values of the watched parameters by key: both with one call to each owner."""
+        given = {param.key: data for param, data in zip(parameters, inputs, strict=True)}
+        used, seen = by_owner(parameters), by_owner(watched)
+        answers = []
+        for owner, mine in used.items():
+            data = {param.key: given[param.key] for param in mine}
+            keys = [param.key for param in seen.pop(owner, [])]
+            answers.append(call(owner, losses_and_values, loss_function, data, keys))
+        values = fetch_from_owners([param for rest in seen.values() for param in rest])
+        losses = []
+        for answer in answers:
+            its_losses, its_values = answer()
+            losses.append(its_losses)
+            values.update(its_values)
+        return torch.cat(losses).sum(), values
 
     def step(
         self,
@@ -124,15 +154,21 @@ class Arena:
         parameters: Sequence[Parameter],
         step: int,
         loss_function: Callable[..., Any] | None = None,
-    ) -> None:
-        """Do one step of the subject with the gradients of these parameters only."""
-        loss_function = loss_function or loss
+        watched: Sequence[Parameter] = (),
+    ) -> dict[int, torch.Tensor]:
+        """Do one step of the subject with the gradients of these parameters only.
+
+        Return the values that the watched parameters had before it, by key.
+        """
+        values: dict[int, torch.Tensor] = {}
         with dist_autograd.context() as context_id:
             if parameters:
-                total = self.remote_loss(parameters, self.inputs(parameters, step), loss_function)
+                inputs = self.inputs(parameters, step)
+                total, values = self._loss_and_values(parameters, inputs, loss_function or loss, watched)
                 dist_autograd.backward(context_id, [total])
             with subject_acts():
                 optimizer.step(context_id)
+        return values
 
     def step_that_moves(self, optimizer: Any, parameters: Sequence[Parameter]) -> None:
         """Do a first step and check that it moves: otherwise laws about what must not move would hold."""
@@ -162,14 +198,11 @@ class Arena:
 
     def values(self) -> dict[str, torch.Tensor]:
         """Return the values of all parameters on their owners."""
-        futures = [
-            (mine, rpc.rpc_async(f"worker{owner}", fetch_all, args=([param.rref for param in mine],)))
-            for owner, mine in _by_owner(self.parameters, lambda param: param.owner)
-        ]
-        found = {
-            id(param): value for mine, future in futures for param, value in zip(mine, future.wait(), strict=True)
-        }
-        return {self._name(param): found[id(param)] for param in self.parameters}
+        return self.named(fetch_from_owners(self.parameters))
+
+    def named(self, values: dict[int, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the values of all parameters by their names, given them by their keys."""
+        return {self._name(param): values[param.key] for param in self.parameters}
 
     def twins(self) -> dict[str, torch.Tensor]:
         """Return the values of all parameters of the reference."""
@@ -215,11 +248,26 @@ def _generator(*seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(hash(seed) % 2**31)
 
 
-def _by_owner(values: list[Any], owner: Callable[[Any], int]) -> list[tuple[int, list[Any]]]:
-    groups: dict[int, list[Any]] = {}
-    for value in values:
-        groups.setdefault(owner(value), []).append(value)
-    return list(groups.items())
+def by_owner(parameters: Iterable[Parameter]) -> dict[int, list[Parameter]]:
+    groups: dict[int, list[Parameter]] = {}
+    for param in parameters:
+        groups.setdefault(param.owner, []).append(param)
+    return groups
+
+
+def call(owner: int, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+    """Start a function on an owner; return what waits for its result. The driver's own part needs no call."""
+    if owner == 0:
+        result = function(*args)
+        return lambda: result
+    wait: Callable[[], Any] = rpc.rpc_async(f"worker{owner}", function, args=args).wait
+    return wait
+
+
+def fetch_from_owners(parameters: Sequence[Parameter]) -> dict[int, torch.Tensor]:
+    """Return the values of these parameters, by key."""
+    answers = [call(owner, values_of, [param.key for param in mine]) for owner, mine in by_owner(parameters).items()]
+    return {key: value for answer in answers for key, value in answer().items()}
 
 
 #: The subject of this rank's case, for functions that run on an owner: a subject cannot be sent.
@@ -233,23 +281,27 @@ def make(value: torch.Tensor, requires_grad: bool) -> torch.Tensor:
     return value.clone().requires_grad_(requires_grad)
 
 
-def fetch(rref: Any) -> torch.Tensor:
-    value: torch.Tensor = rref.local_value().detach().clone()
-    return value
+#: The parameters on this owner, by key: as long as RRefs refer to them.
+held: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
 
 
-def fetch_all(rrefs: Sequence[Any]) -> list[torch.Tensor]:
-    return [fetch(rref) for rref in rrefs]
+def hold(rrefs: dict[int, Any]) -> None:
+    held.update({key: rref.local_value() for key, rref in rrefs.items()})
+
+
+def values_of(keys: Sequence[int]) -> dict[int, torch.Tensor]:
+    return {key: held[key].detach().clone() for key in keys}
 
 
 def device_of(rref: Any) -> str:
     return str(rref.local_value().device)
 
 
-def remote_losses(
-    loss_function: Callable[..., Any], rrefs: Sequence[Any], inputs: Sequence[torch.Tensor]
-) -> torch.Tensor:
-    return torch.stack([loss_function(rref.local_value(), data) for rref, data in zip(rrefs, inputs, strict=True)])
+def losses_and_values(
+    loss_function: Callable[..., Any], inputs: dict[int, Any], watched: Sequence[int]
+) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+    losses = torch.stack([loss_function(held[key], data) for key, data in inputs.items()])
+    return losses, values_of(watched)
 
 
 def loss(parameter: torch.Tensor, data: torch.Tensor) -> torch.Tensor:

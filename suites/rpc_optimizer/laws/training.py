@@ -51,9 +51,12 @@ def compare_steps(
     """Do these steps with the subject and the reference, and compare all parameters after each."""
     comparison = arena.comparison()
     for step in range(1, steps + 1):
-        arena.step(ours, parameters, step, loss_function)
+        # The calls of a step's forward pass bring the values after the step before it.
+        values = arena.step(ours, parameters, step, loss_function, watched=arena.parameters if step > 1 else ())
+        if step > 1:
+            comparison.step(step - 1, arena.named(values), arena.twins())
         arena.reference_step(reference, parameters, step, loss_function)
-        comparison.step(step, arena.values(), arena.twins())
+    comparison.step(steps, arena.values(), arena.twins())
     comparison.verdict()
 
 
