@@ -67,6 +67,7 @@ class RpcObjects(DrawnObjects):
             rrefs |= {number: rref for (number, _), rref in zip(mine, given, strict=True)}
         for number, param in numbered:
             self.parameters.append(Parameter(param.owner, twins[number], rrefs[number]))
+        self.arena.hold(self.arena.parameters)
 
     def build(self) -> None:
         """Build all optimizers of the draw, and their references."""
