@@ -197,8 +197,9 @@ def test_its_law_passes_a_good_subject_and_fails_a_bad_one(averaging: Project) -
     inner = averaging.run("test_averaging.py", "--law=mean")
     assert inner.code == 1, inner.out
     assert inner.outcomes() == {
-        f"test_{name}[averaging/mean[floats-ws{size}]]": "failed" if (name, size) == ("bad", 3) else "passed"
+        f"test_{name}[averaging/mean[{label}-ws{size}]]": "failed" if (name, size) == ("bad", 3) else "passed"
         for name in ("good", "bad")
+        for label in ("floats", "doubles")
         for size in (2, 3)
     }
     bad = inner["test_bad[averaging/mean[floats-ws3]]"]
@@ -213,10 +214,10 @@ def test_the_laws_of_a_contract_that_is_not_installed_can_be_selected(project: P
     project.write("averaging/contract.py", program.replace('law("mean"', 'law("mean.of-floats"'))
     project.write("test_averaging.py", _TESTS.replace('"averaging"', "CONTRACT"))
     collect = ("--collect-only", "-q")
-    assert project.run("--law=mean.of-floats", *collect).out.count("mean.of-floats[") == 4
+    assert project.run("--law=mean.of-floats", *collect).out.count("mean.of-floats[") == 8
     for law, text in (
         ("mean.of-flots", "ERROR: --law: no law is called 'mean.of-flots'. Did you mean 'mean.of-floats'"),
-        ("mean.of-floats", "ERROR: no case of mine.Good, mine.Bad fits: --optimizer SGD leaves out 4 cases"),
+        ("mean.of-floats", "ERROR: no case of mine.Good, mine.Bad fits: --optimizer SGD leaves out 8 cases"),
     ):
         inner = project.run(f"--law={law}", "--optimizer=SGD", *collect)
         assert inner.code == pytest.ExitCode.USAGE_ERROR
