@@ -14,7 +14,7 @@ import pytest
 
 T = TypeVar("T")
 
-#: Seconds after which a page that does not come to what is waited for never will.
+#: Seconds to wait for a state of the page, before the wait fails.
 PATIENCE = 60
 
 
@@ -58,11 +58,11 @@ class Browser:
 
         return self.driver.find_elements(By.CSS_SELECTOR, selector)  # type: ignore[no-any-return]
 
-    def one(self, selector: str) -> Any:
+    def find(self, selector: str) -> Any:
         return self.wait(lambda: next(iter(self.all(selector)), None))
 
     def click(self, selector: str) -> None:
-        self.one(selector).click()
+        self.find(selector).click()
 
     def keys(self, *keys: str) -> None:
         """To whatever has the focus."""
@@ -71,16 +71,18 @@ class Browser:
         ActionChains(self.driver, duration=0).send_keys(*keys).perform()
 
     def text(self, selector: str) -> str:
-        return str(self.one(selector).text)
+        return str(self.find(selector).text)
 
     def texts(self, selector: str) -> list[str]:
-        found = self.js("return [...document.querySelectorAll(arguments[0])].map((one) => one.textContent)", selector)
+        found = self.js(
+            "return [...document.querySelectorAll(arguments[0])].map((node) => node.textContent)", selector
+        )
         return list(found)
 
     def choose(self, field: str, value: str) -> None:
         from selenium.webdriver.support.ui import Select
 
-        Select(self.one(f"#filter-{field}")).select_by_value(value)
+        Select(self.find(f"#filter-{field}")).select_by_value(value)
 
     def back(self) -> None:
         self.driver.back()
@@ -91,9 +93,9 @@ class Browser:
         return dict(self.js(code))
 
     def case_opened(self) -> str:
-        """What the drawer tells, once its details are there."""
+        """Return the drawer's text, once its details are there."""
         self.wait(lambda: not self.js("return document.querySelector('#drawer .rest > p.faint')"))
-        return str(self.one("#drawer").text)
+        return str(self.find("#drawer").text)
 
     def resize(self, width: int, height: int) -> None:
         self.cdp("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)

@@ -99,19 +99,19 @@ class MadeUp:
     def but(self, changes: dict[str, dict[str, Any]]) -> MadeUp:
         """The same run, in which the cases with these ids ended otherwise."""
         cases = [msgspec.structs.replace(case, **changes.get(case.id, {})) for case in self.cases]
-        return of(self.header, cases)
+        return run_of(self.header, cases)
 
-    def cut_after(self, told: int) -> MadeUp:
-        """The same run, killed when so many cases were told."""
-        return replace(self, cases=self.cases[:told], footer=None)
+    def cut_after(self, reported: int) -> MadeUp:
+        """The same run, killed when this many cases were reported."""
+        return replace(self, cases=self.cases[:reported], footer=None)
 
-    def stopped_after(self, told: int) -> MadeUp:
-        """The same run, ended by ``-x`` when so many cases were told."""
-        return replace(self, cases=self.cases[:told], footer=_footer(self.cases[:told]))
+    def stopped_after(self, reported: int) -> MadeUp:
+        """The same run, ended by ``-x`` when this many cases were reported."""
+        return replace(self, cases=self.cases[:reported], footer=_footer(self.cases[:reported]))
 
 
-def of(header: Header, cases: Sequence[CaseLine]) -> MadeUp:
-    """The run of these cases: all of them listed, all of them told."""
+def run_of(header: Header, cases: Sequence[CaseLine]) -> MadeUp:
+    """The run of these cases: all of them listed, all of them reported."""
     listed = msgspec.structs.replace(header, cases=[case.id for case in cases])
     return MadeUp(listed, tuple(cases), _footer(cases))
 
@@ -137,12 +137,12 @@ def case(law: str = "parity.one-step", label: str = "SGD", outcome: Ending = "pa
 
 
 def made_up(seed: int = 0, cases: int = 200, workers: int = 2, nasty: bool = True, **header_changes: Any) -> MadeUp:
-    """A run of so many cases of five subjects, and a few tests of no subject, over so many workers."""
+    """Make a run of this many cases of five subjects, and a few tests of no subject, over this many workers."""
     chance = random.Random(seed)
     start = header(workers=workers, subjects={name: file for name, (_, file) in SUBJECTS.items()}, **header_changes)
     busy = [start.started] * workers
     lines = []
-    for number, plain in enumerate(sorted(_plain(cases), key=_place)):
+    for number, plain in enumerate(sorted(_plain(cases), key=_position)):
         worker = min(range(workers), key=busy.__getitem__)
         ending = chance.choices(list(COMMON), list(COMMON.values()))[0]
         line = _ended(chance, plain, ending, worker, busy[worker], number, nasty)
@@ -150,11 +150,11 @@ def made_up(seed: int = 0, cases: int = 200, workers: int = 2, nasty: bool = Tru
         lines.append(line)
     listed = [line.id for line in lines]
     lines.sort(key=lambda line: line.started + line.seconds)
-    whole = of(start, lines)
+    whole = run_of(start, lines)
     return replace(whole, header=msgspec.structs.replace(whole.header, cases=listed))
 
 
-def _place(case: CaseLine) -> tuple[int, int]:
+def _position(case: CaseLine) -> tuple[int, int]:
     """As pytest collects them: law by law of one subject after the other, then what has no subject."""
     if not case.subject:
         return len(SUBJECTS), 0

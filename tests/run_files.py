@@ -27,13 +27,13 @@ class RunFile:
 
     def __getitem__(self, name: str) -> dict[str, Any]:
         """The line of a test by the end of its node id."""
-        found = [one for one in self.cases if one["id"].split("::", 1)[-1] == name]
-        assert len(found) == 1, f"{name}: {len(found)} of {[one['id'] for one in self.cases]}"
+        found = [case for case in self.cases if case["id"].split("::", 1)[-1] == name]
+        assert len(found) == 1, f"{name}: {len(found)} of {[case['id'] for case in self.cases]}"
         return found[0]
 
     @property
     def outcomes(self) -> dict[str, str]:
-        return {one["id"].rsplit("::", 1)[-1]: one["outcome"] for one in self.cases}
+        return {case["id"].rsplit("::", 1)[-1]: case["outcome"] for case in self.cases}
 
 
 def read(path: Path) -> RunFile:

@@ -24,6 +24,6 @@ def test_ddp_gives_what_is_added_to_a_sparse_embedding_a_part_of_its_gradient(tm
         text=True,
         check=False,
     )
-    said = [line for line in text[:start].splitlines() if line.startswith(("    2 ranks", "    4 ranks"))]
-    assert len(said) == 5, said
-    assert done.stdout.splitlines()[: len(said)] == [line.strip() for line in said], done.stderr
+    printed = [line for line in text[:start].splitlines() if line.startswith(("    2 ranks", "    4 ranks"))]
+    assert len(printed) == 5, printed
+    assert done.stdout.splitlines()[: len(printed)] == [line.strip() for line in printed], done.stderr

@@ -16,7 +16,7 @@ from tests.inner import Project
 from tests.run_files import read
 
 _ROOT = Path(__file__).parents[2]
-_SCRIPTS = sorted(one for one in (_ROOT / "ci").iterdir() if one.suffix != ".py")
+_SCRIPTS = sorted(path for path in (_ROOT / "ci").iterdir() if path.suffix != ".py")
 _BIN = Path(sys.executable).parent
 
 _GREEN = """
@@ -69,8 +69,8 @@ def nights(project: Project) -> Nights:
     return Nights(project)
 
 
-def _break(nights: Nights, what: str) -> None:
-    nights.project.write("test_inner.py", _GREEN.replace(f"def {what}(): pass", f"def {what}(): assert 0"))
+def _break(nights: Nights, test: str) -> None:
+    nights.project.write("test_inner.py", _GREEN.replace(f"def {test}(): pass", f"def {test}(): assert 0"))
 
 
 def test_the_first_night_keeps_its_run_file_and_a_page(nights: Nights) -> None:
@@ -92,7 +92,7 @@ def test_a_regression_since_last_night_fails_and_is_reported(nights: Nights) -> 
     assert len(nights.files) == 2
 
 
-def test_a_night_like_the_last_one_does_not_fail_and_says_that_it_is_not_green(nights: Nights) -> None:
+def test_a_night_like_the_last_night_does_not_fail_but_is_not_called_green(nights: Nights) -> None:
     _break(nights, "test_two")
     assert nights.run()[0] == 1
     code, summary = nights.run()
@@ -189,7 +189,7 @@ def test_gpus_that_are_not_there_fail_the_night(nights: Nights) -> None:
     assert "test_gpu" in summary
 
 
-def test_without_arguments_it_says_how_it_is_called(nights: Nights) -> None:
+def test_without_arguments_it_shows_its_usage(nights: Nights) -> None:
     ended = subprocess.run([_ROOT / "ci/nightly.sh"], capture_output=True, text=True, check=False)
     assert ended.returncode != 0
     assert "usage: ci/nightly.sh GPUS HISTORY" in ended.stderr
@@ -221,7 +221,9 @@ def test_slurm_spends_the_night_with_the_gpus_that_it_was_given(nights: Nights) 
     [(_GREEN, 0), (_GREEN.replace("test_two(): pass", "test_two(): 1/0"), 1)],
     ids=["green", "red"],
 )
-def test_conformance_leaves_a_run_file_and_a_page_and_says_where(nights: Nights, source: str, status: int) -> None:
+def test_conformance_leaves_a_run_file_and_a_page_and_prints_their_paths(
+    nights: Nights, source: str, status: int
+) -> None:
     nights.project.write("test_inner.py", source)
     ended = subprocess.run(
         [_ROOT / "ci/conformance.sh", "kept", "-p", "no:cacheprovider"], cwd=nights.project.folder,

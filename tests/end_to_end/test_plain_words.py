@@ -17,9 +17,6 @@ from tests.javascript import css_names, javascript_names, javascript_texts
 
 ROOT = Path(__file__).parents[2]
 
-#: Folders and files whose words were not yet rewritten. An entry leaves this set when its files are clean.
-UNSWEPT = frozenset({"tests"})
-
 ROOMS = ("fixtures", "harness", "reports", "suites", "tests", "benchmarks", "examples", "ci")
 
 #: Rooms whose string constants users see, docstrings among them.
@@ -78,17 +75,11 @@ KEYS = frozenset(
 
 
 def _files(*rooms: str) -> list[Path]:
-    paths = [path for room in rooms for path in sorted((ROOT / room).rglob("*.py"))]
-    return [path for path in paths if not _is_unswept(path)]
-
-
-def _is_unswept(path: Path) -> bool:
-    name = path.relative_to(ROOT).as_posix()
-    return any(name == entry or name.startswith(f"{entry}/") for entry in UNSWEPT)
+    return [path for room in rooms for path in sorted((ROOT / room).rglob("*.py"))]
 
 
 def _documents() -> list[Path]:
-    return [path for pattern in DOCUMENTS for path in sorted(ROOT.glob(pattern)) if not _is_unswept(path)]
+    return [path for pattern in DOCUMENTS for path in sorted(ROOT.glob(pattern))]
 
 
 def _names(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -196,26 +187,6 @@ def _page(kind: str) -> list[Path]:
     paths = sorted(PAGE.rglob(f"*.{kind}"))
     assert paths
     return paths
-
-
-def test_every_entry_of_unswept_exists() -> None:
-    assert [entry for entry in UNSWEPT if not (ROOT / entry).exists()] == []
-
-
-@pytest.mark.parametrize("entry", sorted(UNSWEPT))
-def test_what_is_clean_leaves_unswept(entry: str) -> None:
-    top = ROOT / entry
-    assert any(map(_is_dead, top.rglob("*.py") if top.is_dir() else [top])), (
-        f"{entry} is clean: take it out of UNSWEPT"
-    )
-
-
-def _is_dead(path: Path) -> bool:
-    if path.suffix == ".md":
-        return bool(_dead_texts(path, _lines_of_document(path)))
-    speaks = path.relative_to(ROOT).parts[0] in SPEAKING
-    source = path.read_text()
-    return bool(_dead_names(path, source) or (speaks and _dead_texts(path, _texts(ast.parse(source)))))
 
 
 @pytest.mark.parametrize(

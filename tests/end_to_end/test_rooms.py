@@ -67,7 +67,7 @@ def test_no_room_imports_itself_in_a_circle() -> None:
         raise AssertionError(f"rooms import each other in a circle: {' -> '.join(error.args[1])}") from None
 
 
-def test_no_top_folder_imports_a_higher_one() -> None:
+def test_no_top_folder_imports_a_higher_folder() -> None:
     folder_of = {name: next(top for top in FOLDERS if name == top or name.startswith(f"{top}.")) for name in MODULES}
     may = {
         "everyrank": {"everyrank"},

@@ -108,7 +108,7 @@ def test_worlds_are_spawned_where_collection_has_initialised_cuda(project: Proje
     )
     inner = project.run()
     assert inner["test_on_gpu"].outcome == "passed", inner.out
-    assert any("CUDA was initialised during collection" in one["text"] for one in inner.warnings)
+    assert any("CUDA was initialised during collection" in warning["text"] for warning in inner.warnings)
 
 
 def test_gpu_memory_that_is_kept_is_a_leak(project: Project) -> None:
@@ -148,6 +148,6 @@ def test_a_world_that_declares_no_gpu_sees_none(project: Project) -> None:
 def test_the_driver_and_torch_agree(project: Project) -> None:
     """What is found without CUDA is what CUDA finds."""
     ours, torchs = devices.found(), devices._ask_torch(None)
-    assert {(one.uuid, one.name, one.capability) for one in ours} == {
-        (one.uuid, one.name, one.capability) for one in torchs
+    assert {(gpu.uuid, gpu.name, gpu.capability) for gpu in ours} == {
+        (gpu.uuid, gpu.name, gpu.capability) for gpu in torchs
     }

@@ -377,32 +377,6 @@ multi-rank tests itself. Start it from a single-process test.""",
         )
 
 
-OPTIONS = {
-    "--launcher=ray": "ERROR: --launcher: must be one of fork, spawn, not 'ray'",
-    "--leaks=loud": "argument --leaks: invalid choice: 'loud' (choose from",
-    "--world-seed=x": "argument --world-seed: invalid int value: 'x'",
-    "--pdb-rank=-1": "ERROR: --pdb-rank must be a rank, 0 or more, not -1",
-    "-oeveryrank_launcher=ray": "ERROR: ini key everyrank_launcher: must be one of fork, spawn, not 'ray'",
-    "-oeveryrank_leaks=loud": "ERROR: ini key everyrank_leaks: must be one of report, fail, off, not 'loud'",
-    "-oeveryrank_world_size=four": "ERROR: ini key everyrank_world_size: must be a number, not 'four'",
-    "-oeveryrank_world_size=0": (
-        "ERROR: ini key everyrank_world_size: a world size must be a whole number of ranks, 1 or more, not 0\n"
-    ),
-    "-oeveryrank_timeout=soon": "ERROR: ini key everyrank_timeout: must be a number, not 'soon'",
-    "-oeveryrank_timeout=-1": "ERROR: ini key everyrank_timeout: must be a number of seconds above 0, not -1",
-    "-oeveryrank_timeout=nan": "ERROR: ini key everyrank_timeout: must be a number of seconds above 0, not nan",
-}
-
-
-@pytest.mark.parametrize("option", OPTIONS)
-def test_a_wrong_option_is_refused_before_anything_runs(project: Project, option: str) -> None:
-    project.write("test_inner.py", NESTED)
-    refused = project.run(option)
-    assert refused.code == pytest.ExitCode.USAGE_ERROR
-    assert OPTIONS[option] in refused.out
-    assert "Traceback" not in refused.out
-
-
 def test_a_mark_on_a_fixture_is_refused(project: Project) -> None:
     """pytest itself refuses it."""
     fixture = "import pytest\n\n@pytest.mark.world(2)\n@pytest.fixture\ndef some(): pass\n\ndef test_it(some): pass\n"

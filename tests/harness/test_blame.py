@@ -31,17 +31,17 @@ def ended(rank: int) -> Evidence:
     return Evidence(rank, ended=True)
 
 
-def bad(rank: int, at: float = 1.0, how: str = "ValueError: no") -> Evidence:
-    return Evidence(rank, trouble=(at, how))
+def bad(rank: int, time: float = 1.0, failure: str = "ValueError: no") -> Evidence:
+    return Evidence(rank, trouble=(time, failure))
 
 
 ROWS = [
     # the rank that failed or died first
     ("failed first", [5], [*(in_all_reduce(rank) for rank in range(5)), bad(5), asleep(6), asleep(7)]),
-    ("failed first", [1], [bad(0, at=2.0, how="KeyError: late"), bad(1, at=1.0), in_all_reduce(2)]),
-    ("failed first", [0, 2], [bad(0, at=1.0), in_recv(1), bad(2, at=3.0)]),
+    ("failed first", [1], [bad(0, time=2.0, failure="KeyError: late"), bad(1, time=1.0), in_all_reduce(2)]),
+    ("failed first", [0, 2], [bad(0, time=1.0), in_recv(1), bad(2, time=3.0)]),
     ("failed first", [0, 1], [bad(0), bad(1)]),
-    ("failed first", [1], [ended(0), bad(1, how="was killed by SIGKILL"), in_all_reduce(2)]),
+    ("failed first", [1], [ended(0), bad(1, failure="was killed by SIGKILL"), in_all_reduce(2)]),
     # the rank that does not wait for others
     ("does not wait", [1], [in_all_reduce(0), asleep(1)]),
     ("does not wait", [0], [asleep(0), in_all_reduce(1)]),

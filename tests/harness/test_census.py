@@ -34,38 +34,38 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
         clock, left = Clock(), list(looks)
         asked: list[str] = []
 
-        def look(pids: Sequence[int], at: float) -> Look | None:
+        def look(pids: Sequence[int], time: float) -> Look | None:
             switches = left.pop(0)
-            return None if switches is None else Look(at, switches)
+            return None if switches is None else Look(time, switches)
 
         monkeypatch.setattr(stillness, "look", look)
         monkeypatch.setattr(census, "time", clock)
         monkeypatch.setattr(census, "_ask", lambda fifo: asked.append(fifo) or True)
-        one, said = Census("", test=1), []
+        watching, answers = Census("", test=1), []
         while left:
-            clock.now = one.next_at
-            said.append(one.turn(PIDS, frozenset()))
+            clock.now = watching.next_at
+            answers.append(watching.turn(PIDS, frozenset()))
             while asked:
                 rank = len(asked) - 1
                 asked.pop()
-                one.hear(rank, WitnessStatement(1, thread=PIDS[rank] + 1))
-        return said
+                watching.hear(rank, WitnessStatement(1, thread=PIDS[rank] + 1))
+        return answers
 
     return run
 
 
 def test_a_world_at_rest_is_asked_and_believed(turns: Turns) -> None:
-    said = turns([AT_REST] * 4 + [ASKED])
-    assert said[:4] == [None] * 4
-    assert said[4] is not None
-    assert sorted(said[4]) == [0, 1]
+    answers = turns([AT_REST] * 4 + [ASKED])
+    assert answers[:4] == [None] * 4
+    assert answers[4] is not None
+    assert sorted(answers[4]) == [0, 1]
 
 
 def test_a_witness_that_is_still_awake_is_waited_for(turns: Turns) -> None:
-    said = turns([AT_REST] * 4 + [None, None, ASKED])
-    assert said[:6] == [None] * 6
-    assert said[6] is not None
-    assert sorted(said[6]) == [0, 1]
+    answers = turns([AT_REST] * 4 + [None, None, ASKED])
+    assert answers[:6] == [None] * 6
+    assert answers[6] is not None
+    assert sorted(answers[6]) == [0, 1]
 
 
 def test_a_rank_that_has_run_since_it_was_asked_is_not_stuck(turns: Turns) -> None:

@@ -121,18 +121,18 @@ def data_files(folder: Path) -> list[str]:
 HOW = [[], ["--launcher=spawn"], ["--fresh-worlds"], ["-n", "2"]]
 
 
-@pytest.mark.parametrize("how", HOW, ids=" ".join)
-def test_pytest_cov_has_the_lines_of_all_ranks(covered: Project, how: list[str]) -> None:
-    inner = covered.run("--cov", "--cov-report=", *how)
+@pytest.mark.parametrize("options", HOW, ids=" ".join)
+def test_pytest_cov_has_the_lines_of_all_ranks(covered: Project, options: list[str]) -> None:
+    inner = covered.run("--cov", "--cov-report=", *options)
     assert inner.code == 0, inner.out
     assert not inner.warnings
     assert set(report_of_work(covered)["missing_lines"]) == MISSED
     assert data_files(covered.folder) == [".coverage"]
 
 
-@pytest.mark.parametrize("how", [[], ["--launcher=spawn"]], ids=" ".join)
-def test_plain_coverage_has_them_without_combining(covered: Project, how: list[str]) -> None:
-    python, *rest = covered.command(*how)
+@pytest.mark.parametrize("options", [[], ["--launcher=spawn"]], ids=" ".join)
+def test_plain_coverage_has_them_without_combining(covered: Project, options: list[str]) -> None:
+    python, *rest = covered.command(*options)
     done = subprocess.run(
         [python, "-m", "coverage", "run", *rest],
         cwd=covered.folder,
@@ -156,9 +156,9 @@ def test_branches_are_measured_if_the_command_line_asks(covered: Project) -> Non
     assert len(report_of_work(covered)["missing_branches"]) == 1
 
 
-@pytest.mark.parametrize("how", [[], ["--launcher=spawn"]], ids=" ".join)
-def test_contexts_name_the_test_that_ran_a_line_on_a_rank(covered: Project, how: list[str]) -> None:
-    inner = covered.run("--cov", "--cov-context=test", "--cov-report=", "-k", "two or three or fresh", *how)
+@pytest.mark.parametrize("options", [[], ["--launcher=spawn"]], ids=" ".join)
+def test_contexts_name_the_test_that_ran_a_line_on_a_rank(covered: Project, options: list[str]) -> None:
+    inner = covered.run("--cov", "--cov-context=test", "--cov-report=", "-k", "two or three or fresh", *options)
     assert inner.code == 0, inner.out
     subprocess.run(
         [sys.executable, "-m", "coverage", "json", "-q", "--show-contexts", "-o", "report.json"],

@@ -12,12 +12,12 @@ from everyrank.wire.messages import Collective, WitnessStatement
 EVER = float("inf")
 
 
-def waits(name: str = "all_reduce", number: int = 5, at: str = "a.py:3", **more: Any) -> WitnessStatement:
+def waits(name: str = "all_reduce", number: int = 5, location: str = "a.py:3", **more: Any) -> WitnessStatement:
     """Return the statement of a rank of two that waits in a collective of the default group."""
     group, tensors = more.pop("group", "0"), more.pop("tensors", "(2,) Float")
     fields: dict[str, Any] = {"operation": name, "members": [0, 1], "patience": 1800.0, "before": {"0": 0}, **more}
     collectives = [Collective(group, number, name, tensors)]
-    return WitnessStatement(1, 99, location=at, group=group, number=number, collectives=collectives, **fields)
+    return WitnessStatement(1, 99, location=location, group=group, number=number, collectives=collectives, **fields)
 
 
 def in_p2p(name: str, peer: int | None, **more: Any) -> WitnessStatement:
@@ -30,8 +30,8 @@ def ended(came_to: int = 0, name: str = "all_reduce", **more: Any) -> WitnessSta
     return WitnessStatement(1, 99, collectives=collectives, **more)
 
 
-def cause(*said: WitnessStatement, gone: tuple[int, ...] = (), left: float = EVER) -> str:
-    found = deadlock(dict(enumerate(said)), frozenset(gone), left)
+def cause(*statements: WitnessStatement, gone: tuple[int, ...] = (), left: float = EVER) -> str:
+    found = deadlock(dict(enumerate(statements)), frozenset(gone), left)
     return found.cause if found is not None else ""
 
 
@@ -58,7 +58,7 @@ def test_a_rank_that_ended_will_not_send_nor_receive() -> None:
 
 
 def test_ranks_in_different_collectives_wait_for_each_other() -> None:
-    assert cause(waits(), waits("broadcast", at="a.py:9")) == (
+    assert cause(waits(), waits("broadcast", location="a.py:9")) == (
         "rank 0 waits in its 5th collective, all_reduce at a.py:3; rank 1 in its 5th, broadcast at a.py:9"
     )
 
@@ -97,7 +97,7 @@ def test_two_that_both_receive_wait_for_each_other() -> None:
 
 def test_a_few_of_many_locations_are_named() -> None:
     members = list(range(8))
-    text = cause(*(waits(at=f"a.py:{rank}", number=rank + 1, members=members) for rank in members))
+    text = cause(*(waits(location=f"a.py:{rank}", number=rank + 1, members=members) for rank in members))
     assert text.count("all_reduce") == 3
     assert text.endswith("; and 5 more groups")
 
@@ -113,14 +113,14 @@ def test_ordinals_are_written_as_in_english(number: int, word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "gone"),
+    ("statements", "gone"),
     [
         ([waits(), WitnessStatement(1, 99)], ()),  # one is not in a collective
         ([waits(), ended(4, may_act="it has other threads")], (1,)),
         ([waits(may_act="it has set a timer"), ended(4)], (1,)),
-        ([waits(patience=5.0), ended(4)], (1,)),  # its group gives up by itself
+        ([waits(patience=5.0), ended(4)], (1,)),  # its group has a time limit of its own
         ([waits(), waits()], ()),  # both are in the same one
-        ([waits(at="a.py:3"), waits(at="b.py:9")], ()),
+        ([waits(location="a.py:3"), waits(location="b.py:9")], ()),
         ([waits(), ended(5)], (1,)),  # it came to this one, and what it began may go on
         ([in_p2p("recv", 1), in_p2p("send", 0)], ()),
         ([in_p2p("recv", None), in_p2p("send", 0)], ()),
@@ -129,14 +129,14 @@ def test_ordinals_are_written_as_in_english(number: int, word: str) -> None:
         ([ended(), ended()], (0, 1)),
     ],
 )
-def test_without_certainty_there_is_no_deadlock(said: list[WitnessStatement], gone: tuple[int, ...]) -> None:
-    assert cause(*said, gone=gone) == ""
+def test_without_certainty_there_is_no_deadlock(statements: list[WitnessStatement], gone: tuple[int, ...]) -> None:
+    assert cause(*statements, gone=gone) == ""
 
 
 def test_a_groups_own_time_limit_counts_only_before_the_deadline() -> None:
-    said = [waits(patience=60.0), ended(4)]
-    assert cause(*said, gone=(1,), left=61.0) == ""
-    assert cause(*said, gone=(1,), left=59.0) != ""
+    statements = [waits(patience=60.0), ended(4)]
+    assert cause(*statements, gone=(1,), left=61.0) == ""
+    assert cause(*statements, gone=(1,), left=59.0) != ""
 
 
 def test_a_rank_that_ended_long_after_that_collective_may_have_done_its_part() -> None:

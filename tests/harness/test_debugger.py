@@ -67,10 +67,10 @@ class Session:
     project: Project
     child: Any
 
-    def ask(self, what: str) -> str:
+    def ask(self, command: str) -> str:
         """Wait for the prompt, type, and return what was shown before the prompt."""
         shown = self.prompt()
-        self.child.sendline(what)
+        self.child.sendline(command)
         return shown
 
     def prompt(self) -> str:
@@ -94,7 +94,7 @@ def plain(text: str) -> str:
 @pytest.fixture
 def sessions(project: Project) -> Iterator[Any]:
     project.write("test_inner.py", TESTS)
-    open_ones = []
+    children = []
 
     def start(test: str, *arguments: str) -> Session:
         command, *rest = project.command("-q", *arguments, *(f"test_inner.py::{name}" for name in test.split()))
@@ -107,19 +107,21 @@ def sessions(project: Project) -> Iterator[Any]:
             timeout=120,
             dimensions=(40, 120),
         )
-        open_ones.append(child)
+        children.append(child)
         return Session(project, child)
 
     yield start
-    for child in open_ones:
+    for child in children:
         child.close(force=True)
     project.assert_nothing_left()
 
 
-@pytest.mark.parametrize("how", [[], ["-s"], ["--capture=sys"], ["--launcher=spawn"]], ids=lambda how: "".join(how))
-def test_pdb_stops_the_rank_that_failed(sessions: Any, how: list[str]) -> None:
+@pytest.mark.parametrize(
+    "options", [[], ["-s"], ["--capture=sys"], ["--launcher=spawn"]], ids=lambda options: "".join(options)
+)
+def test_pdb_stops_the_rank_that_failed(sessions: Any, options: list[str]) -> None:
     """``--pdb``: a prompt in the frame that failed, on the rank that failed, and then the verdict as always."""
-    session = sessions("test_fails", "--pdb", *how)
+    session = sessions("test_fails", "--pdb", *options)
     shown = session.ask("p 'rank', world.rank, value")
     assert "assert 41 == 0" in shown
     assert "entering PDB" in shown
@@ -138,10 +140,10 @@ def test_pdb_keeps_to_the_rank_that_was_chosen(sessions: Any) -> None:
     assert "rank 1 of 3 failed first, in call" in rest
 
 
-@pytest.mark.parametrize("how", [[], ["-s"]], ids=lambda how: "".join(how))
-def test_breakpoint_stops_rank_0_and_the_others_wait_for_it(sessions: Any, how: list[str]) -> None:
+@pytest.mark.parametrize("options", [[], ["-s"]], ids=lambda options: "".join(options))
+def test_breakpoint_stops_rank_0_and_the_others_wait_for_it(sessions: Any, options: list[str]) -> None:
     """Each breakpoint() stops rank 0 once, in each test; the collective after it finds all ranks."""
-    session = sessions("test_stops test_stops_again", *how)
+    session = sessions("test_stops test_stops_again", *options)
     assert "test_stops()" in session.ask("p 'rank', world.rank, mine.item()")
     assert "('rank', 0, 2.0)" in session.ask("c")
     session.ask("p 'sum', mine.item()")
@@ -210,10 +212,10 @@ def test_trace_stops_at_the_start_of_each_test(sessions: Any) -> None:
     assert "2 passed" in rest
 
 
-@pytest.mark.parametrize("how", [[], ["-s"], ["--launcher=spawn"]], ids=lambda how: "".join(how))
-def test_trace_stops_the_rank_that_was_chosen(sessions: Any, how: list[str]) -> None:
+@pytest.mark.parametrize("options", [[], ["-s"], ["--launcher=spawn"]], ids=lambda options: "".join(options))
+def test_trace_stops_the_rank_that_was_chosen(sessions: Any, options: list[str]) -> None:
     """It stops no other rank: the prompt is at the start of the test on that rank, and ``next`` steps through it."""
-    session = sessions("test_never_stops test_stops_late", "--trace", "--pdb-rank=1", *how)
+    session = sessions("test_never_stops test_stops_late", "--trace", "--pdb-rank=1", *options)
     assert "-> first = world.rank" in session.ask("n")
     session.ask("p 'rank', world.rank, first")
     assert "('rank', 1, 1)" in session.ask("c")
@@ -224,10 +226,10 @@ def test_trace_stops_the_rank_that_was_chosen(sessions: Any, how: list[str]) -> 
     assert "2 passed" in rest
 
 
-@pytest.mark.parametrize("how", [[], ["-s"], ["--capture=sys"]], ids=lambda how: "".join(how))
-def test_breakpoints_that_a_person_sets_are_reached(sessions: Any, how: list[str]) -> None:
+@pytest.mark.parametrize("options", [[], ["-s"], ["--capture=sys"]], ids=lambda options: "".join(options))
+def test_breakpoints_that_a_person_sets_are_reached(sessions: Any, options: list[str]) -> None:
     """After ``b`` and ``c`` the prompt stays on this rank until the test has ended."""
-    session = sessions("test_never_stops test_stops_again", "--trace", *how)
+    session = sessions("test_never_stops test_stops_again", "--trace", *options)
     session.ask(f"b {LAST}")
     assert "Breakpoint 1" in session.ask("c")
     assert "-> last = first + world.size" in session.ask("p 'first', first")

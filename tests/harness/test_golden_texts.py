@@ -115,13 +115,19 @@ def plain(text: str, inner: Inner) -> str:
     return re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
 
 
-class TestTexts(expecttest.TestCase):
+class Texts(expecttest.TestCase):
+    """The failure texts of one run of `SOURCE`."""
+
     @pytest.fixture(autouse=True)
     def _run(self, worlds: Inner) -> None:
         self.worlds = worlds
 
     def text_of(self, test: str) -> str:
         return plain(self.worlds[test].text, self.worlds)
+
+
+class TestTextsOfRanks(Texts):
+    """A rank that fails, dies or hangs."""
 
     def test_an_exception_on_one_rank(self) -> None:
         self.assertExpectedInline(
@@ -241,6 +247,10 @@ rank 1: passed
 --- to repeat ---
 pytest test_inner.py::test_fails_and_hangs_in_teardown  # rank 0 had the seed N""",
         )
+
+
+class TestTextsOfWorlds(Texts):
+    """A world whose ranks do not agree, or do not meet, and the summary of the run."""
 
     def test_ranks_that_disagree_on_skipping(self) -> None:
         self.assertExpectedInline(

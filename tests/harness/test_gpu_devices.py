@@ -129,11 +129,11 @@ class Library:
 
     def __post_init__(self) -> None:
         for card in self.cards:
-            for one in (card, *card.instances):
-                self._handles[len(self._handles) + 1] = one
+            for device in (card, *card.instances):
+                self._handles[len(self._handles) + 1] = device
 
     def _number(self, card: Card) -> int:
-        return next(number for number, one in self._handles.items() if one is card)
+        return next(number for number, device in self._handles.items() if device is card)
 
     def nvmlInit_v2(self) -> int:
         return self.code
@@ -182,8 +182,8 @@ class Library:
         handle._obj.value = self._number(instances[number.value])
         return 0
 
-    def nvmlDeviceGetP2PStatus(self, one: ctypes.c_void_p, other: ctypes.c_void_p, what: Any, status: Any) -> int:
-        status._obj.value = 0 if self._card(other).uuid in self._card(one).peers else 5
+    def nvmlDeviceGetP2PStatus(self, device: ctypes.c_void_p, other: ctypes.c_void_p, kind: Any, status: Any) -> int:
+        status._obj.value = 0 if self._card(other).uuid in self._card(device).peers else 5
         return 0
 
     def _card(self, handle: ctypes.c_void_p) -> Card:

@@ -35,10 +35,12 @@ NEEDS: list[tuple[dict[str, Any], Needs]] = [
 ]
 
 
-@pytest.mark.parametrize(("says", "needs"), NEEDS, ids=[" ".join(map(str, says.items())) for says, _ in NEEDS])
-def test_what_a_mark_needs(says: dict[str, Any], needs: Needs) -> None:
-    requirements.check(declared(**says), 3)
-    assert requirements.needs(declared(**says), 3) == needs
+@pytest.mark.parametrize(
+    ("arguments", "needs"), NEEDS, ids=[" ".join(map(str, arguments.items())) for arguments, _ in NEEDS]
+)
+def test_what_a_mark_needs(arguments: dict[str, Any], needs: Needs) -> None:
+    requirements.check(declared(**arguments), 3)
+    assert requirements.needs(declared(**arguments), 3) == needs
 
 
 def test_a_class_in_torchs_style_takes_the_gpus_that_exist() -> None:
@@ -48,9 +50,9 @@ def test_a_class_in_torchs_style_takes_the_gpus_that_exist() -> None:
 class TestMisuse(expecttest.TestCase):
     """Each message states the mistake, and what to write instead."""
 
-    def refused(self, size: int = 2, **says: Any) -> str:
+    def refused(self, size: int = 2, **arguments: Any) -> str:
         with pytest.raises(MisuseError) as error:
-            requirements.check(declared(**says), size)
+            requirements.check(declared(**arguments), size)
         return textwrap.fill(str(error.value), 100)
 
     def test_a_number_above_1_that_is_not_whole(self) -> None:

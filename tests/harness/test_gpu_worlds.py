@@ -151,7 +151,7 @@ def test_the_line_counts_across_workers(project: Project) -> None:
     assert "everyrank skipped 3 tests: 3 (needs 9 GPUs, found 3)" in inner.out
 
 
-def test_a_run_that_skipped_nothing_for_that_says_nothing(project: Project) -> None:
+def test_a_run_that_skipped_nothing_for_want_of_gpus_prints_no_such_line(project: Project) -> None:
     project.write("test_inner.py", "import pytest\n@pytest.mark.skip(reason='x')\ndef test_x(world): ...\n")
     assert "everyrank skipped" not in run(project)[0].out
 
@@ -272,8 +272,8 @@ def test_what_a_rank_left_running_keeps_the_gpus_until_it_is_gone(project: Proje
     assert inner["test_next"].outcome == "passed"
 
 
-@pytest.mark.parametrize("how", ["fork", "spawn"])
-def test_a_rank_sees_its_gpus_before_its_file_is_imported(project: Project, how: str) -> None:
+@pytest.mark.parametrize("launcher", ["fork", "spawn"])
+def test_a_rank_sees_its_gpus_before_its_file_is_imported(project: Project, launcher: str) -> None:
     """A clean interpreter imports the file; one that initialises CUDA there must get the right GPUs."""
     project.write(
         "test_inner.py",
@@ -290,5 +290,5 @@ def test_a_rank_sees_its_gpus_before_its_file_is_imported(project: Project, how:
             assert AT_IMPORT == ("GPU-b" if spawned else "1,0")
         """,
     )
-    inner, _ = run(project, f"--launcher={how}", CUDA_VISIBLE_DEVICES="1,0")
+    inner, _ = run(project, f"--launcher={launcher}", CUDA_VISIBLE_DEVICES="1,0")
     assert inner["test_seen"].outcome == "passed"

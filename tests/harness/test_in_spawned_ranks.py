@@ -173,7 +173,9 @@ def test_output_is_shown_with_its_ranks(both: tuple[Inner, Inner]) -> None:
 
 def test_a_warning_of_all_ranks_is_reported_once(both: tuple[Inner, Inner]) -> None:
     for inner in both:
-        assert [(one["warning"], one["text"]) for one in inner.warnings] == [("UserWarning", "warned by every rank")]
+        assert [(warning["warning"], warning["text"]) for warning in inner.warnings] == [
+            ("UserWarning", "warned by every rank")
+        ]
 
 
 def test_a_missed_deadline_is_reported(both: tuple[Inner, Inner]) -> None:

@@ -156,8 +156,8 @@ class TestZygote:
 
     def test_ranks_have_one_parent_which_is_not_the_controller(self, noted: Noted) -> None:
         (controller,) = noted("test_single_comes_first", "pid")
-        one, other = noted("test_zygote", "zygote")
-        assert one == other != controller
+        first, second = noted("test_zygote", "zygote")
+        assert first == second != controller
 
     def test_it_has_one_thread_whatever_the_controller_has(self, noted: Noted) -> None:
         for zygote, threads in zip(noted("test_zygote", "zygote"), noted("test_zygote", "threads"), strict=True):
@@ -214,13 +214,13 @@ UNSAFE = {
 
 
 @pytest.mark.parametrize("deed", UNSAFE, ids=UNSAFE.values())
-def test_where_a_fork_is_unsafe_worlds_are_spawned_and_the_report_says_why(project: Project, deed: str) -> None:
+def test_if_a_fork_is_unsafe_worlds_are_spawned_and_the_report_has_the_reason(project: Project, deed: str) -> None:
     """The same holds if warnings are errors: this warning is for a person, and must not end the run."""
     project.write("conftest.py", CONFTEST)
     project.write("test_lineage.py", f"import os, sys\n{deed}\n" + LINEAGE.replace("\n    ", "\n"))
     noted = Noted(project.run("test_lineage.py", "-W", "error"))
     assert noted("test_lineage", "spawned") == [True, True]
-    assert [one["text"] for one in noted.inner.warnings] == [
+    assert [warning["text"] for warning in noted.inner.warnings] == [
         f"everyrank: --launcher=fork is not possible: {UNSAFE[deed]}. Worlds are spawned instead, more slowly."
     ]
     assert f"--launcher=fork is not possible: {UNSAFE[deed]}" in noted.inner.out

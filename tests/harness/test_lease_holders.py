@@ -18,7 +18,7 @@ from everyrank.resources.leases import Leases
 
 from tests.inner import Project
 
-PLACES = 4
+SLOTS = 4
 
 
 @pytest.fixture(autouse=True)
@@ -29,26 +29,26 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 class Waiting:
     """Let a world wait for slots on a thread, and return its report."""
 
-    def __init__(self, where: Path, run: int) -> None:
-        self.said: list[str] = []
+    def __init__(self, folder: Path, run: int) -> None:
+        self.messages: list[str] = []
         self.summary = ""
         self._spoke = threading.Event()
-        self._thread = threading.Thread(target=self._wait, args=(where, run))
+        self._thread = threading.Thread(target=self._wait, args=(folder, run))
         self._thread.start()
 
-    def _wait(self, where: Path, run: int) -> None:
-        mine = Leases(PLACES, where, self._say, run)
+    def _wait(self, folder: Path, run: int) -> None:
+        mine = Leases(SLOTS, folder, self._say, run)
         with mine.held(2, "test_wait.py::test_waits") as self.summary:
             pass
         mine.close()
 
     def _say(self, text: str) -> None:
-        self.said.append(text)
+        self.messages.append(text)
         self._spoke.set()
 
     def speaks(self) -> str:
         assert self._spoke.wait(60)
-        return self.said[0]
+        return self.messages[0]
 
     def end(self) -> None:
         self._thread.join()
@@ -57,7 +57,7 @@ class Waiting:
 @pytest.fixture
 def locked(tmp_path: Path) -> Iterator[list[int]]:
     """Lock all slots, and write nothing into their files."""
-    fds = [os.open(tmp_path / f"cpu-{number}", os.O_RDWR | os.O_CREAT, 0o600) for number in range(PLACES)]
+    fds = [os.open(tmp_path / f"cpu-{number}", os.O_RDWR | os.O_CREAT, 0o600) for number in range(SLOTS)]
     for fd in fds:
         fcntl.flock(fd, fcntl.LOCK_EX)
     yield fds
@@ -65,40 +65,40 @@ def locked(tmp_path: Path) -> Iterator[list[int]]:
         os.close(fd)
 
 
-def said_while(fds: list[int], where: Path, run: int = 1) -> str:
-    waiting = Waiting(where, run)
-    said = waiting.speaks()
+def message_while(fds: list[int], folder: Path, run: int = 1) -> str:
+    waiting = Waiting(folder, run)
+    message = waiting.speaks()
     for fd in fds:
         fcntl.flock(fd, fcntl.LOCK_UN)
     waiting.end()
-    assert len(waiting.said) == 1
-    return said
+    assert len(waiting.messages) == 1
+    return message
 
 
-def test_who_holds_the_places_is_said_once_and_noted_for_the_report(tmp_path: Path) -> None:
-    yours = Leases(PLACES, tmp_path)
-    with yours.held(PLACES, "test_hold.py::test_holds"):
+def test_the_holders_of_slots_are_named_once_and_noted_for_the_report(tmp_path: Path) -> None:
+    yours = Leases(SLOTS, tmp_path)
+    with yours.held(SLOTS, "test_hold.py::test_holds"):
         waiting = Waiting(tmp_path, run=1)
-        said = waiting.speaks()
+        message = waiting.speaks()
     waiting.end()
     expected = rf"test_wait\.py::test_waits waits for 2 slots: 4 of 4 slots are held by pytest {os.getpid()}, "
-    assert re.fullmatch(expected + r"test_hold\.py, for \d+ s", said)
-    assert waiting.said == [said]
-    assert re.fullmatch(re.escape(said) + r" \(it waited \d+ s\)", waiting.summary)
+    assert re.fullmatch(expected + r"test_hold\.py, for \d+ s", message)
+    assert waiting.messages == [message]
+    assert re.fullmatch(re.escape(message) + r" \(it waited \d+ s\)", waiting.summary)
 
 
-def test_several_holders_are_said_with_what_each_has(tmp_path: Path, locked: list[int]) -> None:
+def test_several_holders_are_listed_with_the_slots_of_each(tmp_path: Path, locked: list[int]) -> None:
     me = holders.this_process(2, "test_a.py")
     holders.note(locked[:3], me)
-    said = said_while(locked, tmp_path)
-    assert "4 of 4 slots are held: 3 by pytest " in said
-    assert said.endswith("; 1 by an unknown process")
+    message = message_while(locked, tmp_path)
+    assert "4 of 4 slots are held: 3 by pytest " in message
+    assert message.endswith("; 1 by an unknown process")
 
 
 def test_what_is_free_is_not_counted(tmp_path: Path, locked: list[int]) -> None:
     fcntl.flock(locked[0], fcntl.LOCK_UN)
     holders.note(locked, holders.this_process(2, "test_a.py"))
-    assert "3 of 4 slots are held by pytest" in said_while(locked, tmp_path)
+    assert "3 of 4 slots are held by pytest" in message_while(locked, tmp_path)
 
 
 def test_the_note_of_a_dead_holder_is_not_believed(tmp_path: Path, locked: list[int]) -> None:
@@ -107,23 +107,23 @@ def test_the_note_of_a_dead_holder_is_not_believed(tmp_path: Path, locked: list[
     born = holders._born(dead.pid)
     dead.wait()
     holders.note(locked, Holder(dead.pid, born, 2, 0.0, "test_dead.py"))
-    said = said_while(locked, tmp_path)
-    assert said.endswith("4 of 4 slots are held by an unknown process")
+    message = message_while(locked, tmp_path)
+    assert message.endswith("4 of 4 slots are held by an unknown process")
 
 
 def test_another_process_of_the_same_number_is_not_believed(tmp_path: Path, locked: list[int]) -> None:
     holders.note(locked, Holder(os.getpid(), holders._born(os.getpid()) - 1, 2, 0.0, "test_old.py"))
-    assert "test_old.py" not in said_while(locked, tmp_path)
+    assert "test_old.py" not in message_while(locked, tmp_path)
 
 
 def test_what_is_no_note_is_not_believed(tmp_path: Path, locked: list[int]) -> None:
     for fd in locked:
         os.write(fd, b'{"pid": "four"}')
-    assert said_while(locked, tmp_path).endswith("an unknown process")
+    assert message_while(locked, tmp_path).endswith("an unknown process")
 
 
 def test_a_note_is_taken_back_with_the_lock(tmp_path: Path) -> None:
-    mine = Leases(PLACES, tmp_path)
+    mine = Leases(SLOTS, tmp_path)
     with mine.held(2, "test_a.py::test_a"):
         assert holders.read(tmp_path / "cpu-0") is not None
     assert (tmp_path / "cpu-0").read_bytes() == b""
@@ -134,7 +134,7 @@ def test_workers_of_one_run_take_turns_in_silence(
     tmp_path: Path, locked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     holders.note(locked, holders.this_process(7, "test_a.py"))
-    mine = Leases(PLACES, tmp_path, run=7)
+    mine = Leases(SLOTS, tmp_path, run=7)
     assert mine.report_wait("waiting", 59, []) == ""
     assert mine.report_wait("waiting", 61, []).startswith("waiting: 4 of 4 slots are held by pytest")
 

@@ -18,17 +18,17 @@ from everyrank.resources.leases import Leases
 SPAWN = multiprocessing.get_context("spawn")
 
 
-def _hold(where: Path, slots: int, ranks: int, pipe: Connection) -> None:
+def _hold(folder: Path, slots: int, ranks: int, pipe: Connection) -> None:
     """Take slots in another process, report it, and release them when a message comes."""
-    with Leases(slots, where).held(ranks):
+    with Leases(slots, folder).held(ranks):
         pipe.send("held")
         pipe.recv()
     pipe.send("free")
 
 
-def _take_turns(where: Path, slots: int, ranks: int, times: int, log: str) -> None:
+def _take_turns(folder: Path, slots: int, ranks: int, times: int, log: str) -> None:
     """Note in another process when slots are taken and released, in one shared file."""
-    mine = Leases(slots, where)
+    mine = Leases(slots, folder)
     for _ in range(times):
         with mine.held(ranks):
             _note(log, f"+{ranks}")
@@ -44,9 +44,9 @@ def _note(log: str, line: str) -> None:
 class Holder:
     """Start a process that holds slots until a message comes, or until it is killed."""
 
-    def __init__(self, where: Path, slots: int, ranks: int) -> None:
+    def __init__(self, folder: Path, slots: int, ranks: int) -> None:
         self.pipe, theirs = SPAWN.Pipe()
-        self.process = SPAWN.Process(target=_hold, args=(where, slots, ranks, theirs), daemon=True)
+        self.process = SPAWN.Process(target=_hold, args=(folder, slots, ranks, theirs), daemon=True)
         self.process.start()
         theirs.close()
         assert self.pipe.recv() == "held"
@@ -62,11 +62,11 @@ class Holder:
         self.pipe.close()
 
 
-def _free(where: Path, slots: int) -> int:
+def _free(folder: Path, slots: int) -> int:
     """Return how many slots are free."""
     found = 0
     for number in range(slots):
-        fd = os.open(where / f"cpu-{number}", os.O_RDWR | os.O_CREAT, 0o600)
+        fd = os.open(folder / f"cpu-{number}", os.O_RDWR | os.O_CREAT, 0o600)
         found += leases._try(fd)
         os.close(fd)
     return found
@@ -97,18 +97,18 @@ def test_slots_are_given_back_when_the_world_fails(tmp_path: Path) -> None:
 
 def test_no_file_is_left_of_slots_that_nobody_holds(tmp_path: Path) -> None:
     """Files of another run stay; a file that is removed while it is opened is made again."""
-    where = tmp_path / "leases"
-    mine, yours = Leases(3, where), Leases(3, where)
+    folder = tmp_path / "leases"
+    mine, yours = Leases(3, folder), Leases(3, folder)
     with mine.held(1), yours.held(1):
         pass
     with mine.held(1):
         yours.close()
-        assert sorted(path.name for path in where.iterdir()) == ["cpu-0"]
+        assert sorted(path.name for path in folder.iterdir()) == ["cpu-0"]
         with yours.held(2):
-            assert _free(where, 3) == 0
+            assert _free(folder, 3) == 0
     mine.close()
     yours.close()
-    assert not where.exists()
+    assert not folder.exists()
 
 
 def test_slots_held_elsewhere_are_waited_for(tmp_path: Path) -> None:
@@ -130,9 +130,9 @@ def test_slots_held_elsewhere_are_waited_for(tmp_path: Path) -> None:
     assert taken.is_set()
 
 
-def _until_somebody_waits(where: Path) -> None:
+def _until_somebody_waits(folder: Path) -> None:
     """Return once another process waits for slots, and so holds the turnstile."""
-    fd = os.open(where / "turnstile", os.O_RDWR | os.O_CREAT, 0o600)
+    fd = os.open(folder / "turnstile", os.O_RDWR | os.O_CREAT, 0o600)
     while leases._try(fd):
         leases.fcntl.flock(fd, leases.fcntl.LOCK_UN)
         os.sched_yield()
@@ -140,14 +140,14 @@ def _until_somebody_waits(where: Path) -> None:
 
 
 def test_two_processes_never_hold_more_than_the_capacity(tmp_path: Path) -> None:
-    where, log = tmp_path / "leases", tmp_path / "log"
+    folder, log = tmp_path / "leases", tmp_path / "log"
     sizes = (3, 2, 4)
-    crowd = [SPAWN.Process(target=_take_turns, args=(where, 4, ranks, 60, str(log))) for ranks in sizes]
-    for one in crowd:
-        one.start()
-    for one in crowd:
-        one.join()
-    assert [one.exitcode for one in crowd] == [0, 0, 0]
+    crowd = [SPAWN.Process(target=_take_turns, args=(folder, 4, ranks, 60, str(log))) for ranks in sizes]
+    for process in crowd:
+        process.start()
+    for process in crowd:
+        process.join()
+    assert [process.exitcode for process in crowd] == [0, 0, 0]
     held, most = 0, 0
     for line in log.read_text().splitlines():
         held += int(line)
@@ -157,13 +157,13 @@ def test_two_processes_never_hold_more_than_the_capacity(tmp_path: Path) -> None
 
 def test_two_that_each_want_all_slots_take_turns(tmp_path: Path) -> None:
     """Without a turnstile, each would hold half of the slots for ever."""
-    where, log = tmp_path / "leases", tmp_path / "log"
-    pair = [SPAWN.Process(target=_take_turns, args=(where, 8, 8, 100, str(log))) for _ in range(2)]
-    for one in pair:
-        one.start()
-    for one in pair:
-        one.join()
-    assert [one.exitcode for one in pair] == [0, 0]
+    folder, log = tmp_path / "leases", tmp_path / "log"
+    pair = [SPAWN.Process(target=_take_turns, args=(folder, 8, 8, 100, str(log))) for _ in range(2)]
+    for process in pair:
+        process.start()
+    for process in pair:
+        process.join()
+    assert [process.exitcode for process in pair] == [0, 0]
     lines = log.read_text().splitlines()
     assert lines == ["+8", "-8"] * 200
 
@@ -182,22 +182,22 @@ def test_a_killed_holder_frees_its_slots(tmp_path: Path) -> None:
 
 
 def test_the_folder_and_its_files_are_the_owners_only(tmp_path: Path) -> None:
-    where = tmp_path / "leases"
-    mine = Leases(2, where)
+    folder = tmp_path / "leases"
+    mine = Leases(2, folder)
     with mine.held(1):
-        assert stat.S_IMODE(where.stat().st_mode) == 0o700
-        assert {stat.S_IMODE(one.stat().st_mode) for one in where.iterdir()} == {0o600}
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
     mine.close()
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o722])
 def test_a_folder_writable_by_others_is_refused(tmp_path: Path, mode: int) -> None:
-    where = tmp_path / "leases"
-    where.mkdir()
-    where.chmod(mode)
+    folder = tmp_path / "leases"
+    folder.mkdir()
+    folder.chmod(mode)
     with pytest.raises(MisuseError, match="can be written by others: remove it, or name a folder in EVERYRANK_LEA"):
-        Leases(2, where).held(1).__enter__()
-    assert list(where.iterdir()) == []
+        Leases(2, folder).held(1).__enter__()
+    assert list(folder.iterdir()) == []
 
 
 def test_the_folder_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_the_folder_is_one_that_outlives_a_run(
     assert leases.folder() == tmp_path / "everyrank-leases"
 
 
-def test_a_home_without_a_cache_folder_gets_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_home_without_a_cache_folder_gets_a_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("EVERYRANK_LEASES", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))

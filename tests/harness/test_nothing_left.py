@@ -71,9 +71,9 @@ class HeldUp:
                 self.process.kill()
                 raise AssertionError(self.process.communicate()[0])
             time.sleep(0.01)
-        said = [json.loads((up / f"rank-{rank}").read_text()) for rank in range(2)]
-        self.keeper: int = said[0]["keeper"]
-        self.children: list[int] = [one["child"] for one in said]
+        notes = [json.loads((up / f"rank-{rank}").read_text()) for rank in range(2)]
+        self.keeper: int = notes[0]["keeper"]
+        self.children: list[int] = [note["child"] for note in notes]
         assert {*self.children, self.keeper, self.process.pid} <= set(project.processes())
 
     @property
@@ -210,9 +210,9 @@ def test_a_killed_zygote_fails_the_running_test_by_name(keeper_killed: Inner) ->
 def test_after_a_killed_zygote_tests_run_on_spawned_worlds(keeper_killed: Inner) -> None:
     assert keeper_killed["test_before"].outcome == "passed"
     assert keeper_killed["test_after"].outcome == "passed", keeper_killed["test_after"].text
-    said = [one["text"] for one in keeper_killed.warnings if "further worlds are spawned" in one["text"]]
-    assert len(said) == 1
-    assert "launcher was killed by SIGKILL" in said[0]
+    texts = [warning["text"] for warning in keeper_killed.warnings if "further worlds are spawned" in warning["text"]]
+    assert len(texts) == 1
+    assert "launcher was killed by SIGKILL" in texts[0]
 
 
 def test_a_zygote_killed_between_two_tests_fails_neither(project: Project) -> None:
@@ -328,7 +328,7 @@ def test_the_harness_itself_listens_nowhere(listening: Inner) -> None:
 
 
 @pytest.mark.parametrize(("number", "words"), [("ENOSPC", "No space left"), ("EACCES", "Permission denied")])
-def test_without_room_in_the_temp_folder_the_run_says_so(project: Project, number: str, words: str) -> None:
+def test_without_room_in_the_temp_folder_the_run_reports_it(project: Project, number: str, words: str) -> None:
     project.write(
         "conftest.py",
         f"""

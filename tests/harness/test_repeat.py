@@ -23,17 +23,17 @@ FAILS = """
 
 def _repeats(project: Project, folder: str, *arguments: str) -> None:
     """Run pytest in a folder, then run the printed line there: it must repeat the failure alone."""
-    where = project.folder / folder
+    cwd = project.folder / folder
 
     def run(command: list[str]) -> str:
         done = subprocess.run(
-            command, cwd=where, env=project.environment(), capture_output=True, text=True, timeout=240
+            command, cwd=cwd, env=project.environment(), capture_output=True, text=True, timeout=240
         )
         assert done.returncode == 1, done.stdout + done.stderr
         project.assert_nothing_left()
         return done.stdout
 
-    plain = [one for one in project.command() if one not in ("--rootdir", str(project.folder))]
+    plain = [argument for argument in project.command() if argument not in ("--rootdir", str(project.folder))]
     out = run([*plain, *arguments])
     (line,) = re.findall(r"-+ to repeat -+\n(.*)\n", out)
     command, *rest = shlex.split(line, comments=True)

@@ -176,14 +176,14 @@ def test_c_frames_are_shown_once_for_each_group() -> None:
     ]
 
 
-def test_without_a_reader_of_c_frames_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_reader_of_c_frames_it_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollcall, "reader_path", lambda: "")
     assert rendered(Stance(0, REDUCES)).endswith("(native frames: install everyrank[native])")
     assert "install" not in rendered(Stance(0, LOOPS))
     assert "install" not in rollcall.render([Stance(0, REDUCES)], rollcall.Blame(), cause_is_known=True)
 
 
-def test_an_empty_roll_call_says_so() -> None:
+def test_an_empty_roll_call_is_reported_as_empty() -> None:
     assert rollcall.render([], Blame()) == "no rank is left to ask"
 
 
@@ -229,7 +229,7 @@ def test_of_many_groups_the_cause_names_a_few_and_counts_the_rest() -> None:
     )
 
 
-def test_of_many_ranks_in_no_row_the_cause_names_the_first_and_says_how_many() -> None:
+def test_of_many_ranks_in_no_row_the_cause_names_the_first_and_their_number() -> None:
     stances = [Stance(rank, LOOPS if rank % 2 else REDUCES) for rank in range(128)]
     assert cause(*stances) == (
         "64 ranks (1,3,5,7,9,11,13,15,...) are in step at test_x.py:7; "

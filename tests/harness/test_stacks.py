@@ -86,8 +86,8 @@ def standing(project: Project) -> Iterator[Any]:
             process = project.start(*arguments)
         runs.append(process)
         with open(project.folder / "notice") as fifo:
-            who, pid = fifo.readline().split()
-        return Running(project, process, (who, int(pid)))
+            rank, pid = fifo.readline().split()
+        return Running(project, process, (rank, int(pid)))
 
     yield start
     for process in runs:
@@ -96,15 +96,15 @@ def standing(project: Project) -> Iterator[Any]:
             process.communicate()
 
 
-@pytest.mark.parametrize("how", [[], ["--launcher=spawn"], ["-n", "1"]], ids=" ".join)
-def test_stacks_of_a_pytest_process_shows_all_its_ranks(standing: Any, how: list[str]) -> None:
-    run = standing("-k", "waits", *how)
+@pytest.mark.parametrize("options", [[], ["--launcher=spawn"], ["-n", "1"]], ids=" ".join)
+def test_stacks_of_a_pytest_process_shows_all_its_ranks(standing: Any, options: list[str]) -> None:
+    run = standing("-k", "waits", *options)
     done = stacks(run.process.pid)
     assert done.returncode == 0, done.stderr
     head, *rest = done.stdout.splitlines()
     assert head.startswith("world of 3 ranks, pytest process ")
     assert head.endswith(", in test_waits (test_inner.py)")
-    if not how:
+    if not options:
         assert f"process {run.process.pid}," in head
     assert rest[0].startswith("rank 1 is in test_waits at test_inner.py:" + str(line("alone")))
     assert rest[1].startswith("ranks 0,2 are waiting in all_reduce at test_inner.py:" + str(line("together")))

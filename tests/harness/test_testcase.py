@@ -144,7 +144,7 @@ def test_a_script_runs_the_tests_that_are_named(project: Project) -> None:
     project.assert_nothing_left()
 
 
-def test_without_ranks_the_error_says_how_to_run_a_case(project: Project) -> None:
+def test_without_ranks_the_error_shows_how_to_run_a_case(project: Project) -> None:
     path = project.write("some_tests.py", by_other_imports())
     done = subprocess.run(
         [sys.executable, "-m", "unittest", f"{Path(path).stem}.Spawned.test_skips"],

@@ -160,7 +160,7 @@ def test_ranks_that_all_hang_are_listed_together(worlds: Inner, test: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("test", "where"),
+    ("test", "location"),
     [
         ("test_sleeps", "test_sleeps at test_inner.py:14"),
         ("test_holds_the_gil", "test_holds_the_gil at test_inner.py:32"),
@@ -169,8 +169,8 @@ def test_ranks_that_all_hang_are_listed_together(worlds: Inner, test: str) -> No
         ("test_all_wait", "wait at test_inner.py"),
     ],
 )
-def test_the_roll_call_says_what_the_odd_one_does(worlds: Inner, test: str, where: str) -> None:
-    assert where in worlds[test].text
+def test_the_roll_call_shows_what_the_odd_rank_does(worlds: Inner, test: str, location: str) -> None:
+    assert location in worlds[test].text
 
 
 @pytest.mark.parametrize(
@@ -201,13 +201,13 @@ def test_another_thread_in_the_users_code_is_shown(worlds: Inner) -> None:
     assert re.findall(r"another thread of (.*):\d+$", text, re.M) == ["rank 2 is waiting in wait at test_inner.py"]
 
 
-def test_a_rank_that_was_stopped_is_said_to_be(worlds: Inner) -> None:
+def test_a_rank_that_was_stopped_is_reported_as_stopped(worlds: Inner) -> None:
     assert re.search(
         r"rank 1 is in test_stops_itself at test_inner.py:\d+, stopped", worlds["test_stops_itself"].text
     )
 
 
-def test_the_ranks_in_a_collective_are_said_to_wait_in_it(worlds: Inner) -> None:
+def test_the_ranks_in_a_collective_are_reported_to_wait_in_it(worlds: Inner) -> None:
     assert "ranks 0,2 are waiting in all_reduce at test_inner.py:15" in worlds["test_sleeps"].text
 
 

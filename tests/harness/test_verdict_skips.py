@@ -142,5 +142,5 @@ def test_xfail_is_as_pytest_has_it(worlds: Inner, test: str, outcome: str) -> No
     assert worlds[test].outcome == outcome
 
 
-def test_a_strict_xpass_says_so(worlds: Inner) -> None:
+def test_a_strict_xpass_is_named_as_strict(worlds: Inner) -> None:
     assert "[XPASS(strict)] known" in worlds["test_strict_xpass"].text

@@ -24,8 +24,10 @@ def skip(reason: str = "why", when: str = "call") -> Phase:
     return phase(when, "skipped", report={"longrepr": ["test_x.py", 3, f"Skipped: {reason}"]})
 
 
-def failed(brief: str = "ValueError: bad", at: float = 1.0, when: str = "call", where: str = "test_x.py:5") -> Phase:
-    return phase(when, "failed", ended_at=at, brief=brief, location=where)
+def failed(
+    brief: str = "ValueError: bad", time: float = 1.0, when: str = "call", location: str = "test_x.py:5"
+) -> Phase:
+    return phase(when, "failed", ended_at=time, brief=brief, location=location)
 
 
 def record(*phases: Phase, print_: str = "test_x", **more: Any) -> Record:
@@ -37,8 +39,8 @@ def ran(rank: int, call: Phase | None = None, **more: Any) -> Fate:
     return Fate(rank, record(phase("setup"), call or phase(), phase("teardown"), **more))
 
 
-def lost(rank: int, status: int, at: float = 1.0, when: str = "call", **more: Any) -> Fate:
-    return Fate(rank, status=status, ended_at=at, phase=when, **more)
+def lost(rank: int, status: int, time: float = 1.0, when: str = "call", **more: Any) -> Fate:
+    return Fate(rank, status=status, ended_at=time, phase=when, **more)
 
 
 def cut(rank: int, **more: Any) -> Fate:
@@ -54,8 +56,8 @@ def verdict(*fates: Fate, **more: Any) -> Verdict:
     return judge(Fates(list(fates), **more))
 
 
-def said(one: Verdict) -> tuple[str, str, str]:
-    return one.rule, one.outcome, one.when
+def decision(judged: Verdict) -> tuple[str, str, str]:
+    return judged.rule, judged.outcome, judged.when
 
 
 WAITING = "waiting in all_reduce at test_x.py:12"
@@ -65,7 +67,7 @@ WAITING = "waiting in all_reduce at test_x.py:12"
 
 
 def test_passed_when_every_rank_filed_a_complete_record() -> None:
-    assert said(verdict(ran(0), ran(1), ran(2))) == ("passed", "passed", "call")
+    assert decision(verdict(ran(0), ran(1), ran(2))) == ("passed", "passed", "call")
 
 
 @pytest.mark.parametrize(
@@ -77,12 +79,12 @@ def test_passed_when_every_rank_filed_a_complete_record() -> None:
         [phase("setup"), phase("teardown")],
         [phase("setup"), phase("call"), phase("call"), phase("teardown")],
     ],
-    ids=lambda phases: "-".join(one.when for one in phases) or "nothing",
+    ids=lambda phases: "-".join(phase.when for phase in phases) or "nothing",
 )
 def test_an_incomplete_record_is_failed(phases: Sequence[Phase]) -> None:
-    one = verdict(ran(0), Fate(1, record(*phases)))
-    assert said(one) == ("incomplete", "failed", "call")
-    assert one.headline.startswith("rank 1 filed an incomplete record: only ")
+    judged = verdict(ran(0), Fate(1, record(*phases)))
+    assert decision(judged) == ("incomplete", "failed", "call")
+    assert judged.headline.startswith("rank 1 filed an incomplete record: only ")
 
 
 def test_an_incomplete_record_beside_an_xpass_is_failed() -> None:
@@ -90,9 +92,9 @@ def test_an_incomplete_record_beside_an_xpass_is_failed() -> None:
 
 
 def test_silence_is_failed() -> None:
-    one = verdict(ran(0), Fate(1))
-    assert said(one) == ("silent", "failed", "call")
-    assert one.headline == "rank 1 filed no record"
+    judged = verdict(ran(0), Fate(1))
+    assert decision(judged) == ("silent", "failed", "call")
+    assert judged.headline == "rank 1 filed no record"
 
 
 def test_a_world_without_any_news_is_failed() -> None:
@@ -103,34 +105,34 @@ def test_a_world_without_any_news_is_failed() -> None:
 def test_a_rank_that_does_not_leave_in_order_is_failed(call: Phase) -> None:
     bad = ran(1, call)
     bad.out_of_order = "ended after its record: exit code 3"
-    one = verdict(ran(0, call), bad)
-    assert said(one) == ("disorder", "failed", "call")
-    assert one.headline == "rank 1 of 2 did not leave in order"
-    assert one.others == ("rank 1 ended after its record: exit code 3",)
+    judged = verdict(ran(0, call), bad)
+    assert decision(judged) == ("disorder", "failed", "call")
+    assert judged.headline == "rank 1 of 2 did not leave in order"
+    assert judged.others == ("rank 1 ended after its record: exit code 3",)
 
 
 def test_a_rank_that_never_finished_is_failed_though_no_rank_failed() -> None:
-    one = verdict(ran(0), cut(1), cut(2))
-    assert said(one) == ("cut", "failed", "call")
-    assert one.headline == "ranks 1,2 of 3 never finished"
-    assert one.others == ("rank 0: passed", f"ranks 1,2: {WAITING}")
+    judged = verdict(ran(0), cut(1), cut(2))
+    assert decision(judged) == ("cut", "failed", "call")
+    assert judged.headline == "ranks 1,2 of 3 never finished"
+    assert judged.others == ("rank 0: passed", f"ranks 1,2: {WAITING}")
 
 
 # --- failures --------------------------------------------------------------------------------------------
 
 
 def test_a_failure_on_one_rank_is_failed_with_its_peers_folded() -> None:
-    one = verdict(cut(0), ran(1, failed()), cut(2), cut(3))
-    assert said(one) == ("failed", "failed", "call")
-    assert (one.lead, one.alike) == (1, (1,))
-    assert one.headline == "rank 1 of 4 failed first, in call"
-    assert one.others == (f"ranks 0,2,3: {WAITING}",)
+    judged = verdict(cut(0), ran(1, failed()), cut(2), cut(3))
+    assert decision(judged) == ("failed", "failed", "call")
+    assert (judged.lead, judged.alike) == (1, (1,))
+    assert judged.headline == "rank 1 of 4 failed first, in call"
+    assert judged.others == (f"ranks 0,2,3: {WAITING}",)
 
 
 def test_the_earliest_failure_is_the_root() -> None:
-    one = verdict(ran(0, failed("KeyError: late", at=2.0)), ran(1, failed("ValueError: early", at=1.0)))
-    assert one.lead == 1
-    assert one.others == ("rank 0: KeyError: late at test_x.py:5",)
+    judged = verdict(ran(0, failed("KeyError: late", time=2.0)), ran(1, failed("ValueError: early", time=1.0)))
+    assert judged.lead == 1
+    assert judged.others == ("rank 0: KeyError: late at test_x.py:5",)
 
 
 def test_of_failures_at_the_same_time_the_lowest_rank_is_the_root() -> None:
@@ -138,9 +140,9 @@ def test_of_failures_at_the_same_time_the_lowest_rank_is_the_root() -> None:
 
 
 def test_the_same_failure_on_all_ranks_is_reported_once() -> None:
-    one = verdict(*(ran(rank, failed(at=rank)) for rank in range(4)))
-    assert one.headline == "on ranks 0-3"
-    assert one.others == ()
+    judged = verdict(*(ran(rank, failed(time=rank)) for rank in range(4)))
+    assert judged.headline == "on ranks 0-3"
+    assert judged.others == ()
 
 
 def test_a_failure_in_a_world_of_one_needs_no_rank() -> None:
@@ -158,65 +160,65 @@ def test_a_failure_in_a_world_of_one_needs_no_rank() -> None:
     ],
 )
 def test_an_echo_never_outranks_a_real_cause_even_if_it_came_first(brief: str) -> None:
-    one = verdict(ran(0, failed(brief, at=1.0)), ran(1, failed("ValueError: the cause", at=2.0)))
-    assert one.lead == 1
+    judged = verdict(ran(0, failed(brief, time=1.0)), ran(1, failed("ValueError: the cause", time=2.0)))
+    assert judged.lead == 1
 
 
 def test_an_echo_alone_is_still_a_failure() -> None:
-    one = verdict(ran(0, failed(ECHO)), ran(1))
-    assert said(one) == ("failed", "failed", "call")
-    assert one.lead == 0
+    judged = verdict(ran(0, failed(ECHO)), ran(1))
+    assert decision(judged) == ("failed", "failed", "call")
+    assert judged.lead == 0
 
 
 def test_an_assertion_is_never_an_echo() -> None:
-    one = verdict(
-        ran(0, failed("AssertionError: broken pipe", at=1.0)), ran(1, failed("RuntimeError: timed out", at=2.0))
+    judged = verdict(
+        ran(0, failed("AssertionError: broken pipe", time=1.0)), ran(1, failed("RuntimeError: timed out", time=2.0))
     )
-    assert one.lead == 0
+    assert judged.lead == 0
 
 
 def test_an_echo_is_described_in_plain_words_among_the_others() -> None:
-    one = verdict(ran(0, failed("ValueError: the cause")), ran(1, failed(ECHO, where="test_x.py:9")))
-    assert one.others == ("rank 1: lost the connection to a peer at test_x.py:9",)
+    judged = verdict(ran(0, failed("ValueError: the cause")), ran(1, failed(ECHO, location="test_x.py:9")))
+    assert judged.others == ("rank 1: lost the connection to a peer at test_x.py:9",)
 
 
 @pytest.mark.parametrize("when", ["setup", "teardown"])
 def test_a_failure_outside_of_the_users_code_is_described_by_its_phase(when: str) -> None:
     phases = [phase("setup"), phase("call"), phase("teardown")]
-    phases[0 if when == "setup" else 2] = failed(ECHO, when=when, where="")
-    one = verdict(lost(0, SIGSEGV), Fate(1, record(*phases)))
-    assert one.others == (f"rank 1: lost the connection to a peer, in {when}",)
+    phases[0 if when == "setup" else 2] = failed(ECHO, when=when, location="")
+    judged = verdict(lost(0, SIGSEGV), Fate(1, record(*phases)))
+    assert judged.others == (f"rank 1: lost the connection to a peer, in {when}",)
 
 
 @pytest.mark.parametrize("when", ["setup", "teardown"])
 def test_a_failure_is_reported_in_its_phase(when: str) -> None:
     phases = [phase("setup"), phase("call"), phase("teardown")]
     phases[0 if when == "setup" else 2] = failed(when=when)
-    one = verdict(ran(0), Fate(1, record(*phases)))
-    assert said(one) == ("failed", "failed", when)
-    assert one.headline == f"rank 1 of 2 failed first, in {when}"
+    judged = verdict(ran(0), Fate(1, record(*phases)))
+    assert decision(judged) == ("failed", "failed", when)
+    assert judged.headline == f"rank 1 of 2 failed first, in {when}"
 
 
 def test_a_failure_is_the_root_though_its_rank_hung_in_the_teardown_afterwards() -> None:
-    one = verdict(cut(0, when="teardown", early=[failed()]), cut(1))
-    assert said(one) == ("failed", "failed", "call")
-    assert one.others == (
+    judged = verdict(cut(0, when="teardown", early=[failed()]), cut(1))
+    assert decision(judged) == ("failed", "failed", "call")
+    assert judged.others == (
         f"rank 0: ValueError: bad at test_x.py:5; then, in teardown, {WAITING}",
         f"rank 1: {WAITING}",
     )
 
 
 def test_a_failure_is_the_root_though_its_rank_died_in_the_teardown_afterwards() -> None:
-    one = verdict(lost(0, SIGSEGV, at=2.0, when="teardown", early=[failed(at=1.0)]), cut(1))
-    assert said(one) == ("failed", "failed", "call")
-    assert one.others[0] == "rank 0: ValueError: bad at test_x.py:5; then, in teardown, was killed by SIGSEGV"
+    judged = verdict(lost(0, SIGSEGV, time=2.0, when="teardown", early=[failed(time=1.0)]), cut(1))
+    assert decision(judged) == ("failed", "failed", "call")
+    assert judged.others[0] == "rank 0: ValueError: bad at test_x.py:5; then, in teardown, was killed by SIGSEGV"
 
 
 # --- deaths ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("status", "how"),
+    ("status", "death"),
     [
         (EXIT_0, "left without a record (exit code 0)"),
         (EXIT_3, "left without a record (exit code 3)"),
@@ -225,72 +227,72 @@ def test_a_failure_is_the_root_though_its_rank_died_in_the_teardown_afterwards()
         (40, "was killed by signal 40"),
     ],
 )
-def test_a_death_names_rank_and_cause(status: int, how: str) -> None:
-    one = verdict(cut(0), lost(1, status), cut(2))
-    assert said(one) == ("lost", "failed", "call")
-    assert one.headline == f"rank 1 of 3 {how} in call"
-    assert one.others == (f"ranks 0,2: {WAITING}",)
+def test_a_death_names_rank_and_cause(status: int, death: str) -> None:
+    judged = verdict(cut(0), lost(1, status), cut(2))
+    assert decision(judged) == ("lost", "failed", "call")
+    assert judged.headline == f"rank 1 of 3 {death} in call"
+    assert judged.others == (f"ranks 0,2: {WAITING}",)
 
 
 def test_ranks_that_died_in_the_same_way_are_listed_together() -> None:
-    one = verdict(lost(0, SIGKILL), ran(1), lost(2, SIGKILL, at=2.0))
-    assert one.headline == "ranks 0,2 of 3 were killed by SIGKILL in call"
+    judged = verdict(lost(0, SIGKILL), ran(1), lost(2, SIGKILL, time=2.0))
+    assert judged.headline == "ranks 0,2 of 3 were killed by SIGKILL in call"
 
 
 def test_the_first_of_several_deaths_is_the_root() -> None:
-    one = verdict(lost(0, EXIT_3, at=2.0), lost(1, SIGKILL, at=1.0))
-    assert one.lead == 1
-    assert one.others == ("rank 0: left without a record (exit code 3)",)
+    judged = verdict(lost(0, EXIT_3, time=2.0), lost(1, SIGKILL, time=1.0))
+    assert judged.lead == 1
+    assert judged.others == ("rank 0: left without a record (exit code 3)",)
 
 
 def test_a_death_before_an_exception_is_the_root() -> None:
-    one = verdict(lost(0, SIGKILL, at=1.0), ran(1, failed("RuntimeError: timed out", at=2.0)))
-    assert one.rule == "lost"
-    assert one.others == ("rank 1: RuntimeError: timed out at test_x.py:5",)
+    judged = verdict(lost(0, SIGKILL, time=1.0), ran(1, failed("RuntimeError: timed out", time=2.0)))
+    assert judged.rule == "lost"
+    assert judged.others == ("rank 1: RuntimeError: timed out at test_x.py:5",)
 
 
 def test_a_death_after_an_exception_is_not_the_root() -> None:
-    one = verdict(lost(0, EXIT_3, at=2.0), ran(1, failed(at=1.0)))
-    assert (one.rule, one.lead) == ("failed", 1)
-    assert one.others == ("rank 0: left without a record (exit code 3)",)
+    judged = verdict(lost(0, EXIT_3, time=2.0), ran(1, failed(time=1.0)))
+    assert (judged.rule, judged.lead) == ("failed", 1)
+    assert judged.others == ("rank 0: left without a record (exit code 3)",)
 
 
 def test_an_echo_never_outranks_a_death_even_if_it_was_noticed_first() -> None:
-    assert verdict(lost(0, SIGKILL, at=2.0), ran(1, failed(ECHO, at=1.0))).rule == "lost"
+    assert verdict(lost(0, SIGKILL, time=2.0), ran(1, failed(ECHO, time=1.0))).rule == "lost"
 
 
 def test_a_lost_launcher_outranks_all() -> None:
-    one = verdict(ran(0, failed()), Fate(1), launcher_lost="was killed by SIGKILL")
-    assert said(one) == ("launcher lost", "failed", "call")
-    assert one.headline == "the zygote was killed by SIGKILL, and all ranks with it"
+    judged = verdict(ran(0, failed()), Fate(1), launcher_lost="was killed by SIGKILL")
+    assert decision(judged) == ("launcher lost", "failed", "call")
+    assert judged.headline == "the zygote was killed by SIGKILL, and all ranks with it"
 
 
 # --- deadlines -------------------------------------------------------------------------------------------
 
 
 def test_a_missed_deadline_names_the_late_ranks_and_its_source() -> None:
-    one = verdict(ran(0), cut(1), cut(2), deadline=2.0, deadline_from="the mark world")
-    assert said(one) == ("deadline", "failed", "call")
-    assert one.headline == (
+    judged = verdict(ran(0), cut(1), cut(2), deadline=2.0, deadline_from="the mark world")
+    assert decision(judged) == ("deadline", "failed", "call")
+    assert judged.headline == (
         "rank 0 ended its test; ranks 1,2 wait in all_reduce at test_x.py:12 (deadline 2 s)\n"
         "the world of 3 missed its deadline of 2 s (the mark world): ranks 1,2 had not finished"
     )
-    assert one.others == ("rank 0: passed",)
+    assert judged.others == ("rank 0: passed",)
 
 
 def test_a_deadlocked_world_has_its_cause() -> None:
-    one = verdict(cut(0), ran(1), deadlock="rank 1 ended its test without reaching this all_reduce (test_x.py:12)")
-    assert said(one) == ("deadlock", "failed", "call")
-    assert one.headline == (
+    judged = verdict(cut(0), ran(1), deadlock="rank 1 ended its test without reaching this all_reduce (test_x.py:12)")
+    assert decision(judged) == ("deadlock", "failed", "call")
+    assert judged.headline == (
         "rank 1 ended its test without reaching this all_reduce (test_x.py:12)\n"
         "the world of 2 was deadlocked: rank 0 could never have continued, so the test ended before its deadline"
     )
-    assert one.others == ("rank 1: passed",)
+    assert judged.others == ("rank 1: passed",)
 
 
 def test_a_failure_in_a_deadlocked_world_is_the_root() -> None:
     bad = Fate(1, record(phase("setup"), phase(), failed(when="teardown")))
-    assert said(verdict(cut(0), bad, deadlock="they wait")) == ("failed", "failed", "teardown")
+    assert decision(verdict(cut(0), bad, deadlock="they wait")) == ("failed", "failed", "teardown")
 
 
 def test_an_expected_failure_does_not_cover_a_deadlock() -> None:
@@ -298,8 +300,8 @@ def test_an_expected_failure_does_not_cover_a_deadlock() -> None:
 
 
 def test_a_failure_before_the_deadline_is_the_root() -> None:
-    one = verdict(ran(0, failed()), cut(1), deadline=2.0, deadline_from="the mark world")
-    assert said(one) == ("failed", "failed", "call")
+    judged = verdict(ran(0, failed()), cut(1), deadline=2.0, deadline_from="the mark world")
+    assert decision(judged) == ("failed", "failed", "call")
 
 
 def test_a_death_before_the_deadline_is_the_root() -> None:
@@ -314,15 +316,15 @@ def test_a_skip_on_all_ranks_is_skipped_in_its_phase(when: str) -> None:
     phases = (
         [phase("setup"), skip(), phase("teardown")] if when == "call" else [skip(when="setup"), phase("teardown")]
     )
-    one = verdict(Fate(0, record(*phases)), Fate(1, record(*phases)))
-    assert said(one) == ("all skipped", "skipped", when)
+    judged = verdict(Fate(0, record(*phases)), Fate(1, record(*phases)))
+    assert decision(judged) == ("all skipped", "skipped", when)
 
 
 def test_a_skip_on_some_ranks_is_failed_with_ranks_and_reason() -> None:
-    one = verdict(ran(0), ran(1, skip("no room")), cut(2), ran(3, skip("no data")))
-    assert said(one) == ("some skipped", "failed", "call")
-    assert one.headline == "ranks disagree: only some of them skipped"
-    assert one.others == (
+    judged = verdict(ran(0), ran(1, skip("no room")), cut(2), ran(3, skip("no data")))
+    assert decision(judged) == ("some skipped", "failed", "call")
+    assert judged.headline == "ranks disagree: only some of them skipped"
+    assert judged.others == (
         "rank 1 skipped: no room",
         "rank 3 skipped: no data",
         "rank 0: passed",
@@ -339,17 +341,17 @@ def test_a_skip_beside_an_expected_failure_is_a_disagreement() -> None:
 
 
 def test_a_failed_teardown_after_skips_is_reported_in_the_teardown() -> None:
-    one = verdict(ran(0, skip()), Fate(1, record(phase("setup"), skip(), failed(when="teardown"))))
-    assert said(one) == ("failed", "failed", "teardown")
+    judged = verdict(ran(0, skip()), Fate(1, record(phase("setup"), skip(), failed(when="teardown"))))
+    assert decision(judged) == ("failed", "failed", "teardown")
 
 
 # --- xfail -----------------------------------------------------------------------------------------------
 
 
 def test_an_expected_failure_on_one_rank_is_the_worlds() -> None:
-    one = verdict(ran(0), ran(1, phase("call", "xfailed")), cut(2))
-    assert said(one) == ("xfailed", "xfailed", "call")
-    assert one.lead == 1
+    judged = verdict(ran(0), ran(1, phase("call", "xfailed")), cut(2))
+    assert decision(judged) == ("xfailed", "xfailed", "call")
+    assert judged.lead == 1
 
 
 def test_an_expected_failure_on_one_rank_outranks_passing_on_another() -> None:
@@ -362,7 +364,7 @@ def test_an_expected_failure_on_one_rank_outranks_passing_on_another() -> None:
     ids=["death", "silence", "another failure"],
 )
 def test_an_expected_failure_covers_nothing_else(bad: Fate, rule: str) -> None:
-    assert said(verdict(ran(0, phase("call", "xfailed")), bad)) == (rule, "failed", "call")
+    assert decision(verdict(ran(0, phase("call", "xfailed")), bad)) == (rule, "failed", "call")
 
 
 def test_an_expected_failure_does_not_cover_a_timeout() -> None:
@@ -371,26 +373,26 @@ def test_an_expected_failure_does_not_cover_a_timeout() -> None:
 
 def test_an_unexpected_pass_on_all_ranks_is_xpassed() -> None:
     call = phase("call", "xpassed")
-    assert said(verdict(ran(0, call), ran(1, call))) == ("xpassed", "xpassed", "call")
+    assert decision(verdict(ran(0, call), ran(1, call))) == ("xpassed", "xpassed", "call")
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_strict_unexpected_pass_on_any_rank_is_failed(rank: int) -> None:
     fates = [ran(0), ran(1)]
     fates[rank] = ran(rank, phase("call", "xpassed", strict_xpass=True))
-    assert said(verdict(*fates)) == ("strict xpass", "failed", "call")
+    assert decision(verdict(*fates)) == ("strict xpass", "failed", "call")
 
 
 # --- ranks that did not run the same test ------------------------------------------------------------------
 
 
 def test_ranks_that_ran_different_tests_are_an_error() -> None:
-    one = verdict(ran(0, print_="test_x a=1"), ran(1, print_="test_x a=2"), ran(2, print_="test_x a=1"))
-    assert said(one) == ("different items", "error", "setup")
-    assert one.headline == "ranks ran different tests\n  ranks 0,2: test_x a=1\n  rank 1: test_x a=2"
+    judged = verdict(ran(0, print_="test_x a=1"), ran(1, print_="test_x a=2"), ran(2, print_="test_x a=1"))
+    assert decision(judged) == ("different items", "error", "setup")
+    assert judged.headline == "ranks ran different tests\n  ranks 0,2: test_x a=1\n  rank 1: test_x a=2"
 
 
 def test_a_rank_that_could_not_run_the_test_is_an_error_and_outranks_deaths() -> None:
-    one = verdict(lost(0, SIGKILL, at=0.5), Fate(1, record(print_="", trouble="no such test here")))
-    assert said(one) == ("not run", "error", "setup")
-    assert one.headline == "rank 1 could not run the test:\nno such test here"
+    judged = verdict(lost(0, SIGKILL, time=0.5), Fate(1, record(print_="", trouble="no such test here")))
+    assert decision(judged) == ("not run", "error", "setup")
+    assert judged.headline == "rank 1 could not run the test:\nno such test here"

@@ -152,12 +152,12 @@ class Ran:
         self.seen = _seen(project)
         self.fixtures = (project.folder / "fixtures.txt").read_text().splitlines()
 
-    def of(self, test: str, what: str) -> list[Any]:
+    def noted(self, test: str, key: str) -> list[Any]:
         """Return what each rank noted in a test's first run."""
         found: dict[int, Any] = {}
         for line in self.seen:
             if line["test"] == test:
-                found.setdefault(line["rank"], line[what])
+                found.setdefault(line["rank"], line[key])
         return [found[rank] for rank in sorted(found)]
 
 
@@ -196,7 +196,7 @@ def test_a_test_that_fails_alone_does_not_pass_alone(whole: Ran) -> None:
     result = whole.inner["test_fails_by_itself"]
     assert result.outcome == "failed"
     assert "passes alone" not in result.text
-    assert len(set(whole.of("test_fails_by_itself", "pid"))) == 2
+    assert len(set(whole.noted("test_fails_by_itself", "pid"))) == 2
 
 
 def test_after_a_failure_the_neighbours_leavings_are_gone(whole: Ran) -> None:
@@ -205,25 +205,25 @@ def test_after_a_failure_the_neighbours_leavings_are_gone(whole: Ran) -> None:
 
 def test_with_fresh_worlds_nothing_is_shared(fresh: Ran) -> None:
     assert fresh.inner["test_wants_the_list_empty"].outcome == "passed"
-    by_test = [set(fresh.of(test, "pid")) for test in ("test_first", "test_green_between", "test_last")]
+    by_test = [set(fresh.noted(test, "pid")) for test in ("test_first", "test_green_between", "test_last")]
     assert len(set.union(*by_test)) == 6
 
 
 def test_seeds_and_drawn_numbers_do_not_depend_on_neighbours(whole: Ran, single: Ran) -> None:
     assert single.inner.code == 0
     for test in ("test_green_between", "test_last"):
-        assert whole.of(test, "seed") == single.of(test, "seed")
-        assert whole.of(test, "drawn") == single.of(test, "drawn")
+        assert whole.noted(test, "seed") == single.noted(test, "seed")
+        assert whole.noted(test, "drawn") == single.noted(test, "drawn")
 
 
 def test_ranks_and_tests_have_seeds_of_their_own(whole: Ran) -> None:
-    seeds = [*whole.of("test_first", "seed"), *whole.of("test_last", "seed")]
+    seeds = [*whole.noted("test_first", "seed"), *whole.noted("test_last", "seed")]
     assert len(set(seeds)) == 4
 
 
 def test_wider_fixtures_are_set_up_once_and_torn_down_once_on_each_rank(whole: Ran) -> None:
-    pids = {str(pid) for pid in whole.of("test_shares[0]", "pid")}
-    assert pids == {str(pid) for pid in whole.of("test_shares[2]", "pid")}
+    pids = {str(pid) for pid in whole.noted("test_shares[0]", "pid")}
+    assert pids == {str(pid) for pid in whole.noted("test_shares[2]", "pid")}
     for scope in ("module", "session"):
         for direction in ("up", "down"):
             begin = f"{scope} {direction} in "
@@ -243,7 +243,7 @@ def test_a_rank_killed_between_two_tests_hurts_neither(whole: Ran) -> None:
 
     # The survivors had begun the test: only the run that was judged counts.
     judged = [line["pid"] for line in whole.seen if line["test"] == "test_does_not_notice"][-3:]
-    assert len({*whole.of("test_notes_a_rank", "pid"), *judged}) == 6
+    assert len({*whole.noted("test_notes_a_rank", "pid"), *judged}) == 6
 
 
 def test_a_test_that_kills_a_rank_which_has_not_begun_is_not_run_in_another_world(project: Project) -> None:

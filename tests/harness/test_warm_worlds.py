@@ -124,24 +124,24 @@ def seen(folder: Path) -> dict[str, list[dict[str, Any]]]:
     for line in (folder / "seen.jsonl").read_text().splitlines():
         data = json.loads(line)
         found.setdefault(data["test"], []).append(data)
-    return {test: sorted(lines, key=lambda one: one["rank"]) for test, lines in found.items()}
+    return {test: sorted(lines, key=lambda line: line["rank"]) for test, lines in found.items()}
 
 
 def pids(inner: Inner, test: str) -> set[int]:
     return {line["pid"] for line in seen(inner.folder)[test]}
 
 
-def shares(inner: Inner, one: str, other: str) -> bool:
+def shares(inner: Inner, test: str, other_test: str) -> bool:
     """Return whether two tests ran in the same processes; either all are the same or none."""
-    first, second = pids(inner, one), pids(inner, other)
+    first, second = pids(inner, test), pids(inner, other_test)
     assert first == second or not first & second
     return first == second
 
 
 def test_clean_tests_share_processes_and_group(inner: Inner) -> None:
     noted = [seen(inner.folder)[f"test_reduces[{number}]"] for number in range(4)]
-    places = {tuple((line["pid"], line["group"]) for line in lines) for lines in noted}
-    assert len(places) == 1
+    worlds = {tuple((line["pid"], line["group"]) for line in lines) for lines in noted}
+    assert len(worlds) == 1
     assert None not in {line["group"] for line in noted[0]}
 
 
@@ -149,7 +149,7 @@ def test_the_group_stays_while_other_worlds_run(inner: Inner) -> None:
     assert shares(inner, "test_reduces[3]", "test_shares_the_group_again")
 
 
-def test_tests_without_a_group_share_no_world_with_those_that_have_one(inner: Inner) -> None:
+def test_tests_without_a_group_share_no_world_with_tests_that_have_a_group(inner: Inner) -> None:
     assert inner["test_needs_no_group"].outcome == "passed"
     assert not shares(inner, "test_reduces[3]", "test_needs_no_group")
     assert not shares(inner, "test_reduces[3]", "test_opens_its_own")

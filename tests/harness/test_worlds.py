@@ -203,8 +203,8 @@ def test_every_rank_draws_numbers_of_its_own(inner: Inner, generator: str) -> No
 
 
 def test_seeds_differ_between_tests(inner: Inner) -> None:
-    one, other = noted(inner, "test_seeds", "seed"), noted(inner, "test_other_seeds", "seed")
-    assert not set(one.values()) & set(other.values())
+    first, second = noted(inner, "test_seeds", "seed"), noted(inner, "test_other_seeds", "seed")
+    assert not set(first.values()) & set(second.values())
 
 
 @pytest.fixture
@@ -247,9 +247,9 @@ def test_the_odd_rank_is_named_with_its_value(inner: Inner) -> None:
     assert "ranks disagree\nE         rank 2: tensor([1., 2.])\nE         ranks 0,1,3: tensor([1., 1.])\n" in text
 
 
-@pytest.mark.parametrize("what", ["dtype", "shape"])
-def test_tensors_agree_bit_for_bit_in_one_form(inner: Inner, what: str) -> None:
-    result = inner[f"test_disagree_in_{what}"]
+@pytest.mark.parametrize("form", ["dtype", "shape"])
+def test_tensors_agree_bit_for_bit_in_one_form(inner: Inner, form: str) -> None:
+    result = inner[f"test_disagree_in_{form}"]
     assert result.outcome == "failed"
     assert "ranks disagree" in result.text
 

@@ -17,7 +17,7 @@ from everyrank.reports.ledger.ledger_file import Entry, read_ledger
 from everyrank.reports.runfile.model import CaseLine, Footer, LedgerPart, SinglePart
 from everyrank.suites.engine.ledger import read as read_as_the_kit_does
 
-from tests.made_up_runs import case, header, of
+from tests.made_up_runs import case, header, run_of
 
 LEDGER = """\
 # Known deviations of mine.Optimizer.
@@ -65,8 +65,8 @@ def accept(folder: Path, capsys: pytest.CaptureFixture[str]) -> Accept:
     """Write a run of these cases, accept it, and return the exit code and the printed text."""
 
     def accepted(cases: list[CaseLine], *arguments: str, ledger: str = "mine.toml", **more: Any) -> tuple[int, str]:
-        subjects = {one.subject: ledger for one in cases if one.subject}
-        of(header(**{"subjects": subjects, **more}), cases).write(folder / "run.jsonl")
+        subjects = {line.subject: ledger for line in cases if line.subject}
+        run_of(header(**{"subjects": subjects, **more}), cases).write(folder / "run.jsonl")
         code = main(["accept", "run.jsonl", *arguments])
         printed = capsys.readouterr()
         assert printed.err.count("\n") == (code == 2)
@@ -212,7 +212,7 @@ def test_a_red_test_without_a_subject_is_named_and_not_accepted(folder: Path, ac
 def test_a_reason_beside_the_cases_is_named_and_not_accepted(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = of(header(), [case()])
+    made = run_of(header(), [case()])
     footer = Footer(
         counts={"pass": 1}, seconds=1.0, exit=1, single=SinglePart(failed=1, failures=["test_a.py::test_b"])
     )
@@ -225,7 +225,7 @@ def test_a_reason_beside_the_cases_is_named_and_not_accepted(
 def test_a_stale_pattern_stays_if_its_other_cases_may_not_have_been_collected(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = of(header(subjects={"mine.Optimizer": "mine.toml"}), [case("clip", outcome="stale")])
+    made = run_of(header(subjects={"mine.Optimizer": "mine.toml"}), [case("clip", outcome="stale")])
     footer = Footer(counts={"stale": 1}, seconds=1.0, exit=1, troubles=["test_b.py could not be collected"])
     replace(made, footer=footer).write(folder / "run.jsonl")
     assert main(["accept", "run.jsonl"]) == 1
@@ -235,7 +235,7 @@ def test_a_stale_pattern_stays_if_its_other_cases_may_not_have_been_collected(
 
 def test_a_run_that_was_killed_is_accepted_as_far_as_it_came(folder: Path, accept: Accept) -> None:
     cases = [case("tied", "SGD", "fail"), case("clip", "SGD", "stale"), case("clip", "Adam", "stale")]
-    of(header(subjects={"mine.Optimizer": "mine.toml"}), cases).cut_after(2).write(folder / "killed.jsonl")
+    run_of(header(subjects={"mine.Optimizer": "mine.toml"}), cases).cut_after(2).write(folder / "killed.jsonl")
     assert main(["accept", "killed.jsonl"]) == 2
     assert main(["accept", "killed.jsonl", "--partial"]) == 1
     assert _cases(folder)[-2:] == ["clip[*]", "tied[SGD-ws2]"]
@@ -286,44 +286,6 @@ def test_windows_line_ends_stay(folder: Path, accept: Accept) -> None:
     raw = (folder / "mine.toml").read_bytes()
     assert raw.count(b"\r\n") == raw.count(b"\n")
     assert "tied[SGD-ws2]" in _cases(folder)
-
-
-@pytest.mark.parametrize(
-    ("ledger", "says"),
-    [
-        ("[[known", "not TOML"),
-        ('known = [{case = "a[b]", kind = "fail", issue = "unreported"}]\n', "write its entries as plain [[known]]"),
-        ('[[known]]\nkind = "fail"\n', "mine.toml:1: not an entry"),
-        ('[[known]]\ncase = "a[b]"\nkind = "fail"\nodd = 1\n', "mine.toml:1: not an entry"),
-        ('note = """\n[[known]]\n"""\n', "write its entries as plain [[known]]"),
-    ],
-)
-def test_a_ledger_that_cannot_be_changed_safely_is_not(folder: Path, accept: Accept, ledger: str, says: str) -> None:
-    (folder / "mine.toml").write_text(ledger)
-    code, printed = accept([case("tied", "SGD", "fail")])
-    assert code == 2
-    assert says in printed
-    assert (folder / "mine.toml").read_text() == ledger
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--subject", "mine.Optimiser"], "its subjects: mine.Optimizer"),
-        (["--ledger", "new.toml"], "each subject of this run names a ledger"),
-        ([], "missing.toml: this ledger does not exist"),
-    ],
-)
-def test_what_is_not_clear_is_asked_back(accept: Accept, arguments: list[str], says: str) -> None:
-    code, printed = accept([case("tied", "SGD", "fail")], *arguments, ledger="missing.toml")
-    assert code == 2
-    assert says in printed
-
-
-def test_a_ledger_is_never_written_over_the_run_file(folder: Path, accept: Accept) -> None:
-    code, printed = accept([case("tied", "SGD", "fail")], "--ledger", "run.jsonl", "--subject", "mine.Optimizer")
-    assert code == 2
-    assert "not TOML" in printed
 
 
 @pytest.mark.parametrize("name", ["wide.toml", "a link"])

@@ -11,7 +11,7 @@ from everyrank.reports.runfile.model import CaseLine, DeviationPart, LedgerPart
 from everyrank.suites.engine.ledger import Entry, Seen
 from everyrank.suites.engine.ledger import read as read_as_the_kit_does
 
-from tests.made_up_runs import case, header, of
+from tests.made_up_runs import case, header, run_of
 
 OFF = DeviationPart("step 2, layer0.weight: off by 0.017, 2.5e+14 ULPs (7.9e-03 relative)", [0], off=0.0079)
 LOST = DeviationPart("round 2: trainer 0 was answered -18, and not -34: a report was lost", [0])
@@ -42,7 +42,7 @@ def test_what_is_stated(seen: list[DeviationPart], expected: Statement | None) -
         assert found == expected
     if found != Statement():
         entry = Entry("law[*]", "fail", match=found.match, raises=found.raises, at_most=found.at_most)
-        assert all(entry.covers(Seen("fail", one.text, tuple(one.raised), one.off)) for one in seen)
+        assert all(entry.covers(Seen("fail", line.text, tuple(line.raised), line.off)) for line in seen)
 
 
 @pytest.mark.parametrize(("off", "at_most"), [(0.0079, 0.02), (0.5, 1.0), (0.6, 2.0), (3e7, 6e7), (1e-13, 2e-13)])
@@ -75,7 +75,7 @@ issue = "unreported"
 
 def _accept(folder: Path, monkeypatch: pytest.MonkeyPatch, *cases: CaseLine) -> int:
     monkeypatch.chdir(folder)
-    of(header(subjects={one.subject: "mine.toml" for one in cases}), list(cases)).write(folder / "run.jsonl")
+    run_of(header(subjects={line.subject: "mine.toml" for line in cases}), list(cases)).write(folder / "run.jsonl")
     return main(["accept", "run.jsonl"])
 
 

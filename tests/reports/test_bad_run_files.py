@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from everyrank.cli import main
 
-from tests.made_up_runs import case, header, made_up, of
+from tests.made_up_runs import case, header, made_up, run_of
 
 
 def _of_a_gigabyte(file: Path) -> None:
@@ -23,7 +23,7 @@ def _of_a_gigabyte(file: Path) -> None:
 
 
 def _two_subjects(file: Path) -> None:
-    of(header(), [case(test="test_a.py::test_one"), case(test="test_b.py::test_two")]).write(file)
+    run_of(header(), [case(test="test_a.py::test_one"), case(test="test_b.py::test_two")]).write(file)
 
 
 def _without_outcome(file: Path) -> None:
@@ -104,7 +104,7 @@ def _everything(folder: Path) -> dict[str, bytes]:
 def test_it_is_reported_on_one_line_and_nothing_is_changed(
     folder: Path, capsys: pytest.CaptureFixture[str], command: str, kind: str
 ) -> None:
-    make, says = BAD[kind]
+    make, message = BAD[kind]
     make(folder / "bad" / "bad.jsonl")
     before = _everything(folder)
     assert main(COMMANDS[command]) == 2
@@ -114,7 +114,7 @@ def test_it_is_reported_on_one_line_and_nothing_is_changed(
     assert err.startswith(f"everyrank {command}: ")
     # A folder of runs may hold folders, and what is not there is not looked for.
     assert (
-        "no run file that can be read" if command == "history" and kind in ("a folder", "missing") else says
+        "no run file that can be read" if command == "history" and kind in ("a folder", "missing") else message
     ) in err
     assert _everything(folder) == before
 
@@ -162,18 +162,18 @@ def _status(folder: Path, arguments: list[str], redirect: str) -> tuple[int, str
 )
 def test_a_full_disk_is_no_regression(folder: Path, arguments: list[str]) -> None:
     made_up(cases=9).write(folder / "bad" / "night.jsonl")
-    code, said = _status(folder, arguments, ">/dev/full")
+    code, printed = _status(folder, arguments, ">/dev/full")
     assert code == 2
-    assert said.count("\n") == 1
-    assert said.startswith(f"everyrank {arguments[0]}: ")
-    assert "cannot be written: No space left on device" in said
+    assert printed.count("\n") == 1
+    assert printed.startswith(f"everyrank {arguments[0]}: ")
+    assert "cannot be written: No space left on device" in printed
 
 
 def test_nor_is_a_stdout_that_is_closed_or_a_reader_that_has_seen_enough(folder: Path) -> None:
-    code, said = _status(folder, ["diff", "good.jsonl", "good.jsonl"], ">&-")
-    assert (code, said) == (2, "everyrank diff: stdout: cannot be written: it is closed\n")
-    code, said = _status(folder, ["diff", "good.jsonl", "good.jsonl"], "> >(true)")
-    assert (code, said) == (0, "")
+    code, printed = _status(folder, ["diff", "good.jsonl", "good.jsonl"], ">&-")
+    assert (code, printed) == (2, "everyrank diff: stdout: cannot be written: it is closed\n")
+    code, printed = _status(folder, ["diff", "good.jsonl", "good.jsonl"], "> >(true)")
+    assert (code, printed) == (0, "")
 
 
 def test_a_fault_of_ours_is_no_regression(
@@ -206,7 +206,7 @@ def test_a_pipe_that_has_no_other_end_hangs_nothing(
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_help_says_what_it_does_and_how_it_ends(capsys: pytest.CaptureFixture[str], command: str) -> None:
+def test_help_describes_the_command_and_its_exit_status(capsys: pytest.CaptureFixture[str], command: str) -> None:
     with pytest.raises(SystemExit) as caught:
         main([command, "--help"])
     assert caught.value.code == 0

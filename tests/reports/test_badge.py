@@ -12,12 +12,12 @@ from everyrank.model.outcome import Ending
 from everyrank.reports.badge import Badge, as_json, as_svg, badge
 from everyrank.reports.runfile.read import read
 
-from tests.made_up_runs import case, header, made_up, of
+from tests.made_up_runs import case, header, made_up, run_of
 
 
-def _badge(folder: Path, *endings: Ending, told: int | None = None) -> Badge:
-    run = of(header(), [case(label=f"SGD-{number}", outcome=ending) for number, ending in enumerate(endings)])
-    run = run if told is None else run.stopped_after(told)
+def _badge(folder: Path, *endings: Ending, reported: int | None = None) -> Badge:
+    run = run_of(header(), [case(label=f"SGD-{number}", outcome=ending) for number, ending in enumerate(endings)])
+    run = run if reported is None else run.stopped_after(reported)
     return badge(read(run.write(folder / "run.jsonl")), "mine.Optimizer")
 
 
@@ -44,25 +44,25 @@ def test_it_counts_what_was_asked_of_the_subject(
 
 
 def test_cases_that_were_not_run_are_not_hidden(tmp_path: Path) -> None:
-    made = _badge(tmp_path, "pass", "pass", "pass", told=1)
+    made = _badge(tmp_path, "pass", "pass", "pass", reported=1)
     assert (made.message, made.colour) == ("1 of 3 hold, 2 not-run", "red")
 
 
 def test_a_subject_without_a_line_is_not_hidden(tmp_path: Path) -> None:
     cases = [case(subject="mine.First"), case(subject="mine.Second")]
-    run = of(header(subjects={"mine.First": "", "mine.Second": ""}), cases).stopped_after(1)
+    run = run_of(header(subjects={"mine.First": "", "mine.Second": ""}), cases).stopped_after(1)
     made = badge(read(run.write(tmp_path / "run.jsonl")), "mine.Second")
     assert (made.message, made.colour) == ("0 of 1 hold, 1 not-run", "red")
 
 
-def test_a_run_that_was_killed_says_so(tmp_path: Path) -> None:
-    run = of(header(), [case()]).cut_after(1)
+def test_a_run_that_was_killed_is_labelled_as_killed(tmp_path: Path) -> None:
+    run = run_of(header(), [case()]).cut_after(1)
     made = badge(read(run.write(tmp_path / "run.jsonl"), partial=True), "mine.Optimizer")
     assert (made.message, made.colour) == ("1 of 1 hold, run not whole", "lightgrey")
 
 
 def test_other_subjects_do_not_count(tmp_path: Path) -> None:
-    run = of(header(), [case(), case(subject="mine.Other", outcome="fail")])
+    run = run_of(header(), [case(), case(subject="mine.Other", outcome="fail")])
     assert badge(read(run.write(tmp_path / "run.jsonl")), "mine.Optimizer").message == "1 of 1 hold"
 
 
@@ -72,7 +72,7 @@ def test_json_is_what_shields_io_reads() -> None:
     }  # fmt: skip
 
 
-def test_the_picture_says_what_the_badge_does_and_names_stay_text() -> None:
+def test_the_picture_shows_the_text_of_the_badge_and_names_stay_text() -> None:
     picture = as_svg(Badge('<script>"&', "2 of 3 hold, 1 unsupported", "green"))
     root = xml.etree.ElementTree.fromstring(picture)
     space = "{http://www.w3.org/2000/svg}"
@@ -87,18 +87,18 @@ def test_the_command_writes_what_the_name_ends_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    of(header(), [case()]).write(tmp_path / "run.jsonl")
+    run_of(header(), [case()]).write(tmp_path / "run.jsonl")
     given = ["badge", "run.jsonl", "--subject=mine.Optimizer"]
     assert main(given) == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     assert main([*given, "-o", "badge.json"]) == 0
-    assert (tmp_path / "badge.json").read_text() == told
+    assert (tmp_path / "badge.json").read_text() == printed
     assert main([*given, "--label", "laws", "-o", "badge.svg"]) == 0
     assert "laws: 1 of 1 hold" in (tmp_path / "badge.svg").read_text()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (
             ["run.jsonl", "--subject=mine.Optimiser"],
@@ -116,11 +116,11 @@ def test_bad_input_is_one_line_and_overwrites_nothing(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     arguments: list[str],
-    says: str,
+    message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    of(header(), [case()]).write(tmp_path / "run.jsonl")
-    of(header(), [case()]).write(tmp_path / "run.json")
+    run_of(header(), [case()]).write(tmp_path / "run.jsonl")
+    run_of(header(), [case()]).write(tmp_path / "run.json")
     made_up(cases=9).cut_after(3).write(tmp_path / "killed.jsonl")
     (tmp_path / "badge.svg").write_text("of last night")
     (tmp_path / "folder.svg").mkdir()
@@ -128,6 +128,6 @@ def test_bad_input_is_one_line_and_overwrites_nothing(
     assert main(["badge", *arguments]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert says in err
+    assert message in err
     assert err.count("\n") == 1
     assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before

@@ -1,4 +1,4 @@
-"""What a run comes to as a whole: the table, row by row, and the same answer from all who ask."""
+"""The conclusion of a whole run: the table, row by row, and the same answer from all that read it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from everyrank.reports.runfile.read import read
 
 from tests.chromium import Browser
 from tests.inner import Project
-from tests.made_up_runs import MadeUp, case, header, of
+from tests.made_up_runs import MadeUp, case, header, run_of
 
 _GOOD: dict[Ending, int] = {"pass": 2, "known": 1}
 
@@ -105,11 +105,13 @@ TABLE: list[tuple[dict[Ending, int], Footer | None, str, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("counts", "footer", "state", "says"), TABLE)
-def test_each_row_of_the_table(counts: dict[Ending, int], footer: Footer | None, state: str, says: list[str]) -> None:
+@pytest.mark.parametrize(("counts", "footer", "state", "reasons"), TABLE)
+def test_each_row_of_the_table(
+    counts: dict[Ending, int], footer: Footer | None, state: str, reasons: list[str]
+) -> None:
     found = conclude(counts, footer, "3 of 3 cases reported")
-    assert (found.state, [reason.text for reason in found.reasons]) == (state, says)
-    assert found.as_declared == (not says)
+    assert (found.state, [reason.text for reason in found.reasons]) == (state, reasons)
+    assert found.as_declared == (not reasons)
     assert all(reason.brief and reason.details for reason in found.beside)
 
 
@@ -135,7 +137,7 @@ def test_parts_of_one_run_are_as_good_as_the_worst_of_them() -> None:
 
 def _run(folder: Path, name: str = "run", started: float = 1_780_000_000.0, **footer: Any) -> Path:
     """A run whose cases are all good, with a footer that says more."""
-    made = of(header(started=started), [case(), case(label="Adam")])
+    made = run_of(header(started=started), [case(), case(label="Adam")])
     assert made.footer is not None
     end = Footer(made.footer.counts, 1.0, **{"exit": 0, **footer})
     return MadeUp(made.header, made.cases, end).write(folder / f"{name}.jsonl")
@@ -154,12 +156,12 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 def test_what_is_wrong_beside_the_cases_is_seen_by_all_that_read_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: str
 ) -> None:
-    footer, says = WRONG[wrong]
+    footer, message = WRONG[wrong]
     good, bad = str(_run(tmp_path, "good")), str(_run(tmp_path, "bad", 1_780_086_400.0, **footer))
     assert not read(bad).green
     assert main(["page", bad, "-o", str(tmp_path / "report.html")]) == 0
     out = capsys.readouterr().out
-    assert says in out
+    assert message in out
     assert "as declared" not in out
     assert '"state":"not-as-declared"' in (tmp_path / "report.html").read_text()
     assert main(["badge", bad, "--subject=mine.Optimizer"]) == 0
@@ -167,15 +169,15 @@ def test_what_is_wrong_beside_the_cases_is_seen_by_all_that_read_the_file(
     for form in ("text", "markdown", "json"):
         assert main(["diff", good, bad, f"--format={form}"]) == 1
         out = capsys.readouterr().out
-        assert says in out
+        assert message in out
         assert ":white_check_mark:" not in out
     assert main(["history", str(tmp_path)]) == 0
-    assert says in capsys.readouterr().out
+    assert message in capsys.readouterr().out
 
 
 def test_all_commands_report_that_nothing_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     good = str(_run(tmp_path, "good"))
-    empty = str(of(header(started=1_780_086_400.0), []).write(tmp_path / "nothing.jsonl"))
+    empty = str(run_of(header(started=1_780_086_400.0), []).write(tmp_path / "nothing.jsonl"))
     assert main(["page", empty, "-o", str(tmp_path / "report.html")]) == 0
     assert "0 cases; nothing.jsonl: nothing ran" in capsys.readouterr().out
     assert '"state":"nothing-ran"' in (tmp_path / "report.html").read_text()
@@ -200,7 +202,7 @@ def _headline(browser: Browser, file: Path) -> tuple[str, str]:
     return browser.text("#sentence"), browser.js(colour)
 
 
-def test_the_page_says_it_in_its_first_sentence_and_by_colour(browser: Browser, tmp_path: Path) -> None:
+def test_the_page_shows_it_in_its_first_sentence_and_by_colour(browser: Browser, tmp_path: Path) -> None:
     sentence, green = _headline(browser, _run(tmp_path, "good"))
     assert sentence == "All 2 cases ended as declared."
     sentence, red = _headline(browser, _run(tmp_path, "bad", **WRONG["one process"][0]))
@@ -208,10 +210,10 @@ def test_the_page_says_it_in_its_first_sentence_and_by_colour(browser: Browser, 
     assert red != green
     for wrong in WRONG:
         assert _headline(browser, _run(tmp_path, "bad", **WRONG[wrong][0]))[1] == red
-    sentence, grey = _headline(browser, of(header(), []).write(tmp_path / "empty.jsonl"))
+    sentence, grey = _headline(browser, run_of(header(), []).write(tmp_path / "empty.jsonl"))
     assert sentence == "Nothing ran."
     assert grey not in (green, red)
-    cut = of(header(), [case(), case(label="Adam")]).cut_after(2).write(tmp_path / "cut.jsonl")
+    cut = run_of(header(), [case(), case(label="Adam")]).cut_after(2).write(tmp_path / "cut.jsonl")
     assert _headline(browser, cut) == ("The run did not finish: 2 of 2 cases reported.", red)
 
 
@@ -253,16 +255,16 @@ def test_tests_of_one_process_are_counted_and_failures_named(project: Project, m
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "sentence"),
     [
         (["-k", "of_two or of_one"], "1 multi-rank test, all green ="),
         ([], "1 multi-rank test, none red, but 2 single-process tests failed ="),
         (["-k", "of_two or of_one", "--require-gpus=99"], "1 multi-rank test, none red, but pytest ended with 1 ="),
     ],
 )
-def test_the_terminals_last_word_is_no_greener(project: Project, arguments: list[str], says: str) -> None:
+def test_the_terminals_last_word_is_no_greener(project: Project, arguments: list[str], sentence: str) -> None:
     project.write("test_inner.py", _TESTS)
-    assert f"= everyrank: {says}" in project.run("--run-file", "run.jsonl", *arguments).out
+    assert f"= everyrank: {sentence}" in project.run("--run-file", "run.jsonl", *arguments).out
 
 
 def test_a_run_that_skipped_all_is_not_all_green_at_the_terminal(project: Project) -> None:

@@ -1,4 +1,4 @@
-"""``everyrank diff``: what each step from one outcome to another means, and what is told of it."""
+"""``everyrank diff``: what each step from one outcome to another means, and what is reported of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from everyrank.reports.diff.pairing import Aliases
 from everyrank.reports.runfile.model import ErrorPart
 from everyrank.reports.runfile.read import read
 
-from tests.made_up_runs import MadeUp, case, header, made_up, of
+from tests.made_up_runs import MadeUp, case, header, made_up, run_of
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_no_step_from_green_to_red_goes_by_and_none_that_is_red_is_a_fix() -> No
 
 
 def test_a_declaration_that_went_stale_is_red_as_it_is_everywhere(compare: Any) -> None:
-    old, new = of(header(), [case(outcome="known")]), of(header(), [case(outcome="stale")])
+    old, new = run_of(header(), [case(outcome="known")]), run_of(header(), [case(outcome="stale")])
     found = compare(old, new)
     assert _kinds(found) == {"stale": ["SGD"]}
     assert found.regressed
@@ -91,15 +91,15 @@ def test_a_declaration_that_went_stale_is_red_as_it_is_everywhere(compare: Any) 
 
 
 def test_what_is_red_as_before_is_no_regression_and_is_counted(compare: Any) -> None:
-    run = of(header(), [case(outcome="fail"), case(label="Adam", outcome="stale"), case(label="Muon")])
+    run = run_of(header(), [case(outcome="fail"), case(label="Adam", outcome="stale"), case(label="Muon")])
     found = compare(run, run.but({run.cases[0].id: {"outcome": "crash"}}))
     assert (found.regressed, found.passed, found.still_red) == (False, True, 2)
 
 
 @pytest.mark.parametrize("allow_gone", [False, True])
 def test_cases_that_vanished_are_no_success_unless_they_may(tmp_path: Path, allow_gone: bool) -> None:
-    old = of(header(), [case(), case(label="Adam")]).write(tmp_path / "old.jsonl")
-    new = of(header(), [case()]).write(tmp_path / "new.jsonl")
+    old = run_of(header(), [case(), case(label="Adam")]).write(tmp_path / "old.jsonl")
+    new = run_of(header(), [case()]).write(tmp_path / "new.jsonl")
     found = diff(read(old), read(new), allow_gone=allow_gone)
     assert (found.regressed, found.passed) == (False, allow_gone)
 
@@ -114,7 +114,7 @@ def test_equal_runs_do_not_differ(compare: Any) -> None:
 
 
 def test_each_kind_of_change_is_found(compare: Any) -> None:
-    old = of(
+    old = run_of(
         header(),
         [
             case(label="SGD"),
@@ -123,7 +123,7 @@ def test_each_kind_of_change_is_found(compare: Any) -> None:
             case(label="ASGD"),
         ],
     )
-    new = of(
+    new = run_of(
         header(),
         [
             case(label="SGD", outcome="crash"),
@@ -141,14 +141,14 @@ def test_each_kind_of_change_is_found(compare: Any) -> None:
 
 
 def test_what_the_new_run_never_came_to_regressed(compare: Any) -> None:
-    run = of(header(), [case(label=one) for one in ("SGD", "Adam", "Muon")])
+    run = run_of(header(), [case(label=label) for label in ("SGD", "Adam", "Muon")])
     found = compare(run, run.stopped_after(2))
-    assert [(one.case.optimizer, one.step) for one in found.changes] == [("Muon", ("pass", "not-run"))]
+    assert [(change.case.optimizer, change.step) for change in found.changes] == [("Muon", ("pass", "not-run"))]
     assert found.regressed
 
 
 def test_a_case_that_the_old_run_did_not_run_is_only_new(compare: Any) -> None:
-    run = of(header(), [case(label=one) for one in ("SGD", "Adam", "Muon")])
+    run = run_of(header(), [case(label=label) for label in ("SGD", "Adam", "Muon")])
     found = compare(run.cut_after(1), run, partial=True)
     assert _kinds(found) == {"new": ["Adam", "Muon"]}
 
@@ -157,14 +157,14 @@ def test_a_case_that_the_old_run_did_not_run_is_only_new(compare: Any) -> None:
 def test_a_case_that_a_broken_adapter_kept_from_running_is_mended_and_one_that_was_not_reached_is_new(
     compare: Any, started: float, kinds: Any
 ) -> None:
-    old, new = of(header(), [case(outcome="not-run", started=started)]), of(header(), [case()])
+    old, new = run_of(header(), [case(outcome="not-run", started=started)]), run_of(header(), [case()])
     assert _kinds(compare(old, new)) == kinds
 
 
 def test_a_test_file_that_moved_is_paired_by_subject_and_case(compare: Any) -> None:
-    old = of(header(), [case(test="test_old.py::test_it")])
-    new = of(header(), [case(test="tests/test_new.py::test_all", outcome="fail")])
-    assert [one.step for one in compare(old, new).changes] == [("pass", "fail")]
+    old = run_of(header(), [case(test="test_old.py::test_it")])
+    new = run_of(header(), [case(test="tests/test_new.py::test_all", outcome="fail")])
+    assert [change.step for change in compare(old, new).changes] == [("pass", "fail")]
 
 
 @pytest.mark.parametrize(
@@ -179,18 +179,18 @@ def test_a_test_file_that_moved_is_paired_by_subject_and_case(compare: Any) -> N
     ],
 )
 def test_a_renamed_law_is_paired_through_an_alias(compare: Any, aliases: Aliases, kinds: Any) -> None:
-    old, new = of(header(), [case(law="none.pos")]), of(header(), [case(law="none.position")])
+    old, new = run_of(header(), [case(law="none.pos")]), run_of(header(), [case(law="none.position")])
     assert _kinds(compare(old, new, aliases)) == kinds
 
 
 def test_a_renamed_subject_is_paired_through_an_alias(compare: Any) -> None:
-    old, new = (of(header(), [case(subject=name)]) for name in ("mine.Old", "mine.New"))
+    old, new = (run_of(header(), [case(subject=name)]) for name in ("mine.Old", "mine.New"))
     assert not compare(old, new, Aliases(subjects={"mine.Old": "mine.New"})).changes
     assert len(compare(old, new).changes) == 2
 
 
 def test_a_test_that_is_listed_twice_is_paired_twice(compare: Any) -> None:
-    twice = of(header(), [case(), case(outcome="fail")])
+    twice = run_of(header(), [case(), case(outcome="fail")])
     assert not compare(twice, twice).changes
 
 
@@ -199,11 +199,11 @@ def test_a_test_that_is_listed_twice_is_paired_twice(compare: Any) -> None:
 
 def _timed(seconds: dict[str, list[float]], **more: Any) -> MadeUp:
     cases = [
-        case(law=law, label=f"SGD-{number}", seconds=one, **more)
+        case(law=law, label=f"SGD-{number}", seconds=time, **more)
         for law, times in seconds.items()
-        for number, one in enumerate(times)
+        for number, time in enumerate(times)
     ]
-    return of(header(), cases)
+    return run_of(header(), cases)
 
 
 def test_a_law_whose_cases_all_got_slower_is_named_with_its_median(compare: Any) -> None:
@@ -217,7 +217,7 @@ def test_a_law_whose_cases_all_got_slower_is_named_with_its_median(compare: Any)
 
 def test_a_slower_host_is_reported_once(compare: Any) -> None:
     old, new = made_up(cases=500), made_up(cases=500)
-    slow = of(new.header, [msgspec.structs.replace(one, seconds=one.seconds * 2.5) for one in new.cases])
+    slow = run_of(new.header, [msgspec.structs.replace(line, seconds=line.seconds * 2.5) for line in new.cases])
     pace = compare(old, slow).pace
     assert pace.slower
     assert pace.ratio == pytest.approx(2.5)
@@ -244,12 +244,12 @@ def test_one_case_that_stands_out_is_named_alone(compare: Any) -> None:
     new = _timed({"clip": [0.1] * 29 + [4.0]})
     pace = compare(old, new).pace
     assert not pace.laws
-    assert [(one.new.case[-11:], one.old.seconds, one.new.seconds) for one in pace.cases] == [
+    assert [(pair.new.case[-11:], pair.old.seconds, pair.new.seconds) for pair in pace.cases] == [
         ("[SGD-29-ws2]"[-11:], 0.1, 4.0)
     ]
 
 
-def test_the_time_of_a_case_that_ended_otherwise_says_nothing(compare: Any) -> None:
+def test_the_time_of_a_case_that_ended_otherwise_is_not_compared(compare: Any) -> None:
     old = _timed({"clip": [0.1] * 30})
     new = _timed({"clip": [30.0] * 30}, outcome="timeout")
     pace = compare(old, new).pace
@@ -264,7 +264,7 @@ def _error(relative: float) -> ErrorPart:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "reported"),
     [
         (0.0, 1e-16, True),
         (1e-14, 1e-13, True),
@@ -274,13 +274,16 @@ def _error(relative: float) -> ErrorPart:
         (1e-16, 0.0, False),
     ],
 )
-def test_an_error_that_grew_is_reported(compare: Any, old: float, new: float, told: bool) -> None:
-    runs = (of(header(), [case(error=_error(one))]) for one in (old, new))
-    assert len(compare(*runs).less_exact) == told
+def test_an_error_that_grew_is_reported(compare: Any, old: float, new: float, reported: bool) -> None:
+    runs = (run_of(header(), [case(error=_error(error))]) for error in (old, new))
+    assert len(compare(*runs).less_exact) == reported
 
 
 def test_the_error_of_a_case_that_fails_now_is_a_regression_and_no_more(compare: Any) -> None:
-    old, new = of(header(), [case(error=_error(0.0))]), of(header(), [case(outcome="fail", error=_error(1.0))])
+    old, new = (
+        run_of(header(), [case(error=_error(0.0))]),
+        run_of(header(), [case(outcome="fail", error=_error(1.0))]),
+    )
     found = compare(old, new)
     assert not found.less_exact
     assert found.regressed

@@ -13,7 +13,7 @@ from everyrank.cli import main
 from everyrank.model.outcome import Ending
 from everyrank.reports.runfile.model import CaseLine, ErrorPart, SinglePart
 
-from tests.made_up_runs import case, header, made_up, of
+from tests.made_up_runs import case, header, made_up, run_of
 
 
 @pytest.fixture
@@ -34,10 +34,10 @@ def _two_nights(files: Path) -> None:
         ("SGD", "pass", "fail"), ("Adam", "pass", "fail"), ("Muon", "known", "stale"), ("ASGD", "pass", None),
     ]  # fmt: skip
     why = {"message": "step 3, w on rank 1: 4 ULPs", "repeat": "pytest 'test_mine.py'"}
-    was = [case(label=one, outcome=was) for one, was, _ in rows]
-    now = [case(label=one, outcome=ends, **why) for one, _, ends in rows if ends]
-    of(header(), [*was, *_clips(0.1, 0.0)]).write(files / "old.jsonl")
-    of(header(torch="2.14.0"), [*now, case(label="NAdam"), *_clips(0.4, 4.4e-16)]).write(files / "new.jsonl")
+    was = [case(label=label, outcome=was) for label, was, _ in rows]
+    now = [case(label=label, outcome=ends, **why) for label, _, ends in rows if ends]
+    run_of(header(), [*was, *_clips(0.1, 0.0)]).write(files / "old.jsonl")
+    run_of(header(torch="2.14.0"), [*now, case(label="NAdam"), *_clips(0.4, 4.4e-16)]).write(files / "new.jsonl")
 
 
 def test_the_exit_is_1_on_regression_and_0_without(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,7 +55,7 @@ def test_json_holds_every_change(files: Path, capsys: pytest.CaptureFixture[str]
     data = msgspec.json.decode(capsys.readouterr().out)
     assert data["regressed"] is True
     assert data["counts"] == {"regression": 2, "stale": 1, "fix": 0, "changed": 0, "new": 1, "gone": 1}
-    assert [(one["kind"], one["from"], one["to"]) for one in data["changes"]] == [
+    assert [(change["kind"], change["from"], change["to"]) for change in data["changes"]] == [
         ("regression", "pass", "fail"), ("regression", "pass", "fail"), ("stale", "known", "stale"),
         ("new", None, "pass"), ("gone", "pass", None),
     ]  # fmt: skip
@@ -64,7 +64,9 @@ def test_json_holds_every_change(files: Path, capsys: pytest.CaptureFixture[str]
 
 def _night(files: Path, name: str, started: float, *endings: Ending, **footer: Any) -> None:
     """A run with a case for each ending, and a footer that says more."""
-    made = of(header(started=started), [case(label=f"SGD-{n}", outcome=one) for n, one in enumerate(endings)])
+    made = run_of(
+        header(started=started), [case(label=f"SGD-{n}", outcome=outcome) for n, outcome in enumerate(endings)]
+    )
     assert made.footer is not None
     replace(made, footer=msgspec.structs.replace(made.footer, **footer)).write(files / name)
 
@@ -74,7 +76,7 @@ _DAY = 86_400.0
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "sign", "says"),
+    ("old", "new", "sign", "sentence"),
     [
         (["fail"] * 3 + ["pass"], ["fail"] * 3 + ["pass"], ":warning:", "no regression, 3 still red since 11-21"),
         (["fail", "fail"], ["fail", "pass"], ":warning:", "no regression, 1 still red since 11-21, 1 fix"),
@@ -87,17 +89,17 @@ _DAY = 86_400.0
     ],
 )
 def test_a_tick_never_stands_over_a_night_that_is_still_red(
-    files: Path, capsys: pytest.CaptureFixture[str], old: list[Ending], new: list[Ending], sign: str, says: str
+    files: Path, capsys: pytest.CaptureFixture[str], old: list[Ending], new: list[Ending], sign: str, sentence: str
 ) -> None:
     _night(files, "old.jsonl", _NOVEMBER, *old)
     _night(files, "new.jsonl", _NOVEMBER + _DAY, *new)
     assert main(["diff", "old.jsonl", "new.jsonl"]) == (sign == ":x:")
-    assert capsys.readouterr().out.splitlines()[-1] == says
+    assert capsys.readouterr().out.splitlines()[-1] == sentence
     assert main(["diff", "old.jsonl", "new.jsonl", "--format=markdown"]) == (sign == ":x:")
-    assert capsys.readouterr().out.splitlines()[0] == f"### {sign} everyrank: {says}"
+    assert capsys.readouterr().out.splitlines()[0] == f"### {sign} everyrank: {sentence}"
 
 
-def test_red_since_last_year_says_which_year(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_red_since_last_year_names_the_year(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _night(files, "old.jsonl", _NOVEMBER, "fail")
     _night(files, "new.jsonl", _NOVEMBER + 60 * _DAY, "fail")
     assert main(["diff", "old.jsonl", "new.jsonl"]) == 0
@@ -107,10 +109,10 @@ def test_red_since_last_year_says_which_year(files: Path, capsys: pytest.Capture
 def test_trouble_beside_the_cases_fails_each_night_and_is_named_as_new_once(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one = SinglePart(passed=1, failed=1, failures=["test_a.py::test_x"])
+    single = SinglePart(passed=1, failed=1, failures=["test_a.py::test_x"])
     two = SinglePart(failed=2, failures=["test_a.py::test_x", "test_a.py::test_y"])
     _night(files, "0.jsonl", _NOVEMBER, "pass")
-    _night(files, "1.jsonl", _NOVEMBER + _DAY, "pass", exit=1, single=one)
+    _night(files, "1.jsonl", _NOVEMBER + _DAY, "pass", exit=1, single=single)
     _night(files, "2.jsonl", _NOVEMBER + 2 * _DAY, "pass", exit=1, single=two)
     assert main(["diff", "0.jsonl", "1.jsonl"]) == 1
     out = capsys.readouterr().out
@@ -153,7 +155,7 @@ def test_the_output_is_a_file_where_one_is_named(files: Path, capsys: pytest.Cap
     assert "2 regressions" in (files / "diff.txt").read_text()
 
 
-def test_the_output_never_takes_the_place_of_a_run_file(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_never_replaces_a_run_file(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _two_nights(files)
     before = (files / "old.jsonl").read_bytes()
     (files / "link.txt").symlink_to("old.jsonl")
@@ -178,11 +180,11 @@ def test_bad_input_is_one_line_and_overwrites_nothing(
         assert err.count("\n") == 1
         assert err.startswith(f"everyrank diff: {bad}: ")
     assert (files / "diff.txt").read_text() == "of last night"
-    assert sorted(one.name for one in files.iterdir() if "tmp" in one.name) == []
+    assert sorted(path.name for path in files.iterdir() if "tmp" in path.name) == []
 
 
 def test_killed_runs_are_compared_with_partial(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    whole = of(header(), [case(label=one) for one in ("SGD", "Adam", "Muon")])
+    whole = run_of(header(), [case(label=label) for label in ("SGD", "Adam", "Muon")])
     whole.write(files / "old.jsonl")
     whole.cut_after(2).write(files / "new.jsonl")
     assert main(["diff", "old.jsonl", "new.jsonl", "--partial"]) == 1
@@ -192,7 +194,7 @@ def test_killed_runs_are_compared_with_partial(files: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["--alias", "none.pos"], "an alias is written OLD=NEW"),
         (["--alias", "no.such=law"], "names a law of which the older run has no case"),
@@ -204,7 +206,7 @@ def test_killed_runs_are_compared_with_partial(files: Path, capsys: pytest.Captu
     ],
 )
 def test_bad_aliases_are_refused(
-    files: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+    files: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     _two_nights(files)
     (files / "bad.toml").write_text("[laws\n")
@@ -213,13 +215,13 @@ def test_bad_aliases_are_refused(
     (files / "circle.toml").write_text('[laws]\na = "b"\nb = "a"\n')
     assert main(["diff", "old.jsonl", "new.jsonl", *arguments]) == 2
     err = capsys.readouterr().err
-    assert says in err
+    assert message in err
     assert err.count("\n") == 1
 
 
 def test_aliases_come_from_a_file_and_from_the_command_line(files: Path) -> None:
-    of(header(), [case(law="none.pos"), case(law="a", subject="mine.A")]).write(files / "old.jsonl")
-    of(header(), [case(law="none.position"), case(law="b", subject="mine.B")]).write(files / "new.jsonl")
+    run_of(header(), [case(law="none.pos"), case(law="a", subject="mine.A")]).write(files / "old.jsonl")
+    run_of(header(), [case(law="none.position"), case(law="b", subject="mine.B")]).write(files / "new.jsonl")
     (files / "renamed.toml").write_text('[laws]\n"none.pos" = "none.position"\n[subjects]\n"mine.A" = "mine.B"\n')
     assert main(["diff", "old.jsonl", "new.jsonl", "--aliases=renamed.toml", "--alias=a=b", "-o", "diff.txt"]) == 0
     assert (files / "diff.txt").read_text().endswith("no change\n")
@@ -241,8 +243,8 @@ def test_what_tests_say_stays_text_in_markdown_and_in_a_terminal(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nasty = {"subject": "mine.<script>`|\x1b[1m", "label": "SGD-\x07<b>@all"}
-    of(header(), [case(**nasty)]).write(files / "old.jsonl")
-    of(header(), [_all_texts(case(outcome="fail", **nasty))]).write(files / "new.jsonl")
+    run_of(header(), [case(**nasty)]).write(files / "old.jsonl")
+    run_of(header(), [_all_texts(case(outcome="fail", **nasty))]).write(files / "new.jsonl")
     for form in ("text", "markdown"):
         assert main(["diff", "old.jsonl", "new.jsonl", f"--format={form}"]) == 1
         out = capsys.readouterr().out
@@ -262,13 +264,13 @@ class TestTexts(expecttest.TestCase):
         _two_nights(files)
         self.files = files
 
-    def told(self, form: str) -> str:
-        assert main(["diff", "old.jsonl", "new.jsonl", f"--format={form}", "--most=1", "-o", "told"]) == 1
-        return (self.files / "told").read_text()
+    def output(self, form: str) -> str:
+        assert main(["diff", "old.jsonl", "new.jsonl", f"--format={form}", "--most=1", "-o", "output"]) == 1
+        return (self.files / "output").read_text()
 
     def test_as_text(self) -> None:
         self.assertExpectedInline(
-            self.told("text"),
+            self.output("text"),
             """\
 old: old.jsonl (2026-05-28 20:26 UTC, torch 2.13.0+cpu): 1 known, 9 pass
 new: new.jsonl (2026-05-28 20:26 UTC, torch 2.14.0): 2 fail, 1 stale, 7 pass
@@ -306,7 +308,7 @@ torch: 2.13.0+cpu -> 2.14.0
 
     def test_as_markdown(self) -> None:
         self.assertExpectedInline(
-            self.told("markdown"),
+            self.output("markdown"),
             """\
 ### :x: everyrank: 2 regressions, 1 stale declaration, 1 new case, 1 case gone, 1 law slower, 1 case less exact
 

@@ -67,7 +67,7 @@ def test_any_other_failure_shows_its_first_line_with_information(text: str, mess
     assert failure_message(text) == message
 
 
-def test_the_run_file_says_on_one_line_how_far_off_a_rank_was(project: Project) -> None:
+def test_the_run_file_states_on_one_line_how_far_off_a_rank_was(project: Project) -> None:
     project.write(
         "test_inner.py",
         """

@@ -1,4 +1,4 @@
-"""How lines are gathered of reports that come late, twice or not at all; and the hooks that tell what they hold."""
+"""How lines are gathered of reports that come late, twice or not at all; and the hooks that pass them on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _report(when: Any, outcome: Any = "passed", **more: Any) -> pytest.TestRepor
     return pytest.TestReport(_ID, ("test_x.py", 0, "test"), {}, outcome, more.pop("longrepr", None), when, **more)
 
 
-def _told(*reports: pytest.TestReport) -> tuple[list[CaseLine], Gathering]:
+def _gathered(*reports: pytest.TestReport) -> tuple[list[CaseLine], Gathering]:
     heard: list[CaseLine] = []
     gathering = Gathering(heard.append)
     gathering.expect(Collected({}, [_ID], [{}]))
@@ -31,25 +31,25 @@ def _told(*reports: pytest.TestReport) -> tuple[list[CaseLine], Gathering]:
 
 
 _WHOLE = (_report("setup"), _report("call"), _report("teardown"))
-#: As pytest-xdist tells it.
+#: As pytest-xdist reports it.
 _CRASH = _report("???", "failed", longrepr="worker 'gw0' crashed while running 'test_x.py::test'")
 
 
 def test_a_test_that_is_run_again_has_the_line_of_its_last_attempt() -> None:
-    rerun = _report("call", "rerun", longrepr="as pytest-rerunfailures tells it")
-    heard, gathering = _told(_report("setup"), rerun, _report("teardown"), *_WHOLE)
-    assert [one.outcome for one in heard] == ["pass"]
+    rerun = _report("call", "rerun", longrepr="as pytest-rerunfailures reports it")
+    heard, gathering = _gathered(_report("setup"), rerun, _report("teardown"), *_WHOLE)
+    assert [line.outcome for line in heard] == ["pass"]
     assert not gathering.troubles
 
 
 def test_a_worker_that_dies_in_a_test_is_its_crash_after_any_reports() -> None:
-    heard, _ = _told(_report("setup"), _report("call"), _CRASH)
-    assert [(one.outcome, one.phases) for one in heard] == [("crash", [])]
+    heard, _ = _gathered(_report("setup"), _report("call"), _CRASH)
+    assert [(line.outcome, line.phases) for line in heard] == [("crash", [])]
 
 
 def test_a_worker_that_dies_after_the_last_report_of_a_test_makes_no_second_line() -> None:
-    heard, gathering = _told(*_WHOLE, _CRASH)
-    assert [one.outcome for one in heard] == ["pass"]
+    heard, gathering = _gathered(*_WHOLE, _CRASH)
+    assert [line.outcome for line in heard] == ["pass"]
     assert gathering.troubles == [f"{_ID} was reported again: crash: {_CRASH.longrepr}"]
 
 
@@ -63,16 +63,16 @@ def test_tests_that_are_not_multi_rank_have_no_line() -> None:
 
 
 def test_a_failed_teardown_outweighs_a_good_call() -> None:
-    heard, _ = _told(_report("setup"), _report("call"), _report("teardown", "failed", longrepr="no"))
-    assert [one.outcome for one in heard] == ["error"]
+    heard, _ = _gathered(_report("setup"), _report("call"), _report("teardown", "failed", longrepr="no"))
+    assert [line.outcome for line in heard] == ["error"]
 
 
 def test_the_harness_result_travels_with_the_last_report_through_xdist() -> None:
-    told = {"rule": "passed", "size": 4, "repeat": "pytest test_x.py::test", "worlds_up": 3, "world": 2}
-    attach(told, [last := _report("teardown")])
+    result = {"rule": "passed", "size": 4, "repeat": "pytest test_x.py::test", "worlds_up": 3, "world": 2}
+    attach(result, [last := _report("teardown")])
     sent = json.loads(json.dumps(last._to_json()))
-    heard, gathering = _told(_report("setup"), _report("call"), pytest.TestReport._from_json(sent))
-    assert [(one.size, one.world, one.repeat) for one in heard] == [(4, "2", "pytest test_x.py::test")]
+    heard, gathering = _gathered(_report("setup"), _report("call"), pytest.TestReport._from_json(sent))
+    assert [(line.size, line.world, line.repeat) for line in heard] == [(4, "2", "pytest test_x.py::test")]
     assert sum(gathering.worlds_up.values()) == 3
 
 
@@ -80,7 +80,7 @@ def test_of_a_flood_of_leaks_and_outputs_some_are_kept_and_the_rest_counted() ->
     leaks = [{"kind": "fd", "what": f"/tmp/{number}", "ranks": [number % 2]} for number in range(60)]
     last = _report("teardown", sections=[(f"Captured stdout call, rank {rank}", "text") for rank in range(64)])
     attach({"rule": "passed", "size": 64, "repeat": "", "leaks": leaks}, [last])
-    ((line,), _) = _told(_report("setup"), _report("call"), last)
+    ((line,), _) = _gathered(_report("setup"), _report("call"), last)
     assert (len(line.leaks), line.leaks[-1].what) == (51, "10 more leaks are left out")
     assert (len(line.output), line.output[-1].text) == (17, "48 more captured texts are left out")
 
@@ -92,11 +92,11 @@ def test_the_output_of_ranks_that_failed_comes_first_and_is_never_left_out() -> 
     ranks = [{"rank": 63, "outcome": "failed"}, {"rank": 9, "outcome": "lost"}]
     blame = {"ranks": [63], "rule": "failed first"}
     attach({"rule": "failed", "size": 64, "repeat": "", "ranks": ranks, "blame": blame}, [last])
-    ((line,), _) = _told(_report("setup"), _report("call"), last)
-    told = [(part.name.partition(", ")[2], part.ranks) for part in line.output]
-    assert told[:2] == [("rank 63", [63]), ("all 64 ranks", list(range(64)))]
-    assert told[2:4] == [("rank 9", [9]), ("ranks 61-62,9", [61, 62, 9])]
-    assert told[4] == ("rank 0", [0])
+    ((line,), _) = _gathered(_report("setup"), _report("call"), last)
+    parts = [(part.name.partition(", ")[2], part.ranks) for part in line.output]
+    assert parts[:2] == [("rank 63", [63]), ("all 64 ranks", list(range(64)))]
+    assert parts[2:4] == [("rank 9", [9]), ("ranks 61-62,9", [61, 62, 9])]
+    assert parts[4] == ("rank 0", [0])
 
 
 def test_of_a_worker_on_another_machine_the_ids_are_known(tmp_path: Path) -> None:
@@ -177,8 +177,8 @@ def test_the_old_name_of_the_hook_still_works_and_is_deprecated(project: Project
 def test_reports_without_the_harness_report_nothing(project: Project) -> None:
     project.write("test_inner.py", "def test_of_one_process(): pass")
     inner = project.run("-p", "no:everyrank", "--run-file=run.jsonl")
-    told = read(project.folder / "run.jsonl")
-    assert (inner.code, told.cases) == (0, [])
+    run_file = read(project.folder / "run.jsonl")
+    assert (inner.code, run_file.cases) == (0, [])
 
 
 @pytest.mark.parametrize("more", [[], ["-n", "1"]], ids=["alone", "workers"])
@@ -199,6 +199,6 @@ def test_a_run_without_multi_rank_tests_imports_nothing_for_them(project: Projec
 def test_spawned_ranks_leave_the_run_file_alone(project: Project) -> None:
     project.write("test_inner.py", _TESTS)
     project.run("--launcher=spawn", "--run-file=run.jsonl")
-    told = read(project.folder / "run.jsonl")
-    assert told.outcomes == {"test_two": "fail", "test_misused": "error"}
-    assert told.header["launcher"] == "spawn"
+    run_file = read(project.folder / "run.jsonl")
+    assert run_file.outcomes == {"test_two": "fail", "test_misused": "error"}
+    assert run_file.header["launcher"] == "spawn"

@@ -19,7 +19,7 @@ from everyrank.reports.history.history import History, LawHistory, of_files, of_
 from everyrank.reports.history.index import NAME
 from everyrank.reports.runfile.model import CaseLine, ErrorPart
 
-from tests.made_up_runs import MadeUp, case, header, made_up, of
+from tests.made_up_runs import MadeUp, case, header, made_up, run_of
 
 DAY = 86_400.0
 LETTERS: dict[str, Ending] = {
@@ -28,13 +28,13 @@ LETTERS: dict[str, Ending] = {
 
 
 def night(number: int, cases: Sequence[CaseLine], **more: Any) -> MadeUp:
-    return of(header(started=1_780_000_000.0 + number * DAY, **more), cases)
+    return run_of(header(started=1_780_000_000.0 + number * DAY, **more), cases)
 
 
 def law(folder: Path, *nights: str, **more: Any) -> LawHistory:
     """A law whose cases end as the letters say, one text a night; a blank is a case that was not there."""
     for number, letters in enumerate(nights):
-        cases = [case(label=f"SGD-{n}", outcome=LETTERS[one]) for n, one in enumerate(letters) if one != " "]
+        cases = [case(label=f"SGD-{n}", outcome=LETTERS[letter]) for n, letter in enumerate(letters) if letter != " "]
         versions = {name: values[number] for name, values in more.items()}
         night(number, cases, **versions).write(folder / f"{number:03}.jsonl")
     (found,) = of_folder(folder).laws
@@ -59,7 +59,7 @@ def test_a_law_that_was_mended_is_not_red(tmp_path: Path) -> None:
     assert (found.red, found.first_bad, found.since, found.flips) == (False, 1, None, 2)
 
 
-def test_a_night_that_did_not_run_it_says_nothing(tmp_path: Path) -> None:
+def test_a_night_that_did_not_run_it_has_no_state(tmp_path: Path) -> None:
     found = law(tmp_path, ".", "n", ".", "F", "n", "F")
     assert found.states == ["green", "unknown", "green", "red", "unknown", "red"]
     assert (found.first_bad, found.since, found.flips) == (3, 3, 1)
@@ -87,7 +87,7 @@ def test_the_order_is_that_of_the_runs_not_of_the_names(tmp_path: Path) -> None:
     night(2, [case(outcome="fail")]).write(tmp_path / "a.jsonl")
     night(1, [case()]).write(tmp_path / "b.jsonl")
     found = of_folder(tmp_path)
-    assert [one.path for one in found.nights] == ["b.jsonl", "a.jsonl"]
+    assert [night.path for night in found.nights] == ["b.jsonl", "a.jsonl"]
     assert found.laws[0].states == ["green", "red"]
 
 
@@ -106,7 +106,7 @@ def _times(folder: Path, *nights: dict[str, float]) -> dict[str, LawHistory]:
     for number, times in enumerate(nights):
         cases = [case(name, f"SGD-{n}", seconds=seconds) for name, seconds in times.items() for n in range(5)]
         night(number, cases).write(folder / f"{number}.jsonl")
-    return {one.law: one for one in of_folder(folder).laws}
+    return {law.law: law for law in of_folder(folder).laws}
 
 
 def test_a_law_is_slower_if_its_last_night_stands_out_from_all_before(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_law_is_slower_if_its_last_night_stands_out_from_all_before(tmp_path: 
 
 
 @pytest.mark.parametrize("before", [[0.1, 0.1], [0.1, 0.4, 0.1, 0.1]])
-def test_of_few_nights_or_restless_ones_nothing_is_said(tmp_path: Path, before: list[float]) -> None:
+def test_of_few_or_restless_nights_nothing_is_reported(tmp_path: Path, before: list[float]) -> None:
     found = _times(tmp_path, *({"clip": seconds} for seconds in [*before, 0.3]))
     assert not found["clip"].slower
 
@@ -123,12 +123,12 @@ def test_of_few_nights_or_restless_ones_nothing_is_said(tmp_path: Path, before: 
 def test_a_slow_night_is_no_slow_law(tmp_path: Path) -> None:
     laws = ("clip", "tied", "names", "frozen", "grad.zero", "grad.none")
     found = _times(tmp_path, *[dict.fromkeys(laws, 0.1)] * 4, {**dict.fromkeys(laws, 0.3), "clip": 0.9})
-    assert [name for name, one in found.items() if one.slower] == ["clip"]
+    assert [name for name, law in found.items() if law.slower] == ["clip"]
     assert found["clip"].pace == pytest.approx(3)
-    assert [round(one.tempo, 1) for one in of_folder(tmp_path).nights] == [1, 1, 1, 1, 3]
+    assert [round(night.tempo, 1) for night in of_folder(tmp_path).nights] == [1, 1, 1, 1, 3]
 
 
-def test_a_test_of_no_subject_is_told_by_its_function(tmp_path: Path) -> None:
+def test_a_test_of_no_subject_is_named_by_its_function(tmp_path: Path) -> None:
     cases = [CaseLine(f"test_a.py::test_b[ws{n}]", "pass", size=n) for n in (2, 3)]
     night(0, cases).write(tmp_path / "0.jsonl")
     (found,) = of_folder(tmp_path).laws
@@ -138,7 +138,7 @@ def test_a_test_of_no_subject_is_told_by_its_function(tmp_path: Path) -> None:
 # --- which files are nights --------------------------------------------------------------------------
 
 
-def test_a_killed_run_is_left_out_and_told_and_counts_with_partial(tmp_path: Path) -> None:
+def test_a_killed_run_is_left_out_and_named_and_counts_with_partial(tmp_path: Path) -> None:
     night(0, [case()]).write(tmp_path / "0.jsonl")
     night(1, [case(outcome="fail"), case("tied")]).cut_after(1).write(tmp_path / "1.jsonl")
     found = of_folder(tmp_path)
@@ -147,7 +147,7 @@ def test_a_killed_run_is_left_out_and_told_and_counts_with_partial(tmp_path: Pat
         "1.jsonl: its run was killed, or is still running (1 of 2 cases reported); --partial counts it too",
     )
     found = of_folder(tmp_path, partial=True)
-    assert [one.whole for one in found.nights] == [True, False]
+    assert [night.whole for night in found.nights] == [True, False]
     assert found.laws[0].states == ["green", "red"]
 
 
@@ -156,7 +156,7 @@ def test_nights_may_be_compressed_and_a_compressed_copy_counts_once(tmp_path: Pa
     (tmp_path / "0.jsonl.gz").write_bytes(gzip.compress(night(0, [case()]).data))
     (tmp_path / "1.jsonl.gz").write_bytes(gzip.compress(night(1, [case(outcome="fail")]).data))
     found = of_folder(tmp_path)
-    assert [one.path for one in found.nights] == ["0.jsonl", "1.jsonl.gz"]
+    assert [night.path for night in found.nights] == ["0.jsonl", "1.jsonl.gz"]
     assert found.laws[0].states == ["green", "red"]
     assert found.left_out == ("0.jsonl.gz: the same run as 0.jsonl",)
 
@@ -168,7 +168,7 @@ def test_a_file_that_is_not_a_run_file_is_left_out_and_named(tmp_path: Path) -> 
     (tmp_path / "notes.txt").write_text("not looked at")
     found = of_folder(tmp_path)
     assert len(found.nights) == 1
-    assert [one.split(":")[0].rpartition("/")[2] for one in found.left_out] == ["empty.jsonl", "theirs.jsonl"]
+    assert [message.split(":")[0].rpartition("/")[2] for message in found.left_out] == ["empty.jsonl", "theirs.jsonl"]
 
 
 def test_a_copy_of_a_run_counts_once(tmp_path: Path) -> None:
@@ -194,8 +194,8 @@ def test_a_folder_without_nights_is_refused(tmp_path: Path) -> None:
 # --- the index ---------------------------------------------------------------------------------------
 
 
-def _same(one: History, other: History) -> bool:
-    return (one.nights, one.laws) == (other.nights, other.laws)
+def _same(first: History, second: History) -> bool:
+    return (first.nights, first.laws) == (second.nights, second.laws)
 
 
 def test_files_without_a_folder_give_the_same_and_leave_nothing(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_an_index_that_another_is_writing_is_not_waited_for(tmp_path: Path, monk
     base = sqlite3.connect(tmp_path / NAME)
     base.execute("BEGIN EXCLUSIVE")
     connect = sqlite3.connect
-    monkeypatch.setattr(sqlite3, "connect", lambda place: connect(place, timeout=0))
+    monkeypatch.setattr(sqlite3, "connect", lambda path: connect(path, timeout=0))
     assert of_folder(tmp_path).laws[0].since == 1
     base.close()
 
@@ -291,12 +291,12 @@ def test_json_holds_all_laws_and_nights(tmp_path: Path, capsys: pytest.CaptureFi
     _command(tmp_path)
     assert main(["history", str(tmp_path), "--format=json"]) == 0
     data = msgspec.json.decode(capsys.readouterr().out)
-    assert [one["path"] for one in data["nights"]] == [f"{number}.jsonl" for number in range(5)]
+    assert [night["path"] for night in data["nights"]] == [f"{number}.jsonl" for number in range(5)]
     assert len(data["left_out"]) == 1
-    laws = {one["law"]: one for one in data["laws"]}
+    laws = {line["law"]: line for line in data["laws"]}
     assert laws["clip"]["since"] == 3
     assert laws["tied"]["flips"] == 4
-    assert [one["state"] for one in laws["clip"]["nights"]] == ["green"] * 3 + ["red"] * 2
+    assert [night["state"] for night in laws["clip"]["nights"]] == ["green"] * 3 + ["red"] * 2
 
 
 def test_bad_input_is_one_line_and_overwrites_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -319,13 +319,13 @@ class TestTexts(expecttest.TestCase):
         self.folder, self.capsys = tmp_path, capsys
         _command(tmp_path)
 
-    def told(self, *arguments: str) -> str:
+    def output(self, *arguments: str) -> str:
         assert main(["history", str(self.folder), *arguments]) == 0
         return self.capsys.readouterr().out.replace(f"{self.folder}/", "")
 
-    def test_what_there_is_to_tell(self) -> None:
+    def test_the_whole_report(self) -> None:
         self.assertExpectedInline(
-            self.told(),
+            self.output(),
             """\
 5 nights from 2026-05-28 20:26 to 2026-06-01 20:26 UTC
 left out: x.jsonl: empty: its run never began
@@ -351,7 +351,7 @@ less exact than before
         )
 
     def test_all_laws(self) -> None:
-        text = self.told("--all")
+        text = self.output("--all")
         self.assertExpectedInline(
             text[text.index("the other laws") :],
             """\

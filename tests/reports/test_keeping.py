@@ -58,7 +58,7 @@ def test_a_read_only_file_is_not_replaced(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("name", ["run.jsonl", "link", "hard"])
-def test_a_result_never_takes_the_place_of_what_it_was_made_of(tmp_path: Path, name: str) -> None:
+def test_a_result_never_replaces_the_file_that_it_was_made_of(tmp_path: Path, name: str) -> None:
     source = tmp_path / "run.jsonl"
     source.write_text("a run")
     (tmp_path / "link").symlink_to(source)

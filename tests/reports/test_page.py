@@ -22,7 +22,7 @@ from everyrank.reports.page.data import details
 from everyrank.reports.runfile.model import ErrorPart, OutputPart
 from everyrank.reports.runfile.read import Run, read
 
-from tests.made_up_runs import NASTY, MadeUp, case, header, made_up, of
+from tests.made_up_runs import NASTY, MadeUp, case, header, made_up, run_of
 
 
 class Parts(HTMLParser):
@@ -57,7 +57,7 @@ class Parts(HTMLParser):
 
     @property
     def chunks(self) -> list[Any]:
-        return [json.loads(zlib.decompress(base64.b64decode(one))) for one in json.loads(self.scripts["details"])]
+        return [json.loads(zlib.decompress(base64.b64decode(chunk))) for chunk in json.loads(self.scripts["details"])]
 
 
 def _page(run: MadeUp, folder: Path, **keywords: Any) -> str:
@@ -81,13 +81,13 @@ def _text(data: Any, column: str, index: int) -> Any:
 def test_every_case_is_there_with_its_id_its_outcome_and_its_details(tmp_path: Path) -> None:
     run = made_up(cases=300)
     parts = Parts(_page(run, tmp_path))
-    data, told = parts.data, [one for chunk in parts.chunks for one in chunk]
+    data, details = parts.data, [case_details for chunk in parts.chunks for case_details in chunk]
     by_id = {case.id: case for case in run.cases}
     assert _ids(data) == run.header.cases
     assert [column["name"] for column in data["columns"]] == [column.name for column in COLUMNS]
     assert set(data["values"]) == {*(column.name for column in COLUMNS), "run", "started"}
     for index, name in enumerate(_ids(data)):
-        line, detail = by_id[name], told[index]
+        line, detail = by_id[name], details[index]
         assert data["outcomes"][data["values"]["outcome"][index]] == line.outcome
         assert _text(data, "subject", index) == line.subject
         assert detail.get("text", "") == line.text
@@ -105,8 +105,8 @@ def test_every_case_is_there_with_its_id_its_outcome_and_its_details(tmp_path: P
         ),
     ],
 )
-def test_laws_are_in_the_order_of_collection_if_that_was_one(listed: str, shown: str, tmp_path: Path) -> None:
-    run = of(header(), [case(law, label=f"point{place}") for place, law in enumerate(listed.split())])
+def test_laws_are_in_the_order_of_collection_if_there_was_an_order(listed: str, shown: str, tmp_path: Path) -> None:
+    run = run_of(header(), [case(law, label=f"point{index}") for index, law in enumerate(listed.split())])
     assert [law for _, law in Parts(_page(run, tmp_path)).data["tables"]["law"]] == shown.split()
 
 
@@ -120,9 +120,9 @@ def test_no_text_of_a_test_is_markup(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [*NASTY, "]]>", "<", "&lt;", "\u2028\u2029"])
 def test_what_is_embedded_has_no_letter_that_ends_it_and_reads_back_as_it_was(text: str) -> None:
-    told = embedded({"text": text})
-    assert not re.search("[<>&\u2028\u2029]", told)
-    assert json.loads(told) == {"text": text}
+    written = embedded({"text": text})
+    assert not re.search("[<>&\u2028\u2029]", written)
+    assert json.loads(written) == {"text": text}
 
 
 def test_every_outcome_has_a_shape_a_word_and_a_colour_in_light_and_dark(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_every_outcome_has_a_shape_a_word_and_a_colour_in_light_and_dark(tmp_pat
 
 def test_no_script_and_no_style_is_left_out() -> None:
     for kind, names in (("js", SCRIPTS), ("css", STYLES)):
-        shipped = sorted(one.name for one in files("everyrank.reports.page").joinpath(kind).iterdir())
+        shipped = sorted(path.name for path in files("everyrank.reports.page").joinpath(kind).iterdir())
         assert shipped == sorted(f"{name}.{kind}" for name in names)
 
 
@@ -173,13 +173,13 @@ def test_20_000_cases_are_less_than_10_mb(tmp_path: Path) -> None:
     assert Parts(text).data["count"] == 20_000
 
 
-def test_texts_too_long_for_a_page_are_shortened_in_the_middle_and_it_says_so(tmp_path: Path) -> None:
+def test_texts_too_long_for_a_page_are_shortened_in_the_middle_with_a_note(tmp_path: Path) -> None:
     noise = "".join(f"{number:x}" for number in range(40_000))
     lines = [
         case(label=f"SGD-{number}", outcome="fail", text=f"first\n{noise}\nlast", output=[OutputPart("out", noise)])
         for number in range(20)
     ]
-    run = read(of(header(), lines).write(tmp_path / "run.jsonl"))
+    run = read(run_of(header(), lines).write(tmp_path / "run.jsonl"))
     generous, shortened = details([run])
     assert not shortened
     harsh, shortened = details([run], budget=sum(map(len, generous)) // 3)
@@ -191,9 +191,9 @@ def test_texts_too_long_for_a_page_are_shortened_in_the_middle_and_it_says_so(tm
 
 
 def test_a_run_without_a_case_and_tests_without_a_subject_have_a_page_too(tmp_path: Path) -> None:
-    assert Parts(_page(of(header(), []), tmp_path)).data["count"] == 0
-    lines = [one for one in made_up(cases=200).cases if not one.subject]
-    data = Parts(_page(of(header(), lines), tmp_path)).data
+    assert Parts(_page(run_of(header(), []), tmp_path)).data["count"] == 0
+    lines = [line for line in made_up(cases=200).cases if not line.subject]
+    data = Parts(_page(run_of(header(), lines), tmp_path)).data
     assert data["tables"]["law"] == [["", "test_collectives.py"]]
     assert "test_all_reduce[<b>bold</b>-ws3]" in data["tables"]["case"]
 
@@ -205,16 +205,16 @@ def _everyrank(*arguments: Any) -> int:
     return cli.main(["page", *map(str, arguments)])
 
 
-def test_the_command_writes_the_page_and_says_what_it_holds(
+def test_the_command_writes_the_page_and_prints_what_it_holds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = of(header(), [case(label="Adam"), case(label="SGD", outcome="fail")])
+    run = run_of(header(), [case(label="Adam"), case(label="SGD", outcome="fail")])
     target = tmp_path / "report.html"
     assert _everyrank(run.write(tmp_path / "run.jsonl"), "-o", target) == 0
     assert capsys.readouterr().out == f"{target}: 2 cases, 1 need a person\n"
     facts = Parts(target.read_text()).data["runs"][0]
     assert facts["file"] == "run.jsonl"
-    # A line leaves out what is as by default; the page tells it all the same.
+    # A line leaves out what is as by default; the page shows it nevertheless.
     assert (facts["launcher"], facts["workers"], facts["devices"]) == ("fork", 2, [])
 
 
@@ -230,8 +230,8 @@ def test_an_older_page_is_replaced_and_nothing_else_is(tmp_path: Path, capsys: p
     for taken in (mine, file):
         before = taken.read_bytes()
         assert _everyrank(file, "-o", taken) == 2
-        told = capsys.readouterr()
-        assert told.err == (
+        printed = capsys.readouterr()
+        assert printed.err == (
             f"everyrank page: {taken}: this file exists, and is not a page of everyrank: "
             "choose another name, or remove it\n"
         )
@@ -239,10 +239,10 @@ def test_an_older_page_is_replaced_and_nothing_else_is(tmp_path: Path, capsys: p
 
 
 def test_files_of_other_subjects_are_parts_of_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = of(header(), [case(subject="mine.One")]).write(tmp_path / "one.jsonl")
-    two = of(header(started=1.0), [case(subject="mine.Two")]).write(tmp_path / "two.jsonl")
+    first = run_of(header(), [case(subject="mine.One")]).write(tmp_path / "one.jsonl")
+    second = run_of(header(started=1.0), [case(subject="mine.Two")]).write(tmp_path / "two.jsonl")
     target = tmp_path / "report.html"
-    assert _everyrank(one, two, "-o", target) == 0
+    assert _everyrank(first, second, "-o", target) == 0
     assert "2 cases of 2 run files, all as declared" in capsys.readouterr().out
     data = Parts(target.read_text()).data
     assert data["tables"]["subject"] == ["mine.One", "mine.Two"]
@@ -250,20 +250,20 @@ def test_files_of_other_subjects_are_parts_of_one_run(tmp_path: Path, capsys: py
 
 
 def test_two_files_of_one_subject_or_one_test_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one = of(header(), [case()]).write(tmp_path / "one.jsonl")
-    two = of(header(), [case(label="Adam")]).write(tmp_path / "two.jsonl")
+    first = run_of(header(), [case()]).write(tmp_path / "one.jsonl")
+    second = run_of(header(), [case(label="Adam")]).write(tmp_path / "two.jsonl")
     target = tmp_path / "report.html"
-    assert _everyrank(one, two, "-o", target) == 2
-    assert f"{two}: the subject 'mine.Optimizer' is also in {one}" in capsys.readouterr().err
+    assert _everyrank(first, second, "-o", target) == 2
+    assert f"{second}: the subject 'mine.Optimizer' is also in {first}" in capsys.readouterr().err
     plain = [line for line in made_up(cases=100).cases if not line.subject]
-    three, four = (of(header(), plain).write(tmp_path / f"{name}.jsonl") for name in ("three", "four"))
+    three, four = (run_of(header(), plain).write(tmp_path / f"{name}.jsonl") for name in ("three", "four"))
     assert _everyrank(three, four, "-o", target) == 2
     assert f"is also in {three}" in capsys.readouterr().err
     assert not target.exists()
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         (b"", "empty"),
         (b"\x00\x01\x02", "binary"),
@@ -272,7 +272,7 @@ def test_two_files_of_one_subject_or_one_test_are_refused(tmp_path: Path, capsys
     ],
 )
 def test_bad_input_is_one_line_and_leaves_the_old_page(
-    content: bytes, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     target = tmp_path / "report.html"
     assert _everyrank(made_up(cases=5).write(tmp_path / "good.jsonl"), "-o", target) == 0
@@ -281,9 +281,9 @@ def test_bad_input_is_one_line_and_leaves_the_old_page(
     bad.write_bytes(content)
     capsys.readouterr()
     assert _everyrank(bad, "-o", target) == 2
-    told = capsys.readouterr().err
-    assert says in told
-    assert told.count("\n") == 1
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert printed.count("\n") == 1
     assert target.read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.jsonl", "good.jsonl", "report.html"]
 

@@ -10,7 +10,7 @@ from everyrank.reports.page.columns import COLUMNS, Column, column_data
 from everyrank.reports.runfile.model import CaseLine
 
 from tests.chromium import Browser
-from tests.made_up_runs import MadeUp, case, header, made_up, of
+from tests.made_up_runs import MadeUp, case, header, made_up, run_of
 from tests.pages import write
 
 RULE = Column(
@@ -42,7 +42,7 @@ def _headings(browser: Browser) -> list[str]:
 
 @pytest.mark.usefixtures("two_more")
 def test_a_row_is_a_column_of_the_list_with_heading_cells_width_and_sorting(browser: Browser, tmp_path: Path) -> None:
-    page = write(of(header(), LINES), tmp_path)
+    page = write(run_of(header(), LINES), tmp_path)
     browser.open(page, view="cases")
     assert _headings(browser) == ["●", "case", "subject", "ranks", "time", "rule", "phases"]
     assert _shown(browser, "rule") == ["deadline", "failed", "$& passed <b>", ""]
@@ -58,7 +58,7 @@ def test_a_row_is_a_column_of_the_list_with_heading_cells_width_and_sorting(brow
 
 @pytest.mark.usefixtures("two_more")
 def test_a_row_with_a_filter_filters_and_is_summed_and_stays_in_the_address(browser: Browser, tmp_path: Path) -> None:
-    page = write(of(header(), LINES), tmp_path)
+    page = write(run_of(header(), LINES), tmp_path)
     browser.open(page, view="cases")
     assert browser.texts("#filter-rule option") == ["all rules", "no rule", "$& passed <b>", "deadline", "failed"]
     browser.choose("rule", "deadline")
@@ -67,7 +67,7 @@ def test_a_row_with_a_filter_filters_and_is_summed_and_stays_in_the_address(brow
     browser.wait(lambda: browser.js("return document.documentElement.dataset.ready"))
     assert _shown(browser, "rule") == ["deadline"]
     browser.click("#clear")
-    browser.one("#filter-q").send_keys("passed <b>")
+    browser.find("#filter-q").send_keys("passed <b>")
     browser.wait(lambda: _shown(browser, "rule") == ["$& passed <b>"])
     browser.open(page, view="time")
     assert "By rule" in browser.texts(".ranking h3")
@@ -75,7 +75,7 @@ def test_a_row_with_a_filter_filters_and_is_summed_and_stays_in_the_address(brow
 
 @pytest.mark.usefixtures("two_more")
 def test_a_row_with_a_fact_is_in_the_drawer_if_the_case_has_a_value(browser: Browser, tmp_path: Path) -> None:
-    page = write(of(header(), LINES), tmp_path)
+    page = write(run_of(header(), LINES), tmp_path)
     browser.open(page, view="cases", case=LINES[2].id)
     browser.case_opened()
     assert "rule: $& passed <b>" in browser.texts("#drawer .facts li")
@@ -86,15 +86,15 @@ def test_a_row_with_a_fact_is_in_the_drawer_if_the_case_has_a_value(browser: Bro
 
 @pytest.mark.usefixtures("two_more")
 def test_a_column_is_seen_only_where_its_row_has_room_for_it(browser: Browser, tmp_path: Path) -> None:
-    page = write(of(header(), LINES), tmp_path)
+    page = write(run_of(header(), LINES), tmp_path)
     browser.open(page, view="cases", case=LINES[0].id)
     browser.resize(1700, 900)
-    browser.wait(lambda: not browser.one(".row .c-phases").is_displayed())
-    assert browser.one(".row .c-rule").is_displayed()
+    browser.wait(lambda: not browser.find(".row .c-phases").is_displayed())
+    assert browser.find(".row .c-rule").is_displayed()
     browser.open(page, view="cases")
     browser.resize(420, 860)
-    browser.wait(lambda: not browser.one(".row .c-phases").is_displayed())
-    assert browser.one(".row .c-rule").is_displayed()
+    browser.wait(lambda: not browser.find(".row .c-phases").is_displayed())
+    assert browser.find(".row .c-rule").is_displayed()
 
 
 @pytest.mark.usefixtures("two_more")
@@ -112,7 +112,7 @@ def test_a_number_that_a_case_lacks_is_a_choice_of_its_own(
 ) -> None:
     steps = Column(name="steps", value=lambda case: len(case.rule) or None, kind="number", wide="70px", filter="all")
     monkeypatch.setattr(columns, "COLUMNS", (*COLUMNS, steps))
-    browser.open(write(of(header(), LINES), tmp_path), view="cases", sort="steps")
+    browser.open(write(run_of(header(), LINES), tmp_path), view="cases", sort="steps")
     assert _shown(browser, "steps") == ["", "6", "8", "13"]
     assert browser.texts("#filter-steps option") == ["all", "no steps", "6", "8", "13"]
     browser.choose("steps", "(none)")
@@ -124,8 +124,8 @@ def test_a_column_without_a_value_is_left_out_of_the_list(browser: Browser, tmp_
         browser.open(write(run, tmp_path), view="cases")
         return _headings(browser)
 
-    assert "message" not in headings(of(header(), [case()]))
-    assert "message" in headings(of(header(), [case(), case(label="Adam", message="off by 1")]))
+    assert "message" not in headings(run_of(header(), [case()]))
+    assert "message" in headings(run_of(header(), [case(), case(label="Adam", message="off by 1")]))
 
 
 def _case(**changes: object) -> CaseLine:

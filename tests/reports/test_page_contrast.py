@@ -45,13 +45,13 @@ THEMES = {"light": LIGHT, "dark": {**LIGHT, **_theme(':root[data-theme="dark"]')
 
 
 def _luminance(colour: str) -> float:
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def contrast(one: str, other: str) -> float:
-    dark, light = sorted((_luminance(one), _luminance(other)))
+def contrast(first: str, second: str) -> float:
+    dark, light = sorted((_luminance(first), _luminance(second)))
     return (light + 0.05) / (dark + 0.05)
 
 
@@ -93,7 +93,7 @@ FAINT = """
     }
     const found = new Set();
     for (const node of document.querySelectorAll("body *")) {
-      const own = [...node.childNodes].some((one) => one.nodeType === 3 && one.data.trim());
+      const own = [...node.childNodes].some((element) => element.nodeType === 3 && element.data.trim());
       if (!own || !node.checkVisibility() || node.closest("script, [disabled], option, optgroup")) continue;
       const style = getComputedStyle(node);
       const below = ground(node);
@@ -141,7 +141,7 @@ def test_a_cell_of_known_deviations_is_amber(browser: Browser, report: Path) -> 
         const probe = document.createElement("i");
         probe.style.background = "var(--wash-known)";
         document.body.append(probe);
-        return [cell, probe].map((one) => getComputedStyle(one).backgroundColor);
+        return [cell, probe].map((element) => getComputedStyle(element).backgroundColor);
     """)
     assert ground == known
     red, green, blue = (int(part) for part in re.findall(r"\d+", ground)[:3])

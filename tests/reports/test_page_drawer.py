@@ -1,4 +1,4 @@
-"""The page in a real browser: all that a case's drawer tells, and texts that would break a page."""
+"""The page in a real browser: all that a case's drawer shows, and texts that would break a page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from everyrank.reports.runfile.model import (
 )
 
 from tests.chromium import Browser
-from tests.made_up_runs import NASTY, case, header, of
+from tests.made_up_runs import NASTY, case, header, run_of
 from tests.pages import write
 
 VIEWS = ("matrix", "cases", "time", "findings")
@@ -33,7 +33,7 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CaseLine]:
     """One case with all that a case can have, beside one that has nothing."""
     train = ["main.py:9 in main", "case.py:61 in run"]
     steps = [StepPart(1, 0.0, 0.0), StepPart(2, 1e-12, 4e3), StepPart(3, 1e-3, 4e12)]
-    told = case(
+    line = case(
         outcome="timeout",
         size=4,
         message="the world missed its deadline of 30 s",
@@ -63,8 +63,8 @@ def rich(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, CaseLine]:
         repeat="pytest 'test_mine.py::test_optimizer'",
         passes_alone=True,
     )
-    run = of(header(), [told, case(label="Adam", seconds=0.0, size=0)])
-    return write(run, tmp_path_factory.mktemp("rich")), told
+    run = run_of(header(), [line, case(label="Adam", seconds=0.0, size=0)])
+    return write(run, tmp_path_factory.mktemp("rich")), line
 
 
 @pytest.mark.parametrize(
@@ -82,15 +82,15 @@ def test_only_ranks_to_blame_are_marked(
 ) -> None:
     rollcall = [StancePart([3], "waiting in recv"), StancePart([0, 1, 2], "in lazy")]
     late = case(outcome="timeout", size=6, rollcall=rollcall, blame=blame)
-    browser.open(write(of(header(), [late]), tmp_path), case=late.id)
+    browser.open(write(run_of(header(), [late]), tmp_path), case=late.id)
     browser.case_opened()
     assert browser.texts(".stance.odd b") == odd
     assert len(browser.all(".stance .tag")) == len(odd)
 
 
 def test_the_drawer_shows_all_that_is_known_of_a_case(browser: Browser, rich: tuple[Path, CaseLine]) -> None:
-    file, told = rich
-    browser.open(file, case=told.id)
+    file, line = rich
+    browser.open(file, case=line.id)
     text = browser.case_opened()
     for part in (
         "timeout", "the world missed its deadline of 30 s", "passes alone", "mine.Optimizer", "4 ranks",
@@ -98,10 +98,10 @@ def test_the_drawer_shows_all_that_is_known_of_a_case(browser: Browser, rich: tu
         "was killed by SIGKILL", "the odd one out", "waiting in recv at loop.py:38", "ranks 0-2",
         "thread pt_gloo_runner", "4.0e12 ulp", "1.0e-3 relative", "at step 3 in layers.0.weight, rank 2", "epoch 2",
         "The ledger expects timeout", "it hangs", "mine.toml", "setup 0.5 s · call 30 s (failed)",
-        "pytest 'test_mine.py::test_optimizer'", told.id,
+        "pytest 'test_mine.py::test_optimizer'", line.id,
     ):  # fmt: skip
         assert part in text, part
-    link = browser.one("#drawer a")
+    link = browser.find("#drawer a")
     assert link.get_attribute("href") == "https://example.org/issues/1"
     assert "noopener" in link.get_attribute("rel")
 
@@ -124,7 +124,7 @@ def _stations(browser: Browser) -> dict[str, float]:
     """How wide the station of each frame is, by what stands beside it."""
     widths = browser.js("""
         return [...document.querySelectorAll(".frame .station:not(.folded)")].map(
-          (one) => [one.nextSibling.textContent, one.getBoundingClientRect().width])
+          (name) => [name.nextSibling.textContent, name.getBoundingClientRect().width])
     """)
     return dict(widths)
 
@@ -135,9 +135,9 @@ def test_each_station_has_its_frame_beside_it_and_needs_no_pointer(
 ) -> None:
     browser.open(rich[0], case=rich[1].id)
     browser.resize(width, 844)
-    told = browser.case_opened()
+    text = browser.case_opened()
     for frame in ("main.py:9 in main", "comm.py:5 in recv", "loop.py:40 in step", "comm.py:9 in all_reduce"):
-        assert frame in told
+        assert frame in text
     assert browser.js("const d = document.getElementById('drawer'); return d.scrollWidth <= d.clientWidth")
     apart = browser.js("""
         return [...document.querySelectorAll(".frame")].every((one) => {
@@ -155,7 +155,7 @@ def test_of_64_ranks_those_who_stood_together_have_one_lane(browser: Browser, tm
         StancePart(others, "waiting in all_reduce at a.py:4", ["all_reduce at a.py:4", "run at a.py:1"]),
     ]
     late = case(outcome="timeout", size=64, rollcall=rollcall, blame=BlamePart([17], "does not wait"))
-    browser.open(write(of(header(), [late]), tmp_path), case=late.id)
+    browser.open(write(run_of(header(), [late]), tmp_path), case=late.id)
     browser.case_opened()
     assert len(browser.all(".lane")) == 2
     assert browser.texts(".stance b") == ["rank 17", "ranks 0-16,18-63"]
@@ -167,7 +167,7 @@ def test_the_roll_call_is_a_lane_a_rank_and_shared_frames_are_one_station(
 ) -> None:
     browser.open(rich[0], case=rich[1].id)
     browser.case_opened()
-    assert [one.get_attribute("title") for one in browser.all(".lanes .name")] == [
+    assert [element.get_attribute("title") for element in browser.all(".lanes .name")] == [
         "rank 3",
         "rank 0",
         "rank 1",
@@ -178,11 +178,11 @@ def test_the_roll_call_is_a_lane_a_rank_and_shared_frames_are_one_station(
     # The two frames of all ranks: one folded, one drawn; then the odd one goes on alone.
     assert browser.texts(".station.folded") == ["+1"]
     widths = _stations(browser)
-    told = ["main.py:9 in main", "comm.py:5 in recv", "loop.py:40 in step", "comm.py:9 in all_reduce"]
-    assert list(widths) == told
+    frames = ["main.py:9 in main", "comm.py:5 in recv", "loop.py:40 in step", "comm.py:9 in all_reduce"]
+    assert list(widths) == frames
     assert widths["main.py:9 in main"] > widths["comm.py:9 in all_reduce"] > widths["comm.py:5 in recv"]
     browser.click(".frame button")
-    assert list(_stations(browser)) == ["case.py:61 in run", *told]
+    assert list(_stations(browser)) == ["case.py:61 in run", *frames]
 
 
 def test_the_error_is_plotted_step_by_step_and_nought_lies_on_the_reference(
@@ -190,22 +190,24 @@ def test_the_error_is_plotted_step_by_step_and_nought_lies_on_the_reference(
 ) -> None:
     browser.open(rich[0], case=rich[1].id)
     browser.case_opened()
-    label = browser.one(".plot").get_attribute("aria-label")
+    label = browser.find(".plot").get_attribute("aria-label")
     assert label == "the error over 3 steps, relative: largest 1.0e-3 at step 3"
-    places = "return [...document.querySelectorAll('.dot')].map((one) => one.cy.baseVal.value)"
-    exact, small, large = browser.js(places)
+    heights = "return [...document.querySelectorAll('.dot')].map((element) => element.cy.baseVal.value)"
+    exact, small, large = browser.js(heights)
     reference = browser.js("return document.querySelector('.reference').y1.baseVal.value")
     assert exact == reference > small > large
-    told = browser.texts(".dot title")
-    assert told == ["step 1: exact", "step 2: 1.0e-12 relative", "step 3: 1.0e-3 relative"]
-    browser.js("[...document.querySelectorAll('.choice button')].find((one) => one.textContent === 'ulps').click()")
+    titles = browser.texts(".dot title")
+    assert titles == ["step 1: exact", "step 2: 1.0e-12 relative", "step 3: 1.0e-3 relative"]
+    browser.js(
+        "[...document.querySelectorAll('.choice button')].find((element) => element.textContent === 'ulps').click()"
+    )
     assert browser.texts(".dot title")[2] == "step 3: 4.0e12 ulp"
 
 
 def _plotted(browser: Browser, folder: Path, allowed: AllowedPart | None) -> None:
     steps = [StepPart(1, 0.0, 0.0), StepPart(2, 1e-12, 3.0), StepPart(3, 1e-9, 4e6)]
     line = case(outcome="fail", steps=steps, error=ErrorPart(4e6, 1e-9, 1e-9, 3, "weight", 0, allowed))
-    browser.open(write(of(header(), [line]), folder), case=line.id)
+    browser.open(write(run_of(header(), [line]), folder), case=line.id)
     browser.case_opened()
 
 
@@ -214,12 +216,16 @@ def test_the_plot_has_the_error_that_the_law_allows_and_marks_what_is_over_it(
 ) -> None:
     _plotted(browser, tmp_path, AllowedPart(relative=1e-10, ulps=2))
     line = browser.js("return document.querySelector('line.allowed').y1.baseVal.value")
-    within, over = browser.js("return [...document.querySelectorAll('.dot')].map((one) => one.cy.baseVal.value)")[1:]
+    within, over = browser.js(
+        "return [...document.querySelectorAll('.dot')].map((element) => element.cy.baseVal.value)"
+    )[1:]
     assert over < line < within
     assert browser.texts(".plot text.allowed") == ["allowed: 1.0e-10"]
     assert "Allowed: 1.0e-10 relative or 2 ulp." in browser.text("#drawer")
     assert browser.texts(".dot.over title") == ["step 3: 1.0e-9 relative"]
-    browser.js("[...document.querySelectorAll('.choice button')].find((one) => one.textContent === 'ulps').click()")
+    browser.js(
+        "[...document.querySelectorAll('.choice button')].find((element) => element.textContent === 'ulps').click()"
+    )
     assert browser.texts(".plot text.allowed") == ["allowed: 2"]
     assert browser.texts(".dot.over title") == ["step 3: 4.0e6 ulp"]
 
@@ -240,19 +246,19 @@ def test_the_line_that_repeats_it_is_copied(browser: Browser, rich: tuple[Path, 
     browser.click(".copy")
     browser.wait(lambda: browser.text(".copy") == "copied")
     browser.click("#close")
-    browser.one("#filter-q").send_keys("\ue009v")  # Ctrl+V
-    browser.wait(lambda: browser.one("#filter-q").get_attribute("value") == rich[1].repeat)
+    browser.find("#filter-q").send_keys("\ue009v")  # Ctrl+V
+    browser.wait(lambda: browser.find("#filter-q").get_attribute("value") == rich[1].repeat)
 
 
 def test_what_is_no_web_address_is_no_link(browser: Browser, tmp_path: Path) -> None:
     ledgers = ["javascript:window.broken=1", "https://good.example/1", "unreported", "https://no\nlink"]
     lines = [
-        case(label=f"SGD-{at}", outcome="known", ledger=LedgerPart("fail", issue, f"note {at}"))
-        for at, issue in enumerate(ledgers)
+        case(label=f"SGD-{number}", outcome="known", ledger=LedgerPart("fail", issue, f"note {number}"))
+        for number, issue in enumerate(ledgers)
     ]
-    file = write(of(header(), lines), tmp_path)
+    file = write(run_of(header(), lines), tmp_path)
     browser.open(file, view="findings")
-    links = [one.get_attribute("href") for one in browser.all("main a")]
+    links = [element.get_attribute("href") for element in browser.all("main a")]
     assert links == ["https://good.example/1"]
     browser.open(file, case=lines[0].id)
     browser.case_opened()
@@ -265,14 +271,14 @@ def test_a_limit_that_the_library_documents_is_called_that_and_links_to_where(
     link = "https://good.example/limits"
     entry = LedgerPart("documented", "", "keys begin with module.", "mine.toml", link)
     known = case(outcome="known", ledger=entry)
-    file = write(of(header(), [known]), tmp_path)
+    file = write(run_of(header(), [known]), tmp_path)
     browser.open(file, view="findings")
     assert "documented by the library" in browser.text("main")
     assert "unreported" not in browser.text("main")
     browser.open(file, case=known.id)
     browser.case_opened()
     assert "The library documents this limit: keys begin with module." in browser.text("#drawer")
-    assert [one.get_attribute("href") for one in browser.all("#drawer a")] == [link]
+    assert [element.get_attribute("href") for element in browser.all("#drawer a")] == [link]
 
 
 def test_a_known_deviation_shows_what_was_seen_and_not_only_the_note(browser: Browser, tmp_path: Path) -> None:
@@ -281,7 +287,7 @@ def test_a_known_deviation_shows_what_was_seen_and_not_only_the_note(browser: Br
     states = "'fail', nothing raised, a text with 'off by'"
     entry = LedgerPart("fail", "unreported", "wrong", expects=states)
     known = case(outcome="known", size=3, ledger=entry, deviations=seen)
-    browser.open(write(of(header(), [known]), tmp_path), case=known.id)
+    browser.open(write(run_of(header(), [known]), tmp_path), case=known.id)
     browser.case_opened()
     shown = " ".join(browser.text("#drawer").split())
     assert (
@@ -293,7 +299,7 @@ def test_a_known_deviation_shows_what_was_seen_and_not_only_the_note(browser: Br
 
 def test_what_a_subject_refused_is_listed_with_the_error(browser: Browser, tmp_path: Path) -> None:
     refused = case(outcome="pass", size=2, refused={"scheduler": "TypeError: <b>not</b> an Optimizer", "repr": "no"})
-    browser.open(write(of(header(), [refused]), tmp_path), case=refused.id)
+    browser.open(write(run_of(header(), [refused]), tmp_path), case=refused.id)
     browser.case_opened()
     shown = " ".join(browser.text("#drawer").split())
     assert "Refused scheduler: TypeError: <b>not</b> an Optimizer repr: no" in shown
@@ -304,7 +310,7 @@ def test_what_a_subject_refused_is_listed_with_the_error(browser: Browser, tmp_p
 
 @pytest.mark.parametrize("nasty", NASTY[:-1])
 def test_texts_stay_texts_wherever_they_come(browser: Browser, nasty: str, tmp_path: Path) -> None:
-    told = case(
+    line = case(
         law=f"law{nasty}",
         label=f"label{nasty}",
         subject=f"subject{nasty}",
@@ -325,9 +331,9 @@ def test_texts_stay_texts_wherever_they_come(browser: Browser, nasty: str, tmp_p
         lack=f"lack{nasty}",
         repeat=f"repeat{nasty}",
     )
-    file = write(of(header(platform=f"platform{nasty}", command=[nasty]), [told]), tmp_path)
+    file = write(run_of(header(platform=f"platform{nasty}", command=[nasty]), [line]), tmp_path)
     for view in VIEWS:
-        browser.open(file, view=view, case=told.id)
+        browser.open(file, view=view, case=line.id)
         browser.case_opened()
         assert browser.js("return window.broken") is None
         assert browser.complaints() == []
@@ -338,5 +344,5 @@ def test_texts_stay_texts_wherever_they_come(browser: Browser, nasty: str, tmp_p
         "note", "file", "lack", "repeat", "subject", "optimizer", "label", "world", "worker",
     ):  # fmt: skip
         assert f"{part}{nasty}" in shown, part
-    browser.open(file, subject=told.subject, law=f"rpc-optimizer/{told.law}", q="message")
-    assert browser.texts(".card h2") == [told.subject]
+    browser.open(file, subject=line.subject, law=f"rpc-optimizer/{line.law}", q="message")
+    assert browser.texts(".card h2") == [line.subject]

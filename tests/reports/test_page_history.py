@@ -1,4 +1,4 @@
-"""The nights on the page: what is told of a history, and how it is drawn."""
+"""The nights on the page: what is shown of a history, and how it is drawn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from everyrank.reports.runfile.model import ErrorPart
 from everyrank.reports.runfile.read import read
 
 from tests.chromium import Browser
-from tests.made_up_runs import case, header, of
+from tests.made_up_runs import case, header, run_of
 
 DAY = 86_400
 
@@ -25,7 +25,7 @@ def night(folder: Path, number: int, outcomes: dict[str, Ending], **changes: Any
     error = ErrorPart(1.0, 1e-12 * 2**number, 1e-12 * 2**number, 1, "weight", 0)
     cases = [case(law=law, outcome=outcome, error=error, seconds=0.1) for law, outcome in outcomes.items()]
     started = 1_780_000_000.0 + DAY * number
-    return of(header(started=started, **changes), cases).write(folder / f"night-{number:03}.jsonl")
+    return run_of(header(started=started, **changes), cases).write(folder / f"night-{number:03}.jsonl")
 
 
 @pytest.fixture
@@ -42,9 +42,9 @@ def nights(tmp_path: Path) -> Path:
 
 
 def test_each_law_is_shown_night_by_night(nights: Path) -> None:
-    told = nights_data(history.of_folder(nights))
-    assert [one["file"] for one in told["nights"]] == [f"night-{number:03}.jsonl" for number in range(5)]
-    laws = {law["law"]: law for law in told["laws"]}
+    data = nights_data(history.of_folder(nights))
+    assert [night["file"] for night in data["nights"]] == [f"night-{number:03}.jsonl" for number in range(5)]
+    laws = {law["law"]: law for law in data["laws"]}
     worst = {name: [ENDINGS[point[0]] for point in law["points"]] for name, law in laws.items()}
     assert worst["breaks"] == ["pass"] * 3 + ["fail"] * 2
     assert (laws["breaks"]["red"], laws["breaks"]["since"], laws["breaks"]["first_bad"]) == (True, 3, 3)
@@ -56,11 +56,11 @@ def test_each_law_is_shown_night_by_night(nights: Path) -> None:
 def test_of_very_many_nights_the_latest_are_drawn_and_the_rest_is_counted(tmp_path: Path) -> None:
     for number in range(NIGHTS + 7):
         night(tmp_path, number, {"clip": "fail" if number < 5 else "pass"})
-    told = nights_data(history.of_folder(tmp_path))
-    assert len(told["nights"]) == NIGHTS
-    assert told["earlier"] == 7
-    assert told["nights"][0]["file"] == "night-007.jsonl"
-    assert told["laws"][0]["first_bad"] == -1  # before those that are drawn
+    data = nights_data(history.of_folder(tmp_path))
+    assert len(data["nights"]) == NIGHTS
+    assert data["earlier"] == 7
+    assert data["nights"][0]["file"] == "night-007.jsonl"
+    assert data["laws"][0]["first_bad"] == -1  # before those that are drawn
 
 
 def test_a_folder_without_a_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,8 +76,8 @@ def test_a_folder_without_a_run_is_one_line(tmp_path: Path, capsys: pytest.Captu
 def test_two_nights_of_one_subject_are_pointed_to_the_history(
     nights: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one, two = sorted(nights.glob("*.jsonl"))[:2]
-    assert cli.main(["page", str(one), str(two), "-o", str(nights / "report.html")]) == 2
+    first, second = sorted(nights.glob("*.jsonl"))[:2]
+    assert cli.main(["page", str(first), str(second), "-o", str(nights / "report.html")]) == 2
     assert "--history" in capsys.readouterr().err
 
 
@@ -94,19 +94,19 @@ def test_laws_that_moved_come_first_what_is_red_before_what_flips(browser: Brows
     assert browser.texts(".over .law") == ["breaks", "flips", "still"]
     rows = browser.js("""
         return [...document.querySelectorAll(".over tbody tr")].map((row) => ({
-          shapes: [...row.querySelectorAll("td:not(.figures) .glyph")].map((one) => one.dataset.outcome),
-          told: [...row.querySelectorAll(".figures")].map((one) => one.textContent),
+          shapes: [...row.querySelectorAll("td:not(.figures) .glyph")].map((element) => element.dataset.outcome),
+          figures: [...row.querySelectorAll(".figures")].map((element) => element.textContent),
         }))
     """)
     assert rows[0]["shapes"] == ["pass", "pass", "pass", "fail", "fail"]
-    assert rows[0]["told"][:3] == ["2026-05-31", "2026-05-31", "1"]
-    assert rows[1]["told"][:3] == ["", "2026-05-29", "4"]
-    assert rows[2]["told"][:3] == ["", "", ""]
-    assert rows[2]["told"][5] == "\N{MULTIPLICATION SIGN}5.3"
-    labels = [one.get_attribute("aria-label") for one in browser.all(".nights li")]
+    assert rows[0]["figures"][:3] == ["2026-05-31", "2026-05-31", "1"]
+    assert rows[1]["figures"][:3] == ["", "2026-05-29", "4"]
+    assert rows[2]["figures"][:3] == ["", "", ""]
+    assert rows[2]["figures"][5] == "\N{MULTIPLICATION SIGN}5.3"
+    labels = [element.get_attribute("aria-label") for element in browser.all(".nights li")]
     assert "new: torch 2.13.0 → 2.14.0" in labels[2]
     assert "2 red of 3 cases" in labels[3]
-    browser.one("#filter-q").send_keys("flip")
+    browser.find("#filter-q").send_keys("flip")
     browser.wait(lambda: browser.texts(".over .law") == ["flips"])
     browser.click(".over .law")
     assert browser.state()["law"] == "rpc-optimizer/flips"
@@ -118,7 +118,7 @@ def test_laws_that_never_changed_are_folded_and_files_left_out_are_named(browser
     folder = tmp_path / "nights"
     folder.mkdir()
     for number in range(3):
-        of(header(started=1_780_000_000.0 + DAY * number), [case()]).write(folder / f"{number}.jsonl")
+        run_of(header(started=1_780_000_000.0 + DAY * number), [case()]).write(folder / f"{number}.jsonl")
     (folder / "broken.jsonl").write_text("<script>window.broken = 1</script>")
     run = read(folder / "2.jsonl")
     target = tmp_path / "report.html"
@@ -133,10 +133,12 @@ def test_laws_that_never_changed_are_folded_and_files_left_out_are_named(browser
     assert browser.js("return window.broken") is None
 
 
-def test_without_a_history_there_is_no_such_view_and_its_address_says_why(browser: Browser, tmp_path: Path) -> None:
+def test_without_a_history_there_is_no_such_view_and_its_address_shows_the_reason(
+    browser: Browser, tmp_path: Path
+) -> None:
     target = tmp_path / "report.html"
     target.write_text(page([read(night(tmp_path, 0, {"clip": "pass"}))]))
     browser.open(target)
-    assert not browser.one("#view-history").is_displayed()
+    assert not browser.find("#view-history").is_displayed()
     browser.open(target, view="history")
     assert "made without a history" in browser.text("#main")

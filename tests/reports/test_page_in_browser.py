@@ -10,7 +10,7 @@ from everyrank.model.outcome import RED
 from everyrank.reports.runfile.model import CaseLine
 
 from tests.chromium import Browser
-from tests.made_up_runs import MadeUp, case, header, made_up, of
+from tests.made_up_runs import MadeUp, case, header, made_up, run_of
 from tests.pages import write
 
 RUN = made_up(seed=2, cases=400)
@@ -21,11 +21,11 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(RUN, tmp_path_factory.mktemp("page"))
 
 
-def _of(outcome: str) -> CaseLine:
+def _first_with(outcome: str) -> CaseLine:
     return next(line for line in RUN.cases if line.outcome == outcome and line.subject)
 
 
-def _told(browser: Browser) -> str:
+def _matches(browser: Browser) -> str:
     return browser.text("#matches")
 
 
@@ -54,12 +54,12 @@ def test_each_outcome_is_counted_and_has_a_shape_of_its_own(browser: Browser, re
 def test_a_red_cell_leads_to_its_cause_in_one_click(browser: Browser, report: Path) -> None:
     browser.open(report)
     browser.click('.cell[data-outcome="fail"]')
-    told = browser.case_opened()
+    text = browser.case_opened()
     opened = next(line for line in RUN.cases if line.id == browser.state()["case"])
     assert opened.outcome == "fail"
     assert "fail: step 3, parameter layers.0.weight, on rank 1" in browser.text("#drawer .cause")
     assert browser.js("return document.querySelector('.failure').textContent") == opened.text
-    assert opened.repeat in told
+    assert opened.repeat in text
     assert browser.js("return document.querySelectorAll('.rank').length") == opened.size
 
 
@@ -67,8 +67,8 @@ def test_a_cell_describes_its_contents_to_screen_readers(browser: Browser, repor
     browser.open(report)
     cases = [line for line in RUN.cases if (line.subject, line.law) == ("torch.ShardedOptimizer", "clip")]
     label = browser.js(
-        "return [...document.querySelectorAll('.cell')].map((one) => one.ariaLabel)"
-        ".find((one) => one.startsWith('clip, torch.ShardedOptimizer'))"
+        "return [...document.querySelectorAll('.cell')].map((element) => element.ariaLabel)"
+        ".find((element) => element.startsWith('clip, torch.ShardedOptimizer'))"
     )
     for outcome, number in Counter(line.outcome for line in cases).items():
         assert f"{number} {outcome}" in label
@@ -78,7 +78,7 @@ def test_a_subject_opens_to_law_by_optimizer_and_back_comes_back(browser: Browse
     browser.open(report)
     before = browser.texts(".card h2")
     browser.js(
-        "[...document.querySelectorAll('.across')].find((one) => one.textContent === arguments[0]).click()",
+        "[...document.querySelectorAll('.across')].find((element) => element.textContent === arguments[0]).click()",
         "torch.ShardedOptimizer",
     )
     browser.wait(lambda: browser.texts(".card h2") == ["torch.ShardedOptimizer"])
@@ -107,23 +107,23 @@ def test_a_choice_filters_and_stays_in_the_address(
     browser.choose(field, value)
     number = sum(map(holds, RUN.cases))  # type: ignore[arg-type]
     assert 0 < number < 400
-    assert _told(browser) == f"{number} of 400"
+    assert _matches(browser) == f"{number} of 400"
     assert browser.state() == {"view": "cases", field: value}
     browser.driver.refresh()
     browser.wait(lambda: browser.js("return document.documentElement.dataset.ready"))
-    assert _told(browser) == f"{number} of 400"
+    assert _matches(browser) == f"{number} of 400"
     assert browser.js("return document.getElementById(arguments[0]).value", f"filter-{field}") == value
     browser.click("#clear")
     assert browser.state() == {"view": "cases"}
-    assert _told(browser) == ""
+    assert _matches(browser) == ""
 
 
 def test_words_filter_as_they_are_typed_whatever_their_case_and_order(browser: Browser, report: Path) -> None:
     browser.open(report, view="cases")
-    browser.one("#filter-q").send_keys("ADAGRAD clip")
+    browser.find("#filter-q").send_keys("ADAGRAD clip")
     wanted = [line for line in RUN.cases if "adagrad" in line.id.lower() and "clip" in line.id]
     assert wanted
-    browser.wait(lambda: _told(browser) == f"{len(wanted)} of 400")
+    browser.wait(lambda: _matches(browser) == f"{len(wanted)} of 400")
     assert browser.state()["q"] == "ADAGRAD clip"
     assert set(_rows(browser)) == {line.case for line in wanted}
     # Typing leaves no trail: back leaves the page as it was opened, not one letter earlier.
@@ -137,34 +137,34 @@ def test_outcomes_are_filters_and_several_may_be_on(browser: Browser, report: Pa
     browser.click('.chip[data-outcome="crash"]')
     assert browser.state()["outcome"] == "crash,fail"
     number = sum(line.outcome in ("fail", "crash") for line in RUN.cases)
-    assert _told(browser) == f"{number} of 400"
-    assert browser.one('.chip[data-outcome="fail"]').get_attribute("aria-pressed") == "true"
+    assert _matches(browser) == f"{number} of 400"
+    assert browser.find('.chip[data-outcome="fail"]').get_attribute("aria-pressed") == "true"
     browser.click('.chip[data-outcome="crash"]')
     assert browser.state()["outcome"] == "fail"
     browser.back()
     browser.wait(lambda: browser.state().get("outcome") == "crash,fail")
-    assert _told(browser) == f"{number} of 400"
+    assert _matches(browser) == f"{number} of 400"
 
 
 def test_filters_that_leave_nothing_say_so(browser: Browser, report: Path) -> None:
     for view in ("matrix", "cases", "time", "findings"):
         browser.open(report, view=view, q="no such words")
-        assert "0 of 400" in _told(browser)
+        assert "0 of 400" in _matches(browser)
     browser.open(report, subject="gone.Subject")
     assert browser.text(".nothing") == "No case passes these filters."
-    assert browser.one("#filter-subject").get_attribute("value") == "gone.Subject"
+    assert browser.find("#filter-subject").get_attribute("value") == "gone.Subject"
 
 
 def test_a_page_opens_at_a_case_and_back_closes_it(browser: Browser, report: Path) -> None:
-    timeout = _of("timeout")
+    timeout = _first_with("timeout")
     browser.open(report, view="findings", case=timeout.id)
-    told = browser.case_opened()
-    assert "the odd one out" in told
+    text = browser.case_opened()
+    assert "the odd one out" in text
     browser.click("#close")
     assert browser.state() == {"view": "findings"}
-    assert not browser.one("#drawer").is_displayed()
+    assert not browser.find("#drawer").is_displayed()
     browser.back()
-    browser.wait(lambda: browser.one("#drawer").is_displayed())
+    browser.wait(lambda: browser.find("#drawer").is_displayed())
     assert browser.state()["case"] == timeout.id
 
 
@@ -176,7 +176,7 @@ def test_a_case_that_this_page_does_not_have_is_reported_as_missing(browser: Bro
 
 def test_a_test_with_two_lines_has_two_addresses(browser: Browser, tmp_path: Path) -> None:
     lines = [case(outcome="fail", text="the first time"), case(outcome="pass")]
-    browser.open(write(of(header(), lines), tmp_path), view="cases")
+    browser.open(write(run_of(header(), lines), tmp_path), view="cases")
     browser.all(".row")[1].click()
     browser.case_opened()
     assert browser.state()["case"] == f"{lines[0].id} #2"
@@ -194,7 +194,7 @@ def _focused(browser: Browser) -> str:
 
 def test_arrows_go_over_cells_enter_opens_and_escape_comes_back(browser: Browser, report: Path) -> None:
     browser.open(report)
-    browser.one("#filter-q").send_keys(ENTER)
+    browser.find("#filter-q").send_keys(ENTER)
     first = _focused(browser)
     assert first == "rpc-optimizer/parity.one-step\ntorch.DistributedOptimizer.eager"
     browser.keys(RIGHT)
@@ -218,7 +218,7 @@ def test_arrows_go_over_cells_enter_opens_and_escape_comes_back(browser: Browser
 def test_only_one_cell_is_in_the_tab_order(browser: Browser, report: Path) -> None:
     browser.open(report)
     assert len(browser.all('.cell[tabindex="0"]')) == 1
-    browser.one("#filter-q").send_keys(ENTER)
+    browser.find("#filter-q").send_keys(ENTER)
     browser.keys(DOWN, DOWN)
     assert len(browser.all('.cell[tabindex="0"]')) == 1
 
@@ -226,7 +226,7 @@ def test_only_one_cell_is_in_the_tab_order(browser: Browser, report: Path) -> No
 def test_the_list_is_walked_and_cases_leafed_through_by_keys(browser: Browser, report: Path) -> None:
     browser.open(report, view="cases", outcome="fail")
     order = [line.case for line in RUN.cases if line.outcome == "fail"]
-    browser.one("#filter-q").send_keys(ENTER)
+    browser.find("#filter-q").send_keys(ENTER)
     assert _focused(browser) == "rows"
     rows = _rows(browser)
     assert sorted(rows) == sorted(order)
@@ -263,10 +263,10 @@ def test_slash_filters_digits_turn_views_and_escape_clears(browser: Browser, rep
 def test_a_question_mark_shows_the_keys(browser: Browser, report: Path) -> None:
     browser.open(report)
     browser.keys("?")
-    assert browser.one("#help").is_displayed()
+    assert browser.find("#help").is_displayed()
     assert "next and previous case" in browser.text("#help")
     browser.keys(ESCAPE)
-    browser.wait(lambda: not browser.one("#help").is_displayed())
+    browser.wait(lambda: not browser.find("#help").is_displayed())
 
 
 # --- many cases ----------------------------------------------------------------------------------------------
@@ -282,14 +282,14 @@ def test_of_20_000_cases_only_those_in_sight_are_drawn(browser: Browser, large: 
     file, run = large
     browser.open(file, view="cases")
     assert browser.js("return document.querySelectorAll('.row').length") < 80
-    assert browser.one("#rows").get_attribute("aria-rowcount") == "20001"
+    assert browser.find("#rows").get_attribute("aria-rowcount") == "20001"
     browser.js("const rows = document.getElementById('rows'); rows.scrollTop = rows.scrollHeight")
     last = [line.case or line.id.partition("::")[2] for line in run.cases if line.outcome == "pass"]
     shown = browser.wait(lambda: [row for row in _rows(browser) if row in last] and _rows(browser))
     assert len(shown) < 80
-    browser.one("#filter-q").send_keys("sparseadam")
+    browser.find("#filter-q").send_keys("sparseadam")
     number = sum("sparseadam" in line.id.lower() for line in run.cases)
-    browser.wait(lambda: _told(browser) == f"{number:,} of 20,000")
+    browser.wait(lambda: _matches(browser) == f"{number:,} of 20,000")
 
 
 def test_the_list_is_sorted_by_what_is_clicked_and_turned_round_by_a_second_click(
@@ -300,7 +300,7 @@ def test_the_list_is_sorted_by_what_is_clicked_and_turned_round_by_a_second_clic
     browser.click(".heads .c-time")
     slowest = max(run.cases, key=lambda line: line.seconds)
     assert _rows(browser)[0] == slowest.case
-    assert browser.one(".heads .c-time").get_attribute("aria-sort") == "ascending"
+    assert browser.find(".heads .c-time").get_attribute("aria-sort") == "ascending"
     browser.click(".heads .c-error")
     worst = max((line for line in run.cases if line.error), key=lambda line: line.error.ulps if line.error else 0)
     worst_ulps = worst.error.ulps if worst.error else 0
@@ -311,4 +311,4 @@ def test_the_list_is_sorted_by_what_is_clicked_and_turned_round_by_a_second_clic
     assert browser.state()["sort"] == "-error"
     browser.driver.refresh()
     browser.wait(lambda: browser.js("return document.documentElement.dataset.ready"))
-    assert browser.one(".heads .c-error").get_attribute("aria-sort") == "descending"
+    assert browser.find(".heads .c-error").get_attribute("aria-sort") == "descending"

@@ -16,7 +16,7 @@ from everyrank.reports.runfile.model import CaseLine, OutputPart, RankPart
 from everyrank.reports.runfile.read import read
 
 from tests.chromium import Browser
-from tests.made_up_runs import case, header, of
+from tests.made_up_runs import case, header, run_of
 from tests.pages import write
 
 TICKS = "a fence:\n```\nwithin\n````\nand `one`"
@@ -39,12 +39,12 @@ def copied(browser: Browser) -> str:
         area.id = "pasted";
         document.body.append(area);
     """)
-    browser.one("#pasted").send_keys("\ue009v")  # Ctrl+V
-    return str(browser.wait(lambda: browser.one("#pasted").get_attribute("value")))
+    browser.find("#pasted").send_keys("\ue009v")  # Ctrl+V
+    return str(browser.wait(lambda: browser.find("#pasted").get_attribute("value")))
 
 
 def opened(browser: Browser, folder: Path, line: CaseLine, **facts: Any) -> None:
-    browser.open(write(of(header(**facts), [line]), folder), case=line.id)
+    browser.open(write(run_of(header(**facts), [line]), folder), case=line.id)
     browser.case_opened()
 
 
@@ -138,7 +138,7 @@ def test_where_nothing_may_be_copied_the_text_is_there_to_be_taken(browser: Brow
         document.execCommand = () => false;
     """)
     browser.click(COPY)
-    area = browser.one(".by-hand textarea")
+    area = browser.find(".by-hand textarea")
     assert area.get_attribute("value").startswith("### `test_mine.py::")
     assert browser.js("const a = document.activeElement; return a.selectionEnd - a.selectionStart > 100")
     browser.click(COPY)
@@ -164,7 +164,7 @@ def nights(tmp_path: Path) -> Path:
     for number in range(6):
         cases = [case(label=label, outcome=letters[row[number]]) for label, row in plan.items() if row[number] != " "]
         facts = {"commit": str(number) * 40, "branch": "main", "ci_link": f"https://ci.example.org/{number}"}
-        run = of(header(started=1_780_000_000.0 + 86_400 * number, **facts), cases)
+        run = run_of(header(started=1_780_000_000.0 + 86_400 * number, **facts), cases)
         run.write(folder / f"night-{number}.jsonl")
     return folder
 
@@ -180,17 +180,17 @@ def test_a_case_shows_itself_over_the_nights_and_where_it_turned(browser: Browse
     target = with_history(nights)
     browser.open(target, case=case(label="SGD").id)
     browser.case_opened()
-    shapes = "return [...document.querySelectorAll('.case-nights .glyph')].map((one) => one.dataset.outcome)"
+    shapes = "return [...document.querySelectorAll('.case-nights .glyph')].map((element) => element.dataset.outcome)"
     assert browser.js(shapes) == ["pass"] * 4 + ["fail", "crash"]
-    told = browser.text(".case-nights + p")
-    assert told == (
+    text = browser.text(".case-nights + p")
+    assert text == (
         "Red since 2026-06-01, main at 4444444444; green last on 2026-05-31, main at 3333333333. "
         "Red in 2 of 6 nights. CI run"
     )
-    assert browser.one(".case-nights + p a").get_attribute("href") == "https://ci.example.org/4"
+    assert browser.find(".case-nights + p a").get_attribute("href") == "https://ci.example.org/4"
     browser.open(target, case=case(label="Adam").id)
     browser.case_opened()
-    titles = [one.get_attribute("title") for one in browser.all(".case-nights li")]
+    titles = [element.get_attribute("title") for element in browser.all(".case-nights li")]
     assert titles[2] == "2026-05-30 20:26 UTC, main at 2222222222, not tried"
     assert "Green since 2026-05-31, main at 3333333333; red last on 2026-05-29" in browser.text(".case-nights + p")
 

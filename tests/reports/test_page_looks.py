@@ -10,7 +10,7 @@ import pytest
 from everyrank.model.outcome import ENDINGS, RED
 
 from tests.chromium import Browser
-from tests.made_up_runs import case, header, made_up, of
+from tests.made_up_runs import case, header, made_up, run_of
 from tests.pages import write
 
 RUN = made_up(seed=2, cases=400)
@@ -27,11 +27,15 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_red_cases_of_one_cause_are_shown_once_and_lead_to_it(browser: Browser, tmp_path: Path) -> None:
     lines = [
-        case(label=f"SGD-{at}", outcome="fail", message=f"step {at}, parameter 'p{at}': off by {at}.5e-3")
-        for at in range(7)
+        case(
+            label=f"SGD-{number}",
+            outcome="fail",
+            message=f"step {number}, parameter 'p{number}': off by {number}.5e-3",
+        )
+        for number in range(7)
     ]
     lines += [case(label="Adam", outcome="crash", message="rank 1 was killed by SIGKILL"), case(label="Muon")]
-    browser.open(write(of(header(), lines), tmp_path), view="findings")
+    browser.open(write(run_of(header(), lines), tmp_path), view="findings")
     assert browser.texts(".finding .number") == ["1", "7"]
     assert "8 cases, 2 causes" in browser.text("#main")
     browser.js("document.querySelectorAll('.cases summary')[1].click()")
@@ -40,7 +44,7 @@ def test_red_cases_of_one_cause_are_shown_once_and_lead_to_it(browser: Browser, 
     assert "was killed by SIGKILL" in browser.case_opened()
 
 
-def test_two_hangs_at_two_lines_are_two_causes_and_one_hang_on_more_ranks_is_one(
+def test_two_hangs_at_two_lines_are_two_causes_and_one_hang_on_more_ranks_is_one_cause(
     browser: Browser, tmp_path: Path
 ) -> None:
     hangs = [
@@ -48,15 +52,15 @@ def test_two_hangs_at_two_lines_are_two_causes_and_one_hang_on_more_ranks_is_one
         "rank 1 is in lazy at test_red.py:30; ranks 0,2 wait in all_reduce at test_red.py:25 (deadline 60 s)",
         "rank 1 is in lazy at test_red.py:70; ranks 0,2,3 wait in all_reduce at test_red.py:25 (deadline 3 s)",
     ]
-    lines = [case(label=f"SGD-{at}", outcome="timeout", message=hang) for at, hang in enumerate(hangs)]
-    browser.open(write(of(header(), lines), tmp_path), view="findings")
+    lines = [case(label=f"SGD-{number}", outcome="timeout", message=hang) for number, hang in enumerate(hangs)]
+    browser.open(write(run_of(header(), lines), tmp_path), view="findings")
     assert "3 cases, 2 causes" in browser.text("#main")
 
 
 def test_of_very_many_causes_the_first_are_drawn_and_the_rest_on_demand(browser: Browser, tmp_path: Path) -> None:
-    causes = ["".join(chr(97 + int(digit)) for digit in str(at)) for at in range(130)]
+    causes = ["".join(chr(97 + int(digit)) for digit in str(number)) for number in range(130)]
     lines = [case(label=f"SGD-{cause}", outcome="fail", message=f"no {cause}") for cause in causes]
-    browser.open(write(of(header(), lines), tmp_path), view="findings")
+    browser.open(write(run_of(header(), lines), tmp_path), view="findings")
     assert "130 cases, 130 causes" in browser.text("#main")
     assert len(browser.all(".finding")) == 100
     browser.js("document.querySelector('.more').click()")
@@ -96,7 +100,7 @@ def test_the_timeline_has_a_band_a_worker_and_a_bar_leads_to_its_case(browser: B
 
 
 def _span(browser: Browser) -> tuple[float, float]:
-    return tuple(float(browser.one("#timeline").get_attribute(f"data-{end}")) for end in ("from", "to"))  # type: ignore[return-value]
+    return tuple(float(browser.find("#timeline").get_attribute(f"data-{end}")) for end in ("from", "to"))  # type: ignore[return-value]
 
 
 def test_filtering_zooms_the_timeline_to_what_is_left(browser: Browser, report: Path) -> None:
@@ -119,7 +123,7 @@ def test_filtering_zooms_the_timeline_to_what_is_left(browser: Browser, report: 
 def test_keys_zoom_and_move_the_timeline_and_nought_shows_it_whole(browser: Browser, report: Path) -> None:
     browser.open(report, view="time")
     whole = _span(browser)
-    browser.one("#filter-q").send_keys("\ue007")  # Enter: to the canvas
+    browser.find("#filter-q").send_keys("\ue007")  # Enter: to the canvas
     browser.keys("+", "+")
     near = _span(browser)
     assert near[1] - near[0] == pytest.approx((whole[1] - whole[0]) * 0.49, rel=0.01)
@@ -137,7 +141,7 @@ def test_where_the_time_went_is_summed_and_leads_on(browser: Browser, report: Pa
     for line in RUN.cases:
         sums[line.optimizer or "no optimizer"] += line.seconds  # type: ignore[assignment]
     lists = browser.all(".ranking")
-    by_optimizer = next(one for one in lists if one.text.startswith("By optimizer"))
+    by_optimizer = next(element for element in lists if element.text.startswith("By optimizer"))
     names = [line for line in by_optimizer.text.splitlines() if line in sums]
     assert names == [name for name, _ in sums.most_common(12)]
     browser.js("arguments[0].querySelector('button').click()", by_optimizer)
@@ -147,16 +151,16 @@ def test_where_the_time_went_is_summed_and_leads_on(browser: Browser, report: Pa
 # --- what a run says of itself -------------------------------------------------------------------------------
 
 
-def test_a_green_run_says_so_and_a_cut_one_never(browser: Browser, tmp_path: Path) -> None:
-    green = of(header(workers=1, seed=0), [case(), case(label="Adam", outcome="known")])
+def test_a_green_run_is_called_green_and_a_cut_run_never_is(browser: Browser, tmp_path: Path) -> None:
+    green = run_of(header(workers=1, seed=0), [case(), case(label="Adam", outcome="known")])
     browser.open(write(green, tmp_path))
     assert browser.text("#sentence") == "All 2 cases ended as declared."
     assert "NaN" not in browser.text("#facts")
     assert "undefined" not in browser.text("#facts")
     browser.open(write(green.cut_after(1), tmp_path, partial=True))
-    told = browser.text("#sentence")
-    assert told == "The run did not finish: 1 of 2 cases reported. 1 of 2 cases needs a person."
-    browser.open(write(of(header(), []), tmp_path))
+    sentence = browser.text("#sentence")
+    assert sentence == "The run did not finish: 1 of 2 cases reported. 1 of 2 cases needs a person."
+    browser.open(write(run_of(header(), []), tmp_path))
     assert browser.text("#sentence") == "Nothing ran."
     assert browser.complaints() == []
 
@@ -176,7 +180,7 @@ def test_it_is_dark_where_the_system_is_until_somebody_chooses(browser: Browser,
     assert _light(browser, "body") > 200
     browser.media(scheme="dark")
     browser.wait(lambda: _light(browser, "body") < 60)
-    assert browser.one("#theme").get_attribute("aria-pressed") == "true"
+    assert browser.find("#theme").get_attribute("aria-pressed") == "true"
     browser.keys("t")
     assert _light(browser, "body") > 200
     browser.driver.refresh()
@@ -187,7 +191,7 @@ def test_it_is_dark_where_the_system_is_until_somebody_chooses(browser: Browser,
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_words_can_be_read_on_their_grounds(browser: Browser, report: Path, scheme: str) -> None:
-    """Contrast as WCAG computes it: 4.5 for text, 3 for what is told by shape and count too."""
+    """Contrast as WCAG computes it: 4.5 for text, 3 for what shape and count show too."""
     browser.open(report)
     browser.media(scheme=scheme)
     browser.wait(lambda: browser.js("return document.documentElement.dataset.theme") == scheme)
@@ -197,7 +201,7 @@ def test_words_can_be_read_on_their_grounds(browser: Browser, report: Path, sche
         const light = (name) => {
           const hex = style.getPropertyValue(name).trim();
           const [r, g, b] = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16) / 255)
-            .map((one) => (one <= 0.04045 ? one / 12.92 : ((one + 0.055) / 1.055) ** 2.4));
+            .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
           return 0.2126 * r + 0.7152 * g + 0.0722 * b;
         };
         return arguments[0].map(([ink, ground]) => {
@@ -237,8 +241,8 @@ def test_on_paper_there_is_what_was_seen_and_nothing_to_press(browser: Browser, 
     browser.open(report, view="matrix", case=fail.id)
     browser.case_opened()
     browser.media("print", "dark")
-    assert not browser.one("#filters").is_displayed()
-    assert not browser.one(".copy").is_displayed()
+    assert not browser.find("#filters").is_displayed()
+    assert not browser.find(".copy").is_displayed()
     assert _light(browser, "body") == 255
     boxes = "const box = (id) => document.getElementById(id).getBoundingClientRect(); "
     assert browser.js(boxes + "return box('drawer').top >= box('main').bottom")
@@ -261,22 +265,22 @@ def test_the_list_is_printed_beyond_what_is_in_sight(browser: Browser, report: P
 
 def test_names_of_subjects_break_where_their_words_end(browser: Browser, tmp_path: Path) -> None:
     name = "torch.distributed.algorithms.PostLocalSGDOptimizerWithAveraging.eager"
-    browser.open(write(of(header(), [case(subject=name, outcome="fail"), case(subject="mine.Two")]), tmp_path))
+    browser.open(write(run_of(header(), [case(subject=name, outcome="fail"), case(subject="mine.Two")]), tmp_path))
     broken = """
         return [...document.querySelectorAll(arguments[0])].flatMap((node) => [...node.childNodes])
-          .filter((one) => one.nodeType === 3)
+          .filter((element) => element.nodeType === 3)
           .filter((one) => {
             const range = document.createRange();
             range.selectNodeContents(one);
             return range.getClientRects().length > 1;
           })
-          .map((one) => one.data);
+          .map((element) => element.data);
     """
     assert browser.texts(".across")[0] == name
     assert browser.js(broken, ".across") == []
     fits = "const a = document.querySelector('.across'); return a.scrollHeight <= a.clientHeight + 1"
     assert browser.js(fits)
-    browser.open(write(of(header(), [case(subject=name, outcome="fail")]), tmp_path), case=case(subject=name).id)
+    browser.open(write(run_of(header(), [case(subject=name, outcome="fail")]), tmp_path), case=case(subject=name).id)
     browser.resize(390, 844)
     browser.case_opened()
     assert browser.texts(".facts li")[0] == name
@@ -284,7 +288,7 @@ def test_names_of_subjects_break_where_their_words_end(browser: Browser, tmp_pat
     assert browser.js("const d = document.getElementById('drawer'); return d.scrollWidth <= d.clientWidth")
 
 
-def test_the_help_says_what_each_shape_stands_for(browser: Browser, report: Path, tmp_path: Path) -> None:
+def test_the_help_names_the_meaning_of_each_shape(browser: Browser, report: Path, tmp_path: Path) -> None:
     browser.open(report)
     browser.keys("?")
     shapes = browser.js("""
@@ -293,10 +297,10 @@ def test_the_help_says_what_each_shape_stands_for(browser: Browser, report: Path
           row.querySelector("dt").textContent.trim(), row.querySelector("dd").textContent])
     """)
     assert [(shape, word) for shape, word, _ in shapes] == [(ending, ending) for ending in ENDINGS]
-    says = {word: told for _, word, told in shapes}
-    assert says["known"] == "a deviation that the ledger knows"
-    assert says["unsupported"] == "a declared lack, refused as declared"
-    assert says["skipped"] == "skipped, with a reason"
-    assert browser.one("#shapes").is_displayed()
+    meanings = {word: meaning for _, word, meaning in shapes}
+    assert meanings["known"] == "a deviation that the ledger knows"
+    assert meanings["unsupported"] == "a declared lack, refused as declared"
+    assert meanings["skipped"] == "skipped, with a reason"
+    assert browser.find("#shapes").is_displayed()
     browser.resize(390, 844)
     assert browser.js("const d = document.getElementById('help'); return d.scrollWidth <= d.clientWidth")

@@ -9,7 +9,7 @@ from everyrank.model.outcome import Ending
 from everyrank.reports.runfile.model import CaseLine, OutputPart
 
 from tests.chromium import Browser
-from tests.made_up_runs import case, header, made_up, of
+from tests.made_up_runs import case, header, made_up, run_of
 from tests.pages import write
 
 
@@ -31,7 +31,7 @@ SUITE = [
 
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(of(header(), SUITE), tmp_path_factory.mktemp("suite"))
+    return write(run_of(header(), SUITE), tmp_path_factory.mktemp("suite"))
 
 
 def _lines(browser: Browser) -> list[str]:
@@ -54,13 +54,13 @@ def test_it_opens_on_the_tests_file_by_file_what_needs_a_person_first(browser: B
 
 
 def test_a_page_with_a_subject_opens_on_the_matrix(browser: Browser, tmp_path: Path) -> None:
-    browser.open(write(of(header(), [case(), *SUITE]), tmp_path))
+    browser.open(write(run_of(header(), [case(), *SUITE]), tmp_path))
     assert browser.text("#views [aria-current]") == "Matrix"
 
 
 def test_tests_are_walked_leafed_through_and_opened_over_the_heads_of_files(browser: Browser, suite: Path) -> None:
     browser.open(suite)
-    browser.one("#filter-q").send_keys("\ue007")
+    browser.find("#filter-q").send_keys("\ue007")
     browser.keys("\ue015", "\ue015", "\ue007")  # down, down, Enter: the third test
     browser.case_opened()
     assert browser.state()["case"] == "a/test_sum.py::test_reduce"
@@ -97,17 +97,16 @@ def test_tests_of_one_name_are_distinguished_wherever_they_are_named(browser: Br
 
 def test_a_name_that_only_one_file_can_have_needs_no_path(browser: Browser, tmp_path: Path) -> None:
     files = [plain("deep/down/test_one.py::test_it"), plain("deep/down/test_two.py::test_it")]
-    browser.open(write(of(header(), files), tmp_path), sort="case")
+    browser.open(write(run_of(header(), files), tmp_path), sort="case")
     assert browser.texts(".row .c-case") == ["test_one.py::test_it", "test_two.py::test_it"]
-    browser.open(write(of(header(), files[:1]), tmp_path))
+    browser.open(write(run_of(header(), files[:1]), tmp_path))
     assert _lines(browser) == ["test_it"]
 
 
 def test_a_choice_of_one_is_no_choice_but_one_that_was_asked_for_is_seen(browser: Browser, suite: Path) -> None:
     browser.open(suite)
-    seen = (
-        "return [...document.querySelectorAll('#filters select')].filter((one) => !one.hidden).map((one) => one.id)"
-    )
+    visible = "filter((element) => !element.hidden).map((element) => element.id)"
+    seen = f"return [...document.querySelectorAll('#filters select')].{visible}"
     assert browser.js(seen) == ["filter-law"]
     assert browser.text("#filter-law option") == "all files"
     browser.open(suite, size="7")
@@ -117,7 +116,7 @@ def test_a_choice_of_one_is_no_choice_but_one_that_was_asked_for_is_seen(browser
 
 def test_words_find_how_far_off_a_tensor_was(browser: Browser, suite: Path) -> None:
     browser.open(suite)
-    browser.one("#filter-q").send_keys("0.001 (3,)")
+    browser.find("#filter-q").send_keys("0.001 (3,)")
     browser.wait(lambda: browser.text("#matches") == "1 of 5")
     assert _lines(browser) == ["a/test_sum.py", "test_reduce"]
 
@@ -125,16 +124,16 @@ def test_words_find_how_far_off_a_tensor_was(browser: Browser, suite: Path) -> N
 def test_on_a_narrow_screen_a_test_has_its_message(browser: Browser, suite: Path) -> None:
     browser.open(suite)
     browser.resize(390, 844)
-    browser.wait(lambda: browser.one(".row .c-message").is_displayed())
+    browser.wait(lambda: browser.find(".row .c-message").is_displayed())
     assert browser.js("return document.scrollingElement.scrollWidth <= innerWidth")
 
 
 def test_many_tests_are_drawn_as_far_as_they_are_in_sight(browser: Browser, tmp_path: Path) -> None:
-    tests = [plain(f"test_{at // 40}.py::test_{at % 40}") for at in range(4000)]
-    browser.open(write(of(header(), tests), tmp_path))
-    assert browser.one("#rows").get_attribute("aria-rowcount") == "4101"
+    tests = [plain(f"test_{number // 40}.py::test_{number % 40}") for number in range(4000)]
+    browser.open(write(run_of(header(), tests), tmp_path))
+    assert browser.find("#rows").get_attribute("aria-rowcount") == "4101"
     assert len(browser.all(".row, .file")) < 80
-    browser.open(write(of(header(), tests), tmp_path), case="test_99.py::test_39")
+    browser.open(write(run_of(header(), tests), tmp_path), case="test_99.py::test_39")
     browser.case_opened()
     browser.wait(lambda: browser.texts(".row .c-case")[-1] == "test_39")
 

@@ -16,7 +16,7 @@ from everyrank.reports import errors
 from everyrank.reports.runfile.model import SCHEMA, CaseLine, Footer
 from everyrank.reports.runfile.read import LARGEST, read
 
-from tests.made_up_runs import MadeUp, case, header, made_up, of
+from tests.made_up_runs import MadeUp, case, header, made_up, run_of
 
 
 def _lines(run: MadeUp) -> list[bytes]:
@@ -52,12 +52,13 @@ def test_a_whole_file_is_read_as_it_was_written(file: Path) -> None:
 
 
 def test_counts_begin_with_what_needs_a_person(file: Path) -> None:
-    run = read(of(header(), [case(outcome="pass"), case(label="Adam", outcome="crash")]).write(file))
+    run = read(run_of(header(), [case(outcome="pass"), case(label="Adam", outcome="crash")]).write(file))
     assert list(run.counts) == ["crash", "pass"]
 
 
 def test_a_run_is_green_if_it_is_whole_and_nothing_in_it_is_red(file: Path) -> None:
-    good = of(header(), [case(), case(label="Adam", outcome="known"), case(label="LBFGS", outcome="not-applicable")])
+    others = [case(label="Adam", outcome="known"), case(label="LBFGS", outcome="not-applicable")]
+    good = run_of(header(), [case(), *others])
     assert read(good.write(file)).green
     assert not read(good.but({good.cases[1].id: {"outcome": "stale"}}).write(file)).green
     assert not read(good.cut_after(3).write(file), partial=True).green
@@ -65,7 +66,7 @@ def test_a_run_is_green_if_it_is_whole_and_nothing_in_it_is_red(file: Path) -> N
 
 def test_cases_without_a_line_in_a_whole_run_were_not_run(file: Path) -> None:
     cases = [case(label="SGD"), case(label="Adam", outcome="fail"), case(label="SGD", law="none.position")]
-    run = read(of(header(), cases).stopped_after(2).write(file))
+    run = read(run_of(header(), cases).stopped_after(2).write(file))
     assert run.complete
     assert run.counts == {"fail": 1, "not-run": 1, "pass": 1}
     missing = run.cases[-1]
@@ -76,10 +77,9 @@ def test_cases_without_a_line_in_a_whole_run_were_not_run(file: Path) -> None:
 
 
 def test_a_footer_may_count_cases_without_a_line_as_not_run(file: Path) -> None:
-    stopped = of(header(), [case(), case(label="Adam")]).stopped_after(1)
-    file.write_bytes(
-        b"".join(_lines(stopped)[:2]) + msgspec.json.encode(Footer({"pass": 1, "not-run": 1}, 1.0, 1)) + b"\n"
-    )
+    stopped = run_of(header(), [case(), case(label="Adam")]).stopped_after(1)
+    footer = msgspec.json.encode(Footer({"pass": 1, "not-run": 1}, 1.0, 1))
+    file.write_bytes(b"".join([*_lines(stopped)[:2], footer, b"\n"]))
     assert read(file).counts == {"not-run": 1, "pass": 1}
 
 
@@ -89,18 +89,18 @@ def test_a_test_without_a_subject_and_a_line_is_known_by_its_id_alone(file: Path
     assert run.cases == (CaseLine("test_a.py::test_b[ws2]", "not-run", message=run.cases[0].message),)
 
 
-@pytest.mark.parametrize("told", [0, 1, 57])
-def test_a_killed_run_is_refused_and_partial_says_how_far_it_came(file: Path, told: int) -> None:
-    made_up(cases=100).cut_after(told).write(file)
+@pytest.mark.parametrize("reported", [0, 1, 57])
+def test_a_killed_run_is_refused_and_partial_states_how_far_it_came(file: Path, reported: int) -> None:
+    made_up(cases=100).cut_after(reported).write(file)
     refused = _refused(file)
     assert type(refused) is errors.NoFooter
-    assert f"{told} of 100 cases reported" in str(refused)
+    assert f"{reported} of 100 cases reported" in str(refused)
     assert "--partial" in str(refused)
     run = read(file, partial=True)
     assert not run.complete
-    assert run.came == f"{told} of 100 cases reported"
+    assert run.came == f"{reported} of 100 cases reported"
     assert len(run.cases) == 100
-    assert run.counts["not-run"] >= 100 - told
+    assert run.counts["not-run"] >= 100 - reported
     assert "killed" in run.cases[-1].message
 
 
@@ -202,7 +202,7 @@ def test_a_case_without_an_outcome_is_named(file: Path, outcome: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "says"),
+    ("line", "message"),
     [
         (b'{"line":"case","id":"a","outcome":"great"}\n', "great"),
         (b'{"line":"case","id":7,"outcome":"pass"}\n', "$.id"),
@@ -212,24 +212,24 @@ def test_a_case_without_an_outcome_is_named(file: Path, outcome: bytes) -> None:
     ],
 )
 @pytest.mark.parametrize("partial", [False, True])
-def test_a_line_that_is_not_of_the_schema_says_what_is_wrong(
-    file: Path, line: bytes, says: str, partial: bool
+def test_the_error_of_a_line_that_is_not_of_the_schema_states_what_is_wrong(
+    file: Path, line: bytes, message: str, partial: bool
 ) -> None:
     lines = _lines(made_up(cases=5))
     lines[3] = line
     refused = _refused(file, b"".join(lines), partial)
     assert type(refused) is errors.BadLine
     assert refused.line == 4
-    assert says in str(refused)
+    assert message in str(refused)
 
 
 def test_keys_that_a_later_version_added_are_passed_over(file: Path) -> None:
     """In each kind of line, and in its parts; a kind of line that is not known may change what the others mean."""
     made = made_up(cases=40)
     novel: list[bytes] = []
-    for raw in _lines(made):
-        line = msgspec.json.decode(raw)
-        for part in [line, *(one for key in ("phases", "ranks", "steps") for one in line.get(key, []))]:
+    for line in map(msgspec.json.decode, _lines(made)):
+        parts = [part for key in ("phases", "ranks", "steps") for part in line.get(key, [])]
+        for part in [line, *parts]:
             part["novel"] = {"of": ["a", "later", "version"]}
         novel.append(msgspec.json.encode(line) + b"\n")
     file.write_bytes(b"".join(novel))
@@ -317,7 +317,7 @@ def test_a_case_with_two_lines(file: Path) -> None:
 
 
 def test_a_case_that_was_listed_twice_may_have_two_lines(file: Path) -> None:
-    run = read(of(header(), [case(), case()]).write(file))
+    run = read(run_of(header(), [case(), case()]).write(file))
     assert run.counts == {"pass": 2}
 
 
@@ -335,7 +335,7 @@ def test_a_file_that_lost_a_line_in_its_middle(file: Path) -> None:
 
 
 def test_two_subjects_of_one_name(file: Path) -> None:
-    run = of(header(), [case(test="test_a.py::test_one"), case(test="test_b.py::test_two")])
+    run = run_of(header(), [case(test="test_a.py::test_one"), case(test="test_b.py::test_two")])
     refused = _refused(run.write(file))
     assert type(refused) is errors.TwoSubjects
     assert "test_a.py::test_one and test_b.py::test_two both report rpc-optimizer/parity.one-step[SGD-ws2]" in str(
@@ -379,9 +379,9 @@ def test_a_spoilt_file_is_refused_by_name_or_whole(file: Path, seed: int) -> Non
     for _ in range(50):
         data = bytearray(whole)
         for _ in range(chance.randint(1, 3)):
-            place = chance.randrange(len(data))
+            start = chance.randrange(len(data))
             piece = bytes(chance.choices(b'{}[]",:\n0tfn\\u\0\xff', k=chance.randint(0, 9)))
-            data[place : place + chance.choice((0, 1, 200))] = piece or data[:300]
+            data[start : start + chance.choice((0, 1, 200))] = piece or data[:300]
         file.write_bytes(data)
         for partial in (False, True):
             try:
@@ -392,7 +392,7 @@ def test_a_spoilt_file_is_refused_by_name_or_whole(file: Path, seed: int) -> Non
     assert not any("\n" in text for text in refused)
 
 
-def test_each_error_says_in_one_sentence_what_it_is() -> None:
+def test_each_error_states_in_one_sentence_what_it_is() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
     assert len(kinds) > 15
     for kind in kinds:

@@ -105,24 +105,24 @@ def test_every_multi_rank_test_has_an_outcome(run: tuple[Inner, RunFile]) -> Non
     }
 
 
-def test_the_header_says_what_ran_and_lists_the_tests_in_order(run: tuple[Inner, RunFile]) -> None:
-    inner, told = run
-    header = told.header
+def test_the_header_states_what_ran_and_lists_the_tests_in_order(run: tuple[Inner, RunFile]) -> None:
+    inner, run_file = run
+    header = run_file.header
     assert (header["schema"], header["seed"]) == (1, 7)
     assert header["torch"]
     assert header["backends"] == ["gloo"]
     assert header.get("workers", 1) == (2 if "-n" in header["command"] else 1)
     assert header["cases"][0] == "test_inner.py::test_good"
-    assert sorted(header["cases"]) == sorted(one["id"] for one in told.cases)
+    assert sorted(header["cases"]) == sorted(case["id"] for case in run_file.cases)
     assert "test_inner.py::test_of_one_process" in inner.tests
 
 
 def test_the_footer_counts_and_has_the_exit_status(run: tuple[Inner, RunFile]) -> None:
-    inner, told = run
-    assert told.footer is not None
-    assert told.footer["counts"] == Counter(one["outcome"] for one in told.cases)
-    assert told.footer["exit"] == inner.code == 1
-    assert told.footer["seconds"] > 0
+    inner, run_file = run
+    assert run_file.footer is not None
+    assert run_file.footer["counts"] == Counter(case["outcome"] for case in run_file.cases)
+    assert run_file.footer["exit"] == inner.code == 1
+    assert run_file.footer["seconds"] > 0
 
 
 def test_a_failure_is_reported_rank_by_rank(run: tuple[Inner, RunFile]) -> None:
@@ -146,10 +146,10 @@ def test_properties_of_a_users_test_make_no_case_of_it(run: tuple[Inner, RunFile
 
 def test_phases_have_times(run: tuple[Inner, RunFile]) -> None:
     case = run[1]["test_good"]
-    assert [(one["when"], one["outcome"]) for one in case["phases"]] == [
+    assert [(phase["when"], phase["outcome"]) for phase in case["phases"]] == [
         ("setup", "passed"), ("call", "passed"), ("teardown", "passed"),
     ]  # fmt: skip
-    assert case["seconds"] >= max(one["seconds"] for one in case["phases"])
+    assert case["seconds"] >= max(phase["seconds"] for phase in case["phases"])
     assert case["started"] > run[1].header["started"]
 
 
@@ -179,7 +179,7 @@ def test_a_missed_deadline_has_its_roll_call(run: tuple[Inner, RunFile]) -> None
     assert [rank["outcome"] for rank in case["ranks"]] == ["passed", "cut"]
 
 
-def test_a_test_without_a_world_says_why(run: tuple[Inner, RunFile]) -> None:
+def test_a_test_without_a_world_has_a_reason(run: tuple[Inner, RunFile]) -> None:
     refused, skipped = run[1]["test_misused"], run[1]["test_skipped_beforehand"]
     assert "a world size must be a whole number of ranks" in refused["message"]
     assert skipped["message"] == "not on a Monday"

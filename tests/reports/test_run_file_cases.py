@@ -90,10 +90,10 @@ def _case(run: tuple[Inner, RunFile], name: str) -> dict[str, Any]:
     return run[1][f"test_{name}{_CASE}"]
 
 
-def test_a_case_says_which_it_is(run: tuple[Inner, RunFile]) -> None:
+def test_a_case_has_its_subject_contract_and_law(run: tuple[Inner, RunFile]) -> None:
     case = _case(run, "fine")
-    told = {name: case.get(name) for name in ("outcome", "subject", "contract", "law", "case")}
-    assert told == {
+    fields = {name: case.get(name) for name in ("outcome", "subject", "contract", "law", "case")}
+    assert fields == {
         "outcome": "pass", "subject": "fine", "contract": "rpc-optimizer", "law": "state.kept",
         "case": "rpc-optimizer/state.kept[ws2]",
     }  # fmt: skip
@@ -173,16 +173,18 @@ def test_cases_behind_a_broken_adapter_are_not_run_and_say_whose_they_are(projec
     first, *rest = read(project.folder / "run.jsonl").cases
     assert first["outcome"] == "error"
     assert rest
-    assert {(one["outcome"], one["subject"], one["law"]) for one in rest} == {("not-run", "no-step", "none.position")}
-    assert {one["message"] for one in rest} == {f"not run: see {first['id']}"}
+    assert {(case["outcome"], case["subject"], case["law"]) for case in rest} == {
+        ("not-run", "no-step", "none.position")
+    }
+    assert {case["message"] for case in rest} == {f"not run: see {first['id']}"}
 
 
 def test_junit_has_subject_law_and_optimizer_as_properties(run: tuple[Inner, RunFile]) -> None:
     tree = xml.parse(run[0].folder / "junit.xml")
-    (found,) = [one for one in tree.iter("testcase") if one.get("name") == f"test_nothing{_CASE}"]
-    said = {one.get("name"): one.get("value") for one in found.iter("property")}
-    assert (said["subject"], said["law"], said["outcome"]) == ("nothing", "state.kept", "fail")
-    assert "optimizer" in said
+    (found,) = [element for element in tree.iter("testcase") if element.get("name") == f"test_nothing{_CASE}"]
+    properties = {element.get("name"): element.get("value") for element in found.iter("property")}
+    assert (properties["subject"], properties["law"], properties["outcome"]) == ("nothing", "state.kept", "fail")
+    assert "optimizer" in properties
 
 
 def test_a_case_lists_what_its_law_let_the_subject_refuse(project: Project) -> None:
@@ -209,7 +211,7 @@ def test_a_case_lists_what_its_law_let_the_subject_refuse(project: Project) -> N
     }
 
 
-def test_a_refusal_that_is_not_the_same_on_all_ranks_says_on_which(project: Project) -> None:
+def test_a_refusal_that_is_not_the_same_on_all_ranks_names_the_ranks(project: Project) -> None:
     project.write(
         "test_inner.py",
         """

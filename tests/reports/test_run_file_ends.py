@@ -88,14 +88,14 @@ def _started(project: Project, *arguments: str, monkeypatch: pytest.MonkeyPatch)
 def test_after_x_the_rest_was_not_run(project: Project) -> None:
     project.write("test_inner.py", _TWO)
     inner = project.run("-x", "--run-file", "run.jsonl")
-    told = read(project.folder / "run.jsonl")
-    assert told.outcomes == {"test_one": "pass", "test_two": "fail", "test_three": "not-run"}
-    assert told.footer is not None
-    assert told.footer["counts"] == {"pass": 1, "fail": 1, "not-run": 1}
-    assert told.footer["exit"] == inner.code
+    run_file = read(project.folder / "run.jsonl")
+    assert run_file.outcomes == {"test_one": "pass", "test_two": "fail", "test_three": "not-run"}
+    assert run_file.footer is not None
+    assert run_file.footer["counts"] == {"pass": 1, "fail": 1, "not-run": 1}
+    assert run_file.footer["exit"] == inner.code
 
 
-def test_what_passes_alone_says_so(project: Project) -> None:
+def test_what_passes_alone_is_marked(project: Project) -> None:
     project.write(
         "test_inner.py",
         """
@@ -111,17 +111,17 @@ def test_what_passes_alone_says_so(project: Project) -> None:
         """,
     )
     project.run("--run-file", "run.jsonl")
-    told = read(project.folder / "run.jsonl")
-    assert told["test_trips_over_it"]["passes_alone"]
-    assert told["test_trips_over_it"]["world"] == told["test_leaves_something"]["world"]
-    assert "passes_alone" not in told["test_leaves_something"]
+    run_file = read(project.folder / "run.jsonl")
+    assert run_file["test_trips_over_it"]["passes_alone"]
+    assert run_file["test_trips_over_it"]["world"] == run_file["test_leaves_something"]["world"]
+    assert "passes_alone" not in run_file["test_leaves_something"]
 
 
 def test_what_is_deselected_is_not_listed(project: Project) -> None:
     project.write("test_inner.py", _TWO)
     project.run("-k", "two or three", "--run-file", "run.jsonl")
-    told = read(project.folder / "run.jsonl")
-    assert told.header["cases"] == ["test_inner.py::test_two", "test_inner.py::test_three"]
+    run_file = read(project.folder / "run.jsonl")
+    assert run_file.header["cases"] == ["test_inner.py::test_two", "test_inner.py::test_three"]
 
 
 def test_the_last_failed_alone_are_listed_with_lf(project: Project) -> None:
@@ -138,32 +138,32 @@ def test_a_killed_run_leaves_no_footer(project: Project, monkeypatch: pytest.Mon
     process.kill()
     process.communicate()
     project.assert_nothing_left()
-    told = read(project.folder / "run.jsonl")
-    assert told.footer is None
-    assert told.outcomes == {"test_one": "pass"}
-    assert len(told.header["cases"]) == 3
+    run_file = read(project.folder / "run.jsonl")
+    assert run_file.footer is None
+    assert run_file.outcomes == {"test_one": "pass"}
+    assert len(run_file.header["cases"]) == 3
 
 
 @pytest.mark.parametrize("more", [[], ["-n", "1"]], ids=["alone", "workers"])
-def test_a_run_that_was_interrupted_says_what_it_did_not_run(
+def test_a_run_that_was_interrupted_lists_what_it_did_not_run(
     project: Project, monkeypatch: pytest.MonkeyPatch, more: list[str]
 ) -> None:
     process = _started(project, *more, monkeypatch=monkeypatch)
     process.send_signal(signal.SIGINT)
     inner = project.finish(process)
-    told = read(project.folder / "run.jsonl")
-    assert told.outcomes == {"test_one": "pass", "test_waits": "not-run", "test_three": "not-run"}
-    assert told.footer is not None
-    assert told.footer["exit"] == inner.code == 2
+    run_file = read(project.folder / "run.jsonl")
+    assert run_file.outcomes == {"test_one": "pass", "test_waits": "not-run", "test_three": "not-run"}
+    assert run_file.footer is not None
+    assert run_file.footer["exit"] == inner.code == 2
 
 
 def test_a_worker_that_is_killed_is_a_crash_of_its_test(project: Project) -> None:
     project.write("test_inner.py", _CRASHING_WORKER)
     project.write("conftest.py", _TELL_PID)
     project.run("-n", "1", "--run-file", "run.jsonl")
-    told = read(project.folder / "run.jsonl")
-    assert told.outcomes == {"test_one": "pass", "test_kills_its_worker": "crash", "test_three": "pass"}
-    crash = told["test_kills_its_worker"]
+    run_file = read(project.folder / "run.jsonl")
+    assert run_file.outcomes == {"test_one": "pass", "test_kills_its_worker": "crash", "test_three": "pass"}
+    crash = run_file["test_kills_its_worker"]
     assert crash["rule"] == "worker lost"
     assert "crashed while running" in crash["message"]
 
@@ -173,40 +173,40 @@ def test_two_tests_of_one_name_have_a_line_each(project: Project, more: list[str
     project.write("test_inner.py", _TWO)
     project.write("conftest.py", "def pytest_collection_modifyitems(items): items.append(items[0])")
     project.run("--run-file", "run.jsonl", *more)
-    told = read(project.folder / "run.jsonl")
-    assert sorted(told.header["cases"]) == sorted(case["id"] for case in told.cases)
-    assert Counter(told.header["cases"])["test_inner.py::test_one"] == 2
-    assert told.footer is not None
-    assert told.footer["counts"] == {"pass": 3, "fail": 1}
+    run_file = read(project.folder / "run.jsonl")
+    assert sorted(run_file.header["cases"]) == sorted(case["id"] for case in run_file.cases)
+    assert Counter(run_file.header["cases"])["test_inner.py::test_one"] == 2
+    assert run_file.footer is not None
+    assert run_file.footer["counts"] == {"pass": 3, "fail": 1}
 
 
 def test_each_worker_reports_each_test_if_all_run_all(project: Project) -> None:
     project.write("test_inner.py", _TWO)
     project.run("--dist", "each", "--tx", "2*popen", "--run-file", "run.jsonl")
-    told = read(project.folder / "run.jsonl")
-    assert len(told.header["cases"]) == len(told.cases) == 6
-    assert told.footer is not None
-    assert told.footer["counts"] == {"pass": 4, "fail": 2}
+    run_file = read(project.folder / "run.jsonl")
+    assert len(run_file.header["cases"]) == len(run_file.cases) == 6
+    assert run_file.footer is not None
+    assert run_file.footer["counts"] == {"pass": 4, "fail": 2}
 
 
 def test_a_run_without_multi_rank_tests_leaves_an_empty_list(project: Project) -> None:
     project.write("test_inner.py", "def test_plain(): pass")
     for more in ([], ["-n", "1"]):
         inner = project.run("--run-file", "run.jsonl", *more)
-        told = read(project.folder / "run.jsonl")
-        assert (told.header.get("cases", []), told.cases) == ([], [])
-        assert told.footer is not None
-        assert told.footer["exit"] == inner.code == 0
+        run_file = read(project.folder / "run.jsonl")
+        assert (run_file.header.get("cases", []), run_file.cases) == ([], [])
+        assert run_file.footer is not None
+        assert run_file.footer["exit"] == inner.code == 0
 
 
 def test_a_file_that_could_not_be_collected_is_named_in_the_footer(project: Project) -> None:
     project.write("test_inner.py", _TWO)
     project.write("test_broken.py", "import nothing_of_that_name")
     project.run("--run-file", "run.jsonl")
-    told = read(project.folder / "run.jsonl")
-    assert set(told.outcomes.values()) == {"not-run"}
-    assert told.footer is not None
-    assert told.footer["troubles"] == ["test_broken.py could not be collected"]
+    run_file = read(project.folder / "run.jsonl")
+    assert set(run_file.outcomes.values()) == {"not-run"}
+    assert run_file.footer is not None
+    assert run_file.footer["troubles"] == ["test_broken.py could not be collected"]
 
 
 def test_an_old_run_file_is_written_anew_and_collecting_only_leaves_it(project: Project) -> None:
@@ -343,8 +343,8 @@ def test_a_line_can_be_read_as_soon_as_it_is_written(tmp_path: Path) -> None:
     file = RunFile(tmp_path / "run.jsonl.gz")
     cases = [CaseLine(id=f"test_x.py::test_{number}", outcome="pass") for number in range(3)]
     file.write(header(cases=[case.id for case in cases]))
-    for told, case in enumerate(cases):
-        assert believed(file.path, partial=True).reported == tuple(cases[:told])
+    for reported, case in enumerate(cases):
+        assert believed(file.path, partial=True).reported == tuple(cases[:reported])
         file.write(case)
     file.write(Footer({"pass": 3}, 1.0, 0))
     file.close()

@@ -1,4 +1,4 @@
-"""Which source a run tested: as git knows it, as CI services tell it, and how readers name it."""
+"""Which source a run tested: as git knows it, as CI services state it, and how readers name it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from everyrank.reports.runfile.source import Source, source_of
 
 from tests.chromium import Browser
 from tests.inner import Project
-from tests.made_up_runs import case, header, of
+from tests.made_up_runs import case, header, run_of
 from tests.pages import write
 from tests.run_files import read
 
@@ -163,7 +163,7 @@ def test_ci_services_name_the_commit_the_branch_and_the_link_of_the_run(
     assert source_of(tmp_path, environ) == source
 
 
-def test_the_run_file_says_what_was_tested(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_run_file_states_what_was_tested(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith(("GIT_", "GITHUB_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
@@ -174,8 +174,8 @@ def test_the_run_file_says_what_was_tested(project: Project, monkeypatch: pytest
     project.write("test_inner.py", "import pytest\n\n@pytest.mark.world(2)\ndef test_two(): assert True\n")
     project.run("--run-file=out.jsonl")
     header = read(project.folder / "out.jsonl").header
-    told = [header.get(name) for name in ("commit", "branch", "dirty", "ci", "ci_link")]
-    assert told == [git(project.folder, "rev-parse", "HEAD"), "main", True, "GitHub Actions", None]
+    fields = [header.get(name) for name in ("commit", "branch", "dirty", "ci", "ci_link")]
+    assert fields == [git(project.folder, "rev-parse", "HEAD"), "main", True, "GitHub Actions", None]
 
 
 # --- who names it ----------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ COMMITS = ("1" * 40, "2" * 40, "3" * 40)
 
 def _night(folder: Path, number: int, outcome: Ending, **changes: Any) -> Path:
     facts: dict[str, Any] = {"commit": COMMITS[number], "branch": "main", **changes}
-    run = of(header(started=1_780_000_000.0 + 86_400 * number, **facts), [case(outcome=outcome)])
+    run = run_of(header(started=1_780_000_000.0 + 86_400 * number, **facts), [case(outcome=outcome)])
     return run.write(folder / f"night-{number}.jsonl")
 
 
@@ -210,8 +210,8 @@ def test_a_history_names_the_commit_that_is_red_and_the_one_before(
     for number, outcome in enumerate(("pass", "pass", "fail")):
         _night(tmp_path, number, outcome)  # type: ignore[arg-type]
     assert cli.main(["history", str(tmp_path)]) == 0
-    told = capsys.readouterr().out
-    assert "(night-2.jsonl, main at 3333333333, 2222222222 the night before)" in told
+    printed = capsys.readouterr().out
+    assert "(night-2.jsonl, main at 3333333333, 2222222222 the night before)" in printed
     cli.main(["history", str(tmp_path), "--format", "json"])
     night = json.loads(capsys.readouterr().out)["nights"][2]
     assert (night["source"]["commit"], night["source"]["branch"]) == (COMMITS[2], "main")
@@ -220,14 +220,14 @@ def test_a_history_names_the_commit_that_is_red_and_the_one_before(
 def test_the_page_names_the_commit_and_links_the_ci_run_only_if_it_is_a_web_address(
     browser: Browser, tmp_path: Path
 ) -> None:
-    run = of(
+    run = run_of(
         header(commit=COMMITS[0], branch="main", dirty=True, ci="Jenkins", ci_link="http://jenkins:8080/job/3/"),
         [case()],
     )
     browser.open(write(run, tmp_path))
     assert "commit main at 1111111111 with changes" in browser.text("#facts").replace("\n", " ")
-    link = browser.one("#facts a")
+    link = browser.find("#facts a")
     assert (link.text, link.get_attribute("href")) == ("Jenkins", "http://jenkins:8080/job/3/")
-    browser.open(write(of(header(ci="<b>", ci_link="javascript:alert(1)"), [case()]), tmp_path))
+    browser.open(write(run_of(header(ci="<b>", ci_link="javascript:alert(1)"), [case()]), tmp_path))
     assert browser.all("#facts a, #facts b") == []
     assert "<b>" in browser.text("#facts")

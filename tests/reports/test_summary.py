@@ -116,25 +116,25 @@ everyrank: 1 of 1 (100%), 1 world up, 0.5 a second, 0:00 left""",
 
 def test_the_most_urgent_of_many_red_cases_are_named_and_the_rest_counted() -> None:
     tally = _tally(*(_case(number, "fail") for number in range(30)), _case(30, "timeout"), _case(31, "crash"))
-    told = text(tally)
-    start = told.index("worst:")
-    assert told[start + 1].startswith("  crash    test_mine.py::test[31]")
-    assert told[start + 2].startswith("  timeout  test_mine.py::test[30]")
-    assert told[start + 3].startswith("  fail     test_mine.py::test[0]")
-    assert told[start + 11] == "  ... and 22 more"
+    lines = text(tally)
+    start = lines.index("worst:")
+    assert lines[start + 1].startswith("  crash    test_mine.py::test[31]")
+    assert lines[start + 2].startswith("  timeout  test_mine.py::test[30]")
+    assert lines[start + 3].startswith("  fail     test_mine.py::test[0]")
+    assert lines[start + 11] == "  ... and 22 more"
 
 
 def test_the_slowest_are_named_slowest_first_and_never_more_than_ten() -> None:
-    told = text(_tally(*(_case(number, "pass") for number in range(50))), details=True)
-    start = told.index("slowest:")
-    assert told[start + 1 :] == [
+    lines = text(_tally(*(_case(number, "pass") for number in range(50))), details=True)
+    start = lines.index("slowest:")
+    assert lines[start + 1 :] == [
         f"     {number / 10:.2f} s  test_mine.py::test[{number}]" for number in range(49, 39, -1)
     ]
 
 
-@pytest.mark.parametrize(("seconds", "told"), [(0.4, "0:00"), (59.6, "1:00"), (220, "3:40"), (3723, "1:02:03")])
-def test_durations(seconds: float, told: str) -> None:
-    assert duration(seconds) == told
+@pytest.mark.parametrize(("seconds", "expected"), [(0.4, "0:00"), (59.6, "1:00"), (220, "3:40"), (3723, "1:02:03")])
+def test_durations(seconds: float, expected: str) -> None:
+    assert duration(seconds) == expected
 
 
 # --- in a run ----------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ _TESTS = """
 """
 
 
-def test_a_run_without_multi_rank_tests_says_nothing(project: Project) -> None:
+def test_a_run_without_multi_rank_tests_prints_nothing(project: Project) -> None:
     project.write("test_inner.py", _TESTS)
     inner = project.run("-k", "single")
     assert "everyrank" not in inner.out.replace(str(project.folder), "").split("collected")[1]
@@ -233,10 +233,10 @@ def test_tests_of_one_name_in_two_files_are_distinguished() -> None:
     tests = [
         CaseLine(id=f"{file}::test_sum", outcome="fail", message="no") for file in ("a/test_x.py", "b/test_x.py")
     ]
-    told = "\n".join(text(_tally(*tests)))
+    printed = "\n".join(text(_tally(*tests)))
     for file in ("a/test_x.py", "b/test_x.py"):
-        assert f"{file}::test_sum: no" in told
-        assert any(line.startswith(f"{file} ") for line in told.splitlines())
+        assert f"{file}::test_sum: no" in printed
+        assert any(line.startswith(f"{file} ") for line in printed.splitlines())
 
 
 def test_what_a_ledger_knows_is_shown_as_it_was_seen() -> None:

@@ -16,7 +16,7 @@ from everyrank.reports.text import duration
 from everyrank.wire import truncate
 
 from tests.chromium import Browser
-from tests.made_up_runs import case, header, of
+from tests.made_up_runs import case, header, run_of
 from tests.pages import write
 
 #: At each boundary, just below it, on it and above.
@@ -31,16 +31,16 @@ TIMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("seconds", "told"), TIMES)
-def test_a_time_is_one_that_exists(seconds: float, told: str) -> None:
-    assert duration(seconds) == told
+@pytest.mark.parametrize(("seconds", "expected"), TIMES)
+def test_a_time_is_one_that_exists(seconds: float, expected: str) -> None:
+    assert duration(seconds) == expected
 
 
-def test_the_page_says_the_same_of_each(browser: Browser, tmp_path: Path) -> None:
-    browser.open(write(of(header(), [case()]), tmp_path))
+def test_the_page_shows_each_in_the_same_way(browser: Browser, tmp_path: Path) -> None:
+    browser.open(write(run_of(header(), [case()]), tmp_path))
     script = files("everyrank.reports.page").joinpath("js", "dom.js").read_text()
-    told = browser.js(f"{script}\nreturn arguments[0].map(duration);", [seconds for seconds, _ in TIMES])
-    assert told == [text for _, text in TIMES]
+    drawn = browser.js(f"{script}\nreturn arguments[0].map(duration);", [seconds for seconds, _ in TIMES])
+    assert drawn == [text for _, text in TIMES]
 
 
 def test_no_time_has_sixty_of_a_unit() -> None:
@@ -54,9 +54,9 @@ def test_no_time_has_sixty_of_a_unit() -> None:
 def test_what_there_is_none_of_has_no_tile_and_leaves_no_nought(browser: Browser, tmp_path: Path) -> None:
     """Cases that had no world."""
     lines = [case(label=f"SGD-{n}", started=1_780_000_000.0 + n, seconds=1.0, size=0) for n in range(2)]
-    browser.open(write(of(header(), lines), tmp_path), view="time")
-    tiles = browser.one(".tiles")
-    assert browser.js("return [...arguments[0].childNodes].map((one) => one.nodeName)", tiles) == ["LI"] * 3
+    browser.open(write(run_of(header(), lines), tmp_path), view="time")
+    tiles = browser.find(".tiles")
+    assert browser.js("return [...arguments[0].childNodes].map((element) => element.nodeName)", tiles) == ["LI"] * 3
     assert not any(text.split()[0] == "0" for text in browser.texts(".tile"))
 
 
@@ -95,19 +95,19 @@ def test_bytes_that_a_rank_left_out_are_counted_as_bytes() -> None:
     assert cut_middle(cut, 50, WITHIN) == "a" * 50 + WITHIN.format("900 characters and 104,857,600 bytes") + "b" * 50
 
 
-@pytest.mark.parametrize("at", range(80, 131, 5))
-def test_a_note_is_never_cut_in_half(at: int) -> None:
+@pytest.mark.parametrize("length", range(80, 131, 5))
+def test_a_note_is_never_cut_in_half(length: int) -> None:
     note = OWN_LINE.format("7,000 characters")
-    text = "X" * at + note + "Y" * (400 - at)
+    text = "X" * length + note + "Y" * (400 - length)
     for cut in (cut_middle(text, 100, WITHIN), cut_middle(text[::-1].replace(note[::-1], note), 100, WITHIN)):
         notes = re.findall(r"\[[^\]]*\]", cut)
         assert cut.count("[") == cut.count("]") == len(notes)
-        assert sum(_left_out(one) for one in notes) + cut.count("X") + cut.count("Y") == 7400
+        assert sum(_left_out(left_out) for left_out in notes) + cut.count("X") + cut.count("Y") == 7400
 
 
 def test_a_message_that_a_run_file_shortened_is_whole_on_the_page(tmp_path: Path) -> None:
     message = "m" * 300 + " ..."  # as the run file keeps it: how much is missing is not known any more
-    run = read(of(header(), [case(outcome="fail", message=message)]).write(tmp_path / "run.jsonl"))
+    run = read(run_of(header(), [case(outcome="fail", message=message)]).write(tmp_path / "run.jsonl"))
     assert message in page_data([run])["tables"]["message"]
-    longer = read(of(header(), [case(outcome="fail", message="m" * 999)]).write(tmp_path / "run.jsonl"))
+    longer = read(run_of(header(), [case(outcome="fail", message="m" * 999)]).write(tmp_path / "run.jsonl"))
     assert "m" * MESSAGE + " …" in page_data([longer])["tables"]["message"]

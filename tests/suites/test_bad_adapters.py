@@ -1,4 +1,4 @@
-"""An adapter that is wrong is told once, in a sentence, and nothing else is tried: preflight, before any law."""
+"""An adapter that is wrong is reported once, in a sentence, and nothing else is tried: preflight, before any law."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def inner(module_project: Project) -> Inner:
 
 
 @pytest.mark.parametrize(
-    ("number", "told"),
+    ("number", "reason"),
     [
         (0, "build, with SGD over two parameters, raised KeyError: 'no such thing'"),
         (
@@ -86,15 +86,15 @@ def inner(module_project: Project) -> Inner:
         (4, "first.weight is on meta now, not on cpu, where the kit had put it"),
     ],
 )
-def test_it_is_told_once_and_the_rest_is_not_run(inner: Inner, number: int, told: str) -> None:
-    mine = {nodeid: one for nodeid, one in inner.tests.items() if nodeid.startswith(f"test_{number}.py")}
-    bad = [one for one in mine.values() if one.outcome != "skipped"]
+def test_it_is_reported_once_and_the_rest_is_not_run(inner: Inner, number: int, reason: str) -> None:
+    mine = {nodeid: result for nodeid, result in inner.tests.items() if nodeid.startswith(f"test_{number}.py")}
+    bad = [result for result in mine.values() if result.outcome != "skipped"]
     assert len(mine) > 5
-    assert len(bad) == 1, [one.nodeid for one in bad]
-    assert f"not even the plainest use works: {told}" in bad[0].text
+    assert len(bad) == 1, [result.nodeid for result in bad]
+    assert f"not even the plainest use works: {reason}" in bad[0].text
     assert not re.search(r"everyrank/[\w/]+\.py", bad[0].text), "a traceback of ours"
     assert bad[0].properties["outcome"] == "error"
-    assert {one.properties["outcome"] for one in mine.values() if one is not bad[0]} == {"not-run"}
+    assert {result.properties["outcome"] for result in mine.values() if result is not bad[0]} == {"not-run"}
 
 
 _HANGS = """
@@ -124,8 +124,8 @@ def test_one_that_hangs_is_waited_for_once(project: Project) -> None:
     project.write("adapters.py", _ADAPTERS)
     project.write("test_inner.py", _HANGS)
     inner = project.run("-W", "ignore", "-k", "frozen or unused")
-    assert [told.properties["outcome"] for told in inner.tests.values()].count("timeout") == 1
-    assert {told.properties["outcome"] for told in inner.tests.values()} == {"timeout", "not-run"}
+    assert [result.properties["outcome"] for result in inner.tests.values()].count("timeout") == 1
+    assert {result.properties["outcome"] for result in inner.tests.values()} == {"timeout", "not-run"}
 
 
 def test_what_works_somewhere_is_judged_there(project: Project) -> None:
@@ -139,7 +139,8 @@ def test_what_works_somewhere_is_judged_there(project: Project) -> None:
         "(test_two_only and (tied[ws or accumulate[parts)) or (test_without and one-step and (SGD or Rprop))",
     )
     ends = {
-        re.split(r"[\[/]", nodeid, maxsplit=2)[-1]: told.properties["outcome"] for nodeid, told in inner.tests.items()
+        re.split(r"[\[/]", nodeid, maxsplit=2)[-1]: result.properties["outcome"]
+        for nodeid, result in inner.tests.items()
     }
     of_two = {case: ends.pop(case) for case in list(ends) if case.startswith(("tied", "accumulate"))}
     assert {end for case, end in of_two.items() if "ws2" in case} == {"pass"}
@@ -171,13 +172,15 @@ _DIES = """
 """
 
 
-def test_one_that_dies_at_once_is_told_once_and_one_that_dies_of_one_law_each_time(project: Project) -> None:
+def test_an_adapter_that_dies_at_once_is_reported_once_and_one_that_dies_of_one_law_each_time(
+    project: Project,
+) -> None:
     project.write("test_inner.py", _DIES)
     # In this order: the first case of all is one that dies.
     inner = project.run("-W", "ignore", "-k", "ws2 and (state.kept or clean)")
-    always = [told.properties["outcome"] for nodeid, told in inner.tests.items() if "test_always" in nodeid]
+    always = [result.properties["outcome"] for nodeid, result in inner.tests.items() if "test_always" in nodeid]
     assert always.count("crash") == 1
     assert set(always) == {"crash", "not-run"}
-    other = {nodeid: told.properties["outcome"] for nodeid, told in inner.tests.items() if "test_on_m" in nodeid}
+    other = {nodeid: result.properties["outcome"] for nodeid, result in inner.tests.items() if "test_on_m" in nodeid}
     assert next(iter(other)).endswith("state.kept[ws2]]")
     assert list(other.values()) == ["crash", "pass", "pass"]

@@ -87,9 +87,9 @@ def test_every_case_can_be_named_to_pytests_filter() -> None:
     """The filter is the whole id, which is part of no other id."""
     for name in contracts():
         ids = [case.id for case in cases(Subject("any", contract=name, build=print))]
-        assert all(re.fullmatch(r"[\w/.\-\[\]+:]+", one) for one in ids)
-        assert all(one.startswith(f"{name}/") and one.endswith("]") for one in ids)
-    assert not any(one != other and one.endswith(other) for one in contracts() for other in contracts())
+        assert all(re.fullmatch(r"[\w/.\-\[\]+:]+", case_id) for case_id in ids)
+        assert all(case_id.startswith(f"{name}/") and case_id.endswith("]") for case_id in ids)
+    assert not any(first != second and first.endswith(second) for first in contracts() for second in contracts())
 
 
 def test_an_argument_that_is_not_a_subject_gives_one_clear_message(project: Project) -> None:
@@ -162,7 +162,7 @@ def test_from_python_it_returns_outcomes_or_raises_but_never_returns_nothing(pro
     assert "run(SUBJECT) is for one process: for several, `everyrank run module:NAME -n auto`" in done.stdout
 
 
-def test_an_unknown_command_lists_the_known_ones(project: Project) -> None:
+def test_an_unknown_command_lists_the_known_commands(project: Project) -> None:
     done = _everyrank(project, "rnu")
     assert done.returncode == 2
     assert "there is no command 'rnu'" in done.stderr

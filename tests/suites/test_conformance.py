@@ -86,14 +86,14 @@ def _case(inner: Inner, test: str) -> str:
 
 
 def test_a_subject_that_does_nothing_is_red(inner: Inner) -> None:
-    told = inner["test_nothing[rpc-optimizer/state.kept[ws2]]"]
-    assert told.outcome == "failed"
-    assert "[fail] nothing rpc-optimizer/state.kept[ws2]" in told.text
-    assert "step 1, parameter 0 on worker1: off by" in told.text
-    assert told.properties["outcome"] == "fail"
+    result = inner["test_nothing[rpc-optimizer/state.kept[ws2]]"]
+    assert result.outcome == "failed"
+    assert "[fail] nothing rpc-optimizer/state.kept[ws2]" in result.text
+    assert "step 1, parameter 0 on worker1: off by" in result.text
+    assert result.properties["outcome"] == "fail"
 
 
-def test_a_broken_adapter_is_told_as_such(inner: Inner) -> None:
+def test_a_broken_adapter_is_reported_as_such(inner: Inner) -> None:
     text = inner["test_no_step[rpc-optimizer/state.kept[ws2]]"].text
     assert "the adapter is at fault, not the implementation" in text
     assert "build of no-step returned a int, which has no step(context_id)" in text
@@ -109,8 +109,8 @@ def test_a_ledger_entry_that_passes_is_stale_and_red(inner: Inner) -> None:
 
 
 def test_a_declared_lack_must_be_refused_as_declared(inner: Inner) -> None:
-    told = inner["test_refuses[rpc-optimizer/state.kept[ws2]]"]
-    assert (told.outcome, told.properties["outcome"]) == ("passed", "unsupported")
+    result = inner["test_refuses[rpc-optimizer/state.kept[ws2]]"]
+    assert (result.outcome, result.properties["outcome"]) == ("passed", "unsupported")
 
 
 def test_a_declared_lack_that_works_is_stale_and_red(inner: Inner) -> None:
@@ -118,16 +118,16 @@ def test_a_declared_lack_that_works_is_stale_and_red(inner: Inner) -> None:
 
 
 def test_a_crash_has_an_outcome_too(inner: Inner) -> None:
-    told = inner["test_crashes[rpc-optimizer/state.kept[ws2]]"]
-    assert (told.outcome, told.properties["outcome"]) == ("failed", "crash")
-    assert told.properties["subject"] == "crashes"
+    result = inner["test_crashes[rpc-optimizer/state.kept[ws2]]"]
+    assert (result.outcome, result.properties["outcome"]) == ("failed", "crash")
+    assert result.properties["subject"] == "crashes"
 
 
 def test_the_last_line_counts_cases_and_outcomes(inner: Inner) -> None:
     (line,) = [line for line in inner.out.splitlines() if line.startswith("conformance: ")]
     assert line.startswith("conformance: 7 cases of 7 subjects in ")
-    told = line.rsplit(": ", 1)[1].split(", ")
-    assert sorted(told) == ["1 crash", "1 error", "1 fail", "1 known", "1 unsupported", "2 stale"]
+    counts = line.rsplit(": ", 1)[1].split(", ")
+    assert sorted(counts) == ["1 crash", "1 error", "1 fail", "1 known", "1 unsupported", "2 stale"]
 
 
 def test_a_limit_that_the_library_documents_is_counted_and_shown_as_that(project: Project) -> None:
@@ -283,7 +283,7 @@ _OWN = """
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
-def test_a_row_of_ones_own_is_filtered_for(project: Project, workers: tuple[str, ...]) -> None:
+def test_a_row_of_the_users_own_is_filtered_for(project: Project, workers: tuple[str, ...]) -> None:
     project.write("test_inner.py", _OWN)
     inner = project.run("--optimizer=mine", "--law=parity.one-step", *workers)
     assert inner.code == 0, inner.out

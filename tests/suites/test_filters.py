@@ -91,7 +91,7 @@ _TESTS = """
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
-def test_a_run_says_what_was_left_out_and_no_skip_stands_for_it(project: Project, workers: tuple[str, ...]) -> None:
+def test_a_run_prints_what_was_left_out_and_no_skip_stands_for_it(project: Project, workers: tuple[str, ...]) -> None:
     project.write("test_inner.py", _TESTS)
     inner = project.run("-q", "--law=state.kept", "--run-file=run.jsonl", *workers)
     assert inner.code == 0, inner.out
@@ -146,7 +146,7 @@ def test_a_spawned_rank_does_not_judge_the_filters_by_its_one_file(project: Proj
     assert inner.outcomes() == {"test_plain": "passed"}
 
 
-def test_a_run_without_a_subject_takes_the_filters_and_says_nothing(project: Project) -> None:
+def test_a_run_without_a_subject_takes_the_filters_and_prints_nothing(project: Project) -> None:
     project.write("test_inner.py", "def test_plain(): pass")
     inner = project.run("--law=state.kept", "--optimizer=SGD")
     assert inner.code == 0, inner.out

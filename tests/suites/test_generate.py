@@ -117,7 +117,7 @@ def test_a_draw_is_replayed_without_hypothesis(world: World, process_group: Any)
 
 
 @pytest.mark.world(2)
-def test_a_draw_that_the_reference_refuses_says_nothing(world: World) -> None:
+def test_a_draw_that_the_reference_refuses_proves_nothing(world: World) -> None:
     def refuse(subject: Subject, draw: Draw) -> Iterator[None]:
         yield
         raise Rejected
@@ -153,7 +153,7 @@ def test_nothing_is_generated_unless_it_is_asked_for() -> None:
     assert _configured() is None
 
 
-def test_without_hypothesis_one_sentence_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_hypothesis_one_sentence_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options, "installed", lambda: False)
     with pytest.raises(pytest.UsageError, match=r"needs Hypothesis: pip install 'everyrank\[generate\]'"):
         _configured(generate=5)

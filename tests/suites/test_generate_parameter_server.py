@@ -254,10 +254,10 @@ FOUND = {
 
 @with_agents
 @pytest.mark.world(3)
-@pytest.mark.parametrize("what", FOUND)
-def test_a_draw_finds_what_is_wrong(world: World, warm_rpc_agent: Any, what: str) -> None:
-    build, draw, text = FOUND[what]
-    subject = replace(EXEMPLAR, name=what, build=build)
+@pytest.mark.parametrize("fault", FOUND)
+def test_a_draw_finds_what_is_wrong(world: World, warm_rpc_agent: Any, fault: str) -> None:
+    build, draw, text = FOUND[fault]
+    subject = replace(EXEMPLAR, name=fault, build=build)
     if world.rank:
         replay(subject, draw)  # rank 0 carries it out
         return

@@ -211,10 +211,10 @@ def test_a_draw_is_green_where_a_part_works(world: World, warm_rpc_agent: Any, p
 
 @with_agents
 @pytest.mark.world(3)
-@pytest.mark.parametrize("what", sorted(WRONG))
-def test_a_draw_finds_what_is_wrong(world: World, warm_rpc_agent: Any, what: str) -> None:
-    build, draw, text = WRONG[what]
-    subject = replace(EXEMPLAR, name=what, build=build)
+@pytest.mark.parametrize("fault", sorted(WRONG))
+def test_a_draw_finds_what_is_wrong(world: World, warm_rpc_agent: Any, fault: str) -> None:
+    build, draw, text = WRONG[fault]
+    subject = replace(EXEMPLAR, name=fault, build=build)
     if world.rank:
         replay(subject, draw)  # the driver finds it
         return

@@ -98,8 +98,12 @@ def test_tables_of_every_kind_are_drawn_with_optimizers_that_take_them(world: Wo
     assert {draw.params[rows.param].cut is None for draw, rows in given} == {True, False}
     looked_up = [rows for _, rows in given]
     assert any(() in rows.ranks and len(set(rows.ranks)) > 1 for rows in looked_up), "a rank looks up nothing"
-    assert any(len(set(one)) < len(one) for rows in looked_up for one in rows.ranks), "rows are repeated"
-    assert any(list(one) != sorted(one) for rows in looked_up for one in rows.ranks), "rows are not sorted"
+    assert any(len(set(rank_rows)) < len(rank_rows) for rows in looked_up for rank_rows in rows.ranks), (
+        "rows are repeated"
+    )
+    assert any(list(rank_rows) != sorted(rank_rows) for rows in looked_up for rank_rows in rows.ranks), (
+        "rows are not sorted"
+    )
     shared = [rows for rows in looked_up if len(rows.ranks) > 1 and set(rows.ranks[0]) & set(rows.ranks[1])]
     assert any(set(rows.ranks[0]) != set(rows.ranks[1]) for rows in shared), "ranks share some of their rows"
     for draw, rows in given:
@@ -114,13 +118,13 @@ def test_tables_of_every_kind_are_drawn_with_optimizers_that_take_them(world: Wo
 
 @hypothesis
 @pytest.mark.world(2)
-def test_what_a_ledger_says_of_sparse_gradients_is_not_drawn(world: World) -> None:
+def test_what_a_ledger_states_of_sparse_gradients_is_not_drawn(world: World) -> None:
     assert not {"sparse gradients", "repeated rows"} & left_out(GRAMMAR, TORCH)
     none = drawn(GRAMMAR, EXEMPLAR, world, Plan(200), EVERYTHING - {"sparse gradients"})
     assert not any(param.table for draw in none for param in draw.params)
     given = _given(drawn(GRAMMAR, EXEMPLAR, world, Plan(200), EVERYTHING - {"repeated rows"}))
     assert given
-    assert all(list(one) == sorted(set(one)) for _, rows in given for one in rows.ranks)
+    assert all(list(rank_rows) == sorted(set(rank_rows)) for _, rows in given for rank_rows in rows.ranks)
 
 
 # --- closures ----------------------------------------------------------------------------------------
@@ -167,7 +171,7 @@ def test_the_exemplar_evaluates_where_torch_optim_does(process_group: Any, optim
         (steps.EvaluatesTwice, r"on rank 0: .*'ours': 2, 'torch.optim': 1"),
     ],
 )
-def test_ranks_that_evaluate_a_different_number_of_times_are_told_so(
+def test_ranks_that_evaluate_a_different_number_of_times_get_an_error_that_states_it(
     process_group: Any, rogue: Any, counts: str
 ) -> None:
     with pytest.raises(Deviation, match=counts):
@@ -180,19 +184,19 @@ ELSEWHERE = r"on rank 0: evaluation 2 of the closure is at other values than tor
 
 @pytest.mark.world(3)
 @pytest.mark.parametrize(
-    ("cut", "told"),
+    ("cut", "message"),
     [(ON_ALL_RANKS, ELSEWHERE), (((1, 3), (0, 2)), r"on rank 0: raised RankError: on rank 2: IndexError")],
     ids=["all ranks", "a rank without a shard"],
 )
 def test_ranks_that_search_along_a_line_of_their_own_leave_the_step_together(
-    process_group: Any, cut: Any, told: str
+    process_group: Any, cut: Any, message: str
 ) -> None:
-    with pytest.raises(Deviation, match=told):
+    with pytest.raises(Deviation, match=message):
         replay(_subject(steps.KnowsExactClassesOnly), _with_closure("LBFGS", cut, subclass="unchanged"))
 
 
 @pytest.mark.world(3)
-def test_an_evaluation_at_old_values_is_told_even_if_the_step_ends_well(process_group: Any) -> None:
+def test_an_evaluation_at_old_values_is_reported_even_if_the_step_ends_well(process_group: Any) -> None:
     with pytest.raises(Deviation, match=ELSEWHERE):
         replay(_subject(steps.EvaluatesOldShards), _with_closure("LBFGS"))
 

@@ -94,7 +94,7 @@ def test_silence_is_no_pass(row: str, law: str, fault: str) -> None:
     assert Matrix("small", cells).faults == [fault]
 
 
-def test_an_end_that_is_no_kill_is_told_whole_and_the_faults_come_last(
+def test_an_end_that_is_no_kill_is_shown_whole_and_the_faults_come_last(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hang that comes once in a thousand cases must not need another to be understood."""
@@ -141,7 +141,7 @@ def test_a_run_without_a_case_is_not_perfect(pytester: pytest.Pytester, monkeypa
 
 
 @pytest.mark.parametrize("contract", contracts())
-def test_a_rogue_says_what_it_breaks_and_what_it_is_modelled_on(contract: str) -> None:
+def test_a_rogue_states_what_it_breaks_and_what_it_is_modelled_on(contract: str) -> None:
     found = find_contract(contract).part("rogues")
     assert len({rogue.name for rogue in found}) == len(found)
     assert all(rogue.breaks and rogue.model for rogue in found)

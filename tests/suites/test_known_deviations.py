@@ -93,7 +93,7 @@ def test_a_rank_that_passes_beside_one_that_deviates_is_not_stale() -> None:
     assert judge(PASS, _entry(match=("step 2",)), None, True) == ("pass", "")
 
 
-def test_the_text_says_what_the_entry_expects_and_what_was_seen() -> None:
+def test_the_text_states_what_the_entry_expects_and_what_was_seen() -> None:
     _, text = judge(RAISED, _entry(match=("off by",), at_most=0.01), None, False)
     assert text == (
         "raised TypeError: no foreach\n"
@@ -161,7 +161,7 @@ def test_a_crash_has_nothing_to_match(tmp_path: Path) -> None:
         read(tmp_path / "known.toml")
 
 
-def test_a_comparison_says_how_far_off_the_worst_is() -> None:
+def test_a_comparison_states_how_far_off_the_worst_is() -> None:
     comparison = Comparison()
     start = {"a": torch.ones(1), "b": torch.ones(1)}
     comparison.start(start)
@@ -221,7 +221,8 @@ def test_a_subject_that_deviates_otherwise_than_its_ledger_states_is_red(project
     project.write("test_inner.py", _SUBJECTS)
     inner = project.run("--law=state.kept")
     known = {
-        name.partition("::")[2].partition("[")[0]: one.properties["outcome"] for name, one in inner.tests.items()
+        name.partition("::")[2].partition("[")[0]: result.properties["outcome"]
+        for name, result in inner.tests.items()
     }
     assert known == {
         "test_wrong_as_known": "known",

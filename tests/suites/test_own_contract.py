@@ -192,7 +192,7 @@ def _kill_matrix(project: Project, *arguments: str) -> subprocess.CompletedProce
     )
 
 
-def test_its_law_passes_a_good_subject_and_fails_a_bad_one(averaging: Project) -> None:
+def test_its_law_passes_a_good_subject_and_fails_a_bad_subject(averaging: Project) -> None:
     averaging.write("test_averaging.py", _TESTS)
     inner = averaging.run("test_averaging.py", "--law=mean")
     assert inner.code == 1, inner.out
@@ -238,7 +238,7 @@ def test_its_kill_matrix_is_perfect_until_its_rogue_keeps_the_law(averaging: Pro
     assert "FAULT: averaging: halves survives mean" in done.stdout
 
 
-def test_a_kill_matrix_without_rogues_or_of_an_unknown_contract_says_what_is_missing(averaging: Project) -> None:
+def test_a_kill_matrix_without_rogues_or_of_an_unknown_contract_names_what_is_missing(averaging: Project) -> None:
     path = averaging.folder / "averaging/contract.py"
     program = path.read_text()
     path.write_text(program.replace('    rogues="averaging.contract:ROGUES",\n', ""))

@@ -46,13 +46,13 @@ def _near() -> list[tuple[Law, Point]]:
 
 
 @pytest.mark.parametrize("kind", [Blocking, Listing])
-@pytest.mark.parametrize(("law", "point"), _near(), ids=lambda one: getattr(one, "id", ""))
+@pytest.mark.parametrize(("law", "point"), _near(), ids=lambda value: getattr(value, "id", ""))
 def test_a_server_may_block_or_answer_with_parameters(kind: Any, law: Law, point: Point) -> None:
     subject = Subject("mine", contract="parameter-server", build=kind, declares=kind.declares)
     law.check(Arena(subject, point), point)
 
 
-def test_a_server_that_blocks_and_does_not_say_so_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_blocks_without_declaring_it_is_asked_to_declare_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("everyrank.suites.parameter_server.arena.PATIENCE", 0.1)
     law, point = next((law, point) for law, point in _near() if law.id == "wait")
     with pytest.raises(BrokenAdapter, match="or the subject declares that it `blocks`"):
@@ -96,7 +96,7 @@ def test_a_report_during_an_update_may_be_kept_out_or_refused(kind: Any, label: 
     law.check(Arena(Subject("mine", contract="parameter-server", build=kind), point), point)
 
 
-def test_a_lock_tells_who_has_to_wait_for_it_and_nobody_else() -> None:
+def test_a_lock_names_the_trainer_that_waits_for_it_and_no_other() -> None:
     waits: list[bool] = []
     lock = WatchedLock(threading.RLock(), lambda: waits.append(True))
     with lock, lock:
@@ -125,7 +125,7 @@ class Stuck(BatchUpdateParameterServer):
         return {}
 
 
-def test_a_trainer_that_is_never_answered_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trainer_that_is_never_answered_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("everyrank.suites.parameter_server.reports.PATIENCE", 0.1)
     law, point = next((law, point) for law, point in _near() if law.id == "parity.round")
     with pytest.raises(Deviation, match=r"trainer 0 was not answered within 0\.1 s"):
@@ -170,23 +170,25 @@ _REPORTS = {
 }
 
 
-def _told(build: Any, reports: list[list[float | None]]) -> list[Any]:
+def _answers(build: Any, reports: list[list[float | None]]) -> list[Any]:
     """What a server says to each report, and the parameters after it."""
     module = torch.nn.Linear(1, 1)
     for parameter in module.parameters():
         torch.nn.init.ones_(parameter)
-    report, told = build(module, 2), []
+    report, answers = build(module, 2), []
     for gradients in reports:
         pairs = zip(gradients, module.parameters(), strict=False)
         try:
-            said = report([None if one is None else torch.full_like(like, one) for one, like in pairs]).done()
+            answer = report(
+                [None if gradient is None else torch.full_like(like, gradient) for gradient, like in pairs]
+            ).done()
         except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-        told.append((said, *(parameter.item() for parameter in module.parameters())))
-    return told
+            answer = f"{type(error).__name__}: {error}"
+        answers.append((answer, *(parameter.item() for parameter in module.parameters())))
+    return answers
 
 
 @pytest.mark.filterwarnings("ignore:Fail to import hypothesis:ImportWarning")
 @pytest.mark.parametrize("name", _REPORTS)
 def test_our_text_of_torchs_example_does_as_theirs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert str(_told(_ours, _REPORTS[name])) == str(_told(_theirs, _REPORTS[name]))
+    assert str(_answers(_ours, _REPORTS[name])) == str(_answers(_theirs, _REPORTS[name]))

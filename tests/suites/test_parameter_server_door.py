@@ -83,7 +83,7 @@ def test_a_report_from_afar_is_there_before_the_next_is_made(racing: Inner) -> N
 
 
 class Meeting:
-    """A server that tells whether two reports met in it."""
+    """A server that records whether two reports met in it."""
 
     def __init__(self, patience: float = 0.2) -> None:
         self.met = False
@@ -104,10 +104,10 @@ def test_reports_meet_in_a_server_that_blocks_only(blocks: bool) -> None:
     taken = threading.Event()
     door.awaits(1, taken)
     trainers = [threading.Thread(target=door.update_and_fetch, args=([], trainer)) for trainer in range(2)]
-    for one in trainers:
-        one.start()
-    for one in trainers:
-        one.join()
+    for thread in trainers:
+        thread.start()
+    for thread in trainers:
+        thread.join()
     assert server.met is blocks
     assert taken.is_set()
 

@@ -95,7 +95,7 @@ def test_a_mark_hides_what_is_raised_whatever_the_filters_say_and_nothing_else(f
     assert _warned(forced, "test_marked") == ["older still", "not mine"]
 
 
-def test_warnings_that_differ_by_a_port_are_one(forced: Inner) -> None:
+def test_warnings_that_differ_by_a_port_are_one_warning(forced: Inner) -> None:
     assert _warned(forced, "test_port") == ["127.0.0.1:... is busy"] * 2
     assert forced.out.count("UserWarning: 127.0.0.1:... is busy") == 1
 

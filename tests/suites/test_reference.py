@@ -66,9 +66,9 @@ def test_equal_plans_share_a_run() -> None:
 
 
 def test_none_stays_none_only_where_all_are() -> None:
-    one = torch.tensor([2.0, 4.0])
+    gradient = torch.tensor([2.0, 4.0])
     assert mean([None, None]) is None
-    averaged = mean([None, one])
+    averaged = mean([None, gradient])
     assert averaged is not None
     assert averaged.tolist() == [1.0, 2.0]
 

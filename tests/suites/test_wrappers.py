@@ -66,8 +66,8 @@ def inner(module_project: Project) -> Inner:
 def _ends(inner: Inner, test: str) -> dict[str, str]:
     """The outcome of each case, by its short id."""
     return {
-        told.properties["case"].partition("/")[2]: told.properties["outcome"]
-        for nodeid, told in inner.tests.items()
+        result.properties["case"].partition("/")[2]: result.properties["outcome"]
+        for nodeid, result in inner.tests.items()
         if f"::{test}[" in nodeid
     }
 
@@ -94,9 +94,9 @@ def test_a_sparse_gradient_that_is_divided_while_it_is_still_read_is_seen(inner:
 
 
 def test_an_option_that_is_not_there_is_no_proper_refusal_of_a_value(inner: Inner) -> None:
-    told = inner["test_ddp[replicate/device-id[wrong-text-ws2]]"]
-    assert told.properties["outcome"] == "fail"
-    assert "got an unexpected keyword argument 'device_id'" in told.text
+    result = inner["test_ddp[replicate/device-id[wrong-text-ws2]]"]
+    assert result.properties["outcome"] == "fail"
+    assert "got an unexpected keyword argument 'device_id'" in result.text
 
 
 def test_an_exemplar_that_wraps_keeps_every_law(inner: Inner) -> None:
@@ -105,10 +105,12 @@ def test_an_exemplar_that_wraps_keeps_every_law(inner: Inner) -> None:
     assert set(ends.values()) == {"pass"}
 
 
-def test_what_the_kit_does_not_find_the_module_in_is_said_in_a_sentence_and_nothing_else_is_tried(
+def test_if_the_kit_does_not_find_the_module_the_error_is_a_sentence_and_nothing_else_is_tried(
     inner: Inner,
 ) -> None:
-    bad = [told for nodeid, told in inner.tests.items() if "::test_flat[" in nodeid and told.outcome != "skipped"]
+    bad = [
+        result for nodeid, result in inner.tests.items() if "::test_flat[" in nodeid and result.outcome != "skipped"
+    ]
     assert len(bad) == 1
     assert bad[0].properties["outcome"] == "error"
     text = (
@@ -179,7 +181,7 @@ def test_a_wrapper_may_keep_the_module_out_of_sight() -> None:
     assert _wrapped(wrapper, model).inside(wrapper) is model
 
 
-def test_a_parameter_that_is_replaced_is_the_new_one() -> None:
+def test_a_parameter_that_is_replaced_is_the_new_parameter() -> None:
     model = _model()
     wrapper = Around(model)
     wrappers = _wrapped(wrapper, model)
