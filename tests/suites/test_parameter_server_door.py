@@ -35,7 +35,7 @@ SOURCE = """
                 total = gradient if parameter.grad is None else parameter.grad + gradient
                 NEVER.wait(0.001)
                 parameter.grad = total
-            return super().update_and_fetch([torch.zeros_like(one) for one in gradients], trainer)
+            return super().update_and_fetch([torch.zeros_like(gradient) for gradient in gradients], trainer)
 
 
     RACING = Subject("mine.Racing", contract="parameter-server", build=Racing)
@@ -48,17 +48,17 @@ SOURCE = """
     @pytest.mark.world(4)
     @pytest.mark.rpc(num_worker_threads=4)
     def test_in_order(rpc_agent, world):
-        point = points.point("", 3, rpc=True)
-        with contract("parameter-server").arena(EXEMPLAR, point) as place:
-            if place is None:
+        point = points.plain(trainers=3, far=True)
+        with contract("parameter-server").arena(EXEMPLAR, point) as arena:
+            if arena is None:
                 return
-            served = place.serve(MODELS["plain"].build(3), 3, points.sgd())
+            served = arena.serve(MODELS["plain"].build(3), 3, points.sgd())
             for number in range(20):
                 parts = [served.gradients(trainer) for trainer in range(3)]
                 reports = []
                 for trainer in (2, 0):
                     reports.append(served.report(trainer, parts[trainer]))
-                    assert list(served.server.round.reports) == [one.trainer for one in reports], number
+                    assert list(served.server.round.reports) == [report.trainer for report in reports], number
                 reports.append(served.report(1, parts[1]))
                 assert [report.answer() is not None for report in reports] == [True] * 3
 """
