@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from everyrank.fixtures.models import fill
+from everyrank.suites.generate.models import new_parameters
 from everyrank.suites.replicate import grammar as g
 from torch import nn
 
@@ -15,9 +16,6 @@ WIDTH, ROWS, VOCABULARY = 2, 4, 3
 
 #: Parameters with more elements get one factor per element, not one per element and row.
 _SMALL = 64
-
-#: The length of the storage that parameters share.
-_STORAGE = 1024
 
 
 class Rows(NamedTuple):
@@ -91,12 +89,7 @@ def make(draw: g.Draw, seed: int) -> Part:
         root = Part()
         if draw.apart:
             root.first = nn.Identity()  # only submodules are replicated: this layer would not be averaged
-        used = 0
-        shared: dict[str, torch.Tensor] = {}
-        for number, param in enumerate(draw.params):
-            storage = shared.setdefault(param.dtype, torch.empty(_STORAGE, dtype=getattr(torch, param.dtype)))
-            made = nn.Parameter(_values(param, storage[used:]), requires_grad=not param.frozen)
-            used += math.prod(param.shape) + 1 if param.layout == "shared" else 0
+        for number, (param, made) in enumerate(new_parameters(draw.params)):
             for name in filter(None, (param.name, param.also)):
                 path, _, last = name.rpartition(".")
                 part = root.part(path)
@@ -108,18 +101,6 @@ def make(draw: g.Draw, seed: int) -> Part:
         root.register_buffer(buffer.name, value)
     fill(root, seed)
     return root
-
-
-def _values(param: g.Param, storage: torch.Tensor) -> torch.Tensor:
-    dtype = storage.dtype
-    if param.layout == "transposed":
-        return torch.empty(param.shape[::-1], dtype=dtype).t()
-    if param.layout == "gaps":
-        *other, last = param.shape
-        return torch.empty((*other, 2 * last), dtype=dtype)[..., ::2]
-    if param.layout == "shared":
-        return storage[: math.prod(param.shape)].view(param.shape)
-    return torch.empty(param.shape, dtype=dtype)
 
 
 def batch(number: int, time: int, rank: int, rowless: bool) -> tuple[Rows, torch.Tensor]:

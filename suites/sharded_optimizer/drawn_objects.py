@@ -12,6 +12,7 @@ from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import CLOSE_FP64, EXACT, Comparison, Tolerance, check
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
+from everyrank.suites.generate.models import put
 from everyrank.suites.generate.player import DrawnObjects, reference_acts
 from everyrank.suites.sharded_optimizer import grammar as g
 from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, Spec
@@ -70,8 +71,8 @@ class ShardedObjects(DrawnObjects):
             if not isinstance(own, ShardedTensor):
                 own = nn.Parameter(own.detach(), requires_grad=not param.frozen)
             for name in filter(None, (param.name, param.also)):
-                _put(ours, name, own)
-                _put(twin, name, uncut)
+                put(ours, name, own)
+                put(twin, name, uncut)
         with subject_acts():
             for param in self.draw.params:
                 if param.tool:
@@ -180,13 +181,3 @@ def _geometry(cut: tuple[tuple[int, int], ...]) -> Geometry:
         return along(shape, dim, [owner for owner, _ in cut], [length for _, length in cut])
 
     return blocks
-
-
-def _put(module: nn.Module, name: str, value: Any) -> None:
-    """Set a parameter, or a bare ShardedTensor, under a dotted name; add the modules that the name needs."""
-    *path, last = name.split(".")
-    for part in path:
-        if not hasattr(module, part):
-            module.add_module(part, nn.Module())
-        module = getattr(module, part)
-    setattr(module, last, value)
