@@ -25,7 +25,7 @@ class CannotRead(RunFileError):
     """The file cannot be opened or cannot be read completely."""
 
 
-class Empty(RunFileError):
+class EmptyFile(RunFileError):
     """The file is empty."""
 
 

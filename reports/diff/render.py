@@ -37,7 +37,7 @@ _LAWS = 4
 
 
 @dataclass(frozen=True)
-class Group:
+class ChangeGroup:
     """Cases of one law whose outcome changed in the same way."""
 
     name: str
@@ -50,12 +50,12 @@ class Group:
         return f"{before} -> {now}" if before and now else f"new: {now}" if now else f"was {before}"
 
 
-def groups(changes: Iterable[Change]) -> list[Group]:
+def groups(changes: Iterable[Change]) -> list[ChangeGroup]:
     """Group the changes by law and step. Keep their order."""
-    found: dict[tuple[str, tuple[Ending | None, Ending | None]], Group] = {}
+    found: dict[tuple[str, tuple[Ending | None, Ending | None]], ChangeGroup] = {}
     for change in changes:
         key = (_name(change.case), change.step)
-        found.setdefault(key, Group(*key, [])).changes.append(change)
+        found.setdefault(key, ChangeGroup(*key, [])).changes.append(change)
     return list(found.values())
 
 
@@ -236,7 +236,7 @@ def _text_groups(changes: list[Change], most: int, with_reason: bool) -> Iterato
         yield f"  {_and_more(left)}"
 
 
-def _and_more(left: list[Group]) -> str:
+def _and_more(left: list[ChangeGroup]) -> str:
     return f"... and {count(sum(len(group.changes) for group in left), 'case')} in {count(len(left), 'more group')}"
 
 

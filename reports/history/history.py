@@ -59,7 +59,7 @@ class Night:
 
 
 @dataclass(frozen=True)
-class Point:
+class LawNight:
     """A law in one night."""
 
     counts: dict[Ending, int]
@@ -84,7 +84,7 @@ class LawHistory:
     subject: str
     contract: str
     law: str
-    points: tuple[Point | None, ...]
+    points: tuple[LawNight | None, ...]
     flipped: int  # times that a case went from green to red or back
     steps: int  # times that a case could have flipped
     flaked: int  # flips from one night to the next with the same kit and torch
@@ -216,11 +216,11 @@ def _history(base: sqlite3.Connection, partial: bool, case_nights: int = 0) -> H
     with _chosen(base, nights):
         flips = _flips(base)
         letters = _letters(base, len(nights), max(0, len(nights) - case_nights)) if case_nights else {}
-    points: dict[LawKey, list[Point | None]] = {}
+    points: dict[LawKey, list[LawNight | None]] = {}
     for night, subject, contract, law, counts, seconds, relative, ulps in base.execute("SELECT * FROM laws"):
         if night in indices:
             of_law = points.setdefault((subject, contract, law), [None] * len(nights))
-            of_law[indices[night]] = Point(_COUNTS.decode(counts), seconds, relative, ulps)
+            of_law[indices[night]] = LawNight(_COUNTS.decode(counts), seconds, relative, ulps)
     tempos = _tempos(len(nights), points.values())
     laws = tuple(LawHistory(*key, _evened(points[key], tempos), *flips.get(key, (0, 0, 0))) for key in sorted(points))
     timed = tuple(replace(night, tempo=tempo) for night, tempo in zip(nights.values(), tempos, strict=True))
@@ -235,7 +235,7 @@ def _night(
     return Night(path, started, kit, torch, whole, came, seconds, *decoded)
 
 
-def _tempos(nights: int, laws: Iterable[Sequence[Point | None]]) -> list[float]:
+def _tempos(nights: int, laws: Iterable[Sequence[LawNight | None]]) -> list[float]:
     """Return how slow each night was: the median, over its laws, of their time relative to their usual time."""
     ratios: list[list[float]] = [[] for _ in range(nights)]
     for points in laws:
@@ -247,7 +247,7 @@ def _tempos(nights: int, laws: Iterable[Sequence[Point | None]]) -> list[float]:
     return [median(of_night) if len(of_night) >= LAWS else 1.0 for of_night in ratios]
 
 
-def _evened(points: Sequence[Point | None], tempos: Sequence[float]) -> tuple[Point | None, ...]:
+def _evened(points: Sequence[LawNight | None], tempos: Sequence[float]) -> tuple[LawNight | None, ...]:
     return tuple(
         replace(point, even=point.seconds / tempo) if point and point.seconds else point
         for point, tempo in zip(points, tempos, strict=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from everyrank.model.outcome import RED, Ending
 from everyrank.reports.errors import BadLedger, NoSubject
-from everyrank.reports.ledger.ledger_file import Entry, LedgerFile, new_ledger, read_ledger
+from everyrank.reports.ledger.ledger_file import FileEntry, LedgerFile, new_ledger, read_ledger
 from everyrank.reports.ledger.statement import statement
 from everyrank.reports.runfile.model import CaseLine
 from everyrank.reports.runfile.read import Run
@@ -45,9 +45,9 @@ class Edit:
     """The changes of one ledger, and its new text."""
 
     ledger: LedgerFile
-    added: tuple[Entry, ...]
-    removed: tuple[Entry, ...]
-    restated: tuple[Entry, ...]
+    added: tuple[FileEntry, ...]
+    removed: tuple[FileEntry, ...]
+    restated: tuple[FileEntry, ...]
     text: str
 
 
@@ -128,10 +128,10 @@ def _edit(run: Run, path: Path, cases: Sequence[CaseLine]) -> tuple[Edit | None,
     return Edit(ledger, tuple(added), tuple(removed), tuple(restated), text), left + kept
 
 
-def _new(ledger: LedgerFile, red: Iterable[CaseLine]) -> tuple[list[Entry], list[Entry], list[NotAccepted]]:
+def _new(ledger: LedgerFile, red: Iterable[CaseLine]) -> tuple[list[FileEntry], list[FileEntry], list[NotAccepted]]:
     """Return the entries that are new, those that state another deviation now, and the cases not accepted."""
-    added: dict[str, Entry] = {}
-    restated: dict[str, Entry] = {}
+    added: dict[str, FileEntry] = {}
+    restated: dict[str, FileEntry] = {}
     left = []
     for case in red:
         if case.outcome == "stale":
@@ -141,7 +141,7 @@ def _new(ledger: LedgerFile, red: Iterable[CaseLine]) -> tuple[list[Entry], list
         if reason:
             left.append(NotAccepted(case, reason))
         elif entry is None:
-            added[short(case)] = Entry(short(case), "fail", note=_note(case), states=seen)
+            added[short(case)] = FileEntry(short(case), "fail", note=_note(case), states=seen)
         elif case.ledger is not None and entry.states != seen:  # else an entry that this run did not know
             restated[short(case)] = replace(entry, states=seen)
     return list(added.values()), list(restated.values()), left
@@ -165,8 +165,8 @@ def _refusal(ledger: LedgerFile, case: CaseLine) -> str:
     return ""
 
 
-def _stale(run: Run, ledger: LedgerFile, cases: Sequence[CaseLine]) -> tuple[list[Entry], list[NotAccepted]]:
-    removed: list[Entry] = []
+def _stale(run: Run, ledger: LedgerFile, cases: Sequence[CaseLine]) -> tuple[list[FileEntry], list[NotAccepted]]:
+    removed: list[FileEntry] = []
     left = []
     for case in cases:
         if case.outcome != "stale":
@@ -183,7 +183,7 @@ def _stale(run: Run, ledger: LedgerFile, cases: Sequence[CaseLine]) -> tuple[lis
     return removed, left
 
 
-def _still_wanted(run: Run, entry: Entry, cases: Iterable[CaseLine]) -> str:
+def _still_wanted(run: Run, entry: FileEntry, cases: Iterable[CaseLine]) -> str:
     """Return why a stale entry is kept; an empty text if none of its cases deviates."""
     matched = [case for case in cases if entry.matches(short(case))]
     others = sum(case.outcome not in _CLEAR for case in matched)

@@ -37,7 +37,7 @@ _STATEMENT = re.compile(r"[ \t]*(match|raises|at_most)[ \t]*=.*")
 
 
 @dataclass(frozen=True)
-class Entry:
+class FileEntry:
     """One known deviation, and the range of its lines: from its ``[[known]]`` to its last key."""
 
     case: str
@@ -87,13 +87,15 @@ class LedgerFile:
 
     path: Path
     text: str
-    entries: tuple[Entry, ...]
+    entries: tuple[FileEntry, ...]
 
-    def entry(self, case: str) -> Entry | None:
+    def entry(self, case: str) -> FileEntry | None:
         """Return the entry that matches this case (given without its contract)."""
         return next((entry for entry in self.entries if entry.matches(case)), None)
 
-    def changed(self, removed: Collection[Entry], added: Sequence[Entry], restated: Sequence[Entry] = ()) -> str:
+    def changed(
+        self, removed: Collection[FileEntry], added: Sequence[FileEntry], restated: Sequence[FileEntry] = ()
+    ) -> str:
         """Return the text without the removed entries, with the added ones, and with the new statements.
 
         An added entry follows the last entry of its law.
@@ -123,7 +125,7 @@ class LedgerFile:
         self._check(text, [*removed, *restated], [*added, *restated])
         return text
 
-    def _check(self, text: str, removed: Collection[Entry], added: Sequence[Entry]) -> None:
+    def _check(self, text: str, removed: Collection[FileEntry], added: Sequence[FileEntry]) -> None:
         """Parse the new text, and check that it holds the old entries without the removed, and the added entries."""
         before, now = _loaded(self.path, self.text), _loaded(self.path, text)
         firsts = [entry.first for entry in self.entries]
@@ -159,7 +161,7 @@ def read_ledger(path: Path) -> LedgerFile:
     return LedgerFile(path, text, tuple(_entries(path, lines, heads, known)))
 
 
-def _entries(path: Path, lines: list[str], heads: list[int], known: list[Any]) -> Iterable[Entry]:
+def _entries(path: Path, lines: list[str], heads: list[int], known: list[Any]) -> Iterable[FileEntry]:
     ends = [*heads, len(lines)][1:]
     for first, following, raw in zip(heads, ends, known, strict=True):
         end = following
@@ -168,7 +170,7 @@ def _entries(path: Path, lines: list[str], heads: list[int], known: list[Any]) -
         if not {"case", "kind"} <= raw.keys() <= set(_KEYS):
             raise BadLedger(f"{path}:{first + 1}: not an entry: it holds {', '.join(_KEYS)}")
         case, kind, issue, note, link = (str(raw.get(key, "")) for key in ("case", "kind", "issue", "note", "link"))
-        yield Entry(case, kind, issue, note, link, _stated(raw), first, end)
+        yield FileEntry(case, kind, issue, note, link, _stated(raw), first, end)
 
 
 def _stated(raw: dict[str, Any]) -> Statement:
@@ -197,7 +199,7 @@ def _loaded(path: Path, text: str) -> dict[str, Any]:
     return data
 
 
-def _cut(lines: list[str], entry: Entry) -> range:
+def _cut(lines: list[str], entry: FileEntry) -> range:
     """Return the lines to remove: those of the entry, and the blank lines below if a blank line above stays."""
     end = entry.end
     if entry.first == 0 or not lines[entry.first - 1].strip():

@@ -6,7 +6,7 @@ from pathlib import PurePath
 from typing import Any
 
 from everyrank.model.outcome import ENDINGS, RED
-from everyrank.reports.history.history import LETTERS, History, LawHistory, Point
+from everyrank.reports.history.history import LETTERS, History, LawHistory, LawNight
 from everyrank.reports.page.columns import figure
 
 #: How many of the latest nights are drawn. Flips and flake rates count all nights.
@@ -59,7 +59,7 @@ def _law(law: LawHistory, first: int) -> dict[str, Any]:
     }
 
 
-def _point(point: Point | None) -> list[Any] | None:
+def _point(point: LawNight | None) -> list[Any] | None:
     """Return the worst outcome, the numbers of red and of all cases, the seconds, and the largest error."""
     if point is None or not point.counts:
         return None

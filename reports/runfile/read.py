@@ -25,7 +25,7 @@ from everyrank.reports.errors import (
     CaseTwice,
     Cut,
     Doubled,
-    Empty,
+    EmptyFile,
     Miscounted,
     NewerSchema,
     NoFooter,
@@ -127,7 +127,7 @@ def _read(path: Path, file: BinaryIO, partial: bool) -> Run:
     lines = _lines(path, file if inflated is None else io.BufferedReader(inflated))
     number, raw = next(lines, (0, b""))
     if not raw and not (inflated and inflated.cut):
-        raise Empty(path, "empty: its run never began")
+        raise EmptyFile(path, "empty: its run never began")
     header = _header(path, number, raw)
     reported, footer = _rest(path, lines, header, partial)
     if footer is not None:

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 
 import pytest
 from everyrank.fixtures import optimizers
-from everyrank.suites.collect.left_out import LEFT_OUT, LeftOut, Reason
+from everyrank.suites.collect.left_out import LEFT_OUT, FilterReason, LeftOut
 from everyrank.suites.engine.case import Case
 from everyrank.suites.engine.contract import Contract, contract, contracts
 from everyrank.suites.engine.ledger import matches
@@ -34,7 +34,7 @@ class Filters:
     def select(self, subject: Subject, cases: Iterable[Case]) -> Selection:
         """Return the cases that fit, and the number of those that do not."""
         chosen: list[Case] = []
-        left_out: Counter[Reason] = Counter()
+        left_out: Counter[FilterReason] = Counter()
         for case in cases:
             reason = self._reason(case)
             if reason is None:
@@ -43,12 +43,12 @@ class Filters:
                 left_out[reason] += 1
         return Selection(subject, tuple(chosen), left_out)
 
-    def _reason(self, case: Case) -> Reason | None:
+    def _reason(self, case: Case) -> FilterReason | None:
         if self.law is not None and not matches(self.law, case.law.id):
-            return Reason(f"--law {self.law}", "of other laws")
+            return FilterReason(f"--law {self.law}", "of other laws")
         if self.optimizer is not None and not _fits(self.optimizer, case.point.optimizer):
             kind = "of other optimizers" if case.point.optimizer else "of laws that name no optimizer"
-            return Reason(f"--optimizer {self.optimizer}", kind)
+            return FilterReason(f"--optimizer {self.optimizer}", kind)
         return None
 
     def problem(self, selections: Iterable[Selection]) -> str:
@@ -86,7 +86,7 @@ class Selection:
 
     subject: Subject
     cases: tuple[Case, ...]
-    left_out: Mapping[Reason, int]
+    left_out: Mapping[FilterReason, int]
 
 
 #: The selection of each conformance test, by the node id of its function.
@@ -95,7 +95,7 @@ SELECTIONS: pytest.StashKey[dict[str, Selection]] = pytest.StashKey()
 
 def left_out(selections: Iterable[Selection]) -> LeftOut:
     """Return what the filters left out of all subjects of a run."""
-    counts: Counter[Reason] = Counter()
+    counts: Counter[FilterReason] = Counter()
     chosen: Counter[tuple[str, str]] = Counter()  # another contract's subject may have the same name
     for selection in selections:
         counts.update(selection.left_out)

@@ -13,7 +13,7 @@ import pytest
 
 
 @dataclass(frozen=True)
-class Reason:
+class FilterReason:
     """Why cases were left out: the filter as it was given, and a description of the cases that do not fit it."""
 
     filter: str
@@ -24,7 +24,7 @@ class Reason:
 class LeftOut:
     """What the filters left out of a whole run."""
 
-    counts: Mapping[Reason, int] = field(default_factory=dict)
+    counts: Mapping[FilterReason, int] = field(default_factory=dict)
     without: tuple[str, ...] = ()
     """The subjects of which no case is left."""
 
@@ -36,7 +36,7 @@ class LeftOut:
 
     @staticmethod
     def from_data(data: Mapping[str, Any]) -> LeftOut:
-        counts = {Reason(part["filter"], part["reason"]): part["cases"] for part in data["counts"]}
+        counts = {FilterReason(part["filter"], part["reason"]): part["cases"] for part in data["counts"]}
         return LeftOut(counts, tuple(data["without"]))
 
     def by_filter(self) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from everyrank.suites.engine.ledger import Entry, Seen
+from everyrank.suites.engine.ledger import Entry, SeenDeviation
 from everyrank.suites.engine.subject import Lack
 from everyrank.suites.errors import Deviation, kinds
 
@@ -26,11 +26,11 @@ class Outcome:
         return self.kind in ("pass", "approximate")
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> SeenDeviation:
         """The deviation, in the terms of a ledger's entry."""
         if isinstance(self.error, Deviation):
-            return Seen(self.kind, self.text, self.error.raised, self.error.off)
-        return Seen(self.kind, self.text, kinds(self.error) if self.error is not None else ())
+            return SeenDeviation(self.kind, self.text, self.error.raised, self.error.off)
+        return SeenDeviation(self.kind, self.text, kinds(self.error) if self.error is not None else ())
 
 
 def judge(outcome: Outcome, entry: Entry | None, lack: Lack | None, others_failed: bool) -> tuple[str, str]:

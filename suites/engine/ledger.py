@@ -29,7 +29,7 @@ KINDS = ("fail", "error", "timeout", "crash", DOCUMENTED)
 
 
 @dataclass(frozen=True)
-class Seen:
+class SeenDeviation:
     """How a case deviates on one rank."""
 
     kind: str  # fail or error
@@ -90,7 +90,7 @@ class Entry:
             parts.append(f"off by at most {self.at_most:g} relative")
         return ", ".join(parts)
 
-    def covers(self, seen: Seen) -> bool:
+    def covers(self, seen: SeenDeviation) -> bool:
         """Return whether this is the deviation that the entry states."""
         if seen.kind != self.ends:
             return False

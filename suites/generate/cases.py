@@ -12,7 +12,7 @@ from everyrank.suites.engine.case import Case
 from everyrank.suites.engine.contract import Law, Point
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.grammar import Grammar
-from everyrank.suites.generate.options import GENERATE, Plan
+from everyrank.suites.generate.options import GENERATE, SearchPlan
 from everyrank.suites.generate.printing import as_test, counted
 from everyrank.suites.generate.search import SHRINKING, Search
 
@@ -20,7 +20,7 @@ from everyrank.suites.generate.search import SHRINKING, Search
 _START, _PER_DRAW = 20.0, 1.0
 
 
-def generated(table: Sequence[Case], plan: Plan) -> list[Case]:
+def generated(table: Sequence[Case], plan: SearchPlan) -> list[Case]:
     """Return one case for each world size of the grammar; ``table`` has the other cases of the subject."""
     if not table or table[0].contract.grammar is None:
         return []
@@ -38,7 +38,7 @@ def generated(table: Sequence[Case], plan: Plan) -> list[Case]:
     return [replace(table[0], law=law, point=point, entry=None, lack=None) for point in points]
 
 
-def _check(arena: Any, plan: Plan, found: Grammar, features: frozenset[str]) -> None:
+def _check(arena: Any, plan: SearchPlan, found: Grammar, features: frozenset[str]) -> None:
     __tracebackhide__ = True
     search = Search(found, arena.subject, features, current_world())
     result = search.run(plan)
@@ -51,7 +51,7 @@ def _check(arena: Any, plan: Plan, found: Grammar, features: frozenset[str]) -> 
     raise Deviation(_text(result, found, arena.subject, plan, search.encoded))
 
 
-def _text(result: Any, found: Grammar, subject: Any, plan: Plan, encoded: str) -> str:
+def _text(result: Any, found: Grammar, subject: Any, plan: SearchPlan, encoded: str) -> str:
     lines = [
         result.problem,
         counted(result, plan),

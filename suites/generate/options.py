@@ -16,7 +16,7 @@ FREE = "free"
 
 
 @dataclass(frozen=True)
-class Plan:
+class SearchPlan:
     """The values of the options."""
 
     draws: int
@@ -52,7 +52,7 @@ class Counts:
             terminalreporter.write_line(f"generated: {counts} in {self.seconds:.0f} s ({rate:.0f} actions a second)")
 
 
-PLAN: pytest.StashKey[Plan] = pytest.StashKey()
+PLAN: pytest.StashKey[SearchPlan] = pytest.StashKey()
 
 
 def add(group: pytest.OptionGroup) -> None:
@@ -86,5 +86,5 @@ def configure(config: pytest.Config) -> None:
     if not draw and not installed():
         raise pytest.UsageError("--generate needs Hypothesis: pip install 'everyrank[generate]'")
     number = secrets.randbelow(2**32) if seed == FREE else int(seed)
-    config.stash[PLAN] = Plan(draws, number, draw)
+    config.stash[PLAN] = SearchPlan(draws, number, draw)
     config.pluginmanager.register(Counts(), "everyrank-generated")

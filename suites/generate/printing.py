@@ -12,7 +12,7 @@ from everyrank.suites.generate.data import code, names_in
 if TYPE_CHECKING:
     from everyrank.suites.engine.subject import Subject
     from everyrank.suites.generate.grammar import Grammar
-    from everyrank.suites.generate.options import Plan
+    from everyrank.suites.generate.options import SearchPlan
     from everyrank.suites.generate.search import Found
 
 _TEST = """\
@@ -64,7 +64,7 @@ def _home(subject: Subject) -> tuple[str, str]:
     return min(homes, key=lambda home: ("test_" in home[0], home), default=("", "SUBJECT"))
 
 
-def counted(result: Found, plan: Plan) -> str:
+def counted(result: Found, plan: SearchPlan) -> str:
     """Describe after how many draws the search found its draw."""
     if plan.draw:
         return "found by carrying out one draw"

@@ -12,7 +12,7 @@ from everyrank import World
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.data import decode, encode
 from everyrank.suites.generate.grammar import Drawn, Grammar
-from everyrank.suites.generate.options import Plan
+from everyrank.suites.generate.options import SearchPlan
 from everyrank.suites.generate.replay import meet, perform
 
 #: How long a failing draw is made shorter, in seconds: each attempt takes long if it fails by waiting in vain.
@@ -38,7 +38,7 @@ class Found:
     _since: float = field(default_factory=time.monotonic)
 
 
-class _Failing(Exception):
+class _DrawFails(Exception):
     """Raised for Hypothesis if a draw fails. Hypothesis distinguishes failures by their type and line."""
 
 
@@ -58,7 +58,7 @@ class Search:
         """The failing draw as JSON."""
         return encode(self.result.draw)
 
-    def run(self, plan: Plan) -> Found:
+    def run(self, plan: SearchPlan) -> Found:
         if plan.draw:
             self._carry_out(decode(plan.draw, self.grammar.by_name))
         elif self.world is None or self.world.rank == 0:
@@ -68,7 +68,7 @@ class Search:
         self.result.seconds = time.monotonic() - self.result._since
         return self.result
 
-    def _lead(self, plan: Plan) -> None:
+    def _lead(self, plan: SearchPlan) -> None:
         """Draw and send each draw to all ranks, until one fails or the planned number is reached."""
         from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 
@@ -80,7 +80,7 @@ class Search:
             if problem is None:
                 reject()
             if problem:
-                raise _Failing
+                raise _DrawFails
 
         # These are calls, not decorators: mypy does not know the types of decorators if Hypothesis is not installed.
         search = settings(
@@ -91,7 +91,7 @@ class Search:
             suppress_health_check=list(HealthCheck),
             report_multiple_bugs=False,
         )(given(self.grammar.strategy(self.size, self.features))(attempt))
-        with contextlib.suppress(_Failing), _drawn_by_seed_alone():
+        with contextlib.suppress(_DrawFails), _drawn_by_seed_alone():
             seed(plan.seed)(search)()
         self._share(_END)
 

@@ -13,7 +13,7 @@ from everyrank.suites.engine.case import Case, cases
 from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.cases import generated
-from everyrank.suites.generate.options import Plan
+from everyrank.suites.generate.options import SearchPlan
 
 EXEMPLAR, NOTHING = "(exemplar)", "(nothing)"
 
@@ -38,7 +38,7 @@ def controls(name: str) -> dict[str, Subject]:
     return {EXEMPLAR: found.part("exemplar"), NOTHING: found.part("nothing")}
 
 
-def tried(name: str, plan: Plan | None = None) -> list[Case]:
+def tried(name: str, plan: SearchPlan | None = None) -> list[Case]:
     """Return the cases of all rogues and controls: the core cases, or with a plan the generated cases only."""
     subjects = controls(name)
     exemplar = subjects[EXEMPLAR]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from everyrank.suites.generate.options import Plan
+from everyrank.suites.generate.options import SearchPlan
 from everyrank.suites.kill import matrix
 
 #: The share of a contract's rogues that must be found.
@@ -15,7 +15,7 @@ SHARE = 0.9
 
 
 @dataclass
-class Row:
+class WorthRow:
     """The outcome of one rogue, or of a control."""
 
     contract: str
@@ -28,13 +28,13 @@ class Worth:
     """A pytest plugin of the process that prints: collects generated cases, prints a table, sets the exit code."""
 
     contracts: Sequence[str]
-    plan: Plan
-    rows: dict[tuple[str, str], Row] = field(default_factory=dict)
+    plan: SearchPlan
+    rows: dict[tuple[str, str], WorthRow] = field(default_factory=dict)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         properties = {str(name): str(value) for name, value in report.user_properties}
         if "outcome" in properties:
-            row = Row(properties["contract"], properties["outcome"], properties.get("generate-draws", "?"))
+            row = WorthRow(properties["contract"], properties["outcome"], properties.get("generate-draws", "?"))
             self.rows[properties["contract"], properties["subject"]] = row
 
     @pytest.hookimpl(trylast=True)
@@ -79,11 +79,11 @@ class Worth:
         names = [rogue.name for rogue in matrix.rogues(contract)]
         return sum(self._row(contract, name).outcome == "fail" for name in names), len(names)
 
-    def _row(self, contract: str, name: str) -> Row:
-        return self.rows.get((contract, name), Row(contract, "a hang or a crash, which does not count", "?"))
+    def _row(self, contract: str, name: str) -> WorthRow:
+        return self.rows.get((contract, name), WorthRow(contract, "a hang or a crash, which does not count", "?"))
 
 
-def _describe_row(row: Row) -> str:
+def _describe_row(row: WorthRow) -> str:
     if row.outcome == "fail":
         return f"found by draw {row.draws}"
     return f"not found in {row.draws} draws" if row.outcome == "pass" else row.outcome

@@ -13,7 +13,7 @@ import expecttest
 import pytest
 from everyrank.cli import main
 from everyrank.model.outcome import Ending
-from everyrank.reports.ledger.ledger_file import Entry, read_ledger
+from everyrank.reports.ledger.ledger_file import FileEntry, read_ledger
 from everyrank.reports.runfile.model import CaseLine, Footer, LedgerPart, SinglePart
 from everyrank.suites.engine.ledger import read as read_as_the_kit_does
 
@@ -84,7 +84,7 @@ def test_an_entry_that_is_documented_keeps_its_link(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text(text)
     ledger = read_ledger(tmp_path / "mine.toml")
     assert ledger.entries[0].link == "https://example.org"
-    assert ledger.changed([], [Entry("a[c]", "fail")]).startswith(text)
+    assert ledger.changed([], [FileEntry("a[c]", "fail")]).startswith(text)
 
 
 def test_a_new_deviation_goes_beside_those_of_its_law_and_is_unreported(folder: Path, accept: Accept) -> None:

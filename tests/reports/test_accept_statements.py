@@ -8,7 +8,7 @@ import pytest
 from everyrank.cli import main
 from everyrank.reports.ledger.statement import Statement, statement
 from everyrank.reports.runfile.model import CaseLine, DeviationPart, LedgerPart
-from everyrank.suites.engine.ledger import Entry, Seen
+from everyrank.suites.engine.ledger import Entry, SeenDeviation
 from everyrank.suites.engine.ledger import read as read_as_the_kit_does
 
 from tests.made_up_runs import case, header, run_of
@@ -42,7 +42,7 @@ def test_what_is_stated(seen: list[DeviationPart], expected: Statement | None) -
         assert found == expected
     if found != Statement():
         entry = Entry("law[*]", "fail", match=found.match, raises=found.raises, at_most=found.at_most)
-        assert all(entry.covers(Seen("fail", line.text, tuple(line.raised), line.off)) for line in seen)
+        assert all(entry.covers(SeenDeviation("fail", line.text, tuple(line.raised), line.off)) for line in seen)
 
 
 @pytest.mark.parametrize(("off", "at_most"), [(0.0079, 0.02), (0.5, 1.0), (0.6, 2.0), (3e7, 6e7), (1e-13, 2e-13)])

@@ -149,9 +149,9 @@ def test_a_disk_that_fails_in_the_middle(file: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_an_empty_file(file: Path) -> None:
-    assert type(_refused(file, b"")) is errors.Empty
-    assert type(_refused(file, b"\n \n")) is errors.Empty
-    assert type(_refused(file, b"", partial=True)) is errors.Empty
+    assert type(_refused(file, b"")) is errors.EmptyFile
+    assert type(_refused(file, b"\n \n")) is errors.EmptyFile
+    assert type(_refused(file, b"", partial=True)) is errors.EmptyFile
 
 
 @pytest.mark.parametrize(

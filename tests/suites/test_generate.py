@@ -19,7 +19,7 @@ from everyrank.suites.generate import options
 from everyrank.suites.generate.cases import generated
 from everyrank.suites.generate.data import encode
 from everyrank.suites.generate.grammar import Rejected
-from everyrank.suites.generate.options import Plan
+from everyrank.suites.generate.options import SearchPlan
 from everyrank.suites.generate.replay import replay
 from everyrank.suites.generate.search import Found, Search
 from everyrank.suites.sharded_optimizer.grammar import GRAMMAR, Draw, Give, Param, Step
@@ -33,22 +33,22 @@ DECAYS = replace(EXEMPLAR, name="decays", build=NoneIsZero)
 
 
 def _search(world: World, subject: Subject, draws: int, **plan: Any) -> Found:
-    return Search(GRAMMAR, subject, EVERYTHING, world).run(Plan(draws, **plan))
+    return Search(GRAMMAR, subject, EVERYTHING, world).run(SearchPlan(draws, **plan))
 
 
 @hypothesis
 @pytest.mark.world(2)
 def test_the_same_seed_draws_the_same_and_another_seed_does_not(world: World) -> None:
-    first = drawn(GRAMMAR, EXEMPLAR, world, Plan(30, seed=1))
+    first = drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(30, seed=1))
     assert len(first) == 30
-    assert first == drawn(GRAMMAR, EXEMPLAR, world, Plan(30, seed=1))
-    assert first != drawn(GRAMMAR, EXEMPLAR, world, Plan(30, seed=2))
+    assert first == drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(30, seed=1))
+    assert first != drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(30, seed=2))
 
 
 @hypothesis
 @pytest.mark.world(2)
 def test_all_ranks_get_the_same_draws(world: World) -> None:
-    world.all_agree([encode(draw) for draw in drawn(GRAMMAR, EXEMPLAR, world, Plan(30))])
+    world.all_agree([encode(draw) for draw in drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(30))])
 
 
 @hypothesis
@@ -56,18 +56,18 @@ def test_all_ranks_get_the_same_draws(world: World) -> None:
 def test_the_same_seed_draws_the_same_whatever_modules_are_loaded(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = [encode(draw) for draw in drawn(GRAMMAR, EXEMPLAR, world, Plan(100))]
+    before = [encode(draw) for draw in drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(100))]
     # An optimizer's variant is drawn by its number, which may be one of these.
     (tmp_path / "module_with_constants.py").write_text(f"CONSTANTS = {[*range(101, 190)]}")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("module_with_constants")
-    assert [encode(draw) for draw in drawn(GRAMMAR, EXEMPLAR, world, Plan(100))] == before
+    assert [encode(draw) for draw in drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(100))] == before
 
 
 @hypothesis
 @pytest.mark.world(2)
 def test_a_draw_is_the_same_after_a_journey_as_json_and_as_code(world: World) -> None:
-    check_journey(GRAMMAR, drawn(GRAMMAR, EXEMPLAR, world, Plan(30)))
+    check_journey(GRAMMAR, drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(30)))
 
 
 @hypothesis
@@ -99,7 +99,7 @@ def test_torchs_own_is_green_in_what_its_ledger_and_its_lacks_leave(world: World
     without = left_out(GRAMMAR, TORCH)
     assert {"closures", "clipping", "errors", "saves and loads"} <= without
     assert "missing gradients" not in without
-    found = Search(GRAMMAR, TORCH, EVERYTHING - without, world).run(Plan(25))
+    found = Search(GRAMMAR, TORCH, EVERYTHING - without, world).run(SearchPlan(25))
     assert found.problem == ""
     assert found.draws > 20
 
@@ -113,7 +113,7 @@ def test_a_draw_is_replayed_without_hypothesis(world: World, process_group: Any)
     with pytest.raises(Deviation, match=r"action 2, Step\(closure=False\): on rank 0: p0: off by"):
         replay(DECAYS, decaying)
     encoded = encode(decaying)
-    assert Search(GRAMMAR, DECAYS, EVERYTHING, world).run(Plan(0, draw=encoded)).draw == decaying
+    assert Search(GRAMMAR, DECAYS, EVERYTHING, world).run(SearchPlan(0, draw=encoded)).draw == decaying
 
 
 @pytest.mark.world(2)
@@ -122,7 +122,7 @@ def test_a_draw_that_the_reference_refuses_proves_nothing(world: World) -> None:
         yield
         raise Rejected
 
-    plan = Plan(0, draw=encode(Draw(2, (), "SGD", (Step(), Step()))))
+    plan = SearchPlan(0, draw=encode(Draw(2, (), "SGD", (Step(), Step()))))
     found = Search(replace(GRAMMAR, carry_out=refuse), EXEMPLAR, EVERYTHING, world).run(plan)
     assert (found.draws, found.rejected, found.draw) == (0, 1, None)
 
@@ -143,7 +143,7 @@ class _Config:
         return self.given[name]
 
 
-def _configured(**given: Any) -> Plan | None:
+def _configured(**given: Any) -> SearchPlan | None:
     config: Any = _Config(**given)
     options.configure(config)
     return config.stash.get(options.PLAN, None)
@@ -162,8 +162,8 @@ def test_without_hypothesis_one_sentence_names_what_to_install(monkeypatch: pyte
 
 def test_a_seed_is_a_number_or_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options, "installed", lambda: True)
-    assert _configured(generate=5) == Plan(5, 0)
-    assert _configured(generate=5, generate_seed="7") == Plan(5, 7)
+    assert _configured(generate=5) == SearchPlan(5, 0)
+    assert _configured(generate=5, generate_seed="7") == SearchPlan(5, 7)
     first, second = (_configured(generate=5, generate_seed="free") for _ in range(2))
     assert first != second
     with pytest.raises(pytest.UsageError, match="--generate-seed takes a number or `free`, not 'x'"):
@@ -171,11 +171,11 @@ def test_a_seed_is_a_number_or_free(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_plan_names_the_options_that_repeat_it() -> None:
-    assert Plan(5, 7).options() == ["--generate=5", "--generate-seed=7"]
-    assert Plan(0, draw="{}").options() == ["--generate-draw={}"]
+    assert SearchPlan(5, 7).options() == ["--generate=5", "--generate-seed=7"]
+    assert SearchPlan(0, draw="{}").options() == ["--generate-draw={}"]
 
 
 def test_a_contract_without_a_grammar_has_no_generated_cases(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [case.short_id for case in generated(cases(EXEMPLAR), Plan(5))] == ["generate[ws3]"]
+    assert [case.short_id for case in generated(cases(EXEMPLAR), SearchPlan(5))] == ["generate[ws3]"]
     monkeypatch.setattr(contract(EXEMPLAR.contract), "grammar", None)
-    assert generated(cases(EXEMPLAR), Plan(5)) == []
+    assert generated(cases(EXEMPLAR), SearchPlan(5)) == []

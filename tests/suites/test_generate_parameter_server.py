@@ -13,7 +13,7 @@ from everyrank.fixtures.exemplars.parameter_server import BatchUpdateParameterSe
 from everyrank.fixtures.rogues import parameter_server as rogues
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
-from everyrank.suites.generate.options import Plan
+from everyrank.suites.generate.options import SearchPlan
 from everyrank.suites.generate.replay import perform, replay
 from everyrank.suites.generate.search import Search
 from everyrank.suites.parameter_server.grammar import (
@@ -50,22 +50,22 @@ NEAR = (None, None, None)
 @hypothesis
 @pytest.mark.world(1)
 def test_the_same_seed_draws_the_same_and_another_seed_does_not(world: World) -> None:
-    first = drawn(GRAMMAR, EXEMPLAR, world, Plan(40, seed=1))
+    first = drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(40, seed=1))
     assert len(first) == 40
-    assert first == drawn(GRAMMAR, EXEMPLAR, world, Plan(40, seed=1))
-    assert first != drawn(GRAMMAR, EXEMPLAR, world, Plan(40, seed=2))
+    assert first == drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(40, seed=1))
+    assert first != drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(40, seed=2))
 
 
 @hypothesis
 @pytest.mark.world(1)
 def test_a_draw_is_the_same_after_a_journey_as_json_and_as_code(world: World) -> None:
-    check_journey(GRAMMAR, drawn(GRAMMAR, EXEMPLAR, world, Plan(60)))
+    check_journey(GRAMMAR, drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(60)))
 
 
 @hypothesis
 @pytest.mark.world(1)
 def test_a_subject_that_claims_nothing_more_gets_plain_rounds(world: World) -> None:
-    for draw in drawn(GRAMMAR, EXEMPLAR, world, Plan(40), frozenset()):
+    for draw in drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(40), frozenset()):
         assert draw.trainers == (None,) * len(draw.trainers)
         assert (draw.optimizer, draw.variant, draw.keeps, draw.expires) == ("SGD", "lr", False, False)
         for action in draw.actions:
@@ -89,7 +89,7 @@ def test_what_the_ledger_of_torchs_example_speaks_of_is_not_drawn_for_it(world: 
     assert (
         not {"reports during answers", "trainers on other workers", "SGD momentum", "refuses count-none"} & features
     )
-    draws = drawn(GRAMMAR, EXAMPLE, world, Plan(60), EVERYTHING - features)
+    draws = drawn(GRAMMAR, EXAMPLE, world, SearchPlan(60), EVERYTHING - features)
     actions = {type(action) for draw in draws for action in draw.actions}
     assert actions == {Round, AtOnce}
     assert not any(param.frozen for draw in draws for param in draw.params)
@@ -109,12 +109,12 @@ def test_a_failing_draw_is_made_shorter_for_a_limited_time_only(
         yield from [None] * (len(draw.actions) + 1)
 
     search = partial(Search, replace(GRAMMAR, carry_out=fail), EXEMPLAR, EVERYTHING, world)
-    shortest = search().run(Plan(40)).draw
+    shortest = search().run(SearchPlan(40)).draw
     first = failed[0]
     assert shortest != first
     failed.clear()
     monkeypatch.setattr("everyrank.suites.generate.search.SHRINKING", 0.0)
-    found = search().run(Plan(40))
+    found = search().run(SearchPlan(40))
     assert (found.draw, found.problem) == (first, "when the objects are made: on rank 0: too long")
     assert set(failed) == {first}
 

@@ -11,7 +11,7 @@ from everyrank.fixtures.rogues.replicate import AlwaysSyncs, DividesWhatIsStillR
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.data import encode
-from everyrank.suites.generate.options import Plan
+from everyrank.suites.generate.options import SearchPlan
 from everyrank.suites.generate.replay import perform, replay
 from everyrank.suites.generate.search import Search
 from everyrank.suites.replicate.grammar import (
@@ -50,7 +50,7 @@ SUMS = _rogue(Sums)
 @hypothesis
 @pytest.mark.world(2)
 def test_a_draw_is_the_same_after_a_journey_as_json_and_as_code(world: World) -> None:
-    draws = drawn(GRAMMAR, EXEMPLAR, world, Plan(60))
+    draws = drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(60))
     world.all_agree([encode(draw) for draw in draws])
     check_journey(GRAMMAR, draws)
 
@@ -58,7 +58,7 @@ def test_a_draw_is_the_same_after_a_journey_as_json_and_as_code(world: World) ->
 @hypothesis
 @pytest.mark.world(2)
 def test_what_a_subject_does_not_claim_is_not_drawn(world: World) -> None:
-    for draw in drawn(GRAMMAR, EXEMPLAR, world, Plan(60), frozenset()):
+    for draw in drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(60), frozenset()):
         assert {type(action).__name__ for action in draw.actions} <= {
             *("Backward", "Step", "Clear", "Give", "SetRate", "AddGroup", "Save", "Load"),
         }
@@ -74,7 +74,7 @@ def test_what_a_subject_does_not_claim_is_not_drawn(world: World) -> None:
 def test_a_planted_bug_shrinks_to_one_action_and_the_printed_test_reproduces_it(
     world: World, process_group: Any
 ) -> None:
-    found = Search(GRAMMAR, SUMS, frozenset(), world).run(Plan(10))
+    found = Search(GRAMMAR, SUMS, frozenset(), world).run(SearchPlan(10))
     assert found.draw == Draw(3, (Param("p0", ()),), (Backward(),), equal_at_once=False)
     with pytest.raises(Deviation) as caught:
         printed_test(GRAMMAR, SUMS, found.draw)(process_group)
@@ -84,7 +84,7 @@ def test_a_planted_bug_shrinks_to_one_action_and_the_printed_test_reproduces_it(
 @hypothesis
 @pytest.mark.world(3, timeout=300)
 def test_the_exemplar_is_green(world: World, process_group: Any) -> None:
-    found = Search(GRAMMAR, EXEMPLAR, EVERYTHING, world).run(Plan(15))
+    found = Search(GRAMMAR, EXEMPLAR, EVERYTHING, world).run(SearchPlan(15))
     assert (found.problem, found.draws) == ("", 15)
 
 
@@ -97,7 +97,7 @@ def test_torchs_own_is_green_in_what_its_ledger_and_its_lacks_leave(
     without = left_out(GRAMMAR, subject)
     assert {"thawed parameters", "replaced parameters", "sparse gradients", "errors"} <= without
     assert not {"unused parameters", "tied parameters", "bucket views", "submodules"} & without
-    found = Search(GRAMMAR, subject, EVERYTHING - without, world).run(Plan(15))
+    found = Search(GRAMMAR, subject, EVERYTHING - without, world).run(SearchPlan(15))
     assert (found.problem, found.draws) == ("", 15)
 
 

@@ -23,7 +23,7 @@ from everyrank.fixtures.rogues.rpc_optimizer.surface import (
 )
 from everyrank.suites.arena import surface
 from everyrank.suites.errors import Deviation
-from everyrank.suites.generate.options import Plan
+from everyrank.suites.generate.options import SearchPlan
 from everyrank.suites.generate.replay import replay
 from everyrank.suites.rpc_optimizer.besides import PARTS
 from everyrank.suites.rpc_optimizer.grammar import (
@@ -59,16 +59,16 @@ PLANTED = (Optimizer((0, 1, 2), own="planted"),)
 @hypothesis
 @pytest.mark.world(1)
 def test_the_same_seed_draws_the_same_and_another_seed_does_not(world: World) -> None:
-    first = drawn(GRAMMAR, EXEMPLAR, world, Plan(40, seed=1))
+    first = drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(40, seed=1))
     assert len(first) == 40
-    assert first == drawn(GRAMMAR, EXEMPLAR, world, Plan(40, seed=1))
-    assert first != drawn(GRAMMAR, EXEMPLAR, world, Plan(40, seed=2))
+    assert first == drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(40, seed=1))
+    assert first != drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(40, seed=2))
 
 
 @hypothesis
 @pytest.mark.world(1)
 def test_a_draw_is_the_same_after_a_journey_as_json_and_as_code(world: World) -> None:
-    check_journey(GRAMMAR, drawn(GRAMMAR, EXEMPLAR, world, Plan(40)))
+    check_journey(GRAMMAR, drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(40)))
 
 
 @hypothesis
@@ -80,7 +80,7 @@ def test_what_torchs_ledgers_speak_of_is_not_drawn_for_it(world: World) -> None:
     assert "contexts beside each other" not in left_out(GRAMMAR, EAGER)
     scripted = {"steps at the same time", "SGD defaults", "Rprop lr", "Adagrad with missing gradients", "bf16"}
     assert scripted <= left_out(GRAMMAR, SCRIPTED)
-    for draw in drawn(GRAMMAR, EAGER, world, Plan(40), EVERYTHING - left_out(GRAMMAR, EAGER)):
+    for draw in drawn(GRAMMAR, EAGER, world, SearchPlan(40), EVERYTHING - left_out(GRAMMAR, EAGER)):
         trained = {number for number, param in enumerate(draw.params) if not param.frozen}
         steps = [action for action in draw.actions if isinstance(action, Step)]
         assert all({number for numbers in step.backwards for number in numbers} == trained for step in steps)

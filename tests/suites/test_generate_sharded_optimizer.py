@@ -13,7 +13,7 @@ from everyrank.fixtures.optimizers import row
 from everyrank.fixtures.rogues.sharded_optimizer import steps
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
-from everyrank.suites.generate.options import Plan
+from everyrank.suites.generate.options import SearchPlan
 from everyrank.suites.generate.replay import replay
 from everyrank.suites.generate.search import Search
 from everyrank.suites.sharded_optimizer.grammar import GRAMMAR, Clip, Draw, Give, Param, Rows, Step
@@ -75,7 +75,7 @@ def test_one_row_of_a_table_cut_by_columns_reaches_that_row_alone(process_group:
 @hypothesis
 @pytest.mark.world(3, timeout=300)
 def test_a_bug_in_sparse_gradients_is_found(world: World, process_group: Any) -> None:
-    found = Search(GRAMMAR, _subject(steps.MixesUpTables), EVERYTHING, world).run(Plan(300, shrink=False))
+    found = Search(GRAMMAR, _subject(steps.MixesUpTables), EVERYTHING, world).run(SearchPlan(300, shrink=False))
     assert found.draw is not None
     assert sum(param.table for param in found.draw.params) > 1
     assert any(isinstance(action, Give) and len(action.rows) > 1 for action in found.draw.actions)
@@ -91,7 +91,7 @@ def _given(draws: list[Draw]) -> list[tuple[Draw, Rows]]:
 @hypothesis
 @pytest.mark.world(2)
 def test_tables_of_every_kind_are_drawn_with_optimizers_that_take_them(world: World) -> None:
-    draws = drawn(GRAMMAR, EXEMPLAR, world, Plan(300))
+    draws = drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(300))
     check_journey(GRAMMAR, draws)
     given = _given(draws)
     assert {draw.optimizer for draw, _ in given} == {"Adagrad", "SGD", "SparseAdam"}
@@ -120,9 +120,9 @@ def test_tables_of_every_kind_are_drawn_with_optimizers_that_take_them(world: Wo
 @pytest.mark.world(2)
 def test_what_a_ledger_states_of_sparse_gradients_is_not_drawn(world: World) -> None:
     assert not {"sparse gradients", "repeated rows"} & left_out(GRAMMAR, TORCH)
-    none = drawn(GRAMMAR, EXEMPLAR, world, Plan(200), EVERYTHING - {"sparse gradients"})
+    none = drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(200), EVERYTHING - {"sparse gradients"})
     assert not any(param.table for draw in none for param in draw.params)
-    given = _given(drawn(GRAMMAR, EXEMPLAR, world, Plan(200), EVERYTHING - {"repeated rows"}))
+    given = _given(drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(200), EVERYTHING - {"repeated rows"}))
     assert given
     assert all(list(rank_rows) == sorted(set(rank_rows)) for _, rows in given for rank_rows in rows.ranks)
 

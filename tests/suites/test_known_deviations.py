@@ -10,7 +10,7 @@ import torch
 from everyrank.suites import Lack
 from everyrank.suites.compare.comparison import Comparison, same
 from everyrank.suites.engine.judge import Outcome, judge
-from everyrank.suites.engine.ledger import Entry, Seen, holds, read
+from everyrank.suites.engine.ledger import Entry, SeenDeviation, holds, read
 from everyrank.suites.errors import Deviation, LedgerError, kinds
 
 from tests.inner import Project
@@ -180,7 +180,7 @@ def test_a_deviation_of_another_rank_is_the_same_deviation() -> None:
 
 
 def test_a_note_for_reports_has_one_line_and_no_infinity() -> None:
-    note = Seen("fail", "first\nsecond", ("KeyError",), float("inf")).as_note()
+    note = SeenDeviation("fail", "first\nsecond", ("KeyError",), float("inf")).as_note()
     assert (note["text"], note["raised"]) == ("first", ["KeyError"])
     assert note["off"] < float("inf")
 
