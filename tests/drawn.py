@@ -18,7 +18,7 @@ from everyrank.suites.errors import Deviation
 from everyrank.suites.generate import options
 from everyrank.suites.generate.data import code, decode, encode
 from everyrank.suites.generate.grammar import Drawn, Grammar
-from everyrank.suites.generate.options import Plan
+from everyrank.suites.generate.options import SearchPlan
 from everyrank.suites.generate.printing import as_test
 from everyrank.suites.generate.replay import START, meet
 from everyrank.suites.generate.search import Found, Search
@@ -27,7 +27,7 @@ hypothesis = pytest.mark.skipif(not options.installed(), reason="needs Hypothesi
 
 
 def drawn(
-    grammar: Grammar, subject: Subject, world: World, plan: Plan, features: frozenset[str] | None = None
+    grammar: Grammar, subject: Subject, world: World, plan: SearchPlan, features: frozenset[str] | None = None
 ) -> list[Any]:
     """Return what is drawn. Nothing of it is carried out."""
     seen: list[Drawn] = []
@@ -66,7 +66,7 @@ def search(
     if world.rank:
         return Found()
     drawn_features = frozenset(grammar.features) if features is None else features
-    return Search(grammar, subject, drawn_features, world).run(Plan(draws))
+    return Search(grammar, subject, drawn_features, world).run(SearchPlan(draws))
 
 
 def check_planted_bug(grammar: Grammar, subject: Subject, world: World, agent: Any) -> None:
