@@ -6,6 +6,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
+from everyrank.suites.collect import profile
 from everyrank.suites.collect.left_out import LEFT_OUT, WORKER_OUTPUT, WORKER_PROBLEM, LeftOut
 from everyrank.suites.collect.outcomes import Outcomes
 from everyrank.suites.generate import options as generation
@@ -20,6 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--optimizer", metavar="NAME", default=None, help="only cases of this optimizer, or of optimizers like `Ada*`"
     )
+    profile.add(group)
     generation.add(group)
 
 
@@ -57,7 +59,8 @@ def case(request: pytest.FixtureRequest) -> Case:
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
-    if config.getoption("law") is not None or config.getoption("optimizer") is not None:
+    option = config.getoption
+    if option("law") is not None or option("optimizer") is not None or option("conformance_profile") != profile.WHOLE:
         from everyrank.suites.collect.filters import settle
 
         problem = settle(config, items)

@@ -1,15 +1,20 @@
-"""The filters ``--law`` and ``--optimizer``: select cases, count the others, and refuse wrong filters."""
+"""The filters ``--law``, ``--optimizer`` and ``--profile``.
+
+They select cases, count the others, and refuse wrong filters.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 import pytest
 from everyrank.fixtures import optimizers
 from everyrank.suites.collect.left_out import LEFT_OUT, FilterReason, LeftOut
+from everyrank.suites.collect.profile import QUICK, WHOLE
+from everyrank.suites.collect.quick import quick
 from everyrank.suites.engine.case import Case
 from everyrank.suites.engine.contract import Contract, contract, contracts
 from everyrank.suites.engine.ledger import matches
@@ -20,23 +25,28 @@ from everyrank.suites.generate.options import GENERATE, PLAN
 
 @dataclass(frozen=True)
 class Filters:
-    """The values of ``--law`` and ``--optimizer``; None if an option was not given."""
+    """The values of ``--law`` and ``--optimizer``, None if an option was not given, and of ``--profile``."""
 
     law: str | None
     optimizer: str | None
     generates: bool = False
     """Whether there are cases of the law of generated sequences."""
+    profile: str = WHOLE
 
     @staticmethod
     def from_config(config: pytest.Config) -> Filters:
-        return Filters(config.getoption("law"), config.getoption("optimizer"), PLAN in config.stash)
+        option = config.getoption
+        return Filters(option("law"), option("optimizer"), PLAN in config.stash, option("conformance_profile"))
 
-    def select(self, subject: Subject, cases: Iterable[Case]) -> Selection:
+    def select(self, subject: Subject, cases: Sequence[Case]) -> Selection:
         """Return the cases that fit, and the number of those that do not."""
         chosen: list[Case] = []
         left_out: Counter[FilterReason] = Counter()
+        in_profile = quick(cases) if self.profile == QUICK else None
         for case in cases:
             reason = self._reason(case)
+            if reason is None and in_profile is not None and case.id not in in_profile:
+                reason = FilterReason(f"--profile {self.profile}", "of the whole profile")
             if reason is None:
                 chosen.append(case)
             else:

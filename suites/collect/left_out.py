@@ -1,4 +1,4 @@
-"""The numbers of cases that ``--law`` and ``--optimizer`` leave out of a run, by filter and reason.
+"""The numbers of cases that ``--law``, ``--optimizer`` and ``--profile`` leave out of a run, by filter and reason.
 
 This is plain data and cheap to import: the controller of pytest-xdist collects nothing and gets it from its workers.
 """

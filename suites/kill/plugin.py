@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from everyrank.suites.collect.outcomes import Outcomes
+from everyrank.suites.collect.profile import WHOLE
 from everyrank.suites.generate.options import PLAN
 from everyrank.suites.kill.blind_spots import BlindSpots, requested_ledger
 from everyrank.suites.kill.matrix import NO_KILL, Matrix, requested
@@ -16,8 +17,11 @@ from everyrank.suites.kill.worth import Worth
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    for option in ("law", "optimizer"):
-        if config.getoption(option) is not None:
+    given = {"law": config.getoption("law"), "optimizer": config.getoption("optimizer")}
+    if config.getoption("conformance_profile") != WHOLE:
+        given["profile"] = config.getoption("conformance_profile")
+    for option, value in given.items():
+        if value is not None:
             raise pytest.UsageError(
                 f"the kill matrix takes no --{option}, since part of a matrix is never perfect; "
                 "--contract selects a whole one"

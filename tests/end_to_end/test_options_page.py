@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from _pytest.config.argparsing import Argument
 
 from tests.documents import ROOT
 from tests.end_to_end.test_plain_words import dead_text
@@ -12,11 +13,15 @@ from tests.end_to_end.test_plain_words import dead_text
 GROUPS = ("everyrank", "everyrank-reports", "everyrank-suites")
 
 
+def _long_name(option: Argument) -> str:
+    return next(name for name in option.names() if name.startswith("--"))
+
+
 def _options(config: pytest.Config) -> dict[str, str]:
-    """Return the help text of each option of ours, by its longest name."""
+    """Return the help text of each option of ours, by its first long name."""
     groups = [group for group in config._parser._groups if group.name in GROUPS]
     assert sorted(group.name for group in groups) == sorted(GROUPS)
-    return {max(option.names(), key=len): option.attrs()["help"] for group in groups for option in group.options}
+    return {_long_name(option): option.attrs()["help"] for group in groups for option in group.options}
 
 
 def _ini_keys(config: pytest.Config) -> dict[str, tuple[str, object]]:

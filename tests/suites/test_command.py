@@ -175,7 +175,7 @@ def test_without_a_command_it_lists_its_commands(project: Project) -> None:
     assert "usage: everyrank COMMAND" in done.stdout
 
 
-@pytest.mark.parametrize("option", ["--law=none.*", "--optimizer=SGD"])
+@pytest.mark.parametrize("option", ["--law=none.*", "--optimizer=SGD", "--profile=quick"])
 def test_the_kill_matrix_takes_no_filter(project: Project, option: str) -> None:
     done = _everyrank(project, "kill-matrix", option)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
