@@ -19,6 +19,9 @@ Setter = Literal["user", "package", "import"]
 
 _ENVIRONMENT = ("os.putenv", "os.unsetenv")
 
+#: pytest sets it in each phase of a test.
+_PYTESTS_VARIABLE = b"PYTEST_CURRENT_TEST"
+
 _C10D = "torch.distributed.distributed_c10d"
 
 
@@ -71,9 +74,11 @@ class Origins:
     def _on_event(self, event: str, args: Any) -> None:
         """Record one of Python's audit events. Events that are not recorded must cost nothing."""
         if event in self._handlers and self.listening:
-            location = _users_location(sys._getframe(1))
             if event in _ENVIRONMENT:
+                if args[0] == _PYTESTS_VARIABLE:
+                    return
                 self._setters[os.fsdecode(args[0])] = _setter(sys._getframe(1))
+            location = _users_location(sys._getframe(1))
             # A socket is recorded even if its line is unknown: then no C++ library made it.
             if (location or event == "socket.__new__") and self._installed == os.getpid():
                 self._handlers[event](args, location)

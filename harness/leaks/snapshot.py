@@ -26,6 +26,18 @@ from everyrank.wire.messages import Leak
 
 Snapshot = dict[tuple[str, str], str]
 
+_SIGNALS = {
+    number.name: number
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGALRM,
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGCHLD,
+    )
+}
+
 #: Kinds of things that a test changes instead of making. A change ends a warm world.
 _STATE = {"env", "state", "signal"}
 
@@ -87,17 +99,9 @@ def snapshot() -> Snapshot:
             now["fd", fd] = target
     for name in names("/dev/shm"):
         now["shm", name] = name
-    for name, value in _environment():
-        now["env", name] = value
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-        signal.SIGALRM,
-        signal.SIGUSR1,
-        signal.SIGUSR2,
-        signal.SIGCHLD,
-    ):
-        now["signal", number.name] = str(signal.getsignal(number))
+    now.update(_environment())
+    for name, number in _SIGNALS.items():
+        now["signal", name] = str(signal.getsignal(number))
     now["state", "working directory"] = _working_directory()
     now["state", "generator of random"] = str(id(getattr(random.random, "__self__", random.random)))
     draws: Any = getattr(sys.modules.get("numpy.random"), "get_bit_generator", None)
@@ -300,13 +304,17 @@ def _maps_shared_memory(name: str) -> bool:
     return False
 
 
-def _environment() -> Iterator[tuple[str, str]]:
-    """Yield ``os.environ.items()`` faster: that would convert every name, four times a test on every rank."""
+def _environment() -> Snapshot:
+    """Return the environment. It is read as a whole, and only converted again if it has changed."""
+    global _known
     raw: Any = getattr(os.environ, "_data", os.environ)
-    return ((_text(name), _text(value)) for name, value in raw.items())
+    if raw != _known[0]:
+        _known = dict(raw), {("env", _text(name)): _text(value) for name, value in raw.items()}
+    return _known[1]
 
 
 _text = functools.lru_cache(maxsize=4096)(os.fsdecode)
+_known: tuple[dict[Any, Any], Snapshot] = {}, {}
 
 
 def _agent_has_run() -> bool:

@@ -255,7 +255,7 @@ def _enter(order: Order, run_folder: str, meet: Meeting) -> World:
         _meet=meet,
     )
     enter(world)
-    os.environ.update(torchrun.environment(order.rank, order.size, order.address, order.port))
+    torchrun.enter(order)
     if order.visible is not None:
         os.environ[devices.variable()] = order.visible
     os.environ["EVERYRANK_NODEID"] = order.nodeid

@@ -7,6 +7,7 @@ It is written and removed under the lock, so it does not affect who holds the sl
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import time
@@ -37,7 +38,8 @@ class Holder:
 
 
 def this_process(run: int, file: str) -> Holder:
-    return Holder(os.getpid(), _born(os.getpid()), run, time.time(), file)
+    pid = os.getpid()
+    return Holder(pid, _own_birth(pid), run, time.time(), file)
 
 
 def note(fds: Iterable[int], holder: Holder) -> None:
@@ -99,6 +101,9 @@ def _born(pid: int) -> int:
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
         return int(file.read().rpartition(")")[2].split()[19])
     return 0
+
+
+_own_birth = functools.cache(_born)
 
 
 def is_gone(pid: int) -> bool:
