@@ -72,6 +72,34 @@ def test_outcomes_are_the_same_under_every_launcher(project: Project, launcher: 
     assert inner.warnings == []
 
 
+POLICY = """
+    import os, threading
+    import pytest
+
+    @pytest.mark.world(2)
+    def test_policy_of_each_thread(process_group, world):
+        process_group.barrier().wait()
+        threads = {os.sched_getscheduler(int(thread)) for thread in os.listdir("/proc/self/task")}
+        assert threads == {EXPECTED}
+
+    def test_policy_of_a_plain_test():
+        assert os.sched_getscheduler(0) == GIVEN
+"""
+
+
+@pytest.mark.parametrize("launcher", ["fork", "spawn"])
+@pytest.mark.parametrize(
+    ("given", "expected"), [("SCHED_OTHER", "SCHED_BATCH"), ("SCHED_IDLE", "SCHED_IDLE")], ids=["usual", "own"]
+)
+def test_ranks_run_under_the_batch_policy_unless_pytest_was_given_another(
+    project: Project, launcher: str, given: str, expected: str
+) -> None:
+    project.write("conftest.py", f"import os\nos.sched_setscheduler(0, os.{given}, os.sched_param(0))")
+    project.write("test_inner.py", POLICY.replace("EXPECTED", f"os.{expected}").replace("GIVEN", f"os.{given}"))
+    inner = project.run(f"--launcher={launcher}")
+    assert set(inner.outcomes().values()) == {"passed"}, inner.out
+
+
 # --- the zygote and its ranks ------------------------------------------------------------------------
 
 CONFTEST = """
