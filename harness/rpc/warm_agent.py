@@ -27,8 +27,9 @@ from everyrank.rpc.agents import (
 if TYPE_CHECKING:
     from everyrank.rank.context import RankContext
 
-#: Seconds in which references that a test dropped are usually gone. Others may be in a garbage cycle.
-_USUALLY = 0.05
+#: Seconds in which references that a test dropped are usually gone: those that nothing holds any more, and then those
+#: of young garbage. An error that has passed through frames is such garbage, and these frames hold references.
+_SOON, _USUALLY = 0.003, 0.05
 
 _kept: list[tuple[Agent, AgentOptions]] = []  # at most one: torch has one agent in a process
 
@@ -83,9 +84,10 @@ def _settle(rank: RankContext) -> None:
     if rank.gather("the end of all calls", "") is None:
         rank.use_up("did not see every rank reach the end of the test's RPC calls")
         return
-    wait_until(lambda: not _left(), _USUALLY)
-    counts = rank.gather("what is left in the RPC agents", str(_left()))
-    if counts is not None and set(counts) == {"0"}:
+    if _nothing_left(rank, _SOON):
+        return
+    gc.collect(1)
+    if _nothing_left(rank, _USUALLY):
         return
     gc.collect()
     rank.gather("the end of the garbage", "")
@@ -93,6 +95,13 @@ def _settle(rank: RankContext) -> None:
     file_leak(rank.leaks)
     if contexts := _contexts():
         rank.use_up(f"left {contexts} autograd contexts")
+
+
+def _nothing_left(rank: RankContext, seconds: float) -> bool:
+    """Return whether within this time nothing is left in any agent; all ranks get the same answer."""
+    wait_until(lambda: not _left(), seconds)
+    counts = rank.gather("what is left in the RPC agents", str(_left()))
+    return counts is not None and set(counts) == {"0"}
 
 
 def _left() -> int:

@@ -196,13 +196,13 @@ class Arena:
             ).sum().backward()
         optimizer.step()
 
-    def values(self) -> dict[str, torch.Tensor]:
-        """Return the values of all parameters on their owners."""
-        return self.named(fetch_from_owners(self.parameters))
+    def values(self, parameters: Sequence[Parameter] | None = None) -> dict[str, torch.Tensor]:
+        """Return the values of these parameters, or of all, on their owners."""
+        return self.named(fetch_from_owners(self.parameters if parameters is None else parameters))
 
     def named(self, values: dict[int, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the values of all parameters by their names, given them by their keys."""
-        return {self._name(param): values[param.key] for param in self.parameters}
+        """Return values by the names of their parameters, given them by their keys."""
+        return {self._name(param): values[param.key] for param in self.parameters if param.key in values}
 
     def twins(self) -> dict[str, torch.Tensor]:
         """Return the values of all parameters of the reference."""

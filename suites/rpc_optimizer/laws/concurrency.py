@@ -6,9 +6,8 @@ import gc
 import random
 import threading
 import warnings
-from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.distributed.autograd as dist_autograd
@@ -20,70 +19,57 @@ from everyrank.suites.rpc_optimizer import points
 from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, acting, eventually
 from everyrank.suites.rpc_optimizer.contract import CONTRACT
 from everyrank.suites.rpc_optimizer.laws.training import SGD
+from everyrank.suites.rpc_optimizer.watched import Watched, end_watch, expect_company, watch
 from torch.distributed.rpc import _rref_context_get_debug_info
 
 law = CONTRACT.law
 
-#: The shape of a large parameter. A step with weight decay reads a parameter and writes it later. Here this takes
-#: longer than other clients are late, and longer than a time slice of a core: if steps are not serialized, one reads
-#: values that another is about to change, even on one core.
-LARGE = (1 << 21,)
 #: With gradients of one, a step changes p to -1 - 1.1 * p: away from REST by the factor GROWTH, so no error fades.
 ARGUMENTS = {"lr": 1.0, "weight_decay": 2.1}
 GROWTH, REST = -1.1, -1 / 2.1
-
-
-class Watched(SGD):
-    """SGD that notes whether two steps of one parameter ran at the same time, even if the values are right.
-
-    It cannot watch a subject that replaces SGD's code, say by TorchScript: for those the values show a race.
-    """
-
-    condition = threading.Condition()
-    stepping: ClassVar[Counter[int]] = Counter()  # how many steps use a parameter now, by its address
-    waits = 0
-    together = False
-
-    def step(self, closure: Any = None) -> Any:
-        mine = [parameter.data_ptr() for group in self.param_groups for parameter in group["params"]]
-        with self.condition:
-            self.stepping.update(mine)
-            Watched.together = self.together or any(self.stepping[address] > 1 for address in mine)
-            self.condition.notify_all()
-            if self.waits and not self.together:
-                Watched.waits -= 1
-                self.condition.wait_for(lambda: self.together, LATENESS)
-        try:
-            return super().step(closure)
-        finally:
-            with self.condition:
-                self.stepping.subtract(mine)
-
-
-def watch() -> None:
-    """Start, on an owner, to watch for steps at the same time."""
-    Watched.stepping.clear()
-    Watched.waits, Watched.together = 2, False
-
-
-def were_together() -> bool:
-    """Return, on an owner, whether two steps of one parameter ran at the same time."""
-    return Watched.together
-
+#: The shapes of small parameters, and of a large one with a small one. A step with weight decay reads a parameter and
+#: writes it later. With the large one this takes longer than other clients are late, and longer than a time slice of
+#: a core: if steps are not serialized, one reads values that another is about to change, even on one core.
+SMALL, LARGE = ((3,), (2,)), ((1 << 21,), (3,))
+#: The steps that each client makes, at the same time as the others, while they are watched or not.
+STEPS, UNWATCHED_STEPS = 4, 10
 
 TOGETHER = "two steps of one parameter were made at the same time on worker1"
-#: How many seconds a client may be late on a busy machine. Two of the serialized steps wait this long.
-LATENESS = 0.3
+
+#: It makes this many steps of each client with this optimizer over these parameters. It returns how many that were.
+MakeSteps = Callable[[type[SGD], Sequence[Parameter], int], int]
 
 
-def _rounds(arena: Arena, parameters: Sequence[Parameter]) -> dict[Any, int]:
-    """Return the optimizers to use, each with the number of steps of each client at the same time."""
-    arena.on(1, watch)
+def _check_clients(arena: Arena, make_steps: MakeSteps) -> None:
+    """Check that steps of one parameter never run at the same time, and that none is lost.
+
+    The steps of a subclass and of SGD are watched on the owner. If a subject replaces SGD's code, say by TorchScript,
+    there is nothing to watch: then the values of a large parameter show a race.
+    """
+    small = arena.own([(1, shape) for shape in SMALL])
+    before, made = arena.values(small), 0
+    for optimizer in (Watched, SGD) if _takes_subclasses(arena, small) else (SGD,):
+        arena.on(1, watch, optimizer is SGD)
+        try:
+            its_steps = make_steps(optimizer, small, STEPS)
+        finally:
+            together, seen = arena.on(1, end_watch)
+        check(not together, TOGETHER)
+        made += its_steps
+    _check_serial(before, arena.values(small), made)
+    if seen < its_steps:
+        large = arena.own([(1, shape) for shape in LARGE])
+        before = arena.values(large)
+        made = make_steps(SGD, large, UNWATCHED_STEPS)
+        _check_serial(before, arena.values(large), made)
+
+
+def _takes_subclasses(arena: Arena, parameters: Sequence[Parameter]) -> bool:
     try:
         arena.build(Watched, parameters, **ARGUMENTS)
     except Exception:
-        return {SGD: 10}  # the law parity.subclass reports that subclasses do not work
-    return {Watched: 2, SGD: 10}
+        return False  # the law parity.subclass reports that subclasses do not work
+    return True
 
 
 def train(optimizer: Any, rrefs: Sequence[Any], meet: Callable[[], object], steps: int) -> None:
@@ -101,9 +87,9 @@ def sums(rrefs: Sequence[Any]) -> torch.Tensor:
     return torch.stack([rref.local_value().sum() for rref in rrefs]).sum()
 
 
-def _check_serial(arena: Arena, before: dict[str, torch.Tensor], steps: int) -> None:
+def _check_serial(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor], steps: int) -> None:
     """Check that each parameter has the value after this many steps in sequence."""
-    for name, value in arena.values().items():
+    for name, value in after.items():
         expected = REST + GROWTH**steps * (before[name] - REST)
         off = (value - expected).abs()
         wrong = int((~(off <= 1e-9 * (1 + expected.abs()))).sum())
@@ -117,54 +103,52 @@ def _check_serial(arena: Arena, before: dict[str, torch.Tensor], steps: int) -> 
 @law("concurrent.same-client", lambda: points.plain(2), groups=("CONCURRENT",))
 def same_client(arena: Arena, point: Point) -> None:
     """Steps that one client makes at the same time are serialized, and none is lost."""
-    parameters = arena.own([(1, LARGE), (1, (3,))])
     threads = 4
     start = threading.Barrier(threads)
     failed: list[Exception] = []
 
-    def work(ours: Any, steps: int) -> None:
+    def work(ours: Any, rrefs: Sequence[Any], steps: int) -> None:
         try:
-            train(ours, [param.rref for param in parameters], start.wait, steps)
+            train(ours, rrefs, start.wait, steps)
         except threading.BrokenBarrierError:
             pass  # another thread has failed
         except Exception as error:
             start.abort()
             failed.append(error)
 
-    before = arena.values()
-    rounds = _rounds(arena, parameters)
-    for optimizer, steps in rounds.items():
+    def make_steps(optimizer: type[SGD], parameters: Sequence[Parameter], steps: int) -> int:
+        rrefs = [param.rref for param in parameters]
         with subject_acts():
             ours = arena.build(optimizer, parameters, **ARGUMENTS)
             # The first step runs alone: if steps race while they make their state, the process may crash.
-            train(ours, [param.rref for param in parameters], lambda: None, 1)
-        if optimizer is Watched:
-            arena.on(1, watch)  # reset: no other step ran at the same time as that one
-        workers = [threading.Thread(target=work, args=(ours, steps)) for _ in range(threads)]
+            train(ours, rrefs, lambda: None, 1)
+        arena.on(1, expect_company)
+        workers = [threading.Thread(target=work, args=(ours, rrefs, steps)) for _ in range(threads)]
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
         check(not failed, f"a concurrent step raised: {failed[:1]}")
-    check(not arena.on(1, were_together), TOGETHER)
-    _check_serial(arena, before, sum(1 + threads * steps for steps in rounds.values()))
+        return 1 + threads * steps
+
+    _check_clients(arena, make_steps)
 
 
 @law("concurrent.many-clients", lambda: points.plain(3), groups=("CONCURRENT",))
 def many_clients(arena: Arena, point: Point) -> None:
     """Steps of several clients, each with its own optimizer, are serialized on each owner, and none is lost."""
-    parameters = arena.own([(1, LARGE), (1, (3,))])
-    before = arena.values()
-    rrefs = [param.rref for param in parameters]
     barriers[:] = [threading.Barrier(2)]
-    rounds = _rounds(arena, parameters)
-    for optimizer, steps in rounds.items():
+
+    def make_steps(optimizer: type[SGD], parameters: Sequence[Parameter], steps: int) -> int:
+        rrefs = [param.rref for param in parameters]
+        arena.on(1, expect_company)
         with subject_acts():
             clients = [rpc.rpc_async(f"worker{rank}", client, args=(optimizer, rrefs, steps)) for rank in (0, 2)]
             for future in clients:
                 future.wait()
-    check(not arena.on(1, were_together), TOGETHER)
-    _check_serial(arena, before, 2 * sum(rounds.values()))
+        return 2 * steps
+
+    _check_clients(arena, make_steps)
 
 
 def client(optimizer: Any, rrefs: Sequence[Any], steps: int) -> None:
