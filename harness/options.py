@@ -10,6 +10,7 @@ from everyrank.errors import MisuseError
 from everyrank.launch.launchers import OURS, names
 
 LEAKS = ("report", "fail", "off")
+TRANSPORTS = ("auto", "torch")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Options:
     pdb_rank: int | None
     require_gpus: int
     adopt: bool
+    adopt_transports: str
     preload: bool
 
 
@@ -65,7 +67,15 @@ def add(parser: pytest.Parser) -> None:
         action="store_true",
         help="run test cases that are written for torch.testing._internal on everyrank's ranks",
     )
+    group.addoption(
+        "--adopt-transports",
+        choices=TRANSPORTS,
+        default=None,
+        help="the RPC agents of adopted tests use a transport that waits asleep if ranks outnumber cores (auto, the "
+        "default), or always the transport that torch chooses (torch)",
+    )
     parser.addini("everyrank_adopt", "the same as --adopt, for every run", type="bool", default=False)
+    parser.addini("everyrank_adopt_transports", "auto or torch", default="auto")
     parser.addini("everyrank_world_size", "ranks of a multi-rank test whose mark names no size", default="2")
     parser.addini(
         "everyrank_timeout",
@@ -105,6 +115,7 @@ def read(config: pytest.Config) -> Options:
         pdb_rank=rank,
         require_gpus=_not_negative(config.getoption("require_gpus"), "--require-gpus"),
         adopt=config.getoption("adopt") or bool(config.getini("everyrank_adopt")),
+        adopt_transports=_choice(config, "adopt_transports", TRANSPORTS),
         preload=bool(config.getini("everyrank_preload")),
     )
 

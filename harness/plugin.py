@@ -36,10 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "rank_fixtures(*names): rank fixtures that the test asks for only by request.getfixturevalue(); its world is "
         "started and kept as if its signature named them.",
     )
-    if options.read(config).adopt:
+    if (chosen := options.read(config)).adopt:
         from everyrank.adopt.plugin import Adopter
 
-        config.pluginmanager.register(Adopter(), "everyrank-adopter")
+        config.pluginmanager.register(Adopter(chosen.adopt_transports), "everyrank-adopter")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import sys
@@ -10,10 +11,12 @@ from typing import Any
 
 import pytest
 from everyrank.adopt.recognise import CONTINUOUS, Adopted, Finding, NotAdopted, Skipped, recognise
+from everyrank.adopt.transports import are_to_sleep, asleep
 from everyrank.declare.declaration import Declaration
 from everyrank.declare.stash import DECLARATION, MISUSE
 from everyrank.rank.context import RANK
 from everyrank.rank.seeds import accelerated
+from everyrank.resources.leases import cores
 
 FINDING: pytest.StashKey[Finding] = pytest.StashKey()
 
@@ -21,8 +24,10 @@ FINDING: pytest.StashKey[Finding] = pytest.StashKey()
 class Adopter:
     """Recognises torch's test classes after collection, and lets ranks run them."""
 
-    def __init__(self) -> None:
+    def __init__(self, transports: str) -> None:
         self._counted: tuple[int, int] | None = None
+        self._transports = transports
+        self._any_is_to_sleep = False
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -32,12 +37,20 @@ class Adopter:
         self._counted = (adopted, left)
         if adopted:
             _import_early()
+        sizes = {finding.size for finding in findings if isinstance(finding, Adopted)}
+        self._any_is_to_sleep = any(are_to_sleep(self._transports, size) for size in sizes)
 
     @pytest.hookimpl
     def pytest_report_collectionfinish(self) -> str:
         adopted, left = self._counted or (0, 0)
         text = f"everyrank: adopted {adopted} test{'s' if adopted != 1 else ''} of torch's classes"
-        return text + (f", left {left} as they are (everyrank adopt-report lists the reasons)" if left else "")
+        text += f", left {left} as they are (everyrank adopt-report lists the reasons)" if left else ""
+        if self._any_is_to_sleep and "torch.distributed.rpc" in sys.modules:
+            text += (
+                f"\neveryrank: agents of worlds of more than {cores()} ranks use the RPC transport uv, which waits "
+            )
+            text += "asleep (--adopt-transports=torch: torch's choice)"
+        return text
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
@@ -60,7 +73,8 @@ class Adopter:
             from everyrank.adopt.spawned import spawned
 
             running = spawned(rank, case, name)
-        with running:
+        sleeping = are_to_sleep(self._transports, finding.size)
+        with running, asleep() if sleeping else contextlib.nullcontext():
             item.obj = getattr(case, name)
             return (yield)
 

@@ -47,10 +47,14 @@ def folder() -> Path:
     return Path(tempfile.gettempdir()) / f"everyrank-leases-{os.getuid()}"
 
 
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def capacity() -> int:
     """Return how many ranks may run on this machine's cores at a time."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores * RANKS_PER_CORE
+    return cores() * RANKS_PER_CORE
 
 
 class LockFile:
