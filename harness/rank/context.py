@@ -26,6 +26,10 @@ class RankContext(Protocol):
     """Leaks that a fixture has found itself."""
 
     @property
+    def run_folder(self) -> str:
+        """The folder of the run, which ranks of all its tests share; it is removed at its end."""
+
+    @property
     def calling(self) -> bool:
         """Whether the test's call phase runs now."""
 
@@ -47,6 +51,9 @@ class RankContext(Protocol):
 
     def use_up(self, reason: str) -> None:
         """Note why this process cannot serve another test."""
+
+    def keep_if_xfailed(self) -> None:
+        """State that an xfail of this test is no reason to end its world: the test ended where it was to end."""
 
     def default_group(self) -> AbstractContextManager[Any]:
         """Provide the default process group for this test; it stays open if the world is kept."""

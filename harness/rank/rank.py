@@ -104,14 +104,14 @@ class Rank:
 
     def run(self, order: Order) -> Record:
         """Run one test and return its record; only the death of this process prevents that."""
-        self.leaks, self.notes = [], {}
+        self.leaks, self.notes, self._keep_if_xfailed = [], {}, False
         self._hooks.reset()
         try:
             item, trouble = _find(self._session.items, order.nodeid, order.index, order.occurrence)
             if item is None:
                 return self._record("", [], [], trouble)
-            run_folder = os.path.dirname(order.folder)
             self._order, self.item = order, item
+            run_folder = self.run_folder
             self.world = _enter(order, run_folder, self._meet)
             self._measured = self._measured or coverage.of_this_rank(self._config, run_folder)
             self._watch = Watch(swept_folders(self._config, run_folder))
@@ -167,6 +167,7 @@ class Rank:
             stop_request=str(self._session.shouldstop or ""),
             notes=truncate(self.notes),
             imports=self._imports.new(),
+            keep_if_xfailed=self._keep_if_xfailed,
         )
 
     def _save_coverage(self) -> None:
@@ -179,6 +180,10 @@ class Rank:
             self._hooks.warnings.append(Warned("PytestWarning", "pytest", text, __file__, 0, "runtest"))
 
     # --- for fixtures: see RankContext ---------------------------------------------------------------
+
+    @property
+    def run_folder(self) -> str:
+        return os.path.dirname(self._order.folder)
 
     @property
     def calling(self) -> bool:
@@ -202,6 +207,9 @@ class Rank:
 
     def use_up(self, reason: str) -> None:
         self._used_up.append(reason)
+
+    def keep_if_xfailed(self) -> None:
+        self._keep_if_xfailed = True
 
     def default_group(self) -> AbstractContextManager[Any]:
         keep = self._order.keep

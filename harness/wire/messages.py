@@ -154,6 +154,7 @@ class Record(Message, frozen=True):
     stop_request: str = ""  # the text of session.shouldstop, if it was set
     notes: dict[str, Any] = {}  # plain data that the test noted about itself, for reports
     imports: list[str] = []  # modules of installed packages that are new to this process, the outermost first
+    keep_if_xfailed: bool = False  # whether the test states that its xfail is no reason to end the world
 
     @property
     def ended_badly(self) -> bool:

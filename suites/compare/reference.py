@@ -1,4 +1,4 @@
-"""The references: the same training in one process with plain torch.optim, cached by its plan.
+"""The references: the same training in one process with plain torch.optim, cached by its plan for the whole run.
 
 *Order-matched*: the gradients of the ranks' parts are averaged in rank order; replicas agree with it closely or
 exactly. *Whole-batch*: the batch is in one piece, as a user would train in one process.
@@ -6,18 +6,19 @@ exactly. *Whole-batch*: the batch is in one piece, as a user would train in one 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from everyrank.fixtures.data import Batch, batch_for, loss
 from everyrank.fixtures.models import MODELS, Model
 from everyrank.fixtures.optimizers import Row, Variant, row
+from everyrank.suites.compare.stored import stored
+from everyrank.suites.compare.trajectory import Gradients as Gradients
+from everyrank.suites.compare.trajectory import Step
+from everyrank.suites.compare.trajectory import Trajectory as Trajectory
 from torch import nn
-
-Gradients = dict[str, torch.Tensor | None]
 
 #: The seed of rank 0's model. Every rank starts with this model unless a law seeds it by rank.
 SEED = 11
@@ -87,24 +88,7 @@ class Plan:
             torch.nn.utils.clip_grad_norm_(module.parameters(), self.clip)
 
 
-@dataclass(frozen=True)
-class Step:
-    """The reference after one step; ``gradients`` are those of its first backward, before any clipping."""
-
-    gradients: Gradients
-    values: dict[str, torch.Tensor]
-    buffers: dict[str, torch.Tensor]
-
-
-@dataclass(frozen=True)
-class Trajectory:
-    """A whole reference run. Do not write to it: it is cached and shared."""
-
-    start: dict[str, torch.Tensor]
-    steps: list[Step] = field(default_factory=list)
-
-
-@functools.cache
+@stored
 def order_matched(plan: Plan) -> Trajectory:
     """Train on the ranks' parts one after the other, with their gradients averaged in rank order."""
 
@@ -119,7 +103,7 @@ def order_matched(plan: Plan) -> Trajectory:
     return _run(plan, gradients)
 
 
-@functools.cache
+@stored
 def whole_batch(plan: Plan) -> Trajectory:
     """Train on all ranks' parts in one batch."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import traceback
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from everyrank.rank.context import BROKEN, current_rank, notes
+from everyrank.rank.world import current_world
 from everyrank.suites.engine.contract import Contract, Law, Point, contract
 from everyrank.suites.engine.judge import Outcome, judge
 from everyrank.suites.engine.ledger import Entry, Ledger, matches, read
@@ -70,15 +72,22 @@ class Case:
         return able and self.preflight and self.contract.plainest is not None
 
     def prepare(self) -> None:
-        """Before the first case of a subject in this process, try whether the subject can be used at all."""
+        """Before the first case of a subject at this world size, try whether the subject can be used at all."""
         if not self.prepared or self.subject_key in _used:
             return
         _used.add(self.subject_key)
+        key = hashlib.sha256(repr((*self.subject_key, self.point.size)).encode()).hexdigest()
+        mark = Path(current_rank().run_folder, f"usable-{key}")
+        # Another rank may not see the file, or see it at another time: rank 0 decides.
+        if (answers := current_rank().gather("preflight", str(mark.exists()))) and answers[0] == str(True):
+            return
         problem = ""
         try:
             with torch.random.fork_rng(devices=[]), self.contract.arena(self.subject, self.point) as arena:
                 if arena is not None:  # if it is None, another rank drives
                     self.contract.part("plainest")(arena)
+            if current_world().rank == 0:  # all went well
+                mark.touch()
         except BrokenAdapter as error:
             notes()[BROKEN] = _fault(error)
             text = f"[error] {self.subject.name}, before any law of {self.contract.name}\n  {_fault(error)}: {error}"
@@ -101,6 +110,8 @@ class Case:
         if outcome.bad:
             rank.notes["deviation"] = outcome.seen.as_note()
         if verdict == "known":
+            if outcome.kind == "fail":
+                rank.keep_if_xfailed()
             pytest.xfail(text)
         if verdict == "not-applicable":
             pytest.skip(text)
@@ -137,8 +148,6 @@ class Case:
 
     def _others_failed(self) -> bool:
         """Return whether another rank has ended this case otherwise."""
-        from everyrank.rank.world import current_world
-
         return current_world().somebody_left()
 
 

@@ -86,7 +86,7 @@ class Contract:
     groups: Mapping[str, str] = field(default_factory=dict)
     """Groups of laws, such as TRAINED, and what their laws have in common. A rogue may name a group."""
     plainest: Callable[[Any], None] | str | None = None
-    """The preflight: the plainest use, tried before the first law in each process; it compares nothing."""
+    """The preflight: the plainest use, tried before the first law at each world size; it compares nothing."""
     exemplar: Subject | str | None = None
     """The subject that must pass every law, in the kill matrix."""
     nothing: Subject | str | None = None

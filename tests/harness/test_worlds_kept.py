@@ -152,3 +152,55 @@ def test_it_ends_no_world_either(project: Project) -> None:
     project.write("test_lazy.py", LAZY)
     project.run("-k", "itself", "--run-file", "run.jsonl")
     assert [case.get("not_kept", "") for case in read(project.folder / "run.jsonl").cases] == [""]
+
+
+XFAILS = """
+    import os
+    import pytest
+    from everyrank.rank.context import current_rank
+
+    def test_all_ranks_state_it(process_group):
+        current_rank().keep_if_xfailed()
+        pytest.xfail("known")
+
+    def test_no_rank_states_it(process_group):
+        pytest.xfail("known")
+
+    def test_one_rank_states_it(world, process_group):
+        if world.rank == 0:
+            current_rank().keep_if_xfailed()
+        pytest.xfail("known")
+
+    def test_it_leaves_a_variable(process_group):
+        current_rank().keep_if_xfailed()
+        os.environ["LEFT_BEHIND"] = "1"
+        pytest.xfail("known")
+
+    def test_one_rank_has_one_collective_more(world, process_group):
+        import torch
+        current_rank().keep_if_xfailed()
+        if world.rank == 0:
+            torch.distributed.all_reduce(torch.ones(()), async_op=True)
+        pytest.xfail("known")
+
+    def test_it_fails(process_group):
+        current_rank().keep_if_xfailed()
+        assert False
+"""
+
+
+def test_an_xfail_ends_the_world_unless_all_ranks_state_that_it_need_not(project: Project) -> None:
+    project.write("test_xfails.py", XFAILS)
+    project.run("-p", "no:randomly", "--run-file", "run.jsonl")
+    why = {
+        case["id"].partition("::")[2]: case.get("not_kept", "") for case in read(project.folder / "run.jsonl").cases
+    }
+    variable = "ranks 0,1 left a variable of the environment changed: LEFT_BEHIND='1'"
+    assert why.pop("test_it_leaves_a_variable").startswith(variable)
+    assert why == {
+        "test_all_ranks_state_it": "",
+        "test_no_rank_states_it": "the test xfailed",
+        "test_one_rank_states_it": "the test xfailed",
+        "test_one_rank_has_one_collective_more": "the ranks did not all issue the same number of collectives",
+        "test_it_fails": "the test failed",
+    }
