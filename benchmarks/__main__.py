@@ -1,4 +1,8 @@
-"""``make bench``: run every benchmark and print one table. ``--write`` also stores it in benchmarks/README.md."""
+"""``make bench``: run every benchmark, print one table, and name what got slower than in the table that is kept.
+
+``--write`` keeps the new table, in benchmarks/README.md and kept.json. Without it, the exit status is 1 if anything
+got slower.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ import sys
 import time
 from importlib.metadata import version
 
+from benchmarks import kept
 from benchmarks.measure import HERE, Row, table
 
 NAMES = ("fresh", "warm", "rpc", "adopt", "large", "imports", "single", "deadline", "long")
@@ -35,9 +40,14 @@ def main() -> int:
         rows += importlib.import_module(f"benchmarks.{name}").rows()
     lines = [*table(rows), "", f"{describe_host()} The run took {time.monotonic() - started:.0f} s."]
     print("\n".join(lines))
+    worse = list(kept.slower(rows, kept.read()))
+    for sentence in worse:
+        print(f"SLOWER: {sentence}")
     if options.write:
         write(lines)
-    return 0
+        kept.write(rows)
+        return 0
+    return 1 if worse else 0
 
 
 def describe_host() -> str:

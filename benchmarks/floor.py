@@ -1,7 +1,8 @@
 """The floor: worlds that only use ``os.fork``, without pytest and without a verdict.
 
-``python -m benchmarks.floor group 4 30`` prints the seconds that one such world takes from its start to its end;
-``again 4 30`` prints the seconds of one round among many in a single world.
+``python -m benchmarks.floor group 4 30`` prints the seconds that one such world takes from its start to its end, and
+those of the processors; ``again 4 30`` prints them for one round among many in a single world, and ``again-batch``
+for ranks under the scheduling policy that everyrank gives its ranks.
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ def again(rounds: int) -> Callable[[int, int, str], None]:
         store = dist.FileStore(os.path.join(folder, "store"), size)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
         dist.barrier()
-        started = time.perf_counter()
+        started, used = time.perf_counter(), time.process_time()
         for _ in range(rounds):
             dist.all_reduce(torch.full((3,), float(rank)))
             dist.barrier()
+        taken, used_by_all = time.perf_counter() - started, torch.tensor(time.process_time() - used)
+        dist.all_reduce(used_by_all)
         if rank == 0:
-            print((time.perf_counter() - started) / rounds, flush=True)
+            print(taken / rounds, used_by_all.item() / rounds, flush=True)
         dist.destroy_process_group()
 
     return body
@@ -86,11 +89,14 @@ def _be_rank(body: Callable[[int, int, str], None], rank: int, size: int, folder
 if __name__ == "__main__":
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["TP_SOCKET_IFNAME"] = "lo"
     name, size, worlds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    if name == "again":
+    if name.startswith("again"):
+        if name == "again-batch":
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         world(again(worlds), size)
         sys.exit()
     chosen = {"group": group, "agent": agent}[name]
-    started = time.perf_counter()
+    started, before = time.perf_counter(), os.times()
     for _ in range(worlds):
         world(chosen, size)
-    print((time.perf_counter() - started) / worlds)
+    taken, after = time.perf_counter() - started, os.times()
+    print(taken / worlds, sum(after[:4]) / worlds - sum(before[:4]) / worlds)  # the first four are processor times

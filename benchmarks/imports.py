@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.measure import Row, at_most, faster, median, median_ratio, paired, pytest
+from benchmarks.measure import Cost, Row, at_most, faster, median, median_ratio, paired, pytest
 
 FEW, MANY = 3, 13
 KINDS = {"optimizer": "an optimizer's step", "ddp": "DDP", "assert_close": "assert_close"}
@@ -14,12 +14,12 @@ def rows() -> list[Row]:
 
 
 def _rows(kind: str, work: str) -> list[Row]:
-    def run(tests: int, *options: str, **environment: str) -> float:
+    def run(tests: int, *options: str, **environment: str) -> Cost:
         only = [f"test_{kind}[{number}]" for number in range(tests)]
-        return pytest("imports", tests, *options, only=only, **environment).loop
+        return pytest("imports", tests, *options, only=only, **environment).cost
 
-    def one_more(*options: str, **environment: str) -> float:
-        """Return the seconds of one more test, without the imports of the first tests."""
+    def one_more(*options: str, **environment: str) -> Cost:
+        """Return the cost of one more test, without the imports of the first tests."""
         few = run(FEW, *options, **environment)
         return (run(MANY, *options, **environment) - few) / (MANY - FEW)
 
@@ -42,7 +42,7 @@ def _rows(kind: str, work: str) -> list[Row]:
         faster(
             f"{work}, fresh processes, the first {FEW} tests, against each rank's importing it itself",
             1,
-            median_ratio(rounds, 3, 2),
+            median_ratio(rounds, 2, 3),
             f"{first:.1f} s against {alone:.1f} s",
         ),
         Row(f"{work}, warm world, one more test", "", f"{warm * 1e3:.1f} ms", None),

@@ -17,7 +17,7 @@ def rows() -> list[Row]:
     size = str(SIZE)
     rounds = paired(
         3,
-        lambda: pytest("group", TESTS, "--fresh-worlds", BENCHMARK_SIZE=size).loop / TESTS,
+        lambda: pytest("group", TESTS, "--fresh-worlds", BENCHMARK_SIZE=size).cost / TESTS,
         lambda: floor("group", SIZE, TESTS),
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 HERE = Path(__file__).parent
 CASES = HERE / "cases"
@@ -24,6 +25,19 @@ WITHOUT = tuple(argument for plugin in PLUGINS for argument in ("-p", f"no:{plug
 LIMIT = 120
 
 
+class Cost(NamedTuple):
+    """What some work took, in seconds: of the clock, and of the processors, in all its processes."""
+
+    seconds: float
+    processor: float
+
+    def __truediv__(self, tests: float) -> Cost:
+        return Cost(self.seconds / tests, self.processor / tests)
+
+    def __sub__(self, other: Cost) -> Cost:
+        return Cost(self.seconds - other.seconds, self.processor - other.processor)
+
+
 @dataclass(frozen=True)
 class Times:
     """The times that the stopwatch in ``cases/conftest.py`` measured, in seconds."""
@@ -31,6 +45,12 @@ class Times:
     start: float  # from the interpreter's start to collection
     collection: float
     loop: float  # from the first test to the end of the last, with all starts and ends around them
+    processor: float  # of all processes, in the loop
+
+    @property
+    def cost(self) -> Cost:
+        """What the loop took."""
+        return Cost(self.loop, self.processor)
 
 
 @dataclass(frozen=True)
@@ -41,6 +61,8 @@ class Row:
     target: str
     measured: str
     met: bool | None  # None: there is no target
+    ratio: Cost | None = None
+    """How many times as much as the other side ours takes, if the row compares two sides of one run."""
 
 
 def pytest(
@@ -72,8 +94,8 @@ def pytest(
     return Times(**times)
 
 
-def floor(body: str, size: int, worlds: int) -> float:
-    """Return the seconds for one world of plain forks or, for ``again``, for one round in it."""
+def floor(body: str, size: int, worlds: int) -> Cost:
+    """Return the cost of one world of plain forks or, for ``again`` and ``again-batch``, of one round in it."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.floor", body, str(size), str(worlds)],
         cwd=HERE.parent,
@@ -82,39 +104,49 @@ def floor(body: str, size: int, worlds: int) -> float:
         timeout=LIMIT,
         check=True,
     )
-    return float(done.stdout)
+    return Cost(*map(float, done.stdout.split()))
 
 
-def paired(rounds: int, *measures: Callable[[], float]) -> list[tuple[float, ...]]:
+def paired(rounds: int, *measures: Callable[[], Cost]) -> list[tuple[Cost, ...]]:
     """Measure in turns (A B A B), so that the load of the host affects all of them equally."""
     return [tuple(measure() for measure in measures) for _ in range(rounds)]
 
 
-def median_ratio(rounds: list[tuple[float, ...]], above: int, below: int) -> float:
-    """Return the median of the ratios within each round."""
-    return statistics.median(times[above] / times[below] for times in rounds)
+def median_ratio(rounds: list[tuple[Cost, ...]], above: int, below: int) -> Cost:
+    """Return the medians of the ratios within each round, of the clock and of the processors."""
+    return Cost(*(statistics.median(costs[above][kind] / costs[below][kind] for costs in rounds) for kind in (0, 1)))
 
 
-def median(rounds: list[tuple[float, ...]], column: int) -> float:
-    return statistics.median(times[column] for times in rounds)
+def median(rounds: list[tuple[Cost, ...]], column: int) -> float:
+    """Return the median of the seconds of the clock."""
+    return statistics.median(costs[column].seconds for costs in rounds)
 
 
-def at_most(work: str, limit: float, ratio: float, figures: str) -> Row:
-    return Row(work, f"at most {limit:g} times", f"{ratio:.2f} times ({figures})", ratio <= limit)
+def at_most(work: str, limit: float, ratio: Cost, figures: str) -> Row:
+    measured = f"{ratio.seconds:.2f} times ({figures})"
+    return Row(work, f"at most {limit:g} times", measured, ratio.seconds <= limit, ratio)
 
 
-def faster(work: str, limit: float, ratio: float, figures: str) -> Row:
+def faster(work: str, limit: float, ratio: Cost, figures: str) -> Row:
+    """Return the row for a ratio of ours to theirs."""
     wanted = f"at least {limit:g} times faster" if limit > 1 else "faster"
-    return Row(work, wanted, f"{ratio:.1f} times faster ({figures})", ratio >= limit)
+    times = 1 / ratio.seconds
+    return Row(work, wanted, f"{times:.1f} times faster ({figures})", times >= limit, ratio)
 
 
 def table(rows: list[Row]) -> Iterator[str]:
     """Yield the lines of a Markdown table, aligned as plain text."""
     marks = {True: "yes", False: "NO", None: ""}
-    cells = [("what", "target", "measured", "met")]
-    cells += [(row.work, row.target, row.measured, marks[row.met]) for row in rows]
-    widths = [max(len(cell[column]) for cell in cells) for column in range(4)]
+    cells = [("what", "target", "measured", "met", "processor time")]
+    cells += [(row.work, row.target, row.measured, marks[row.met], _processor_time(row.ratio)) for row in rows]
+    widths = [max(len(cell[column]) for cell in cells) for column in range(len(cells[0]))]
     for number, cell in enumerate(cells):
         yield "| " + " | ".join(text.ljust(width) for text, width in zip(cell, widths, strict=True)) + " |"
         if number == 0:
             yield "|" + "|".join("-" * (width + 2) for width in widths) + "|"
+
+
+def _processor_time(ratio: Cost | None) -> str:
+    if ratio is None:
+        return ""
+    return f"{ratio.processor:.2f} times" if ratio.processor > 0.5 else f"{1 / ratio.processor:.1f} times less"
