@@ -55,6 +55,9 @@ class RankContext(Protocol):
     def keep_if_xfailed(self) -> None:
         """State that an xfail of this test is no reason to end its world: the test ended where it was to end."""
 
+    def may_be_kept(self) -> bool:
+        """Return whether this rank's test, as far as it has come, is no reason to end its world."""
+
     def default_group(self) -> AbstractContextManager[Any]:
         """Provide the default process group for this test; it stays open if the world is kept."""
 

@@ -49,8 +49,10 @@ class RankHooks:
         """Begin a test."""
         self._order, self._item, self._watch = order, item, watch
 
-    def failed(self) -> bool:
-        return any(phase.outcome in ("failed", "xfailed", "skipped") for phase in self.phases)
+    @property
+    def outcomes(self) -> set[str]:
+        """The outcomes of the phases that have ended."""
+        return {phase.outcome for phase in self.phases}
 
     # --- the phases --------------------------------------------------------------------------------
 

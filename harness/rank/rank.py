@@ -190,7 +190,10 @@ class Rank:
         return self._hooks.calling
 
     def failed(self) -> bool:
-        return self._hooks.failed()
+        return not self._hooks.outcomes.isdisjoint({"failed", "xfailed", "skipped"})
+
+    def may_be_kept(self) -> bool:
+        return not self.failed() or (self._keep_if_xfailed and self._hooks.outcomes <= {"passed", "xfailed"})
 
     def gather(self, point: str, text: str) -> list[str] | None:
         met = self._meet(point, "", text)

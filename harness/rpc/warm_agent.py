@@ -48,7 +48,7 @@ def warm_agent(rank: RankContext, options: AgentOptions) -> Iterator[Agent]:
     try:
         yield kept_agent
     finally:
-        if not rank.failed():
+        if rank.may_be_kept():
             _settle(rank)
 
 

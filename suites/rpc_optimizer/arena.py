@@ -227,6 +227,8 @@ def open_arena(subject: Subject, point: Point) -> Iterator[Arena | None]:
     """Give rank 0 its arena, and the others None: their agents serve rank 0 until it is done."""
     world = current_world()
     acting[:] = [subject]
+    for reset in resets:
+        reset()
     world.barrier()  # from here on a law may call any rank
     if world.rank != 0:
         yield None
@@ -272,6 +274,9 @@ def fetch_from_owners(parameters: Sequence[Parameter]) -> dict[int, torch.Tensor
 
 #: The subject of this rank's case, for functions that run on an owner: a subject cannot be sent.
 acting: list[Subject] = []
+
+#: Laws that keep state on owners add a function that resets it: a case that failed may have left some.
+resets: list[Callable[[], None]] = []
 
 
 # --- functions that run on the owners -------------------------------------------------------------------------

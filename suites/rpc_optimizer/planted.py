@@ -12,7 +12,7 @@ import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.errors import Deviation
-from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, error_of, eventually, loss
+from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, error_of, eventually, loss, resets
 
 #: The text of each worker's error. It must not contain the worker's name, for which laws look in the error.
 WORDS = {0: "apple", 1: "pear", 2: "plum"}
@@ -62,6 +62,9 @@ def disarm() -> None:
     """Let a slow step on this owner go on, and let no further step fail or be slow."""
     Failing.armed.clear()
     Failing.released.set()
+
+
+resets.append(disarm)
 
 
 def has_entered() -> bool:
