@@ -171,6 +171,11 @@ XFAILS = """
             current_rank().keep_if_xfailed()
         pytest.xfail("known")
 
+    def test_the_one_that_xfails_states_it(world, process_group):
+        if world.rank == 0:
+            current_rank().keep_if_xfailed()
+            pytest.xfail("known")
+
     def test_it_leaves_a_variable(process_group):
         current_rank().keep_if_xfailed()
         os.environ["LEFT_BEHIND"] = "1"
@@ -189,7 +194,7 @@ XFAILS = """
 """
 
 
-def test_an_xfail_ends_the_world_unless_all_ranks_state_that_it_need_not(project: Project) -> None:
+def test_an_xfail_ends_the_world_unless_all_ranks_that_xfail_state_that_it_need_not(project: Project) -> None:
     project.write("test_xfails.py", XFAILS)
     project.run("-p", "no:randomly", "--run-file", "run.jsonl")
     why = {
@@ -201,6 +206,7 @@ def test_an_xfail_ends_the_world_unless_all_ranks_state_that_it_need_not(project
         "test_all_ranks_state_it": "",
         "test_no_rank_states_it": "the test xfailed",
         "test_one_rank_states_it": "the test xfailed",
+        "test_the_one_that_xfails_states_it": "",
         "test_one_rank_has_one_collective_more": "the ranks did not all issue the same number of collectives",
         "test_it_fails": "the test failed",
     }
