@@ -70,8 +70,10 @@ def pytest_collection_modifyitems(
             _refuse(config, problem)
     yield  # -k and other plugins select
     if any(item.get_closest_marker("conformance") is not None for item in items):
+        from everyrank.suites.collect.order import pair
         from everyrank.suites.collect.preflight import Preflight, identify
 
+        pair(items)
         identify(items)
         config.pluginmanager.register(Preflight(items), "everyrank-preflight")
 

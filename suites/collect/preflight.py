@@ -20,8 +20,8 @@ class Preflight:
     """Watches the first cases of each subject, and gives each case an outcome. A pytest plugin of the controller."""
 
     def __init__(self, items: Iterable[pytest.Item]) -> None:
-        self._items = [item for item in items if _case(item) is not None]
-        found = {item.nodeid: _case(item) for item in self._items}
+        self._items = [item for item in items if case_of(item) is not None]
+        found = {item.nodeid: case_of(item) for item in self._items}
         self._cases = {nodeid: case for nodeid, case in found.items() if case is not None}
         self._well: set[tuple[tuple[str, str], int]] = set()  # the subject and the world size
         self._left_out: set[str] = set()  # the ids of cases that were not tried, since they would fail too
@@ -72,7 +72,7 @@ def _began(rank: dict[str, Any]) -> bool:
 def identify(items: Iterable[pytest.Item]) -> None:
     """Give every item of a case its properties, for reports without a living rank, and the command to repeat it."""
     for item in items:
-        case = _case(item)
+        case = case_of(item)
         if case is not None:
             item.user_properties += properties(case)
             if case.law.id == GENERATE:
@@ -104,7 +104,8 @@ def _file(case: Case, outcome: str, reports: Iterable[pytest.TestReport]) -> Non
             report.user_properties = [*others, *ours]
 
 
-def _case(item: pytest.Item) -> Case | None:
+def case_of(item: pytest.Item) -> Case | None:
+    """Return the case that an item runs, or None if it runs none."""
     callspec = getattr(item, "callspec", None)
     case = callspec.params.get("case") if callspec is not None else None
     return case if isinstance(case, Case) else None

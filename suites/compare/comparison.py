@@ -52,6 +52,9 @@ class Comparison:
     differences: list[Difference] = field(default_factory=list)
     largest: float = 0.0
     approximate: bool = False
+    keeps_first: bool = False
+    """Whether the values of the first step are kept, for another law."""
+    _first: tuple[int, Values, Values] | None = None
     _start: dict[str, torch.Tensor] = field(default_factory=dict)
     _before: dict[str, torch.Tensor] = field(default_factory=dict)
     _moved: float = 0.0
@@ -59,13 +62,15 @@ class Comparison:
 
     def start(self, reference: Values) -> None:
         """Note the reference's values at the start, to check later that it moves."""
-        self._start = {name: value.detach().clone() for name, value in reference.items()}
+        self._start = _copies(reference)
         self._before = dict(self._start)
 
     def step(self, number: int, ours: Values, reference: Values) -> None:
         """Compare all parameters after this step."""
         if set(ours) != set(reference):
             raise Deviation(f"step {number}: parameters {sorted(ours)} instead of {sorted(reference)}")
+        if self.keeps_first and self._first is None:
+            self._first = number, _copies(ours), _copies(reference)
         worst: Difference | None = None
         for name, expected in reference.items():
             found = self._compare_parameter(number, name, ours[name].detach(), expected.detach())
@@ -112,6 +117,14 @@ class Comparison:
         self.differences.append(difference)
         return difference
 
+    def repeat_first(self) -> None:
+        """Compare the first step alone, by its kept values, and come to a verdict on it."""
+        assert self._first is not None
+        alone = Comparison(self.tolerance, self.bound)
+        alone.start(self._start)
+        alone.step(*self._first)
+        alone.verdict()
+
     def raise_first(self, label: str = "") -> None:
         """Raise Deviation with the first difference, if there is one, without the number of its step."""
         if self.differences:
@@ -131,6 +144,10 @@ class Comparison:
             if self._start and self._in_a_step <= self.bound.relative:
                 raise Vacuous(f"no step moved the reference by more than the bound, {self.bound.relative:g}")
             notes()["approximate"] = True
+
+
+def _copies(values: Values) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in values.items()}
 
 
 def note(step: int, difference: Difference | None, allowed: Tolerance) -> None:

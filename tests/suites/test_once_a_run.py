@@ -1,4 +1,4 @@
-"""What the cases of a run need alike is done once: references are stored, the plainest use is tried once a size."""
+"""What cases need alike is done once: references, the plainest use of a size, the first step of a training."""
 
 from __future__ import annotations
 
@@ -112,3 +112,55 @@ def test_the_plainest_use_is_tried_once_for_each_size(
     counted = built.read_text()
     assert counted.count("2") == 2 * (2 + 1), "on each of two ranks: in two cases, and before the first"
     assert counted.count("3") == 3 * (2 + 1)
+
+
+_TRAINED = """
+    import os
+    from everyrank.fixtures.exemplars.parameter_server import BatchUpdateParameterServer
+    from everyrank.suites import Subject, conformance
+
+    class Trained(BatchUpdateParameterServer):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            with open(os.environ["BUILT"], "a") as built:
+                built.write("b")
+
+        def mean(self, parts):
+            self.means = getattr(self, "means", 0) + 1
+            round = "first round" if self.means <= len(self.parameters) else "second round"
+            return super().mean(parts) * (2 if os.environ["WRONG"] == round else 1)
+
+    @conformance(Subject("trained", contract="parameter-server", build=Trained))
+    def test_it(case): case.run()
+"""
+
+_FIRST, _LONGER = "parity.round[SGD-momentum-n3-ws1]", "parity.rounds[SGD-momentum-n3-ws1]"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "laws", "failing", "trainings"),
+    [
+        ("", "parity.round*", [], 1),
+        ("", "parity.round", [], 1),  # without the longer training, as in a line that repeats the case
+        ("first round", "parity.round*", [_FIRST, _LONGER], 2),
+        ("second round", "parity.round*", [_LONGER], 2),
+    ],
+)
+def test_a_first_step_is_trained_again_only_if_the_longer_training_fails(
+    module_project: Project,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    wrong: str,
+    laws: str,
+    failing: list[str],
+    trainings: int,
+) -> None:
+    built = tmp_path / "built"
+    monkeypatch.setenv("BUILT", str(built))
+    monkeypatch.setenv("WRONG", wrong)
+    module_project.write("test_trained.py", _TRAINED)
+    outcomes = module_project.run("-W", "ignore", "--law", laws, "-k", "SGD-momentum-n3-ws1").outcomes()
+    ends = {test.partition("/")[2].removesuffix("]"): outcome for test, outcome in outcomes.items()}
+    cases = [_FIRST, _LONGER] if laws.endswith("*") else [_FIRST]
+    assert ends == {case: "failed" if case in failing else "passed" for case in cases}
+    assert built.read_text() == "b" * (1 + trainings), "the plainest use, before the first case, builds one too"

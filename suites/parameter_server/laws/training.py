@@ -12,6 +12,7 @@ import torch.distributed.rpc as rpc
 from everyrank.fixtures.data import batch, loss, whole_batch
 from everyrank.fixtures.models import MODELS
 from everyrank.fixtures.optimizers import row
+from everyrank.suites.arena import first_step
 from everyrank.suites.arena.subject_errors import in_a_line, plainly, stayed, subject_acts
 from everyrank.suites.compare.comparison import CLOSE_FP64, Comparison, check, same
 from everyrank.suites.errors import Unusable
@@ -48,8 +49,11 @@ def plain(
 
 
 @law("parity.round", points.variants)
+@first_step.first_step_of("parity.rounds")
 def one_round(arena: Arena, point: VariantPoint) -> None:
     """After one round the new model is that of a local optimizer on the mean gradient, bit for bit."""
+    if first_step.judged(arena.subject, point):
+        return
     _serve_variant(arena, point).train(1, point.sparse)
 
 
@@ -67,7 +71,10 @@ def ten_rounds(arena: Arena, point: ServerPoint) -> None:
     Trainers that train on a part of a batch each, on workers of their own, train as one process on the whole batch.
     """
     if isinstance(point, VariantPoint):
-        _serve_variant(arena, point).train(10, point.sparse)
+        served = _serve_variant(arena, point)
+        served.comparison.keeps_first = True
+        served.train(10, point.sparse)
+        first_step.keep(arena.subject, point, served.comparison)
         return
     trainers = point.trainers
     momentum = points.optimizer(row("SGD"), row("SGD").variant("momentum"))

@@ -10,9 +10,10 @@ from typing import Any, Literal, get_args
 import torch
 import torch.distributed.autograd as dist_autograd
 from everyrank.fixtures.optimizers import Row
+from everyrank.suites.arena import first_step
 from everyrank.suites.arena.points import OptimizerPoint
 from everyrank.suites.arena.subject_errors import plainly, stayed, subject_acts
-from everyrank.suites.compare.comparison import check, same
+from everyrank.suites.compare.comparison import Comparison, check, same
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.rpc_optimizer import points
 from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, device_of, loss, sparse_loss
@@ -47,9 +48,10 @@ def build_pair(arena: Arena, parameters: list[Parameter], point: OptimizerPoint)
 
 def compare_steps(
     arena: Arena, parameters: list[Parameter], ours: Any, reference: Any, steps: int, loss_function: Any = None
-) -> None:
+) -> Comparison:
     """Do these steps with the subject and the reference, and compare all parameters after each."""
     comparison = arena.comparison()
+    comparison.keeps_first = steps > 1
     for step in range(1, steps + 1):
         # The calls of a step's forward pass bring the values after the step before it.
         values = arena.step(ours, parameters, step, loss_function, watched=arena.parameters if step > 1 else ())
@@ -58,6 +60,7 @@ def compare_steps(
         arena.reference_step(reference, parameters, step, loss_function)
     comparison.step(steps, arena.values(), arena.twins())
     comparison.verdict()
+    return comparison
 
 
 def make_for_row(arena: Arena, row: Row, dtype: torch.dtype = torch.float64) -> list[Parameter]:
@@ -67,8 +70,11 @@ def make_for_row(arena: Arena, row: Row, dtype: torch.dtype = torch.float64) -> 
 
 
 @law("parity.one-step", points.variants, groups=("EVERY_OWNER",))
+@first_step.first_step_of("parity.trajectory")
 def one_step(arena: Arena, point: OptimizerPoint) -> None:
     """After one step, each parameter equals the reference, bit for bit."""
+    if first_step.judged(arena.subject, point):
+        return
     parameters = make_for_row(arena, point.row)
     compare_steps(arena, parameters, *build_pair(arena, parameters, point), steps=1)
 
@@ -77,7 +83,8 @@ def one_step(arena: Arena, point: OptimizerPoint) -> None:
 def trajectory(arena: Arena, point: OptimizerPoint) -> None:
     """After each of 10 steps with new data, each parameter equals the reference, bit for bit."""
     parameters = make_for_row(arena, point.row)
-    compare_steps(arena, parameters, *build_pair(arena, parameters, point), steps=10)
+    comparison = compare_steps(arena, parameters, *build_pair(arena, parameters, point), steps=10)
+    first_step.keep(arena.subject, point, comparison)
 
 
 @law("parity.defaults", points.defaults, groups=("STEPS",))
