@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -42,7 +43,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if metafunc.definition.get_closest_marker("conformance") is not None:
         from everyrank.suites.collect.items import parametrize
 
+        gc.freeze()
         parametrize(metafunc)
+        gc.freeze()  # see pytest_collection_modifyitems
 
 
 @pytest.fixture
@@ -74,6 +77,8 @@ def pytest_collection_modifyitems(
         from everyrank.suites.collect.preflight import Preflight, identify
 
         pair(items)
+        # Cases are many objects that live as long as the run: no garbage collection need look at them again.
+        gc.freeze()
         identify(items)
         config.pluginmanager.register(Preflight(items), "everyrank-preflight")
 

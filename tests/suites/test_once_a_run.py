@@ -164,3 +164,20 @@ def test_a_first_step_is_trained_again_only_if_the_longer_training_fails(
     cases = [_FIRST, _LONGER] if laws.endswith("*") else [_FIRST]
     assert ends == {case: "failed" if case in failing else "passed" for case in cases}
     assert built.read_text() == "b" * (1 + trainings), "the plainest use, before the first case, builds one too"
+
+
+def test_no_garbage_collection_looks_at_the_cases(project: Project) -> None:
+    project.write(
+        "conftest.py",
+        """
+        import gc
+        from everyrank.suites.engine.case import Case
+
+        def pytest_collection_finish(session):
+            cases = [item.callspec.params["case"] for item in session.items]
+            assert cases and not any(isinstance(found, (Case, type(session.items[0]))) for found in gc.get_objects())
+        """,
+    )
+    project.write("test_trained.py", _TRAINED)
+    outcomes = project.run("--law", "parity.round", "-k", "SGD-momentum-n3-ws1", "--collect-only")
+    assert outcomes.code == 0, outcomes.out
