@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import logging
 import sys
 from collections.abc import Generator
 from typing import Any
@@ -52,11 +51,6 @@ class Adopter:
             text += "asleep (--adopt-transports=torch: torch's choice)"
         return text
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        if RANK in item.config.stash:
-            _reopen_logs()
-
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
         __tracebackhide__ = True
@@ -88,14 +82,6 @@ def _import_early() -> None:
         names.append("torch.distributed.rpc.rref_proxy")
     for name in names:
         importlib.import_module(name)
-
-
-def _reopen_logs() -> None:
-    """Point torch's loggers at the current stderr: they keep the one of their import, which a rank has closed."""
-    for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
-        for handler in getattr(logger, "handlers", ()):
-            if isinstance(handler, logging.StreamHandler) and getattr(handler.stream, "closed", False):
-                handler.stream = sys.stderr  # setStream() would flush the old one
 
 
 def adopt(item: pytest.Item) -> Finding:

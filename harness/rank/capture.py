@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import Any
@@ -36,6 +37,28 @@ def begin(config: pytest.Config, out: int, err: int) -> None:
         _redirect(out, err)
         manager.start_global_capturing()
         manager.suspend_global_capture(in_=False)
+    _reopen_logs()
+
+
+class _Stderr:
+    """The stderr of the moment, for handlers that live longer than one: pytest changes it with each phase."""
+
+    def write(self, text: str) -> int:
+        return sys.stderr.write(text)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+def _reopen_logs() -> None:
+    """Point handlers at this rank's stderr: torch's keep the one of their import, which ``leave`` has closed.
+
+    A handler with a closed stream prints a traceback of 8 kB instead of each message.
+    """
+    for logger in [logging.root, *logging.root.manager.loggerDict.values()]:
+        for handler in getattr(logger, "handlers", ()):
+            if isinstance(handler, logging.StreamHandler) and getattr(handler.stream, "closed", False):
+                handler.stream = _Stderr()  # setStream() would flush the old one
 
 
 def streams() -> tuple[int, ...]:

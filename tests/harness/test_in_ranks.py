@@ -309,3 +309,25 @@ def test_a_warning_of_all_ranks_is_reported_once(inner: Inner) -> None:
         ("DeprecationWarning", "from rank 0"),
         ("DeprecationWarning", "from rank 1"),
     ]
+
+
+def test_a_handler_from_before_the_ranks_logs_to_the_stderr_of_the_rank(project: Project) -> None:
+    """torch has such handlers. The stream of their import is closed in a rank."""
+    project.write(
+        "test_logs.py",
+        """
+        import logging
+        import pytest
+
+        LOG = logging.getLogger("early")
+        LOG.propagate = False
+        LOG.addHandler(logging.StreamHandler())
+
+        @pytest.mark.world(2)
+        def test_it(world):
+            LOG.warning("from rank %d", world.rank)
+            assert False
+        """,
+    )
+    sections = project.run()["test_it"].sections
+    assert [sections[f"Captured stderr call, rank {rank}"] for rank in range(2)] == ["from rank 0\n", "from rank 1\n"]
