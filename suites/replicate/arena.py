@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-import os
-import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -33,17 +29,11 @@ from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import BrokenAdapter, Deviation, NotApplicable
 from everyrank.suites.replicate.wrappers import Wrappers, names_of
 from torch import nn
-from torch.distributed.distributed_c10d import _set_pg_timeout, _world
 
 Values = Mapping[str, torch.Tensor]
 
 #: A choice that a subject may declare: each rank keeps its own buffers.
 LOCAL_BUFFERS = "local-buffers"
-
-#: The time limit of collectives. If a peer is gone, they end at once; if a peer never comes, after this time.
-PATIENCE = timedelta(seconds=10)
-#: The time limit of collectives whose peers are known not to come.
-_SHORT_PATIENCE = timedelta(milliseconds=300)
 
 
 @dataclass
@@ -192,61 +182,6 @@ class Arena(BaseArena):
         dist.all_gather(parts, value)
         return sum_in_order(parts) / self.size
 
-    @contextlib.contextmanager
-    def group(self) -> Iterator[Group]:
-        """Replace the default group by one of this case, which a rank may leave as a dying process would.
-
-        The subject needs no change for it: it uses the default group, or makes its own groups while it is built.
-        """
-        group = Group(_connections(), set(_world.pg_map))
-        default = dist.group.WORLD
-        made = dist.new_group(list(range(self.size)), timeout=PATIENCE)
-        current_world().barrier()  # a rank that leaves at once must not keep others from connecting
-        dist.group.WORLD = made
-        try:
-            yield group
-        finally:
-            group.leave()
-            dist.group.WORLD = default
-            dist.destroy_process_group(made)
-
-
-@dataclass
-class Group:
-    """The groups that a rank makes in one case, and their connections, which it can close all at once."""
-
-    connections_before: dict[int, str]
-    groups_before: set[Any]
-    left: bool = False
-
-    def shorten_patience(self) -> None:
-        """Let this rank's operations end soon from now on if a peer does not answer."""
-        for group in set(_world.pg_map) - self.groups_before:
-            _set_pg_timeout(_SHORT_PATIENCE, group)
-
-    def leave(self) -> None:
-        """Shut all connections down, whatever still holds them, as the kernel does when a process dies."""
-        if self.left:
-            return
-        self.left = True
-        for fd, link in _connections().items():
-            if self.connections_before.get(fd) == link:
-                continue
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
-                connection.getpeername()  # raises for a socket that only listens
-                connection.shutdown(socket.SHUT_RDWR)
-
-
-def _connections() -> dict[int, str]:
-    """Return the sockets of this process: the kernel's name of each by its file descriptor."""
-    found = {}
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            link = os.readlink(f"/proc/self/fd/{name}")
-            if link.startswith("socket:"):
-                found[int(name)] = link
-    return found
-
 
 @contextlib.contextmanager
 def unsynced(module: Any) -> Iterator[None]:
@@ -280,17 +215,3 @@ def open_arena(subject: Subject, point: Point) -> Iterator[Arena]:
 
 def dense(gradient: torch.Tensor) -> torch.Tensor:
     return gradient.to_dense() if gradient.is_sparse else gradient
-
-
-def error_of(action: Callable[[], Any]) -> Exception | None:
-    """Return the exception that the action raises, if any."""
-    try:
-        action()
-    except Exception as error:
-        return error
-    return None
-
-
-def collect() -> None:
-    """Free what only reference cycles hold: the sockets of a group that was left."""
-    gc.collect()

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from everyrank.suites.arena.groups import error_of
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import check, same
 from everyrank.suites.compare.reference import SEED
@@ -21,7 +22,7 @@ from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.grammar import Rejected
 from everyrank.suites.generate.player import Player
 from everyrank.suites.replicate import grammar as g
-from everyrank.suites.replicate.arena import error_of, unsynced
+from everyrank.suites.replicate.arena import unsynced
 from everyrank.suites.replicate.drawn_alone import fail, train_unevenly
 from everyrank.suites.replicate.drawn_model import batch, buffer_values, loss, make
 from everyrank.suites.replicate.drawn_objects import ReplicateObjects

@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 from everyrank import current_world
+from everyrank.suites.arena.groups import collect, error_of, names_rank, own_group, text_of
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.compare.reference import SEED, mean
 from everyrank.suites.replicate import grammar as g
-from everyrank.suites.replicate.arena import Arena, collect, dense, error_of
+from everyrank.suites.replicate.arena import Arena, dense
 from everyrank.suites.replicate.drawn_model import Part, batch, loss, make
-from everyrank.suites.replicate.laws.errors import names_rank, sabotage, text_of
+from everyrank.suites.replicate.laws.errors import sabotage
 from torch import nn
 
 _RATE = 0.1
@@ -32,7 +33,7 @@ def train_unevenly(arena: Arena, draw: g.Draw, action: g.Uneven, number: int) ->
     twin = _model(draw)
     for step in range(max(action.batches)):
         _reference_step(twin, action, number, step)
-    with arena.group():
+    with own_group():
         module: Any = _built(arena, draw)
         named = dict(arena.wrappers.parameters(module))
         with subject_acts(), module.join():
@@ -91,7 +92,7 @@ def _check_close(name: str, ours: torch.Tensor, expected: torch.Tensor) -> None:
 
 def fail(arena: Arena, draw: g.Draw, action: g.Fail, number: int) -> None:
     """Check that the failing rank gets its own error, and that all others get an error that names it."""
-    with arena.group() as group:
+    with own_group() as group:
         module = _built(arena, draw)
         with subject_acts():
             _backward(module, number, 0, arena.rank)

@@ -25,7 +25,7 @@ else:
 
 Install = Callable[..., None]
 
-OURS = ["parameter-server", "replicate", "rpc-optimizer", "sharded-optimizer"]
+OURS = ["parameter-server", "replicate", "rpc-optimizer", "sharded-optimizer", "trainer"]
 
 
 def _write_distribution(folder: Path, name: str, contracts: dict[str, str]) -> None:

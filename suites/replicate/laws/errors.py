@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -11,10 +10,11 @@ from typing import Any, Literal, get_args
 
 from everyrank import current_world
 from everyrank.fixtures.failing import InjectedError
+from everyrank.suites.arena.groups import Group, collect, error_of, names_rank, own_group, root, text_of
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.reference import Plan, order_matched
 from everyrank.suites.replicate import points
-from everyrank.suites.replicate.arena import Arena, Group, collect, error_of
+from everyrank.suites.replicate.arena import Arena
 from everyrank.suites.replicate.contract import CONTRACT
 from everyrank.suites.replicate.points import TrainingPoint
 from torch import nn
@@ -55,7 +55,7 @@ def uneven(arena: Arena, point: UnevenPoint) -> None:
     all, the others get an error after the time limit of their group.
     """
     plan = point.plan
-    with arena.group() as group:
+    with own_group() as group:
         module: Any = arena.build_model(plan)
         if point.idle:
             _done_ranks_stay(arena, plan, module, group)
@@ -144,7 +144,7 @@ def _failures() -> Iterator[FailurePoint]:
 def errors_rank(arena: Arena, point: FailurePoint) -> None:
     """When one rank fails and leaves, it gets its own error, and all others soon get an error that names it."""
     plan, culprit = point.plan, point.culprit
-    with arena.group() as group:
+    with own_group() as group:
         module = arena.build_model(plan)
         optimizer = plan.optimize(module)
         error = None
@@ -159,7 +159,7 @@ def errors_rank(arena: Arena, point: FailurePoint) -> None:
                 break
         group.leave()
         if arena.rank == culprit:
-            own = isinstance(_root(error), InjectedError)
+            own = isinstance(root(error), InjectedError)
             arena.check(own, f"rank {culprit}'s own error did not reach it: {text_of(error)}")
         else:
             arena.check(error is not None, f"trained on, though rank {culprit} had failed")
@@ -187,22 +187,3 @@ def sabotage(module: nn.Module, phase: str) -> Iterator[None]:
         yield
     finally:
         handle.remove()
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception and those that it was raised from."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-
-
-def _root(error: BaseException | None) -> BaseException | None:
-    return next((cause for cause in _chain(error) if isinstance(cause, InjectedError)), error)
-
-
-def names_rank(error: BaseException | None, rank: int) -> bool:
-    return any(re.search(rf"\brank\s*{rank}\b", str(cause), re.IGNORECASE) for cause in _chain(error))
-
-
-def text_of(error: BaseException | None) -> str:
-    return " / ".join(f"{type(cause).__name__}: {str(cause)[:160]}" for cause in _chain(error)) or "none"

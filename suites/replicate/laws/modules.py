@@ -8,12 +8,13 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
+from everyrank.suites.arena.groups import error_of
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import same
 from everyrank.suites.compare.reference import Plan, order_matched
 from everyrank.suites.errors import Deviation, NotApplicable
 from everyrank.suites.replicate import points
-from everyrank.suites.replicate.arena import Arena, error_of
+from everyrank.suites.replicate.arena import Arena
 from everyrank.suites.replicate.contract import CONTRACT
 from everyrank.suites.replicate.laws.training import own_gradients
 from everyrank.suites.replicate.points import TrainingPoint

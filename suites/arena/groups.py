@@ -1,0 +1,117 @@
+"""Process groups that belong to one case: a rank may leave its group as a dying process would."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import re
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from everyrank import current_world
+from everyrank.fixtures.failing import InjectedError
+from torch.distributed.distributed_c10d import _set_pg_timeout, _world
+
+#: The time limit of collectives. If a peer is gone, they end at once; if a peer never comes, after this time.
+PATIENCE = timedelta(seconds=10)
+#: The time limit of collectives whose peers are known not to come.
+_SHORT_PATIENCE = timedelta(milliseconds=300)
+
+
+@contextlib.contextmanager
+def own_group(size: int | None = None) -> Iterator[Group]:
+    """Replace the default group by one of this case, of the first ranks or of all, which a rank may leave.
+
+    The subject needs no change for it: it uses the default group, or makes its own groups while it is built. A rank
+    that is not in the group may not use it.
+    """
+    ranks = list(range(dist.get_world_size() if size is None else size))
+    group = Group(_connections(), set(_world.pg_map))
+    default = dist.group.WORLD
+    made = dist.new_group(ranks, timeout=PATIENCE)
+    current_world().barrier()  # a rank that leaves at once must not keep others from connecting
+    member = made is not dist.GroupMember.NON_GROUP_MEMBER
+    if member:
+        dist.group.WORLD = made
+    try:
+        yield group
+    finally:
+        group.leave()
+        dist.group.WORLD = default
+        if member:
+            dist.destroy_process_group(made)
+
+
+@dataclass
+class Group:
+    """The groups that a rank makes in one case, and their connections, which it can close all at once."""
+
+    connections_before: dict[int, str]
+    groups_before: set[Any]
+    left: bool = False
+
+    def shorten_patience(self) -> None:
+        """Let this rank's operations end soon from now on if a peer does not answer."""
+        for group in set(_world.pg_map) - self.groups_before:
+            _set_pg_timeout(_SHORT_PATIENCE, group)
+
+    def leave(self) -> None:
+        """Shut all connections down, whatever still holds them, as the kernel does when a process dies."""
+        if self.left:
+            return
+        self.left = True
+        for fd, link in _connections().items():
+            if self.connections_before.get(fd) == link:
+                continue
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
+                connection.getpeername()  # raises for a socket that only listens
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def _connections() -> dict[int, str]:
+    """Return the sockets of this process: the kernel's name of each by its file descriptor."""
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            link = os.readlink(f"/proc/self/fd/{name}")
+            if link.startswith("socket:"):
+                found[int(name)] = link
+    return found
+
+
+def error_of(action: Callable[[], Any]) -> Exception | None:
+    """Return the exception that the action raises, if any."""
+    try:
+        action()
+    except Exception as error:
+        return error
+    return None
+
+
+def collect() -> None:
+    """Free what only reference cycles hold: the sockets of a group that was left."""
+    gc.collect()
+
+
+def chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and those that it was raised from."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def root(error: BaseException | None) -> BaseException | None:
+    return next((cause for cause in chain(error) if isinstance(cause, InjectedError)), error)
+
+
+def names_rank(error: BaseException | None, rank: int) -> bool:
+    return any(re.search(rf"\brank\s*{rank}\b", str(cause), re.IGNORECASE) for cause in chain(error))
+
+
+def text_of(error: BaseException | None) -> str:
+    return " / ".join(f"{type(cause).__name__}: {str(cause)[:160]}" for cause in chain(error)) or "none"

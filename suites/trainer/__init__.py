@@ -1,0 +1,1 @@
+"""The contract ``trainer``: see ``contract.py``."""

@@ -1,0 +1,50 @@
+"""The microbatches that a trainer is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from everyrank.fixtures.failing import MESSAGE, InjectedError
+from everyrank.suites.compare.reference import Plan
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Microbatch:
+    """Inputs, targets, and how many microbatches the step has: each counts for that part of the loss."""
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+    parts: int = 1
+
+    def criterion(self, outputs: torch.Tensor) -> torch.Tensor:
+        """Return this microbatch's part of the loss."""
+        return (outputs - self.targets).square().mean() / self.parts
+
+    def loss(self, model: nn.Module) -> torch.Tensor:
+        return self.criterion(model(self.inputs))
+
+
+@dataclass(frozen=True)
+class Failing(Microbatch):
+    """A microbatch whose loss raises."""
+
+    def loss(self, model: nn.Module) -> torch.Tensor:
+        self.criterion(model(self.inputs))
+        raise InjectedError(MESSAGE)
+
+
+#: Returns the microbatches of a part (by its index) at a step.
+Batches = Callable[[int, int], Sequence[Microbatch]]
+
+
+def planned(plan: Plan, device: torch.device) -> Batches:
+    """Return the batches of a plan."""
+
+    def batches(index: int, step: int) -> list[Microbatch]:
+        drawn = (plan.batch(index, step, part).to(device) for part in range(plan.parts))
+        return [Microbatch(batch.inputs, batch.targets, plan.parts) for batch in drawn]
+
+    return batches

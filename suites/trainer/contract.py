@@ -1,0 +1,54 @@
+"""The contract ``trainer``: anything that trains a model on many ranks.
+
+A subject is ``build(model, optimizer_class, *args, **kwargs)``, on every rank. It returns an object with
+
+- ``step(*batches)``: train for one step on this rank's microbatches. ``batch.loss(model)`` is the loss of one: over
+  all microbatches of a step these losses add up to the loss of the rank, and the step follows the mean over ranks. A
+  subject with a schedule of its own uses ``batch.inputs`` and ``batch.criterion(outputs)`` instead. If ``step``
+  returns something other than None, that is the mean loss of all ranks.
+- ``parameters()``: the full parameters by the names that they have in the model, on every rank. It may communicate.
+
+and, where it has them,
+
+- ``param_groups``, in which an option that is set counts from the next step on; ``optimizer``, an optimizer to which
+  a scheduler of torch can be attached;
+- ``state_dict()`` and ``load_state_dict(state)``, of the whole training, in any form that ``copy.deepcopy`` copies;
+- ``add_param_group(group)``;
+- ``part``, a pair (index, count), if the ranks do not each train on a part of their own: tensor parallel ranks and
+  the stages of a pipeline, say, all train on part 0 of 1. Every rank is given the microbatches of its part.
+
+A law passes an option only if it is about that option: ``build(..., groups=[{"params": names, "lr": 0.1}, ...])``,
+with the names of parameters, and ``step(..., max_norm=0.1)``, which clips the norm of the whole gradient. A subject
+without one of these declares that law as lacking, with the TypeError or AttributeError that any object raises.
+
+A model may have been changed in place by ``build``. Ranks communicate over the default group, or over groups that
+``build`` makes. A subject whose ranks must start with equal models, their parameters in one order, declares
+``trusts-init``; a subject whose ranks must use the same parameters in each step declares ``same-graph``.
+"""
+
+from __future__ import annotations
+
+from everyrank.suites.engine.contract import Contract
+from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT, open_arena
+
+CONTRACT = Contract(
+    "trainer",
+    open_arena,
+    fixtures=("process_group",),
+    choices=(TRUSTS_INIT, SAME_GRAPH),
+    law_modules=(
+        "everyrank.suites.trainer.laws.training",
+        "everyrank.suites.trainer.laws.models",
+        "everyrank.suites.trainer.laws.ranks",
+        "everyrank.suites.trainer.laws.state",
+        "everyrank.suites.trainer.laws.errors",
+    ),
+    groups={
+        "TRAINED": "train on a mean of three ranks",
+        "STATE": "load what was saved",
+    },
+    plainest="everyrank.suites.trainer.laws.training:plainest",
+    exemplar="everyrank.suites.trainer.subjects.exemplars:DATA_PARALLEL",
+    nothing="everyrank.suites.trainer.subjects.exemplars:NOTHING",
+    rogues="everyrank.fixtures.rogues.trainer:ROGUES",
+)

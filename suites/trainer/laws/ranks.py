@@ -1,0 +1,132 @@
+"""The laws of ``trainer`` about what is equal on all ranks, and in which order."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from everyrank.suites.compare.comparison import same
+from everyrank.suites.compare.reference import SEED, order_matched
+from everyrank.suites.errors import NotApplicable
+from everyrank.suites.trainer import points
+from everyrank.suites.trainer.arena import TRUSTS_INIT, Arena, Values
+from everyrank.suites.trainer.contract import CONTRACT
+from everyrank.suites.trainer.points import TrainingPoint
+from torch import nn
+
+law = CONTRACT.law
+
+
+def _equals() -> Iterator[TrainingPoint]:
+    yield from points.plain(2, 3, 4, steps=3)
+    yield from points.plain(
+        3, label="fp32", steps=3, dtype=torch.float32, optimizer="Adam", variant="defaults", core=()
+    )
+    yield from points.plain(2, 3, label="unused-on-first-rank", model="optional", skips=frozenset({0}), core=())
+
+
+@law("equal", _equals)
+def equal(arena: Arena, point: TrainingPoint) -> None:
+    """After each step every rank holds the same full parameters, bit for bit."""
+    training = arena.begin(point.plan)
+    for number in range(1, point.plan.steps + 1):
+        training.step(number)
+        ours = _digests(training.values)
+        for rank, theirs in enumerate(arena.meet("compare the parameters", " ".join(ours.values()))):
+            different = [name for name, digest in zip(ours, theirs.split(), strict=True) if digest != ours[name]]
+            arena.check(not different, f"step {number}: rank {rank} and rank {arena.rank} differ in {different}")
+    start = order_matched(training.plan).start
+    moved = any(not torch.equal(value, start[name]) for name, value in training.values.items())
+    arena.check(moved, "the steps have changed nothing")
+
+
+def _digests(values: Values) -> dict[str, str]:
+    return {
+        name: hashlib.sha256(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+        for name, value in sorted(values.items())
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitPoint(TrainingPoint):
+    """A point at which ranks start with models that differ: in their parameters, or in their buffers."""
+
+    differ: str
+    trained: bool
+
+
+def _inits() -> Iterator[InitPoint]:
+    for model in ("plain", "frozen", "scalars", "non-contiguous"):
+        built = partial(InitPoint, differ="parameters", trained=False)
+        yield from points.each_size(
+            built, 2, 3, label=f"built-{model}", model=model, core=(2,) if model == "frozen" else ()
+        )
+    trained = partial(InitPoint, differ="parameters", trained=True)
+    yield from points.each_size(trained, 2, 3, label="trained", core=(3,))
+    buffers = partial(InitPoint, differ="buffers", trained=True)
+    yield from points.each_size(buffers, 2, 3, label="buffers", model="buffers", core=(2,))
+
+
+@law("init.sync", _inits, groups=("TRAINED",))
+def init_sync(arena: Arena, point: InitPoint) -> None:
+    """Ranks whose models differ start with those of rank 0, unless the subject declares that it trusts its caller."""
+    _if_models_may_differ(arena)
+    plan = point.plan
+    model = arena.model(plan, SEED + arena.rank if point.differ == "parameters" else SEED)
+    if point.differ == "buffers":
+        model.get_buffer("shift").add_(arena.rank)
+    training = arena.begin(plan, model)
+    if point.trained:
+        arena.follow(training)
+        return
+    start = order_matched(training.plan).start
+    for name, value in training.values.items():
+        same(value, start[name], f"{name}, as it is built")
+
+
+def _if_models_may_differ(arena: Arena) -> None:
+    if TRUSTS_INIT in arena.subject.declares:
+        raise NotApplicable("the subject trusts that all ranks start with equal models")
+
+
+def _orders() -> Iterator[TrainingPoint]:
+    for model in ("equal-shapes", "plain"):
+        core = (3,) if model == "equal-shapes" else ()
+        yield from points.plain(2, 3, label=model, model=model, steps=3, core=core)
+
+
+@law("in-order", _orders, groups=("TRAINED",))
+def in_order(arena: Arena, point: TrainingPoint) -> None:
+    """The last rank has registered the parameters in another order: each still gets its own gradient."""
+    _if_models_may_differ(arena)
+    last = arena.rank == arena.size - 1
+    model = reordered(arena.model(point.plan)) if last else arena.model(point.plan)
+    arena.follow(arena.begin(point.plan, model))
+
+
+def reordered(model: nn.Module) -> nn.Module:
+    """Register the parts of a model, and their parameters, in the opposite order. Its forward is the same."""
+    forward = list(model.children()) if isinstance(model, nn.Sequential) else []
+    for module in model.modules():
+        _reverse(module._parameters)
+        _reverse(module._modules)
+    if forward:
+        order = forward
+        model.forward = lambda x: _through(order, x)
+    return model
+
+
+def _reverse(registered: dict[str, Any]) -> None:
+    items = list(registered.items())
+    registered.clear()
+    registered.update(reversed(items))
+
+
+def _through(layers: list[nn.Module], x: torch.Tensor) -> torch.Tensor:
+    for layer in layers:
+        x = layer(x)
+    return x

@@ -1,0 +1,1 @@
+"""The subjects of ``trainer``: two exemplars, and what torch has."""

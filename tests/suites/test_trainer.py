@@ -1,0 +1,97 @@
+"""The contract ``trainer``: its reference, the wrong states that it makes, and the examples of its document."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from everyrank.suites.compare.reference import Plan, order_matched
+from everyrank.suites.trainer.alone import Alone
+from everyrank.suites.trainer.batches import planned
+from everyrank.suites.trainer.laws.ranks import reordered
+from everyrank.suites.trainer.laws.state import Mutation, MutationPoint, Part, mutate
+
+from tests.documents import as_program, blocks
+from tests.inner import Project
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Plan(1),
+        Plan(3, steps=4),
+        Plan(3, parts=3),
+        Plan(2, optimizer="LBFGS", variant="defaults"),
+        Plan(2, variant="groups"),
+        Plan(3, model="optional", skips=frozenset({0})),
+        Plan(2, model="sparse-sum", variant="lr"),
+        Plan(2, model="frozen", thaw=2),
+    ],
+    ids=str,
+)
+def test_the_two_references_agree_bit_for_bit(plan: Plan) -> None:
+    alone = Alone(plan, planned(plan, CPU))
+    for number, expected in enumerate(order_matched(plan).steps, 1):
+        alone.step(number)
+        for name, value in alone.values.items():
+            assert torch.equal(value, expected.values[name]), (number, name)
+
+
+@pytest.mark.parametrize("name", ["equal-shapes", "plain"])
+def test_a_reordered_model_is_the_same_function_of_the_same_names(name: str) -> None:
+    plan = Plan(1, model=name)
+    model, other = plan.build(), reordered(plan.build())
+    names = [name for name, _ in model.named_parameters()]
+    assert sorted(names) == sorted(name for name, _ in other.named_parameters())
+    assert names != [name for name, _ in other.named_parameters()]
+    inputs = plan.batch(0, 1).inputs
+    assert torch.equal(model(inputs), other(inputs))
+
+
+def _state() -> dict[str, Any]:
+    plan = Plan(1, variant="momentum")
+    alone = Alone(plan, planned(plan, CPU))
+    alone.step(1)
+    return {"model": alone.model.state_dict(), "nested": {"optimizer": alone.optimizer.state_dict()}}
+
+
+@pytest.mark.parametrize("mutation", ["missing", "extra", "misshapen"])
+@pytest.mark.parametrize("part", ["model", "optimizer"])
+def test_one_entry_of_a_state_is_made_wrong(part: Part, mutation: Mutation) -> None:
+    right = _state()
+    wrong = copy.deepcopy(right)
+    mutate(wrong, MutationPoint("", 1, part=part, mutation=mutation, plan=Plan(1)), count=4)
+    chosen, other = ("model", "nested") if part == "model" else ("nested", "model")
+    assert str(wrong[other]) == str(right[other])
+    before, after = (
+        state["model"] if part == "model" else state["nested"]["optimizer"]["state"] for state in (right, wrong)
+    )
+    assert len(after) - len(before) == {"missing": -1, "extra": 1, "misshapen": 0}[mutation]
+    assert str(wrong[chosen]) != str(right[chosen])
+
+
+SUBJECTS = """
+from everyrank.suites import Subject, conformance
+
+SUBJECT = Subject("of the document", contract="trainer", build={build}, declares=frozenset({declares}), sizes=(2,))
+
+
+@conformance(SUBJECT)
+def test_document(case):
+    case.run()
+"""
+
+
+@pytest.mark.parametrize(("build", "declares"), [("Ddp", []), ("Sharded", ["trusts-init"]), ("EngineTrainer", [])])
+def test_the_examples_train(project: Project, build: str, declares: list[str]) -> None:
+    """Each keeps the laws that need nothing but a step and the parameters."""
+    (program,) = [block.text for block in blocks("docs/trainer.md") if f"class {build}:" in block.text]
+    without_test = program.partition("SUBJECT = ")[0]
+    project.write("test_it.py", as_program(without_test + SUBJECTS.format(build=build, declares=declares)))
+    for law, count in (("mean", 2), ("late", 1)):
+        outcomes = project.run(f"--law={law}").outcomes()
+        assert list(outcomes.values()) == ["passed"] * count, outcomes
