@@ -45,6 +45,7 @@ CONTRACT = Contract(
     ),
     groups={
         "TRAINED": "train on a mean of three ranks",
+        "SCALED": "see any factor of that mean: LBFGS, which divides by the gradient, does not",
         "STATE": "load what was saved",
     },
     plainest="everyrank.suites.trainer.laws.training:plainest",

@@ -43,7 +43,7 @@ def _models() -> Iterator[TrainingPoint]:
     yield from points.plain(2, 3, label="thawed", model="frozen", steps=3, thaw=2, core=())
 
 
-@law("parity.models", _models, groups=("TRAINED",))
+@law("parity.models", _models, groups=("TRAINED", "SCALED"))
 def models(arena: Arena, point: TrainingPoint) -> None:
     """Every kind of parameter trains as in one process: tied, frozen, unused, without dimensions or elements, ...
 
@@ -65,7 +65,7 @@ def _rows() -> Iterator[RowsPoint]:
         yield from points.each_size(make, 2, 3, 4, label=label, core=(3,) if label == "falling" else ())
 
 
-@law("mean", _rows, groups=("TRAINED",))
+@law("mean", _rows, groups=("TRAINED", "SCALED"))
 def mean(arena: Arena, point: RowsPoint) -> None:
     """The mean over ranks is unweighted: a rank with fewer rows counts as much as any other."""
 
@@ -88,7 +88,7 @@ def _accumulations() -> Iterator[TrainingPoint]:
     yield from points.plain(2, label="sparse", model="sparse-sum", variant="lr", parts=2, core=())
 
 
-@law("accumulate", _accumulations, groups=("TRAINED",))
+@law("accumulate", _accumulations, groups=("TRAINED", "SCALED"))
 def accumulate(arena: Arena, point: TrainingPoint) -> None:
     """A step on k microbatches follows the sum of their losses."""
     arena.follow(arena.begin(point.plan))
@@ -102,7 +102,7 @@ def _clips() -> Iterator[TrainingPoint]:
     yield from points.plain(2, 3, label="accumulated", core=(), clip=0.05, parts=2)
 
 
-@law("clip", _clips, groups=("TRAINED",))
+@law("clip", _clips, groups=("TRAINED", "SCALED"))
 def clip(arena: Arena, point: TrainingPoint) -> None:
     """``max_norm`` limits the norm of the whole mean gradient, once."""
     arena.follow(arena.begin(point.plan), max_norm=point.plan.clip)
@@ -124,7 +124,7 @@ def _infinite() -> Iterator[InfinitePoint]:
     yield from points.each_size(clipped, 2, 3, label="inf-clipped", core=())
 
 
-@law("non-finite", _infinite, groups=("TRAINED",))
+@law("non-finite", _infinite, groups=("TRAINED", "SCALED"))
 def non_finite(arena: Arena, point: InfinitePoint) -> None:
     """A batch of one rank that is not finite has the same effect on all ranks: the effect that it has alone."""
 

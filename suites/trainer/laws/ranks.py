@@ -71,7 +71,7 @@ def _inits() -> Iterator[InitPoint]:
     yield from points.each_size(buffers, 2, 3, label="buffers", model="buffers", core=(2,))
 
 
-@law("init.sync", _inits, groups=("TRAINED",))
+@law("init.sync", _inits, groups=("TRAINED", "SCALED"))
 def init_sync(arena: Arena, point: InitPoint) -> None:
     """Ranks whose models differ start with those of rank 0, unless the subject declares that it trusts its caller."""
     _if_models_may_differ(arena)
@@ -99,7 +99,7 @@ def _orders() -> Iterator[TrainingPoint]:
         yield from points.plain(2, 3, label=model, model=model, steps=3, core=core)
 
 
-@law("in-order", _orders, groups=("TRAINED",))
+@law("in-order", _orders, groups=("TRAINED", "SCALED"))
 def in_order(arena: Arena, point: TrainingPoint) -> None:
     """The last rank has registered the parameters in another order: each still gets its own gradient."""
     _if_models_may_differ(arena)

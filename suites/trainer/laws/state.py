@@ -55,7 +55,7 @@ def _round_trips() -> Iterator[RoundTripPoint]:
     )
 
 
-@law("state.round-trip", _round_trips, groups=("TRAINED", "STATE"))
+@law("state.round-trip", _round_trips, groups=("TRAINED", "SCALED", "STATE"))
 def round_trip(arena: Arena, point: RoundTripPoint) -> None:
     """A state, loaded into a fresh trainer of another model, goes on as if the training had never stopped.
 
@@ -115,7 +115,7 @@ def _inert() -> Iterator[InertPoint]:
         )
 
 
-@law("state.inert", _inert, groups=("TRAINED",))
+@law("state.inert", _inert, groups=("TRAINED", "SCALED"))
 def inert(arena: Arena, point: InertPoint) -> None:
     """To save, or to ask for the state of a fresh trainer, changes nothing."""
     training = arena.begin(point.plan)
@@ -150,7 +150,7 @@ def _reshards() -> Iterator[ReshardPoint]:
             yield from points.each_size(make, max(before, after), label=label, core=core, **plan)
 
 
-@law("state.reshard", _reshards, groups=("TRAINED", "STATE"))
+@law("state.reshard", _reshards, groups=("TRAINED", "SCALED", "STATE"))
 def reshard(arena: Arena, point: ReshardPoint) -> None:
     """A state that was saved on W ranks goes on on another number of ranks, where each loads that of rank 0."""
     sizes = arena.subject.sizes
@@ -272,7 +272,7 @@ def _is_tensor(value: Any) -> bool:
 @law(
     "state.in-order",
     lambda: points.plain(2, 3, model="equal-shapes", optimizer="Adam", variant="everything", steps=4),
-    groups=("TRAINED", "STATE"),
+    groups=("TRAINED", "SCALED", "STATE"),
 )
 def state_in_order(arena: Arena, point: TrainingPoint) -> None:
     """A state, loaded by a model that has registered its parameters in another order, reaches the right ones."""

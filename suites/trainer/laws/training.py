@@ -34,7 +34,7 @@ def plainest(arena: Arena) -> None:
         stayed(name, value.device, arena.device)
 
 
-@law("parity.train", points.training, groups=("TRAINED",))
+@law("parity.train", points.training, groups=("TRAINED", "SCALED"))
 def train(arena: Arena, point: TrainingPoint) -> None:
     """After each step the parameters are those of one process that follows the unweighted mean over ranks."""
     arena.follow(arena.begin(point.plan))
@@ -49,13 +49,13 @@ def closure(arena: Arena, point: TrainingPoint) -> None:
     arena.follow(arena.begin(point.plan))
 
 
-@law("parity.sparse", points.sparse, groups=("TRAINED",))
+@law("parity.sparse", points.sparse, groups=("TRAINED", "SCALED"))
 def sparse(arena: Arena, point: TrainingPoint) -> None:
     """Sparse gradients are averaged row by row, also beside dense ones."""
     arena.follow(arena.begin(point.plan))
 
 
-@law("loss", lambda: points.plain(1, 2, 3, 4, steps=3), groups=("TRAINED",))
+@law("loss", lambda: points.plain(1, 2, 3, 4, steps=3), groups=("TRAINED", "SCALED"))
 def loss(arena: Arena, point: TrainingPoint) -> None:
     """If a step returns a loss, it is the mean loss of all ranks before the step."""
     training = arena.begin(point.plan)
@@ -87,7 +87,7 @@ def _groups() -> Iterator[AddedPoint]:
         yield from points.each_size(make, 2, 3, label=f"added-after-{after}", steps=4, variant="momentum", core=core)
 
 
-@law("parity.groups", _groups, groups=("TRAINED",))
+@law("parity.groups", _groups, groups=("TRAINED", "SCALED"))
 def groups(arena: Arena, point: AddedPoint) -> None:
     """Each group of parameters is stepped with its own options, also one that is added while training."""
     if point.after is None:
@@ -109,7 +109,7 @@ def groups(arena: Arena, point: AddedPoint) -> None:
     comparison.verdict()
 
 
-@law("parity.schedule", lambda: points.plain(1, 2, 3, 4, steps=4, schedule=True), groups=("TRAINED",))
+@law("parity.schedule", lambda: points.plain(1, 2, 3, 4, steps=4, schedule=True), groups=("TRAINED", "SCALED"))
 def schedule(arena: Arena, point: TrainingPoint) -> None:
     """A scheduler of torch, attached to the trainer's optimizer, has the effect that it has in one process."""
     training = arena.begin(point.plan)
@@ -143,7 +143,7 @@ def _rates() -> Iterator[RatePoint]:
         yield from points.each_size(partial(RatePoint, when=when), 1, 2, 3, label=when, steps=3, core=core)
 
 
-@law("alias", _rates, groups=("TRAINED",))
+@law("alias", _rates, groups=("TRAINED", "SCALED"))
 def alias(arena: Arena, point: RatePoint) -> None:
     """``param_groups`` stay live: a rate that is set there, or by a scheduler, counts, also after loading a state."""
     training = arena.begin(point.plan)
