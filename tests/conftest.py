@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.chromium import browser as browser
+from tests.forked import ForkServers
 from tests.inner import Project
 
 
+@pytest.fixture(scope="session")
+def fork_servers() -> Iterator[ForkServers]:
+    """Return the processes from which inner runs are forked."""
+    servers = ForkServers()
+    yield servers
+    servers.close()
+
+
 @pytest.fixture
-def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def project(tmp_path_factory: pytest.TempPathFactory, fork_servers: ForkServers) -> Project:
     """Return an empty project for one test alone."""
-    return Project(tmp_path_factory.mktemp("project"))
+    return Project(tmp_path_factory.mktemp("project"), fork_servers)
 
 
 @pytest.fixture(scope="module")
-def module_project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def module_project(tmp_path_factory: pytest.TempPathFactory, fork_servers: ForkServers) -> Project:
     """Return one project for all tests of a module, so that they share a single inner run."""
-    return Project(tmp_path_factory.mktemp("project"))
+    return Project(tmp_path_factory.mktemp("project"), fork_servers)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.forked import ForkedRun, ForkServers
+
 MARKER = "EVERYRANK_INNER_RUN"
 
 #: A plugin for the inner run. It writes each report and each warning as a line of JSON.
@@ -99,8 +101,9 @@ class Inner:
 class Project:
     """A folder with tests, in which pytest runs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, servers: ForkServers | None = None) -> None:
         self.folder = folder
+        self.servers = servers
         self.temp = folder / "tmp"
         self.temp.mkdir(exist_ok=True)
         self.marker = uuid.uuid4().hex
@@ -143,13 +146,16 @@ class Project:
         ]
         return [sys.executable, "-m", "pytest", *plain, *arguments]
 
-    def start(self, *arguments: str, **keywords: Any) -> subprocess.Popen[str]:
+    def start(self, *arguments: str) -> subprocess.Popen[str] | ForkedRun:
         """Start an inner run; end it with ``finish``, or kill it and call ``assert_nothing_left``."""
         (self.folder / "reports.jsonl").write_text("")
+        command, environment = self.command(*arguments), self.environment()
+        if self.servers and (server := self.servers.find(command, self.folder, environment)):
+            return server.start(command, self.folder, environment)
         return subprocess.Popen(
-            self.command(*arguments),
+            command,
             cwd=self.folder,
-            env=self.environment(),
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -157,10 +163,9 @@ class Project:
             errors="replace",
             # A shell starts background jobs with SIGINT ignored; the inner run would inherit that.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-            **keywords,
         )
 
-    def finish(self, process: subprocess.Popen[str], within: float = 240) -> Inner:
+    def finish(self, process: subprocess.Popen[str] | ForkedRun, within: float = 240) -> Inner:
         try:
             out, _ = process.communicate(timeout=within)
         except subprocess.TimeoutExpired:

@@ -1,0 +1,149 @@
+"""A forked inner run is what a new interpreter would be, and its server never outlives the tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.forked import ForkedRun, ForkServers
+from tests.inner import Project
+
+#: A plugin that writes what a program can see of its own process after collection, with what tests imported.
+LOOKS = """
+    import __main__, atexit, json, os, random, signal, sys, tempfile, threading
+
+    def target(fd):
+        return os.readlink(f"/proc/self/fd/{fd}").partition(":")[0]
+
+    def split(name):
+        with open(f"/proc/self/{name}") as file:
+            return [line for line in file.read().split(chr(0)) if line]
+
+    def pytest_collection_finish():
+        seen = {
+            "argv": [sys.argv, sys.orig_argv], "path": sys.path, "flags": repr(sys.flags), "cwd": os.getcwd(),
+            "main": [sys.executable, __main__.__name__, __main__.__spec__.name, sorted(vars(__main__))],
+            "ours": sorted(name for name in sys.modules if name.startswith("everyrank")),
+            "environ": dict(os.environ), "proc": [split("cmdline"), sorted(split("environ"))],
+            "fds": {fd: target(fd) for fd in os.listdir("/proc/self/fd") if int(fd) < 3},
+            "signals": {number: str(signal.getsignal(number)).split(" at ")[0] for number in signal.valid_signals()},
+            "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), "umask": os.umask(0o22),
+            "group": [os.getpgrp(), os.getsid(0)], "threads": threading.active_count(), "temp": tempfile.gettempdir(),
+            "streams": [(io.encoding, io.errors, io.line_buffering) for io in (sys.__stdout__, sys.__stderr__)],
+            "children": open(f"/proc/self/task/{os.getpid()}/children").read(),
+        }
+        with open("seen.json", "w") as file:
+            json.dump(seen, file)
+        with open("drawn", "w") as file:
+            print(random.random(), file=file)
+            if "numpy" in sys.modules:
+                print(sys.modules["numpy"].random.random(), file=file)
+
+    @atexit.register
+    def note():
+        open("ended", "w").close()
+"""
+
+
+def project_of(folder: Path, servers: ForkServers | None, text: str) -> Project:
+    project = Project(folder, servers)
+    project.marker = "the same in all"
+    project.write("looks.py", LOOKS)
+    project.write("test_inner.py", text)
+    return project
+
+
+@pytest.mark.parametrize("text", ["", "import torch", "import torch.testing._internal.common_distributed"])
+def test_a_fork_sees_what_a_new_interpreter_sees(tmp_path: Path, fork_servers: ForkServers, text: str) -> None:
+    seen = []
+    for chosen in (None, fork_servers):
+        folder = tmp_path / "project"
+        project = project_of(folder.mkdir() or folder, chosen, text)
+        process = project.start("-p", "looks")
+        assert isinstance(process, ForkedRun if chosen else subprocess.Popen)
+        inner = project.finish(process)
+        assert inner.code == pytest.ExitCode.NO_TESTS_COLLECTED, inner.out
+        assert (folder / "ended").exists()
+        seen.append(json.loads((folder / "seen.json").read_text()))
+        folder.rename(tmp_path / f"{len(seen)}")
+    assert seen[1] == seen[0]
+
+
+def test_forks_draw_different_numbers(project: Project) -> None:
+    project.write("looks.py", LOOKS)
+    project.write("test_inner.py", "import torch")
+    drawn = []
+    for _ in range(2):
+        project.run("-p", "looks")
+        drawn.append((project.folder / "drawn").read_text().split())
+    (python, numpy), (pythons_next, numpys_next) = drawn
+    assert python != pythons_next
+    assert numpy != numpys_next
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+def test_a_fork_ends_by_a_signal_as_any_process(project: Project, number: signal.Signals) -> None:
+    project.write(
+        "test_inner.py", "import threading\ndef test_waits():\n    open('up', 'w')\n    threading.Event().wait()"
+    )
+    process = project.start()
+    assert isinstance(process, ForkedRun)
+    while not (project.folder / "up").exists():
+        assert process.poll() is None, process.communicate()
+        os.sched_yield()
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.communicate(timeout=0)
+    process.send_signal(number)
+    out, _ = process.communicate()
+    assert process.returncode == (pytest.ExitCode.INTERRUPTED if number == signal.SIGINT else -number), out
+    project.assert_nothing_left()
+
+
+def test_startup_code_and_settings_of_the_interpreter_get_a_new_one(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    process = project.start()
+    assert isinstance(process, subprocess.Popen)
+    project.finish(process)
+    monkeypatch.undo()
+    project.write("sitecustomize.py", "")
+    process = project.start()
+    assert isinstance(process, subprocess.Popen)
+    project.finish(process)
+
+
+#: Starts a server and two runs: one that has ended, and one that waits.
+OWNER = """
+    import pathlib, sys, threading
+    from tests.forked import ForkServers
+    from tests.inner import Project
+
+    project = Project(pathlib.Path(sys.argv[1]), ForkServers())
+    project.run("-k", "nothing")
+    (server,) = project.servers._servers.values()
+    print(server.pid, flush=True)
+    threading.Event().wait()
+"""
+
+
+def test_a_server_dies_with_its_owner(tmp_path: Path) -> None:
+    program = tmp_path / "owner.py"
+    project = Project(tmp_path)
+    project.write("owner.py", OWNER)
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(
+        [sys.executable, program, tmp_path], env={**os.environ, "PYTHONPATH": str(root)}, stdout=subprocess.PIPE
+    ) as owner:
+        assert owner.stdout
+        server = os.pidfd_open(int(owner.stdout.readline()))
+        owner.kill()
+        assert select.select([server], [], [], 60)[0]
+        os.close(server)
