@@ -95,14 +95,12 @@ def _show(command: list[str], environment: dict[str, str]) -> None:
 
 
 def _prepare(modules: list[str]) -> None:
-    parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # inner runs end on it; this process ends with its socket
     for name in modules:
         importlib.import_module(name)
     threads = len(os.listdir("/proc/self/task"))
     assert threads == 1, f"{threads} threads: a fork could hang"
-    assert os.getppid() == parent
     gc.collect()
     gc.freeze()  # no collection in a fork copies these pages
 

@@ -45,11 +45,16 @@ _LARGEST = 1 << 20
 
 
 _IMPORT = re.compile(
-    r"^(?:import|from) (torch\.testing\._internal|torch|everyrank\.(?:suites|testcase|fixtures\.\w+))\b", re.MULTILINE
+    r"^(?:import|from) (torch\.testing\._internal|torch|everyrank\.suites|everyrank\.(?:testcase|fixtures\.\w+))\b",
+    re.MULTILINE,
 )
 _PYTEST = ("pytest", *(f"_pytest.{name}" for name in default_plugins))
 _TORCH = (*_PYTEST, "msgspec", "numpy.random", "torch", "torch.distributed")
-_TORCHS_TESTS = (*_TORCH, "torch.testing._internal.common_distributed")
+#: What a server imports, by what a file of the run imports. Every contract imports ``torch._dynamo``.
+_MODULES = {
+    "torch.testing._internal": (*_TORCH, "torch.testing._internal.common_distributed"),
+    "everyrank.suites": (*_TORCH, "torch._dynamo"),
+}
 
 
 class ForkedRun:
@@ -163,8 +168,8 @@ class ForkServers:
         imported = {
             name for path in folder.rglob("*.py") for name in _IMPORT.findall(path.read_text(errors="replace"))
         }
-        torchs_tests = "torch.testing._internal" in imported
-        modules = _TORCHS_TESTS if torchs_tests else _TORCH if imported else _PYTEST
+        otherwise = _TORCH if imported else _PYTEST
+        modules = next((modules for name, modules in _MODULES.items() if name in imported), otherwise)
         if modules not in self._servers:
             self._servers[modules] = ForkServer(modules, {**self._at_start, "TMPDIR": self._temp.name})
         return self._servers[modules]

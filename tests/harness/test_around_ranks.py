@@ -7,6 +7,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from tests.audit import AUDIT, lines
+from tests.forked import ForkServers
 from tests.inner import Inner, Project
 
 MIXED = """
@@ -62,8 +63,8 @@ class TestPlainRun:
 
     @pytest.fixture(scope="module")
     @staticmethod
-    def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Inner]:
-        project = mixed(Project(tmp_path_factory.mktemp("mixed")))
+    def ran(tmp_path_factory: pytest.TempPathFactory, fork_servers: ForkServers) -> tuple[Project, Inner]:
+        project = mixed(Project(tmp_path_factory.mktemp("mixed"), fork_servers))
         return project, project.run("--junitxml=junit.xml", "--durations=0", "-vv")
 
     def test_outcomes(self, ran: tuple[Project, Inner]) -> None:
@@ -242,8 +243,8 @@ class TestTimeouts:
 
     @pytest.fixture(scope="module")
     @staticmethod
-    def inner(tmp_path_factory: pytest.TempPathFactory) -> Inner:
-        project = Project(tmp_path_factory.mktemp("timeouts"))
+    def inner(tmp_path_factory: pytest.TempPathFactory, fork_servers: ForkServers) -> Inner:
+        project = Project(tmp_path_factory.mktemp("timeouts"), fork_servers)
         project.write(
             "test_late.py",
             """

@@ -9,6 +9,7 @@ import re
 
 import pytest
 
+from tests.forked import ForkServers
 from tests.inner import Inner, Project
 
 PREAMBLE = """
@@ -238,8 +239,8 @@ def stuck(module_project: Project) -> Inner:
 
 
 @pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory) -> Inner:
-    project = Project(tmp_path_factory.mktemp("slow"))
+def slow(tmp_path_factory: pytest.TempPathFactory, fork_servers: ForkServers) -> Inner:
+    project = Project(tmp_path_factory.mktemp("slow"), fork_servers)
     project.write("test_inner.py", SLOW)
     return project.run("--leaks=off")
 

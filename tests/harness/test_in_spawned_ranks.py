@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.forked import ForkServers
 from tests.inner import Inner, Project
 
 INI = """
@@ -132,11 +133,11 @@ MIXED = """
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Inner, Inner]:
+def both(tmp_path_factory: pytest.TempPathFactory, fork_servers: ForkServers) -> tuple[Inner, Inner]:
     """Run one file under both launchers."""
     ran = []
     for launcher in ("fork", "spawn"):
-        project = Project(tmp_path_factory.mktemp(launcher))
+        project = Project(tmp_path_factory.mktemp(launcher), fork_servers)
         project.write("pytest.ini", INI)
         project.write("conftest.py", CONFTEST)
         project.write("test_inner.py", MIXED)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import ForkServers
 from tests.inner import Inner, Project
 
 SOURCE = """
@@ -193,8 +194,10 @@ def test_after_a_killed_xdist_worker_the_other_tests_run(worker_killed: Inner) -
 
 
 @pytest.fixture(scope="module", params=LAUNCHERS)
-def keeper_killed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Inner:
-    project = Project(tmp_path_factory.mktemp("project"))
+def keeper_killed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, fork_servers: ForkServers
+) -> Inner:
+    project = Project(tmp_path_factory.mktemp("project"), fork_servers)
     held_up = HeldUp(project, "--launcher", request.param)
     os.kill(held_up.keeper, signal.SIGKILL)
     return project.finish(held_up.process)
@@ -245,8 +248,8 @@ def test_a_zygote_killed_between_two_tests_fails_neither(project: Project) -> No
 
 
 @pytest.fixture(scope="module")
-def listening(tmp_path_factory: pytest.TempPathFactory) -> Inner:
-    project = Project(tmp_path_factory.mktemp("project"))
+def listening(tmp_path_factory: pytest.TempPathFactory, fork_servers: ForkServers) -> Inner:
+    project = Project(tmp_path_factory.mktemp("project"), fork_servers)
     project.write(
         "test_inner.py",
         """

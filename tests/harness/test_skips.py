@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.audit import AUDIT, lines
+from tests.forked import ForkServers
 from tests.inner import Inner, Project
 
 
@@ -15,8 +16,8 @@ class TestSkips:
 
     @pytest.fixture(scope="module")
     @staticmethod
-    def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Project, Inner]:
-        project = Project(tmp_path_factory.mktemp("skips"))
+    def ran(tmp_path_factory: pytest.TempPathFactory, fork_servers: ForkServers) -> tuple[Project, Inner]:
+        project = Project(tmp_path_factory.mktemp("skips"), fork_servers)
         project.write("conftest.py", AUDIT)
         project.write(
             "test_skipped.py",
@@ -70,8 +71,8 @@ class TestNeeds:
 
     @pytest.fixture(scope="module")
     @staticmethod
-    def inner(tmp_path_factory: pytest.TempPathFactory) -> Inner:
-        project = Project(tmp_path_factory.mktemp("needs"))
+    def inner(tmp_path_factory: pytest.TempPathFactory, fork_servers: ForkServers) -> Inner:
+        project = Project(tmp_path_factory.mktemp("needs"), fork_servers)
         project.write(
             "test_needs.py",
             """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.forked import ForkServers
 from tests.inner import Inner, Project
 
 SOURCE = """
@@ -55,8 +56,10 @@ SOURCE = """
 
 
 @pytest.fixture(scope="module", params=[(), ("-n1",)], ids=["plain", "xdist"])
-def inner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Inner:
-    project = Project(tmp_path_factory.mktemp("project"))
+def inner(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, fork_servers: ForkServers
+) -> Inner:
+    project = Project(tmp_path_factory.mktemp("project"), fork_servers)
     project.write("test_inner.py", SOURCE)
     return project.run(*request.param)
 

@@ -14,6 +14,7 @@ import pytest
 from everyrank.cli import main
 from everyrank.reports.schema import text as schema
 
+from tests.forked import ForkServers
 from tests.inner import Inner, Project
 from tests.run_files import RunFile, read
 
@@ -80,8 +81,10 @@ _SOURCE = """
 
 
 @pytest.fixture(scope="module", params=["alone", "workers"])
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Inner, RunFile]:
-    project = Project(tmp_path_factory.mktemp(request.param))
+def run(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, fork_servers: ForkServers
+) -> tuple[Inner, RunFile]:
+    project = Project(tmp_path_factory.mktemp(request.param), fork_servers)
     project.write("test_inner.py", _SOURCE)
     more = ["-n", "2"] if request.param == "workers" else []
     inner = project.run("--run-file", "out/run.jsonl", "--world-seed=7", *more, "-W", "ignore")

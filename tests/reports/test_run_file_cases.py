@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.forked import ForkServers
 from tests.inner import Inner, Project
 from tests.run_files import RunFile, read
 
@@ -76,8 +77,10 @@ _CASE = "[rpc-optimizer/state.kept[ws2]]"
 
 
 @pytest.fixture(scope="module", params=["alone", "workers"])
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Inner, RunFile]:
-    project = Project(tmp_path_factory.mktemp(request.param))
+def run(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, fork_servers: ForkServers
+) -> tuple[Inner, RunFile]:
+    project = Project(tmp_path_factory.mktemp(request.param), fork_servers)
     project.write("known.toml", _KNOWN.format(kind="fail"))
     project.write("crash.toml", _KNOWN.format(kind="crash"))
     project.write("test_inner.py", _SUBJECTS)
