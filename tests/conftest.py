@@ -10,13 +10,13 @@ import pytest
 
 from tests.chromium import browser as browser
 from tests.forked import ForkServers
-from tests.inner import Project
+from tests.inner import Project, outer_environment
 
 
 @pytest.fixture(scope="session")
 def fork_servers() -> Iterator[ForkServers]:
     """Return the processes from which inner runs are forked."""
-    servers = ForkServers()
+    servers = ForkServers(outer_environment())
     yield servers
     servers.close()
 

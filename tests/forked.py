@@ -22,21 +22,8 @@ from pathlib import Path
 
 from _pytest.config import default_plugins
 
-#: The interpreter, or a library that is imported by the server, reads these when it starts.
-_READ_AT_START = (
-    "PYTHON",
-    "OMP",
-    "KMP",
-    "MKL",
-    "OPENBLAS",
-    "LD_",
-    "MALLOC_",
-    "TORCH",
-    "PYTORCH",
-    "LC_",
-    "LANG",
-    "TZ",
-)
+#: A project sets these, and nothing that a server imports reads them, except TMPDIR: see ``fork_server.py``.
+_OF_A_PROJECT = ("EVERYRANK_", "COLUMNS", "PYTHONPATH", "TMPDIR")
 #: numpy's OpenBLAS starts a thread for each core when it is imported, and a process with threads must not fork.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 #: The server is started with arguments and an environment this long, for its forks to show their own in /proc.
@@ -125,7 +112,7 @@ class ForkServer:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program, str(theirs.fileno()), json.dumps(modules), " " * _PADDING],
-                env={**environment, **_ONE_THREAD, "PATH": os.environ["PATH"], "PADDING": " " * _PADDING},
+                env={**environment, **_ONE_THREAD, "PADDING": " " * _PADDING},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
@@ -154,16 +141,16 @@ class ForkServer:
 class ForkServers:
     """The servers of one session; each starts when the first run needs it."""
 
-    def __init__(self) -> None:
+    def __init__(self, environment: dict[str, str]) -> None:
         self._servers: dict[tuple[str, ...], ForkServer] = {}
         self._temp = tempfile.TemporaryDirectory(prefix="fork-servers-")
-        self._at_start = _read_at_start({**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+        self._environment = _shared({**environment, "PYTHONDONTWRITEBYTECODE": "1"})
 
     def find(self, command: list[str], folder: Path, environment: dict[str, str]) -> ForkServer | None:
         """Return the server that has imported what the files of the run import first, or None if no fork will do."""
         if command[:2] != [sys.executable, "-m"] or _has_startup_code(environment):
             return None
-        if _read_at_start(environment) != self._at_start:
+        if _shared(environment) != self._environment:  # a variable may be read at the start, or by an import
             return None
         imported = {
             name for path in folder.rglob("*.py") for name in _IMPORT.findall(path.read_text(errors="replace"))
@@ -171,7 +158,7 @@ class ForkServers:
         otherwise = _TORCH if imported else _PYTEST
         modules = next((modules for name, modules in _MODULES.items() if name in imported), otherwise)
         if modules not in self._servers:
-            self._servers[modules] = ForkServer(modules, {**self._at_start, "TMPDIR": self._temp.name})
+            self._servers[modules] = ForkServer(modules, {**self._environment, "TMPDIR": self._temp.name})
         return self._servers[modules]
 
     def close(self) -> None:
@@ -187,7 +174,6 @@ def _has_startup_code(environment: dict[str, str]) -> bool:
     )
 
 
-def _read_at_start(environment: dict[str, str]) -> dict[str, str]:
-    return {
-        name: value for name, value in environment.items() if name.startswith(_READ_AT_START) and name != "PYTHONPATH"
-    }
+def _shared(environment: dict[str, str]) -> dict[str, str]:
+    """Return the part of an environment that is the same for all projects."""
+    return {name: value for name, value in environment.items() if not name.startswith(_OF_A_PROJECT)}

@@ -98,6 +98,23 @@ class Inner:
         return {nodeid.rsplit("::", 1)[-1]: test.outcome for nodeid, test in self.tests.items()}
 
 
+def outer_environment() -> dict[str, str]:
+    """Return what an inner run gets of the environment of this process."""
+    # Variables of a terminal, a CI service or an outer run would change the output of the inner run. torch._dynamo
+    # sets the last, and this process may have imported it.
+    excluded = (
+        "PYTEST",
+        "COV_",
+        "CI",
+        "BUILD_NUMBER",
+        "FORCE_COLOR",
+        "NO_COLOR",
+        "PY_COLORS",
+        "TORCHINDUCTOR_CACHE_DIR",
+    )
+    return {name: value for name, value in os.environ.items() if not name.startswith(excluded)}
+
+
 class Project:
     """A folder with tests, in which pytest runs."""
 
@@ -116,11 +133,8 @@ class Project:
         return path
 
     def environment(self) -> dict[str, str]:
-        # Variables of a terminal, a CI service or an outer run would change the output of the inner run.
-        excluded = ("PYTEST", "COV_", "CI", "BUILD_NUMBER", "FORCE_COLOR", "NO_COLOR", "PY_COLORS")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(excluded)}
         return {
-            **kept,
+            **outer_environment(),
             "COLUMNS": "80",
             MARKER: self.marker,
             "TMPDIR": str(self.temp),

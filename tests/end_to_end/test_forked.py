@@ -106,10 +106,11 @@ def test_a_fork_ends_by_a_signal_as_any_process(project: Project, number: signal
     project.assert_nothing_left()
 
 
-def test_startup_code_and_settings_of_the_interpreter_get_a_new_one(
-    project: Project, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("variable", ["PYTHONHASHSEED", "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT"])
+def test_startup_code_and_variables_that_may_be_read_early_get_a_new_interpreter(
+    project: Project, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    monkeypatch.setenv(variable, "2")
     process = project.start()
     assert isinstance(process, subprocess.Popen)
     project.finish(process)
@@ -124,9 +125,9 @@ def test_startup_code_and_settings_of_the_interpreter_get_a_new_one(
 OWNER = """
     import pathlib, sys, threading
     from tests.forked import ForkServers
-    from tests.inner import Project
+    from tests.inner import Project, outer_environment
 
-    project = Project(pathlib.Path(sys.argv[1]), ForkServers())
+    project = Project(pathlib.Path(sys.argv[1]), ForkServers(outer_environment()))
     project.run("-k", "nothing")
     (server,) = project.servers._servers.values()
     print(server.pid, flush=True)
