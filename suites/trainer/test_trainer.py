@@ -7,6 +7,7 @@ from everyrank.suites.engine.case import Case
 from everyrank.suites.trainer.subjects.ddp import BUCKET_VIEWS, DDP, FP16_HOOK, STATIC_GRAPH, ZERO
 from everyrank.suites.trainer.subjects.exemplars import DATA_PARALLEL, SHARDED
 from everyrank.suites.trainer.subjects.sharded import FSDP2, HSDP
+from everyrank.suites.trainer.subjects.tensor_parallel import TENSOR_PARALLEL
 
 
 @conformance(DATA_PARALLEL)
@@ -60,4 +61,10 @@ def test_fsdp2(case: Case) -> None:
 @conformance(HSDP)
 def test_hsdp(case: Case) -> None:
     """torch's fully_shard over a mesh of two dimensions."""
+    case.run()
+
+
+@conformance(TENSOR_PARALLEL)
+def test_tensor_parallel(case: Case) -> None:
+    """torch's tensor parallel, by columns and rows."""
     case.run()
