@@ -39,7 +39,7 @@ class TensorParallel(Adapter):
     def parameters(self) -> dict[str, torch.Tensor]:
         full: dict[str, torch.Tensor] = {}
         for name, value in self.named().items():
-            full[name] = value.detach().full_tensor() if isinstance(value, DTensor) else value.detach()
+            full[name] = value.full_tensor().detach() if isinstance(value, DTensor) else value.detach()
         return full
 
     def state_dict(self) -> dict[str, Any]:
