@@ -70,7 +70,11 @@ def _refused(error: BaseException | None, wanted: type[BaseException] | tuple[ty
     """Return whether the error, or one of its causes, is of the declared kind."""
     expected = wanted if isinstance(wanted, tuple) else (wanted,)
     while error is not None:
-        if isinstance(error, expected) and not isinstance(error, Deviation):
+        if isinstance(error, Deviation):
+            # A rank that waited for one that refused has that rank's deviation, without its cause.
+            if {kind.__name__ for kind in expected} & set(error.raised):
+                return True
+        elif isinstance(error, expected):
             return True
         error = error.__cause__ or error.__context__
     return False

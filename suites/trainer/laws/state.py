@@ -158,12 +158,13 @@ def reshard(arena: Arena, point: ReshardPoint) -> None:
         raise NotApplicable(f"the subject runs on {' or '.join(map(str, sizes))} ranks")
     file = f"{arena.world.folder}/state"
     plan = Plan(point.before, point.plan.steps, optimizer=point.plan.optimizer, variant=point.plan.variant)
-    alone = None
     with own_group(point.before):
         if arena.rank < point.before:
             training = arena.begin(plan)
             alone = training.reference()
             arena.follow_alone(training, alone, range(1, 2))
+        arena.meet("one step is done")  # a rank that is refused its state now leaves no other in a collective
+        if arena.rank < point.before:
             save(training)
             arena.follow_alone(training, alone, range(2, 3))
             state = save(training)
