@@ -144,7 +144,7 @@ def test_from_python_it_returns_outcomes_or_raises_but_never_returns_nothing(pro
         f"RETURNED mine.Bad {{'{case}': 'fail'}}",
         f"RETURNED known {{'{case}': 'known'}}",
         "RAISED mine.Odd DeclarationError unknown contract 'no-such': there are "
-        "parameter-server, replicate, rpc-optimizer, sharded-optimizer",
+        "parameter-server, replicate, rpc-optimizer, sharded-optimizer, trainer",
         "RAISED typo LedgerError typo.toml: the entry 'state.kpet[ws2]' matches no case: correct or remove it",
         "RAISED mine.Good RuntimeError no verdict on mine.Good: pytest ended with USAGE_ERROR",
         "RAISED mine.Good RuntimeError no verdict on mine.Good: pytest ended with NO_TESTS_COLLECTED",
