@@ -40,13 +40,13 @@ def main() -> int:
         rows += importlib.import_module(f"benchmarks.{name}").rows()
     lines = [*table(rows), "", f"{describe_host()} The run took {time.monotonic() - started:.0f} s."]
     print("\n".join(lines))
-    worse = list(kept.slower(rows, kept.read()))
-    for sentence in worse:
-        print(f"SLOWER: {sentence}")
     if options.write:
         write(lines)
         kept.write(rows)
         return 0
+    worse = list(kept.slower(rows, kept.read(), whole=not options.names))
+    for sentence in worse:
+        print(f"SLOWER: {sentence}")
     return 1 if worse else 0
 
 

@@ -67,7 +67,13 @@ def _sample() -> list[Row]:
 def _all() -> Row:
     with tempfile.TemporaryDirectory() as folder:
         sleeps = Path(folder, "sleeps.jsonl")
-        environment = {WRITES: str(sleeps), "PYTHONPATH": str(HERE.parent)}
+        environment = {
+            WRITES: str(sleeps),
+            "PYTHONPATH": str(HERE.parent),
+            # Without it init_process_group returns before other ranks have their group, and torch's own
+            # DdpUnderDistAutogradTest, whose master then makes other ranks open a subgroup, fails now and then.
+            "TORCH_DIST_INIT_BARRIER": "1",
+        }
         more = ("-p", "benchmarks.sleeping", "--deselect", f"torch_rpc.py::{HANGS}")
         took = pytest("torch_rpc", PASS, "--adopt", *more, limit=LONG, **environment)
         own = slept(sleeps)

@@ -21,6 +21,7 @@ class Groups:
 
     def __init__(self) -> None:
         self._kept: Any = None
+        self._made = 0
 
     @contextlib.contextmanager
     def default(self, world: World, watch: Watch, leaving: bool, keep: bool) -> Iterator[Any]:
@@ -85,6 +86,14 @@ class Groups:
 
         return not dist.is_initialized() or dist.group.WORLD is not self._kept
 
+    def forget_meshes(self) -> None:
+        """Forget the meshes of earlier tests if groups have been made since."""
+        c10d = sys.modules.get("torch.distributed.distributed_c10d")
+        made: int = 0 if c10d is None else c10d._world.group_count
+        if made != self._made:
+            forget_meshes()
+        self._made = made
+
     def barrier(self) -> str:
         """Pass a barrier of the kept group; return what went wrong, or an empty text."""
         if self._kept is None:
@@ -113,3 +122,17 @@ def unbind_defaults() -> None:
         if isinstance(function, types.FunctionType) and function.__defaults__:
             defaults = (None if isinstance(value, dist.ProcessGroup) else value for value in function.__defaults__)
             function.__defaults__ = tuple(defaults)
+
+
+def forget_meshes() -> None:
+    """Let DTensor forget the results that it keeps of operations, by their arguments.
+
+    To it two meshes of the same ranks are equal. A result that it keeps has the first such mesh, and so groups that
+    may be destroyed by now.
+    """
+    if "torch.distributed.tensor._api" not in sys.modules:
+        return
+    with contextlib.suppress(ImportError):  # another torch keeps them elsewhere, or not at all
+        from torch.distributed.tensor.debug import _clear_sharding_prop_cache
+
+        _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]

@@ -132,6 +132,7 @@ class Rank:
                 self._hooks.phases.append(Phase("call", "failed", text, time.monotonic(), *describe_failure(excinfo)))
             self._rendezvous.end()
             groups.unbind_defaults()
+            self._groups.forget_meshes()
             complete = exit_request is None  # pytest.exit() interrupts the test
             leaks, unclean = self._watch.leaks() if complete else ([], [])
             unclean = [*self._used_up, *unclean]

@@ -15,6 +15,7 @@ from typing import Any
 import torch.distributed as dist
 from everyrank import current_world
 from everyrank.fixtures.failing import InjectedError
+from everyrank.rank.groups import forget_meshes
 from torch.distributed.distributed_c10d import _set_pg_timeout, _world
 
 #: The time limit of collectives. If a peer is gone, they end at once; if a peer never comes, after this time.
@@ -38,11 +39,13 @@ def own_group(size: int | None = None) -> Iterator[Group]:
     member = made is not dist.GroupMember.NON_GROUP_MEMBER
     if member:
         dist.group.WORLD = made
+    forget_meshes()
     try:
         yield group
     finally:
         group.leave()
         dist.group.WORLD = default
+        forget_meshes()
         if member:
             dist.destroy_process_group(made)
 

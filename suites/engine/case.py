@@ -217,7 +217,7 @@ def _check_sizes(subject: Subject, chosen: Contract) -> None:
     """Refuse a world size without a case: nothing would check that claim."""
     if subject.sizes is None:
         return
-    known = {point.size for _, point in chosen.points()}
+    known = {point.claimed_size for _, point in chosen.points()}
     strange = sorted(set(subject.sizes) - known)
     if strange or not subject.sizes:
         raise DeclarationError(

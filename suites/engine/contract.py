@@ -31,8 +31,15 @@ class Point:
     optimizer: str = ""
     fixtures: tuple[str, ...] | None = None
     """Rank fixtures of this point, if they are not the law's."""
+    simulated: int | None = None
+    """The world size that the law simulates in its ranks: a subject that names its sizes must have named this."""
     plainest: bool = False
     """Whether this is the plainest use, SGD without arguments. A subject that does not claim it has no preflight."""
+
+    @property
+    def claimed_size(self) -> int:
+        """The world size that a subject must claim."""
+        return self.size if self.simulated is None else self.simulated
 
 
 #: The points of one law.
@@ -149,7 +156,7 @@ class Contract:
         """Yield every law at every point whose world size is one of these; None stands for all sizes."""
         for law in self.laws.values():
             for point in law.points():
-                if sizes is None or point.size in sizes:
+                if sizes is None or point.claimed_size in sizes:
                     yield law, point
 
 

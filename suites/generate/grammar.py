@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from everyrank.suites.engine.contract import Point
@@ -43,7 +43,8 @@ class Grammar:
     kinds: tuple[type, ...]
     sizes: tuple[int, ...]
     features: Mapping[str, str]
-    """Features, each with a pattern: it is not drawn if the subject's ledger or lacks match such a case."""
+    """Features, each with a pattern: it is not drawn if the subject's ledger or lacks match such a case, or if the
+    subject has no such case: then no ledger could speak of it."""
     strategy: Callable[[int, frozenset[str]], Any]
     """A function of world size and features that returns a Hypothesis strategy of draws. It imports Hypothesis."""
     carry_out: Callable[[Subject, Any], Iterator[None]]
@@ -53,6 +54,8 @@ class Grammar:
     """Rank fixtures that are needed, where those are not the contract's."""
     point: Callable[..., Point] = Point
     """Makes the point of a case from label, world size and ``fixtures``, if the contract's arena needs a subclass."""
+    choices: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """For each choice of the contract the features that are not drawn for a subject that declares it."""
 
     @property
     def by_name(self) -> dict[str, type]:
@@ -61,8 +64,11 @@ class Grammar:
     def left_out(self, cases: Sequence[Case]) -> frozenset[str]:
         """Return the features that are not drawn for the subject of these cases."""
         excused = [case.short_id for case in cases if case.entry is not None or case.lack is not None]
-        return frozenset(
+        known = [case.short_id for case in cases]
+        declared = [self.choices.get(choice, frozenset()) for case in cases[:1] for choice in case.subject.declares]
+        return frozenset().union(*declared) | {
             feature
             for feature, pattern in self.features.items()
             if any(matches(pattern, short_id) for short_id in excused)
-        )
+            or not any(matches(pattern, short_id) for short_id in known)
+        }

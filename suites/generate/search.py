@@ -51,6 +51,7 @@ class Search:
         self.number = 0
         self.result = Found()
         self._failing: set[str] = set()
+        self._passed: set[str] = set()
         self._shrinks_until = float("inf")
 
     @property
@@ -73,14 +74,18 @@ class Search:
         from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 
         def attempt(draw: Drawn) -> None:
-            if time.monotonic() > self._shrinks_until and encode(draw) not in self._failing:
+            text = encode(draw)
+            if time.monotonic() > self._shrinks_until and text not in self._failing:
+                if text in self._passed:
+                    return  # Hypothesis refuses a draw that ends otherwise than before
                 reject()
-            self._share(encode(draw))
+            self._share(text)
             problem = self._carry_out(draw)
             if problem is None:
                 reject()
             if problem:
                 raise _DrawFails
+            self._passed.add(text)
 
         # These are calls, not decorators: mypy does not know the types of decorators if Hypothesis is not installed.
         search = settings(

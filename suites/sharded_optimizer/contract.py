@@ -16,7 +16,8 @@ Two tools for modules are attributes of ``build``, which is most simply a class:
 
 - ``named_parameters(module, prefix="", recurse=True)`` yields names and parameters, whole or sharded;
 - ``shard_parameter(module, name, spec)`` cuts the parameter of that (dotted) name in place, by a
-  ``ChunkShardingSpec`` of one chunk for each rank; if there are fewer rows than chunks, the last ranks have none.
+  ``ChunkShardingSpec`` of one chunk for each rank; if there are fewer rows than chunks, the last ranks have none. Its
+  metadata and shapes depend on no answer of another rank: a law makes them in worlds that do not exist.
 
 A subject without one of these, except ``step``, declares a lack with AttributeError for the laws that need it.
 
@@ -47,6 +48,7 @@ CONTRACT = Contract(
         "everyrank.suites.sharded_optimizer.laws.models",
         "everyrank.suites.sharded_optimizer.laws.surface",
         "everyrank.suites.sharded_optimizer.laws.tables",
+        "everyrank.suites.sharded_optimizer.laws.large_world",
     ),
     groups={
         "AVERAGED": "look at whole parameters, whose gradients are averaged over ranks",

@@ -29,6 +29,8 @@ Groups = Sequence[Mapping[str, Any]]
 
 #: Choices that a subject may declare: all ranks must start with equal models; and use the same parameters in a step.
 TRUSTS_INIT, SAME_GRAPH = "trusts-init", "same-graph"
+#: The parts of a parameter go in another order than that of the ranks.
+ANY_ORDER = "any-order"
 
 #: In fp32 the sum of three ranks has an error of its own in each order, and ten steps amplify it.
 CLOSE_FP32 = Tolerance(relative=1e-5)
@@ -62,18 +64,12 @@ class Training:
     @property
     def values(self) -> Values:
         """The full parameters, by the first name of each."""
-        with subject_acts("parameters()"):
-            found = dict(self.trainer.parameters())
-        return {
-            self.names.get(name, name): value.detach().cpu().clone()
-            for name, value in found.items()
-            if self.names.get(name, name) == name or self.names[name] not in found
-        }
+        return full_parameters(self.trainer, self.names)
 
     @property
     def own(self) -> Values:
         """Copies of what this rank has of the model's parameters."""
-        return {name: _local(value.detach()).clone() for name, value in self.model.named_parameters()}
+        return own_parameters(self.model)
 
     def reference(self, groups: Groups | None = None, batches: Batches | None = None) -> Alone:
         """Return the same training, alone in one process."""
@@ -110,7 +106,7 @@ class Arena(BaseArena):
         if SAME_GRAPH in self.subject.declares and plan.skips and len(plan.skips) < plan.size:
             raise NotApplicable("the subject needs ranks that use the same parameters in each step")
         model = self.model(plan) if model is None else model
-        names = _first_names(model)
+        names = first_names(model)
         if groups is None and plan.choice.group_arguments:
             dealt = plan.choice.split(list(dict.fromkeys(names.values())))  # type: ignore[arg-type]
             groups = dealt
@@ -157,11 +153,27 @@ class Arena(BaseArena):
         comparison.verdict()
 
 
+def full_parameters(trainer: Any, names: Mapping[str, str]) -> Values:
+    """Return what ``parameters()`` returns, by the first name of each; ``names`` has that for each name."""
+    with subject_acts("parameters()"):
+        found = dict(trainer.parameters())
+    return {
+        names.get(name, name): value.detach().cpu().clone()
+        for name, value in found.items()
+        if names.get(name, name) == name or names[name] not in found
+    }
+
+
+def own_parameters(model: nn.Module) -> Values:
+    """Return copies of what this rank has of a model's parameters."""
+    return {name: _local(value.detach()).clone() for name, value in model.named_parameters()}
+
+
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def _first_names(model: nn.Module) -> dict[str, str]:
+def first_names(model: nn.Module) -> dict[str, str]:
     first = {parameter: name for name, parameter in model.named_parameters()}
     return {name: first[parameter] for name, parameter in model.named_parameters(remove_duplicate=False)}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from everyrank.fixtures.failing import MESSAGE, InjectedError
@@ -26,13 +26,22 @@ class Microbatch:
     def loss(self, model: nn.Module) -> torch.Tensor:
         return self.criterion(model(self.inputs))
 
+    def rows(self) -> list[Microbatch]:
+        """Return a microbatch of each row; their losses add up to this one's."""
+        count = len(self.inputs)
+        pairs = zip(self.inputs.split(1), self.targets.split(1), strict=True)
+        return [replace(self, inputs=inputs, targets=targets, parts=self.parts * count) for inputs, targets in pairs]
+
 
 @dataclass(frozen=True)
 class Failing(Microbatch):
     """A microbatch whose loss raises."""
 
-    def loss(self, model: nn.Module) -> torch.Tensor:
-        self.criterion(model(self.inputs))
+    asked: list[torch.Tensor] = field(default_factory=list, kw_only=True)
+    """The losses that were asked for: not every rank of a pipeline computes a loss."""
+
+    def criterion(self, outputs: torch.Tensor) -> torch.Tensor:
+        self.asked.append(super().criterion(outputs).detach())
         raise InjectedError(MESSAGE)
 
 

@@ -4,8 +4,9 @@ A subject is ``build(model, optimizer_class, *args, **kwargs)``, on every rank. 
 
 - ``step(*batches)``: train for one step on this rank's microbatches. ``batch.loss(model)`` is the loss of one: over
   all microbatches of a step these losses add up to the loss of the rank, and the step follows the mean over ranks. A
-  subject with a schedule of its own uses ``batch.inputs`` and ``batch.criterion(outputs)`` instead. If ``step``
-  returns something other than None, that is the mean loss of all ranks.
+  subject with a schedule of its own uses ``batch.inputs`` and ``batch.criterion(outputs)`` instead;
+  ``batch.rows()`` is a microbatch for each row. If ``step`` returns something other than None, that is the mean loss
+  of all ranks.
 - ``parameters()``: the full parameters by the names that they have in the model, on every rank. It may communicate.
 
 and, where it has them,
@@ -14,6 +15,10 @@ and, where it has them,
   a scheduler of torch can be attached;
 - ``state_dict()`` and ``load_state_dict(state)``, of the whole training, in any form that ``copy.deepcopy`` copies;
 - ``add_param_group(group)``;
+- ``owns()``, by the name of each parameter a pair: the boxes of it that this rank owns, each its offsets and its
+  sizes, and how many ranks own each element. To own is to keep and to update. Neither it nor ``build`` may need
+  what other ranks answer: a law asks it in worlds that do not exist. The parts of a parameter go in the order of
+  the ranks, or the subject declares ``any-order``;
 - ``part``, a pair (index, count), if the ranks do not each train on a part of their own: tensor parallel ranks and
   the stages of a pipeline, say, all train on part 0 of 1. Every rank is given the microbatches of its part.
 
@@ -29,19 +34,20 @@ A model may have been changed in place by ``build``. Ranks communicate over the 
 from __future__ import annotations
 
 from everyrank.suites.engine.contract import Contract
-from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT, open_arena
+from everyrank.suites.trainer.arena import ANY_ORDER, SAME_GRAPH, TRUSTS_INIT, open_arena
 
 CONTRACT = Contract(
     "trainer",
     open_arena,
     fixtures=("process_group",),
-    choices=(TRUSTS_INIT, SAME_GRAPH),
+    choices=(TRUSTS_INIT, SAME_GRAPH, ANY_ORDER),
     law_modules=(
         "everyrank.suites.trainer.laws.training",
         "everyrank.suites.trainer.laws.models",
         "everyrank.suites.trainer.laws.ranks",
         "everyrank.suites.trainer.laws.state",
         "everyrank.suites.trainer.laws.errors",
+        "everyrank.suites.trainer.laws.large_world",
     ),
     groups={
         "TRAINED": "train on a mean of three ranks",
@@ -52,4 +58,5 @@ CONTRACT = Contract(
     exemplar="everyrank.suites.trainer.subjects.exemplars:DATA_PARALLEL",
     nothing="everyrank.suites.trainer.subjects.exemplars:NOTHING",
     rogues="everyrank.fixtures.rogues.trainer:ROGUES",
+    grammar="everyrank.suites.trainer.grammar:GRAMMAR",
 )

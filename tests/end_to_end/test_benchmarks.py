@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import kept
+from benchmarks import kept, measure
 from benchmarks.measure import Cost, Row
 
 ROW = Row("work", "at most 2 times", "1.00 times", True, Cost(1.0, 1.0))
@@ -18,25 +18,30 @@ ROW = Row("work", "at most 2 times", "1.00 times", True, Cost(1.0, 1.0))
     ("now", "names"),
     [
         (Cost(1.0, 1.0), []),
-        (Cost(1.4, 1.2), []),
+        (Cost(1.4, 1.3), []),
         (Cost(0.1, 0.1), []),
         (Cost(1.6, 1.0), ["time"]),
-        (Cost(1.0, 1.3), ["processor time"]),
-        (Cost(1.6, 1.3), ["time", "processor time"]),
+        (Cost(1.0, 1.5), ["processor time"]),
+        (Cost(1.6, 1.5), ["time", "processor time"]),
     ],
 )
 def test_a_ratio_that_has_grown_by_more_than_the_tolerance_is_slower(now: Cost, names: list[str]) -> None:
-    sentences = list(kept.slower([replace(ROW, ratio=now)], {"work": Cost(1.0, 1.0)}))
+    sentences = list(kept.slower([replace(ROW, ratio=now)], {"work": Cost(1.0, 1.0)}, whole=True))
     assert [sentence.removeprefix("work: ").partition(" is ")[0] for sentence in sentences] == names
 
 
 def test_a_new_row_and_a_row_without_a_ratio_are_not_compared() -> None:
-    assert not list(kept.slower([ROW, replace(ROW, work="other", ratio=None)], {"other": Cost(0.1, 0.1)}))
+    rows = [ROW, replace(ROW, work="other", ratio=None)]
+    assert not list(kept.slower(rows, {"other": Cost(0.1, 0.1)}, whole=False))
+
+
+def test_a_kept_row_that_a_whole_run_does_not_have_is_named() -> None:
+    (sentence,) = kept.slower([ROW], {"work": Cost(1.0, 1.0), "other": Cost(1.0, 1.0)}, whole=True)
+    assert sentence == "other: the row is kept, and this run does not have it"
 
 
 def test_the_ratios_are_kept_as_they_were_written(tmp_path: Path) -> None:
     file = tmp_path / "kept.json"
-    assert kept.read(file) == {}
     kept.write([ROW, replace(ROW, work="without a ratio", ratio=None)], file)
     assert kept.read(file) == {"work": Cost(1.0, 1.0)}
 
@@ -57,3 +62,8 @@ def test_the_command_fails_if_something_got_slower(
     assert ("SLOWER: work: time is 1 times the other side's; it was 0.1 times" in capsys.readouterr().out) == bool(
         code
     )
+
+
+def test_each_kept_row_stands_in_the_table() -> None:
+    table = (measure.HERE / "README.md").read_text()
+    assert [work for work in kept.read() if f"| {work} " not in table] == []

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import pytest
 import torch
+from everyrank.fixtures.failing import InjectedError
 from everyrank.suites.compare.reference import Plan, order_matched
 from everyrank.suites.trainer.alone import Alone
-from everyrank.suites.trainer.batches import planned
-from everyrank.suites.trainer.laws.ranks import reordered
-from everyrank.suites.trainer.laws.state import Mutation, MutationPoint, Part, mutate
+from everyrank.suites.trainer.batches import Failing, planned
+from everyrank.suites.trainer.laws.ranks import digests, reordered
+from everyrank.suites.trainer.laws.state import Mutation, Part, mutate
+from everyrank.suites.trainer.subjects.pipelines import owners, stages
 
 from tests.documents import as_program, blocks
 from tests.inner import Project
@@ -52,6 +55,48 @@ def test_a_reordered_model_is_the_same_function_of_the_same_names(name: str) -> 
     assert torch.equal(model(inputs), other(inputs))
 
 
+def test_the_losses_of_the_rows_add_up_to_that_of_the_batch() -> None:
+    plan = Plan(1, parts=2)
+    model = plan.build()
+    for batch in planned(plan, CPU)(0, 1):
+        rows = batch.rows()
+        assert len(rows) == len(batch.inputs) > 1
+        total = torch.stack([row.loss(model) for row in rows]).sum()
+        torch.testing.assert_close(total, batch.loss(model))
+
+
+def test_a_row_of_a_failing_batch_fails_and_is_noted() -> None:
+    batch = planned(Plan(1), CPU)(0, 1)[0]
+    failing = Failing(batch.inputs, batch.targets)
+    assert not failing.asked
+    with pytest.raises(InjectedError):
+        failing.rows()[0].criterion(batch.targets[:1])
+    assert len(failing.asked) == 1
+
+
+@pytest.mark.parametrize("name", ["tied", "optional", "scalars", "mixed-dtypes"])
+def test_a_model_that_is_no_chain_is_refused_by_the_pipeline(name: str) -> None:
+    with pytest.raises(NotImplementedError, match="no chain"):
+        owners(Plan(2, model=name).build(), stages(Plan(2, model=name).build(), 2))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_the_stages_of_a_model_are_the_model(count: int) -> None:
+    plan = Plan(1, model="equal-shapes")
+    model = plan.build()
+    cut = stages(model, count)
+    assert len(set(owners(model, cut).values())) == count
+    inputs = plan.batch(0, 1).inputs
+    assert torch.equal(functools.reduce(lambda x, stage: stage(x), cut, inputs), model(inputs))
+
+
+def test_values_have_equal_digests_whatever_their_layout_is() -> None:
+    gaps = torch.arange(6.0)[::2]
+    assert digests({"p": gaps}) == digests({"p": gaps.clone()})
+    assert digests({"p": gaps[:1]}) == digests({"p": torch.zeros(1)}) != digests({"p": -torch.zeros(1)})
+    assert digests({"p": torch.empty(0, 3)}) == digests({"p": torch.empty(3, 0)})
+
+
 def _state() -> dict[str, Any]:
     plan = Plan(1, variant="momentum")
     alone = Alone(plan, planned(plan, CPU))
@@ -64,7 +109,7 @@ def _state() -> dict[str, Any]:
 def test_one_entry_of_a_state_is_made_wrong(part: Part, mutation: Mutation) -> None:
     right = _state()
     wrong = copy.deepcopy(right)
-    mutate(wrong, MutationPoint("", 1, part=part, mutation=mutation, plan=Plan(1)), count=4)
+    mutate(wrong, part, mutation, count=4)
     chosen, other = ("model", "nested") if part == "model" else ("nested", "model")
     assert str(wrong[other]) == str(right[other])
     before, after = (

@@ -14,6 +14,7 @@ from everyrank.suites.arena.subject_errors import in_a_line
 from everyrank.suites.compare.comparison import same
 from everyrank.suites.compare.reference import Plan
 from everyrank.suites.engine.contract import Point
+from everyrank.suites.errors import NotApplicable
 from everyrank.suites.trainer import points
 from everyrank.suites.trainer.arena import Arena
 from everyrank.suites.trainer.batches import Failing
@@ -49,10 +50,13 @@ def errors_rank(arena: Arena, point: FailurePoint) -> None:
         training.step(1)
         before = training.own
         batches = training.batches(training.index, 2)
-        if arena.rank == point.culprit:
-            batches = [Failing(batch.inputs, batch.targets) for batch in batches]
-        error = error_of(partial(training.trainer.step, *batches))
+        failing = [Failing(batch.inputs, batch.targets) for batch in batches]
+        error = error_of(partial(training.trainer.step, *(failing if arena.rank == point.culprit else batches)))
         group.leave()
+        failed = error is not None or any(batch.asked for batch in failing)
+        computed = arena.meet("the step has ended", "computed" if failed else "")[point.culprit]
+        if not computed and training.plan.size < arena.size:  # ranks that share a part need not all compute its loss
+            raise NotApplicable(f"rank {point.culprit} computes no loss")
         if arena.rank == point.culprit:
             own = isinstance(root(error), InjectedError)
             arena.check(own, f"rank {point.culprit}'s own error did not reach it: {text_of(error)}")

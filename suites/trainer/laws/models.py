@@ -17,7 +17,9 @@ law = CONTRACT.law
 
 #: The models, with the sizes at which rogues are tried on them.
 _MODELS: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(("tied", "frozen", "buffers", "scalars", "empty", "few-rows", "views", "equal-shapes"), ()),
+    **dict.fromkeys(
+        ("tied", "frozen", "buffers", "scalars", "empty", "few-rows", "views", "gaps", "equal-shapes"), ()
+    ),
     **dict.fromkeys(("unused", "non-contiguous", "mixed-dtypes", "complex"), (2,)),
 }
 

@@ -35,7 +35,7 @@ def equal(arena: Arena, point: TrainingPoint) -> None:
     training = arena.begin(point.plan)
     for number in range(1, point.plan.steps + 1):
         training.step(number)
-        ours = _digests(training.values)
+        ours = digests(training.values)
         for rank, theirs in enumerate(arena.meet("compare the parameters", " ".join(ours.values()))):
             different = [name for name, digest in zip(ours, theirs.split(), strict=True) if digest != ours[name]]
             arena.check(not different, f"step {number}: rank {rank} and rank {arena.rank} differ in {different}")
@@ -44,11 +44,17 @@ def equal(arena: Arena, point: TrainingPoint) -> None:
     arena.check(moved, "the steps have changed nothing")
 
 
-def _digests(values: Values) -> dict[str, str]:
+def digests(values: Values) -> dict[str, str]:
+    """Return for each parameter a short text, equal for values that are equal bit for bit."""
     return {
-        name: hashlib.sha256(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+        name: hashlib.sha256(_packed(value).view(torch.uint8).numpy().tobytes()).hexdigest()
         for name, value in sorted(values.items())
     }
+
+
+def _packed(value: torch.Tensor) -> torch.Tensor:
+    # Torch takes one element for contiguous whatever its stride is, and then refuses to view it as bytes.
+    return value.reshape(-1).clone(memory_format=torch.contiguous_format)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -169,26 +169,26 @@ def reshard(arena: Arena, point: ReshardPoint) -> None:
             arena.follow_alone(training, alone, range(2, 3))
             state = save(training)
             if arena.rank == 0:
-                torch.save((state, alone.values), file)
+                torch.save((state, alone.values, training.plan.size), file)
             del training, state
         arena.meet("the state is saved")
-    state, values = torch.load(file, weights_only=False)
+    state, values, parts = torch.load(file, weights_only=False)
     with own_group(point.after):
         if arena.rank < point.after:
             fresh = arena.begin(Plan(point.after, plan.steps, optimizer=plan.optimizer, variant=plan.variant))
             with subject_acts("load_state_dict"):
                 fresh.trainer.load_state_dict(state)
             compare(arena, fresh, values)
-            alone = _go_on(fresh, state_of=point.before)
+            alone = _go_on(fresh, parts)
             arena.follow_alone(fresh, alone, range(3, 5))
         arena.meet("the training has gone on")
 
 
-def _go_on(fresh: Training, state_of: int) -> Any:
-    """Return the reference at the point at which the state was saved, with the batches of the ranks from now on."""
+def _go_on(fresh: Training, parts: int) -> Any:
+    """Return the reference at the point at which so many parts saved; from now on it has those of ``fresh``."""
     alone = fresh.reference()
     now = alone.plan
-    alone.plan = Plan(state_of, now.steps, optimizer=now.optimizer, variant=now.variant)
+    alone.plan = Plan(parts, now.steps, optimizer=now.optimizer, variant=now.variant)
     for number in (1, 2):
         alone.step(number)
     alone.plan = now
@@ -222,25 +222,25 @@ def strict(arena: Arena, point: MutationPoint) -> None:
     for number in (1, 2):
         training.step(number)
     state = save(training)
-    mutate(state, point, len(set(training.names.values())))
+    mutate(state, point.part, point.mutation, len(set(training.names.values())))
     fresh = arena.begin(point.plan, arena.model(point.plan, _FRESH))
     error = error_of(lambda: fresh.trainer.load_state_dict(state))
     arena.check(error is not None, f"a state with a {point.mutation} entry of the {point.part} was loaded")
 
 
-def mutate(state: Any, point: MutationPoint, count: int) -> None:
+def mutate(state: Any, part: Part, mutation: Mutation, count: int) -> None:
     """Change one entry of a state: of the parameters' values, or of the optimizer's states."""
-    entries = next(_entries(state, point.part == "model", count), None)
+    entries = next(_entries(state, part == "model", count), None)
     if entries is None:
-        text = "a dict with a tensor for each parameter" if point.part == "model" else "a dict with a dict for each"
+        text = "a dict with a tensor for each parameter" if part == "model" else "a dict with a dict for each"
         with subject_acts():
             raise NotImplementedError(f"the state has no entries that can be changed: no {text}")
     last = list(entries)[-1]
-    if point.mutation == "missing":
+    if mutation == "missing":
         del entries[last]
-    elif point.mutation == "extra":
+    elif mutation == "extra":
         entries["one more" if isinstance(last, str) else last + 1] = copy.deepcopy(entries[last])
-    elif point.part == "model":
+    elif part == "model":
         entries[last] = _misshapen(entries[last])
     else:
         key = next(key for key, value in entries[last].items() if isinstance(value, torch.Tensor) and value.dim())

@@ -9,7 +9,14 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from everyrank.suites.engine.subject import Lack
 from torch import nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+
+#: The lack of a subject whose ranks each step a part of the parameters.
+NO_LBFGS = Lack(NotImplementedError, "LBFGS needs all parameters on one rank")
+
+_FULL = StateDictOptions(full_state_dict=True)
 
 
 class Adapter:
@@ -54,7 +61,7 @@ class Adapter:
 
     def step(self, *batches: Any, max_norm: float | None = None) -> Any:
         def closure() -> torch.Tensor:
-            self.optimizer.zero_grad()
+            self.wrapped.zero_grad()
             losses = []
             for number, batch in enumerate(batches, 1):
                 with contextlib.nullcontext() if number == len(batches) else self.unsynced():
@@ -91,3 +98,20 @@ class Adapter:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
+
+
+class FullState(Adapter):
+    """A subject whose state is made whole by the state_dict API of torch.distributed.checkpoint."""
+
+    def state_dict(self) -> dict[str, Any]:
+        model, optimizer = get_state_dict(self.wrapped, self.optimizer, options=_FULL)
+        return {"model": model, "optimizer": optimizer}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        set_state_dict(
+            self.wrapped,
+            self.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+            options=_FULL,
+        )

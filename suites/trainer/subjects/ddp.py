@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
-from everyrank.suites.engine.subject import Bound, Lack, Subject
+from everyrank.suites.engine.subject import Bound, Subject
 from everyrank.suites.trainer.arena import SAME_GRAPH
-from everyrank.suites.trainer.subjects.common import Adapter
+from everyrank.suites.trainer.subjects.common import NO_LBFGS, Adapter
+from everyrank.suites.trainer.subjects.ownership import Ownership, owned_parameters, whole
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -28,6 +29,9 @@ class Ddp(Adapter):
     def unsynced(self) -> AbstractContextManager[Any]:
         context: AbstractContextManager[Any] = self.wrapped.no_sync()
         return context
+
+    def owns(self) -> dict[str, Ownership]:
+        return owned_parameters(self.named())
 
 
 class BucketViews(Ddp):
@@ -51,8 +55,12 @@ class Zero(Ddp):
     def optimize(self, optimizer_class: Callable[..., Any], parameters: list[Any], args: Any, kwargs: Any) -> Any:
         if optimizer_class is torch.optim.LBFGS:
             # torch accepts it, and then each rank evaluates the closure as often as its own part asks for: a hang.
-            raise NotImplementedError("LBFGS needs all parameters on one rank")
+            raise NotImplementedError(NO_LBFGS.reason)
         return ZeroRedundancyOptimizer(parameters, optimizer_class, **kwargs)  # type: ignore[arg-type]
+
+    def owns(self) -> dict[str, Ownership]:
+        mine = {value for group in self.optimizer.optim.param_groups for value in group["params"]}
+        return {name: whole(value, 1) if value in mine else ([], 1) for name, value in self.named().items()}
 
     def state_dict(self) -> dict[str, Any]:
         self.optimizer.consolidate_state_dict(to=0)
@@ -85,11 +93,10 @@ FP16_HOOK = Subject(
     bound=Bound(0.02, "gradients travel as fp16"),
     known="ddp_fp16_hook.toml",
 )
-_NO_LBFGS = Lack(NotImplementedError, "LBFGS needs all parameters on one rank")
 ZERO = Subject(
     "torch.ZeroRedundancyOptimizer",
     contract="trainer",
     build=Zero,
-    lacks={"parity.closure[*]": _NO_LBFGS, "errors.arguments[LBFGS-*]": _NO_LBFGS},
+    lacks={"parity.closure[*]": NO_LBFGS, "errors.arguments[LBFGS-*]": NO_LBFGS},
     known="zero.toml",
 )

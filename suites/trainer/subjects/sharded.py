@@ -1,9 +1,9 @@
-"""torch's trainers that cut the parameters themselves: FSDP2, HSDP and FSDP1."""
+"""torch's trainers that hold the parameters themselves: FSDP2, also as HSDP and as replicate, and FSDP1."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -11,20 +11,15 @@ import torch
 import torch.distributed as dist
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT
-from everyrank.suites.trainer.subjects.common import Adapter
+from everyrank.suites.trainer.subjects.common import NO_LBFGS, FullState
+from everyrank.suites.trainer.subjects.ownership import Ownership, owned_parameters
 from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_state_dict,
-    set_state_dict,
-)
+from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
-
-_FULL = StateDictOptions(full_state_dict=True)
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
 
-class Fsdp2(Adapter):
+class Fsdp2(FullState):
     """``fully_shard`` on the whole model; the state by the state_dict API of torch.distributed.checkpoint."""
 
     def wrap(self, model: nn.Module) -> Any:
@@ -45,18 +40,8 @@ class Fsdp2(Adapter):
     def parameters(self) -> dict[str, torch.Tensor]:
         return {name: value.detach().full_tensor() for name, value in self.named().items()}
 
-    def state_dict(self) -> dict[str, Any]:
-        model, optimizer = get_state_dict(self.model, self.optimizer, options=_FULL)
-        return {"model": model, "optimizer": optimizer}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        set_state_dict(
-            self.model,
-            self.optimizer,
-            model_state_dict=state["model"],
-            optim_state_dict=state["optimizer"],
-            options=_FULL,
-        )
+    def owns(self) -> dict[str, Ownership]:
+        return owned_parameters(self.named())
 
 
 class Hsdp(Fsdp2):
@@ -66,9 +51,63 @@ class Hsdp(Fsdp2):
         return init_device_mesh(device, (dist.get_world_size() // 2, 2), mesh_dim_names=("replicate", "shard"))
 
 
+class Replicated(Fsdp2):
+    """``replicate`` as torch builds it on the engine of ``fully_shard``."""
+
+    def wrap(self, model: nn.Module) -> Any:
+        return replicate(model, mesh=self.mesh(next(model.parameters()).device.type))
+
+
+class Fsdp1(FullState):
+    """FullyShardedDataParallel around the whole model, whose parameters keep their names."""
+
+    def wrap(self, model: nn.Module) -> Any:
+        return FullyShardedDataParallel(model, use_orig_params=True, device_id=next(model.parameters()).device)
+
+    def optimize(self, optimizer_class: Callable[..., Any], parameters: list[Any], args: Any, kwargs: Any) -> Any:
+        if optimizer_class is torch.optim.LBFGS:
+            raise NotImplementedError(
+                NO_LBFGS.reason
+            )  # torch accepts it, and hangs, as under ZeroRedundancyOptimizer
+        return super().optimize(optimizer_class, parameters, args, kwargs)
+
+    def unsynced(self) -> AbstractContextManager[Any]:
+        context: AbstractContextManager[Any] = self.wrapped.no_sync()
+        return context
+
+    def clip(self, max_norm: float) -> None:
+        self.wrapped.clip_grad_norm_(max_norm)
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        with FullyShardedDataParallel.summon_full_params(self.wrapped, writeback=False):
+            return {name: value.detach().clone() for name, value in self.model.named_parameters()}
+
+
 _DECLARES = frozenset({TRUSTS_INIT, SAME_GRAPH})
 
 FSDP2 = Subject("torch.fully_shard", contract="trainer", build=Fsdp2, declares=_DECLARES, known="fsdp2.toml")
 HSDP = Subject(
-    "torch.fully_shard(2-D)", contract="trainer", build=Hsdp, sizes=(4,), declares=_DECLARES, known="hsdp.toml"
+    "torch.fully_shard(2-D)",
+    contract="trainer",
+    build=Hsdp,
+    sizes=(4, 256, 1024),
+    declares=_DECLARES,
+    known="hsdp.toml",
+)
+REPLICATE = Subject(
+    "torch.replicate_with_fsdp",
+    contract="trainer",
+    build=Replicated,
+    sizes=(2, 3),
+    declares=_DECLARES,
+    known="replicate_with_fsdp.toml",
+)
+FSDP1 = Subject(
+    "torch.FullyShardedDataParallel",
+    contract="trainer",
+    build=Fsdp1,
+    sizes=(2, 3),
+    declares=frozenset({TRUSTS_INIT}),
+    lacks={"parity.closure[*]": NO_LBFGS, "errors.arguments[LBFGS-*]": NO_LBFGS},
+    known="fsdp1.toml",
 )

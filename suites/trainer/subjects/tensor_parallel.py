@@ -1,37 +1,46 @@
-"""torch's tensor parallel: the linear layers of a model are cut in turn by columns and by rows."""
+"""torch's tensor parallel: the linear layers of a model are cut by columns, by rows, or in turn by both."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.trainer.arena import TRUSTS_INIT
-from everyrank.suites.trainer.subjects.common import Adapter
+from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT
+from everyrank.suites.trainer.subjects.common import FullState
+from everyrank.suites.trainer.subjects.ownership import Ownership, owned_parameters
 from torch import nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    RowwiseParallel,
+    parallelize_module,
+)
 
-_FULL = StateDictOptions(full_state_dict=True)
 
-
-class TensorParallel(Adapter):
+class TensorParallel(FullState):
     """Every rank trains on all rows; a pair of linear layers is cut by columns, then by rows."""
 
     part = (0, 1)
 
     def wrap(self, model: nn.Module) -> Any:
-        mesh = init_device_mesh(next(model.parameters()).device.type, (dist.get_world_size(),))
+        return self.cut(model, init_device_mesh(next(model.parameters()).device.type, (dist.get_world_size(),)))
+
+    def cut(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
         layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-        pairs = layers[: len(layers) // 2 * 2]  # the last of an odd number stays whole
-        plan: dict[str, Any] = {
-            name: RowwiseParallel() if number % 2 else ColwiseParallel() for number, name in enumerate(pairs)
-        }
-        return parallelize_module(model, mesh, plan)
+        styles = self.styles(len(layers))
+        return parallelize_module(model, mesh, dict(zip(layers, styles, strict=False)))
+
+    def styles(self, count: int) -> Sequence[ParallelStyle]:
+        """Return how each linear layer is cut, in order; the last layers stay whole if the styles are fewer."""
+        return [ColwiseParallel(), RowwiseParallel()] * (count // 2)
 
     def mean(self, loss: torch.Tensor) -> torch.Tensor:
         return loss  # every rank has the whole batch
@@ -42,25 +51,75 @@ class TensorParallel(Adapter):
             full[name] = value.full_tensor().detach() if isinstance(value, DTensor) else value.detach()
         return full
 
-    def state_dict(self) -> dict[str, Any]:
-        model, optimizer = get_state_dict(self.model, self.optimizer, options=_FULL)
-        return {"model": model, "optimizer": optimizer}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        set_state_dict(
-            self.model,
-            self.optimizer,
-            model_state_dict=state["model"],
-            optim_state_dict=state["optimizer"],
-            options=_FULL,
-        )
+    def owns(self) -> dict[str, Ownership]:
+        return owned_parameters(self.named())
 
 
-TENSOR_PARALLEL = Subject(
-    "torch.tensor.parallel",
+class Columns(TensorParallel):
+    """Each linear layer is cut by columns, and its outputs are gathered."""
+
+    def styles(self, count: int) -> Sequence[ParallelStyle]:
+        return [ColwiseParallel(output_layouts=Replicate())] * count
+
+
+class Rows(TensorParallel):
+    """Each linear layer is cut by rows, and its inputs are cut for it."""
+
+    def styles(self, count: int) -> Sequence[ParallelStyle]:
+        return [RowwiseParallel(input_layouts=Replicate())] * count
+
+
+class SequenceParallel(TensorParallel):
+    """A pair of linear layers, before and after which each rank has some of the rows only."""
+
+    def cut(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+        # What is cut by rows stays a DTensor: a tensor of one rank would not say how many rows the others have.
+        inputs = PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Shard(0), use_local_output=False)
+        return parallelize_module(super().cut(model, mesh), mesh, inputs)
+
+    def styles(self, count: int) -> Sequence[ParallelStyle]:
+        first = ColwiseParallel(input_layouts=Shard(0))
+        second = RowwiseParallel(output_layouts=Shard(0), use_local_output=False)
+        last = RowwiseParallel(input_layouts=Shard(0)) if count % 2 else RowwiseParallel()
+        return [*([first, second] * count)[: count - 1], last]
+
+
+class ShardedTensorParallel(TensorParallel):
+    """A mesh of two dimensions: ``fully_shard`` over pairs of ranks that cut each layer in two."""
+
+    def wrap(self, model: nn.Module) -> Any:
+        device = next(model.parameters()).device.type
+        mesh = init_device_mesh(device, (dist.get_world_size() // 2, 2), mesh_dim_names=("data", "tensor"))
+        self.part = (mesh.get_local_rank("data"), dist.get_world_size() // 2)
+        return fully_shard(self.cut(model, mesh["tensor"]), mesh=mesh["data"])
+
+    def step(self, *batches: Any, max_norm: float | None = None) -> Any:
+        with warnings.catch_warnings():
+            # The layer cut by rows returns a view; nothing here changes it in place.
+            warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
+            return super().step(*batches, max_norm=max_norm)
+
+    def mean(self, loss: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(loss)  # both ranks of a pair have the loss of their part
+        return loss / dist.get_world_size()
+
+
+_DECLARES = frozenset({TRUSTS_INIT})
+
+
+def _subject(name: str, build: type[TensorParallel], known: str, *sizes: int) -> Subject:
+    return Subject(name, contract="trainer", build=build, declares=_DECLARES, sizes=sizes, known=known)
+
+
+TENSOR_PARALLEL = _subject("torch.tensor.parallel", TensorParallel, "tensor_parallel.toml", 3, 256, 1024)
+COLUMNS = _subject("torch.tensor.parallel(ColwiseParallel)", Columns, "columns.toml", 2)
+ROWS = _subject("torch.tensor.parallel(RowwiseParallel)", Rows, "rows.toml", 2)
+SEQUENCE_PARALLEL = _subject("torch.tensor.parallel(sequence)", SequenceParallel, "sequence_parallel.toml", 2)
+FSDP2_TENSOR_PARALLEL = Subject(
+    "torch.fully_shard(tensor.parallel)",
     contract="trainer",
-    build=TensorParallel,
-    declares=frozenset({TRUSTS_INIT}),
-    sizes=(3,),
-    known="tensor_parallel.toml",
+    build=ShardedTensorParallel,
+    declares=frozenset({TRUSTS_INIT, SAME_GRAPH}),
+    sizes=(4,),
+    known="fsdp2_tensor_parallel.toml",
 )

@@ -1,0 +1,190 @@
+"""The objects of a draw of ``trainer`` on one rank: the subject's trainer, and the reference beside it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from everyrank.fixtures.optimizers import row
+from everyrank.suites.arena.subject_errors import subject_acts
+from everyrank.suites.compare.comparison import CLOSE_FP64, EXACT, Comparison, Tolerance, same
+from everyrank.suites.compare.reference import SEED
+from everyrank.suites.engine.subject import Subject
+from everyrank.suites.generate.grammar import Rejected
+from everyrank.suites.generate.player import DrawnObjects, reference_acts
+from everyrank.suites.trainer import grammar as g
+from everyrank.suites.trainer.arena import (
+    AMPLIFIED,
+    CLOSE_FP32,
+    Arena,
+    Values,
+    first_names,
+    full_parameters,
+    own_parameters,
+)
+from everyrank.suites.trainer.batches import Microbatch
+from everyrank.suites.trainer.drawn_alone import DrawnAlone
+from everyrank.suites.trainer.drawn_model import DrawnModel, make, microbatches
+from everyrank.suites.trainer.laws.ranks import reordered
+
+#: The seed of a model into which a state is loaded: none of its values may stay.
+FRESH = 99
+
+#: Dtypes whose sums have an error of their own, which the next step carries into all parameters.
+_COARSE = (torch.float32, torch.complex64)
+
+
+@dataclass
+class DrawnTraining:
+    """A trainer of the subject on the model of a draw."""
+
+    trainer: Any
+    model: DrawnModel
+    names: Mapping[str, str]
+    index: int
+    """Which part of each batch this rank trains on, of ``parts``."""
+    parts: int
+
+    def step(self, action: g.Step, number: int, time: int) -> Any:
+        """Train for one step on this rank's microbatches."""
+        options = {"max_norm": action.max_norm} if action.max_norm else {}
+        batches = self.batches(action, number, time)
+        with subject_acts("step"):
+            return self.trainer.step(*batches, **options)
+
+    def batches(self, action: g.Step, number: int, time: int) -> list[Microbatch]:
+        self.model.skips = action.skips if self.index in action.skipped_by else ()
+        return list(microbatches(action, number, time, self.index))
+
+    @property
+    def values(self) -> Values:
+        return full_parameters(self.trainer, self.names)
+
+    @property
+    def own(self) -> Values:
+        return own_parameters(self.model)
+
+
+class TrainerObjects(DrawnObjects):
+    """The objects of one draw on this rank. The parameters of both sides may differ by the order of a sum alone."""
+
+    def __init__(self, arena: Arena, draw: g.Draw, seed: int = SEED) -> None:
+        self.arena, self.draw = arena, draw
+        self.frozen = {number for number, param in enumerate(draw.params) if param.frozen}
+        self.groups = list(draw.groups)
+        """The groups with which a fresh trainer is built, for a state of now."""
+        self.exact_so_far = True
+        """Whether all parameters of a coarse dtype have had the reference's bits at each comparison.
+
+        Their error reaches the others in the step after, or by the norm in a step that clips.
+        """
+        with reference_acts():
+            self.alone = DrawnAlone(draw, self.frozen)
+        self.training = self.begin(seed)
+
+    def begin(self, seed: int, orders: Iterable[int] | None = None) -> DrawnTraining:
+        """Let the subject build on a fresh model. It has no reason to raise.
+
+        ``orders``: the ranks that register in the opposite order, if not those of the draw.
+        """
+        model = self._model(seed, self.draw.reordered if orders is None else orders)
+        names = first_names(model)
+        found = row(self.draw.optimizer)
+        given: dict[str, Any] = {"groups": self.alone.named(self.groups)} if self.groups else {}
+        arguments = found.variant(self.draw.variant).make()
+        try:
+            trainer = self.arena.subject.build(model, found.optimizer, **arguments, **given)
+        except Exception as error:
+            if _declared(self.arena.subject, error):
+                raise Rejected(str(error)) from error
+            with subject_acts("build"):
+                raise
+        index, parts = getattr(trainer, "part", (dist.get_rank(), dist.get_world_size()))
+        return DrawnTraining(trainer, model, names, index, parts)
+
+    def build_with(self, arguments: Mapping[str, Any]) -> Any:
+        """Let the subject build with these arguments of the optimizer."""
+        model = self._model(SEED, self.draw.reordered)
+        return self.arena.subject.build(model, row(self.draw.optimizer).optimizer, **arguments)
+
+    def _model(self, seed: int, orders: Iterable[int]) -> DrawnModel:
+        draw, rank = self.draw, self.arena.rank
+        model = make(draw, seed + (rank if draw.own_values else 0), self.frozen)
+        if draw.own_buffer:
+            model.get_buffer("shift").add_(rank)
+        if rank in orders:
+            reordered(model)
+        return model.to(self.arena.device)
+
+    # --- training ------------------------------------------------------------------------------------
+
+    def step(self, action: g.Step, time: int) -> None:
+        """Train both sides for one step, and compare the loss, if one is returned."""
+        self.exact_so_far &= not (action.max_norm and self.coarse)
+        with reference_acts():
+            wanted = self.alone.step(action, self.number, time, self.training.parts)
+        found = self.training.step(action, self.number, time)
+        if action.waits and time == action.times - 1:
+            before = self.training.own
+            self.arena.wait_a_while()
+            for name, value in self.training.own.items():
+                same(value, before[name], f"{name}, some time after the step,")
+        if found is not None and self.draw.losses:
+            self.compare_loss(torch.as_tensor(found), wanted)
+
+    def state(self) -> Any:
+        """Return a copy of the state."""
+        with subject_acts("state_dict"):
+            return copy.deepcopy(self.training.trainer.state_dict())
+
+    def load(self, state: Any, training: DrawnTraining) -> None:
+        with subject_acts("load_state_dict"):
+            training.trainer.load_state_dict(state)
+        self.training = training
+
+    # --- comparing -----------------------------------------------------------------------------------
+
+    def tolerances(self, wanted: Values) -> dict[str, Tolerance]:
+        """Return how far each parameter may be off."""
+        fine = AMPLIFIED if self.draw.optimizer == "LBFGS" else CLOSE_FP64
+        fine = fine if self.exact_so_far else CLOSE_FP32
+        return {name: CLOSE_FP32 if value.dtype in _COARSE else fine for name, value in wanted.items()}
+
+    def compare(self) -> None:
+        """Compare the full parameters with those of the reference."""
+        found, wanted = self.training.values, self.alone.values
+        self.check(found, wanted, self.tolerances(wanted))
+        self.exact_so_far &= all(torch.equal(found[name], wanted[name]) for name in self.coarse)
+
+    @property
+    def coarse(self) -> list[str]:
+        """The parameters whose sums have an error of their own."""
+        return [name for name, value in self.alone.model.named_parameters() if value.dtype in _COARSE]
+
+    def check(self, found: Values, wanted: Values, allowed: Mapping[str, Tolerance]) -> None:
+        """Raise Deviation with the first difference."""
+        if set(found) != set(wanted):
+            Comparison(EXACT).step(self.number, found, wanted)
+        for tolerance in dict.fromkeys(allowed.values()):
+            comparison = Comparison(tolerance, self.arena.subject.bound)
+            alike = [name for name in wanted if allowed[name] == tolerance]
+            comparison.step(
+                self.number, {name: found[name] for name in alike}, {name: wanted[name] for name in alike}
+            )
+            comparison.raise_first()
+
+    def compare_loss(self, found: torch.Tensor, wanted: torch.Tensor) -> None:
+        """Compare the loss that a step has returned."""
+        ours = found.detach().cpu().reshape(()).to(wanted.dtype)
+        allowed = self.tolerances(self.alone.values).values()
+        loosest = max(allowed, key=lambda tolerance: tolerance.relative)
+        self.check({"the loss": ours}, {"the loss": wanted.detach().reshape(())}, {"the loss": loosest})
+
+
+def _declared(subject: Subject, error: Exception) -> bool:
+    """Return whether the subject says of models like this one that it lacks them, in the words of this error."""
+    return any(isinstance(error, lack.error) and str(error) == lack.reason for lack in subject.lacks.values())
