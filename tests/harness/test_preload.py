@@ -82,6 +82,8 @@ SOURCE = """
     def test_kills_its_zygote(world):
         if world.rank == 1:
             os.kill(os.getppid(), 9)
+            while True:  # the kernel takes a while to end the ranks: a test that went on could pass before
+                signal.pause()
         world.barrier()
 
     @world
@@ -89,6 +91,8 @@ SOURCE = """
         if world.rank == 1:
             its_parent = Path(f"/proc/{{os.getppid()}}/stat").read_text().rpartition(")")[2].split()[1]
             os.kill(int(its_parent), 9)
+            while True:
+                signal.pause()
         world.barrier()
 
     @world
