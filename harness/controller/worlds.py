@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from everyrank.controller.live_world import LiveWorld
+from everyrank.controller.point_to_point import not_received
 from everyrank.controller.preload import Preloading
 from everyrank.declare.job import Job, Key
 from everyrank.declare.stash import DECLARATION
@@ -289,7 +290,9 @@ def why_not_kept(verdict: Verdict, fates: Fates) -> str:
     if leaks := leak_lines(fates):
         return _join_some(leaks)
     counts = {record.collectives for record in records.values()}
-    return "the ranks did not all issue the same number of collectives" if len(counts) > 1 else ""
+    if len(counts) > 1:
+        return "the ranks did not all issue the same number of collectives"
+    return _join_some(not_received(records))
 
 
 def _join_some(reasons: list[str]) -> str:

@@ -11,6 +11,8 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from everyrank.leaks.snapshot import Watch
+from everyrank.rank import point_to_point
+from everyrank.rank.point_to_point import PointToPoint
 
 if TYPE_CHECKING:
     from everyrank.rank.world import World
@@ -22,6 +24,7 @@ class Groups:
     def __init__(self) -> None:
         self._kept: Any = None
         self._made = 0
+        self._messages: PointToPoint | None = None
 
     @contextlib.contextmanager
     def default(self, world: World, watch: Watch, leaving: bool, keep: bool) -> Iterator[Any]:
@@ -31,13 +34,14 @@ class Groups:
         if self._kept is None:
             with watch.allowing():
                 self._open(world, outlives=keep)
-                self._kept = dist.group.WORLD
+                self.keep(dist.group.WORLD)
         try:
             yield dist.group.WORLD
         finally:
             # A process that is about to end need not destroy its group.
             if not keep and not leaving:
-                self._kept = None
+                self._kept = self._messages = None
+                point_to_point.stop()
                 if dist.is_initialized():
                     dist.destroy_process_group()
 
@@ -66,17 +70,23 @@ class Groups:
     def keep(self, group: Any) -> None:
         """Keep a group that a test opened for the next tests of this world."""
         self._kept = group
+        self._messages = PointToPoint(group)
+        point_to_point.count(self._messages)
+
+    def messages(self) -> PointToPoint | None:
+        """Return the count of messages to and from single ranks in the kept group; None without such a group."""
+        return None if self._kept is None else self._messages
 
     def collectives(self) -> int | None:
         """Return how many collectives this rank has issued in the kept group; None without such a group."""
         c10d = sys.modules.get("torch.distributed.distributed_c10d")
-        if self._kept is None or c10d is None or not c10d.is_initialized():
+        if self._kept is None or self._messages is None or c10d is None or not c10d.is_initialized():
             return None
         try:
             count: int = self._kept._get_sequence_number_for_group()
         except (AttributeError, RuntimeError):
             return None  # this torch or this backend does not count: such a group is not reused
-        return count
+        return count - self._messages.within_collectives
 
     def lost(self) -> bool:
         """Return whether a test destroyed or replaced the kept group."""

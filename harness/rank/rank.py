@@ -156,6 +156,7 @@ class Rank:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # a test may have closed it
                 stream.flush()
+        messages = self._groups.messages()
         return Record(
             fingerprint=fingerprint_text,
             phases=self._hooks.phases,
@@ -163,6 +164,8 @@ class Rank:
             warnings=self._hooks.warnings,
             unclean=unclean,
             collectives=self._groups.collectives(),
+            sent={} if messages is None else dict(messages.sent),
+            asked={} if messages is None else dict(messages.asked),
             trouble=trouble,
             exit_request=exit_request,
             stop_request=str(self._session.shouldstop or ""),
