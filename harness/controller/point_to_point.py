@@ -11,24 +11,24 @@ from everyrank.wire.messages import Record
 
 def not_received(records: Mapping[int, Record]) -> list[str]:
     """Return the messages of the kept group that a later test could meet, a line for each pair of ranks and tag."""
-    open_ones: Counter[tuple[int, int, str]] = Counter()
+    on_the_way: Counter[tuple[int, int, str]] = Counter()
     from_anyone: Counter[tuple[int, str]] = Counter()
     for rank, record in records.items():
         for key, count in record.sent.items():
             peer, _, tag = key.partition("/")
-            open_ones[rank, int(peer), tag] += count
+            on_the_way[rank, int(peer), tag] += count
         for key, count in record.asked.items():
             peer, _, tag = key.partition("/")
             if peer == ANY_RANK:
                 from_anyone[rank, tag] += count
             else:
-                open_ones[int(peer), rank, tag] -= count
-    for (sender, receiver, tag), count in sorted(open_ones.items()):
+                on_the_way[int(peer), rank, tag] -= count
+    for (sender, receiver, tag), count in sorted(on_the_way.items()):
         taken = min(max(count, 0), from_anyone[receiver, tag])
-        open_ones[sender, receiver, tag] -= taken
+        on_the_way[sender, receiver, tag] -= taken
         from_anyone[receiver, tag] -= taken
     lines = []
-    for (sender, receiver, tag), count in sorted(open_ones.items()):
+    for (sender, receiver, tag), count in sorted(on_the_way.items()):
         tagged = "" if tag == "0" else f" with the tag {tag}"
         if count > 0:
             lines.append(f"rank {sender} sent rank {receiver} a message{tagged} that it did not receive")
