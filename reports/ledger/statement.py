@@ -13,6 +13,8 @@ from everyrank.reports.runfile.model import DeviationPart
 _LENGTH = 100
 #: Numbers in texts, such as ports, may differ in the next run. Numbers in names, such as worker1, do not.
 _NUMBER = re.compile(r"(?<![A-Za-z_0-9])-?[0-9][\w.+-]*")
+#: The members of a set may stand in another order in the next run. What has colons is a dict, which keeps its order.
+_SET = re.compile(r"\{[^{}:]*,[^{}:]*\}")
 #: The words of a comparison before its numbers. The text before them is the same in each run.
 _OFF = "off by"
 
@@ -72,8 +74,9 @@ def _pattern(deviation: DeviationPart) -> str:
     before, off, _ = deviation.text.partition(_OFF)
     if deviation.off is not None and off and len(before) <= _LENGTH:
         return before + off
-    text = re.sub(r"\*(?:[^\w]*\*)+", "*", _NUMBER.sub("*", deviation.text[:_LENGTH]))
-    if len(deviation.text) > _LENGTH:
+    whole = _SET.sub("*", deviation.text)
+    text = re.sub(r"\*(?:[^\w]*\*)+", "*", _NUMBER.sub("*", whole[:_LENGTH]))
+    if len(whole) > _LENGTH:
         text = text.rpartition(" ")[0] or text
     return text.strip("* ")
 

@@ -19,6 +19,8 @@ RAISED = DeviationPart("raised KeyError: no foreach", [2], ["KeyError", "LookupE
 RELAYED = DeviationPart("on rank 2: raised KeyError: no foreach", [0, 1], ["KeyError", "LookupError"])
 PORT = DeviationPart("raised RuntimeError: pair.cc:553 closed by [127.0.0.1]:52610", [0], ["RuntimeError"])
 OTHER = DeviationPart("raised IndexError: 3", [1], ["IndexError", "LookupError"])
+DTYPES = DeviationPart("raised AssertionError: one dtype, not {torch.f64, torch.c128}!", [0], ["AssertionError"])
+KEYS = DeviationPart("raised KeyError: {'a': x, 'b': y}", [0], ["KeyError"])
 LONG = DeviationPart("the names are " + "a name, " * 40, [0])
 
 
@@ -30,6 +32,8 @@ LONG = DeviationPart("the names are " + "a name, " * 40, [0])
         ([RELAYED, RAISED], Statement(("raised KeyError: no foreach",), "KeyError")),
         ([RAISED, OTHER], Statement(("raised IndexError:", "raised KeyError: no foreach"), "LookupError")),
         ([PORT], Statement(("raised RuntimeError: pair.cc:* closed by [",), "RuntimeError")),
+        ([DTYPES], Statement(("raised AssertionError: one dtype, not *!",), "AssertionError")),
+        ([KEYS], Statement(("raised KeyError: {'a': x, 'b': y}",), "KeyError")),
         ([LONG], None),
         ([OFF, LOST], None),
         ([RAISED, OFF], Statement()),
