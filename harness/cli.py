@@ -14,6 +14,7 @@ COMMANDS = {
     "run": ("run a subject's conformance: everyrank run module:SUBJECT", "everyrank.suites.command:run"),
     "kill-matrix": ("prove that the laws can fail: every rogue, by law", "everyrank.suites.command:kill_matrix"),
     "page": ("show run files as one HTML file", "everyrank.reports.command:page"),
+    "merge": ("make one run file of the run files of all shards", "everyrank.reports.command:merge"),
     "diff": ("compare two run files: what regressed since last night", "everyrank.reports.command:diff"),
     "accept": ("update the ledgers to the outcomes of a run", "everyrank.reports.command:accept"),
     "history": ("show each law over the nights, from a folder of run files", "everyrank.reports.command:history"),

@@ -53,6 +53,38 @@ def page(arguments: Sequence[str]) -> int:
     return answer("page", make)
 
 
+def merge(arguments: Sequence[str]) -> int:
+    """Make one run file of the run files of all shards of a run (pytest --shard=K/N --run-file=...).
+
+    Exit with 0 if the run is whole, with 1 if --partial left something out, with 2 if the files are not the shards
+    of one run. Whether its tests passed is no matter here: ask `everyrank diff`, or look at the page.
+    """
+    parser = _parser("merge", merge)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="the run file of a shard")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", default=Path("run.jsonl"),
+        help="the file to write; compressed if it ends with .gz (default: run.jsonl)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--partial", action="store_true", help="merge also if shards are missing or were killed: the run is not whole"
+    )
+    given = parser.parse_args(arguments)
+
+    def join() -> int:
+        from everyrank.reports.runfile import files, read
+        from everyrank.reports.shards import merge
+
+        runs = [read.read(path, given.partial) for path in given.runs]
+        lines = merge.merge(runs, given.partial)
+        files.keep(given.output, merge.contents(lines, given.output), given.runs)
+        missing = merge.missing(runs)
+        text = f"{given.output}: {len(runs)} shards, {sum(len(run.reported) for run in runs):,} multi-rank tests"
+        hand_over(f"{text}; not whole: {missing}\n" if missing else f"{text}\n", None, [])
+        return 1 if missing else 0
+
+    return answer("merge", join)
+
+
 def diff(arguments: Sequence[str]) -> int:
     """Compare two run files: list the cases that regressed, were fixed, are new, slower or less exact.
 

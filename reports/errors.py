@@ -85,6 +85,10 @@ class CannotWrite(ReportError):
     """The result cannot be written to the requested path; the file there is unchanged."""
 
 
+class NotOneRun(ReportError):
+    """Run files that are not the shards of one run."""
+
+
 class BadAlias(ReportError):
     """A table of aliases, or a line of it, cannot be used."""
 

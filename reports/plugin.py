@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +23,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--run-file", metavar="PATH", default=None, help="write the outcome of each multi-rank test to this file"
     )
+    group.addoption(
+        "--shard",
+        metavar="K/N",
+        default=None,
+        help="run part K of N of the tests; `everyrank merge` makes one run file of the run files of all N",
+    )
+    group.addoption(
+        "--shard-times",
+        metavar="RUN",
+        default=None,
+        help="balance the shards by the times in this run file of an earlier run; all shards need the same file",
+    )
     parser.addini("everyrank_run_file", "the path of the run file, relative to pytest's root folder", default="")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("shard") is not None or config.getoption("shard_times") is not None:
+        from everyrank.reports.shards.choose import asked
+
+        asked(config)
     path = _left_at(config)
     if path is not None:
         path.write_bytes(_NOTHING)
@@ -38,10 +55,30 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         _run(config)
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
+    yield  # all filters have chosen by now
+    if config.getoption("shard") is None or config.pluginmanager.has_plugin("everyrank-spawned"):
+        return
+    from everyrank.reports.shards import choose
+
+    asked = choose.asked(config)
+    assert asked is not None
+    choose.choose(config, items, asked)
+    if (path := _left_at(config)) is not None:
+        from everyrank.reports.live.gather import Collected, leave
+
+        leave(Collected({"shard": config.stash[choose.SHARD]}, [], []), path)  # it may have no multi-rank test
+    elif (reporter := config.pluginmanager.get_plugin(_NAME)) is not None:
+        reporter.gathering.run["shard"] = config.stash[choose.SHARD]
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_everyrank_collected(config: pytest.Config, items: list[pytest.Item], run: dict[str, Any]) -> None:
     from everyrank.reports.live.gather import collected, leave
 
+    if (shard := _shard(config)) is not None:
+        run["shard"] = shard
     if (path := _left_at(config)) is not None:
         leave(collected(items, run), path)
     elif _prints(config) and not _only_shows(config):
@@ -77,6 +114,32 @@ def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
     from everyrank.reports.live.gather import fetch
 
     _run(node.config).expect_of_worker(fetch(path, ids))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and session.config.getoption("shard") is not None:
+        shard = _shard(session.config)
+        if shard is not None and shard["all_tests"] and not shard["tests"]:
+            session.exitstatus = pytest.ExitCode.OK  # there are fewer tests than shards: no fault of this machine
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if config.getoption("shard") is not None and (shard := _shard(config)) is not None:
+        from everyrank.reports.shards.choose import text
+
+        terminalreporter.write_line(text(shard))
+
+
+def _shard(config: pytest.Config) -> dict[str, Any] | None:
+    """Return the shard that runs, as plain data, as soon as it is known: here, or in the workers of pytest-xdist."""
+    if config.getoption("shard") is None:
+        return None
+    from everyrank.reports.shards.choose import SHARD
+
+    reporter: RunReporter | None = config.pluginmanager.get_plugin(_NAME)
+    of_worker = None if reporter is None else reporter.gathering.run.get("shard")
+    return config.stash.get(SHARD, of_worker)
 
 
 def _run(config: pytest.Config) -> RunReporter:

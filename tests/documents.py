@@ -34,7 +34,7 @@ _QUOTED = re.compile(r"`([^`\n]+)`")
 class Block:
     document: str
     line: int
-    kind: str  # python, toml, commands, or text
+    kind: str  # python, toml, yaml (workflows), commands, or text
     text: str
 
     @property

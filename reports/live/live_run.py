@@ -16,7 +16,7 @@ from everyrank.reports.live.progress import ProgressLine, terminal
 from everyrank.reports.live.summary import Summary
 from everyrank.reports.live.tally import Tally
 from everyrank.reports.runfile.conclusion import Conclusion, conclude
-from everyrank.reports.runfile.model import SCHEMA, CaseLine, Footer, Header, LeftOutPart
+from everyrank.reports.runfile.model import SCHEMA, CaseLine, Footer, Header, LeftOutPart, ShardPart
 from everyrank.reports.runfile.source import source_of
 from everyrank.reports.runfile.write import NotWritable, RunFile
 
@@ -87,6 +87,7 @@ class RunReporter:
                 ci_link=source.ci_link,
                 cases=self.gathering.ids,
                 left_out=msgspec.convert(known.get("left_out", []), list[LeftOutPart]),
+                shard=msgspec.convert(known.get("shard"), ShardPart | None),
             )
         )
 

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 import msgspec
-from everyrank.reports.errors import CaseTwice, TwoSubjects
+from everyrank.reports.errors import CaseTwice, NotOneRun, TwoSubjects
 from everyrank.reports.history.history import History
 from everyrank.reports.page.data import details, page_data
 from everyrank.reports.page.nights import nights_data
@@ -57,6 +57,8 @@ def check_apart(runs: Sequence[Run]) -> None:
     """Refuse files that share a subject or a case: on a page, each case has one outcome."""
     subjects: dict[str, Run] = {}
     tests: dict[str, Run] = {}
+    if len(runs) > 1 and any(run.header.shard for run in runs):
+        raise NotOneRun("these are shards: `everyrank merge` makes one run file of them")
     for run in runs:
         for name in sorted({case.subject for case in run.cases} - {""}):
             first = subjects.setdefault(name, run)

@@ -32,6 +32,18 @@ class LeftOutPart(RunFilePart, frozen=True):
     cases: int
 
 
+class ShardPart(RunFilePart, frozen=True):
+    """The part of a run that this file is of, if the run was split by ``--shard``."""
+
+    number: int  # from 1
+    count: int
+    digest: str  # of which test is whose: the same in all shards of one run
+    tests: int  # of this shard; single-process tests count, too
+    all_tests: int
+    seconds: float = 0.0  # how long its tests took in the file of --shard-times; 0 without one
+    all_seconds: float = 0.0
+
+
 class Header(RunFileLine, tag="header", frozen=True):
     """The first line: the host, the versions, and the tests that will run."""
 
@@ -55,6 +67,7 @@ class Header(RunFileLine, tag="header", frozen=True):
     ci_link: str = ""  # to the service's page of the run
     cases: list[str] = []  # the ids of all multi-rank tests that were collected, in order; one may be there twice
     left_out: list[LeftOutPart] = []  # the cases that the kit's filters left out
+    shard: ShardPart | None = None  # none if the run was not split, or was merged again
 
 
 class PhasePart(RunFilePart, frozen=True):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from everyrank import options
 
+from tests.documents import blocks
 from tests.inner import Project
 from tests.run_files import read
 
@@ -246,13 +247,16 @@ def test_shellcheck_has_nothing_to_say(script: Path) -> None:
     assert os.access(script, os.X_OK)
 
 
-def test_actionlint_has_nothing_to_say() -> None:
+def test_actionlint_has_nothing_to_say(tmp_path: Path) -> None:
     beside = _BIN / "actionlint"
     program = str(beside) if beside.exists() else shutil.which("actionlint")
     if program is None:
         pytest.skip("actionlint is not here: its package has wheels for Linux on x86-64 only")
     files = sorted((_ROOT / ".github/workflows").glob("*.yml"))
     assert files
+    for number, block in enumerate(block for block in blocks("docs/reports.md") if block.kind == "yaml"):
+        files.append(tmp_path / f"in-the-docs-{number}.yml")
+        files[-1].write_text(block.text)
     checked = subprocess.run(
         [program, *files], cwd=_ROOT, env={**os.environ, "PATH": f"{_BIN}:{os.environ['PATH']}"},
         capture_output=True, text=True, check=False,

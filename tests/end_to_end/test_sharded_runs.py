@@ -1,0 +1,170 @@
+"""``--shard`` splits a run: each test runs on one shard, and the merged run file is that of a run on one machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+
+import msgspec
+import pytest
+from everyrank.cli import main
+from everyrank.reports.runfile.read import Run, read
+
+from tests.inner import Inner, Project
+
+TESTS = """
+    import pytest
+
+    @pytest.mark.world(2)
+    @pytest.mark.parametrize("number", range(7))
+    def test_many(world, number):
+        assert number != 5, "five"
+
+    @pytest.mark.world(3)
+    def test_three(world):
+        pytest.skip("not today")
+
+    @pytest.mark.parametrize("number", range(4))
+    def test_alone(number):
+        pass
+"""
+
+
+def outcomes(run: Run) -> Counter[tuple[str, str]]:
+    return Counter((case.id, case.outcome) for case in run.cases)
+
+
+def merged(project: Project, *arguments: str) -> tuple[int, Run]:
+    path = project.folder / "merged.jsonl"
+    files = sorted(map(str, project.folder.glob("shard-*.jsonl")))
+    return main(["merge", *files, "-o", str(path), *arguments]), read(path, partial=True)
+
+
+def shard(project: Project, number: int, count: int, *arguments: str) -> Inner:
+    return project.run(f"--shard={number}/{count}", "--run-file", f"shard-{number}.jsonl", *arguments)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "xdist"])
+def test_the_shards_are_the_whole_run(project: Project, workers: tuple[str, ...]) -> None:
+    project.write("test_it.py", TESTS)
+    whole = project.run("--run-file", "whole.jsonl", *workers)
+    inners = [shard(project, number, 3, *workers) for number in (1, 2, 3)]
+    ran = Counter(id for inner in inners for id in inner.tests)
+    assert ran == Counter(whole.tests.keys())
+    code, found = merged(project)
+    assert code == 0
+    expected = read(project.folder / "whole.jsonl")
+    assert outcomes(found) == outcomes(expected)
+    assert found.counts == expected.counts
+    assert found.footer is not None
+    assert expected.footer is not None
+    assert (found.footer.exit, found.footer.single) == (expected.footer.exit, expected.footer.single)
+    assert [inner.code for inner in inners] == [int("five" in inner.out) for inner in inners]
+    assert found.conclusion.state == "not-as-declared"
+    page = project.folder / "page.html"
+    assert main(["page", str(found.path), "-o", str(page)]) == 0
+    assert "test_three" in page.read_text()
+    assert all(f"shard {number} of 3: 4 of 12 tests" in inner.out for number, inner in enumerate(inners, 1))
+
+
+def test_times_of_an_earlier_run_balance_the_shards(project: Project) -> None:
+    project.write("test_it.py", TESTS)
+    project.run("--run-file", "whole.jsonl")
+    lines = (project.folder / "whole.jsonl").read_text().splitlines()
+    slow = [i for i, line in enumerate(lines) if "test_three" in line and '"line":"case"' in line]
+    assert len(slow) == 1
+    line = msgspec.json.decode(lines[slow[0]])
+    lines[slow[0]] = msgspec.json.encode({**line, "seconds": 1000.0}).decode()
+    (project.folder / "whole.jsonl").write_text("\n".join(lines) + "\n")
+    first = shard(project, 1, 2, "--shard-times=whole.jsonl")
+    second = shard(project, 2, 2, "--shard-times=whole.jsonl")
+    assert [name for name in first.outcomes() if "alone" not in name] == ["test_three"]  # the others have no times
+    assert (len(first.tests), len(second.tests)) == (3, 9)
+    assert "shard 1 of 2: 3 of 12 tests, which took 1000 s of 100" in first.out
+    assert merged(project)[0] == 0
+    shard(project, 2, 2)  # without the times: another deal
+    assert merged(project)[0] == 2
+
+
+def test_other_filters_choose_first(project: Project) -> None:
+    project.write("test_it.py", TESTS)
+    ran = [id for number in (1, 2) for id in shard(project, number, 2, "-k", "many and not 5").tests]
+    assert sorted(ran) == [f"test_it.py::test_many[{number}]" for number in (0, 1, 2, 3, 4, 6)]
+
+
+def test_more_shards_than_tests(project: Project) -> None:
+    project.write("test_it.py", TESTS)
+    inners = [shard(project, number, 4, "-k", "three or alone and 2") for number in (1, 2, 3, 4)]
+    assert [inner.code for inner in inners] == [0, 0, 0, 0]
+    assert [len(inner.tests) for inner in inners] == [1, 1, 0, 0]
+    assert merged(project)[0] == 0
+    inners = [shard(project, number, 4, "-k", "three", "-n", "1") for number in (1, 2, 3, 4)]
+    assert [inner.code for inner in inners] == [0, 0, 0, 0]
+    assert merged(project)[0] == 0
+    assert shard(project, 1, 4, "-k", "nothing").code == 5
+
+
+STUCK = """
+    import os, pytest, time
+    from pathlib import Path
+
+    @pytest.mark.world(2)
+    @pytest.mark.parametrize("number", range(6))
+    def test_many(world, number):
+        if os.environ.get("STUCK") and number > 2:
+            Path("stuck").touch()
+            time.sleep(100)
+"""
+
+
+def test_a_shard_that_was_killed_loses_no_test(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.write("test_it.py", STUCK)
+    assert shard(project, 1, 2).code == 0
+    monkeypatch.setenv("STUCK", "1")
+    process = project.start("--shard=2/2", "--run-file", "shard-2.jsonl")
+    try:
+        while not (project.folder / "stuck").exists():
+            assert process.poll() is None
+            time.sleep(0.02)
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+    project.assert_nothing_left()
+    assert main(["merge", *map(str, project.folder.glob("shard-*.jsonl")), "-o", str(project.folder / "no")]) == 2
+    code, found = merged(project, "--partial")
+    assert code == 1
+    assert not found.complete
+    ids = [case.id for case in found.cases]
+    assert sorted(ids) == [f"test_it.py::test_many[{number}]" for number in range(6)]
+    assert {case.outcome for case in found.cases} == {"pass", "not-run"}
+    assert found.counts["not-run"] >= 1
+    monkeypatch.delenv("STUCK")
+    shard(project, 2, 2)
+    code, found = merged(project)
+    assert (code, found.counts) == (0, {"pass": 6})
+
+
+WRONG = {
+    "--shard=0/3": "--shard: must be K/N with K from 1 to N, such as 3/8, not '0/3'",
+    "--shard=4/3": "--shard: must be K/N with K from 1 to N, such as 3/8, not '4/3'",
+    "--shard=x": "--shard: must be K/N with K from 1 to N, such as 3/8, not 'x'",
+    "--shard-times=a.jsonl": "--shard-times: it balances the shards of --shard=K/N, which is missing",
+    "--shard=1/2 --shard-times=a.jsonl": "--shard-times: ",
+}
+
+
+@pytest.mark.parametrize("given", WRONG)
+def test_bad_use_runs_nothing(project: Project, given: str) -> None:
+    project.write("test_it.py", TESTS)
+    inner = project.run(*given.split())
+    assert inner.code == 4
+    assert WRONG[given] in inner.out
+    assert inner.tests == {}
+
+
+def test_spawned_ranks_run_the_tests_of_their_shard(project: Project) -> None:
+    project.write("test_it.py", TESTS)
+    inners = [shard(project, number, 2, "--launcher=spawn", "-k", "many and (1 or 2)") for number in (1, 2)]
+    assert [list(inner.outcomes().values()) for inner in inners] == [["passed"], ["passed"]]
