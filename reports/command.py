@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from everyrank.reports.errors import CannotWrite, ReportError
+from everyrank.reports.errors import CannotWrite, Cut, EmptyFile, ReportError
 from everyrank.reports.text import plain
 
 _PARTIAL = "read also files of runs that were killed: a case without a line counts as not-run"
@@ -74,7 +74,14 @@ def merge(arguments: Sequence[str]) -> int:
         from everyrank.reports.runfile import files, read
         from everyrank.reports.shards import merge
 
-        runs = [read.read(path, given.partial) for path in given.runs]
+        runs = []
+        for path in given.runs:
+            try:
+                runs.append(read.read(path, given.partial))
+            except (EmptyFile, Cut) as error:
+                if not given.partial:
+                    raise
+                print(f"everyrank merge: left out: {plain(str(error))}", file=sys.stderr)
         lines = merge.merge(runs, given.partial)
         files.keep(given.output, merge.contents(lines, given.output), given.runs)
         missing = merge.missing(runs)

@@ -67,6 +67,8 @@ def _missing(shards: dict[int, Run]) -> list[int]:
 
 def _in_order(runs: Sequence[Run]) -> dict[int, Run]:
     """Return the runs by the numbers of their shards. They must be of one run, each shard once."""
+    if not runs:
+        raise NotOneRun("no shard began to run its tests")
     first = runs[0]
     shards: dict[int, Run] = {}
     for run in runs:

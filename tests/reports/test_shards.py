@@ -195,6 +195,23 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "is an input of the command" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("content", [b"", b'{"line":"hea'], ids=["empty", "cut in its header"])
+def test_a_shard_that_was_killed_before_its_first_test_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    runs = [str(run.path) for run in written(tmp_path, shards_of(made_up(5, 30, nasty=False), 3))]
+    Path(runs[1]).write_bytes(content)
+    out = str(tmp_path / "whole.jsonl")
+    assert main(["merge", *runs, "-o", out]) == 2
+    capsys.readouterr()
+    assert main(["merge", "--partial", *runs, "-o", out]) == 1
+    printed = capsys.readouterr()
+    assert "not whole: shard 2 missing" in printed.out
+    assert f"everyrank merge: left out: {runs[1]}" in printed.err
+    assert main(["merge", "--partial", runs[1], "-o", out]) == 2
+    assert "no shard began to run its tests" in capsys.readouterr().err
+
+
 def test_a_page_of_shards_names_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = [str(run.path) for run in written(tmp_path, shards_of(made_up(5, 30, nasty=False), 2))]
     assert main(["page", *runs, "-o", str(tmp_path / "page.html")]) == 2
