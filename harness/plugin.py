@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from everyrank import hookspec, options
+from everyrank.launch import launchers
+
+if TYPE_CHECKING:
+    from everyrank.launch.protocol import Member
 
 # A skipif that calls torch.cuda.is_available() must not initialise CUDA in a process that will be forked.
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+
+#: The membership of a process that keeps ranks for another one.
+_MEMBER: pytest.StashKey[Member] = pytest.StashKey()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,7 +44,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "rank_fixtures(*names): rank fixtures that the test asks for only by request.getfixturevalue(); its world is "
         "started and kept as if its signature named them.",
     )
-    if (chosen := options.read(config)).adopt:
+    chosen = options.read(config)
+    if (member := launchers.configure(chosen.launcher, config)) is not None:
+        config.stash[_MEMBER] = member
+    if chosen.adopt:
         from everyrank.adopt.plugin import Adopter
 
         config.pluginmanager.register(Adopter(chosen.adopt_transports), "everyrank-adopter")
@@ -98,12 +109,23 @@ def pytest_configure_node(node: Any) -> None:
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
     # This wrapper is the innermost: worlds end and hand over their coverage before pytest-cov adds it up.
+    if session.config.option.collectonly:
+        return (yield)
+    if (member := session.config.stash.get(_MEMBER, None)) is not None and not session.testsfailed:
+        from everyrank.controller.worlds import launch_context
+
+        code = member.serve(launch_context(session))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # it has nothing to report
     in_rank = session.config.pluginmanager.has_plugin("everyrank-spawned")
-    if in_rank or session.config.option.collectonly or not getattr(session, "items", None):
+    if in_rank or not getattr(session, "items", None):
         return (yield)
     from everyrank.declare.stash import is_declared
 
-    if not any(is_declared(item) for item in session.items):
+    if not any(is_declared(item) for item in session.items) and not launchers.has_members(
+        options.read(session.config).launcher
+    ):
         return (yield)
     if os.environ.get("EVERYRANK_NODEID"):
         raise pytest.UsageError(

@@ -94,36 +94,30 @@ class Attempts:
                 )
 
     def _attempt(self, job: Job, following: Job | None, ready: LiveWorld | None, keep: bool) -> tuple[Verdict, Fates]:
-        with (
-            self._gpus_for(job, ready) as lease,
-            self._leases.held(job.size, job.nodeid) as waited,
-            self._worlds.launcher.rendezvous() as (address, port),
-        ):
+        with self._gpus_for(job, ready) as lease, self._leases.held(job.size, job.nodeid) as waited:
             keep = keep and (lease is None or self._worlds.may_share(job, following))
             world = ready or self._worlds.start(job, lease)
-            folder = os.path.join(self._worlds.launcher.folder, f"test-{self._tests}")
-            self._tests += 1
-            orders = self._orders(job, following if keep else None, folder, (address, port), keep, lease)
-            census = Census.for_orders(orders) if world.launcher.same_host else None
-            talk = self._converse(world, self._limit(job), census)
-            try:
-                self._start_spare(job, following)
-                fates = Watch(talk, orders).run()
-                fates.waited = waited
-                self._worlds.note_imports(fates, lambda: self._more_worlds_follow(job))
-                verdict = judge(fates)
-                if keep and _may_be_kept(talk, verdict):
-                    world.served.append(job.nodeid)
-                    self._worlds.keep(world)
-                else:
-                    ending.leave(talk)
-                    self._worlds.collect_coverage(world)
-            except BaseException:
-                world.end()
-                raise
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
-            return judge(fates), fates
+            with _meeting_place(world) as meet_at:
+                folder = os.path.join(world.launcher.folder, f"test-{self._tests}")
+                self._tests += 1
+                orders = self._orders(job, following if keep else None, world, folder, meet_at, keep)
+                census = Census.for_orders(orders) if world.launcher.same_host else None
+                talk = self._converse(world, self._limit(job), census)
+                try:
+                    self._start_spare(job, following)
+                    fates = Watch(talk, orders).run()
+                    fates.waited = waited
+                    self._worlds.note_imports(fates, lambda: self._more_worlds_follow(job))
+                    verdict = judge(fates)
+                    if keep and _may_be_kept(talk, verdict):
+                        world.served.append(job.nodeid)
+                        self._worlds.keep(world)
+                    else:
+                        ending.leave(talk)
+                        self._worlds.collect_coverage(world)
+                finally:
+                    shutil.rmtree(folder, ignore_errors=True)
+                return judge(fates), fates
 
     @contextlib.contextmanager
     def _gpus_for(self, job: Job, ready: LiveWorld | None) -> Iterator[GpuLease | None]:
@@ -159,14 +153,14 @@ class Attempts:
         self,
         job: Job,
         following: Job | None,
+        world: LiveWorld,
         folder: str,
         meet_at: tuple[str, int],
         keep: bool,
-        lease: GpuLease | None,
     ) -> list[Order]:
         """Return the order for each rank. ``following`` may run in the same world if its key allows it."""
         shares = following is not None and self._worlds.may_share(job, following)
-        launcher, named = self._worlds.launcher, lasting_id(job.item)
+        lease, named, places = world.lease, lasting_id(job.item), world.places()
         return [
             Order(
                 number=self._tests,
@@ -179,7 +173,7 @@ class Attempts:
                 size=job.size,
                 backend=job.backend,
                 device=claims.device(job, lease, rank),
-                visible=claims.visible(lease, rank, launcher.forks),
+                visible=claims.visible(lease, rank, world.launcher.forks),
                 seed=rank_seed(named, job.seed, rank),
                 folder=folder,
                 address=meet_at[0],
@@ -188,6 +182,10 @@ class Attempts:
                 group=job.wants_group,
                 leaks=job.leaks,
                 debug_rank=self._options.pdb_rank,
+                local_rank=places[rank].rank,
+                local_size=places[rank].size,
+                host=places[rank].host,
+                hosts=places[rank].hosts,
             )
             for rank in range(job.size)
         ]
@@ -203,6 +201,17 @@ class Attempts:
         spent = job.spends_its_world and self._worlds.key(job) == self._worlds.key(following)
         if spent or following.fresh:
             self._worlds.start_spare(following)
+
+
+@contextlib.contextmanager
+def _meeting_place(world: LiveWorld) -> Iterator[tuple[str, int]]:
+    """Reserve the address at which the ranks of a world find rank 0. The world ends if its test could not be run."""
+    try:
+        with world.launcher.rendezvous(world.seats[0]) as address:
+            yield address
+    except BaseException:
+        world.end()
+        raise
 
 
 def _may_be_kept(talk: Conversation, verdict: Verdict) -> bool:

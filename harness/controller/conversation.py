@@ -79,14 +79,14 @@ class Conversation:
             self.fates.launcher_lost = event.reason
             self.world.broken = True
             return
-        if event not in self.world.seats or event.status is None:
+        if event not in self.world.seats or (event.status is None and not event.lost):
             return
         rank = self.world.seats.index(event)
         self._receive(rank)  # it may have filed its record before it ended
         fate = self.fates.ranks[rank]
         self.world.broken = True
         if fate.record is None and not fate.cut:
-            fate.status = event.status
+            fate.status, fate.lost_with = event.status, event.lost
             fate.ended_at = time.monotonic()
             self.keep_last_words(fate)
             if rank == self._debugger.rank:
@@ -141,7 +141,7 @@ class Conversation:
 
     def _ended(self) -> list[int]:
         """Return the ranks that have ended their test."""
-        return [fate.rank for fate in self.fates.ranks if fate.record is not None or fate.status is not None]
+        return [fate.rank for fate in self.fates.ranks if fate.record is not None or fate.has_ended]
 
     def send(self, rank: int, message: ToRank) -> None:
         with contextlib.suppress(Closed):  # the rank has ended, which is noticed elsewhere

@@ -52,6 +52,8 @@ def _leave(talk: Conversation, leaving: list[Fate]) -> None:
                 talk.fates.late[fate.rank] = talk.left[fate.rank]
         elif seats[fate.rank].status is not None:
             fate.out_of_order = f"ended after its record: {_plain_exit(seats[fate.rank].status)}"
+        elif seats[fate.rank].lost:
+            fate.out_of_order = f"was lost after its record: {seats[fate.rank].lost}"
         elif not talk.fates.launcher_lost:
             fate.out_of_order = f"did not leave within {IN_ORDER:g} s of its record"
     talk.show_the_rest()

@@ -14,6 +14,16 @@ from everyrank.resources.gpus.gpu_leases import GpuLease
 PrintLine = Callable[[int, bytes], None]
 
 
+@dataclass(frozen=True)
+class Place:
+    """Where a rank runs: its host among the hosts of its world, and its number among the ranks there."""
+
+    rank: int
+    size: int
+    host: int
+    hosts: int
+
+
 @dataclass
 class LiveWorld:
     """A world whose processes were started, and may have ended."""
@@ -35,6 +45,17 @@ class LiveWorld:
             self.selector.register(seat.channel, selectors.EVENT_READ, rank)
             for name, file in seat.live_streams().items():
                 self.selector.register(file, selectors.EVENT_READ, (rank, name))
+
+    def places(self) -> list[Place]:
+        """Return where each rank runs."""
+        hosts = list(dict.fromkeys(seat.host for seat in self.seats))
+        there: dict[str, list[int]] = {host: [] for host in hosts}
+        for rank, seat in enumerate(self.seats):
+            there[seat.host].append(rank)
+        return [
+            Place(there[seat.host].index(rank), len(there[seat.host]), hosts.index(seat.host), len(hosts))
+            for rank, seat in enumerate(self.seats)
+        ]
 
     def end(self) -> None:
         """End the world and every process that is left of it."""

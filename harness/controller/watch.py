@@ -70,7 +70,7 @@ class Watch:
         """Return the ranks that have neither filed a record, nor ended, nor been cut off."""
         if self.fates.launcher_lost:
             return []
-        return [fate for fate in self.fates.ranks if fate.record is None and fate.status is None and not fate.cut]
+        return [fate for fate in self.fates.ranks if fate.record is None and not fate.has_ended and not fate.cut]
 
     def _patience(self) -> float | None:
         """Return how long this loop may wait for an event before it has to look at the clock."""

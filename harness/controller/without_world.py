@@ -32,8 +32,11 @@ class WithoutWorld:
         self._claims = claims
         self._wants_results = wants_results
 
-    def end(self, job: Job) -> TestEnd | None:
-        """Return the end of a test that is skipped, or that cannot run here; None for any other."""
+    def end(self, job: Job, impossible: str = "") -> TestEnd | None:
+        """Return the end of a test that is skipped, or that cannot run here; None for any other.
+
+        ``impossible`` says why its world can never be started.
+        """
         reason = _skip_reason(job.item)
         if reason:
             return self._skipped(job.item, reason)
@@ -41,6 +44,7 @@ class WithoutWorld:
             reason, wants_gpus = self._claims.missing(job)
         except MisuseError as error:
             return self.refused(job.item, str(error))
+        reason = reason or impossible
         if not reason:
             return None
         required = self._options.require_gpus

@@ -55,9 +55,7 @@ class Worlds:
         self._config = session.config
         self._options = options
         self._dismiss_in_order = dismiss
-        live = self._config.getoption("capture", "fd") != "fd"
-        prepare = functools.partial(_prepare_zygote, session, leave_behind)
-        self._context = LaunchContext(prepare, _new_folder, live, terminal)
+        self._context = launch_context(session, leave_behind, terminal)
         self._launcher: Launcher | None = None
         self._idle: OrderedDict[Key, LiveWorld] = OrderedDict()
         self._spare: LiveWorld | None = None  # for the next test, forked while this one runs
@@ -71,10 +69,12 @@ class Worlds:
         except MisuseError as error:
             raise pytest.UsageError(f"everyrank: {error}") from None
         factory: Any = getattr(self._config, "_tmp_path_factory", None)
-        if factory is not None and self._options.launcher == "fork":
+        if factory is not None and self._options.launcher != "spawn":
             factory.getbasetemp()  # all ranks share one folder
         try:
             self._use(launch(self._context))
+        except MisuseError as error:
+            raise pytest.UsageError(f"--launcher={self._options.launcher}: {error}") from None
         except CannotLaunch as problem:
             if self._options.launcher == "spawn":
                 raise pytest.UsageError(f"--launcher=spawn is not possible: {problem}") from None
@@ -103,6 +103,10 @@ class Worlds:
                 self._spare.end()
             if self._launcher is not None:
                 self._launcher.close()
+
+    def cannot_start(self, size: int) -> str:
+        """Return why the launcher can never start a world of this size, or ""."""
+        return self._launcher.cannot_start(size) if self._launcher is not None else ""
 
     @property
     def up(self) -> int:
@@ -229,6 +233,22 @@ class Worlds:
             world.end()  # it lost a rank between two tests; no test is affected
         else:
             self._dismiss_in_order(world)
+
+
+def launch_context(
+    session: pytest.Session,
+    leave_behind: Callable[[], object] = lambda: None,
+    terminal: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+) -> LaunchContext:
+    """Return what a launcher may need of this run."""
+    live = session.config.getoption("capture", "fd") != "fd"
+    return LaunchContext(
+        prepare=functools.partial(_prepare_zygote, session, leave_behind),
+        new_folder=_new_folder,
+        print_live=live,
+        terminal=terminal,
+        session=session,
+    )
 
 
 def _new_folder() -> str:

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 from everyrank.errors import MisuseError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from everyrank.launch.protocol import Launch
+    import pytest
+    from everyrank.launch.protocol import Launch, Member
 
 #: The group of entry points. A name stands for a function that takes a ``LaunchContext`` and returns a ``Launcher``.
 GROUP = "everyrank.launchers"
 
-OURS = {"fork": "everyrank.launch.fork", "spawn": "everyrank.launch.spawn"}
+OURS = {
+    "fork": "everyrank.launch.fork",
+    "spawn": "everyrank.launch.spawn",
+    "torchrun": "everyrank.launch.remote.torchrun",
+}
+#: Launchers that need nothing but this host: no module is imported for them before it is needed.
+_ON_THIS_HOST = ("fork", "spawn")
 
 
 def names() -> list[str]:
@@ -40,6 +48,25 @@ def find(name: str) -> Launch:
             f"the launcher {name!r} ({_origin(entries[0])}) cannot be imported: {type(error).__name__}: {error}"
         ) from error
     return found
+
+
+def configure(name: str, config: pytest.Config) -> Member | None:
+    """Let a launcher check how this process was started, before any test is collected.
+
+    Its module may have a function ``configure``. That returns a ``Member`` if this process is to keep ranks for
+    another one.
+    """
+    found: Member | None = _module(name).configure(config) if has_members(name) else None
+    return found
+
+
+def has_members(name: str) -> bool:
+    """Return whether the processes of an engine wait for a run with this launcher, whatever its tests are."""
+    return name not in _ON_THIS_HOST and hasattr(_module(name), "configure")
+
+
+def _module(name: str) -> Any:
+    return sys.modules[find(name).__module__]
 
 
 def _entries() -> list[EntryPoint]:

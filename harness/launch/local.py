@@ -120,6 +120,8 @@ class LocalLauncher(Launcher):
         self._sockets: dict[int, int] = {}  # by seat: the inode of the rank's end of its channel
         self._next = 0
         self._worlds = 0
+        self.run_folder = folder
+        """The folder of the run, by whose name the programs that ranks run are found."""
 
     def handshake(self) -> str:
         """Wait for the keeper's first message. Return why it should not fork, or ""."""
@@ -138,21 +140,45 @@ class LocalLauncher(Launcher):
 
     def _start_rank(self, name: str, leases: Sequence[int]) -> LocalSeat:
         ours, theirs = socket.socketpair()
+        output, passed = (_pipes if self._live else _files)(name)
+        seat = self._start_seat(Channel(ours, FromRank), theirs, output, passed, leases)
+        for fd in passed:
+            if fd not in (output.out.fileno(), output.err.fileno(), output.stacks.fileno()):
+                os.close(fd)
+        return seat
+
+    def start_connected(self, name: str, connections: Sequence[socket.socket]) -> LocalSeat:
+        """Start a rank that talks to its controller itself.
+
+        Its connections are its channel and, if its output is printed as it comes, stdout and stderr.
+        """
+        channel, *streams = connections
+        output, passed = _files(name)
+        passed[: len(streams)] = [stream.fileno() for stream in streams]
+        seat = self._start_seat(Channel(channel, FromRank), channel, output, passed, [])
+        for stream in streams:
+            stream.close()
+        return seat
+
+    def _start_seat(
+        self,
+        channel: Channel[FromRank],
+        theirs: socket.socket,
+        output: Output,
+        passed: Sequence[int],
+        leases: Sequence[int],
+    ) -> LocalSeat:
+        seat = LocalSeat(self._next, channel, output, self._live)
+        self._next += 1
+        self._seats[seat.number] = seat
+        self._sockets[seat.number] = os.fstat(theirs.fileno()).st_ino
         try:
-            output, passed = (_pipes if self._live else _files)(name)
-            seat = LocalSeat(self._next, Channel(ours, FromRank), output, self._live)
-            self._next += 1
-            self._seats[seat.number] = seat
-            self._sockets[seat.number] = os.fstat(theirs.fileno()).st_ino
             self._control.send(StartRank(seat.number), [theirs.fileno(), *passed, *leases])
         except Closed:
             self._note_loss()
             seat.gone = True
         finally:
             theirs.close()
-        for fd in passed:
-            if fd not in (output.out.fileno(), output.err.fileno(), output.stacks.fileno()):
-                os.close(fd)
         return seat
 
     def events(self) -> Iterator[Seat | LostLauncher]:
@@ -176,7 +202,7 @@ class LocalLauncher(Launcher):
 
     def stacks(self, seats: Mapping[int, Seat], native_within: float) -> dict[int, AskedStacks]:
         asked = {rank: seat.asked for rank, seat in seats.items() if isinstance(seat, LocalSeat)}
-        return processes.ask(asked, native_within)
+        return processes.ask(asked, native_within, processes.stop(asked))
 
     def native_frames(self, seats: Mapping[int, Seat], within: float) -> NativeFrames:
         return native.read({rank: seat.pid for rank, seat in seats.items()}, within)
@@ -231,7 +257,7 @@ class LocalLauncher(Launcher):
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.killpg(seat.pid, signal.SIGKILL)
             self._seats.clear()
-            _end_orphans(self.folder, set(self._sockets.values()))
+            _end_orphans(self.run_folder, set(self._sockets.values()))
             self.before_tidying()
             self._tidy()
         return self.lost

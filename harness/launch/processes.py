@@ -60,27 +60,34 @@ class AskedProcess:
     stacks: IO[bytes]
 
 
+def stop(processes: Mapping[int, AskedProcess]) -> dict[int, str]:
+    """Stop these ranks, before one of them is asked: one that continues may let others continue.
+
+    Return their states before, for ``ask``.
+    """
+    states = {rank: _state(process.pid) for rank, process in processes.items()}
+    _signal(processes, signal.SIGSTOP)
+    return states
+
+
 def ask(
-    processes: Mapping[int, AskedProcess], native_within: float = 0.0, stop: bool = True
+    processes: Mapping[int, AskedProcess], native_within: float = 0.0, stopped: Mapping[int, str] | None = None
 ) -> dict[int, AskedStacks]:
     """Ask these ranks for their stacks; with ``native_within``, also read the C frames of a few.
 
-    Without ``stop`` no process is stopped, so that its world can go on.
+    ``stopped`` is what ``stop`` returned. Without it no process is stopped, so that its world can go on.
     """
-    states = {rank: _state(process.pid) for rank, process in processes.items()}
-    # The signal interrupts a sleep in C, and a rank that continues may let others continue: stop all, then ask all.
-    if stop:
-        _signal(processes, signal.SIGSTOP)
+    states = stopped or {rank: _state(process.pid) for rank, process in processes.items()}
     natives: dict[int, tuple[str, ...]] = {}
     if native_within and len(processes) <= NATIVE_READERS:
         natives = native.read({rank: process.pid for rank, process in processes.items()}, native_within)
     before = {rank: _size(process) for rank, process in processes.items()}
     _signal(processes, STACKS_SIGNAL)  # each rank answers before it does anything else
-    if stop:
+    if stopped:
         _signal(processes, signal.SIGCONT)
     _await_answers(processes, before)
     return {
-        rank: AskedStacks(read_all(process.stacks), states[rank], natives.get(rank, ()))
+        rank: AskedStacks(read_all(process.stacks), states.get(rank, ""), natives.get(rank, ()))
         for rank, process in processes.items()
     }
 

@@ -14,11 +14,14 @@ import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from everyrank.launch.rendezvous import reserved_port
 from everyrank.wire.channel import Channel
 from everyrank.wire.messages import FromRank, Preload
+
+if TYPE_CHECKING:
+    import pytest
 
 #: A rank answers this signal with its stacks, whatever it is doing, the GIL held or not. A real-time
 #: signal, so that nothing else uses it.
@@ -68,6 +71,10 @@ class Seat(abc.ABC):
         """The wait status, once the process ended."""
         self.gone = False
         """Whether the process is gone, or never started."""
+        self.lost = ""
+        """What the process was lost with, if its wait status cannot be known: the host that it ran on, say."""
+        self.host = ""
+        """The name of the host that it runs on, if worlds of this launcher may span several."""
 
     @abc.abstractmethod
     def phase_of(self, order: int) -> tuple[str, float]:
@@ -161,9 +168,13 @@ class Launcher(abc.ABC):
         """Return the C frames of these ranks, as far as they can be read."""
         return {}
 
-    def rendezvous(self) -> AbstractContextManager[tuple[str, int]]:
-        """Reserve, for one test, the address and the port at which its ranks find rank 0."""
+    def rendezvous(self, first: Seat) -> AbstractContextManager[tuple[str, int]]:
+        """Reserve, for one test, the address and the port at which its ranks find rank 0, which has this seat."""
         return reserved_port()
+
+    def cannot_start(self, size: int) -> str:
+        """Return why a world of this size can never be started here, or ""."""
+        return ""
 
     def catch_up(self) -> None:
         """Note what happened to seats while no test was running on them."""
@@ -189,10 +200,19 @@ class LaunchContext:
     """Whether the ranks' output is printed as it comes (``-s``)."""
     terminal: Callable[[], AbstractContextManager[None]]
     """Gives the real standard streams back meanwhile, for ranks that inherit them."""
+    session: pytest.Session
 
 
 class CannotLaunch(Exception):
     """A launcher cannot be used here; the text says why."""
+
+
+class Member(abc.ABC):
+    """A pytest process that a launcher's engine started beside the controller's, to keep ranks for it."""
+
+    @abc.abstractmethod
+    def serve(self, context: LaunchContext) -> int:
+        """Keep ranks until the controller's run ends. Return its exit code."""
 
 
 #: Starts a launcher; an entry point of the group ``everyrank.launchers`` names one. It may raise ``CannotLaunch``.

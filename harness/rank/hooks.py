@@ -16,7 +16,7 @@ from everyrank.rank.hints import add_hint, hint
 from everyrank.rank.seeds import seed_generators
 from everyrank.rank.warnings_filed import as_warned, is_ignored
 from everyrank.wire.messages import Deadline, FromRank, Order, Phase, PhaseEnded, Warned
-from everyrank.wire.progress import Progress
+from everyrank.wire.progress import Tells
 from everyrank.wire.truncate import truncate
 
 
@@ -32,12 +32,12 @@ class RankHooks:
         self._group_is_open = group_is_open
         self._serializer = config.hook.pytest_report_to_serializable
         self._send: Callable[[FromRank], None]
-        self._progress: Progress
+        self._progress: Tells
         self._order: Order
         self._item: pytest.Item
         self._watch: Watch
 
-    def start(self, send: Callable[[FromRank], None], progress: Progress) -> None:
+    def start(self, send: Callable[[FromRank], None], progress: Tells) -> None:
         """Begin to serve in this process."""
         self._send, self._progress = send, progress
 

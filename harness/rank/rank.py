@@ -45,7 +45,7 @@ from everyrank.wire.messages import (
     WantsDebugger,
     Warned,
 )
-from everyrank.wire.progress import Progress
+from everyrank.wire.progress import Progress, SentProgress
 from everyrank.wire.truncate import truncate
 
 
@@ -84,7 +84,7 @@ class Rank:
     def serve(self, channel: Channel[ToRank], stacks: int, progress: int) -> None:
         """Take orders until the controller ends the world; then end the process."""
         self.channel = channel
-        self._hooks.start(channel.send, Progress(progress))
+        self._hooks.start(channel.send, Progress(progress) if channel.is_local else SentProgress(channel.send))
         self._imports = Imports(self._config.rootpath)
         prepare_process(stacks)
         try:
@@ -262,7 +262,7 @@ def _enter(order: Order, run_folder: str, meet: Meeting) -> World:
     world = World(
         rank=order.rank,
         size=order.size,
-        local_rank=order.rank,
+        local_rank=order.local_rank,
         device=order.device,
         backend=order.backend,
         seed=order.seed,

@@ -19,36 +19,34 @@ if TYPE_CHECKING:
 Handler = Callable[..., Iterator[tuple[Any, int, int]]]
 
 
-def environment(rank: int, size: int, address: str, port: int) -> dict[str, str]:
-    """Return the variables that torchrun sets for each process on one host."""
-    variables = {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "GROUP_RANK": 0,
-        "ROLE_RANK": rank,
-        "WORLD_SIZE": size,
-        "LOCAL_WORLD_SIZE": size,
-        "GROUP_WORLD_SIZE": 1,
-        "ROLE_WORLD_SIZE": size,
-        "ROLE_NAME": "default",
-        "MASTER_ADDR": address,
-        "MASTER_PORT": port,
-        "TORCHELASTIC_RUN_ID": "everyrank",
-        "TORCHELASTIC_RESTART_COUNT": 0,
-        "TORCHELASTIC_MAX_RESTARTS": 0,
-        "TORCHELASTIC_USE_AGENT_STORE": False,
-    }
-    return {name: str(value) for name, value in variables.items()}
+#: What torchrun sets for each process.
+_VALUES: dict[str, Callable[[Order], object]] = {
+    "RANK": lambda order: order.rank,
+    "LOCAL_RANK": lambda order: order.local_rank,
+    "GROUP_RANK": lambda order: order.host,
+    "ROLE_RANK": lambda order: order.rank,
+    "WORLD_SIZE": lambda order: order.size,
+    "LOCAL_WORLD_SIZE": lambda order: order.local_size,
+    "GROUP_WORLD_SIZE": lambda order: order.hosts,
+    "ROLE_WORLD_SIZE": lambda order: order.size,
+    "ROLE_NAME": lambda order: "default",
+    "MASTER_ADDR": lambda order: order.address,
+    "MASTER_PORT": lambda order: order.port,
+    "TORCHELASTIC_RUN_ID": lambda order: "everyrank",
+    "TORCHELASTIC_RESTART_COUNT": lambda order: 0,
+    "TORCHELASTIC_MAX_RESTARTS": lambda order: 0,
+    "TORCHELASTIC_USE_AGENT_STORE": lambda order: False,
+}
+
+VARIABLES = tuple(_VALUES)
 
 
 def enter(order: Order) -> None:
     """Set the variables of an order. In a warm world most of them have their values from the test before."""
-    for name, value in environment(order.rank, order.size, order.address, order.port).items():
+    for name, value_of in _VALUES.items():
+        value = str(value_of(order))
         if os.environ.get(name) != value:
             os.environ[name] = value
-
-
-VARIABLES = tuple(environment(0, 1, "", 0))
 
 
 class Rendezvous:
@@ -106,5 +104,5 @@ class Rendezvous:
 
     def _is_own_address(self) -> bool:
         """Return whether the environment has the address that the order gave: a test may set another."""
-        given = environment(self._order.rank, self._order.size, self._order.address, self._order.port)
-        return all(os.environ.get(name) == given[name] for name in ("MASTER_ADDR", "MASTER_PORT"))
+        given = {"MASTER_ADDR": self._order.address, "MASTER_PORT": str(self._order.port)}
+        return all(os.environ.get(name) == value for name, value in given.items())

@@ -128,7 +128,7 @@ def _render_world(world: list[RunningRank], native_too: bool) -> str:
                 if _answers(process.pid):
                     file = stack.enter_context(open(process.stacks, "rb", buffering=0))
                     asked[rank] = processes.AskedProcess(process.pid, file)
-        stances = rollcall.read(processes.ask(asked, _NATIVE if native_too else 0.0, stop=False))
+        stances = rollcall.read(processes.ask(asked, _NATIVE if native_too else 0.0))
         if native_too:
             stances = rollcall.with_native(
                 stances, lambda ranks: native.read({rank: asked[rank].pid for rank in ranks}, _NATIVE)

@@ -35,6 +35,7 @@ class Fate:
     record: Record | None = None
     early: list[Phase] = field(default_factory=list)  # the bad phases that the rank reported before its record
     status: int | None = None  # the wait status of a process that ended without being killed by us
+    lost_with: str = ""  # what it was lost with, and its wait status too: the host that it ran on, say
     ended_at: float | None = None
     phase: str = ""  # the last phase that the rank was in
     stance: Stance | None = None  # its stack when it was cut off
@@ -49,6 +50,11 @@ class Fate:
     @property
     def lost(self) -> bool:
         return self.record is None and not self.cut
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its process ended without being killed by us, as far as we know."""
+        return self.status is not None or bool(self.lost_with)
 
     @property
     def skipped(self) -> Phase | None:
@@ -117,6 +123,13 @@ def exit_text(status: int, ranks: int = 1) -> str:
     return f"left without a record (exit code {os.WEXITSTATUS(status)})"
 
 
+def end_text(fate: Fate, ranks: int = 1) -> str:
+    """Describe how a rank ended that has ended, with a verb for this number of ranks."""
+    if fate.status is None:
+        return f"{'was' if ranks == 1 else 'were'} lost: {fate.lost_with}"
+    return exit_text(fate.status, ranks)
+
+
 def failures(fates: Fates) -> list[Failure]:
     """Return all failed phases of all ranks, the root cause first."""
     found = [Failure(fate.rank, phase.ended_at, phase) for fate in fates.ranks for phase in fate.phases("failed")]
@@ -136,8 +149,8 @@ def _evidence(fate: Fate, fates: Fates) -> Evidence:
     # An echo does not count as evidence against its rank; nor does a teardown that fails after a failed test.
     counts = [failure for failure in found if failure.order[:2] == found[0].order[:2] and not failure.is_echo]
     troubles = [(failure.ended_at, failure.phase.signature) for failure in counts if failure.rank == fate.rank]
-    if fate.lost and fate.status is not None:
-        troubles.append((_death(fate), exit_text(fate.status)))
+    if fate.lost and fate.has_ended:
+        troubles.append((_death(fate), end_text(fate)))
     seen = fate.stance.evidence if fate.stance is not None else Evidence(fate.rank)
     ended = fate.record is not None or fate.skipped is not None
     return replace(seen, trouble=min(troubles, default=None), ended=ended)
@@ -173,17 +186,16 @@ def _different_items(fates: Fates) -> Verdict | None:
 
 
 def _lost(fates: Fates) -> Verdict | None:
-    lost = sorted((fate for fate in fates.ranks if fate.lost and fate.status is not None), key=_death)
+    lost = sorted((fate for fate in fates.ranks if fate.lost and fate.has_ended), key=_death)
     if not lost:
         return None
     first = lost[0]
     failed = failures(fates)
     if failed and not failed[0].is_echo and failed[0].ended_at < _death(first):
         return None  # a rank had failed before: that failure caused the death
-    assert first.status is not None
-    alike = [fate.rank for fate in lost if fate.status == first.status]
+    alike = [fate.rank for fate in lost if (fate.status, fate.lost_with) == (first.status, first.lost_with)]
     phase = f" in {first.phase}" if first.phase else ""
-    headline = f"{ranks_text(alike)} of {len(fates.ranks)} {exit_text(first.status, len(alike))}{phase}"
+    headline = f"{ranks_text(alike)} of {len(fates.ranks)} {end_text(first, len(alike))}{phase}"
     return Verdict("lost", "failed", "call", headline, first.rank, None, tuple(alike), _others(fates, set(alike)))
 
 
@@ -364,7 +376,7 @@ def describe_end(fate: Fate) -> str:
     """Describe how a rank that filed no record ended."""
     if fate.cut:
         return fate.stance.doing if fate.stance is not None else f"in {fate.phase or 'its start'}"
-    return exit_text(fate.status) if fate.status is not None else "silent"
+    return end_text(fate) if fate.has_ended else "silent"
 
 
 def rank_message(fate: Fate, located: bool = True) -> str:

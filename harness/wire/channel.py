@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
@@ -65,6 +66,18 @@ class Channel(Generic[In]):
             yield message
         if closed is not None:
             raise closed
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether both ends are on one host."""
+        return self.sock.family == socket.AF_UNIX
+
+    def read_to_end(self, within: float) -> None:
+        """Read what the other side sent before its end, which has come or comes soon. ``arrived`` yields it."""
+        self.sock.settimeout(within)
+        with contextlib.suppress(Closed):
+            while self._read():
+                pass
 
     def receive_with_fds(self, count: int) -> tuple[In, list[int]]:
         """Wait for the next message and its descriptors. Only for a sender of one message at a time."""

@@ -51,6 +51,10 @@ class Order(Message, frozen=True):
     group: bool  # whether the world keeps its default group from test to test
     leaks: str
     debug_rank: int | None
+    local_rank: int  # among the ranks of this world on the same host
+    local_size: int
+    host: int  # among the hosts of this world
+    hosts: int
 
 
 class CloseUp(Message, frozen=True):
@@ -201,6 +205,13 @@ class LeftWorld(Message, frozen=True):
     """Report that the rank has torn everything down and ends; ``problem`` says what failed, if anything."""
 
     problem: str
+
+
+class Progressed(Message, frozen=True):
+    """Report the phase that begins: only where the controller cannot share memory with the rank."""
+
+    test: int  # the number of the order
+    when: str
 
 
 FromRank = (

@@ -11,6 +11,10 @@ import os
 import struct
 import tempfile
 import time
+from collections.abc import Callable
+from typing import Protocol
+
+from everyrank.wire.messages import Progressed
 
 _PHASES = ("", "setup", "call", "teardown")
 _TEST = struct.Struct("=Q")
@@ -27,6 +31,31 @@ def shared_memory() -> int:
             fd = os.dup(file.fileno())
     os.ftruncate(fd, _SIZE)
     return fd
+
+
+class Tells(Protocol):
+    """A rank's side: it says which phase it is in."""
+
+    def begin(self, test: int, when: str) -> None:
+        """Enter the first phase of a test."""
+
+    def enter(self, when: str) -> None:
+        """Enter a further phase of the same test."""
+
+
+class SentProgress:
+    """The progress of a rank whose controller is on another host: a message for each phase."""
+
+    def __init__(self, send: Callable[[Progressed], None]) -> None:
+        self._send = send
+        self._test = 0
+
+    def begin(self, test: int, when: str) -> None:
+        self._test = test
+        self.enter(when)
+
+    def enter(self, when: str) -> None:
+        self._send(Progressed(self._test, when))
 
 
 class Progress:

@@ -1,0 +1,134 @@
+"""What the processes of a run must have in common: the same versions, the same files, the same tests."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import platform
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from everyrank.errors import MisuseError
+from everyrank.launch.remote.launcher import Link
+from everyrank.wire.remote import AskTests, Ready, Tests
+
+if TYPE_CHECKING:
+    import pytest
+
+#: A file in the run's folder by which a process knows that it sees the same folder as the controller.
+_MARK = "controller"
+
+#: At most this many names are listed in an error.
+_LISTED = 5
+
+
+def mark(folder: str, secret: bytes) -> None:
+    """Leave a mark in the run's folder."""
+    Path(folder, _MARK).write_text(_mark_of(secret))
+
+
+def describe(session: pytest.Session, node: str, folder: str, secret: bytes) -> Ready:
+    """Describe this process to the controller."""
+    sees = False
+    with contextlib.suppress(OSError):
+        sees = Path(folder, _MARK).read_text() == _mark_of(secret)
+    return Ready(
+        host=socket.gethostname(),
+        node=node,
+        boot=boot(),
+        clock=time.monotonic(),
+        versions=_versions(),
+        files=_files(session),
+        tests=_digest("\n".join(sorted(nodeids(session))).encode()),
+        sees_folder=sees,
+    )
+
+
+def nodeids(session: pytest.Session) -> list[str]:
+    return [item.nodeid for item in session.items]
+
+
+def boot() -> str:
+    """Return what differs between machines, and between two starts of one."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return socket.gethostname()
+
+
+def check(session: pytest.Session, ours: Ready, links: Sequence[Link], folder: str) -> None:
+    """Raise a MisuseError unless all of these processes can run this process's tests."""
+    for link in links:
+        theirs = link.ready
+        if theirs.problem:
+            raise MisuseError(f"{link.name} cannot keep ranks: {theirs.problem}")
+        if not theirs.sees_folder:
+            raise MisuseError(
+                f"{link.name} does not see this run's folder {folder}: set TMPDIR, for all processes, to a folder "
+                "that all hosts share"
+            )
+        for name in sorted(ours.versions.keys() | theirs.versions.keys()):
+            here, there = ours.versions.get(name, "none"), theirs.versions.get(name, "none")
+            if here != there:
+                raise MisuseError(f"{link.name} has another {name} than this process: {there} there, {here} here")
+        if wrong := _different_files(ours.files, theirs.files):
+            raise MisuseError(f"{link.name} has other test files than this process: {wrong}")
+        if theirs.tests != ours.tests:
+            _check_tests(session, link)
+
+
+def _different_files(ours: dict[str, str], theirs: dict[str, str]) -> str:
+    missing = [f"{name} is not there" for name in ours if name not in theirs]
+    changed = [f"{name} differs" for name, digest in ours.items() if theirs.get(name, digest) != digest]
+    return _some([*missing, *changed])
+
+
+def _check_tests(session: pytest.Session, link: Link) -> None:
+    found = link.ask(AskTests(link.request()), Tests)
+    if found is None:
+        raise MisuseError(link.lost)
+    there = set(found.nodeids)
+    if missing := [nodeid for nodeid in nodeids(session) if nodeid not in there]:
+        raise MisuseError(
+            f"{link.name} has collected other tests than this process. These are not there: {_some(missing)}. If the "
+            "same files give other tests, a parameter differs between processes: by a random number, the time, or "
+            "the order of a set (PYTHONHASHSEED)"
+        )
+
+
+def _some(names: list[str]) -> str:
+    more = f", and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    return ", ".join(names[:_LISTED]) + more
+
+
+def _versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    torch = sys.modules.get("torch")
+    return {
+        "Python": platform.python_version(),
+        "torch": str(getattr(torch, "__version__", "none")),
+        "everyrank": version("everyrank"),
+        "pytest": version("pytest"),
+    }
+
+
+def _files(session: pytest.Session) -> dict[str, str]:
+    root = session.config.rootpath
+    found = {}
+    for path in {item.path for item in session.items}:
+        with contextlib.suppress(OSError):
+            found[os.path.relpath(path, root)] = _digest(path.read_bytes())
+    return found
+
+
+def _mark_of(secret: bytes) -> str:
+    return _digest(b"folder" + secret)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,197 @@
+"""Connections between the hosts of one run: only those who know the run's secret get in.
+
+Both sides prove that they know the secret, and neither shows it. What follows is not encrypted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+#: What a visitor comes for: the first byte of its answer.
+KEEPER, RANK, OUT, ERR = b"K", b"R", b"O", b"E"
+#: A visitor: what it comes for, and its number.
+Visitor = tuple[bytes, int]
+
+_GREETING = b"everyrank 1\n"
+_NONCE = 32
+_VISITOR = struct.Struct("!cI")
+_PROOF = hashlib.sha256().digest_size
+_ANSWER = _VISITOR.size + _NONCE + _PROOF
+
+#: A visitor must prove who it is within this many seconds.
+_PATIENCE = 5.0
+#: At most so many visitors may be at the door at a time. Others wait, in the kernel.
+_AT_THE_DOOR = 64
+
+#: A host that is silent for about this many seconds is lost: the kernel asks it every few seconds.
+SILENCE = 15
+
+
+class Refused(OSError):
+    """The other side does not know the secret of the run, or is not everyrank."""
+
+
+def new_secret() -> bytes:
+    return secrets.token_bytes(_NONCE)
+
+
+def knock(address: tuple[str, int], secret: bytes, visitor: Visitor, within: float = 10.0) -> socket.socket:
+    """Connect to a door and prove that we know the secret. Raise OSError if that fails."""
+    sock = socket.create_connection(address, timeout=within)
+    try:
+        theirs = _read(sock, len(_GREETING) + _NONCE)
+        if not theirs.startswith(_GREETING):
+            raise Refused(f"{address[0]}:{address[1]} is not the controller of a run")
+        ours = os.urandom(_NONCE)
+        said = _VISITOR.pack(*visitor) + ours
+        sock.sendall(said + _proof(secret, b"visitor", theirs, said))
+        if not hmac.compare_digest(_read(sock, _PROOF), _proof(secret, b"door", theirs, said)):
+            raise Refused(f"{address[0]}:{address[1]} does not know the secret of this run")
+        sock.settimeout(None)
+        _prepare(sock)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+@dataclass
+class _Pending:
+    """A visitor that has not proved who it is."""
+
+    greeting: bytes
+    due: float
+    answer: bytearray = field(default_factory=bytearray)
+
+
+class Door:
+    """Listens on one address. It admits visitors only while somebody waits for some."""
+
+    def __init__(self, host: str, secret: bytes) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family, backlog=1024)
+        self._listener.setblocking(False)
+        self.address: tuple[str, int] = self._listener.getsockname()[:2]
+        self._secret = secret
+        self._selector = selectors.DefaultSelector()
+        self._pending: dict[socket.socket, _Pending] = {}
+        self._admitted: dict[Visitor, socket.socket] = {}
+        self._listens = False
+
+    def admit(self, wanted: Iterable[Visitor], within: float) -> dict[Visitor, socket.socket]:
+        """Wait until all of these visitors are in, or the time is up. Return those who are."""
+        wanted = set(wanted)
+        until = time.monotonic() + within
+        while not wanted <= self._admitted.keys() and (left := until - time.monotonic()) > 0:
+            self._turn(left)
+        return {visitor: self._admitted.pop(visitor) for visitor in wanted & self._admitted.keys()}
+
+    def close(self) -> None:
+        for sock in [*self._pending, *self._admitted.values(), self._listener]:
+            sock.close()
+        self._selector.close()
+
+    def _turn(self, patience: float) -> None:
+        self._listen(len(self._pending) < _AT_THE_DOOR)
+        now = time.monotonic()
+        for sock, pending in list(self._pending.items()):
+            if pending.due <= now:
+                self._send_away(sock)
+            patience = min(patience, max(0.0, pending.due - now))
+        for key, _ in self._selector.select(patience):
+            if key.fileobj is self._listener:
+                self._greet()
+            elif isinstance(key.fileobj, socket.socket):
+                self._hear(key.fileobj)
+
+    def _listen(self, wanted: bool) -> None:
+        if wanted and not self._listens:
+            self._selector.register(self._listener, selectors.EVENT_READ)
+        elif self._listens and not wanted:
+            self._selector.unregister(self._listener)
+        self._listens = wanted
+
+    def _greet(self) -> None:
+        with contextlib.suppress(OSError):  # it has gone away
+            sock, _ = self._listener.accept()
+            greeting = _GREETING + os.urandom(_NONCE)
+            self._pending[sock] = _Pending(greeting, time.monotonic() + _PATIENCE)
+            self._selector.register(sock, selectors.EVENT_READ)
+            try:
+                sock.setblocking(False)
+                sock.sendall(greeting)
+            except OSError:
+                self._send_away(sock)
+
+    def _hear(self, sock: socket.socket) -> None:
+        pending = self._pending[sock]
+        try:
+            data = sock.recv(_ANSWER - len(pending.answer))
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        pending.answer += data
+        if not data:
+            self._send_away(sock)
+        elif len(pending.answer) == _ANSWER:
+            said, proof = bytes(pending.answer[:-_PROOF]), bytes(pending.answer[-_PROOF:])
+            if hmac.compare_digest(proof, _proof(self._secret, b"visitor", pending.greeting, said)):
+                self._let_in(sock, said, pending.greeting)
+            else:
+                self._send_away(sock)
+
+    def _let_in(self, sock: socket.socket, said: bytes, greeting: bytes) -> None:
+        self._selector.unregister(sock)
+        del self._pending[sock]
+        kind, number = _VISITOR.unpack_from(said)
+        sock.settimeout(_PATIENCE)
+        try:
+            sock.sendall(_proof(self._secret, b"door", greeting, said))
+            sock.settimeout(None)
+            _prepare(sock)
+        except OSError:
+            sock.close()
+            return
+        if (before := self._admitted.pop((kind, number), None)) is not None:
+            before.close()
+        self._admitted[kind, number] = sock
+
+    def _send_away(self, sock: socket.socket) -> None:
+        self._selector.unregister(sock)
+        del self._pending[sock]
+        sock.close()
+
+
+def _proof(secret: bytes, side: bytes, greeting: bytes, said: bytes) -> bytes:
+    return hmac.digest(secret, side + greeting + said, hashlib.sha256)
+
+
+def _read(sock: socket.socket, count: int) -> bytes:
+    found = b""
+    while len(found) < count:
+        data = sock.recv(count - len(found))
+        if not data:
+            raise Refused("the other side hung up: it does not take us for a process of its run")
+        found += data
+    return found
+
+
+def _prepare(sock: socket.socket) -> None:
+    """Send each message at once, and notice when the other host is gone without a word."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    values = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 5, "TCP_USER_TIMEOUT": SILENCE * 1000}
+    for name, value in values.items():
+        if (option := getattr(socket, name, None)) is not None:  # not all systems have all of them
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)

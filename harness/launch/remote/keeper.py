@@ -1,0 +1,259 @@
+"""A keeper that another engine has put where ranks are to run. It obeys the controller over TCP.
+
+It starts ranks by a launcher of its own host, which ends them with it. A rank's messages do not pass through here:
+for each rank the keeper knocks at the controller's door, and gives the connection to the rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from everyrank.launch import processes
+from everyrank.launch.local import LocalLauncher, LocalSeat
+from everyrank.launch.protocol import LostLauncher
+from everyrank.launch.remote.door import ERR, OUT, RANK, knock
+from everyrank.launch.rendezvous import reserved_port
+from everyrank.wire.channel import Channel, Closed
+from everyrank.wire.messages import Close, Exited, Kill, Preload, Preloaded, Started
+from everyrank.wire.remote import (
+    AskPrinted,
+    AskStacks,
+    AskState,
+    AskTests,
+    Done,
+    Forget,
+    FreePort,
+    Goodbye,
+    Halt,
+    Interrupt,
+    LostRanks,
+    NotStarted,
+    Port,
+    Printed,
+    Ready,
+    ReservePort,
+    Stacks,
+    StartSeat,
+    State,
+    Tests,
+    ToRemoteKeeper,
+)
+
+#: The exit code of a keeper whose controller is gone.
+CONTROLLER_GONE = 1
+
+#: After its goodbye, the controller ends within this many seconds.
+_CONTROLLER_ENDS = 30.0
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """What the engine hands to the processes of a run: where the controller is, and how to prove that we belong."""
+
+    address: tuple[str, int]
+    secret: bytes
+    folder: str  # the run's folder
+
+
+class RemoteKeeper:
+    """Keeps the ranks of one process of the engine.
+
+    ``launch`` starts the launcher of this host; it is called again if that is lost. ``nodeids`` are the tests that
+    this process has collected.
+    """
+
+    def __init__(
+        self,
+        control: Channel[ToRemoteKeeper],
+        invitation: Invitation,
+        launch: Callable[[], LocalLauncher],
+        nodeids: Sequence[str] = (),
+    ) -> None:
+        self._control = control
+        self._invitation = invitation
+        self._launch = launch
+        self._nodeids = nodeids
+        self._seats: dict[int, LocalSeat] = {}
+        self._halted: dict[int, str] = {}  # the states of ranks before they were stopped
+        self._ports: dict[int, contextlib.ExitStack] = {}
+        self._preloading = False
+        self._closed = False
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(control, selectors.EVENT_READ)
+        self._launcher = self._relaunch()
+
+    def serve(self, ready: Ready) -> int:
+        """Obey until the controller says goodbye, or is gone. Return the exit code."""
+        try:
+            self._control.send(ready)
+            while True:
+                for key, _ in self._selector.select():
+                    if key.fileobj is not self._control:
+                        self._pass_on()
+                        continue
+                    for message in self._control.arrived():
+                        if isinstance(message, Goodbye):
+                            self._close()
+                            self._await_controller()
+                            return message.exit_code
+                        self._obey(message)
+        except Closed:
+            shutil.rmtree(self._invitation.folder, ignore_errors=True)
+            return CONTROLLER_GONE
+        finally:
+            self._close()
+
+    def _await_controller(self) -> None:
+        """Wait until the controller has ended: an engine may end all of its processes as soon as one has failed."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self._control.read_to_end(_CONTROLLER_ENDS)
+
+    def _close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._selector.unregister(self._launcher.fileno())
+            self._launcher.close()
+
+    def _relaunch(self) -> LocalLauncher:
+        launcher = self._launch()
+        launcher.run_folder = self._invitation.folder
+        self._selector.register(launcher.fileno(), selectors.EVENT_READ)
+        return launcher
+
+    # --- orders ------------------------------------------------------------------------------------
+
+    def _obey(self, message: msgspec.Struct) -> None:
+        if isinstance(message, StartSeat):
+            self._start(message)
+        elif isinstance(message, Kill):
+            self._launcher.kill([self._seats[number] for number in message.numbers if number in self._seats])
+        elif isinstance(message, Halt):
+            self._halted = processes.stop(self._asked(message.numbers))
+            self._control.send(Done(message.request))
+        elif isinstance(message, AskStacks):
+            asked = processes.ask(self._asked(message.numbers), message.native_within, self._halted)
+            stacks = {number: (stack.text, stack.state, stack.native) for number, stack in asked.items()}
+            self._control.send(Stacks(message.request, stacks))
+        elif isinstance(message, AskState):
+            self._control.send(self._state(message))
+        elif isinstance(message, AskPrinted):
+            seat = self._seats.get(message.number)
+            printed = Printed(message.request, seat.printed() if seat else [], seat.stacks_text() if seat else "")
+            self._control.send(printed)
+        elif isinstance(message, Interrupt):
+            if seat := self._seats.get(message.number):
+                seat.interrupt()
+        elif isinstance(message, Forget):
+            if seat := self._seats.pop(message.number, None):
+                seat.close()
+        elif isinstance(message, ReservePort):
+            self._reserve(message)
+        elif isinstance(message, FreePort):
+            self._ports.pop(message.port).close()
+        elif isinstance(message, AskTests):
+            self._control.send(Tests(message.request, list(self._nodeids)))
+        elif isinstance(message, Preload):
+            self._preloading = True
+            self._launcher.preload(message)
+        elif isinstance(message, Close):
+            self._close()
+            self._control.send(Done(0))
+
+    def _start(self, message: StartSeat) -> None:
+        kinds = [RANK, OUT, ERR] if message.live else [RANK]
+        connections: list[socket.socket] = []
+        try:
+            for kind in kinds:
+                visitor = (kind, message.number)
+                connections.append(knock(self._invitation.address, self._invitation.secret, visitor))
+        except OSError as error:
+            for connection in connections:
+                connection.close()
+            self._control.send(NotStarted(message.number, str(error)))
+            return
+        seat = self._launcher.start_connected(message.name, connections)
+        self._seats[message.number] = seat
+        if self._launcher.lost:
+            self._lose(self._launcher.lost)
+
+    def _asked(self, numbers: list[int]) -> dict[int, processes.AskedProcess]:
+        return {number: self._seats[number].asked for number in numbers if number in self._seats}
+
+    def _state(self, message: AskState) -> State:
+        seat = self._seats.get(message.number)
+        if seat is None or seat.gone:
+            return State(message.request, 0.0, False, True)
+        return State(message.request, *seat.processor_time(), seat.is_ending())
+
+    def _reserve(self, message: ReservePort) -> None:
+        with contextlib.ExitStack() as stack:
+            _, port = stack.enter_context(reserved_port())
+            self._ports[port] = stack.pop_all()
+        self._control.send(Port(message.request, port))
+
+    # --- reports -----------------------------------------------------------------------------------
+
+    def _pass_on(self) -> None:
+        """Tell the controller which ranks have started and ended."""
+        numbers = {seat: number for number, seat in self._seats.items()}
+        for event in self._launcher.events():
+            if isinstance(event, LostLauncher):
+                self._lose(event.reason)
+                return
+            assert isinstance(event, LocalSeat)
+            if (number := numbers.get(event)) is None:
+                continue
+            if event.status is not None:
+                self._control.send(Exited(number, event.status))
+            elif event.pid is not None:
+                self._control.send(Started(number, event.pid))
+        if self._preloading and not self._launcher.preloading:
+            self._preloading = False
+            self._control.send(Preloaded())
+
+    def _lose(self, reason: str) -> None:
+        """Go on with a new launcher. No test has run in this process, so it can fork again."""
+        title = self._launcher.keeper_title
+        for key in list(self._selector.get_map().values()):
+            if key.fileobj is not self._control:
+                self._selector.unregister(key.fileobj)
+        self._seats.clear()
+        self._control.send(LostRanks(f"its {title} {reason}"))
+        if self._preloading:
+            self._preloading = False
+            self._control.send(Preloaded())
+        self._launcher = self._relaunch()
+
+
+def use_interface_of(connection: socket.socket) -> None:
+    """Let gloo and TensorPipe use the interface by which this process reaches the controller."""
+    name = interface_of(connection.getsockname()[0])
+    if name:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+        os.environ.setdefault("TP_SOCKET_IFNAME", name)
+
+
+def interface_of(address: str) -> str:
+    """Return the interface that has this IPv4 address, or "" if that is not known."""
+    if not sys.platform.startswith("linux") or ":" in address:
+        return ""
+    import fcntl
+
+    get_address = 0x8915  # SIOCGIFADDR
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):  # it has no IPv4 address
+                answer = fcntl.ioctl(asking, get_address, struct.pack("256s", name.encode()[:15]))
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    return ""

@@ -1,0 +1,230 @@
+"""The launcher ``torchrun``: every process that torchrun started keeps one rank of a world.
+
+The process of rank 0 is the controller: it runs pytest as usual, and the verdict is made and written there, once. The
+others collect the same tests and keep ranks for it. All end with the same exit code. The store that torchrun gives to
+its processes hands them the address and the secret of the controller.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from everyrank.errors import MisuseError
+from everyrank.launch import fork
+from everyrank.launch.keeper import die_with_parent
+from everyrank.launch.protocol import CannotLaunch, LaunchContext, Launcher, Member
+from everyrank.launch.remote import alike
+from everyrank.launch.remote.door import KEEPER, Door, knock, new_secret
+from everyrank.launch.remote.keeper import Invitation, RemoteKeeper, use_interface_of
+from everyrank.launch.remote.launcher import Link, RemoteLauncher
+from everyrank.wire.channel import Channel, Closed
+from everyrank.wire.remote import FromRemoteKeeper, Ready, ToRemoteKeeper
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+#: What torchrun sets, and a script that does without torchrun must set.
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+#: All processes must have collected their tests within this many seconds of the first.
+_COLLECT = 600.0
+
+_KEY = "everyrank/invitation"
+_USAGE = "torchrun --nproc-per-node=4 -m pytest --launcher=torchrun"
+
+
+def configure(config: pytest.Config) -> Member | None:
+    """Check how this process was started. Return its membership, unless it is the controller."""
+    missing = [name for name in VARIABLES if not os.environ.get(name)]
+    if len(missing) == len(VARIABLES):
+        raise pytest.UsageError(f"--launcher=torchrun: torchrun did not start this process; say {_USAGE}")
+    if missing:
+        raise pytest.UsageError(
+            f"--launcher=torchrun: the environment is only half set: {', '.join(missing)} is missing. torchrun sets "
+            f"{', '.join(VARIABLES)}"
+        )
+    if getattr(config.option, "numprocesses", None) or hasattr(config, "workerinput"):
+        raise pytest.UsageError("--launcher=torchrun: the ranks are torchrun's processes: leave out -n")
+    if config.getoption("usepdb", False) or config.getoption("trace", False):
+        raise pytest.UsageError("--launcher=torchrun: a debugger needs the ranks on this host: use --launcher=fork")
+    if _rank() == 0:
+        return None
+    member = TorchrunMember()
+    # By this name plugins know a process that collects only to run ranks: it reports and writes nothing.
+    config.pluginmanager.register(member, "everyrank-spawned")
+    return member
+
+
+def launch(context: LaunchContext) -> Launcher:
+    """Wait for the other processes that torchrun started, and check that they have the same tests."""
+    session, secret = context.session, new_secret()
+    folder = context.new_folder()
+    alike.mark(folder, secret)
+    ours = alike.describe(session, _node(), folder, secret)
+    door = Door(_address(), secret)
+    invitation = Invitation(door.address, secret, folder)
+    own = _fork_keeper(context, invitation)
+    store = _store()  # it may start a thread: after the fork
+    store.set(_KEY, json.dumps([door.address, secret.hex(), folder, _base_folder(session)]))
+    size = int(os.environ["WORLD_SIZE"])
+    came = door.admit({(KEEPER, number) for number in range(size)}, _COLLECT)
+    links = [_link(number, came[KEEPER, number], ours) for number in range(size) if (KEEPER, number) in came]
+    launcher = TorchrunLauncher(folder, door, links, context.print_live, own, store)
+    try:
+        if late := [str(number) for number in range(size) if (KEEPER, number) not in came]:
+            raise MisuseError(f"of torchrun's processes, {', '.join(late)} did not come within {_COLLECT:g} s")
+        alike.check(session, ours, links, folder)
+    except MisuseError:
+        launcher.close()
+        launcher.say_goodbye(pytest.ExitCode.USAGE_ERROR)
+        raise
+    session.config.pluginmanager.register(_Farewell(launcher), "everyrank-torchrun")
+    return launcher
+
+
+class TorchrunLauncher(RemoteLauncher):
+    """The controller's side of torchrun's processes."""
+
+    def __init__(self, folder: str, door: Door, links: list[Link], live: bool, own: int, store: Any) -> None:
+        super().__init__("torchrun", folder, door, links, live, forks=True)
+        self._own = own  # the keeper of this process
+        self._store = store  # the others need it to read their invitation
+
+    def say_goodbye(self, exit_code: int) -> None:
+        super().say_goodbye(exit_code)
+        self.links[0].channel.close()
+        os.waitpid(self._own, 0)
+
+
+class _Farewell:
+    """Hands the exit code of the run to all processes, once it is certain."""
+
+    def __init__(self, launcher: TorchrunLauncher) -> None:
+        self._launcher = launcher
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, Any]:
+        try:
+            return (yield)
+        finally:
+            self._launcher.say_goodbye(int(session.exitstatus))
+
+
+class TorchrunMember(Member):
+    """A process of torchrun that is not the controller. It collects in silence."""
+
+    def __init__(self) -> None:
+        self._printed = io.StringIO()
+        self._terminal: Any = None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        reporter = session.config.pluginmanager.getplugin("terminalreporter")
+        if reporter is not None:
+            self._terminal = reporter._tw._file
+            reporter._tw._file = self._printed
+
+    def pytest_unconfigure(self) -> None:
+        if self._terminal is not None:  # it has not come to its service: show why
+            self._terminal.write(self._printed.getvalue())
+
+    def serve(self, context: LaunchContext) -> int:
+        try:
+            invitation = _invited(context.session)
+            connection = knock(invitation.address, invitation.secret, (KEEPER, _rank()), _COLLECT)
+        except OSError as error:
+            print(f"everyrank: process {_rank()} of torchrun cannot reach the controller: {error}", file=sys.stderr)
+            return int(pytest.ExitCode.INTERNAL_ERROR)
+        return _keep(context, invitation, connection)
+
+
+def _invited(session: pytest.Session) -> Invitation:
+    store = _store()
+    store.wait([_KEY], timedelta(seconds=_COLLECT))
+    address, secret, folder, base = json.loads(store.get(_KEY))
+    factory: Any = getattr(session.config, "_tmp_path_factory", None)
+    if factory is not None and base and os.path.isdir(base):
+        factory._basetemp = Path(base)  # all ranks share one folder
+    return Invitation((address[0], address[1]), bytes.fromhex(secret), folder)
+
+
+def _base_folder(session: pytest.Session) -> str:
+    """Return the folder of pytest's temp folders, if there is one."""
+    factory: Any = getattr(session.config, "_tmp_path_factory", None)
+    return str(factory.getbasetemp()) if factory is not None else ""
+
+
+def _keep(context: LaunchContext, invitation: Invitation, connection: socket.socket) -> int:
+    """Keep ranks for the controller until it says goodbye."""
+    use_interface_of(connection)
+    session = context.session
+    control: Channel[ToRemoteKeeper] = Channel(connection, ToRemoteKeeper)
+    ready = alike.describe(session, _node(), invitation.folder, invitation.secret)
+    try:
+        keeper = RemoteKeeper(control, invitation, lambda: fork.launch(context), alike.nodeids(session))
+    except CannotLaunch as problem:
+        control.send(msgspec.structs.replace(ready, problem=str(problem)))
+        return int(pytest.ExitCode.USAGE_ERROR)
+    return keeper.serve(ready)
+
+
+def _fork_keeper(context: LaunchContext, invitation: Invitation) -> int:
+    """Fork the keeper of this process. It runs no tests, so it can fork ranks all the time."""
+    controller = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            die_with_parent(controller)
+            connection = knock(invitation.address, invitation.secret, (KEEPER, 0), _COLLECT)
+            code = _keep(context, invitation, connection)
+        except (OSError, Closed):
+            pass
+        finally:
+            os._exit(code)
+    return pid
+
+
+def _link(number: int, connection: socket.socket, ours: Ready) -> Link:
+    channel: Channel[Any] = Channel(connection, FromRemoteKeeper)
+    connection.settimeout(60)
+    try:
+        ready = channel.receive()
+    except Closed as error:
+        raise MisuseError(f"process {number} of torchrun ended before the first test: {error}") from None
+    connection.settimeout(None)
+    return Link(f"process {number} of torchrun on {ready.host}", channel, ready, ready.boot == ours.boot)
+
+
+def _store() -> Any:
+    from torch.distributed.rendezvous import rendezvous
+
+    store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=_COLLECT)))
+    return store
+
+
+def _address() -> str:
+    """Return this host's address at which the other processes can reach it."""
+    master = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    family, _, _, _, found = socket.getaddrinfo(*master, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(found)  # sends nothing
+        address: str = probe.getsockname()[0]
+    return address
+
+
+def _rank() -> int:
+    return int(os.environ["RANK"])
+
+
+def _node() -> str:
+    return os.environ.get("GROUP_RANK") or socket.gethostname()
