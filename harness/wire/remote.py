@@ -109,7 +109,7 @@ class Ready(Message, frozen=True):
 
     host: str  # the name of its host
     node: str  # differs between the hosts of a run, as the engine counts them
-    boot: str  # differs between machines, and between two starts of one: there the clocks are equal
+    boot: str  # where it is equal, clocks are equal and processes see each other
     clock: float  # its monotonic clock
     versions: dict[str, str]
     files: dict[str, str]  # digests of the files of tests that it has collected

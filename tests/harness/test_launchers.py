@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.engines import run_under
 from tests.inner import Inner, Project
 
 #: Those that end a world come first: clean interpreters are slow to replace.
@@ -62,10 +63,10 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("launcher", ["fork", "spawn"])
+@pytest.mark.parametrize("launcher", ["fork", "spawn", "torchrun"])
 def test_outcomes_are_the_same_under_every_launcher(project: Project, launcher: str) -> None:
     project.write("test_mixed.py", MIXED)
-    inner = project.run(f"--launcher={launcher}")
+    inner = run_under(launcher, project)
     assert inner.outcomes() == EXPECTED
     assert "rank 1 of 2 failed first, in call" in inner["test_fails_on_one"].text
     assert "rank 1 of 2 was killed by SIGKILL" in inner["test_killed"].text

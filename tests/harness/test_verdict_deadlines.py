@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.engines import LAUNCHERS, run_under
 from tests.inner import Inner, Project
 
 SOURCE = """
@@ -128,10 +129,10 @@ SOURCE = """
 """
 
 
-@pytest.fixture(scope="module")
-def worlds(module_project: Project) -> Inner:
+@pytest.fixture(scope="module", params=LAUNCHERS)
+def worlds(request: pytest.FixtureRequest, module_project: Project) -> Inner:
     module_project.write("test_inner.py", SOURCE)
-    return module_project.run("--fresh-worlds")
+    return run_under(request.param, module_project, "--fresh-worlds")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.engines import LAUNCHERS, run_under
 from tests.inner import Inner, Project
 
 SOURCE = """
@@ -86,10 +87,10 @@ SOURCE = """
 """
 
 
-@pytest.fixture(scope="module")
-def worlds(module_project: Project) -> Inner:
+@pytest.fixture(scope="module", params=LAUNCHERS)
+def worlds(request: pytest.FixtureRequest, module_project: Project) -> Inner:
     module_project.write("test_inner.py", SOURCE)
-    return module_project.run("--fresh-worlds")
+    return run_under(request.param, module_project, "--fresh-worlds")
 
 
 # --- skips -----------------------------------------------------------------------------------------------

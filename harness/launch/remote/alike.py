@@ -54,9 +54,9 @@ def nodeids(session: pytest.Session) -> list[str]:
 
 
 def boot() -> str:
-    """Return what differs between machines, and between two starts of one."""
+    """Return what differs between machines, between two starts of one, and between containers on one."""
     with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     return socket.gethostname()
 
 

@@ -54,11 +54,12 @@ Kind = TypeVar("Kind", bound=Answer)
 class Link:
     """The controller's side of one remote keeper."""
 
-    def __init__(self, name: str, channel: Channel[Any], ready: Ready, same_clock: bool) -> None:
+    def __init__(self, name: str, channel: Channel[Any], ready: Ready, boot: str) -> None:
         self.name = name
         self.channel = channel
         self.ready = ready
-        self.clock_ahead = 0.0 if same_clock else ready.clock - time.monotonic()
+        self.same_host = ready.boot == boot
+        self.clock_ahead = 0.0 if self.same_host else ready.clock - time.monotonic()
         """How far its monotonic clock is ahead of ours."""
         self.lost = ""
         self.preloading = False
@@ -203,6 +204,7 @@ class RemoteLauncher(Launcher):
         self.forks = forks
         self.keeper_title = name
         self.links = links
+        self.same_host = all(link.same_host for link in links)
         self._door = door
         self._live = live
         self._seats: dict[int, RemoteSeat] = {}

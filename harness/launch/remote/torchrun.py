@@ -202,7 +202,7 @@ def _link(number: int, connection: socket.socket, ours: Ready) -> Link:
     except Closed as error:
         raise MisuseError(f"process {number} of torchrun ended before the first test: {error}") from None
     connection.settimeout(None)
-    return Link(f"process {number} of torchrun on {ready.host}", channel, ready, ready.boot == ours.boot)
+    return Link(f"process {number} of torchrun on {ready.host}", channel, ready, ours.boot)
 
 
 def _store() -> Any:

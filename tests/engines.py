@@ -1,0 +1,88 @@
+"""Run an inner pytest on another engine than pytest itself: torchrun, with two agents on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from tests.inner import Inner, Project
+
+#: The launchers under which the truth table is tested. A launcher's ranks may be forks, or clean interpreters.
+LAUNCHERS = ["fork", "torchrun"]
+
+
+@dataclass
+class Torchrun:
+    """Agents of torchrun that run pytest in a project, as if each were on a host of its own."""
+
+    project: Project
+    agents: list[subprocess.Popen[str]]
+
+    def finish(self, within: float = 240) -> Inner:
+        """Wait for all agents; return what pytest reported. ``code`` is the highest exit code of an agent."""
+        out = []
+        try:
+            for agent in self.agents:
+                out.append(agent.communicate(timeout=within)[0])
+        except subprocess.TimeoutExpired:
+            self.kill()
+            out += [agent.communicate()[0] for agent in self.agents[len(out) :]]
+            raise AssertionError(f"torchrun did not end within {within} s:\n{''.join(out)[-5000:]}") from None
+        self.project.assert_nothing_left()
+        tests, warnings = self.project.results()
+        code = max(agent.returncode for agent in self.agents)
+        return Inner(code, "".join(out), tests, warnings, self.project.folder)
+
+    def kill(self) -> None:
+        """End all that was started: each agent leads a session, and so do its workers."""
+        for pid in [*self.project.processes(), *(agent.pid for agent in self.agents)]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def torchrun(
+    project: Project,
+    *arguments: str,
+    agents: int = 2,
+    each: int = 2,
+    environment: dict[str, str] | None = None,
+    folders: list[str] | None = None,
+) -> Torchrun:
+    """Start agents that run pytest in a project's folder, each with so many processes; end them with ``finish``."""
+    (project.folder / "reports.jsonl").write_text("")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    started = []
+    for node in range(agents):
+        command = [
+            *(sys.executable, "-m", "torch.distributed.run"),
+            *(f"--nnodes={agents}", f"--nproc-per-node={each}", f"--node-rank={node}"),
+            *("--master-addr=127.0.0.1", f"--master-port={port}"),
+            *project.command("--launcher=torchrun", *arguments)[1:],
+        ]
+        started.append(
+            subprocess.Popen(
+                command,
+                cwd=folders[node] if folders else project.folder,
+                env={**project.environment(), **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        )
+    return Torchrun(project, started)
+
+
+def run_under(launcher: str, project: Project, *arguments: str) -> Inner:
+    """Run pytest in a project under a launcher."""
+    if launcher == "torchrun":
+        return torchrun(project, *arguments).finish()
+    return project.run(f"--launcher={launcher}", *arguments)
