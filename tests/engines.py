@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from everyrank.launch.rendezvous import reserved_port
 
 from tests.inner import Inner, Project
 
@@ -22,6 +24,7 @@ class Torchrun:
 
     project: Project
     agents: list[subprocess.Popen[str]]
+    port: contextlib.ExitStack  # no other process gets it
 
     def finish(self, within: float = 240) -> Inner:
         """Wait for all agents; return what pytest reported. ``code`` is the highest exit code of an agent."""
@@ -33,6 +36,7 @@ class Torchrun:
             self.kill()
             out += [agent.communicate()[0] for agent in self.agents[len(out) :]]
             raise AssertionError(f"torchrun did not end within {within} s:\n{''.join(out)[-5000:]}") from None
+        self.port.close()
         self.project.assert_nothing_left()
         tests, warnings = self.project.results()
         code = max(agent.returncode for agent in self.agents)
@@ -55,8 +59,8 @@ def torchrun(
 ) -> Torchrun:
     """Start agents that run pytest in a project's folder, each with so many processes; end them with ``finish``."""
     (project.folder / "reports.jsonl").write_text("")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    reserved = contextlib.ExitStack()
+    _, port = reserved.enter_context(reserved_port())
     started = []
     for node in range(agents):
         command = [
@@ -78,7 +82,7 @@ def torchrun(
                 start_new_session=True,
             )
         )
-    return Torchrun(project, started)
+    return Torchrun(project, started, reserved)
 
 
 def run_under(launcher: str, project: Project, *arguments: str) -> Inner:
@@ -86,3 +90,30 @@ def run_under(launcher: str, project: Project, *arguments: str) -> Inner:
     if launcher == "torchrun":
         return torchrun(project, *arguments).finish()
     return project.run(f"--launcher={launcher}", *arguments)
+
+
+def by_hand(
+    project: Project, *arguments: str, count: int = 3, prefix: Callable[[int], list[str]] | None = None, **more: str
+) -> Torchrun:
+    """Start the processes of a run without torchrun's agent, as a script for Slurm does; end them with ``finish``.
+
+    ``prefix`` returns the words before the command of a process, ``more`` are variables for all of them.
+    """
+    (project.folder / "reports.jsonl").write_text("")
+    reserved = contextlib.ExitStack()
+    _, port = reserved.enter_context(reserved_port())
+    variables = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **more}
+    started = [
+        subprocess.Popen(
+            [*(prefix(rank) if prefix else []), *project.command("--launcher=torchrun", *arguments)],
+            cwd=project.folder,
+            env={**project.environment(), **variables, "RANK": str(rank)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        )
+        for rank in range(count)
+    ]
+    return Torchrun(project, started, reserved)

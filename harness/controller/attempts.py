@@ -23,6 +23,7 @@ from everyrank.declare import claims
 from everyrank.declare.claims import Claims
 from everyrank.declare.job import Job
 from everyrank.declare.stash import TIMEOUT
+from everyrank.errors import MisuseError
 from everyrank.model.ranks import rank_seed
 from everyrank.options import Options
 from everyrank.resources.gpus.gpu_leases import GpuLease
@@ -75,8 +76,10 @@ class Attempts:
         alone = False
         unsure = served and verdict.outcome not in _GOOD and not fates.launcher_lost
         if unsure and self._options.run_alone and not self._debugging:
-            again, _ = self._attempt(job, following, None, keep=False)
-            alone = again.outcome in _GOOD
+            # If no world can be started any more, a host that ranks ran on is lost, and the verdict stands.
+            with contextlib.suppress(OSError, MisuseError):
+                again, _ = self._attempt(job, following, None, keep=False)
+                alone = again.outcome in _GOOD
         return verdict, fates, ReportContext(job, served, alone)
 
     def dismiss(self, world: LiveWorld) -> None:

@@ -106,7 +106,7 @@ class Controller:
             job = self._jobs.job(item)
         except MisuseError as error:
             return self._without_world.refused(item, str(error))
-        impossible = self._worlds.cannot_start(job.size)
+        impossible = self._worlds.cannot_start(job)
         return self._without_world.end(job, impossible) or self._in_world(job, self._jobs.find(nextitem))
 
     def _in_world(self, job: Job, following: Job | None) -> TestEnd:

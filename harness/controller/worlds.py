@@ -104,9 +104,14 @@ class Worlds:
             if self._launcher is not None:
                 self._launcher.close()
 
-    def cannot_start(self, size: int) -> str:
-        """Return why the launcher can never start a world of this size, or ""."""
-        return self._launcher.cannot_start(size) if self._launcher is not None else ""
+    def cannot_start(self, job: Job) -> str:
+        """Return why the launcher can never start the world of this test, or ""."""
+        launcher = self._launcher
+        if launcher is None:
+            return ""
+        if job.needs.least and launcher.spans_hosts:
+            return f"needs GPUs, and the launcher {launcher.name} leases none where its ranks run on several hosts"
+        return launcher.cannot_start(job.size)
 
     @property
     def up(self) -> int:

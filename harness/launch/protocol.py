@@ -127,6 +127,8 @@ class Launcher(abc.ABC):
     """Whether ranks are forks, which have the collected items. Any other rank collects its test's file first."""
     same_host = False
     """Whether the processes of ranks can be watched from here. Only then is a deadlock found before the deadline."""
+    spans_hosts = False
+    """Whether the ranks of one world may run on several hosts."""
     keeper_title = "launcher"
     """What texts call the process that keeps the ranks."""
     preloading = False

@@ -7,9 +7,9 @@ import hashlib
 import os
 import platform
 import socket
-import sys
 import time
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -106,15 +106,11 @@ def _some(names: list[str]) -> str:
 
 
 def _versions() -> dict[str, str]:
-    from importlib.metadata import version
-
-    torch = sys.modules.get("torch")
-    return {
-        "Python": platform.python_version(),
-        "torch": str(getattr(torch, "__version__", "none")),
-        "everyrank": version("everyrank"),
-        "pytest": version("pytest"),
-    }
+    found = {"Python": platform.python_version()}
+    for name in ("torch", "everyrank", "pytest"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def _files(session: pytest.Session) -> dict[str, str]:

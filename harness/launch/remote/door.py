@@ -14,7 +14,7 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 #: What a visitor comes for: the first byte of its answer.
@@ -88,12 +88,14 @@ class Door:
         self._admitted: dict[Visitor, socket.socket] = {}
         self._listens = False
 
-    def admit(self, wanted: Iterable[Visitor], within: float) -> dict[Visitor, socket.socket]:
-        """Wait until all of these visitors are in, or the time is up. Return those who are."""
+    def admit(
+        self, wanted: Iterable[Visitor], within: float, hopeless: Callable[[], bool] = lambda: False
+    ) -> dict[Visitor, socket.socket]:
+        """Wait until all of these visitors are in, the time is up, or it is hopeless. Return those who are in."""
         wanted = set(wanted)
         until = time.monotonic() + within
-        while not wanted <= self._admitted.keys() and (left := until - time.monotonic()) > 0:
-            self._turn(left)
+        while not wanted <= self._admitted.keys() and (left := until - time.monotonic()) > 0 and not hopeless():
+            self._turn(min(left, 1.0))
         return {visitor: self._admitted.pop(visitor) for visitor in wanted & self._admitted.keys()}
 
     def close(self) -> None:

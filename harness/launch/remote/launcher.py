@@ -205,6 +205,7 @@ class RemoteLauncher(Launcher):
         self.keeper_title = name
         self.links = links
         self.same_host = all(link.same_host for link in links)
+        self.spans_hosts = not self.same_host
         self._door = door
         self._live = live
         self._seats: dict[int, RemoteSeat] = {}

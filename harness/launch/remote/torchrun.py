@@ -76,10 +76,12 @@ def launch(context: LaunchContext) -> Launcher:
     store = _store()  # it may start a thread: after the fork
     store.set(_KEY, json.dumps([door.address, secret.hex(), folder, _base_folder(session)]))
     size = int(os.environ["WORLD_SIZE"])
-    came = door.admit({(KEEPER, number) for number in range(size)}, _COLLECT)
+    came = door.admit({(KEEPER, number) for number in range(size)}, _COLLECT, lambda: _has_ended(own))
     links = [_link(number, came[KEEPER, number], ours) for number in range(size) if (KEEPER, number) in came]
     launcher = TorchrunLauncher(folder, door, links, context.print_live, own, store)
     try:
+        if _has_ended(own):
+            raise MisuseError("the keeper of this process's ranks ended at its start; it says above why")
         if late := [str(number) for number in range(size) if (KEEPER, number) not in came]:
             raise MisuseError(f"of torchrun's processes, {', '.join(late)} did not come within {_COLLECT:g} s")
         alike.check(session, ours, links, folder)
@@ -187,11 +189,15 @@ def _fork_keeper(context: LaunchContext, invitation: Invitation) -> int:
             die_with_parent(controller)
             connection = knock(invitation.address, invitation.secret, (KEEPER, 0), _COLLECT)
             code = _keep(context, invitation, connection)
-        except (OSError, Closed):
-            pass
+        except BaseException as error:
+            print(f"everyrank: the keeper of process 0 of torchrun: {error!r}", file=sys.__stderr__)
         finally:
             os._exit(code)
     return pid
+
+
+def _has_ended(pid: int) -> bool:
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _link(number: int, connection: socket.socket, ours: Ready) -> Link:

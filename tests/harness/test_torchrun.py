@@ -1,0 +1,340 @@
+"""The launcher torchrun: one run over the processes that torchrun, or a script, has started."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.engines import by_hand, torchrun
+from tests.inner import Project
+
+SOURCE = """
+    import json, os, pathlib
+    import pytest, torch
+    import torch.distributed as dist
+
+    def note(name, **facts):
+        with open(pathlib.Path(__file__).with_name(name), "a") as file:
+            file.write(json.dumps(facts) + "\\n")
+
+    def test_single():
+        note("single", pid=os.getpid())
+
+    @pytest.mark.world(4)
+    def test_first(world, process_group, tmp_path):
+        print(f"hello from {world.rank}", flush=True)
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+        note("first", pid=os.getpid(), folder=str(tmp_path.parent), **{name: os.environ[name] for name in names})
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        assert total.item() == 4
+
+    @pytest.mark.world(4)
+    def test_second(world, process_group):
+        note("second", pid=os.getpid(), RANK=str(world.rank))
+
+    @pytest.mark.world(3)
+    def test_opens_its_own_group(world):
+        dist.init_process_group("gloo")
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        dist.destroy_process_group()
+        assert total.item() == 3
+
+    @pytest.mark.world(5)
+    def test_too_large(world):
+        pass
+"""
+
+
+def noted(project: Project, name: str) -> list[dict[str, str]]:
+    lines = [json.loads(line) for line in (project.folder / name).read_text().splitlines()]
+    return sorted(lines, key=lambda line: line.get("RANK", ""))
+
+
+@pytest.fixture(scope="module")
+def run(module_project: Project) -> tuple[Project, str, int, dict[str, str]]:
+    module_project.write("test_inner.py", SOURCE)
+    inner = torchrun(module_project, "-s", "--run-file=run.jsonl").finish()
+    return module_project, inner.out, inner.code, inner.outcomes()
+
+
+def test_each_test_runs_once_and_is_reported_once(run: tuple[Project, str, int, dict[str, str]]) -> None:
+    project, out, code, outcomes = run
+    assert outcomes == {
+        "test_single": "passed",
+        "test_first": "passed",
+        "test_second": "passed",
+        "test_opens_its_own_group": "passed",
+        "test_too_large": "skipped",
+    }, out
+    assert code == 0
+    assert len(noted(project, "single")) == 1
+    assert out.count("test session starts") == 1
+    assert "everyrank skipped 1 test: 1 (needs 5 ranks, torchrun has 4)" in out
+    endings = [json.loads(line) for line in (project.folder / "run.jsonl").read_text().splitlines()]
+    assert sum("test_first" in str(line.get("id")) for line in endings) == 1
+
+
+def test_ranks_are_where_torchrun_has_put_its_processes(run: tuple[Project, str, int, dict[str, str]]) -> None:
+    lines = noted(run[0], "first")
+    assert [line["RANK"] for line in lines] == ["0", "1", "2", "3"]
+    assert [line["LOCAL_RANK"] for line in lines] == ["0", "1", "0", "1"]
+    assert [line["GROUP_RANK"] for line in lines] == ["0", "0", "1", "1"]
+    assert {(line["WORLD_SIZE"], line["LOCAL_WORLD_SIZE"], line["GROUP_WORLD_SIZE"]) for line in lines} == {
+        ("4", "2", "2")
+    }
+
+
+def test_a_world_stays_warm_and_ranks_share_a_temp_folder(run: tuple[Project, str, int, dict[str, str]]) -> None:
+    first, second = noted(run[0], "first"), noted(run[0], "second")
+    assert [line["pid"] for line in first] == [line["pid"] for line in second]
+    assert len({line["folder"] for line in first}) == 1
+
+
+def test_output_is_printed_as_it_comes(run: tuple[Project, str, int, dict[str, str]]) -> None:
+    for rank in range(4):
+        assert f"[rank {rank}] hello from {rank}" in run[1]
+
+
+def test_all_processes_end_with_the_exit_code_of_the_run(project: Project) -> None:
+    project.write("test_inner.py", "import pytest\n\n@pytest.mark.world(2)\ndef test_fails(world):\n    assert 0\n")
+    started = by_hand(project, count=3)
+    assert started.finish().outcomes() == {"test_fails": "failed"}
+    assert [process.returncode for process in started.agents] == [1, 1, 1]
+
+
+def test_a_run_without_multi_rank_tests_ends_everywhere(project: Project) -> None:
+    project.write("test_inner.py", "def test_plain():\n    pass\n")
+    started = by_hand(project, count=2)
+    assert started.finish().outcomes() == {"test_plain": "passed"}
+    assert [process.returncode for process in started.agents] == [0, 0]
+
+
+# --- processes that are lost -------------------------------------------------------------------------------
+
+LOSES = """
+    import os, signal
+    import pytest
+
+    def parent(pid):
+        with open(f"/proc/{pid}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+
+    def kill(world, pid):
+        world.barrier()
+        if world.rank == 1:
+            os.kill(pid, signal.SIGKILL)
+            while True:
+                signal.pause()
+
+    @pytest.mark.world(2)
+    def test_loses_a_zygote(world):
+        kill(world, os.getppid())
+        world.barrier()
+
+    @pytest.mark.world(3)
+    def test_runs_on_all_again(world):
+        world.all_agree(1)
+
+    @pytest.mark.world(2)
+    def test_loses_a_process(world):
+        kill(world, parent(os.getppid()))
+        world.barrier()
+
+    @pytest.mark.world(2)
+    def test_runs_on_the_others(world):
+        world.all_agree(1)
+
+    @pytest.mark.world(3)
+    def test_has_too_few_left(world):
+        pass
+"""
+
+
+def test_a_process_that_is_lost_fails_its_test_and_the_run_goes_on(project: Project) -> None:
+    project.write("test_inner.py", LOSES)
+    started = by_hand(project, count=3)
+    inner = started.finish()
+    assert inner.outcomes() == {
+        "test_loses_a_zygote": "failed",
+        "test_runs_on_all_again": "passed",
+        "test_loses_a_process": "failed",
+        "test_runs_on_the_others": "passed",
+        "test_has_too_few_left": "error",
+    }, inner.out
+    lost = "rank 1 of 2 was lost: its zygote was killed by SIGKILL (on process 1 of torchrun on "
+    assert lost in inner["test_loses_a_zygote"].text
+    assert "rank 1 of 2 was lost: process 1 of torchrun on " in inner["test_loses_a_process"].text
+    assert "it needs 3 ranks, and 2 of 3 are left: process 1 of torchrun" in inner["test_has_too_few_left"].text
+    assert [process.returncode for process in started.agents] == [1, -9, 1]
+
+
+def test_nothing_is_left_of_a_run_whose_controller_is_killed(project: Project) -> None:
+    project.write(
+        "test_inner.py",
+        """
+        import os, signal, pytest
+
+        @pytest.mark.world(2)
+        def test_warm(world):
+            world.all_agree(1)
+
+        def test_kills_the_controller():
+            os.kill(os.getpid(), signal.SIGKILL)
+        """,
+    )
+    started = by_hand(project, count=2)
+    started.finish()
+    assert [process.returncode for process in started.agents] == [-9, 1]
+
+
+# --- bad use -------------------------------------------------------------------------------------------------
+
+ONE = "import pytest\n\n@pytest.mark.world(2)\ndef test_one(world):\n    pass\n"
+
+
+@pytest.mark.parametrize(
+    ("variables", "arguments", "expected"),
+    [
+        (
+            {},
+            [],
+            "torchrun did not start this process; say torchrun --nproc-per-node=4 -m pytest --launcher=torchrun",
+        ),
+        (
+            {"RANK": "0", "WORLD_SIZE": "2"},
+            [],
+            "the environment is only half set: MASTER_ADDR, MASTER_PORT is missing",
+        ),
+        (
+            {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
+            ["-n2"],
+            "the ranks are torchrun's processes: leave out -n",
+        ),
+        (
+            {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
+            ["--pdb"],
+            "a debugger needs the ranks on this host: use --launcher=fork",
+        ),
+    ],
+    ids=["no torchrun", "half an environment", "xdist", "debugger"],
+)
+def test_bad_use_ends_before_the_first_test(
+    project: Project, variables: dict[str, str], arguments: list[str], expected: str
+) -> None:
+    project.write("test_inner.py", ONE)
+    done = subprocess.run(
+        project.command("--launcher=torchrun", *arguments),
+        cwd=project.folder,
+        env={**project.environment(), **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert f"--launcher=torchrun: {expected}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        (ONE + "\ndef test_two():\n    pass\n", "has other test files than this process: test_inner.py differs"),
+        (None, "has other test files than this process: test_more.py is not there"),
+    ],
+    ids=["changed", "missing"],
+)
+def test_nodes_with_different_test_files_are_refused(project: Project, other: str | None, expected: str) -> None:
+    folders = [project.folder / "one", project.folder / "two"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "test_inner.py").write_text(ONE)
+        (folder / "test_more.py").write_text("def test_more():\n    pass\n")
+    if other is None:
+        (folders[1] / "test_more.py").unlink()
+    else:
+        (folders[1] / "test_inner.py").write_text(other)
+    arguments = ["--rootdir=.", "-p", "no:cacheprovider"]
+    inner = torchrun(project, *arguments, each=1, folders=[str(folder) for folder in folders]).finish()
+    assert inner.tests == {}
+    assert expected in inner.out
+    assert inner.code != 0
+
+
+# --- hosts with addresses of their own -----------------------------------------------------------------------
+
+
+def _run(*words: str) -> bool:
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture
+def two_hosts() -> Iterator[list[str]]:
+    """Two network namespaces with a link between them, as the hosts 10.77.0.1 and 10.77.0.2."""
+    if shutil.which("ip") is None or os.geteuid() != 0:
+        pytest.skip("network namespaces need the program ip, and root")
+    names = [f"everyrank-{os.getpid()}-{number}" for number in (1, 2)]
+    ends = [f"er{os.getpid()}a", f"er{os.getpid()}b"]
+    try:
+        made = all(_run("ip", "netns", "add", name) for name in names)
+        made = made and _run("ip", "link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
+        if not made:
+            pytest.skip("this machine does not allow network namespaces")
+        for number, (name, end) in enumerate(zip(names, ends, strict=True), 1):
+            assert _run("ip", "link", "set", end, "netns", name)
+            assert _run("ip", "-n", name, "link", "set", end, "name", "link0")
+            assert _run("ip", "-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "link0")
+            for device in ("lo", "link0"):
+                assert _run("ip", "-n", name, "link", "set", device, "up")
+        yield names
+    finally:
+        for name in names:
+            _run("ip", "netns", "delete", name)
+
+
+CUT = """
+    import os, subprocess, time
+    import pytest, torch
+    import torch.distributed as dist
+
+    @pytest.mark.world(2)
+    def test_before(world, process_group):
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        assert total.item() == 2
+
+    @pytest.mark.world(2, timeout=120)
+    def test_link_is_cut(world, process_group):
+        dist.barrier()
+        if world.rank == 0:
+            subprocess.run(["ip", "link", "set", "link0", "down"], check=True)
+        dist.all_reduce(torch.ones(1))
+
+    @pytest.mark.world(1)
+    def test_after(world):
+        pass
+"""
+
+
+def test_a_host_whose_link_is_cut_is_named_and_the_run_goes_on(project: Project, two_hosts: list[str]) -> None:
+    project.write("test_inner.py", CUT)
+    started = by_hand(
+        project,
+        count=2,
+        prefix=lambda rank: ["ip", "netns", "exec", two_hosts[rank]],
+        MASTER_ADDR="10.77.0.1",
+        MASTER_PORT="29511",
+    )
+    inner = started.finish()
+    assert inner.outcomes() == {"test_before": "passed", "test_link_is_cut": "failed", "test_after": "passed"}, (
+        inner.out
+    )
+    text = inner["test_link_is_cut"].text
+    assert "rank 1 of 2 was lost: process 1 of torchrun on " in text
+    assert "was silent for 15 s" in text
+    assert started.agents[0].returncode == 1
