@@ -1,0 +1,149 @@
+"""The door of a run: who does not know the run's secret gets nowhere."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from everyrank.launch.remote.door import KEEPER, RANK, Door, Refused, Visitor, knock, new_secret
+from everyrank.wire.channel import Channel, Closed
+from everyrank.wire.messages import FromRank, Leave, ToRank
+
+
+@pytest.fixture
+def secret() -> bytes:
+    return new_secret()
+
+
+class WatchedDoor(Door):
+    """A door that closes at its end what it has admitted, and what has knocked."""
+
+    def __init__(self, secret: bytes) -> None:
+        super().__init__("127.0.0.1", secret)
+        self.inside: list[socket.socket] = []
+        self.outside: list[socket.socket] = []
+
+    def knock(self, secret: bytes, visitor: Visitor) -> None:
+        self.outside.append(knock(self.address, secret, visitor))
+
+    def let_in(self, *wanted: Visitor, within: float = 20) -> list[Visitor]:
+        admitted = self.admit(wanted, within)
+        self.inside += admitted.values()
+        return list(admitted)
+
+    def close(self) -> None:
+        super().close()
+        for sock in [*self.inside, *self.outside]:
+            sock.close()
+
+
+@pytest.fixture
+def door(secret: bytes) -> Iterator[WatchedDoor]:
+    made = WatchedDoor(secret)
+    yield made
+    made.close()
+
+
+@contextlib.contextmanager
+def beside(action: Callable[[], object]) -> Iterator[list[BaseException]]:
+    """Run an action in a thread meanwhile; yield what it raised."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            action()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    yield raised
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def test_who_knows_the_secret_gets_in_and_both_can_talk(door: WatchedDoor, secret: bytes) -> None:
+    with beside(lambda: door.knock(secret, (RANK, 7))) as raised:
+        assert door.let_in((RANK, 7)) == [(RANK, 7)]
+    assert raised == []
+    Channel(door.outside[0], ToRank).send(Leave())
+    assert Channel(door.inside[0], ToRank).receive() == Leave()
+
+
+def test_a_stranger_is_sent_away_and_does_not_learn_more(door: WatchedDoor, secret: bytes) -> None:
+    def with_another_secret() -> None:
+        door.knock(new_secret(), (KEEPER, 0))
+
+    with beside(with_another_secret) as raised, beside(lambda: door.knock(secret, (KEEPER, 1))):
+        assert door.let_in((KEEPER, 0), (KEEPER, 1), within=3) == [(KEEPER, 1)]
+    assert [type(error) for error in raised] == [Refused]
+
+
+@pytest.mark.parametrize(
+    "says",
+    [b"", b"GET / HTTP/1.0\r\n\r\n", b"\x80\x04\x95" + b"x" * 66, b"x" * 100_000],
+    ids=["nothing", "http", "a pickle", "much"],
+)
+def test_noise_neither_gets_in_nor_holds_others_up(door: WatchedDoor, secret: bytes, says: bytes) -> None:
+    with socket.create_connection(door.address) as stranger:
+        stranger.sendall(says[:60_000])
+        with beside(lambda: door.knock(secret, (RANK, 3))) as raised:
+            assert door.let_in((RANK, 3)) == [(RANK, 3)]
+    assert raised == []
+
+
+def test_an_answer_that_was_overheard_does_not_open_the_door_again(door: WatchedDoor, secret: bytes) -> None:
+    """Each greeting is new, so a proof is good for one visit."""
+    heard = bytearray()
+
+    def listen_in(port: int) -> None:
+        # A relay between a visitor and the door writes down what the visitor says.
+        with socket.create_server(("127.0.0.1", port)) as relay:
+            ports.append(relay.getsockname()[1])
+            ready.set()
+            visitor, _ = relay.accept()
+            with visitor, socket.create_connection(door.address) as inner:
+                visitor.sendall(inner.recv(1 << 10))
+                heard.extend(visitor.recv(1 << 10))
+                inner.sendall(heard)
+                visitor.sendall(inner.recv(1 << 10))
+
+    ports: list[int] = []
+    ready = threading.Event()
+    with beside(lambda: listen_in(0)):
+        assert ready.wait(10)
+        with beside(lambda: door.outside.append(knock(("127.0.0.1", ports[0]), secret, (RANK, 1)))) as raised:
+            assert door.let_in((RANK, 1)) == [(RANK, 1)]
+    assert raised == []
+    with socket.create_connection(door.address) as thief:
+        thief.sendall(heard)
+        assert door.let_in((RANK, 1), within=1) == []
+
+
+def test_a_visitor_finds_out_that_the_door_is_false(secret: bytes) -> None:
+    """A process that took over the controller's port does not get orders or tests from anybody."""
+    with socket.create_server(("127.0.0.1", 0)) as false:
+
+        def pretend() -> None:
+            visitor, _ = false.accept()
+            with visitor:
+                visitor.sendall(b"everyrank 1\n" + b"n" * 32)
+                visitor.recv(1 << 10)
+                visitor.sendall(b"p" * 32)
+
+        with beside(pretend), pytest.raises(Refused, match="does not know the secret of this run"):
+            knock(false.getsockname()[:2], secret, (KEEPER, 0))
+
+
+@pytest.mark.parametrize("body", [b"\x80\x04K\x01.", b"\xff" * 20, b""], ids=["a pickle", "no message", "empty"])
+def test_what_is_not_a_message_closes_a_channel(body: bytes) -> None:
+    """Nothing is unpickled: only MessagePack of known messages is read."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(struct.pack("!I", len(body)) + body)
+        with pytest.raises(Closed, match="not a message of everyrank"):
+            Channel(ours, FromRank).receive()
