@@ -37,7 +37,14 @@ def add(parser: pytest.Parser) -> None:
         "--launcher",
         metavar="NAME",
         default=None,
-        help="how ranks are started: fork, spawn, or a launcher of an installed package (default: fork)",
+        help="how ranks are started: fork, spawn, torchrun, ray, or a launcher of an installed package "
+        "(default: fork)",
+    )
+    group.addoption(
+        "--ray-address",
+        metavar="ADDRESS",
+        default=None,
+        help="with --launcher=ray: the cluster (default: RAY_ADDRESS, or a cluster of this host alone)",
     )
     group.addoption("--fresh-worlds", action="store_true", help="new processes for each multi-rank test")
     group.addoption(
@@ -82,7 +89,9 @@ def add(parser: pytest.Parser) -> None:
         "seconds for a multi-rank test that pytest-timeout does not govern",
         default="300",
     )
-    parser.addini("everyrank_launcher", "fork, spawn, or a launcher of an installed package", default="fork")
+    parser.addini(
+        "everyrank_launcher", "fork, spawn, torchrun, ray, or a launcher of an installed package", default="fork"
+    )
     parser.addini(
         "everyrank_preload",
         "import the modules that tests import on ranks in the process that ranks are forked from",

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import pytest
 from everyrank.launch.rendezvous import reserved_port
 
 from tests.inner import Inner, Project
@@ -89,6 +90,8 @@ def run_under(launcher: str, project: Project, *arguments: str) -> Inner:
     """Run pytest in a project under a launcher."""
     if launcher == "torchrun":
         return torchrun(project, *arguments).finish()
+    if launcher == "ray":
+        pytest.importorskip("ray")
     return project.run(f"--launcher={launcher}", *arguments)
 
 

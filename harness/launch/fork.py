@@ -64,7 +64,7 @@ def launch(context: LaunchContext) -> LocalLauncher:
         finally:
             os._exit(0)
     theirs.close()
-    launcher = LocalLauncher("fork", pid, ours, context, folder, forks=True)
+    launcher = LocalLauncher("fork", pid, ours, context.print_live, folder, forks=True)
     unsafe = launcher.handshake()
     if unsafe and not (unsafe == _ASKED and not _has_gpus()):
         launcher.close()

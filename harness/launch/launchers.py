@@ -21,6 +21,7 @@ OURS = {
     "fork": "everyrank.launch.fork",
     "spawn": "everyrank.launch.spawn",
     "torchrun": "everyrank.launch.remote.torchrun",
+    "ray": "everyrank.launch.remote.ray",
 }
 #: Launchers that need nothing but this host: no module is imported for them before it is needed.
 _ON_THIS_HOST = ("fork", "spawn")

@@ -18,7 +18,6 @@ from everyrank.launch.keeper import remove_traces
 from everyrank.launch.protocol import (
     RUN_VARIABLE,
     AskedStacks,
-    LaunchContext,
     Launcher,
     LostLauncher,
     NativeFrames,
@@ -105,7 +104,7 @@ class LocalLauncher(Launcher):
         name: str,
         keeper: int,
         control: socket.socket,
-        context: LaunchContext,
+        live: bool,
         folder: str,
         forks: bool = False,
     ) -> None:
@@ -114,7 +113,7 @@ class LocalLauncher(Launcher):
         self.forks = forks
         self.keeper_title = "zygote" if forks else "keeper of the ranks"
         self.keeper = keeper
-        self._live = context.print_live
+        self._live = live
         self._control: Channel[FromKeeper] = Channel(control, FromKeeper)
         self._seats: dict[int, LocalSeat] = {}
         self._sockets: dict[int, int] = {}  # by seat: the inode of the rank's end of its channel

@@ -20,16 +20,21 @@ if TYPE_CHECKING:
 def launch(context: LaunchContext) -> LocalLauncher:
     """Start the keeper, which has imported neither torch nor the tests."""
     folder = context.new_folder()
-    ours, theirs = socket.socketpair()
     with context.terminal():  # clean interpreters inherit the real streams, for a debugger
-        keeper = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid()), folder],
-            pass_fds=[theirs.fileno()],
-            env=_environment(),
-        )
-        theirs.close()
-        launcher = LocalLauncher("spawn", keeper.pid, ours, context, folder)
-        launcher.handshake()
+        return start_keeper(folder, context.print_live)
+
+
+def start_keeper(folder: str, live: bool = False) -> LocalLauncher:
+    """Start a keeper with this folder, and wait until it is ready."""
+    ours, theirs = socket.socketpair()
+    keeper = subprocess.Popen(
+        [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid()), folder],
+        pass_fds=[theirs.fileno()],
+        env=_environment(),
+    )
+    theirs.close()
+    launcher = LocalLauncher("spawn", keeper.pid, ours, live, folder)
+    launcher.handshake()
     # The launcher reaps it; without this, Popen would warn that it was not reaped.
     keeper.returncode = 0
     return launcher

@@ -63,7 +63,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("launcher", ["fork", "spawn", "torchrun"])
+@pytest.mark.parametrize("launcher", ["fork", "spawn", "torchrun", "ray"])
 def test_outcomes_are_the_same_under_every_launcher(project: Project, launcher: str) -> None:
     project.write("test_mixed.py", MIXED)
     inner = run_under(launcher, project)

@@ -32,8 +32,8 @@ def mark(folder: str, secret: bytes) -> None:
     Path(folder, _MARK).write_text(_mark_of(secret))
 
 
-def describe(session: pytest.Session, node: str, folder: str, secret: bytes) -> Ready:
-    """Describe this process to the controller."""
+def describe(session: pytest.Session | None, node: str, folder: str, secret: bytes) -> Ready:
+    """Describe this process to the controller; without a session, it has collected no tests."""
     sees = False
     with contextlib.suppress(OSError):
         sees = Path(folder, _MARK).read_text() == _mark_of(secret)
@@ -43,8 +43,8 @@ def describe(session: pytest.Session, node: str, folder: str, secret: bytes) -> 
         boot=boot(),
         clock=time.monotonic(),
         versions=_versions(),
-        files=_files(session),
-        tests=_digest("\n".join(sorted(nodeids(session))).encode()),
+        files=_files(session) if session is not None else {},
+        tests=_digest("\n".join(sorted(nodeids(session))).encode()) if session is not None else "",
         sees_folder=sees,
     )
 
@@ -60,8 +60,8 @@ def boot() -> str:
     return socket.gethostname()
 
 
-def check(session: pytest.Session, ours: Ready, links: Sequence[Link], folder: str) -> None:
-    """Raise a MisuseError unless all of these processes can run this process's tests."""
+def check(ours: Ready, links: Sequence[Link], folder: str) -> None:
+    """Raise a MisuseError unless all of these processes can keep ranks for this one."""
     for link in links:
         theirs = link.ready
         if theirs.problem:
@@ -75,9 +75,14 @@ def check(session: pytest.Session, ours: Ready, links: Sequence[Link], folder: s
             here, there = ours.versions.get(name, "none"), theirs.versions.get(name, "none")
             if here != there:
                 raise MisuseError(f"{link.name} has another {name} than this process: {there} there, {here} here")
-        if wrong := _different_files(ours.files, theirs.files):
+
+
+def check_tests(session: pytest.Session, ours: Ready, links: Sequence[Link]) -> None:
+    """Raise a MisuseError unless all of these processes have collected this process's tests."""
+    for link in links:
+        if wrong := _different_files(ours.files, link.ready.files):
             raise MisuseError(f"{link.name} has other test files than this process: {wrong}")
-        if theirs.tests != ours.tests:
+        if link.ready.tests != ours.tests:
             _check_tests(session, link)
 
 

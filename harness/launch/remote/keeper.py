@@ -115,7 +115,8 @@ class RemoteKeeper:
 
     def _await_controller(self) -> None:
         """Wait until the controller has ended: an engine may end all of its processes as soon as one has failed."""
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with contextlib.suppress(ValueError):  # this is not the main thread
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._control.read_to_end(_CONTROLLER_ENDS)
 
     def _close(self) -> None:

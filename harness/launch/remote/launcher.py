@@ -203,10 +203,9 @@ class RemoteLauncher(Launcher):
         self.name = name
         self.forks = forks
         self.keeper_title = name
-        self.links = links
-        self.same_host = all(link.same_host for link in links)
-        self.spans_hosts = not self.same_host
-        self._door = door
+        self.links: list[Link] = []
+        self.same_host = True
+        self.door = door
         self._live = live
         self._seats: dict[int, RemoteSeat] = {}
         self._numbers = itertools.count()
@@ -217,30 +216,41 @@ class RemoteLauncher(Launcher):
         self._woken, self._waker = os.pipe()  # readable if something came while an answer was awaited
         self._selector.register(self._woken, selectors.EVENT_READ)
         for link in links:
-            self._selector.register(link.channel, selectors.EVENT_READ, link)
-            link.wake = self._wake
+            self.add(link)
+
+    def add(self, link: Link) -> None:
+        """Add a keeper."""
+        self.links.append(link)
+        self._selector.register(link.channel, selectors.EVENT_READ, link)
+        link.wake = self._wake
+        self.same_host = self.same_host and link.same_host
+        self.spans_hosts = self.spans_hosts or not link.same_host
+
+    def alive(self) -> list[Link]:
+        """Return the keepers that are not lost."""
+        return [link for link in self.links if not link.lost]
 
     def fileno(self) -> int:
         return self._selector.fileno()
 
     def cannot_start(self, size: int) -> str:
         count = len(self.links)
-        return f"needs {_ranks(size)}, {self.name} has {count}" if size > count else ""
+        return f"needs {ranks(size)}, {self.name} has {count}" if size > count else ""
 
     # --- start and end -----------------------------------------------------------------------------
 
     def start(self, size: int, leases: Sequence[int] = ()) -> list[RemoteSeat]:
-        links = [link for link in self.links if not link.lost][:size]
+        links = self.alive()[:size]
         if len(links) < size:
             lost = "; ".join(link.lost for link in self.links if link.lost)
-            raise MisuseError(f"it needs {_ranks(size)}, and {len(links)} of {len(self.links)} are left: {lost}")
+            raise MisuseError(f"it needs {ranks(size)}, and {len(links)} of {len(self.links)} are left: {lost}")
         self._seats = {number: seat for number, seat in self._seats.items() if not seat.closed}
         world = next(self._worlds)
         numbers = [next(self._numbers) for _ in links]
         for rank, (number, link) in enumerate(zip(numbers, links, strict=True)):
             link.send(StartSeat(number, stacks_name(world, rank, size), self._live))
         kinds = [RANK, OUT, ERR] if self._live else [RANK]
-        admitted = self._door.admit({(kind, number) for kind in kinds for number in numbers}, _ANSWER)
+        admitted = self.door.admit({(kind, number) for kind in kinds for number in numbers}, _ANSWER)
         return [self._seat(number, link, admitted) for number, link in zip(numbers, links, strict=True)]
 
     def _seat(self, number: int, link: Link, admitted: dict[Visitor, socket.socket]) -> RemoteSeat:
@@ -277,7 +287,7 @@ class RemoteLauncher(Launcher):
         """Let the keepers end with this exit code, as soon as this process has ended."""
         for link in self.links:
             link.send(Goodbye(exit_code))
-        self._door.close()
+        self.door.close()
         self._selector.close()
         os.close(self._woken)
         os.close(self._waker)
@@ -401,5 +411,5 @@ class RemoteLauncher(Launcher):
                 self.catch_up()
 
 
-def _ranks(count: int) -> str:
+def ranks(count: int) -> str:
     return f"{count} rank{'s' if count > 1 else ''}"

@@ -84,7 +84,8 @@ def launch(context: LaunchContext) -> Launcher:
             raise MisuseError("the keeper of this process's ranks ended at its start; it says above why")
         if late := [str(number) for number in range(size) if (KEEPER, number) not in came]:
             raise MisuseError(f"of torchrun's processes, {', '.join(late)} did not come within {_COLLECT:g} s")
-        alike.check(session, ours, links, folder)
+        alike.check(ours, links, folder)
+        alike.check_tests(session, ours, links)
     except MisuseError:
         launcher.close()
         launcher.say_goodbye(pytest.ExitCode.USAGE_ERROR)

@@ -1,0 +1,182 @@
+"""The launcher ray: one pytest, and its ranks on the nodes of a cluster. Here two nodes run on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.inner import Inner, Project, outer_environment
+
+pytest.importorskip("ray", reason="Ray is not installed: everyrank[ray]")
+
+
+class TwoNodes:
+    """A cluster in a process of its own."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.ray_cluster"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=outer_environment(),
+        )  # fmt: skip
+        self.address = self._answer("address")
+
+    def kill(self, node_id: str) -> None:
+        """Kill a node as a power cut does, and start another."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"kill {node_id}\n")
+        self._process.stdin.flush()
+        self._answer("done")
+
+    def close(self) -> None:
+        self._process.communicate(timeout=60)
+
+    def _answer(self, word: str) -> str:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(word):
+                return line.removeprefix(word).strip()
+        raise AssertionError("the cluster has ended")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[TwoNodes]:
+    made = TwoNodes()
+    yield made
+    made.close()
+
+
+def run(project: Project, cluster: TwoNodes, *arguments: str) -> Inner:
+    return project.run("--launcher=ray", f"--ray-address={cluster.address}", *arguments)
+
+
+SOURCE = """
+    import json, os, pathlib, sys
+    import pytest, torch
+    import torch.distributed as dist
+
+    def note(name, **facts):
+        with open(pathlib.Path(__file__).with_name(name), "a") as file:
+            file.write(json.dumps(facts) + "\\n")
+
+    @pytest.mark.world(4)
+    def test_first(world, process_group):
+        print(f"hello from {world.rank}", flush=True)
+        note("first", pid=os.getpid(), rank=world.rank, node=os.environ["RAY_NODE_ID"])
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        assert total.item() == 4
+
+    @pytest.mark.world(4)
+    def test_second(world, process_group):
+        note("second", pid=os.getpid(), rank=world.rank)
+
+    @pytest.mark.world(2)
+    def test_fails_on_one(world):
+        assert world.rank == 0
+
+    def test_single():
+        pass
+
+    @pytest.mark.world(5)
+    def test_too_large(world):
+        pass
+"""
+
+
+def noted(project: Project, name: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (project.folder / name).read_text().splitlines()]
+    return sorted(lines, key=lambda line: line["rank"])
+
+
+def test_a_world_spans_nodes_and_stays_warm(project: Project, cluster: TwoNodes) -> None:
+    project.write("test_inner.py", SOURCE)
+    inner = run(project, cluster, "-s")
+    assert inner.outcomes() == {
+        "test_first": "passed",
+        "test_second": "passed",
+        "test_fails_on_one": "failed",
+        "test_single": "passed",
+        "test_too_large": "skipped",
+    }, inner.out
+    assert inner.code == 1
+    assert "rank 1 of 2 failed first, in call" in inner["test_fails_on_one"].text
+    assert "needs 5 ranks, the Ray cluster has 4 CPUs" in inner.out
+    first = noted(project, "first")
+    assert len({line["node"] for line in first}) == 2
+    assert [line["pid"] for line in first] == [line["pid"] for line in noted(project, "second")]
+    for rank in range(4):
+        assert f"[rank {rank}] hello from {rank}" in inner.out
+
+
+LOSES = """
+    import pathlib, os, time
+    import pytest
+
+    here = pathlib.Path(__file__).parent
+
+    @pytest.mark.world(4, timeout=100)
+    def test_loses_a_node(world):
+        if world.rank == 3:
+            here.joinpath("node").write_text(os.environ["RAY_NODE_ID"])
+            time.sleep(200)
+        world.barrier()
+
+    @pytest.mark.world(2)
+    def test_runs_on_the_other(world):
+        world.all_agree(1)
+"""
+
+
+def test_a_node_that_dies_fails_its_test_and_the_run_goes_on(project: Project, cluster: TwoNodes) -> None:
+    project.write("test_inner.py", LOSES)
+    process = project.start("--launcher=ray", f"--ray-address={cluster.address}")
+    chosen = project.folder / "node"
+    until = time.monotonic() + 120
+    while not (chosen.exists() and chosen.read_text()) and time.monotonic() < until:
+        time.sleep(0.05)
+    node = chosen.read_text()
+    cluster.kill(node)
+    inner = project.finish(process)
+    assert inner.outcomes() == {"test_loses_a_node": "failed", "test_runs_on_the_other": "passed"}, inner.out
+    assert f"(node {node[:8]}) is gone" in inner["test_loses_a_node"].text
+
+
+# --- bad use -------------------------------------------------------------------------------------------------
+
+ONE = "import pytest\n\n@pytest.mark.world(2)\ndef test_one(world):\n    pass\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["-n2"], "one pytest uses the cluster: leave out -n"),
+        (["--pdb"], "a debugger needs the ranks on this host: use --launcher=fork"),
+        (["--ray-address=127.0.0.2:1"], "cannot connect to the Ray cluster at 127.0.0.2:1"),
+    ],
+    ids=["xdist", "debugger", "unreachable"],
+)
+def test_bad_use_ends_before_the_first_test(project: Project, arguments: list[str], expected: str) -> None:
+    project.write("test_inner.py", ONE)
+    inner = project.run("--launcher=ray", *arguments)
+    assert inner.code == pytest.ExitCode.USAGE_ERROR
+    assert inner.tests == {}
+    assert f"--launcher=ray: {expected}" in inner.out
+
+
+def test_without_ray_the_error_says_what_to_install(project: Project) -> None:
+    project.write("ray.py", "raise ImportError('not here')")
+    project.write("test_inner.py", ONE)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--launcher=ray"],
+        cwd=project.folder, env={**project.environment(), "PYTHONPATH": os.fspath(project.folder)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "Ray is not installed: pip install 'everyrank[ray]'" in done.stderr
