@@ -1,7 +1,6 @@
 """A Ray cluster on loopback in a process of its own: ``python -m tests.ray_cluster``.
 
-It has a head without room, and two nodes with two CPUs each. It prints its address, and obeys one line at a time:
-``kill NODE`` ends a node as a power cut does, and starts another. It ends with its stdin.
+It has a head without room, and two nodes with two CPUs each. It prints its address, and ends with its stdin.
 """
 
 from __future__ import annotations
@@ -18,15 +17,11 @@ def main() -> None:
 
     cluster: Any = Cluster()
     cluster.add_node(num_cpus=0, node_ip_address=LOOPBACK, include_dashboard=False)
-    nodes = [cluster.add_node(num_cpus=2, node_ip_address=LOOPBACK) for _ in range(2)]
+    for _ in range(2):
+        cluster.add_node(num_cpus=2, node_ip_address=LOOPBACK)
     print(f"address {cluster.address}", flush=True)
     try:
-        for line in sys.stdin:
-            (node,) = [node for node in nodes if node.node_id == line.split()[1]]
-            nodes.remove(node)
-            cluster.remove_node(node, allow_graceful=False)
-            nodes.append(cluster.add_node(num_cpus=2, node_ip_address=LOOPBACK))
-            print("done", flush=True)
+        sys.stdin.read()
     finally:
         cluster.shutdown()
 

@@ -77,7 +77,7 @@ class Keeper:
         self._selector.register(control, selectors.EVENT_READ, "control")
         self._succession = Succession(self._selector, control.send)
         self._controller = controller
-        self._controller_fd = _pidfd(controller)
+        self._controller_fd = pidfd(controller)
         if self._controller_fd is not None:
             self._selector.register(self._controller_fd, selectors.EVENT_READ, "controller")
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -136,10 +136,9 @@ class Keeper:
     def _adopt(self, number: int, pid: int, leases: list[int]) -> None:
         self.leases[number] = leases
         self.pids[number] = pid
-        pidfd = _pidfd(pid)
-        if pidfd is not None:
-            self.pidfds[number] = pidfd
-            self._selector.register(pidfd, selectors.EVENT_READ, "rank")
+        if (ended := pidfd(pid)) is not None:
+            self.pidfds[number] = ended
+            self._selector.register(ended, selectors.EVENT_READ, "rank")
 
     def _end_successor(self, start: Callable[[list[int]], int]) -> None:
         """End a successor that is gone or must go.
@@ -186,10 +185,9 @@ class Keeper:
             ended = True
             del self.pids[number]
             self._expired += self.leases.pop(number)
-            pidfd = self.pidfds.pop(number, None)
-            if pidfd is not None:
-                self._selector.unregister(pidfd)
-                os.close(pidfd)
+            if (its_end := self.pidfds.pop(number, None)) is not None:
+                self._selector.unregister(its_end)
+                os.close(its_end)
             _kill_group(pid)
             self.control.send(Exited(number, status))
         if ended or self._expired:
@@ -251,7 +249,8 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _pidfd(pid: int) -> int | None:
+def pidfd(pid: int) -> int | None:
+    """Return a descriptor that is readable once the process has ended; None where there is no such thing."""
     opener = getattr(os, "pidfd_open", None)
     if opener is None or not hasattr(select, "epoll"):
         return None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,13 +26,6 @@ class TwoNodes:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=outer_environment(),
         )  # fmt: skip
         self.address = self._answer("address")
-
-    def kill(self, node_id: str) -> None:
-        """Kill a node as a power cut does, and start another."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"kill {node_id}\n")
-        self._process.stdin.flush()
-        self._answer("done")
 
     def close(self) -> None:
         self._process.communicate(timeout=60)
@@ -68,7 +61,7 @@ SOURCE = """
     @pytest.mark.world(4)
     def test_first(world, process_group):
         print(f"hello from {world.rank}", flush=True)
-        note("first", pid=os.getpid(), rank=world.rank, node=os.environ["RAY_NODE_ID"])
+        note("first", pid=os.getpid(), rank=world.rank, host=os.environ["GROUP_RANK"])
         total = torch.ones(1)
         dist.all_reduce(total)
         assert total.item() == 4
@@ -109,23 +102,23 @@ def test_a_world_spans_nodes_and_stays_warm(project: Project, cluster: TwoNodes)
     assert "rank 1 of 2 failed first, in call" in inner["test_fails_on_one"].text
     assert "needs 5 ranks, the Ray cluster has 4 CPUs" in inner.out
     first = noted(project, "first")
-    assert len({line["node"] for line in first}) == 2
+    assert len({line["host"] for line in first}) == 2
     assert [line["pid"] for line in first] == [line["pid"] for line in noted(project, "second")]
     for rank in range(4):
         assert f"[rank {rank}] hello from {rank}" in inner.out
 
 
 LOSES = """
-    import pathlib, os, time
+    import os, signal
     import pytest
-
-    here = pathlib.Path(__file__).parent
 
     @pytest.mark.world(4, timeout=100)
     def test_loses_a_node(world):
+        world.barrier()
         if world.rank == 3:
-            here.joinpath("node").write_text(os.environ["RAY_NODE_ID"])
-            time.sleep(200)
+            os.kill(int(os.environ["RAY_RAYLET_PID"]), signal.SIGKILL)  # as a power cut does
+            while True:
+                signal.pause()
         world.barrier()
 
     @pytest.mark.world(2)
@@ -136,16 +129,10 @@ LOSES = """
 
 def test_a_node_that_dies_fails_its_test_and_the_run_goes_on(project: Project, cluster: TwoNodes) -> None:
     project.write("test_inner.py", LOSES)
-    process = project.start("--launcher=ray", f"--ray-address={cluster.address}")
-    chosen = project.folder / "node"
-    until = time.monotonic() + 120
-    while not (chosen.exists() and chosen.read_text()) and time.monotonic() < until:
-        time.sleep(0.05)
-    node = chosen.read_text()
-    cluster.kill(node)
-    inner = project.finish(process)
+    inner = run(project, cluster)
     assert inner.outcomes() == {"test_loses_a_node": "failed", "test_runs_on_the_other": "passed"}, inner.out
-    assert f"(node {node[:8]}) is gone" in inner["test_loses_a_node"].text
+    text = inner["test_loses_a_node"].text
+    assert re.search(r"lost: Ray's actor \d on \S+ \(node \w{8}\) is gone", text), text
 
 
 # --- bad use -------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import msgspec
 from everyrank.launch import processes
+from everyrank.launch.keeper import pidfd
 from everyrank.launch.local import LocalLauncher, LocalSeat
 from everyrank.launch.protocol import LostLauncher
 from everyrank.launch.remote.door import ERR, OUT, RANK, knock
@@ -69,7 +70,7 @@ class RemoteKeeper:
     """Keeps the ranks of one process of the engine.
 
     ``launch`` starts the launcher of this host; it is called again if that is lost. ``nodeids`` are the tests that
-    this process has collected.
+    this process has collected. The keeper ends with the process ``engine``, too, if it is given.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class RemoteKeeper:
         invitation: Invitation,
         launch: Callable[[], LocalLauncher],
         nodeids: Sequence[str] = (),
+        engine: int | None = None,
     ) -> None:
         self._control = control
         self._invitation = invitation
@@ -90,6 +92,9 @@ class RemoteKeeper:
         self._closed = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(control, selectors.EVENT_READ)
+        self._engine = pidfd(engine) if engine is not None else None
+        if self._engine is not None:
+            self._selector.register(self._engine, selectors.EVENT_READ)
         self._launcher = self._relaunch()
 
     def serve(self, ready: Ready) -> int:
@@ -98,6 +103,8 @@ class RemoteKeeper:
             self._control.send(ready)
             while True:
                 for key, _ in self._selector.select():
+                    if key.fileobj == self._engine:
+                        return CONTROLLER_GONE
                     if key.fileobj is not self._control:
                         self._pass_on()
                         continue
@@ -226,7 +233,7 @@ class RemoteKeeper:
         """Go on with a new launcher. No test has run in this process, so it can fork again."""
         title = self._launcher.keeper_title
         for key in list(self._selector.get_map().values()):
-            if key.fileobj is not self._control:
+            if key.fileobj not in (self._control, self._engine):
                 self._selector.unregister(key.fileobj)
         self._seats.clear()
         self._control.send(LostRanks(f"its {title} {reason}"))

@@ -17,6 +17,7 @@ import msgspec
 import pytest
 from everyrank.errors import MisuseError
 from everyrank.launch import spawn
+from everyrank.launch.local import LocalLauncher
 from everyrank.launch.protocol import LaunchContext, Launcher, Member
 from everyrank.launch.remote import alike
 from everyrank.launch.remote.door import KEEPER, Door, knock, new_secret
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 #: The cluster must have room for the actors of a world within this many seconds.
 _ROOM = 120.0
+#: The cluster must answer within this many seconds.
+_REACH = 10.0
 #: The process of an actor starts within this many seconds.
 _START = 120.0
 
@@ -71,6 +74,9 @@ def _connect(address: str | None) -> None:
     if not where:  # a cluster of this host alone
         options = {"_node_ip_address": "127.0.0.1", "include_dashboard": False, "num_cpus": leases.capacity()}
     try:
+        if where and where.rpartition(":")[2].isdecimal() and "//" not in where:
+            host, _, port = where.rpartition(":")
+            socket.create_connection((host, int(port)), _REACH).close()  # Ray itself would try for minutes
         ray.init(logging_level=logging.ERROR, log_to_driver=False, configure_logging=False, **options)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         place = f"the Ray cluster at {where}" if where else "a Ray cluster on this host"
@@ -169,8 +175,14 @@ class Keeper:
         ready = alike.describe(None, node, folder, secret)
         ready = msgspec.structs.replace(ready, host=f"{ready.host} (node {node[:8]})")
         control: Channel[ToRemoteKeeper] = Channel(connection, ToRemoteKeeper)
-        private = tempfile.mkdtemp(prefix="everyrank-")  # its launcher removes it
-        return RemoteKeeper(control, invitation, lambda: spawn.start_keeper(private)).serve(ready)
+        raylet = os.environ.get("RAY_RAYLET_PID")
+        keeper = RemoteKeeper(control, invitation, _start, engine=int(raylet) if raylet else None)
+        with connection:  # the process may live longer
+            return keeper.serve(ready)
+
+
+def _start() -> LocalLauncher:
+    return spawn.start_keeper(tempfile.mkdtemp(prefix="everyrank-"))  # it removes the folder
 
 
 def _environment() -> dict[str, str]:
