@@ -100,7 +100,7 @@ class Attempts:
         with self._gpus_for(job, ready) as lease, self._leases.held(job.size, job.nodeid) as waited:
             keep = keep and (lease is None or self._worlds.may_share(job, following))
             world = ready or self._worlds.start(job, lease)
-            with _meeting_place(world) as meet_at:
+            with _address_of_rank_0(world) as meet_at:
                 folder = os.path.join(world.launcher.folder, f"test-{self._tests}")
                 self._tests += 1
                 orders = self._orders(job, following if keep else None, world, folder, meet_at, keep)
@@ -163,7 +163,7 @@ class Attempts:
     ) -> list[Order]:
         """Return the order for each rank. ``following`` may run in the same world if its key allows it."""
         shares = following is not None and self._worlds.may_share(job, following)
-        lease, named, places = world.lease, lasting_id(job.item), world.places()
+        lease, named, locations = world.lease, lasting_id(job.item), world.locations()
         return [
             Order(
                 number=self._tests,
@@ -185,10 +185,10 @@ class Attempts:
                 group=job.wants_group,
                 leaks=job.leaks,
                 debug_rank=self._options.pdb_rank,
-                local_rank=places[rank].rank,
-                local_size=places[rank].size,
-                host=places[rank].host,
-                hosts=places[rank].hosts,
+                local_rank=locations[rank].rank,
+                local_size=locations[rank].size,
+                host=locations[rank].host,
+                hosts=locations[rank].hosts,
             )
             for rank in range(job.size)
         ]
@@ -207,7 +207,7 @@ class Attempts:
 
 
 @contextlib.contextmanager
-def _meeting_place(world: LiveWorld) -> Iterator[tuple[str, int]]:
+def _address_of_rank_0(world: LiveWorld) -> Iterator[tuple[str, int]]:
     """Reserve the address at which the ranks of a world find rank 0. The world ends if its test could not be run."""
     try:
         with world.launcher.rendezvous(world.seats[0]) as address:

@@ -15,7 +15,7 @@ PrintLine = Callable[[int, bytes], None]
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where a rank runs: its host among the hosts of its world, and its number among the ranks there."""
 
     rank: int
@@ -46,14 +46,14 @@ class LiveWorld:
             for name, file in seat.live_streams().items():
                 self.selector.register(file, selectors.EVENT_READ, (rank, name))
 
-    def places(self) -> list[Place]:
+    def locations(self) -> list[Location]:
         """Return where each rank runs."""
         hosts = list(dict.fromkeys(seat.host for seat in self.seats))
         there: dict[str, list[int]] = {host: [] for host in hosts}
         for rank, seat in enumerate(self.seats):
             there[seat.host].append(rank)
         return [
-            Place(there[seat.host].index(rank), len(there[seat.host]), hosts.index(seat.host), len(hosts))
+            Location(there[seat.host].index(rank), len(there[seat.host]), hosts.index(seat.host), len(hosts))
             for rank, seat in enumerate(self.seats)
         ]
 

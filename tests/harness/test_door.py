@@ -84,13 +84,13 @@ def test_a_stranger_is_sent_away_and_does_not_learn_more(door: WatchedDoor, secr
 
 
 @pytest.mark.parametrize(
-    "says",
+    "noise",
     [b"", b"GET / HTTP/1.0\r\n\r\n", b"\x80\x04\x95" + b"x" * 66, b"x" * 100_000],
     ids=["nothing", "http", "a pickle", "much"],
 )
-def test_noise_neither_gets_in_nor_holds_others_up(door: WatchedDoor, secret: bytes, says: bytes) -> None:
+def test_noise_neither_gets_in_nor_holds_others_up(door: WatchedDoor, secret: bytes, noise: bytes) -> None:
     with socket.create_connection(door.address) as stranger:
-        stranger.sendall(says[:60_000])
+        stranger.sendall(noise[:60_000])
         with beside(lambda: door.knock(secret, (RANK, 3))) as raised:
             assert door.let_in((RANK, 3)) == [(RANK, 3)]
     assert raised == []

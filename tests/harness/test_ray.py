@@ -157,7 +157,7 @@ def test_bad_use_ends_before_the_first_test(project: Project, arguments: list[st
     assert f"--launcher=ray: {expected}" in inner.out
 
 
-def test_without_ray_the_error_says_what_to_install(project: Project) -> None:
+def test_without_ray_the_error_names_what_to_install(project: Project) -> None:
     project.write("ray.py", "raise ImportError('not here')")
     project.write("test_inner.py", ONE)
     done = subprocess.run(

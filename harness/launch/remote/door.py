@@ -53,9 +53,9 @@ def knock(address: tuple[str, int], secret: bytes, visitor: Visitor, within: flo
         if not theirs.startswith(_GREETING):
             raise Refused(f"{address[0]}:{address[1]} is not the controller of a run")
         ours = os.urandom(_NONCE)
-        said = _VISITOR.pack(*visitor) + ours
-        sock.sendall(said + _proof(secret, b"visitor", theirs, said))
-        if not hmac.compare_digest(_read(sock, _PROOF), _proof(secret, b"door", theirs, said)):
+        claim = _VISITOR.pack(*visitor) + ours
+        sock.sendall(claim + _proof(secret, b"visitor", theirs, claim))
+        if not hmac.compare_digest(_read(sock, _PROOF), _proof(secret, b"door", theirs, claim)):
             raise Refused(f"{address[0]}:{address[1]} does not know the secret of this run")
         sock.settimeout(None)
         _prepare(sock)
@@ -147,19 +147,19 @@ class Door:
         if not data:
             self._send_away(sock)
         elif len(pending.answer) == _ANSWER:
-            said, proof = bytes(pending.answer[:-_PROOF]), bytes(pending.answer[-_PROOF:])
-            if hmac.compare_digest(proof, _proof(self._secret, b"visitor", pending.greeting, said)):
-                self._let_in(sock, said, pending.greeting)
+            claim, proof = bytes(pending.answer[:-_PROOF]), bytes(pending.answer[-_PROOF:])
+            if hmac.compare_digest(proof, _proof(self._secret, b"visitor", pending.greeting, claim)):
+                self._let_in(sock, claim, pending.greeting)
             else:
                 self._send_away(sock)
 
-    def _let_in(self, sock: socket.socket, said: bytes, greeting: bytes) -> None:
+    def _let_in(self, sock: socket.socket, claim: bytes, greeting: bytes) -> None:
         self._selector.unregister(sock)
         del self._pending[sock]
-        kind, number = _VISITOR.unpack_from(said)
+        kind, number = _VISITOR.unpack_from(claim)
         sock.settimeout(_PATIENCE)
         try:
-            sock.sendall(_proof(self._secret, b"door", greeting, said))
+            sock.sendall(_proof(self._secret, b"door", greeting, claim))
             sock.settimeout(None)
             _prepare(sock)
         except OSError:
@@ -175,8 +175,8 @@ class Door:
         sock.close()
 
 
-def _proof(secret: bytes, side: bytes, greeting: bytes, said: bytes) -> bytes:
-    return hmac.digest(secret, side + greeting + said, hashlib.sha256)
+def _proof(secret: bytes, side: bytes, greeting: bytes, claim: bytes) -> bytes:
+    return hmac.digest(secret, side + greeting + claim, hashlib.sha256)
 
 
 def _read(sock: socket.socket, count: int) -> bytes:

@@ -212,7 +212,7 @@ class RemoteKeeper:
     # --- reports -----------------------------------------------------------------------------------
 
     def _pass_on(self) -> None:
-        """Tell the controller which ranks have started and ended."""
+        """Report to the controller which ranks have started and ended."""
         numbers = {seat: number for number, seat in self._seats.items()}
         for event in self._launcher.events():
             if isinstance(event, LostLauncher):

@@ -319,7 +319,7 @@ class RemoteLauncher(Launcher):
                 link.preloading = False
                 self.preloading = any(link.preloading and not link.lost for link in self.links)
             elif isinstance(message, LostRanks):
-                for seat in self._of(link):
+                for seat in self._seats_of(link):
                     self._end(seat, f"{message.reason} (on {link.name})")
             elif (seat_of := self._seats.get(getattr(message, "number", -1))) is None or seat_of.closed:
                 continue
@@ -339,7 +339,7 @@ class RemoteLauncher(Launcher):
     def _lose(self, link: Link) -> None:
         with contextlib.suppress(KeyError, ValueError):
             self._selector.unregister(link.channel)
-        for seat in self._of(link):
+        for seat in self._seats_of(link):
             self._end(seat, link.lost)
 
     def _end(self, seat: RemoteSeat, lost: str = "") -> None:
@@ -348,7 +348,7 @@ class RemoteLauncher(Launcher):
         self._events.append(seat)
         self._wake()
 
-    def _of(self, link: Link) -> list[RemoteSeat]:
+    def _seats_of(self, link: Link) -> list[RemoteSeat]:
         return [seat for seat in self._seats.values() if seat.link is link]
 
     def _by_link(self, seats: Iterable[Seat]) -> dict[Link, list[RemoteSeat]]:

@@ -69,18 +69,18 @@ def launch(context: LaunchContext) -> Launcher:
 def _connect(address: str | None) -> None:
     import ray
 
-    where = address or os.environ.get("RAY_ADDRESS")
-    options: dict[str, Any] = {"address": where}
-    if not where:  # a cluster of this host alone
+    given = address or os.environ.get("RAY_ADDRESS")
+    options: dict[str, Any] = {"address": given}
+    if not given:  # a cluster of this host alone
         options = {"_node_ip_address": "127.0.0.1", "include_dashboard": False, "num_cpus": leases.capacity()}
     try:
-        if where and where.rpartition(":")[2].isdecimal() and "//" not in where:
-            host, _, port = where.rpartition(":")
+        if given and given.rpartition(":")[2].isdecimal() and "//" not in given:
+            host, _, port = given.rpartition(":")
             socket.create_connection((host, int(port)), _REACH).close()  # Ray itself would try for minutes
         ray.init(logging_level=logging.ERROR, log_to_driver=False, configure_logging=False, **options)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        place = f"the Ray cluster at {where}" if where else "a Ray cluster on this host"
-        raise MisuseError(f"cannot connect to {place}: {error}") from None
+        cluster = f"the Ray cluster at {given}" if given else "a Ray cluster on this host"
+        raise MisuseError(f"cannot connect to {cluster}: {error}") from None
 
 
 class RayLauncher(RemoteLauncher):
@@ -125,10 +125,10 @@ class RayLauncher(RemoteLauncher):
         numbers = range(len(self._actors), len(self._actors) + count)
         ends = []
         for bundle, number in enumerate(numbers):
-            where = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
-            self._actors[number] = actor.options(num_cpus=1, scheduling_strategy=where).remote()
-            told = (self._invitation.address, self._invitation.secret, self._invitation.folder, number)
-            ends.append(self._actors[number].serve.remote(*told, _environment()))
+            bundle_of_group = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=bundle)
+            self._actors[number] = actor.options(num_cpus=1, scheduling_strategy=bundle_of_group).remote()
+            arguments = (self._invitation.address, self._invitation.secret, self._invitation.folder, number)
+            ends.append(self._actors[number].serve.remote(*arguments, _environment()))
         came = self.door.admit({(KEEPER, number) for number in numbers}, _START, _any_of(ends))
         for number in numbers:
             if (KEEPER, number) not in came:
