@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from everyrank import hookspec, options
+from everyrank.errors import MisuseError
 from everyrank.launch import launchers
 
 if TYPE_CHECKING:
@@ -45,7 +46,11 @@ def pytest_configure(config: pytest.Config) -> None:
         "started and kept as if its signature named them.",
     )
     chosen = options.read(config)
-    if (member := launchers.configure(chosen.launcher, config)) is not None:
+    try:
+        member = launchers.configure(chosen.launcher, config)
+    except MisuseError as error:
+        raise pytest.UsageError(f"everyrank: {error}") from None
+    if member is not None:
         config.stash[_MEMBER] = member
     if chosen.adopt:
         from everyrank.adopt.plugin import Adopter

@@ -57,7 +57,10 @@ def test_a_package_brings_a_launcher(project: Project) -> None:
 def test_an_unknown_name_lists_those_that_are_installed(project: Project) -> None:
     install(project, LAUNCHER)
     project.write("test_it.py", TEST)
-    assert "ERROR: --launcher: must be one of fork, spawn, cluster, not 'ray'" in project.run("--launcher=ray").out
+    assert (
+        "ERROR: --launcher: must be one of fork, spawn, torchrun, ray, cluster, not 'slurm'"
+        in project.run("--launcher=slurm").out
+    )
 
 
 def test_a_launcher_that_refuses_is_replaced_with_a_warning(project: Project) -> None:

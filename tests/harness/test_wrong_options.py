@@ -7,11 +7,11 @@ import pytest
 from tests.inner import Project
 
 OPTIONS = {
-    "--launcher=ray": "ERROR: --launcher: must be one of fork, spawn, not 'ray'",
+    "--launcher=slurm": "ERROR: --launcher: must be one of fork, spawn, torchrun, ray, not 'slurm'",
     "--leaks=loud": "argument --leaks: invalid choice: 'loud' (choose from",
     "--world-seed=x": "argument --world-seed: invalid int value: 'x'",
     "--pdb-rank=-1": "ERROR: --pdb-rank must be a rank, 0 or more, not -1",
-    "-oeveryrank_launcher=ray": "ERROR: ini key everyrank_launcher: must be one of fork, spawn, not 'ray'",
+    "-oeveryrank_launcher=slurm": "ERROR: ini key everyrank_launcher: must be one of fork, spawn, torchrun, ray, not",
     "-oeveryrank_leaks=loud": "ERROR: ini key everyrank_leaks: must be one of report, fail, off, not 'loud'",
     "-oeveryrank_world_size=four": "ERROR: ini key everyrank_world_size: must be a number, not 'four'",
     "-oeveryrank_world_size=0": (

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from everyrank.errors import MisuseError
-from everyrank.launch.remote.launcher import Link
+from everyrank.launch.remote.link import Link
 from everyrank.wire.remote import AskTests, Ready, Tests
 
 if TYPE_CHECKING:

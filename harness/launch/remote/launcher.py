@@ -1,4 +1,4 @@
-"""The controller's side of remote keepers, and of the ranks that they keep."""
+"""The launcher of ranks that remote keepers keep."""
 
 from __future__ import annotations
 
@@ -8,191 +8,33 @@ import os
 import selectors
 import shutil
 import socket
-import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
-import msgspec
 from everyrank.errors import MisuseError
 from everyrank.launch.local import stacks_name
 from everyrank.launch.protocol import AskedStacks, Launcher, LostLauncher, Seat
-from everyrank.launch.remote.door import ERR, OUT, RANK, SILENCE, Door, Visitor
-from everyrank.wire.channel import Channel, Closed
-from everyrank.wire.messages import Close, Exited, FromRank, Kill, Preload, Preloaded, Progressed, Record, Started
+from everyrank.launch.remote.door import ERR, OUT, RANK, Door, Visitor
+from everyrank.launch.remote.link import ANSWER, Kind, Link, RankChannel, RemoteSeat
+from everyrank.wire.messages import Close, Exited, Kill, Preload, Preloaded, Started
 from everyrank.wire.remote import (
-    Answer,
-    AskPrinted,
     AskStacks,
-    AskState,
     Done,
-    Forget,
     FreePort,
     Goodbye,
     Halt,
-    Interrupt,
     LostRanks,
     NotStarted,
     Port,
-    Printed,
-    Ready,
     ReservePort,
     Stacks,
     StartSeat,
-    State,
 )
 
-#: A keeper answers within this many seconds, also on a busy host; otherwise it is lost.
-_ANSWER = 30.0
 #: What a rank sent before its end arrives within this many seconds of the report of its end.
 _LAST_WORDS = 5.0
-
-Kind = TypeVar("Kind", bound=Answer)
-
-
-class Link:
-    """The controller's side of one remote keeper."""
-
-    def __init__(self, name: str, channel: Channel[Any], ready: Ready, boot: str) -> None:
-        self.name = name
-        self.channel = channel
-        self.ready = ready
-        self.same_host = ready.boot == boot
-        self.clock_ahead = 0.0 if self.same_host else ready.clock - time.monotonic()
-        """How far its monotonic clock is ahead of ours."""
-        self.lost = ""
-        self.preloading = False
-        self.wake: Callable[[], object] = lambda: None
-        """Called when something arrived while nobody listened."""
-        self.arrived: deque[msgspec.Struct] = deque()
-        self._answers: dict[int, Answer] = {}
-        self._requests = itertools.count(1)
-
-    @property
-    def address(self) -> str:
-        """Its address, as other hosts can reach it."""
-        host: str = self.channel.sock.getpeername()[0]
-        return host
-
-    def send(self, message: msgspec.Struct) -> None:
-        if not self.lost:
-            try:
-                self.channel.send(message)
-            except Closed as error:
-                self.lose(error)
-
-    def request(self) -> int:
-        return next(self._requests)
-
-    def ask(self, question: Any, kind: type[Kind]) -> Kind | None:
-        self.send(question)
-        return self.answer(question.request, kind)
-
-    def answer(self, request: int, kind: type[Kind]) -> Kind | None:
-        """Wait for the answer to a question; None if the keeper is lost."""
-        until = time.monotonic() + _ANSWER
-        while not self.lost and request not in self._answers:
-            self.channel.sock.settimeout(max(0.01, until - time.monotonic()))
-            try:
-                self._take(self.channel.receive())
-            except Closed as error:
-                self.lose(error)
-            finally:
-                self.channel.sock.settimeout(None)
-        found = self._answers.pop(request, None)
-        return found if isinstance(found, kind) else None
-
-    def listen(self) -> None:
-        """Take what has arrived."""
-        try:
-            for message in self.channel.arrived():
-                self._take(message)
-        except Closed as error:
-            self.lose(error)
-
-    def _take(self, message: msgspec.Struct) -> None:
-        if isinstance(message, Answer):
-            self._answers[message.request] = message
-        else:
-            self.arrived.append(message)
-            self.wake()
-
-    def lose(self, error: Exception) -> None:
-        silent = isinstance(error.__cause__, TimeoutError) or "timed out" in str(error)
-        self.lost = f"{self.name} {f'was silent for {SILENCE} s' if silent else 'is gone'}"
-        self.wake()
-
-
-class RankChannel(Channel[Any]):
-    """The channel of a rank on another host. It keeps the rank's progress, and sets its clock."""
-
-    def __init__(self, sock: socket.socket, clock_ahead: float) -> None:
-        super().__init__(sock, FromRank | Progressed)
-        self._clock_ahead = clock_ahead
-        self._test, self._phase, self._began = -1, "", 0.0
-
-    def phase_of(self, order: int) -> tuple[str, float]:
-        return (self._phase, self._began) if self._test == order else ("", 0.0)
-
-    def _next(self) -> Any:
-        while isinstance(message := super()._next(), Progressed):
-            if message.test != self._test:
-                self._test, self._began = message.test, time.monotonic()
-            self._phase = message.when
-        if isinstance(message, Record) and self._clock_ahead:
-            replace = msgspec.structs.replace
-            phases = [replace(phase, ended_at=phase.ended_at - self._clock_ahead) for phase in message.phases]
-            message = replace(message, phases=phases)
-        return message
-
-
-class RemoteSeat(Seat):
-    """The controller's side of a rank that a remote keeper has started."""
-
-    channel: RankChannel
-
-    def __init__(self, number: int, channel: RankChannel, link: Link, streams: Mapping[str, IO[bytes]]) -> None:
-        super().__init__(number, channel)
-        self.host = link.ready.node
-        self.link = link
-        self.closed = False
-        self._streams = streams
-
-    def phase_of(self, order: int) -> tuple[str, float]:
-        return self.channel.phase_of(order)
-
-    def processor_time(self) -> tuple[float, bool]:
-        state = self._state()
-        return (state.seconds, state.wants) if state is not None else (0.0, False)
-
-    def is_ending(self) -> bool:
-        state = self._state()
-        return state is None or state.ending
-
-    def _state(self) -> State | None:
-        return None if self.gone else self.link.ask(AskState(self.link.request(), self.number), State)
-
-    def interrupt(self) -> None:
-        self.link.send(Interrupt(self.number))
-
-    def live_streams(self) -> Mapping[str, IO[bytes]]:
-        return self._streams
-
-    def printed(self) -> list[str]:
-        found = self.link.ask(AskPrinted(self.link.request(), self.number), Printed)
-        return found.printed if found is not None else []
-
-    def stacks_text(self) -> str:
-        found = self.link.ask(AskPrinted(self.link.request(), self.number), Printed)
-        return found.stacks if found is not None else ""
-
-    def close(self) -> None:
-        super().close()
-        self.closed = True
-        for stream in self._streams.values():
-            stream.close()
-        self.link.send(Forget(self.number))
 
 
 class RemoteLauncher(Launcher):
@@ -250,7 +92,7 @@ class RemoteLauncher(Launcher):
         for rank, (number, link) in enumerate(zip(numbers, links, strict=True)):
             link.send(StartSeat(number, stacks_name(world, rank, size), self._live))
         kinds = [RANK, OUT, ERR] if self._live else [RANK]
-        admitted = self.door.admit({(kind, number) for kind in kinds for number in numbers}, _ANSWER)
+        admitted = self.door.admit({(kind, number) for kind in kinds for number in numbers}, ANSWER)
         return [self._seat(number, link, admitted) for number, link in zip(numbers, links, strict=True)]
 
     def _seat(self, number: int, link: Link, admitted: dict[Visitor, socket.socket]) -> RemoteSeat:

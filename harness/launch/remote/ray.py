@@ -22,7 +22,8 @@ from everyrank.launch.protocol import LaunchContext, Launcher, Member
 from everyrank.launch.remote import alike
 from everyrank.launch.remote.door import KEEPER, Door, knock, new_secret
 from everyrank.launch.remote.keeper import Invitation, RemoteKeeper, use_interface_of
-from everyrank.launch.remote.launcher import Link, RemoteLauncher, RemoteSeat, ranks
+from everyrank.launch.remote.launcher import RemoteLauncher, ranks
+from everyrank.launch.remote.link import Link, RemoteSeat
 from everyrank.resources import leases
 from everyrank.wire.channel import Channel
 from everyrank.wire.remote import FromRemoteKeeper, Ready, ToRemoteKeeper

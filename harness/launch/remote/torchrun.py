@@ -25,7 +25,8 @@ from everyrank.launch.protocol import CannotLaunch, LaunchContext, Launcher, Mem
 from everyrank.launch.remote import alike
 from everyrank.launch.remote.door import KEEPER, Door, knock, new_secret
 from everyrank.launch.remote.keeper import Invitation, RemoteKeeper, use_interface_of
-from everyrank.launch.remote.launcher import Link, RemoteLauncher
+from everyrank.launch.remote.launcher import RemoteLauncher
+from everyrank.launch.remote.link import Link
 from everyrank.wire.channel import Channel, Closed
 from everyrank.wire.remote import FromRemoteKeeper, Ready, ToRemoteKeeper
 
