@@ -33,8 +33,8 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "world(size=None, *, device=None, gpus=None, gpu_memory=0, capability=None, p2p=False, backend=None, "
-        "timeout=None, fresh=False): run the test on this many ranks, or once for each size in a list.",
+        "world(size=None, *, device=None, gpus=None, gpu_memory=0, capability=None, p2p=False, spread=False, "
+        "backend=None, timeout=None, fresh=False): run the test on this many ranks, or once for each size in a list.",
     )
     config.addinivalue_line(
         "markers", "leaks(action): what to do about leaks of this test: report, fail or off; overrides --leaks."

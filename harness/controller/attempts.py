@@ -97,7 +97,7 @@ class Attempts:
                 )
 
     def _attempt(self, job: Job, following: Job | None, ready: LiveWorld | None, keep: bool) -> tuple[Verdict, Fates]:
-        with self._gpus_for(job, ready) as lease, self._leases.held(job.size, job.nodeid) as waited:
+        with self._gpus_for(job, ready) as lease, self._slots_for(job) as waited:
             keep = keep and (lease is None or self._worlds.may_share(job, following))
             world = ready or self._worlds.start(job, lease)
             with _address_of_rank_0(world) as meet_at:
@@ -138,6 +138,12 @@ class Attempts:
             if lease is not None:
                 lease.close()
             raise
+
+    def _slots_for(self, job: Job) -> AbstractContextManager[str]:
+        """Hold slots of this machine for the ranks of a test, unless they run elsewhere."""
+        if self._worlds.launcher.spans_hosts:
+            return contextlib.nullcontext("")
+        return self._leases.held(job.size, job.nodeid)
 
     def _converse(self, world: LiveWorld, limit: TimeLimit, census: Census | None = None) -> Conversation:
         return Conversation(world, limit, census, _print_live, self._debug)

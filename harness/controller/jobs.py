@@ -60,6 +60,7 @@ class Jobs:
             if "warm_rpc_agent" in declared.fixtures
             else None,
             declared.company,
+            declared.spread,
         )
         return Job(
             item,

@@ -111,7 +111,7 @@ class Worlds:
             return ""
         if job.needs.least and launcher.spans_hosts:
             return f"needs GPUs, and the launcher {launcher.name} leases none where its ranks run on several hosts"
-        return launcher.cannot_start(job.size)
+        return launcher.cannot_start(job.size, job.declared.spread)
 
     @property
     def up(self) -> int:
@@ -181,11 +181,13 @@ class Worlds:
         launcher = self.launcher
         self._preload(launcher)
         launcher.settle()
-        fds = lease.fds if lease is not None else []
-        seats = launcher.start(job.size, fds)
+        fds, spread = lease.fds if lease is not None else [], job.declared.spread
+        if not launcher.has_room(job.size, spread):
+            self.give_back()
+        seats = launcher.start(job.size, fds, spread)
         if launcher.lost:  # it died before this test: try again with a new launcher
             launcher = self.launcher
-            seats = launcher.start(job.size, fds)
+            seats = launcher.start(job.size, fds, spread)
         self._started += 1
         world = LiveWorld(launcher, seats, self.key(job), self._started, lease=lease)
         if not launcher.forks:
@@ -224,6 +226,18 @@ class Worlds:
         if launcher.forks and (order := self._preloading.take()) is not None:
             launcher.settle()
             launcher.preload(order)
+
+    def give_back_if_wanted(self) -> None:
+        """Before an item: if others wait for what our idle worlds hold on the launcher's engine, end these worlds."""
+        if self._launcher is not None and self._launcher.is_wanted():
+            self.give_back()
+
+    def give_back(self) -> None:
+        """End the idle worlds, and give back what they held on the launcher's engine."""
+        while self._idle:
+            self.dismiss(self._idle.popitem(last=False)[1])
+        if self._launcher is not None:
+            self._launcher.give_back()
 
     def dismiss_with_gpus(self) -> None:
         """End the idle worlds that have GPUs, so that no test waits for these."""

@@ -28,6 +28,7 @@ class Declaration:
     gpu_memory: int = 0  # bytes that each GPU must have
     capability: tuple[int, int] | None = None
     p2p: bool = False
+    spread: bool = False  # each rank on another host
     gpus_if_any: bool = False  # take GPUs if the machine has any: for classes, which cannot declare their needs
     backend: str | None = None
     timeout: float | None = None
@@ -52,6 +53,7 @@ def _mark(
     gpu_memory: Any = 0,
     capability: Any = None,
     p2p: Any = False,
+    spread: Any = False,
     backend: Any = None,
     timeout: Any = None,
     fresh: Any = False,
@@ -70,8 +72,9 @@ def _mark(
         raise MisuseError(f"gpu_memory must be a text such as '20GB', or bytes, not {gpu_memory!r}") from None
     if capability is not None and not _is_capability(capability):
         raise MisuseError(f"capability must be a pair such as (8, 0), not {capability!r}")
-    if not isinstance(p2p, bool):
-        raise MisuseError(f"p2p must be True or False, not {p2p!r}")
+    for name, value in {"p2p": p2p, "spread": spread, "fresh": fresh}.items():
+        if not isinstance(value, bool):
+            raise MisuseError(f"{name} must be True or False, not {value!r}")
     asks = {"gpus": gpus, "gpu_memory": gpu_memory, "capability": capability, "p2p": p2p}
     cuda = device if device == "cuda" else None
     for name, value in asks.items():
@@ -85,8 +88,6 @@ def _mark(
         raise MisuseError(f"backend must be a name such as 'gloo', not {backend!r}")
     if timeout is not None and not is_seconds(timeout):
         raise MisuseError(f"timeout must be a number of seconds above 0, not {timeout!r}")
-    if not isinstance(fresh, bool):
-        raise MisuseError(f"fresh must be True or False, not {fresh!r}")
     try:
         wanted = None if size is None else sizes(size)
     except MisuseError as error:
@@ -98,6 +99,7 @@ def _mark(
         memory,
         None if capability is None else (capability[0], capability[1]),
         p2p,
+        spread,
         backend=backend,
         timeout=timeout,
         fresh=fresh,
@@ -140,7 +142,7 @@ def from_mark(mark: pytest.Mark) -> Declaration:
     except TypeError as error:
         raise MisuseError(
             f"the mark world: {error}; it takes a size, or a list of sizes, "
-            "and the keywords device, gpus, gpu_memory, capability, p2p, backend, timeout and fresh"
+            "and the keywords device, gpus, gpu_memory, capability, p2p, spread, backend, timeout and fresh"
         ) from None
     try:
         return _mark(*bound.args, **bound.kwargs)

@@ -133,7 +133,7 @@ class LocalLauncher(Launcher):
     def fileno(self) -> int:
         return self._control.fileno()
 
-    def start(self, size: int, leases: Sequence[int] = ()) -> list[LocalSeat]:
+    def start(self, size: int, leases: Sequence[int] = (), spread: bool = False) -> list[LocalSeat]:
         self._worlds += 1
         return [self._start_rank(stacks_name(self._worlds, rank, size), leases) for rank in range(size)]
 

@@ -143,8 +143,11 @@ class Launcher(abc.ABC):
         """Called while the run's folder still exists."""
 
     @abc.abstractmethod
-    def start(self, size: int, leases: Sequence[int] = ()) -> Sequence[Seat]:
-        """Start ``size`` ranks, which hold the leases, too. Return at once, before the processes have started."""
+    def start(self, size: int, leases: Sequence[int] = (), spread: bool = False) -> Sequence[Seat]:
+        """Start ``size`` ranks, which hold the leases, too; with ``spread``, each on another host.
+
+        Return at once, before the processes have started.
+        """
 
     @abc.abstractmethod
     def events(self) -> Iterator[Seat | LostLauncher]:
@@ -174,9 +177,20 @@ class Launcher(abc.ABC):
         """Reserve, for one test, the address and the port at which its ranks find rank 0, which has this seat."""
         return reserved_port()
 
-    def cannot_start(self, size: int) -> str:
-        """Return why a world of this size can never be started here, or ""."""
-        return ""
+    def cannot_start(self, size: int, spread: bool = False) -> str:
+        """Return why a world of this size, with each rank on another host, can never be started here, or ""."""
+        return f"needs {size} hosts, the launcher {self.name} has 1" if spread and size > 1 else ""
+
+    def has_room(self, size: int, spread: bool = False) -> bool:
+        """Return whether such a world can start now. If not, idle worlds end before it starts."""
+        return True
+
+    def is_wanted(self) -> bool:
+        """Return whether others wait for what idle worlds hold. Then these end, and ``give_back`` is called."""
+        return False
+
+    def give_back(self) -> None:  # noqa: B027 (optional)
+        """Give back all that is held for further worlds. No world is left."""
 
     def catch_up(self) -> None:
         """Note what happened to seats while no test was running on them."""

@@ -140,7 +140,7 @@ class InMemory(Launcher):
         self.seats: list[InMemorySeat] = []
         self.asked: list[int] = []
 
-    def start(self, size: int, leases: Sequence[int] = ()) -> list[InMemorySeat]:
+    def start(self, size: int, leases: Sequence[int] = (), spread: bool = False) -> list[InMemorySeat]:
         return [self._start(number) for number in range(size)]
 
     def _start(self, number: int) -> InMemorySeat:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -40,9 +41,14 @@ class TwoNodes:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[TwoNodes]:
-    made = TwoNodes()
-    yield made
-    made.close()
+    with contextlib.closing(TwoNodes()) as made:
+        yield made
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[TwoNodes]:
+    with contextlib.closing(TwoNodes()) as made:
+        yield made
 
 
 def run(project: Project, cluster: TwoNodes, *arguments: str) -> Inner:
@@ -127,12 +133,67 @@ LOSES = """
 """
 
 
-def test_a_node_that_dies_fails_its_test_and_the_run_goes_on(project: Project, cluster: TwoNodes) -> None:
+def test_a_node_that_dies_fails_its_test_and_the_run_goes_on(project: Project, own_cluster: TwoNodes) -> None:
     project.write("test_inner.py", LOSES)
-    inner = run(project, cluster)
+    inner = run(project, own_cluster)
     assert inner.outcomes() == {"test_loses_a_node": "failed", "test_runs_on_the_other": "passed"}, inner.out
     text = inner["test_loses_a_node"].text
     assert re.search(r"lost: Ray's actor \d on \S+ \(node \w{8}\) is gone", text), text
+
+
+QUEUE = """
+    import os, time
+    import pytest, torch
+    import torch.distributed as dist
+
+    @pytest.mark.parametrize("case", range(6))
+    @pytest.mark.parametrize("size", [pytest.param(size, marks=pytest.mark.world(size)) for size in (3, 4)])
+    def test_sum(world, process_group, size, case):
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        assert total.item() == size
+
+    @pytest.mark.parametrize("case", range(4))
+    def test_single(case):
+        time.sleep(1)
+"""
+
+
+def test_workers_take_turns_with_the_cluster(project: Project, cluster: TwoNodes) -> None:
+    # Two worlds never fit, so each worker must give its actors back while it has tests left.
+    project.write("test_inner.py", QUEUE)
+    inner = run(project, cluster, "-n2", "--dist=loadgroup")
+    assert sorted(inner.outcomes().values()) == ["passed"] * 16, inner.out
+    assert inner.code == 0
+
+
+SPREAD = """
+    import os
+    import pytest
+
+    @pytest.mark.world(2)
+    def test_together(world):
+        world.all_agree(os.environ["GROUP_WORLD_SIZE"])
+
+    @pytest.mark.world(2, spread=True)
+    def test_spread(world, process_group):
+        assert os.environ["GROUP_RANK"] == str(world.rank)
+        assert os.environ["GROUP_WORLD_SIZE"] == "2"
+        assert os.environ["LOCAL_RANK"] == "0"
+
+    @pytest.mark.world(3, spread=True)
+    def test_spread_too_far(world):
+        pass
+"""
+
+
+def test_spread_puts_ranks_on_different_nodes(project: Project, cluster: TwoNodes) -> None:
+    project.write("test_inner.py", SPREAD)
+    inner = run(project, cluster)
+    assert inner.outcomes() == {
+        "test_together": "passed", "test_spread": "passed", "test_spread_too_far": "skipped"
+    }, inner.out  # fmt: skip
+    assert "needs 3 hosts, the Ray cluster has 2 with CPUs" in inner.out
 
 
 # --- bad use -------------------------------------------------------------------------------------------------
@@ -143,7 +204,7 @@ ONE = "import pytest\n\n@pytest.mark.world(2)\ndef test_one(world):\n    pass\n"
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["-n2"], "one pytest uses the cluster: leave out -n"),
+        (["-n2"], "with -n, all workers use one cluster: name it by --ray-address or RAY_ADDRESS"),
         (["--pdb"], "a debugger needs the ranks on this host: use --launcher=fork"),
         (["--ray-address=127.0.0.2:1"], "cannot connect to the Ray cluster at 127.0.0.2:1"),
     ],

@@ -46,6 +46,14 @@ SOURCE = """
         dist.destroy_process_group()
         assert total.item() == 3
 
+    @pytest.mark.world(2, spread=True)
+    def test_spread(world, process_group):
+        note("spread", **{name: os.environ[name] for name in ("RANK", "LOCAL_RANK", "GROUP_RANK")})
+
+    @pytest.mark.world(3, spread=True)
+    def test_spread_too_far(world):
+        pass
+
     @pytest.mark.world(5)
     def test_too_large(world):
         pass
@@ -71,12 +79,15 @@ def test_each_test_runs_once_and_is_reported_once(run: tuple[Project, str, int, 
         "test_first": "passed",
         "test_second": "passed",
         "test_opens_its_own_group": "passed",
+        "test_spread": "passed",
+        "test_spread_too_far": "skipped",
         "test_too_large": "skipped",
     }, out
     assert code == 0
     assert len(noted(project, "single")) == 1
     assert out.count("test session starts") == 1
-    assert "everyrank skipped 1 test: 1 (needs 5 ranks, torchrun has 4)" in out
+    assert "1 (needs 5 ranks, torchrun has 4)" in out
+    assert "1 (needs 3 hosts, torchrun has 2)" in out
     endings = [json.loads(line) for line in (project.folder / "run.jsonl").read_text().splitlines()]
     assert sum("test_first" in str(line.get("id")) for line in endings) == 1
 
@@ -89,6 +100,13 @@ def test_ranks_are_where_torchrun_has_put_its_processes(run: tuple[Project, str,
     assert {(line["WORLD_SIZE"], line["LOCAL_WORLD_SIZE"], line["GROUP_WORLD_SIZE"]) for line in lines} == {
         ("4", "2", "2")
     }
+
+
+def test_spread_puts_each_rank_on_another_host(run: tuple[Project, str, int, dict[str, str]]) -> None:
+    lines = noted(run[0], "spread")
+    assert [(line["RANK"], line["LOCAL_RANK"], line["GROUP_RANK"]) for line in lines] == [
+        ("0", "0", "0"), ("1", "0", "1")
+    ]  # fmt: skip
 
 
 def test_a_world_stays_warm_and_ranks_share_a_temp_folder(run: tuple[Project, str, int, dict[str, str]]) -> None:

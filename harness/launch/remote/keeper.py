@@ -106,7 +106,8 @@ class RemoteKeeper:
                     if key.fileobj == self._engine:
                         return CONTROLLER_GONE
                     if key.fileobj is not self._control:
-                        self._pass_on()
+                        if not self._closed:  # the order to close may have come just before
+                            self._pass_on()
                         continue
                     for message in self._control.arrived():
                         if isinstance(message, Goodbye):

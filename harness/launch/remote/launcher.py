@@ -17,7 +17,7 @@ from everyrank.errors import MisuseError
 from everyrank.launch.local import stacks_name
 from everyrank.launch.protocol import AskedStacks, Launcher, LostLauncher, Seat
 from everyrank.launch.remote.door import ERR, OUT, RANK, Door, Visitor
-from everyrank.launch.remote.link import ANSWER, Kind, Link, RankChannel, RemoteSeat
+from everyrank.launch.remote.link import ANSWER, Kind, Link, RankChannel, RemoteSeat, choose
 from everyrank.wire.messages import Close, Exited, Kill, Preload, Preloaded, Started
 from everyrank.wire.remote import (
     AskStacks,
@@ -68,6 +68,16 @@ class RemoteLauncher(Launcher):
         self.same_host = self.same_host and link.same_host
         self.spans_hosts = self.spans_hosts or not link.same_host
 
+    def remove(self, links: Sequence[Link], reason: str) -> None:
+        """End the ranks of these keepers, and do without the keepers from now on."""
+        self._close_ranks(links)
+        for link in links:
+            link.send(Goodbye(0))  # without it, a keeper would tidy up after us
+            link.lost = link.lost or reason
+            self._lose(link)
+            self.links.remove(link)
+            link.channel.close()
+
     def alive(self) -> list[Link]:
         """Return the keepers that are not lost."""
         return [link for link in self.links if not link.lost]
@@ -75,17 +85,21 @@ class RemoteLauncher(Launcher):
     def fileno(self) -> int:
         return self._selector.fileno()
 
-    def cannot_start(self, size: int) -> str:
+    def cannot_start(self, size: int, spread: bool = False) -> str:
         count = len(self.links)
-        return f"needs {ranks(size)}, {self.name} has {count}" if size > count else ""
+        if size > count:
+            return f"needs {ranks(size)}, {self.name} has {count}"
+        hosts = len({link.ready.node for link in self.links})
+        return f"needs {size} hosts, {self.name} has {hosts}" if spread and size > hosts else ""
 
     # --- start and end -----------------------------------------------------------------------------
 
-    def start(self, size: int, leases: Sequence[int] = ()) -> list[RemoteSeat]:
-        links = self.alive()[:size]
+    def start(self, size: int, leases: Sequence[int] = (), spread: bool = False) -> list[RemoteSeat]:
+        links = choose(self.alive(), size, spread)
         if len(links) < size:
+            wanted = f"{ranks(size)}{' on different hosts' if spread else ''}"
             lost = "; ".join(link.lost for link in self.links if link.lost)
-            raise MisuseError(f"it needs {ranks(size)}, and {len(links)} of {len(self.links)} are left: {lost}")
+            raise MisuseError(f"it needs {wanted}, and {len(links)} of {len(self.links)} are left: {lost}")
         self._seats = {number: seat for number, seat in self._seats.items() if not seat.closed}
         world = next(self._worlds)
         numbers = [next(self._numbers) for _ in links]
@@ -119,11 +133,14 @@ class RemoteLauncher(Launcher):
     def close(self) -> None:
         """End all ranks. The keepers stay until ``say_goodbye``."""
         self.before_tidying()
-        for link in self.links:
-            link.send(Close())
-        for link in self.links:
-            link.answer(0, Done)
+        self._close_ranks(self.links)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _close_ranks(self, links: Sequence[Link]) -> None:
+        for link in links:
+            link.send(Close())
+        for link in links:
+            link.answer(0, Done)
 
     def say_goodbye(self, exit_code: int) -> None:
         """Let the keepers end with this exit code, as soon as this process has ended."""

@@ -6,7 +6,7 @@ import itertools
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, TypeVar
 
 import msgspec
@@ -93,6 +93,13 @@ class Link:
         silent = isinstance(error.__cause__, TimeoutError) or "timed out" in str(error)
         self.lost = f"{self.name} {f'was silent for {SILENCE} s' if silent else 'is gone'}"
         self.wake()
+
+
+def choose(links: Sequence[Link], size: int, spread: bool) -> list[Link]:
+    """Return the first links for a world of this size, with ``spread`` one of each host; fewer if there are fewer."""
+    if spread:
+        links = list({link.ready.node: link for link in reversed(links)}.values())[::-1]
+    return list(links[:size])
 
 
 class RankChannel(Channel[Any]):

@@ -1,0 +1,120 @@
+"""The actors of the launcher ``ray``, which keep ranks on the nodes of a cluster. Ray must be installed."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import ray
+from everyrank.launch import spawn
+from everyrank.launch.local import LocalLauncher
+from everyrank.launch.remote import alike
+from everyrank.launch.remote.door import KEEPER, knock
+from everyrank.launch.remote.keeper import Invitation, RemoteKeeper, use_interface_of
+from everyrank.launch.remote.link import Link
+from everyrank.wire.channel import Channel
+from everyrank.wire.remote import ToRemoteKeeper
+from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+#: Variables that belong to a host, or to one process: the ranks on another host do not get them from here.
+_OF_A_HOST = ("RAY_", "CUDA_", "LD_", "PYTEST_", "XDG_", "SSH_")
+
+#: The placement groups of worlds have names that begin so: by them the runs on a cluster know each other.
+_NAME = "everyrank-"
+
+
+class Group:
+    """Actors that Ray starts together: it reserves a CPU for each, all at once or none."""
+
+    def __init__(self, count: int, spread: bool) -> None:
+        strategy = "STRICT_SPREAD" if spread else "PACK"
+        self._placement = placement_group(
+            [{"CPU": 1}] * count, strategy=strategy, name=f"{_NAME}{os.urandom(8).hex()}"
+        )
+        self._actors: list[Any] = []
+        self._ends: list[Any] = []
+        self.links: list[Link] = []
+        self.since = time.monotonic()
+
+    def has_room(self, within: float) -> bool:
+        """Return whether Ray has reserved all CPUs, at the latest after this many seconds."""
+        found: bool = self._placement.wait(within)
+        self.since = time.monotonic()
+        return found
+
+    def start(self, invitation: Invitation, numbers: Sequence[int]) -> None:
+        """Start the actors. Each knocks at the controller's door with its number."""
+        actor: Any = ray.remote(Keeper)
+        for bundle, number in enumerate(numbers):
+            bundle_of_group = PlacementGroupSchedulingStrategy(self._placement, placement_group_bundle_index=bundle)
+            self._actors.append(actor.options(num_cpus=1, scheduling_strategy=bundle_of_group).remote())
+            arguments = (invitation.address, invitation.secret, invitation.folder, number)
+            self._ends.append(self._actors[-1].serve.remote(*arguments, _environment()))
+
+    def has_lost_one(self) -> bool:
+        """Return whether an actor has ended."""
+        return bool(ray.wait(self._ends, timeout=0)[0])
+
+    def why(self) -> str:
+        """Return why an actor has ended, or that all are too slow."""
+        ended, _ = ray.wait(self._ends, timeout=0)
+        try:
+            ray.get(ended)
+        except Exception as error:
+            return str(error)
+        return "it ended" if ended else "it did not answer in time"
+
+    def end(self) -> None:
+        """End the actors, and give their CPUs back."""
+        for actor in self._actors:
+            ray.kill(actor)
+        remove_placement_group(self._placement)
+
+
+class Keeper:
+    """An actor: its process keeps one rank of a world."""
+
+    def serve(
+        self, address: tuple[str, int], secret: bytes, folder: str, number: int, environment: dict[str, str]
+    ) -> int:
+        """Keep ranks until the controller ends."""
+        for name, value in environment.items():
+            os.environ.setdefault(name, value)
+        node = ray.get_runtime_context().get_node_id()
+        invitation = Invitation((address[0], address[1]), secret, folder)
+        connection = knock(invitation.address, secret, (KEEPER, number))
+        use_interface_of(connection)
+        ready = alike.describe(None, node, folder, secret)
+        ready = msgspec.structs.replace(ready, host=f"{ready.host} (node {node[:8]})")
+        control: Channel[ToRemoteKeeper] = Channel(connection, ToRemoteKeeper)
+        raylet = os.environ.get("RAY_RAYLET_PID")
+        keeper = RemoteKeeper(control, invitation, lambda: _start(folder), engine=int(raylet) if raylet else None)
+        with connection:  # the process may live longer
+            return keeper.serve(ready)
+
+
+def cpus_of_nodes() -> list[int]:
+    """Return how many CPUs each node of the cluster has, without nodes that have none."""
+    nodes: Any = ray.nodes
+    counts = [int(node["Resources"].get("CPU", 0)) for node in nodes() if node["Alive"]]
+    return [count for count in counts if count]
+
+
+def worlds_wait() -> bool:
+    """Return whether worlds of other runs wait for room on the cluster. Those of this run do not wait meanwhile."""
+    groups = placement_group_table().values()
+    return any(group["state"] == "PENDING" and group["name"].startswith(_NAME) for group in groups)
+
+
+def _start(run_folder: str) -> LocalLauncher:
+    return spawn.start_keeper(tempfile.mkdtemp(dir=run_folder))  # it removes the folder
+
+
+def _environment() -> dict[str, str]:
+    """Return the variables of this process that a rank has, too, unless its host sets them."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(_OF_A_HOST)}
