@@ -6,6 +6,7 @@ Only ratios within one run are compared: milliseconds differ from machine to mac
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -21,13 +22,18 @@ _KINDS = {"seconds": "time", "processor": "processor time"}
 
 
 def write(rows: Sequence[Row], file: Path = FILE) -> None:
-    ratios = {row.work: {kind: round(getattr(row.ratio, kind), 4) for kind in _KINDS} for row in rows if row.ratio}
+    ratios = {row.work: _known(row.ratio) for row in rows if row.ratio}
     file.write_text(json.dumps(ratios, indent=1) + "\n")
 
 
 def read(file: Path = FILE) -> dict[str, Cost]:
     """Return the ratios that are kept, by the rows' names."""
-    return {work: Cost(**kinds) for work, kinds in json.loads(file.read_text()).items()}
+    unknown = dict.fromkeys(_KINDS, math.nan)
+    return {work: Cost(**{**unknown, **kinds}) for work, kinds in json.loads(file.read_text()).items()}
+
+
+def _known(ratio: Cost) -> dict[str, float]:
+    return {kind: round(value, 4) for kind in _KINDS if not math.isnan(value := getattr(ratio, kind))}
 
 
 def slower(rows: Sequence[Row], kept: Mapping[str, Cost], whole: bool) -> Iterator[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +27,10 @@ LIMIT = 120
 
 
 class Cost(NamedTuple):
-    """What some work took, in seconds: of the clock, and of the processors, in all its processes."""
+    """What some work took, in seconds: of the clock, and of the processors, in all its processes.
+
+    The latter is NaN where not all of them can be seen.
+    """
 
     seconds: float
     processor: float
@@ -66,7 +70,13 @@ class Row:
 
 
 def pytest(
-    case: str, tests: int, *options: str, only: Iterable[str] = (), limit: float = LIMIT, **environment: str
+    case: str,
+    tests: int,
+    *options: str,
+    only: Iterable[str] = (),
+    limit: float = LIMIT,
+    command: Sequence[str] | None = None,
+    **environment: str,
 ) -> Times:
     """Run one file of ``cases/``, or only some of its tests. This many must pass, and none may fail."""
     file = CASES / f"{case}.py"
@@ -79,7 +89,7 @@ def pytest(
         # pip compiles what it installs. Python compiles an editable tree, too, if it may write the compiled files.
         inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-c", CASES / "pytest.ini", *options, *chosen],
+            [*(command or (sys.executable, "-m", "pytest")), "-q", "-c", CASES / "pytest.ini", *options, *chosen],
             env={**inherited, **more},
             capture_output=True,
             text=True,
@@ -147,6 +157,6 @@ def table(rows: list[Row]) -> Iterator[str]:
 
 
 def _processor_time(ratio: Cost | None) -> str:
-    if ratio is None:
+    if ratio is None or math.isnan(ratio.processor):
         return ""
     return f"{ratio.processor:.2f} times" if ratio.processor > 0.5 else f"{1 / ratio.processor:.1f} times less"

@@ -67,7 +67,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         _took["passed"] += 1
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workerinput"):
+        return  # the process that a person started measures
     Path(os.environ["BENCHMARK_STOPWATCH"]).write_text(json.dumps(_took))
 
 

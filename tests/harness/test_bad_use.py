@@ -51,6 +51,9 @@ SOURCE = """
     @pytest.mark.world(2, fresh="yes")
     def test_fresh(): pass
 
+    @pytest.mark.world(2, spread=1)
+    def test_spread(): pass
+
     @pytest.mark.world(2, backend=3)
     def test_backend_number(): pass
 
@@ -266,6 +269,9 @@ GPU, such as 0.5, not 'all'""",
         self.assertExpectedInline(
             self.text("test_fresh"), """the mark world: fresh must be True or False, not 'yes'"""
         )
+
+    def test_spread(self) -> None:
+        self.assertExpectedInline(self.text("test_spread"), """the mark world: spread must be True or False, not 1""")
 
     def test_backend_number(self) -> None:
         self.assertExpectedInline(

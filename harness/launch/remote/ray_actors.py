@@ -100,8 +100,7 @@ class Keeper:
 
 def cpus_of_nodes() -> list[int]:
     """Return how many CPUs each node of the cluster has, without nodes that have none."""
-    nodes: Any = ray.nodes
-    counts = [int(node["Resources"].get("CPU", 0)) for node in nodes() if node["Alive"]]
+    counts = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
     return [count for count in counts if count]
 
 
