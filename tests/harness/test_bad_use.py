@@ -225,7 +225,7 @@ the test once for each""",
             self.text("test_unknown_keyword"),
             """\
 the mark world: got an unexpected keyword argument 'gpu'; it takes a size, or a list of sizes, and
-the keywords device, gpus, gpu_memory, capability, p2p, backend, timeout and fresh""",
+the keywords device, gpus, gpu_memory, capability, p2p, spread, backend, timeout and fresh""",
         )
 
     def test_two_values(self) -> None:
@@ -233,7 +233,7 @@ the keywords device, gpus, gpu_memory, capability, p2p, backend, timeout and fre
             self.text("test_two_values"),
             """\
 the mark world: too many positional arguments; it takes a size, or a list of sizes, and the keywords
-device, gpus, gpu_memory, capability, p2p, backend, timeout and fresh""",
+device, gpus, gpu_memory, capability, p2p, spread, backend, timeout and fresh""",
         )
 
     def test_device(self) -> None:
@@ -370,7 +370,7 @@ def test_no_world_here():
 E       everyrank.errors.MisuseError: this process is not a rank of a world: mark the test with
 @pytest.mark.world(n), or ask for the fixture `world`
 
-test_inner.py:90: MisuseError""",
+test_inner.py:93: MisuseError""",
         )
 
     def test_nested(self) -> None:

@@ -67,7 +67,7 @@ EXPECTED = {
 def test_outcomes_are_the_same_under_every_launcher(project: Project, launcher: str) -> None:
     project.write("test_mixed.py", MIXED)
     inner = run_under(launcher, project)
-    assert inner.outcomes() == EXPECTED
+    assert inner.outcomes() == EXPECTED, inner.out
     assert "rank 1 of 2 failed first, in call" in inner["test_fails_on_one"].text
     assert "rank 1 of 2 was killed by SIGKILL" in inner["test_killed"].text
     assert inner.warnings == []

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,8 @@ _TURN = 5.0
 _LOOK = 1.0
 #: The cluster must answer within this many seconds.
 _REACH = 10.0
+#: The names of Ray's sockets are 66 bytes longer than the temp folder, and a socket may have 107.
+_LONG = 40
 #: The process of an actor starts within this many seconds.
 _START = 120.0
 
@@ -83,8 +86,15 @@ def _connect(given: str | None) -> None:
     import ray
 
     options: dict[str, Any] = {"address": given}
-    if not given:  # a cluster of this host alone
-        options = {"_node_ip_address": "127.0.0.1", "include_dashboard": False, "num_cpus": leases.capacity()}
+    if not given:  # a cluster of our own, on this host alone, also where another one runs
+        options = {
+            "address": "local",
+            "_node_ip_address": "127.0.0.1",
+            "include_dashboard": False,
+            "num_cpus": leases.capacity(),
+        }
+        if len(tempfile.gettempdir()) > _LONG and "RAY_TMPDIR" not in os.environ:
+            options["_temp_dir"] = "/tmp/ray"  # Ray's own choice without TMPDIR
     try:
         if given and given.rpartition(":")[2].isdecimal() and "//" not in given:
             host, _, port = given.rpartition(":")
@@ -161,7 +171,7 @@ class RayLauncher(RemoteLauncher):
             numbers = range(self._actors, self._actors + count)
             self._actors += count
             group.start(self._invitation, numbers)
-            came = self.door.admit({(KEEPER, number) for number in numbers}, _START, group.has_lost_one)
+            came = self.door.admit({(KEEPER, number) for number in numbers}, _START, group.has_ended)
             for number in numbers:
                 if (KEEPER, number) not in came:
                     raise MisuseError(f"an actor of Ray did not start: {group.why()}")

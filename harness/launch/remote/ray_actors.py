@@ -56,7 +56,7 @@ class Group:
             arguments = (invitation.address, invitation.secret, invitation.folder, number)
             self._ends.append(self._actors[-1].serve.remote(*arguments, _environment()))
 
-    def has_lost_one(self) -> bool:
+    def has_ended(self) -> bool:
         """Return whether an actor has ended."""
         return bool(ray.wait(self._ends, timeout=0)[0])
 
