@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +45,15 @@ def test_the_ratios_are_kept_as_they_were_written(tmp_path: Path) -> None:
     file = tmp_path / "kept.json"
     kept.write([ROW, replace(ROW, work="without a ratio", ratio=None)], file)
     assert kept.read(file) == {"work": Cost(1.0, 1.0)}
+
+
+def test_without_processor_time_only_the_clock_is_compared(tmp_path: Path) -> None:
+    file = tmp_path / "kept.json"
+    kept.write([replace(ROW, ratio=Cost(1.0, math.nan))], file)
+    found = kept.read(file)
+    assert math.isnan(found["work"].processor)
+    (sentence,) = kept.slower([replace(ROW, ratio=Cost(9.0, math.nan))], found, whole=True)
+    assert sentence.startswith("work: time is 9 times")
 
 
 @pytest.mark.parametrize(("before", "code"), [(1.0, 0), (0.1, 1)], ids=["as-before", "slower"])
