@@ -6,9 +6,12 @@ import contextlib
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -216,6 +219,42 @@ def test_bad_use_ends_before_the_first_test(project: Project, arguments: list[st
     assert inner.code == pytest.ExitCode.USAGE_ERROR
     assert inner.tests == {}
     assert f"--launcher=ray: {expected}" in inner.out
+
+
+def run_with_own_mounts(project: Project, cluster: TwoNodes, mount: str, temp: Path) -> str:
+    """Run pytest with a mount that it alone sees, as on a host of its own. Return the error that ends it."""
+    run_pytest = shlex.join(project.command("--launcher=ray", f"--ray-address={cluster.address}"))
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", f"{mount} && cd {project.folder} && exec {run_pytest}"],
+        env={**project.environment(), "TMPDIR": str(temp), "RAY_TMPDIR": "/tmp/ray"},
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"this machine allows no mounts of one's own: {done.stderr}")
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout + done.stderr
+    assert "passed" not in done.stdout
+    return done.stderr
+
+
+def test_a_node_that_does_not_see_the_folder_is_an_error_before_the_first_test(
+    project: Project, cluster: TwoNodes
+) -> None:
+    project.write("test_inner.py", ONE)
+    hidden = project.folder / "hidden"
+    hidden.mkdir()
+    error = run_with_own_mounts(project, cluster, f"mount -t tmpfs none {hidden}", hidden)
+    expected = r"--launcher=ray: the Ray node \w{8} on 127.0.0.2 does not see this run's folder \S+: set TMPDIR"
+    assert re.search(expected, error), error
+
+
+def test_other_files_on_a_node_are_an_error_before_the_first_test(project: Project, cluster: TwoNodes) -> None:
+    project.write("test_inner.py", ONE)
+    copy, temp = project.folder.with_name("copy"), project.folder.with_name("shared-temp")
+    shutil.copytree(project.folder, copy)
+    temp.mkdir()
+    (copy / "test_inner.py").write_text("# changed\n" + ONE)
+    error = run_with_own_mounts(project, cluster, f"mount --bind {copy} {project.folder}", temp)
+    assert "has other test files than this process: test_inner.py differs" in error
 
 
 def test_without_ray_the_error_names_what_to_install(project: Project) -> None:

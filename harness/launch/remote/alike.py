@@ -8,7 +8,7 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,7 +43,7 @@ def describe(session: pytest.Session | None, node: str, folder: str, secret: byt
         boot=boot(),
         clock=time.monotonic(),
         versions=_versions(),
-        files=_files(session) if session is not None else {},
+        files=files(session.config.rootpath, paths(session)) if session is not None else {},
         tests=_digest("\n".join(sorted(nodeids(session))).encode()) if session is not None else "",
         sees_folder=sees,
     )
@@ -60,28 +60,32 @@ def boot() -> str:
     return socket.gethostname()
 
 
-def check(ours: Ready, links: Sequence[Link], folder: str) -> None:
-    """Raise a MisuseError unless all of these processes can keep ranks for this one."""
-    for link in links:
-        theirs = link.ready
+def check(ours: Ready, described: Iterable[tuple[str, Ready]], folder: str) -> None:
+    """Raise a MisuseError unless all of these processes, each with its name, can keep ranks for this one."""
+    for name, theirs in described:
         if theirs.problem:
-            raise MisuseError(f"{link.name} cannot keep ranks: {theirs.problem}")
+            raise MisuseError(f"{name} cannot keep ranks: {theirs.problem}")
         if not theirs.sees_folder:
             raise MisuseError(
-                f"{link.name} does not see this run's folder {folder}: set TMPDIR, for all processes, to a folder "
+                f"{name} does not see this run's folder {folder}: set TMPDIR, for all processes, to a folder "
                 "that all hosts share"
             )
-        for name in sorted(ours.versions.keys() | theirs.versions.keys()):
-            here, there = ours.versions.get(name, "none"), theirs.versions.get(name, "none")
+        for package in sorted(ours.versions.keys() | theirs.versions.keys()):
+            here, there = ours.versions.get(package, "none"), theirs.versions.get(package, "none")
             if here != there:
-                raise MisuseError(f"{link.name} has another {name} than this process: {there} there, {here} here")
+                raise MisuseError(f"{name} has another {package} than this process: {there} there, {here} here")
+
+
+def check_files(ours: dict[str, str], name: str, theirs: dict[str, str]) -> None:
+    """Raise a MisuseError unless the process of this name has our files of tests."""
+    if wrong := _different_files(ours, theirs):
+        raise MisuseError(f"{name} has other test files than this process: {wrong}")
 
 
 def check_tests(session: pytest.Session, ours: Ready, links: Sequence[Link]) -> None:
     """Raise a MisuseError unless all of these processes have collected this process's tests."""
     for link in links:
-        if wrong := _different_files(ours.files, link.ready.files):
-            raise MisuseError(f"{link.name} has other test files than this process: {wrong}")
+        check_files(ours.files, link.name, link.ready.files)
         if link.ready.tests != ours.tests:
             _check_tests(session, link)
 
@@ -118,10 +122,15 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _files(session: pytest.Session) -> dict[str, str]:
-    root = session.config.rootpath
+def paths(session: pytest.Session) -> set[Path]:
+    """Return the files of a session's tests."""
+    return {item.path for item in session.items}
+
+
+def files(root: Path, paths: Iterable[Path]) -> dict[str, str]:
+    """Return digests of these files, as far as they are there, by their paths below ``root``."""
     found = {}
-    for path in {item.path for item in session.items}:
+    for path in paths:
         with contextlib.suppress(OSError):
             found[os.path.relpath(path, root)] = _digest(path.read_bytes())
     return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import socket
 import tempfile
 import time
@@ -71,11 +72,28 @@ def launch(context: LaunchContext) -> Launcher:
     _connect(_given_address(config))
     secret, folder = new_secret(), context.new_folder()
     alike.mark(folder, secret)
-    ours = alike.describe(None, "", folder, secret)
+    ours = alike.describe(context.session, "", folder, secret)
     import ray
 
+    try:
+        if _given_address(config):
+            _check_nodes(context.session, ours, folder, secret)
+    except MisuseError:
+        shutil.rmtree(folder, ignore_errors=True)
+        ray.shutdown()
+        raise
     door = Door(ray.util.get_node_ip_address(), secret)
     return RayLauncher(config, Invitation(door.address, secret, folder), door, ours, context.print_live)
+
+
+def _check_nodes(session: pytest.Session, ours: Ready, folder: str, secret: bytes) -> None:
+    """Check, before the first test, that each node of the cluster has what its ranks will need."""
+    from everyrank.launch.remote import ray_actors
+
+    found = ray_actors.describe_nodes(folder, secret, session.config.rootpath, alike.paths(session))
+    alike.check(ours, found, folder)
+    for name, theirs in found:
+        alike.check_files(ours.files, name, theirs.files)
 
 
 def _given_address(config: pytest.Config) -> str | None:
@@ -190,7 +208,7 @@ class RayLauncher(RemoteLauncher):
         channel: Channel[Any] = Channel(connection, FromRemoteKeeper)
         ready = channel.receive()
         link = Link(f"Ray's actor {number} on {ready.host}", channel, ready, self._ours.boot)
-        alike.check(self._ours, [link], self.folder)
+        alike.check(self._ours, [(link.name, ready)], self.folder)
         self.add(link)
         return link
 

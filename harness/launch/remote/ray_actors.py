@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import ray
+from everyrank.errors import MisuseError
 from everyrank.launch import spawn
 from everyrank.launch.local import LocalLauncher
 from everyrank.launch.remote import alike
@@ -17,15 +19,18 @@ from everyrank.launch.remote.door import KEEPER, knock
 from everyrank.launch.remote.keeper import Invitation, RemoteKeeper, use_interface_of
 from everyrank.launch.remote.link import Link
 from everyrank.wire.channel import Channel
-from everyrank.wire.remote import ToRemoteKeeper
+from everyrank.wire.remote import Ready, ToRemoteKeeper
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 #: Variables that belong to a host, or to one process: the ranks on another host do not get them from here.
 _OF_A_HOST = ("RAY_", "CUDA_", "LD_", "PYTEST_", "XDG_", "SSH_")
 
 #: The placement groups of worlds have names that begin so: by them the runs on a cluster know each other.
 _NAME = "everyrank-"
+
+#: A node describes itself within this many seconds.
+_ANSWER = 60.0
 
 
 class Group:
@@ -102,6 +107,31 @@ def cpus_of_nodes() -> list[int]:
     """Return how many CPUs each node of the cluster has, without nodes that have none."""
     counts = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
     return [count for count in counts if count]
+
+
+def describe_nodes(folder: str, secret: bytes, root: Path, paths: Iterable[Path]) -> list[tuple[str, Ready]]:
+    """Let each node of the cluster that has CPUs describe itself, with its files of the tests."""
+    task: Any = ray.remote(num_cpus=0, max_retries=0)(_describe)
+    asked = {}
+    for node in ray.nodes():
+        if node["Alive"] and node["Resources"].get("CPU", 0):
+            there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            name = f"the Ray node {node['NodeID'][:8]} on {node['NodeManagerAddress']}"
+            asked[name] = task.options(scheduling_strategy=there).remote(folder, secret, root, list(paths))
+    found = []
+    for name, answer in asked.items():
+        try:
+            found.append((name, msgspec.msgpack.decode(ray.get(answer, timeout=_ANSWER), type=Ready)))
+        except ray.exceptions.GetTimeoutError:
+            raise MisuseError(f"{name} did not answer within {_ANSWER:g} s") from None
+        except ray.exceptions.RayError as error:
+            raise MisuseError(f"{name} cannot keep ranks: {error}") from None
+    return found
+
+
+def _describe(folder: str, secret: bytes, root: Path, paths: list[Path]) -> bytes:
+    described = alike.describe(None, "", folder, secret)
+    return msgspec.msgpack.encode(msgspec.structs.replace(described, files=alike.files(root, paths)))
 
 
 def worlds_wait() -> bool:

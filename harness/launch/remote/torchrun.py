@@ -85,7 +85,7 @@ def launch(context: LaunchContext) -> Launcher:
             raise MisuseError("the keeper of this process's ranks ended at its start; it says above why")
         if late := [str(number) for number in range(size) if (KEEPER, number) not in came]:
             raise MisuseError(f"of torchrun's processes, {', '.join(late)} did not come within {_COLLECT:g} s")
-        alike.check(ours, links, folder)
+        alike.check(ours, [(link.name, link.ready) for link in links], folder)
         alike.check_tests(session, ours, links)
     except MisuseError:
         launcher.close()
