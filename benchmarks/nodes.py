@@ -10,22 +10,22 @@ import os
 
 from benchmarks.measure import HERE, Cost, Row, at_most, pytest
 
-NODES, WORKERS, CASES, SECONDS = 64, 8, 10_000, 0.1
+NODES, WORKERS, TESTS, SECONDS = 64, 8, 10_000, 0.1
 
 
 def rows() -> list[Row]:
     size = NODES // WORKERS
-    spread = _run(CASES, size, "-n", str(WORKERS), nodes=size, case=SECONDS)
-    alone = CASES / WORKERS * SECONDS
+    all_tests = _run(TESTS, size, "-n", str(WORKERS), nodes=size, case=SECONDS)
+    alone = TESTS / WORKERS * SECONDS
     few, many = (_run(tests, NODES, nodes=NODES, case=0.0) for tests in (100, 1100))
     one_more = (many - few) / 1000
     return [
         at_most(
-            f"{NODES} simulated nodes, {CASES:,} cases of {SECONDS * 1e3:.0f} ms on worlds of {size}, -n {WORKERS}, "
+            f"{NODES} simulated nodes, {TESTS:,} cases of {SECONDS * 1e3:.0f} ms on worlds of {size}, -n {WORKERS}, "
             "against what the cases take alone",
             1.25,
-            Cost(spread.seconds / alone, float("nan")),
-            f"{spread.seconds:.0f} s against {alone:.0f} s",
+            Cost(all_tests.seconds / alone, float("nan")),
+            f"{all_tests.seconds:.0f} s against {alone:.0f} s",
         ),
         Row(
             f"{NODES} simulated nodes, one more case on a world of all of them, whose ranks answer at once",

@@ -178,7 +178,7 @@ class Launcher(abc.ABC):
         return reserved_port()
 
     def cannot_start(self, size: int, spread: bool = False) -> str:
-        """Return why a world of this size, with each rank on another host, can never be started here, or ""."""
+        """Return why such a world can never be started here, or ""; with ``spread``, each rank is on another host."""
         return f"needs {size} hosts, the launcher {self.name} has 1" if spread and size > 1 else ""
 
     def has_room(self, size: int, spread: bool = False) -> bool:

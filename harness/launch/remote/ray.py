@@ -78,7 +78,7 @@ def launch(context: LaunchContext) -> Launcher:
     try:
         if _given_address(config):
             _check_nodes(context.session, ours, folder, secret)
-    except MisuseError:
+    except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         ray.shutdown()
         raise
