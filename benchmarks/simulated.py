@@ -11,6 +11,7 @@ import heapq
 import itertools
 import os
 import selectors
+import shutil
 import subprocess
 import sys
 import time
@@ -44,7 +45,6 @@ from everyrank.wire.remote import (
     AskState,
     Done,
     FromRemoteKeeper,
-    Goodbye,
     Port,
     Printed,
     ReservePort,
@@ -100,14 +100,13 @@ class Hosts:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
         self._ranks: dict[int, Channel[ToRank]] = {}
-        self._left = nodes
         for number in range(nodes):
             keeper: Channel[ToRemoteKeeper] = Channel(self._knock(KEEPER, number), ToRemoteKeeper)
             keeper.send(alike.describe(None, f"node {number}", folder, secret))
             self._selector.register(keeper, selectors.EVENT_READ, self._keep(keeper))
 
     def run(self) -> None:
-        while self._left:
+        while self._selector.get_map():  # until the controller has closed all connections, or is gone
             patience = self._due[0][0] - time.monotonic() if self._due else None
             for key, _ in self._selector.select(patience if patience is None else max(0.0, patience)):
                 self._hear(key)
@@ -145,8 +144,6 @@ class Hosts:
                     self._end(keeper, number, 9)
             elif isinstance(message, Close):
                 keeper.send(Done(0))
-            elif isinstance(message, Goodbye):
-                self._left -= 1
 
         return obey
 
@@ -187,3 +184,4 @@ if __name__ == "__main__":
         int(sys.argv[4]),
         float(os.environ["BENCHMARK_CASE"]),
     ).run()
+    shutil.rmtree(sys.argv[3], ignore_errors=True)  # a controller that was killed has left its folder
