@@ -20,7 +20,7 @@ from typing import Any
 
 from everyrank.launch import launchers
 from everyrank.launch.protocol import LaunchContext, Launcher
-from everyrank.launch.remote import alike
+from everyrank.launch.remote import alike, run_folder
 from everyrank.launch.remote.door import KEEPER, RANK, Door, knock, new_secret
 from everyrank.launch.remote.launcher import RemoteLauncher
 from everyrank.launch.remote.link import Link
@@ -58,12 +58,12 @@ launchers.OURS["simulated"] = __name__
 
 def launch(context: LaunchContext) -> Launcher:
     secret, folder = new_secret(), context.new_folder()
-    alike.mark(folder, secret)
+    run_folder.mark(folder, secret)
     door, nodes = Door("127.0.0.1", secret), int(os.environ["BENCHMARK_NODES"])
     command = [sys.executable, "-m", __name__, str(door.address[1]), secret.hex(), folder, str(nodes)]
     process = subprocess.Popen(command)
     came = door.admit({(KEEPER, number) for number in range(nodes)}, 60, lambda: process.poll() is not None)
-    ours, links = alike.describe(None, "", folder, secret), []
+    ours, links = alike.describe(None, "", folder), []
     for number in range(nodes):
         channel: Channel[Any] = Channel(came[KEEPER, number], FromRemoteKeeper)
         links.append(Link(f"simulated node {number}", channel, channel.receive(), ours.boot))
@@ -102,7 +102,7 @@ class Hosts:
         self._ranks: dict[int, Channel[ToRank]] = {}
         for number in range(nodes):
             keeper: Channel[ToRemoteKeeper] = Channel(self._knock(KEEPER, number), ToRemoteKeeper)
-            keeper.send(alike.describe(None, f"node {number}", folder, secret))
+            keeper.send(alike.describe(None, f"node {number}", folder))
             self._selector.register(keeper, selectors.EVENT_READ, self._keep(keeper))
 
     def run(self) -> None:

@@ -46,6 +46,13 @@ def add(parser: pytest.Parser) -> None:
         default=None,
         help="with --launcher=ray: the cluster (default: RAY_ADDRESS, or a cluster of this host alone)",
     )
+    group.addoption(
+        "--ray-working-dir",
+        metavar="FOLDER",
+        default=None,
+        help="with --launcher=ray: copy this folder to each node, and run the tests there (default: the nodes see "
+        "this machine's files)",
+    )
     group.addoption("--fresh-worlds", action="store_true", help="new processes for each multi-rank test")
     group.addoption(
         "--no-run-alone",

@@ -57,14 +57,19 @@ def torchrun(
     each: int = 2,
     environment: dict[str, str] | None = None,
     folders: list[str] | None = None,
+    prefix: Callable[[int], list[str]] | None = None,
 ) -> Torchrun:
-    """Start agents that run pytest in a project's folder, each with so many processes; end them with ``finish``."""
+    """Start agents that run pytest in a project's folder, each with so many processes; end them with ``finish``.
+
+    ``prefix`` returns the words before the command of an agent.
+    """
     (project.folder / "reports.jsonl").write_text("")
     reserved = contextlib.ExitStack()
     _, port = reserved.enter_context(reserved_port())
     started = []
     for node in range(agents):
         command = [
+            *(prefix(node) if prefix else []),
             *(sys.executable, "-m", "torch.distributed.run"),
             *(f"--nnodes={agents}", f"--nproc-per-node={each}", f"--node-rank={node}"),
             *("--master-addr=127.0.0.1", f"--master-port={port}"),

@@ -1,15 +1,22 @@
 """A Ray cluster on loopback in a process of its own: ``python -m tests.ray_cluster``.
 
-It has a head without room, and two nodes with two CPUs each. It prints its address, and ends with its stdin.
+It has a head without room, and two nodes with two CPUs each. It prints its address, and ends with its stdin. The
+folders that are given as arguments have nothing of this host in them on the second node, whose process id it prints.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import time
+from pathlib import Path
 from typing import Any
+
+from tests.apart import apart_from
 
 #: Ray replaces 127.0.0.1 and localhost by an address of the host that others can reach.
 LOOPBACK = "127.0.0.2"
+OTHER_LOOPBACK = "127.0.0.3"
 
 
 def main() -> None:
@@ -17,13 +24,40 @@ def main() -> None:
 
     cluster: Any = Cluster()
     cluster.add_node(num_cpus=0, node_ip_address=LOOPBACK, include_dashboard=False)
-    for _ in range(2):
+    apart = None
+    for _ in range(1 if sys.argv[1:] else 2):
         cluster.add_node(num_cpus=2, node_ip_address=LOOPBACK)
-    print(f"address {cluster.address}", flush=True)
     try:
+        if sys.argv[1:]:
+            apart = _start_apart(cluster.address, sys.argv[1:])
+            _wait_for_nodes(cluster.address, apart)
+        print(f"address {cluster.address}", flush=True)
+        print(f"apart {apart.pid if apart else 0}", flush=True)
         sys.stdin.read()
     finally:
+        if apart is not None:
+            apart.terminate()
+            apart.wait(60)
         cluster.shutdown()
+
+
+def _start_apart(address: str, folders: list[str]) -> subprocess.Popen[bytes]:
+    """Start a node to which these folders are empty, as on another machine."""
+    node = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={address}", "--num-cpus=2", "--block"]
+    node.append(f"--node-ip-address={OTHER_LOOPBACK}")
+    command = [*apart_from(*map(Path, folders)), *node]
+    return subprocess.Popen(command, stdout=sys.stderr, stdin=subprocess.DEVNULL)
+
+
+def _wait_for_nodes(address: str, apart: subprocess.Popen[bytes]) -> None:
+    import ray
+
+    ray.init(address=address, log_to_driver=False)
+    while ray.cluster_resources().get("CPU", 0) < 4:
+        if apart.poll() is not None:
+            raise SystemExit("the second node did not start")
+        time.sleep(0.1)
+    ray.shutdown()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -101,7 +100,7 @@ class Attempts:
             keep = keep and (lease is None or self._worlds.may_share(job, following))
             world = ready or self._worlds.start(job, lease)
             with _address_of_rank_0(world) as meet_at:
-                folder = os.path.join(world.launcher.folder, f"test-{self._tests}")
+                folder = f"test-{self._tests}"
                 self._tests += 1
                 orders = self._orders(job, following if keep else None, world, folder, meet_at, keep)
                 census = Census.for_orders(orders) if world.launcher.same_host else None
@@ -119,7 +118,7 @@ class Attempts:
                         ending.leave(talk)
                         self._worlds.collect_coverage(world)
                 finally:
-                    shutil.rmtree(folder, ignore_errors=True)
+                    world.launcher.remove_folder(folder, world.seats)
                 return judge(fates), fates
 
     @contextlib.contextmanager
@@ -170,6 +169,7 @@ class Attempts:
         """Return the order for each rank. ``following`` may run in the same world if its key allows it."""
         shares = following is not None and self._worlds.may_share(job, following)
         lease, named, locations = world.lease, lasting_id(job.item), world.locations()
+        shared = world.launcher.share_folder(world.seats)
         return [
             Order(
                 number=self._tests,
@@ -184,7 +184,8 @@ class Attempts:
                 device=claims.device(job, lease, rank),
                 visible=claims.visible(lease, rank, world.launcher.forks),
                 seed=rank_seed(named, job.seed, rank),
-                folder=folder,
+                folder=os.path.join(world.launcher.folder_of(world.seats[rank]), folder),
+                shared=shared,
                 address=meet_at[0],
                 port=meet_at[1],
                 keep=keep,

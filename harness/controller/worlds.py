@@ -60,6 +60,7 @@ class Worlds:
         self._idle: OrderedDict[Key, LiveWorld] = OrderedDict()
         self._spare: LiveWorld | None = None  # for the next test, forked while this one runs
         self._started = 0
+        self._warned_of_coverage = False
         self._preloading = Preloading(options.preload)
 
     def open(self) -> None:
@@ -185,19 +186,26 @@ class Worlds:
         if not launcher.has_room(job.size, spread):
             self.give_back()
         seats = launcher.start(job.size, fds, spread)
+        if not launcher.shares_files and coverage.running() is not None and not self._warned_of_coverage:
+            self._warned_of_coverage = True
+            warn(self._config, "the coverage of ranks is not measured: they do not see this host's files")
         if launcher.lost:  # it died before this test: try again with a new launcher
             launcher = self.launcher
             seats = launcher.start(job.size, fds, spread)
         self._started += 1
         world = LiveWorld(launcher, seats, self.key(job), self._started, lease=lease)
         if not launcher.forks:
-            measuring = coverage.settings(launcher.folder)
+            measuring = coverage.settings(launcher.folder) if launcher.shares_files else {}
             for rank, seat in enumerate(world.seats):
                 with contextlib.suppress(Closed):
                     name = f"world-{self._started}-rank-{rank}"
                     # Set this before the import: a file may initialise CUDA when it is collected.
                     visible = {devices.variable(): lease.visible_to(rank)} if lease is not None else {}
-                    seat.channel.send(spawn.collect(self._config, str(job.item.path), name, visible, measuring))
+                    temp = "" if launcher.shares_files else launcher.folder_of(seat)
+                    order = spawn.collect(
+                        self._config, str(job.item.path), name, visible, measuring, temp, launcher.working_dir
+                    )
+                    seat.channel.send(order)
         return world
 
     def start_spare(self, job: Job) -> None:

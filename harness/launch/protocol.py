@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -129,6 +130,10 @@ class Launcher(abc.ABC):
     """Whether the processes of ranks can be watched from here. Only then is a deadlock found before the deadline."""
     spans_hosts = False
     """Whether the ranks of one world may run on several hosts."""
+    shares_files = True
+    """Whether all its ranks see this host's files, under the same paths."""
+    working_dir = ""
+    """The folder that the engine has copied to the host of each rank, which starts in the copy."""
     keeper_title = "launcher"
     """What texts call the process that keeps the ranks."""
     preloading = False
@@ -172,6 +177,18 @@ class Launcher(abc.ABC):
     def native_frames(self, seats: Mapping[int, Seat], within: float) -> NativeFrames:
         """Return the C frames of these ranks, as far as they can be read."""
         return {}
+
+    def folder_of(self, seat: Seat) -> str:
+        """Return the run's folder on the host of this rank."""
+        return self.folder
+
+    def share_folder(self, seats: Sequence[Seat]) -> bool:
+        """Return whether the run's folder is one and the same for these ranks."""
+        return True
+
+    def remove_folder(self, name: str, seats: Sequence[Seat]) -> None:
+        """Remove a folder in the run's folder, of a test that these ranks have run."""
+        shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
 
     def rendezvous(self, first: Seat) -> AbstractContextManager[tuple[str, int]]:
         """Reserve, for one test, the address and the port at which its ranks find rank 0, which has this seat."""

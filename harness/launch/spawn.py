@@ -82,9 +82,18 @@ def _travels(name: str, value: object) -> bool:
 
 
 def collect(
-    config: pytest.Config, file: str, name: str, environment: dict[str, str], coverage: dict[str, Any]
+    config: pytest.Config,
+    file: str,
+    name: str,
+    environment: dict[str, str],
+    coverage: dict[str, Any],
+    own_folder: str = "",
+    working_dir: str = "",
 ) -> Collect:
-    """Return the controller's options, narrowed to one file, for a rank in a clean interpreter."""
+    """Return the controller's options, narrowed to one file, for a rank in a clean interpreter.
+
+    A rank that does not share this host's files has ``own_folder`` for its temp folders.
+    """
     args = ["--rootdir", str(config.rootpath), "-W", _IMPORTED, file]
     if config.inipath is not None:
         args = ["-c", str(config.inipath), *args]
@@ -95,8 +104,9 @@ def collect(
     options = {name: value for name, value in vars(config.option).items() if _travels(name, value)}
     factory: Any = getattr(config, "_tmp_path_factory", None)
     if factory is not None:
-        options["basetemp"] = str(factory.getbasetemp() / name)
-    return Collect(args, options, str(config.invocation_params.dir), file, sys.path, environment, coverage)
+        options["basetemp"] = os.path.join(own_folder or str(factory.getbasetemp()), name)
+    start = str(config.invocation_params.dir)
+    return Collect(args, options, start, file, sys.path, environment, coverage, working_dir)
 
 
 def _environment() -> dict[str, str]:

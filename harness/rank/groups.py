@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import types
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ class Groups:
 
     @contextlib.contextmanager
     def default(self, world: World, watch: Watch, leaving: bool, keep: bool) -> Iterator[Any]:
-        """Provide the default group for one test, over its own FileStore."""
+        """Provide the default group for one test, over a store of its own."""
         import torch.distributed as dist
 
         if self._kept is None:
@@ -52,12 +51,13 @@ class Groups:
         if world.device.startswith("cuda"):
             torch.cuda.set_device(world.device)
         # The group has its own file, since FileStore deletes its file with its last user (pytorch#67566). If the
-        # group outlives the test, the file lies beside the test's folder: a later new_group() uses this store.
-        path = f"{world.folder}.process_group" if outlives else os.path.join(world.folder, "process_group")
-        store: Any = dist.FileStore(path, world.size)
+        # group outlives the test, the file does, too: a later new_group() uses this store.
+        url = world.rendezvous("process_group", outlives)
+        file = url.removeprefix("file://")
+        meeting: dict[str, Any] = {"init_method": url} if file == url else {"store": dist.FileStore(file, world.size)}
         dist.init_process_group(
             world.backend,
-            store=store,
+            **meeting,
             rank=world.rank,
             world_size=world.size,
             timeout=timedelta(minutes=30),

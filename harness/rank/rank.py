@@ -267,6 +267,7 @@ def _enter(order: Order, run_folder: str, meet: Meeting) -> World:
         backend=order.backend,
         seed=order.seed,
         _folder=order.folder,
+        _shared=order.shared,
         _meet=meet,
     )
     enter(world)

@@ -10,6 +10,7 @@ from everyrank.launch.keeper import die_with_parent
 from everyrank.rank import capture, coverage
 from everyrank.wire.channel import Channel
 from everyrank.wire.messages import Collect, ToRank
+from everyrank.wire.moved import Moved
 
 
 def main(parent: int, fds: list[int]) -> None:
@@ -18,6 +19,8 @@ def main(parent: int, fds: list[int]) -> None:
     channel: Channel[ToRank] = Channel(socket.socket(fileno=fds[0]), ToRank)
     collect = channel.receive()
     assert isinstance(collect, Collect)
+    if collect.working_dir:
+        collect = Moved(collect.working_dir, os.getcwd()).collect(collect)
     sys.path[:] = collect.sys_path
     os.environ.update(collect.environment)
     os.chdir(collect.invocation_dir)

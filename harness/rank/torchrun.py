@@ -10,6 +10,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlparse
+
+from everyrank.rank.world import RENDEZVOUS_NAME
 
 if TYPE_CHECKING:
     from everyrank.leaks.snapshot import Watch
@@ -79,8 +82,9 @@ class Rendezvous:
         self._stores.clear()
 
     def _env(self, url: str, **keywords: Any) -> Iterator[tuple[Any, int, int]]:
-        self._openings += 1
-        prefix, is_own = f"everyrank/{self._openings}", self._is_own_address()
+        named, is_own = parse_qs(urlparse(url).query).get(RENDEZVOUS_NAME), self._is_own_address()
+        self._openings += not named
+        prefix = f"everyrank/{named[0] if named else self._openings}"
         for store, rank, size in self._watched("env", url, **keywords):
             if is_own and (rank, size) == (self._order.rank, self._order.size):
                 self._stores.append(store)

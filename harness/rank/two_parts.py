@@ -76,7 +76,7 @@ class TwoParts:
         self._case.setUp = self._run_first if self._first else self._receive
         self._case.tearDown = self._tear_down if self._first else lambda: None
         setattr(self._case, self._name, types.MethodType(run_second, self._case))
-        with _environment(self._variables), _temp_folder(os.path.join(self._rank.world.folder, "tmp")):
+        with _environment(self._variables), _temp_folder(os.path.join(self._rank.world.host_folder, "tmp")):
             self._before = dict(os.environ)
             yield
 

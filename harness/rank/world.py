@@ -17,6 +17,9 @@ from everyrank.stack.frames import users_frame
 if TYPE_CHECKING:
     from everyrank.wire.messages import Met
 
+#: A part of a URL with the scheme ``env``: what the ranks meet for, so that different uses have different keys.
+RENDEZVOUS_NAME = "everyrank"
+
 Meeting = Callable[[str, str, str], "Met"]
 
 
@@ -33,17 +36,36 @@ class World:
     """This rank's own seed: distinct on every rank, the same whenever this test runs."""
     _folder: str = field(repr=False)
     _meet: Meeting = field(repr=False)
+    _shared: bool = field(default=True, repr=False)
 
     @property
     def folder(self) -> str:
         """A folder that all ranks of this test share, empty at its start and removed at its end."""
+        __tracebackhide__ = True
+        if not self._shared:
+            raise MisuseError(
+                "world.folder: the hosts of this world share no folder. Set TMPDIR, for all processes, to a folder "
+                "that they share, or use world.host_folder"
+            )
+        return self.host_folder
+
+    @property
+    def host_folder(self) -> str:
+        """The same for the ranks on one host: hosts that share no folder have one each."""
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         return self._folder
 
     @property
     def init_method(self) -> str:
-        """A ``file://`` rendezvous for this test's own ``init_process_group`` or ``init_rpc``."""
-        return f"file://{os.path.join(self.folder, 'rendezvous')}"
+        """A rendezvous for this test's own ``init_process_group`` or ``init_rpc``: ``file://``, or ``env://``."""
+        return self.rendezvous("rendezvous") if self._shared else "env://"
+
+    def rendezvous(self, name: str, outlives: bool = False) -> str:
+        """Return a URL at which the ranks meet, for one use; whether that ``outlives`` the test."""
+        if not self._shared:
+            return f"env://?{RENDEZVOUS_NAME}={name}"
+        # What outlives the test lies beside the test's folder.
+        return f"file://{self._folder}.{name}" if outlives else f"file://{os.path.join(self.folder, name)}"
 
     def barrier(self) -> None:
         """Wait until every rank is here. Needs no process group."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import os
 import threading
 import time
 import warnings
@@ -121,15 +120,15 @@ def numpy_missing() -> str:
     return ""
 
 
-def backend_options(world: World, options: AgentOptions, store: str = "") -> tuple[Any, RpcBackendOptions]:
-    """Return the backend and the options for ``init_rpc``, for one agent of this world.
+def backend_options(world: World, options: AgentOptions, outlives: bool = False) -> tuple[Any, RpcBackendOptions]:
+    """Return the backend and the options for ``init_rpc``, for one agent of this world that may outlive its test.
 
-    The agents find each other by the file ``store`` and use it again when they end.
+    The agents find each other by a store and use it again when they end.
     """
     import torch.distributed.rpc as torch_rpc
 
     rpc: Any = torch_rpc
-    rendezvous = f"file://{store or os.path.join(world.folder, 'rpc')}"
+    rendezvous = world.rendezvous("rpc", outlives)
     if options.faults is not None:
         if missing := faulty_agent_missing():
             raise MisuseError(missing)

@@ -54,8 +54,7 @@ def warm_agent(rank: RankContext, options: AgentOptions) -> Iterator[Agent]:
 
 def _start(rank: RankContext, options: AgentOptions) -> Agent:
     world = rank.world
-    # The file lies beside the test's folder, since the agent outlives the test.
-    backend, chosen = backend_options(world, options, store=f"{world.folder}.rpc")
+    backend, chosen = backend_options(world, options, outlives=True)
     names = tuple(options.name.format(rank=number) for number in range(world.size))
     start(rank, names[world.rank], backend, chosen, kept=True)
     import torch.distributed.rpc as rpc

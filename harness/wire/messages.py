@@ -27,6 +27,7 @@ class Collect(Message, frozen=True):
     sys_path: list[str]
     environment: dict[str, str]  # variables to set before the file is imported
     coverage: dict[str, Any]  # how to measure coverage; empty if it is not measured
+    working_dir: str  # the folder whose copy the rank starts in; empty if this host's files have the same paths
 
 
 class Order(Message, frozen=True):
@@ -44,7 +45,8 @@ class Order(Message, frozen=True):
     device: str
     visible: str | None  # the GPUs that this rank may see, as the variable lists them; None: no change
     seed: int
-    folder: str
+    folder: str  # the test's, on this rank's host
+    shared: bool  # whether that folder is the same for all ranks
     address: str  # where rank 0 can be found
     port: int  # free for the rendezvous of code that opens its group itself
     keep: bool  # whether the world may serve another test

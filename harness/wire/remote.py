@@ -77,6 +77,12 @@ class Forget(Message, frozen=True):
     number: int
 
 
+class RemoveFolder(Message, frozen=True):
+    """Remove a test's folder from the run's folder of this host."""
+
+    name: str
+
+
 class Goodbye(Message, frozen=True):
     """End, with the exit code of the run."""
 
@@ -94,6 +100,7 @@ ToRemoteKeeper = (
     | FreePort
     | Interrupt
     | Forget
+    | RemoveFolder
     | Kill
     | Preload
     | Close
@@ -114,7 +121,8 @@ class Ready(Message, frozen=True):
     versions: dict[str, str]
     files: dict[str, str]  # digests of the files of tests that it has collected
     tests: str  # a digest of the tests themselves
-    sees_folder: bool  # whether the run's folder is the controller's
+    folder: str  # the run's folder on its host
+    folder_id: str  # differs between folders; "" if it is the controller's
     problem: str = ""  # why it cannot keep ranks
 
 

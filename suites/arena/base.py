@@ -61,7 +61,7 @@ class BaseArena:
         return None
 
     def _file(self, name: str) -> Path:
-        return Path(self.world.folder, f"end-of-rank-{name}")
+        return Path(self.world.host_folder, f"end-of-rank-{name}")
 
     @contextlib.contextmanager
     def agreeing(self) -> Iterator[None]:

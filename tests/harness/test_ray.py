@@ -16,6 +16,9 @@ from typing import Any
 
 import pytest
 
+from tests.apart import OUTCOMES as OUTCOMES_APART
+from tests.apart import SOURCE as SOURCE_APART
+from tests.apart import apart_from
 from tests.inner import Inner, Project, outer_environment
 
 pytest.importorskip("ray", reason="Ray is not installed: everyrank[ray]")
@@ -24,15 +27,22 @@ pytest.importorskip("ray", reason="Ray is not installed: everyrank[ray]")
 class TwoNodes:
     """A cluster in a process of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, *hidden: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.ray_cluster"],
+            [sys.executable, "-m", "tests.ray_cluster", *map(str, hidden)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=outer_environment(),
         )  # fmt: skip
         self.address = self._answer("address")
 
+        self.apart = int(self._answer("apart"))
+
     def close(self) -> None:
         self._process.communicate(timeout=60)
+
+    def folders_left(self, temp: str) -> list[str]:
+        """Return what runs have left in a folder as the second node has it."""
+        there = Path(f"/proc/{self.apart}/root", temp.lstrip("/"))
+        return [path.name for path in there.iterdir() if path.name.startswith("everyrank-")]
 
     def _answer(self, word: str) -> str:
         assert self._process.stdout is not None
@@ -199,6 +209,49 @@ def test_spread_puts_ranks_on_different_nodes(project: Project, cluster: TwoNode
     assert "needs 3 hosts, the Ray cluster has 2 with CPUs" in inner.out
 
 
+# --- hosts that share no folder ------------------------------------------------------------------------------
+
+
+def test_hosts_that_share_no_folder(project: Project) -> None:
+    project.write("helper.py", "WORLD = 4\n")
+    project.write("test_inner.py", SOURCE_APART)
+    with apart(project.temp) as cluster:
+        inner = run(project, cluster)
+        assert inner.outcomes() == OUTCOMES_APART, inner.out
+        assert "the hosts of this world share no folder. Set TMPDIR" in inner["test_folder"].text
+        assert cluster.folders_left(str(project.temp)) == []
+
+
+def test_ray_copies_the_tests_to_hosts_that_do_not_have_them(project: Project) -> None:
+    project.write("tests/helper.py", "WORLD = 4\n")
+    project.write("tests/test_inner.py", SOURCE_APART)
+    project.write("pytest.ini", "[pytest]\naddopts = --import-mode=prepend\n")
+    with apart(project.folder) as cluster:
+        refused = run(project, cluster)
+        assert refused.code == pytest.ExitCode.USAGE_ERROR
+        expected = (
+            r"has other test files than this process: tests/test_inner.py is not there; .* --ray-working-dir=FOLDER"
+        )
+        assert re.search(expected, refused.out), refused.out
+        before = set(cluster.folders_left("/tmp"))
+        inner = run(project, cluster, "--ray-working-dir=.", "--cov=tests")
+        assert inner.outcomes() == OUTCOMES_APART, inner.out
+        unmeasured = "everyrank: the coverage of ranks is not measured: they do not see this host's files"
+        assert [warning["text"] for warning in inner.warnings].count(unmeasured) == 1
+        # A failure has the names of the user's files, not those of copies.
+        assert "tests/test_inner.py:" in inner["test_folder"].text
+        assert "working_dir_files" not in inner.out
+        assert set(cluster.folders_left("/tmp")) <= before
+
+
+@contextlib.contextmanager
+def apart(hidden: Path) -> Iterator[TwoNodes]:
+    """Yield a cluster to whose second node this folder is empty."""
+    apart_from(hidden)  # it may skip
+    with contextlib.closing(TwoNodes(hidden)) as made:
+        yield made
+
+
 # --- bad use -------------------------------------------------------------------------------------------------
 
 ONE = "import pytest\n\n@pytest.mark.world(2)\ndef test_one(world):\n    pass\n"
@@ -207,18 +260,20 @@ ONE = "import pytest\n\n@pytest.mark.world(2)\ndef test_one(world):\n    pass\n"
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["-n2"], "with -n, all workers use one cluster: name it by --ray-address or RAY_ADDRESS"),
-        (["--pdb"], "a debugger needs the ranks on this host: use --launcher=fork"),
-        (["--ray-address=127.0.0.2:1"], "cannot connect to the Ray cluster at 127.0.0.2:1"),
+        (["-n2"], "--launcher=ray: with -n, all workers use one cluster: name it by --ray-address or RAY_ADDRESS"),
+        (["--pdb"], "--launcher=ray: a debugger needs the ranks on this host: use --launcher=fork"),
+        (["--ray-address=127.0.0.2:1"], "--launcher=ray: cannot connect to the Ray cluster at 127.0.0.2:1"),
+        (["--ray-working-dir=none"], "--ray-working-dir: there is no folder "),
+        (["--ray-working-dir=tmp"], "/tmp does not contain pytest's rootdir "),
     ],
-    ids=["xdist", "debugger", "unreachable"],
+    ids=["xdist", "debugger", "unreachable", "no folder", "another folder"],
 )
 def test_bad_use_ends_before_the_first_test(project: Project, arguments: list[str], expected: str) -> None:
     project.write("test_inner.py", ONE)
     inner = project.run("--launcher=ray", *arguments)
     assert inner.code == pytest.ExitCode.USAGE_ERROR
     assert inner.tests == {}
-    assert f"--launcher=ray: {expected}" in inner.out
+    assert expected in inner.out
 
 
 def run_with_own_mounts(project: Project, cluster: TwoNodes, mount: str, temp: Path) -> str:
@@ -236,17 +291,6 @@ def run_with_own_mounts(project: Project, cluster: TwoNodes, mount: str, temp: P
     return done.stderr
 
 
-def test_a_node_that_does_not_see_the_folder_is_an_error_before_the_first_test(
-    project: Project, cluster: TwoNodes
-) -> None:
-    project.write("test_inner.py", ONE)
-    hidden = project.folder / "hidden"
-    hidden.mkdir()
-    error = run_with_own_mounts(project, cluster, f"mount -t tmpfs none {hidden}", hidden)
-    expected = r"--launcher=ray: the Ray node \w{8} on 127.0.0.2 does not see this run's folder \S+: set TMPDIR"
-    assert re.search(expected, error), error
-
-
 def test_other_files_on_a_node_are_an_error_before_the_first_test(project: Project, cluster: TwoNodes) -> None:
     project.write("test_inner.py", ONE)
     copy, temp = project.folder.with_name("copy"), project.folder.with_name("shared-temp")
@@ -254,7 +298,7 @@ def test_other_files_on_a_node_are_an_error_before_the_first_test(project: Proje
     temp.mkdir()
     (copy / "test_inner.py").write_text("# changed\n" + ONE)
     error = run_with_own_mounts(project, cluster, f"mount --bind {copy} {project.folder}", temp)
-    assert "has other test files than this process: test_inner.py differs" in error
+    assert "has other test files than this process: test_inner.py differs; to copy them to each node, give" in error
 
 
 def test_without_ray_the_error_names_what_to_install(project: Project) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import apart
 from tests.engines import by_hand, torchrun
 from tests.inner import Project
 
@@ -282,6 +283,15 @@ def test_nodes_with_different_test_files_are_refused(project: Project, other: st
     assert inner.tests == {}
     assert expected in inner.out
     assert inner.code != 0
+
+
+def test_hosts_that_share_no_folder(project: Project) -> None:
+    project.write("helper.py", "WORLD = 4\n")
+    project.write("test_inner.py", apart.SOURCE)
+    second = apart.apart_from(project.temp)
+    inner = torchrun(project, prefix=lambda node: second if node else []).finish()
+    assert inner.outcomes() == apart.OUTCOMES, inner.out
+    assert "the hosts of this world share no folder. Set TMPDIR" in inner["test_folder"].text
 
 
 # --- hosts with addresses of their own -----------------------------------------------------------------------

@@ -15,28 +15,18 @@ from typing import TYPE_CHECKING
 
 from everyrank.errors import MisuseError
 from everyrank.launch.remote.link import Link
+from everyrank.launch.remote.run_folder import boot
 from everyrank.wire.remote import AskTests, Ready, Tests
 
 if TYPE_CHECKING:
     import pytest
 
-#: A file in the run's folder by which a process knows that it sees the same folder as the controller.
-_MARK = "controller"
-
 #: At most this many names are listed in an error.
 _LISTED = 5
 
 
-def mark(folder: str, secret: bytes) -> None:
-    """Leave a mark in the run's folder."""
-    Path(folder, _MARK).write_text(_mark_of(secret))
-
-
-def describe(session: pytest.Session | None, node: str, folder: str, secret: bytes) -> Ready:
-    """Describe this process to the controller; without a session, it has collected no tests."""
-    sees = False
-    with contextlib.suppress(OSError):
-        sees = Path(folder, _MARK).read_text() == _mark_of(secret)
+def describe(session: pytest.Session | None, node: str, folder: str, folder_id: str = "") -> Ready:
+    """Describe this process, and its folder of the run; without a session, it has collected no tests."""
     return Ready(
         host=socket.gethostname(),
         node=node,
@@ -45,7 +35,8 @@ def describe(session: pytest.Session | None, node: str, folder: str, secret: byt
         versions=_versions(),
         files=files(session.config.rootpath, paths(session)) if session is not None else {},
         tests=_digest("\n".join(sorted(nodeids(session))).encode()) if session is not None else "",
-        sees_folder=sees,
+        folder=folder,
+        folder_id=folder_id,
     )
 
 
@@ -53,33 +44,21 @@ def nodeids(session: pytest.Session) -> list[str]:
     return [item.nodeid for item in session.items]
 
 
-def boot() -> str:
-    """Return what differs between machines, between two starts of one, and between containers on one."""
-    with contextlib.suppress(OSError):
-        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
-    return socket.gethostname()
-
-
-def check(ours: Ready, described: Iterable[tuple[str, Ready]], folder: str) -> None:
+def check(ours: Ready, described: Iterable[tuple[str, Ready]]) -> None:
     """Raise a MisuseError unless all of these processes, each with its name, can keep ranks for this one."""
     for name, theirs in described:
         if theirs.problem:
             raise MisuseError(f"{name} cannot keep ranks: {theirs.problem}")
-        if not theirs.sees_folder:
-            raise MisuseError(
-                f"{name} does not see this run's folder {folder}: set TMPDIR, for all processes, to a folder "
-                "that all hosts share"
-            )
         for package in sorted(ours.versions.keys() | theirs.versions.keys()):
             here, there = ours.versions.get(package, "none"), theirs.versions.get(package, "none")
             if here != there:
                 raise MisuseError(f"{name} has another {package} than this process: {there} there, {here} here")
 
 
-def check_files(ours: dict[str, str], name: str, theirs: dict[str, str]) -> None:
+def check_files(ours: dict[str, str], name: str, theirs: dict[str, str], hint: str = "") -> None:
     """Raise a MisuseError unless the process of this name has our files of tests."""
     if wrong := _different_files(ours, theirs):
-        raise MisuseError(f"{name} has other test files than this process: {wrong}")
+        raise MisuseError(f"{name} has other test files than this process: {wrong}{hint}")
 
 
 def check_tests(session: pytest.Session, ours: Ready, links: Sequence[Link]) -> None:
@@ -134,10 +113,6 @@ def files(root: Path, paths: Iterable[Path]) -> dict[str, str]:
         with contextlib.suppress(OSError):
             found[os.path.relpath(path, root)] = _digest(path.read_bytes())
     return found
-
-
-def _mark_of(secret: bytes) -> str:
-    return _digest(b"folder" + secret)
 
 
 def _digest(data: bytes) -> str:

@@ -23,6 +23,7 @@ from everyrank.launch.keeper import pidfd
 from everyrank.launch.local import LocalLauncher, LocalSeat
 from everyrank.launch.protocol import LostLauncher
 from everyrank.launch.remote.door import ERR, OUT, RANK, knock
+from everyrank.launch.remote.run_folder import RunFolder
 from everyrank.launch.rendezvous import reserved_port
 from everyrank.wire.channel import Channel, Closed
 from everyrank.wire.messages import Close, Exited, Kill, Preload, Preloaded, Started
@@ -42,6 +43,7 @@ from everyrank.wire.remote import (
     Port,
     Printed,
     Ready,
+    RemoveFolder,
     ReservePort,
     Stacks,
     StartSeat,
@@ -63,13 +65,14 @@ class Invitation:
 
     address: tuple[str, int]
     secret: bytes
-    folder: str  # the run's folder
+    folder: str  # the run's folder on the controller's host
 
 
 class RemoteKeeper:
     """Keeps the ranks of one process of the engine.
 
-    ``launch`` starts the launcher of this host; it is called again if that is lost. ``nodeids`` are the tests that
+    ``launch`` starts the launcher of this host; it is called again if that is lost. ``folder`` is the run's, as this
+    host has it. ``nodeids`` are the tests that
     this process has collected. The keeper ends with the process ``engine``, too, if it is given.
     """
 
@@ -77,12 +80,14 @@ class RemoteKeeper:
         self,
         control: Channel[ToRemoteKeeper],
         invitation: Invitation,
+        folder: RunFolder,
         launch: Callable[[], LocalLauncher],
         nodeids: Sequence[str] = (),
         engine: int | None = None,
     ) -> None:
         self._control = control
         self._invitation = invitation
+        self._folder = folder
         self._launch = launch
         self._nodeids = nodeids
         self._seats: dict[int, LocalSeat] = {}
@@ -116,7 +121,7 @@ class RemoteKeeper:
                             return message.exit_code
                         self._obey(message)
         except Closed:
-            shutil.rmtree(self._invitation.folder, ignore_errors=True)
+            self._close(controller_is_gone=True)
             return CONTROLLER_GONE
         finally:
             self._close()
@@ -127,15 +132,16 @@ class RemoteKeeper:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._control.read_to_end(_CONTROLLER_ENDS)
 
-    def _close(self) -> None:
+    def _close(self, controller_is_gone: bool = False) -> None:
         if not self._closed:
             self._closed = True
             self._selector.unregister(self._launcher.fileno())
             self._launcher.close()
+        self._folder.leave(controller_is_gone)
 
     def _relaunch(self) -> LocalLauncher:
         launcher = self._launch()
-        launcher.run_folder = self._invitation.folder
+        launcher.run_folder = self._folder.path
         self._selector.register(launcher.fileno(), selectors.EVENT_READ)
         return launcher
 
@@ -165,6 +171,8 @@ class RemoteKeeper:
         elif isinstance(message, Forget):
             if seat := self._seats.pop(message.number, None):
                 seat.close()
+        elif isinstance(message, RemoveFolder):
+            shutil.rmtree(os.path.join(self._folder.path, message.name), ignore_errors=True)
         elif isinstance(message, ReservePort):
             self._reserve(message)
         elif isinstance(message, FreePort):

@@ -28,6 +28,7 @@ from everyrank.wire.remote import (
     LostRanks,
     NotStarted,
     Port,
+    RemoveFolder,
     ReservePort,
     Stacks,
     StartSeat,
@@ -67,6 +68,7 @@ class RemoteLauncher(Launcher):
         link.wake = self._wake
         self.same_host = self.same_host and link.same_host
         self.spans_hosts = self.spans_hosts or not link.same_host
+        self.shares_files = self.shares_files and not link.ready.folder_id
 
     def remove(self, links: Sequence[Link], reason: str) -> None:
         """End the ranks of these keepers, and do without the keepers from now on."""
@@ -237,6 +239,20 @@ class RemoteLauncher(Launcher):
         answers = [link.answer(question.request, kind) for link, question in questions.items()]
         return [answer for answer in answers if answer is not None]
 
+    # --- folders -----------------------------------------------------------------------------------
+
+    def folder_of(self, seat: Seat) -> str:
+        return _link_of(seat).ready.folder
+
+    def share_folder(self, seats: Sequence[Seat]) -> bool:
+        return len({_link_of(seat).ready.folder_id for seat in seats}) == 1
+
+    def remove_folder(self, name: str, seats: Sequence[Seat]) -> None:
+        super().remove_folder(name, seats)
+        for folder_id, link in {_link_of(seat).ready.folder_id: _link_of(seat) for seat in seats}.items():
+            if folder_id:
+                link.send(RemoveFolder(name))
+
     def rendezvous(self, first: Seat) -> AbstractContextManager[tuple[str, int]]:
         return self._reserved(first)
 
@@ -268,6 +284,11 @@ class RemoteLauncher(Launcher):
             if waiting:
                 self._selector.select()
                 self.catch_up()
+
+
+def _link_of(seat: Seat) -> Link:
+    assert isinstance(seat, RemoteSeat)
+    return seat.link
 
 
 def ranks(count: int) -> str:

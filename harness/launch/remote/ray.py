@@ -13,12 +13,13 @@ import shutil
 import socket
 import tempfile
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from everyrank.errors import MisuseError
 from everyrank.launch.protocol import LaunchContext, Launcher, Member
-from everyrank.launch.remote import alike
+from everyrank.launch.remote import alike, run_folder
 from everyrank.launch.remote.door import KEEPER, Door, new_secret
 from everyrank.launch.remote.keeper import Invitation
 from everyrank.launch.remote.launcher import RemoteLauncher, ranks
@@ -56,6 +57,7 @@ def configure(config: pytest.Config) -> Member | None:
         import ray  # noqa: F401
     except ImportError:
         raise pytest.UsageError("--launcher=ray: Ray is not installed: pip install 'everyrank[ray]'") from None
+    _working_dir(config)
     workers = getattr(config.option, "numprocesses", None) or hasattr(config, "workerinput")
     if workers and not _given_address(config):
         raise pytest.UsageError(
@@ -69,38 +71,56 @@ def configure(config: pytest.Config) -> Member | None:
 def launch(context: LaunchContext) -> Launcher:
     """Connect to the cluster. Actors are started when a world needs them."""
     config = context.session.config
-    _connect(_given_address(config))
+    working_dir = _working_dir(config)
+    _connect(_given_address(config), working_dir)
     secret, folder = new_secret(), context.new_folder()
-    alike.mark(folder, secret)
-    ours = alike.describe(context.session, "", folder, secret)
+    run_folder.mark(folder, secret)
+    ours = alike.describe(context.session, "", folder)
     import ray
 
     try:
         if _given_address(config):
-            _check_nodes(context.session, ours, folder, secret)
+            _check_nodes(context.session, ours, working_dir)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         ray.shutdown()
         raise
     door = Door(ray.util.get_node_ip_address(), secret)
-    return RayLauncher(config, Invitation(door.address, secret, folder), door, ours, context.print_live)
+    launcher = RayLauncher(config, Invitation(door.address, secret, folder), door, ours, context.print_live)
+    if working_dir:
+        launcher.working_dir, launcher.shares_files = working_dir, False
+    return launcher
 
 
-def _check_nodes(session: pytest.Session, ours: Ready, folder: str, secret: bytes) -> None:
+def _check_nodes(session: pytest.Session, ours: Ready, working_dir: str) -> None:
     """Check, before the first test, that each node of the cluster has what its ranks will need."""
     from everyrank.launch.remote import ray_actors
 
-    found = ray_actors.describe_nodes(folder, secret, session.config.rootpath, alike.paths(session))
-    alike.check(ours, found, folder)
+    found = ray_actors.describe_nodes(session.config.rootpath, alike.paths(session), working_dir)
+    alike.check(ours, found)
     for name, theirs in found:
-        alike.check_files(ours.files, name, theirs.files)
+        hint = "" if working_dir else "; to copy them to each node, give --ray-working-dir=FOLDER"
+        alike.check_files(ours.files, name, theirs.files, hint)
 
 
 def _given_address(config: pytest.Config) -> str | None:
     return config.getoption("ray_address") or os.environ.get("RAY_ADDRESS")
 
 
-def _connect(given: str | None) -> None:
+def _working_dir(config: pytest.Config) -> str:
+    """Return the folder that Ray is to copy to each node, or ""."""
+    given = config.getoption("ray_working_dir")
+    if not given:
+        return ""
+    folder = Path(os.path.abspath(config.invocation_params.dir / given))
+    if not folder.is_dir():
+        raise pytest.UsageError(f"--ray-working-dir: there is no folder {folder}")
+    if not config.rootpath.is_relative_to(folder):
+        raise pytest.UsageError(f"--ray-working-dir: {folder} does not contain pytest's rootdir {config.rootpath}")
+    return str(folder)
+
+
+def _connect(given: str | None, working_dir: str) -> None:
     import ray
 
     options: dict[str, Any] = {"address": given}
@@ -113,6 +133,8 @@ def _connect(given: str | None) -> None:
         }
         if len(tempfile.gettempdir()) > _LONG and "RAY_TMPDIR" not in os.environ:
             options["_temp_dir"] = "/tmp/ray"  # Ray's own choice without TMPDIR
+    if working_dir:  # Ray leaves out what git ignores
+        options["runtime_env"] = {"working_dir": working_dir, "excludes": [".git"]}
     try:
         if given and given.rpartition(":")[2].isdecimal() and "//" not in given:
             host, _, port = given.rpartition(":")
@@ -208,7 +230,7 @@ class RayLauncher(RemoteLauncher):
         channel: Channel[Any] = Channel(connection, FromRemoteKeeper)
         ready = channel.receive()
         link = Link(f"Ray's actor {number} on {ready.host}", channel, ready, self._ours.boot)
-        alike.check(self._ours, [(link.name, ready)], self.folder)
+        alike.check(self._ours, [(link.name, ready)])
         self.add(link)
         return link
 

@@ -18,7 +18,9 @@ from everyrank.launch.remote import alike
 from everyrank.launch.remote.door import KEEPER, knock
 from everyrank.launch.remote.keeper import Invitation, RemoteKeeper, use_interface_of
 from everyrank.launch.remote.link import Link
+from everyrank.launch.remote.run_folder import RunFolder
 from everyrank.wire.channel import Channel
+from everyrank.wire.moved import Moved
 from everyrank.wire.remote import Ready, ToRemoteKeeper
 from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
@@ -94,11 +96,12 @@ class Keeper:
         invitation = Invitation((address[0], address[1]), secret, folder)
         connection = knock(invitation.address, secret, (KEEPER, number))
         use_interface_of(connection)
-        ready = alike.describe(None, node, folder, secret)
+        own = RunFolder(folder, secret)
+        ready = alike.describe(None, node, own.path, own.id)
         ready = msgspec.structs.replace(ready, host=f"{ready.host} (node {node[:8]})")
         control: Channel[ToRemoteKeeper] = Channel(connection, ToRemoteKeeper)
-        raylet = os.environ.get("RAY_RAYLET_PID")
-        keeper = RemoteKeeper(control, invitation, lambda: _start(folder), engine=int(raylet) if raylet else None)
+        raylet = int(os.environ["RAY_RAYLET_PID"]) if "RAY_RAYLET_PID" in os.environ else None
+        keeper = RemoteKeeper(control, invitation, own, lambda: _start(own.path), engine=raylet)
         with connection:  # the process may live longer
             return keeper.serve(ready)
 
@@ -109,15 +112,18 @@ def cpus_of_nodes() -> list[int]:
     return [count for count in counts if count]
 
 
-def describe_nodes(folder: str, secret: bytes, root: Path, paths: Iterable[Path]) -> list[tuple[str, Ready]]:
-    """Let each node of the cluster that has CPUs describe itself, with its files of the tests."""
+def describe_nodes(root: Path, paths: Iterable[Path], working_dir: str) -> list[tuple[str, Ready]]:
+    """Let each node of the cluster that has CPUs describe itself, with its files of the tests.
+
+    Ray has copied the folder ``working_dir`` to each node, unless it is "".
+    """
     task: Any = ray.remote(num_cpus=0, max_retries=0)(_describe)
-    asked = {}
+    asked, arguments = {}, (str(root), [str(path) for path in paths], working_dir)
     for node in ray.nodes():
         if node["Alive"] and node["Resources"].get("CPU", 0):
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             name = f"the Ray node {node['NodeID'][:8]} on {node['NodeManagerAddress']}"
-            asked[name] = task.options(scheduling_strategy=there).remote(folder, secret, root, list(paths))
+            asked[name] = task.options(scheduling_strategy=there).remote(*arguments)
     found = []
     for name, answer in asked.items():
         try:
@@ -129,9 +135,10 @@ def describe_nodes(folder: str, secret: bytes, root: Path, paths: Iterable[Path]
     return found
 
 
-def _describe(folder: str, secret: bytes, root: Path, paths: list[Path]) -> bytes:
-    described = alike.describe(None, "", folder, secret)
-    return msgspec.msgpack.encode(msgspec.structs.replace(described, files=alike.files(root, paths)))
+def _describe(root: str, paths: list[str], working_dir: str) -> bytes:
+    moved = Moved(working_dir, os.getcwd()) if working_dir else Moved("", "")
+    files = alike.files(Path(moved.path(root)), [Path(moved.path(path)) for path in paths])
+    return msgspec.msgpack.encode(msgspec.structs.replace(alike.describe(None, "", ""), files=files))
 
 
 def worlds_wait() -> bool:

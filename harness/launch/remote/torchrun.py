@@ -22,11 +22,12 @@ from everyrank.errors import MisuseError
 from everyrank.launch import fork
 from everyrank.launch.keeper import die_with_parent
 from everyrank.launch.protocol import CannotLaunch, LaunchContext, Launcher, Member
-from everyrank.launch.remote import alike
+from everyrank.launch.remote import alike, run_folder
 from everyrank.launch.remote.door import KEEPER, Door, knock, new_secret
 from everyrank.launch.remote.keeper import Invitation, RemoteKeeper, use_interface_of
 from everyrank.launch.remote.launcher import RemoteLauncher
 from everyrank.launch.remote.link import Link
+from everyrank.launch.remote.run_folder import RunFolder
 from everyrank.wire.channel import Channel, Closed
 from everyrank.wire.remote import FromRemoteKeeper, Ready, ToRemoteKeeper
 
@@ -69,8 +70,8 @@ def launch(context: LaunchContext) -> Launcher:
     """Wait for the other processes that torchrun started, and check that they have the same tests."""
     session, secret = context.session, new_secret()
     folder = context.new_folder()
-    alike.mark(folder, secret)
-    ours = alike.describe(session, _node(), folder, secret)
+    run_folder.mark(folder, secret)
+    ours = alike.describe(session, _node(), folder)
     door = Door(_address(), secret)
     invitation = Invitation(door.address, secret, folder)
     own = _fork_keeper(context, invitation)
@@ -85,7 +86,7 @@ def launch(context: LaunchContext) -> Launcher:
             raise MisuseError("the keeper of this process's ranks ended at its start; it says above why")
         if late := [str(number) for number in range(size) if (KEEPER, number) not in came]:
             raise MisuseError(f"of torchrun's processes, {', '.join(late)} did not come within {_COLLECT:g} s")
-        alike.check(ours, [(link.name, link.ready) for link in links], folder)
+        alike.check(ours, [(link.name, link.ready) for link in links])
         alike.check_tests(session, ours, links)
     except MisuseError:
         launcher.close()
@@ -143,22 +144,20 @@ class TorchrunMember(Member):
 
     def serve(self, context: LaunchContext) -> int:
         try:
-            invitation = _invited(context.session)
+            invitation, base = _invited()
             connection = knock(invitation.address, invitation.secret, (KEEPER, _rank()), _COLLECT)
         except OSError as error:
             print(f"everyrank: process {_rank()} of torchrun cannot reach the controller: {error}", file=sys.stderr)
             return int(pytest.ExitCode.INTERNAL_ERROR)
-        return _keep(context, invitation, connection)
+        return _keep(context, invitation, connection, base)
 
 
-def _invited(session: pytest.Session) -> Invitation:
+def _invited() -> tuple[Invitation, str]:
+    """Return the controller's invitation, and its folder of pytest's temp folders."""
     store = _store()
     store.wait([_KEY], timedelta(seconds=_COLLECT))
     address, secret, folder, base = json.loads(store.get(_KEY))
-    factory: Any = getattr(session.config, "_tmp_path_factory", None)
-    if factory is not None and base and os.path.isdir(base):
-        factory._basetemp = Path(base)  # all ranks share one folder
-    return Invitation((address[0], address[1]), bytes.fromhex(secret), folder)
+    return Invitation((address[0], address[1]), bytes.fromhex(secret), folder), base
 
 
 def _base_folder(session: pytest.Session) -> str:
@@ -167,15 +166,20 @@ def _base_folder(session: pytest.Session) -> str:
     return str(factory.getbasetemp()) if factory is not None else ""
 
 
-def _keep(context: LaunchContext, invitation: Invitation, connection: socket.socket) -> int:
-    """Keep ranks for the controller until it says goodbye."""
+def _keep(context: LaunchContext, invitation: Invitation, connection: socket.socket, base: str = "") -> int:
+    """Keep ranks for the controller until it says goodbye. They share ``base`` with it if they see its files."""
     use_interface_of(connection)
     session = context.session
     control: Channel[ToRemoteKeeper] = Channel(connection, ToRemoteKeeper)
-    ready = alike.describe(session, _node(), invitation.folder, invitation.secret)
+    ready = alike.describe(session, _node(), "")
     try:
-        keeper = RemoteKeeper(control, invitation, lambda: fork.launch(context), alike.nodeids(session))
-    except CannotLaunch as problem:
+        folder = RunFolder(invitation.folder, invitation.secret)
+        factory: Any = getattr(session.config, "_tmp_path_factory", None)
+        if not folder.id and factory is not None and base and os.path.isdir(base):
+            factory._basetemp = Path(base)
+        ready = msgspec.structs.replace(ready, folder=folder.path, folder_id=folder.id)
+        keeper = RemoteKeeper(control, invitation, folder, lambda: fork.launch(context), alike.nodeids(session))
+    except (CannotLaunch, MisuseError) as problem:
         control.send(msgspec.structs.replace(ready, problem=str(problem)))
         return int(pytest.ExitCode.USAGE_ERROR)
     return keeper.serve(ready)

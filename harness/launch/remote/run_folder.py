@@ -1,0 +1,87 @@
+"""The run's folder, as a process on some host has it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import socket
+import tempfile
+from pathlib import Path
+
+from everyrank.errors import MisuseError
+
+#: A file in the controller's folder by which a process knows that it sees the same folder.
+_MARK = "controller"
+#: A file in a host's own folder that each of its keepers locks as long as it needs the folder.
+_USED = "used"
+
+
+def boot() -> str:
+    """Return what differs between machines, between two starts of one, and between containers on one."""
+    with contextlib.suppress(OSError):
+        return f"{Path('/proc/sys/kernel/random/boot_id').read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+    return socket.gethostname()
+
+
+def mark(folder: str, secret: bytes) -> None:
+    """Leave a mark in the controller's folder."""
+    Path(folder, _MARK).write_text(_mark_of(secret))
+
+
+class RunFolder:
+    """The controller's folder if this process sees it; otherwise one that the keepers of this host have together.
+
+    ``id`` differs between such folders. For the controller's it is "".
+    """
+
+    def __init__(self, controllers: str, secret: bytes) -> None:
+        self.path, self.id = controllers, ""
+        self._lock: int | None = None
+        with contextlib.suppress(OSError):
+            if Path(controllers, _MARK).read_text() == _mark_of(secret):
+                return
+        self.path = _own(controllers)
+        self._lock = _use(self.path)
+        found = os.stat(self.path)
+        self.id = f"{socket.gethostname()} {boot()} {found.st_dev} {found.st_ino}"
+
+    def leave(self, controller_is_gone: bool) -> None:
+        """Remove the folder if nobody is left who would do it."""
+        if self._lock is None:
+            if controller_is_gone:
+                shutil.rmtree(self.path, ignore_errors=True)
+            return
+        with contextlib.suppress(BlockingIOError):  # another keeper of this host still needs it
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
+        self._lock = None
+
+
+def _own(controllers: str) -> str:
+    """Return this host's own folder of a run: all its keepers find the same."""
+    return os.path.join(tempfile.gettempdir(), os.path.basename(controllers))
+
+
+def _use(path: str) -> int:
+    """Make a host's own folder, unless another keeper has; return the lock that keeps it."""
+    try:
+        while True:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+            if os.stat(path).st_uid != os.getuid():
+                raise PermissionError(f"{path} belongs to another user")
+            with contextlib.suppress(FileNotFoundError):  # the last keeper before us has just removed it
+                lock = os.open(os.path.join(path, _USED), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                fcntl.flock(lock, fcntl.LOCK_SH)
+                if os.path.exists(path) and os.path.samestat(os.fstat(lock), os.stat(os.path.join(path, _USED))):
+                    return lock
+                os.close(lock)
+    except OSError as error:
+        raise MisuseError(f"cannot make a folder for the run in {os.path.dirname(path)}: {error}") from None
+
+
+def _mark_of(secret: bytes) -> str:
+    return hashlib.sha256(b"folder" + secret).hexdigest()
