@@ -155,7 +155,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if required and not session.config.option.collectonly and session.exitstatus in (0, 5):
         from everyrank.declare.claims import shortage
 
-        if shortage(required):
+        if shortage(session.config, required):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

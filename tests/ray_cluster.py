@@ -1,7 +1,8 @@
 """A Ray cluster on loopback in a process of its own: ``python -m tests.ray_cluster``.
 
-It has a head without room, and two nodes with two CPUs each. It prints its address, and ends with its stdin. The
-folders that are given as arguments have nothing of this host in them on the second node, whose process id it prints.
+It has a head without room, and two nodes with two CPUs each. Ray counts two GPUs on the first, and one on the other.
+Folders that are given as arguments have nothing of this host in them on the second node, which has no GPU then. It
+prints its address and the process id of such a node, and ends with its stdin.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.apart import apart_from
+from tests.on_hosts import apart_from
 
 #: Ray replaces 127.0.0.1 and localhost by an address of the host that others can reach.
 LOOPBACK = "127.0.0.2"
@@ -25,8 +26,8 @@ def main() -> None:
     cluster: Any = Cluster()
     cluster.add_node(num_cpus=0, node_ip_address=LOOPBACK, include_dashboard=False)
     apart = None
-    for _ in range(1 if sys.argv[1:] else 2):
-        cluster.add_node(num_cpus=2, node_ip_address=LOOPBACK)
+    for gpus in [2] if sys.argv[1:] else [2, 1]:
+        cluster.add_node(num_cpus=2, num_gpus=gpus, node_ip_address=LOOPBACK)
     try:
         if sys.argv[1:]:
             apart = _start_apart(cluster.address, sys.argv[1:])

@@ -97,8 +97,8 @@ class Attempts:
 
     def _attempt(self, job: Job, following: Job | None, ready: LiveWorld | None, keep: bool) -> tuple[Verdict, Fates]:
         with self._gpus_for(job, ready) as lease, self._slots_for(job) as waited:
-            keep = keep and (lease is None or self._worlds.may_share(job, following))
             world = ready or self._worlds.start(job, lease)
+            keep = keep and (world.gpus is None or self._worlds.may_share(job, following))
             with _address_of_rank_0(world) as meet_at:
                 folder = f"test-{self._tests}"
                 self._tests += 1
@@ -123,11 +123,11 @@ class Attempts:
 
     @contextlib.contextmanager
     def _gpus_for(self, job: Job, ready: LiveWorld | None) -> Iterator[GpuLease | None]:
-        """Hold the GPUs of a world that is ready, or lease GPUs for a new one.
+        """Lease GPUs for a new world; one that is ready has its own.
 
         The lease ends with the world. While this process waits for GPUs, it holds none.
         """
-        lease = ready.lease if ready is not None else None
+        lease = None
         if ready is None and self._claims.uses_gpus(job):
             self._worlds.dismiss_with_gpus()
             lease = self._claims.take(job)
@@ -168,7 +168,7 @@ class Attempts:
     ) -> list[Order]:
         """Return the order for each rank. ``following`` may run in the same world if its key allows it."""
         shares = following is not None and self._worlds.may_share(job, following)
-        lease, named, locations = world.lease, lasting_id(job.item), world.locations()
+        gpus, named, locations = world.gpus, lasting_id(job.item), world.locations()
         shared = world.launcher.share_folder(world.seats)
         return [
             Order(
@@ -181,8 +181,8 @@ class Attempts:
                 rank=rank,
                 size=job.size,
                 backend=job.backend,
-                device=claims.device(job, lease, rank),
-                visible=claims.visible(lease, rank, world.launcher.forks),
+                device=claims.device(job, gpus, rank),
+                visible=claims.visible(gpus, rank, world.launcher.forks),
                 seed=rank_seed(named, job.seed, rank),
                 folder=os.path.join(world.launcher.folder_of(world.seats[rank]), folder),
                 shared=shared,

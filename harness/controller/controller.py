@@ -16,7 +16,7 @@ from everyrank.controller.without_world import TestEnd, WithoutWorld
 from everyrank.controller.worlds import Worlds, warn
 from everyrank.declare import claims
 from everyrank.declare.job import Job
-from everyrank.declare.stash import DECLARATION, TIMEOUT, is_declared
+from everyrank.declare.stash import DECLARATION, FOUND_GPUS, TIMEOUT, is_declared
 from everyrank.errors import MisuseError
 from everyrank.launch.keeper import die_with_parent
 from everyrank.options import Options
@@ -62,6 +62,10 @@ class Controller:
             # its test, whose reports no process reads any more: that takes up to 15 s, with all its ranks.
             die_with_parent(parent)
         self._worlds.open()
+        launcher = self._worlds.launcher
+        if launcher.spans_hosts:
+            self._claims.on_hosts = True
+            self._config.stash[FOUND_GPUS] = launcher.count_gpus()
 
     def close(self) -> None:
         """End every world and leave nothing behind."""

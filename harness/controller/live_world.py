@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from everyrank.launch.protocol import Launcher, Seat
-from everyrank.resources.gpus.gpu_leases import GpuLease
+from everyrank.resources.gpus.world_gpus import WorldGpus
 
 #: Prints a line that a rank wrote.
 PrintLine = Callable[[int, bytes], None]
@@ -34,7 +34,7 @@ class LiveWorld:
     number: int = 0  # among the worlds of this pytest process
     served: list[str] = field(default_factory=list)
     broken: bool = False
-    lease: GpuLease | None = None
+    gpus: WorldGpus | None = None
     lines: dict[tuple[int, str], bytearray] = field(default_factory=dict)
     """What ranks have written of a line that is not whole yet (``-s``), by rank and stream."""
 
@@ -61,8 +61,8 @@ class LiveWorld:
         """End the world and every process that is left of it."""
         self.broken = True
         self.launcher.kill(self.seats)
-        if self.lease is not None:
-            self.lease.close()  # the ranks hold it until they are gone
+        if self.gpus is not None:
+            self.gpus.close()  # the ranks hold a lease until they are gone
         self.selector.close()
         for seat in self.seats:
             seat.close()

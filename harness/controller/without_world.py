@@ -44,7 +44,8 @@ class WithoutWorld:
             reason, wants_gpus = self._claims.missing(job)
         except MisuseError as error:
             return self.refused(job.item, str(error))
-        reason = reason or impossible
+        if impossible and not reason:
+            reason, wants_gpus = impossible, bool(job.needs.least)
         if not reason:
             return None
         required = self._options.require_gpus

@@ -16,11 +16,12 @@ import pytest
 from everyrank.controller.live_world import LiveWorld
 from everyrank.controller.point_to_point import not_received
 from everyrank.controller.preload import Preloading
+from everyrank.declare import requirements
 from everyrank.declare.job import Job, Key
 from everyrank.declare.stash import DECLARATION
 from everyrank.errors import MisuseError
 from everyrank.launch import fork, launchers, spawn
-from everyrank.launch.protocol import CannotLaunch, LaunchContext, Launcher
+from everyrank.launch.protocol import CannotLaunch, LaunchContext, Launcher, Shape
 from everyrank.leaks.snapshot import snapshot
 from everyrank.model.ranks import ranks_text
 from everyrank.options import Options
@@ -110,9 +111,9 @@ class Worlds:
         launcher = self._launcher
         if launcher is None:
             return ""
-        if job.needs.least and launcher.spans_hosts:
-            return f"needs GPUs, and the launcher {launcher.name} leases none where its ranks run on several hosts"
-        return launcher.cannot_start(job.size, job.declared.spread)
+        if launcher.spans_hosts and job.needs.least and _shape(job, launcher).gpus is None:
+            return f"needs {job.needs.count}, and on several hosts {launcher.name} has one for each rank"
+        return launcher.cannot_start(_shape(job, launcher))
 
     @property
     def up(self) -> int:
@@ -148,7 +149,7 @@ class Worlds:
         if world is None:
             return None
         launcher.catch_up()
-        overdue = world.lease is not None and world.lease.is_overdue()
+        overdue = world.gpus is not None and world.gpus.is_overdue()
         if overdue or any(seat.gone for seat in world.seats):
             self.dismiss(world)
             return None
@@ -182,25 +183,26 @@ class Worlds:
         launcher = self.launcher
         self._preload(launcher)
         launcher.settle()
-        fds, spread = lease.fds if lease is not None else [], job.declared.spread
-        if not launcher.has_room(job.size, spread):
+        fds, shape = lease.fds if lease is not None else [], _shape(job, launcher)
+        if not launcher.has_room(shape):
             self.give_back()
-        seats = launcher.start(job.size, fds, spread)
+        seats = launcher.start(shape, fds)
         if not launcher.shares_files and coverage.running() is not None and not self._warned_of_coverage:
             self._warned_of_coverage = True
             warn(self._config, "the coverage of ranks is not measured: they do not see this host's files")
         if launcher.lost:  # it died before this test: try again with a new launcher
             launcher = self.launcher
-            seats = launcher.start(job.size, fds, spread)
+            seats = launcher.start(shape, fds)
         self._started += 1
-        world = LiveWorld(launcher, seats, self.key(job), self._started, lease=lease)
+        gpus = launcher.gpus_of(seats, shape.gpus) if shape.gpus is not None else lease
+        world = LiveWorld(launcher, seats, self.key(job), self._started, gpus=gpus)
         if not launcher.forks:
             measuring = coverage.settings(launcher.folder) if launcher.shares_files else {}
             for rank, seat in enumerate(world.seats):
                 with contextlib.suppress(Closed):
                     name = f"world-{self._started}-rank-{rank}"
                     # Set this before the import: a file may initialise CUDA when it is collected.
-                    visible = {devices.variable(): lease.visible_to(rank)} if lease is not None else {}
+                    visible = {devices.variable(): gpus.visible_to(rank)} if gpus is not None else {}
                     temp = "" if launcher.shares_files else launcher.folder_of(seat)
                     order = spawn.collect(
                         self._config, str(job.item.path), name, visible, measuring, temp, launcher.working_dir
@@ -249,7 +251,7 @@ class Worlds:
 
     def dismiss_with_gpus(self) -> None:
         """End the idle worlds that have GPUs, so that no test waits for these."""
-        for key in [key for key, world in self._idle.items() if world.lease is not None]:
+        for key in [key for key, world in self._idle.items() if world.gpus is not None]:
             self.dismiss(self._idle.pop(key))
 
     def dismiss(self, world: LiveWorld) -> None:
@@ -276,6 +278,13 @@ def launch_context(
         terminal=terminal,
         session=session,
     )
+
+
+def _shape(job: Job, launcher: Launcher) -> Shape:
+    """Return what the launcher starts for a test, with its GPUs unless this host's are leased."""
+    on_hosts = launcher.spans_hosts and job.needs.least
+    gpus = requirements.one_for_each_rank(job.needs, job.size) if on_hosts else None
+    return Shape(job.size, job.declared.spread, gpus)
 
 
 def _new_folder() -> str:

@@ -11,10 +11,12 @@ import pytest
 from everyrank.declare import requirements
 from everyrank.declare.declaration import Declaration
 from everyrank.declare.job import Job
+from everyrank.declare.stash import FOUND_GPUS
 from everyrank.resources.gpus import devices
 from everyrank.resources.gpus.devices import Gpu
 from everyrank.resources.gpus.gpu_leases import GpuLease, GpuLeases
 from everyrank.resources.gpus.needs import Needs
+from everyrank.resources.gpus.world_gpus import WorldGpus
 from everyrank.resources.leases import folder
 
 #: The property of a report with the reason why its test was skipped.
@@ -26,6 +28,8 @@ class Claims:
 
     def __init__(self, leases: GpuLeases) -> None:
         self._leases = leases
+        self.on_hosts = False
+        """Whether GPUs are those of several hosts, which the launcher hands out."""
 
     @functools.cached_property
     def gpus(self) -> tuple[Gpu, ...]:
@@ -36,7 +40,8 @@ class Claims:
         """Return why a test cannot run here, or "", and whether the reason is a lack of GPUs."""
         requirements.check(job.declared, job.size)
         needs = job.needs
-        reason = requirements.missing_gpus(needs, self.gpus) if needs.least else ""
+        # The launcher says what its hosts do not have.
+        reason = requirements.missing_gpus(needs, self.gpus) if needs.least and not self.on_hosts else ""
         if not reason and (job.wants_group or needs.one_per_rank):
             reason = requirements.missing_backend(job.backend)
         return reason, bool(reason and needs.least)
@@ -46,6 +51,8 @@ class Claims:
         if declared.backend is not None:
             return declared.backend
         needs = requirements.needs(declared, size)
+        if self.on_hosts:
+            return "nccl" if needs.least and requirements.one_for_each_rank(needs, size) else "gloo"
         return "nccl" if needs.least and needs.share == 1 and self._count(needs) >= size else "gloo"
 
     def _count(self, needs: Needs) -> int:
@@ -53,7 +60,7 @@ class Claims:
 
     def uses_gpus(self, job: Job) -> bool:
         """Return whether a test takes GPUs on this machine."""
-        return job.needs.most > 0 and bool(self.gpus)
+        return job.needs.most > 0 and not self.on_hosts and bool(self.gpus)
 
     def take(self, job: Job) -> GpuLease | None:
         return self._leases.take(job.needs, self.gpus) if job.needs.most else None
@@ -62,20 +69,20 @@ class Claims:
         self._leases.close()
 
 
-def device(job: Job, lease: GpuLease | None, rank: int) -> str:
+def device(job: Job, gpus: WorldGpus | None, rank: int) -> str:
     """Return the device of a rank's tensors. A class in torch's style chooses its device itself."""
-    if lease is None or job.declared.gpus_if_any:
+    if gpus is None or job.declared.gpus_if_any:
         return "cpu"
-    return lease.device(rank)
+    return gpus.device(rank)
 
 
-def visible(lease: GpuLease | None, rank: int, forked: bool) -> str | None:
-    """Return which GPUs a rank may see: those of its world, and none without a lease.
+def visible(gpus: WorldGpus | None, rank: int, forked: bool) -> str | None:
+    """Return which GPUs a rank may see: those of its world.
 
-    A clean interpreter without a lease is left as it is: the import of the test's file may have used GPUs already.
+    A clean interpreter without GPUs is left as it is: the import of the test's file may have used GPUs already.
     """
-    if lease is not None:
-        return lease.visible_to(rank)
+    if gpus is not None:
+        return gpus.visible_to(rank)
     return "" if forked else None
 
 
@@ -102,9 +109,11 @@ def summary(reports: Iterable[Any]) -> str:
     return f"everyrank skipped {total} test{'s' if total > 1 else ''}: {listed}"
 
 
-def shortage(required: int) -> str:
-    """Return why this machine does not meet ``--require-gpus``, or ""."""
-    found = requirements.found_gpus() if required else 0
+def shortage(config: pytest.Config, required: int) -> str:
+    """Return why this machine, or the launcher's hosts, do not meet ``--require-gpus``, or ""."""
+    found = config.stash.get(FOUND_GPUS, None)
+    if found is None:
+        found = requirements.found_gpus() if required else 0
     return f"everyrank: --require-gpus={required}, found {found}: this run is not green" if found < required else ""
 
 
@@ -112,5 +121,5 @@ def write_summary(terminal: pytest.TerminalReporter, required: int) -> None:
     """Print the lines at the end of the run."""
     if line := summary(terminal.stats.get("skipped", [])):
         terminal.write_line(line)
-    if line := shortage(required):
+    if line := shortage(terminal.config, required):
         terminal.write_line(line, red=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 
@@ -47,25 +48,16 @@ def check(declared: Declaration, size: int) -> None:
 
 def missing_gpus(wanted: Needs, gpus: Sequence[Gpu]) -> str:
     """Return why these GPUs do not meet the needs, such as ``needs 4 GPUs, found 0``; "" if they do."""
-    count = f"needs {wanted.least} GPU{'s' if wanted.least > 1 else ''}"
+    count = f"needs {wanted.count}"
     if len(gpus) < wanted.least:
         return f"{count}, found {len(gpus)}{'' if gpus else _describe_hidden_gpus()}"
     suitable = len(wanted.suitable(gpus))
     if suitable < wanted.least:
-        return f"{count} {_describe_kind(wanted)}, found {suitable} among {len(gpus)}"
+        return f"{count} {wanted.kind}, found {suitable} among {len(gpus)}"
     if next(wanted.choices(gpus), None) is None:
-        kind = f" {_describe_kind(wanted)}" if wanted.memory or wanted.capability else ""
+        kind = f" {wanted.kind}" if wanted.kind else ""
         return f"{count}{kind} that reach each other (P2P), found no such set among {suitable}"
     return ""
-
-
-def _describe_kind(wanted: Needs) -> str:
-    kinds = []
-    if wanted.capability is not None:
-        kinds.append(f"of compute capability {'.'.join(map(str, wanted.capability))} or more")
-    if wanted.memory:
-        kinds.append(f"with {wanted.memory / 1e9:g} GB")
-    return " ".join(kinds)
 
 
 def _describe_hidden_gpus() -> str:
@@ -76,6 +68,13 @@ def _describe_hidden_gpus() -> str:
     if devices.variable() in os.environ:
         return f" ({devices.variable()}={os.environ[devices.variable()]!r} hides {count})"
     return f" (this torch is built without CUDA; the machine has {count})"
+
+
+def one_for_each_rank(wanted: Needs, size: int) -> Needs | None:
+    """Return the needs of a world on GPUs of several hosts, where each rank gets one; None if it needs others."""
+    if wanted.most != size or wanted.share < 1 or wanted.p2p:
+        return None
+    return dataclasses.replace(wanted, least=size)
 
 
 def missing_backend(backend: str) -> str:

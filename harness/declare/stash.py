@@ -11,6 +11,8 @@ from everyrank.declare.declaration import Declaration
 DECLARATION: pytest.StashKey[Declaration] = pytest.StashKey()
 #: Why the test cannot be run as it is written.
 MISUSE: pytest.StashKey[str] = pytest.StashKey()
+#: In the configuration: how many GPUs the hosts of a launcher have whose worlds may span several.
+FOUND_GPUS: pytest.StashKey[int] = pytest.StashKey()
 #: The timeout that pytest-timeout set for the test.
 TIMEOUT: pytest.StashKey[float] = pytest.StashKey()
 #: A function of further options that returns the command line which runs the test alone, if that is not

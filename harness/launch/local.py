@@ -22,6 +22,7 @@ from everyrank.launch.protocol import (
     LostLauncher,
     NativeFrames,
     Seat,
+    Shape,
     read_all,
 )
 from everyrank.wire import witness_pipe
@@ -133,9 +134,10 @@ class LocalLauncher(Launcher):
     def fileno(self) -> int:
         return self._control.fileno()
 
-    def start(self, size: int, leases: Sequence[int] = (), spread: bool = False) -> list[LocalSeat]:
+    def start(self, shape: Shape, leases: Sequence[int] = ()) -> list[LocalSeat]:
         self._worlds += 1
-        return [self._start_rank(stacks_name(self._worlds, rank, size), leases) for rank in range(size)]
+        names = [stacks_name(self._worlds, rank, shape.size) for rank in range(shape.size)]
+        return [self._start_rank(name, leases) for name in names]
 
     def _start_rank(self, name: str, leases: Sequence[int]) -> LocalSeat:
         ours, theirs = socket.socketpair()

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 from everyrank.launch.rendezvous import reserved_port
+from everyrank.resources.gpus.needs import Needs
+from everyrank.resources.gpus.world_gpus import WorldGpus
 from everyrank.wire.channel import Channel
 from everyrank.wire.messages import FromRank, Preload
 
@@ -114,6 +116,21 @@ class Seat(abc.ABC):
 
 
 @dataclass(frozen=True)
+class Shape:
+    """What a world is made of."""
+
+    size: int
+    spread: bool = False  # each rank on another host
+    gpus: Needs | None = None  # a GPU for each rank, of those that the launcher's hosts have
+
+    def __str__(self) -> str:
+        ranks = f"{self.size} rank{'s' if self.size > 1 else ''}"
+        if self.gpus is not None:
+            ranks += f" with {self.gpus.count}{f' {self.gpus.kind}' if self.gpus.kind else ''}"
+        return f"{ranks} on different hosts" if self.spread and self.size > 1 else ranks
+
+
+@dataclass(frozen=True)
 class LostLauncher:
     """An event: the launcher is gone, and its ranks died with it."""
 
@@ -148,8 +165,8 @@ class Launcher(abc.ABC):
         """Called while the run's folder still exists."""
 
     @abc.abstractmethod
-    def start(self, size: int, leases: Sequence[int] = (), spread: bool = False) -> Sequence[Seat]:
-        """Start ``size`` ranks, which hold the leases, too; with ``spread``, each on another host.
+    def start(self, shape: Shape, leases: Sequence[int] = ()) -> Sequence[Seat]:
+        """Start the ranks of a world, which hold the leases, too.
 
         Return at once, before the processes have started.
         """
@@ -194,11 +211,20 @@ class Launcher(abc.ABC):
         """Reserve, for one test, the address and the port at which its ranks find rank 0, which has this seat."""
         return reserved_port()
 
-    def cannot_start(self, size: int, spread: bool = False) -> str:
-        """Return why such a world can never be started here, or ""; with ``spread``, each rank is on another host."""
-        return f"needs {size} hosts, the launcher {self.name} has 1" if spread and size > 1 else ""
+    def cannot_start(self, shape: Shape) -> str:
+        """Return why such a world can never be started here, or ""."""
+        spread = shape.spread and shape.size > 1
+        return f"needs {shape.size} hosts, the launcher {self.name} has 1" if spread else ""
 
-    def has_room(self, size: int, spread: bool = False) -> bool:
+    def gpus_of(self, seats: Sequence[Seat], needs: Needs) -> WorldGpus:
+        """Return the GPUs that these ranks, started with such needs, have on their hosts."""
+        raise NotImplementedError("only if worlds may span several hosts")
+
+    def count_gpus(self) -> int:
+        """Return how many GPUs the launcher's hosts have for ranks, if worlds may span several."""
+        return 0
+
+    def has_room(self, shape: Shape) -> bool:
         """Return whether such a world can start now. If not, idle worlds end before it starts."""
         return True
 

@@ -5,6 +5,7 @@ A rank's own messages do not come this way: each rank has a connection of its ow
 
 from __future__ import annotations
 
+import msgspec
 from everyrank.wire.messages import Close, Exited, Kill, Message, Preload, Preloaded, Started
 
 # --- from the controller to a remote keeper ---------------------------------------------------------
@@ -124,6 +125,16 @@ class Ready(Message, frozen=True):
     folder: str  # the run's folder on its host
     folder_id: str  # differs between folders; "" if it is the controller's
     problem: str = ""  # why it cannot keep ranks
+    gpus: list[OneGpu] = []  # that its ranks may use
+
+
+class OneGpu(msgspec.Struct, frozen=True):
+    """A GPU, as its host lists it."""
+
+    uuid: str
+    memory: int
+    capability: tuple[int, int]
+    handle: str
 
 
 class NotStarted(Message, frozen=True):

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO
 
-from everyrank.launch.protocol import AskedStacks, Launcher, LostLauncher, Seat
+from everyrank.launch.protocol import AskedStacks, Launcher, LostLauncher, Seat, Shape
 from everyrank.wire.channel import Channel, Closed
 from everyrank.wire.messages import (
     ClosedUp,
@@ -140,8 +140,8 @@ class InMemory(Launcher):
         self.seats: list[InMemorySeat] = []
         self.asked: list[int] = []
 
-    def start(self, size: int, leases: Sequence[int] = (), spread: bool = False) -> list[InMemorySeat]:
-        return [self._start(number) for number in range(size)]
+    def start(self, shape: Shape, leases: Sequence[int] = ()) -> list[InMemorySeat]:
+        return [self._start(number) for number in range(shape.size)]
 
     def _start(self, number: int) -> InMemorySeat:
         ours, theirs = socket.socketpair()

@@ -12,6 +12,7 @@ from everyrank.controller.cutoff import TimeLimit
 from everyrank.controller.debugger import DebugOptions
 from everyrank.controller.live_world import LiveWorld
 from everyrank.controller.watch import Watch
+from everyrank.launch.protocol import Shape
 from everyrank.verdict.rules import Verdict, judge
 from everyrank.wire.messages import Order
 
@@ -64,7 +65,7 @@ class World:
         self.launcher = InMemory(parts)
         self.limit = limit
         size = len(parts)
-        world = LiveWorld(self.launcher, self.launcher.start(size), ("key",), number=1)
+        world = LiveWorld(self.launcher, self.launcher.start(Shape(size)), ("key",), number=1)
         orders = [
             Order(
                 number=7, nodeid="test_it.py::test_it", occurrence=0, index=0, next_nodeid=None, next_index=-1,

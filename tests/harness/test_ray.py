@@ -16,9 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.apart import OUTCOMES as OUTCOMES_APART
-from tests.apart import SOURCE as SOURCE_APART
-from tests.apart import apart_from
+from tests import on_hosts
 from tests.inner import Inner, Project, outer_environment
 
 pytest.importorskip("ray", reason="Ray is not installed: everyrank[ray]")
@@ -209,22 +207,43 @@ def test_spread_puts_ranks_on_different_nodes(project: Project, cluster: TwoNode
     assert "needs 3 hosts, the Ray cluster has 2 with CPUs" in inner.out
 
 
+def test_ranks_get_gpus_of_their_nodes(project: Project, cluster: TwoNodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    project.write("test_inner.py", on_hosts.GPUS)
+    monkeypatch.setenv("EVERYRANK_DEVICES", "4")  # what each node finds, of which Ray gives it some
+    inner = run(project, cluster, "--require-gpus=3")
+    assert inner.outcomes() == {
+        "test_three": "passed", "test_three_again": "passed", "test_none": "passed", "test_apart": "passed",
+        "test_four": "skipped", "test_one_for_two": "error", "test_large": "error",
+    }, inner.out  # fmt: skip
+    three = noted(project, "three")
+    assert sorted((line["seen"], line["device"]) for line in three) == [
+        ("GPU-0", "cuda:0"), ("GPU-0,GPU-1", "cuda:0"), ("GPU-0,GPU-1", "cuda:1")
+    ]  # fmt: skip
+    assert [line["pid"] for line in noted(project, "again")] == [line["pid"] for line in three]
+    assert [(line["seen"], line["device"]) for line in noted(project, "none")] == [("", "cpu")] * 2
+    assert [line["device"] for line in noted(project, "apart")] == ["cuda:0"] * 2
+    assert "needs 4 GPUs, the Ray cluster has 3" in inner.out
+    assert "needs 1 GPU, and on several hosts ray has one for each rank" in inner["test_one_for_two"].text
+    assert "with --require-gpus=3 this is not a skip" in inner["test_large"].text
+    assert "--require-gpus" not in inner.out.splitlines()[-1]
+
+
 # --- hosts that share no folder ------------------------------------------------------------------------------
 
 
 def test_hosts_that_share_no_folder(project: Project) -> None:
     project.write("helper.py", "WORLD = 4\n")
-    project.write("test_inner.py", SOURCE_APART)
+    project.write("test_inner.py", on_hosts.APART)
     with apart(project.temp) as cluster:
         inner = run(project, cluster)
-        assert inner.outcomes() == OUTCOMES_APART, inner.out
+        assert inner.outcomes() == on_hosts.OUTCOMES, inner.out
         assert "the hosts of this world share no folder. Set TMPDIR" in inner["test_folder"].text
         assert cluster.folders_left(str(project.temp)) == []
 
 
 def test_ray_copies_the_tests_to_hosts_that_do_not_have_them(project: Project) -> None:
     project.write("tests/helper.py", "WORLD = 4\n")
-    project.write("tests/test_inner.py", SOURCE_APART)
+    project.write("tests/test_inner.py", on_hosts.APART)
     project.write("pytest.ini", "[pytest]\naddopts = --import-mode=prepend\n")
     with apart(project.folder) as cluster:
         refused = run(project, cluster)
@@ -235,7 +254,7 @@ def test_ray_copies_the_tests_to_hosts_that_do_not_have_them(project: Project) -
         assert re.search(expected, refused.out), refused.out
         before = set(cluster.folders_left("/tmp"))
         inner = run(project, cluster, "--ray-working-dir=.", "--cov=tests")
-        assert inner.outcomes() == OUTCOMES_APART, inner.out
+        assert inner.outcomes() == on_hosts.OUTCOMES, inner.out
         unmeasured = "everyrank: the coverage of ranks is not measured: they do not see this host's files"
         assert [warning["text"] for warning in inner.warnings].count(unmeasured) == 1
         # A failure has the names of the user's files, not those of copies.
@@ -247,7 +266,7 @@ def test_ray_copies_the_tests_to_hosts_that_do_not_have_them(project: Project) -
 @contextlib.contextmanager
 def apart(hidden: Path) -> Iterator[TwoNodes]:
     """Yield a cluster to whose second node this folder is empty."""
-    apart_from(hidden)  # it may skip
+    on_hosts.apart_from(hidden)  # it may skip
     with contextlib.closing(TwoNodes(hidden)) as made:
         yield made
 

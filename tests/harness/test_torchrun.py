@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests import apart
+from tests import on_hosts
 from tests.engines import by_hand, torchrun
 from tests.inner import Project
 
@@ -287,11 +287,30 @@ def test_nodes_with_different_test_files_are_refused(project: Project, other: st
 
 def test_hosts_that_share_no_folder(project: Project) -> None:
     project.write("helper.py", "WORLD = 4\n")
-    project.write("test_inner.py", apart.SOURCE)
-    second = apart.apart_from(project.temp)
+    project.write("test_inner.py", on_hosts.APART)
+    second = on_hosts.apart_from(project.temp)
     inner = torchrun(project, prefix=lambda node: second if node else []).finish()
-    assert inner.outcomes() == apart.OUTCOMES, inner.out
+    assert inner.outcomes() == on_hosts.OUTCOMES, inner.out
     assert "the hosts of this world share no folder. Set TMPDIR" in inner["test_folder"].text
+
+
+def test_ranks_on_several_hosts_get_gpus_of_their_hosts(project: Project) -> None:
+    project.write("test_inner.py", on_hosts.GPUS)
+    hosts = [["env", "EVERYRANK_DEVICES=2"], ["env", "EVERYRANK_DEVICES=1"]]
+    hosts[1] += ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]  # so to everyrank it is another host
+    if subprocess.run([*hosts[1], "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine allows no process ids of one's own")
+    inner = torchrun(project, prefix=lambda node: hosts[node]).finish()
+    assert inner.outcomes() == {
+        "test_three": "passed", "test_three_again": "passed", "test_none": "passed", "test_apart": "passed",
+        "test_four": "skipped", "test_one_for_two": "skipped", "test_large": "passed",
+    }, inner.out  # fmt: skip
+    three = [(line["seen"], line["device"]) for line in noted(project, "three")]
+    assert sorted(three) == [("GPU-0", "cuda:0"), ("GPU-0,GPU-1", "cuda:0"), ("GPU-0,GPU-1", "cuda:1")]
+    assert [(line["seen"], line["device"]) for line in noted(project, "none")] == [("", "cpu")] * 2
+    assert [line["device"] for line in noted(project, "apart")] == ["cuda:0"] * 2
+    assert "1 (needs 4 ranks with 4 GPUs, torchrun has such GPUs for 3)" in inner.out
+    assert "1 (needs 1 GPU, and on several hosts torchrun has one for each rank)" in inner.out
 
 
 # --- hosts with addresses of their own -----------------------------------------------------------------------

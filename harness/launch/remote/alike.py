@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from everyrank.errors import MisuseError
 from everyrank.launch.remote.link import Link
 from everyrank.launch.remote.run_folder import boot
-from everyrank.wire.remote import AskTests, Ready, Tests
+from everyrank.resources.gpus.devices import Gpu
+from everyrank.wire.remote import AskTests, OneGpu, Ready, Tests
 
 if TYPE_CHECKING:
     import pytest
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 _LISTED = 5
 
 
-def describe(session: pytest.Session | None, node: str, folder: str, folder_id: str = "") -> Ready:
+def describe(
+    session: pytest.Session | None, node: str, folder: str, folder_id: str = "", gpus: Iterable[Gpu] = ()
+) -> Ready:
     """Describe this process, and its folder of the run; without a session, it has collected no tests."""
     return Ready(
         host=socket.gethostname(),
@@ -37,6 +40,7 @@ def describe(session: pytest.Session | None, node: str, folder: str, folder_id: 
         tests=_digest("\n".join(sorted(nodeids(session))).encode()) if session is not None else "",
         folder=folder,
         folder_id=folder_id,
+        gpus=[OneGpu(gpu.uuid, gpu.memory, gpu.capability, gpu.handle) for gpu in gpus],
     )
 
 

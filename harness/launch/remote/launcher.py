@@ -15,9 +15,11 @@ from typing import IO, Any
 
 from everyrank.errors import MisuseError
 from everyrank.launch.local import stacks_name
-from everyrank.launch.protocol import AskedStacks, Launcher, LostLauncher, Seat
+from everyrank.launch.protocol import AskedStacks, Launcher, LostLauncher, Seat, Shape
 from everyrank.launch.remote.door import ERR, OUT, RANK, Door, Visitor
-from everyrank.launch.remote.link import ANSWER, Kind, Link, RankChannel, RemoteSeat, choose
+from everyrank.launch.remote.link import ANSWER, Kind, Link, RankChannel, RemoteSeat, choose, gpus_of
+from everyrank.resources.gpus.needs import Needs
+from everyrank.resources.gpus.world_gpus import GpusOfHost, GpusOnHosts, WorldGpus
 from everyrank.wire.messages import Close, Exited, Kill, Preload, Preloaded, Started
 from everyrank.wire.remote import (
     AskStacks,
@@ -84,29 +86,46 @@ class RemoteLauncher(Launcher):
         """Return the keepers that are not lost."""
         return [link for link in self.links if not link.lost]
 
+    def fit(self, shape: Shape) -> list[Link]:
+        """Return the keepers that may have ranks of such a world."""
+        return self.alive()
+
     def fileno(self) -> int:
         return self._selector.fileno()
 
-    def cannot_start(self, size: int, spread: bool = False) -> str:
-        count = len(self.links)
-        if size > count:
-            return f"needs {ranks(size)}, {self.name} has {count}"
-        hosts = len({link.ready.node for link in self.links})
-        return f"needs {size} hosts, {self.name} has {hosts}" if spread and size > hosts else ""
+    def cannot_start(self, shape: Shape) -> str:
+        count, hosts = len(self.links), len({link.ready.node for link in self.links})
+        if shape.size > count:
+            return f"needs {Shape(shape.size)}, {self.name} has {count}"
+        if shape.spread and shape.size > hosts:
+            return f"needs {shape.size} hosts, {self.name} has {hosts}"
+        found = len(choose(self.links, shape))
+        return f"needs {shape}, {self.name} has such GPUs for {found}" if found < shape.size else ""
+
+    def count_gpus(self) -> int:
+        nodes = {link.ready.node for link in self.links}
+        return sum(len(gpus_of([link for link in self.links if link.ready.node == node])) for node in nodes)
+
+    def gpus_of(self, seats: Sequence[Seat], needs: Needs) -> WorldGpus:
+        links = [_link_of(seat) for seat in seats]
+        there: dict[str, list[Link]] = {}
+        for link in links:
+            there.setdefault(link.ready.node, []).append(link)
+        hosts = {node: GpusOfHost(needs.suitable(gpus_of(those))[: len(those)]) for node, those in there.items()}
+        return GpusOnHosts([(hosts[link.ready.node], there[link.ready.node].index(link)) for link in links])
 
     # --- start and end -----------------------------------------------------------------------------
 
-    def start(self, size: int, leases: Sequence[int] = (), spread: bool = False) -> list[RemoteSeat]:
-        links = choose(self.alive(), size, spread)
-        if len(links) < size:
-            wanted = f"{ranks(size)}{' on different hosts' if spread else ''}"
+    def start(self, shape: Shape, leases: Sequence[int] = ()) -> list[RemoteSeat]:
+        links = choose(self.fit(shape), shape)
+        if len(links) < shape.size:
             lost = "; ".join(link.lost for link in self.links if link.lost)
-            raise MisuseError(f"it needs {wanted}, and {len(links)} of {len(self.links)} are left: {lost}")
+            raise MisuseError(f"it needs {shape}, and {len(links)} of {len(self.links)} are left: {lost}")
         self._seats = {number: seat for number, seat in self._seats.items() if not seat.closed}
         world = next(self._worlds)
         numbers = [next(self._numbers) for _ in links]
         for rank, (number, link) in enumerate(zip(numbers, links, strict=True)):
-            link.send(StartSeat(number, stacks_name(world, rank, size), self._live))
+            link.send(StartSeat(number, stacks_name(world, rank, shape.size), self._live))
         kinds = [RANK, OUT, ERR] if self._live else [RANK]
         admitted = self.door.admit({(kind, number) for kind in kinds for number in numbers}, ANSWER)
         return [self._seat(number, link, admitted) for number, link in zip(numbers, links, strict=True)]
@@ -289,7 +308,3 @@ class RemoteLauncher(Launcher):
 def _link_of(seat: Seat) -> Link:
     assert isinstance(seat, RemoteSeat)
     return seat.link
-
-
-def ranks(count: int) -> str:
-    return f"{count} rank{'s' if count > 1 else ''}"

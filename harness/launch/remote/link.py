@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, TypeVar
 
 import msgspec
-from everyrank.launch.protocol import Seat
+from everyrank.launch.protocol import Seat, Shape
 from everyrank.launch.remote.door import SILENCE
+from everyrank.resources.gpus.devices import Gpu
+from everyrank.resources.gpus.needs import Needs
 from everyrank.wire.channel import Channel, Closed
 from everyrank.wire.messages import FromRank, Progressed, Record
 from everyrank.wire.remote import Answer, AskPrinted, AskState, Forget, Interrupt, Printed, Ready, State
@@ -30,6 +32,10 @@ class Link:
         self.channel = channel
         self.ready = ready
         self.same_host = ready.boot == boot
+        self.gpus = [
+            Gpu(gpu.uuid, memory=gpu.memory, capability=gpu.capability, handle=gpu.handle) for gpu in ready.gpus
+        ]
+        """The GPUs that its ranks may use; those of other keepers on its host may be the same."""
         self.clock_ahead = 0.0 if self.same_host else ready.clock - time.monotonic()
         """How far its monotonic clock is ahead of ours."""
         self.lost = ""
@@ -95,11 +101,28 @@ class Link:
         self.wake()
 
 
-def choose(links: Sequence[Link], size: int, spread: bool) -> list[Link]:
-    """Return the first links for a world of this size, with ``spread`` one of each host; fewer if there are fewer."""
-    if spread:
+def choose(links: Sequence[Link], shape: Shape) -> list[Link]:
+    """Return the first links for a world of this shape; fewer if there are not so many."""
+    if shape.spread:
         links = list({link.ready.node: link for link in reversed(links)}.values())[::-1]
-    return list(links[:size])
+    if shape.gpus is not None:
+        links = _with_gpus(links, shape.gpus)
+    return list(links[: shape.size])
+
+
+def _with_gpus(links: Sequence[Link], needs: Needs) -> list[Link]:
+    """Return those of these links whose ranks can have a suitable GPU each."""
+    chosen: list[Link] = []
+    for link in links:
+        there = [other for other in chosen if other.ready.node == link.ready.node]
+        if len(needs.suitable(gpus_of([*there, link]))) > len(there):
+            chosen.append(link)
+    return chosen
+
+
+def gpus_of(links: Sequence[Link]) -> list[Gpu]:
+    """Return the GPUs of links on one host, in the links' order."""
+    return list({gpu.uuid: gpu for link in links for gpu in link.gpus}.values())
 
 
 class RankChannel(Channel[Any]):

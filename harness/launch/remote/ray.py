@@ -7,6 +7,7 @@ their CPUs. All hosts must share the folder of the tests and the run's folder.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import shutil
@@ -18,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from everyrank.errors import MisuseError
-from everyrank.launch.protocol import LaunchContext, Launcher, Member
+from everyrank.launch.protocol import LaunchContext, Launcher, Member, Shape
 from everyrank.launch.remote import alike, run_folder
 from everyrank.launch.remote.door import KEEPER, Door, new_secret
 from everyrank.launch.remote.keeper import Invitation
-from everyrank.launch.remote.launcher import RemoteLauncher, ranks
+from everyrank.launch.remote.launcher import RemoteLauncher
 from everyrank.launch.remote.link import Link, RemoteSeat, choose
 from everyrank.resources import holders, leases
 from everyrank.wire.channel import Channel, Closed
@@ -160,23 +161,45 @@ class RayLauncher(RemoteLauncher):
         self._looked_at = 0.0
         self._others_since = float("inf")
 
-    def cannot_start(self, size: int, spread: bool = False) -> str:
+    def cannot_start(self, shape: Shape) -> str:
         from everyrank.launch.remote import ray_actors
 
-        cpus = ray_actors.cpus_of_nodes()
+        cpus, size = ray_actors.nodes_with("CPU"), shape.size
         if size > sum(cpus):
-            return f"needs {ranks(size)}, the Ray cluster has {sum(cpus)} CPUs"
-        return f"needs {size} hosts, the Ray cluster has {len(cpus)} with CPUs" if spread and size > len(cpus) else ""
+            return f"needs {Shape(size)}, the Ray cluster has {sum(cpus)} CPUs"
+        if shape.gpus is not None:
+            if shape.gpus.kind:
+                return f"needs {size} GPUs {shape.gpus.kind}, and Ray takes no such request"
+            gpus = ray_actors.nodes_with("GPU")
+            if size > sum(gpus):
+                return f"needs {shape.gpus.count}, the Ray cluster has {sum(gpus)}"
+            if shape.spread and size > len(gpus):
+                return f"needs {size} hosts with GPUs, the Ray cluster has {len(gpus)}"
+        if shape.spread and size > len(cpus):
+            return f"needs {size} hosts, the Ray cluster has {len(cpus)} with CPUs"
+        return ""
 
-    def has_room(self, size: int, spread: bool = False) -> bool:
-        missing = size - len(choose(self.alive(), size, spread))
-        return missing <= 0 or self._grow(size if spread else missing, spread, _SOON)
+    def count_gpus(self) -> int:
+        from everyrank.launch.remote import ray_actors
 
-    def start(self, size: int, leases: Sequence[int] = (), spread: bool = False) -> list[RemoteSeat]:
-        missing = size - len(choose(self.alive(), size, spread))
-        if missing > 0 and not self._grow(size if spread else missing, spread, _ROOM):
-            raise MisuseError(f"{self._no_room(size)} within {_ROOM:g} s")
-        return super().start(size, leases, spread)
+        return sum(ray_actors.nodes_with("GPU"))
+
+    def fit(self, shape: Shape) -> list[Link]:
+        return [link for link in self.alive() if bool(link.gpus) == (shape.gpus is not None)]
+
+    def has_room(self, shape: Shape) -> bool:
+        return self._missing(shape).size == 0 or self._grow(self._missing(shape), _SOON)
+
+    def start(self, shape: Shape, leases: Sequence[int] = ()) -> list[RemoteSeat]:
+        missing = self._missing(shape)
+        if missing.size and not self._grow(missing, _ROOM):
+            raise MisuseError(f"{self._no_room(missing)} within {_ROOM:g} s")
+        return super().start(shape, leases)
+
+    def _missing(self, shape: Shape) -> Shape:
+        """Return the actors that must be started for a world; with ``spread``, all of them together."""
+        missing = shape.size - len(choose(self.fit(shape), shape))
+        return dataclasses.replace(shape, size=shape.size if shape.spread and missing else missing)
 
     def is_wanted(self) -> bool:
         now = time.monotonic()
@@ -194,22 +217,22 @@ class RayLauncher(RemoteLauncher):
         self._groups.clear()
         self._others_since = float("inf")
 
-    def _grow(self, count: int, spread: bool, within: float) -> bool:
-        """Start so many actors, if Ray has room for all of them at once within this many seconds."""
+    def _grow(self, shape: Shape, within: float) -> bool:
+        """Start the actors of this shape, if Ray has room for all of them at once within this many seconds."""
         from everyrank.launch.remote.ray_actors import Group
 
-        group = Group(count, spread)
+        group = Group(shape)
         try:
             if not group.has_room(min(within, _PATIENCE)):
                 if within <= _PATIENCE:
                     group.end()
                     return False
-                holders.print_line(self._config, f"{self._no_room(count)} yet: a world waits")
+                holders.print_line(self._config, f"{self._no_room(shape)} yet: a world waits")
                 if not group.has_room(within - _PATIENCE):
                     group.end()
                     return False
-            numbers = range(self._actors, self._actors + count)
-            self._actors += count
+            numbers = range(self._actors, self._actors + shape.size)
+            self._actors += shape.size
             group.start(self._invitation, numbers)
             came = self.door.admit({(KEEPER, number) for number in numbers}, _START, group.has_ended)
             for number in numbers:
@@ -234,11 +257,13 @@ class RayLauncher(RemoteLauncher):
         self.add(link)
         return link
 
-    def _no_room(self, count: int) -> str:
+    def _no_room(self, shape: Shape) -> str:
         import ray
 
-        free, total = (int(found.get("CPU", 0)) for found in (ray.available_resources(), ray.cluster_resources()))
-        return f"the Ray cluster has no room for {ranks(count)}: {free} of its {total} CPUs are free"
+        kinds = ("CPU",) if shape.gpus is None else ("CPU", "GPU")
+        free, total = ray.available_resources(), ray.cluster_resources()
+        rooms = [f"{free.get(kind, 0):.0f} of its {total.get(kind, 0):.0f} {kind}s" for kind in kinds]
+        return f"the Ray cluster has no room for {shape}: {' and '.join(rooms)} are free"
 
     def close(self) -> None:
         import ray

@@ -14,11 +14,13 @@ import ray
 from everyrank.errors import MisuseError
 from everyrank.launch import spawn
 from everyrank.launch.local import LocalLauncher
+from everyrank.launch.protocol import Shape
 from everyrank.launch.remote import alike
 from everyrank.launch.remote.door import KEEPER, knock
 from everyrank.launch.remote.keeper import Invitation, RemoteKeeper, use_interface_of
 from everyrank.launch.remote.link import Link
 from everyrank.launch.remote.run_folder import RunFolder
+from everyrank.resources.gpus import devices
 from everyrank.wire.channel import Channel
 from everyrank.wire.moved import Moved
 from everyrank.wire.remote import Ready, ToRemoteKeeper
@@ -36,12 +38,15 @@ _ANSWER = 60.0
 
 
 class Group:
-    """Actors that Ray starts together: it reserves a CPU for each, all at once or none."""
+    """Actors that Ray starts together: it reserves a CPU for each, and perhaps a GPU, all at once or none."""
 
-    def __init__(self, count: int, spread: bool) -> None:
-        strategy = "STRICT_SPREAD" if spread else "PACK"
+    def __init__(self, shape: Shape) -> None:
+        self._gpus = int(shape.gpus is not None)  # of each actor
+        strategy, bundle = "STRICT_SPREAD" if shape.spread else "PACK", {"CPU": 1, "GPU": 1}
+        if not self._gpus:
+            del bundle["GPU"]
         self._placement = placement_group(
-            [{"CPU": 1}] * count, strategy=strategy, name=f"{_NAME}{os.urandom(8).hex()}"
+            [bundle] * shape.size, strategy=strategy, name=f"{_NAME}{os.urandom(8).hex()}"
         )
         self._actors: list[Any] = []
         self._ends: list[Any] = []
@@ -59,8 +64,9 @@ class Group:
         actor: Any = ray.remote(Keeper)
         for bundle, number in enumerate(numbers):
             bundle_of_group = PlacementGroupSchedulingStrategy(self._placement, placement_group_bundle_index=bundle)
-            self._actors.append(actor.options(num_cpus=1, scheduling_strategy=bundle_of_group).remote())
-            arguments = (invitation.address, invitation.secret, invitation.folder, number)
+            options = {"num_cpus": 1, "num_gpus": self._gpus, "scheduling_strategy": bundle_of_group}
+            self._actors.append(actor.options(**options).remote())
+            arguments = (invitation.address, invitation.secret, invitation.folder, number, bool(self._gpus))
             self._ends.append(self._actors[-1].serve.remote(*arguments, _environment()))
 
     def has_ended(self) -> bool:
@@ -87,17 +93,25 @@ class Keeper:
     """An actor: its process keeps one rank of a world."""
 
     def serve(
-        self, address: tuple[str, int], secret: bytes, folder: str, number: int, environment: dict[str, str]
+        self,
+        address: tuple[str, int],
+        secret: bytes,
+        folder: str,
+        number: int,
+        has_gpu: bool,
+        environment: dict[str, str],
     ) -> int:
         """Keep ranks until the controller ends."""
         for name, value in environment.items():
             os.environ.setdefault(name, value)
+        if not has_gpu:  # Ray leaves the node's setting as it is
+            os.environ[devices.variable()] = ""
         node = ray.get_runtime_context().get_node_id()
         invitation = Invitation((address[0], address[1]), secret, folder)
         connection = knock(invitation.address, secret, (KEEPER, number))
         use_interface_of(connection)
         own = RunFolder(folder, secret)
-        ready = alike.describe(None, node, own.path, own.id)
+        ready = alike.describe(None, node, own.path, own.id, devices.found() if has_gpu else ())
         ready = msgspec.structs.replace(ready, host=f"{ready.host} (node {node[:8]})")
         control: Channel[ToRemoteKeeper] = Channel(connection, ToRemoteKeeper)
         raylet = int(os.environ["RAY_RAYLET_PID"]) if "RAY_RAYLET_PID" in os.environ else None
@@ -106,9 +120,9 @@ class Keeper:
             return keeper.serve(ready)
 
 
-def cpus_of_nodes() -> list[int]:
-    """Return how many CPUs each node of the cluster has, without nodes that have none."""
-    counts = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+def nodes_with(kind: str) -> list[int]:
+    """Return how many CPUs or GPUs each node of the cluster has, without nodes that have none."""
+    counts = [int(node["Resources"].get(kind, 0)) for node in ray.nodes() if node["Alive"]]
     return [count for count in counts if count]
 
 

@@ -28,6 +28,7 @@ from everyrank.launch.remote.keeper import Invitation, RemoteKeeper, use_interfa
 from everyrank.launch.remote.launcher import RemoteLauncher
 from everyrank.launch.remote.link import Link
 from everyrank.launch.remote.run_folder import RunFolder
+from everyrank.resources.gpus import devices
 from everyrank.wire.channel import Channel, Closed
 from everyrank.wire.remote import FromRemoteKeeper, Ready, ToRemoteKeeper
 
@@ -171,7 +172,7 @@ def _keep(context: LaunchContext, invitation: Invitation, connection: socket.soc
     use_interface_of(connection)
     session = context.session
     control: Channel[ToRemoteKeeper] = Channel(connection, ToRemoteKeeper)
-    ready = alike.describe(session, _node(), "")
+    ready = alike.describe(session, _node(), "", gpus=devices.found())
     try:
         folder = RunFolder(invitation.folder, invitation.secret)
         factory: Any = getattr(session.config, "_tmp_path_factory", None)

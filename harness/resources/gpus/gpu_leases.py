@@ -19,6 +19,7 @@ from pathlib import Path
 from everyrank.errors import MisuseError
 from everyrank.resources.gpus.devices import Gpu
 from everyrank.resources.gpus.needs import Needs
+from everyrank.resources.gpus.world_gpus import GpusOfHost
 from everyrank.resources.holders import is_gone
 from everyrank.resources.leases import LockFile, prepare, tidy
 
@@ -47,23 +48,11 @@ class GpuLease:
     def fds(self) -> list[int]:
         return [file.fd for file in self.files]
 
-    @property
-    def visible(self) -> str:
-        return ",".join(gpu.visible_as for gpu in self.gpus)
-
     def visible_to(self, rank: int) -> str:
-        """Return the GPUs that a rank sees: all of its world, but only one MIG instance, since CUDA takes no more."""
-        return self._gpu_of(rank).visible_as if self._has_instances else self.visible
+        return GpusOfHost(self.gpus).visible_to(rank)
 
     def device(self, rank: int) -> str:
-        return "cuda:0" if self._has_instances else f"cuda:{rank % len(self.gpus)}"
-
-    def _gpu_of(self, rank: int) -> Gpu:
-        return self.gpus[rank % len(self.gpus)]
-
-    @property
-    def _has_instances(self) -> bool:
-        return any(gpu.is_instance for gpu in self.gpus)
+        return GpusOfHost(self.gpus).device(rank)
 
     def is_overdue(self) -> bool:
         """Return whether an idle world should release its GPUs, since another test has waited long enough."""

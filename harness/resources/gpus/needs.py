@@ -21,6 +21,20 @@ class Needs:
     p2p: bool = False
     one_per_rank: bool = False  # for a communicator that refuses to use one GPU for two ranks
 
+    @property
+    def count(self) -> str:
+        return f"{self.least} GPU{'s' if self.least > 1 else ''}"
+
+    @property
+    def kind(self) -> str:
+        """What each GPU must be; "" if any will do."""
+        kinds = []
+        if self.capability is not None:
+            kinds.append(f"of compute capability {'.'.join(map(str, self.capability))} or more")
+        if self.memory:
+            kinds.append(f"with {self.memory / 1e9:g} GB")
+        return " ".join(kinds)
+
     def suitable(self, gpus: Sequence[Gpu]) -> list[Gpu]:
         return [gpu for gpu in gpus if gpu.memory >= self.memory and gpu.capability >= (self.capability or (0, 0))]
 

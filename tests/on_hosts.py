@@ -1,4 +1,4 @@
-"""Hosts that share no folder, by mounts of their own, and what four ranks on two of them can do."""
+"""Tests for two hosts: without a common folder, and with GPUs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-#: A module ``helper`` has WORLD = 4.
-SOURCE = """
+#: Four ranks on two hosts that share no folder. A module ``helper`` has WORLD = 4.
+APART = """
     import os
     import pytest, torch
     import torch.distributed as dist
@@ -67,6 +67,47 @@ OUTCOMES = {
     "test_folder": "failed",
     "test_folder_of_one_host": "passed",
 }
+
+
+#: Two hosts have three GPUs together.
+GPUS = """
+    import json, os, pathlib
+    import pytest
+
+    def note(name, world):
+        with open(pathlib.Path(__file__).with_name(name), "a") as file:
+            seen = os.environ["CUDA_VISIBLE_DEVICES"]
+            facts = {"rank": world.rank, "seen": seen, "device": world.device, "pid": os.getpid()}
+            print(json.dumps(facts), file=file)
+
+    @pytest.mark.world(3, gpus=3, backend="gloo")
+    def test_three(world):
+        note("three", world)
+
+    @pytest.mark.world(3, gpus=3, backend="gloo")
+    def test_three_again(world):
+        note("again", world)
+
+    @pytest.mark.world(2)
+    def test_none(world):
+        note("none", world)
+
+    @pytest.mark.world(2, device="cuda", backend="gloo", spread=True)
+    def test_apart(world):
+        note("apart", world)
+
+    @pytest.mark.world(4, gpus=4, backend="gloo")
+    def test_four(world):
+        pass
+
+    @pytest.mark.world(2, gpus=1)
+    def test_one_for_two(world):
+        pass
+
+    @pytest.mark.world(2, gpus=2, gpu_memory="40GB", backend="gloo")
+    def test_large(world):
+        pass
+"""
 
 
 def apart_from(*folders: Path) -> list[str]:
