@@ -320,6 +320,40 @@ def test_other_files_on_a_node_are_an_error_before_the_first_test(project: Proje
     assert "has other test files than this process: test_inner.py differs; to copy them to each node, give" in error
 
 
+def test_ray_draws_its_own_random_numbers(project: Project) -> None:
+    # Ray's drivers have random names. A plugin may have seeded the generator alike in all workers.
+    project.write(
+        "ray.py",
+        """
+        import random
+
+        def init(**options):
+            with open("drawn", "a") as file:
+                file.write(f"{random.getrandbits(64)}\\n")
+            raise ConnectionError("no cluster here")
+        """,
+    )
+    project.write(
+        "conftest.py",
+        """
+        import random
+
+        def pytest_collection_finish():
+            random.seed(1)
+
+        def pytest_unconfigure():
+            with open("later", "a") as file:
+                file.write(f"{random.getrandbits(64)}\\n")
+        """,
+    )
+    project.write("test_inner.py", ONE)
+    for _ in range(2):
+        assert "no cluster here" in project.run("--launcher=ray").out
+    drawn, later = [(project.folder / name).read_text().split() for name in ("drawn", "later")]
+    assert len(set(drawn)) == 2
+    assert len(set(later)) == 1
+
+
 def test_without_ray_the_error_names_what_to_install(project: Project) -> None:
     project.write("ray.py", "raise ImportError('not here')")
     project.write("test_inner.py", ONE)

@@ -7,9 +7,11 @@ their CPUs. All hosts must share the folder of the tests and the run's folder.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import os
+import random
 import shutil
 import socket
 import tempfile
@@ -30,7 +32,7 @@ from everyrank.wire.channel import Channel, Closed
 from everyrank.wire.remote import FromRemoteKeeper, Ready
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from everyrank.launch.remote.ray_actors import Group
 
@@ -140,10 +142,27 @@ def _connect(given: str | None, working_dir: str) -> None:
         if given and given.rpartition(":")[2].isdecimal() and "//" not in given:
             host, _, port = given.rpartition(":")
             socket.create_connection((host, int(port)), _REACH).close()  # Ray itself would try for minutes
-        ray.init(logging_level=logging.ERROR, log_to_driver=False, configure_logging=False, **options)
+        with _drawn_anew():
+            ray.init(logging_level=logging.ERROR, log_to_driver=False, configure_logging=False, **options)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         cluster = f"the Ray cluster at {given}" if given else "a Ray cluster on this host"
         raise MisuseError(f"cannot connect to {cluster}: {error}") from None
+
+
+@contextlib.contextmanager
+def _drawn_anew() -> Iterator[None]:
+    """Let random numbers differ from those of other processes.
+
+    Ray draws the name under which a driver subscribes to errors, and ports, from the module ``random``, which plugins
+    seed alike in all workers. Drivers of one name answer for each other: each then asks the cluster's head for errors
+    without a pause, at a third of a core each and more at the head.
+    """
+    state = random.getstate()
+    random.seed()
+    try:
+        yield
+    finally:
+        random.setstate(state)
 
 
 class RayLauncher(RemoteLauncher):
@@ -263,7 +282,7 @@ class RayLauncher(RemoteLauncher):
         kinds = ("CPU",) if shape.gpus is None else ("CPU", "GPU")
         free, total = ray.available_resources(), ray.cluster_resources()
         rooms = [f"{free.get(kind, 0):.0f} of its {total.get(kind, 0):.0f} {kind}s" for kind in kinds]
-        return f"the Ray cluster has no room for {shape}: {' and '.join(rooms)} are free"
+        return f"the Ray cluster has no room for {shape} ({' and '.join(rooms)} are free)"
 
     def close(self) -> None:
         import ray
