@@ -154,8 +154,8 @@ def _drawn_anew() -> Iterator[None]:
     """Let random numbers differ from those of other processes.
 
     Ray draws the name under which a driver subscribes to errors, and ports, from the module ``random``, which plugins
-    seed alike in all workers. Drivers of one name answer for each other: each then asks the cluster's head for errors
-    without a pause, at a third of a core each and more at the head.
+    seed alike in all workers. Drivers of one name poll the cluster's head without a pause
+    (docs/findings/ray-seeded-random.md).
     """
     state = random.getstate()
     random.seed()
