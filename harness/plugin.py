@@ -111,6 +111,16 @@ def pytest_configure_node(node: Any) -> None:
         node.workerinput["everyrank_parent"] = os.getpid()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    # A worker of pytest-xdist knows how many GPUs the launcher's hosts have, and its controller judges the run.
+    found = getattr(node, "workeroutput", {}).get("everyrank_gpus")
+    if found is not None:
+        from everyrank.declare.stash import FOUND_GPUS
+
+        node.config.stash[FOUND_GPUS] = found
+
+
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
     # This wrapper is the innermost: worlds end and hand over their coverage before pytest-cov adds it up.

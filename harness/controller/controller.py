@@ -66,6 +66,8 @@ class Controller:
         if launcher.spans_hosts:
             self._claims.on_hosts = True
             self._config.stash[FOUND_GPUS] = launcher.count_gpus()
+            if hasattr(self._config, "workeroutput"):
+                self._config.workeroutput["everyrank_gpus"] = self._config.stash[FOUND_GPUS]
 
     def close(self) -> None:
         """End every world and leave nothing behind."""

@@ -173,7 +173,9 @@ QUEUE = """
 def test_workers_take_turns_with_the_cluster(project: Project, cluster: TwoNodes) -> None:
     # Two worlds never fit, so each worker must give its actors back while it has tests left.
     project.write("test_inner.py", QUEUE)
-    inner = run(project, cluster, "-n2", "--dist=loadgroup")
+    inner = run(
+        project, cluster, "-n2", "--dist=loadgroup", "--require-gpus=3"
+    )  # as the nodes have, and not this host
     assert sorted(inner.outcomes().values()) == ["passed"] * 16, inner.out
     assert inner.code == 0
 
