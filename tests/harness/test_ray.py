@@ -230,6 +230,15 @@ def test_ranks_get_gpus_of_their_nodes(project: Project, cluster: TwoNodes, monk
     assert "--require-gpus" not in inner.out.splitlines()[-1]
 
 
+def test_a_gpu_that_torch_does_not_find_is_an_error(project: Project, cluster: TwoNodes) -> None:
+    project.write(
+        "test_inner.py", "import pytest\n\n@pytest.mark.world(2, gpus=2, backend='gloo')\ndef test_it(): ...\n"
+    )
+    inner = run(project, cluster)
+    assert inner.outcomes() == {"test_it": "error"}, inner.out
+    assert "cannot use the GPU that Ray gave to it: its torch finds none" in inner["test_it"].text
+
+
 # --- hosts that share no folder ------------------------------------------------------------------------------
 
 

@@ -309,7 +309,7 @@ def test_ranks_on_several_hosts_get_gpus_of_their_hosts(project: Project) -> Non
     assert sorted(three) == [("GPU-0", "cuda:0"), ("GPU-0,GPU-1", "cuda:0"), ("GPU-0,GPU-1", "cuda:1")]
     assert [(line["seen"], line["device"]) for line in noted(project, "none")] == [("", "cpu")] * 2
     assert [line["device"] for line in noted(project, "apart")] == ["cuda:0"] * 2
-    assert "1 (needs 4 ranks with 4 GPUs, torchrun has such GPUs for 3)" in inner.out
+    assert "1 (needs 4 ranks with a GPU each, torchrun has that for 3)" in inner.out
     assert "1 (needs 1 GPU, and on several hosts torchrun has one for each rank)" in inner.out
 
 

@@ -16,10 +16,11 @@ from typing import IO, Any
 from everyrank.errors import MisuseError
 from everyrank.launch.local import stacks_name
 from everyrank.launch.protocol import AskedStacks, Launcher, LostLauncher, Seat, Shape
+from everyrank.launch.remote import hosts
 from everyrank.launch.remote.door import ERR, OUT, RANK, Door, Visitor
-from everyrank.launch.remote.link import ANSWER, Kind, Link, RankChannel, RemoteSeat, choose, gpus_of
+from everyrank.launch.remote.link import ANSWER, Kind, Link, RankChannel, RemoteSeat
 from everyrank.resources.gpus.needs import Needs
-from everyrank.resources.gpus.world_gpus import GpusOfHost, GpusOnHosts, WorldGpus
+from everyrank.resources.gpus.world_gpus import WorldGpus
 from everyrank.wire.messages import Close, Exited, Kill, Preload, Preloaded, Started
 from everyrank.wire.remote import (
     AskStacks,
@@ -94,30 +95,24 @@ class RemoteLauncher(Launcher):
         return self._selector.fileno()
 
     def cannot_start(self, shape: Shape) -> str:
-        count, hosts = len(self.links), len({link.ready.node for link in self.links})
+        count, nodes = len(self.links), len({link.ready.node for link in self.links})
         if shape.size > count:
             return f"needs {Shape(shape.size)}, {self.name} has {count}"
-        if shape.spread and shape.size > hosts:
-            return f"needs {shape.size} hosts, {self.name} has {hosts}"
-        found = len(choose(self.links, shape))
-        return f"needs {shape}, {self.name} has such GPUs for {found}" if found < shape.size else ""
+        if shape.spread and shape.size > nodes:
+            return f"needs {shape.size} hosts, {self.name} has {nodes}"
+        found = len(hosts.choose(self.links, shape))
+        return f"needs {shape}, {self.name} has that for {found}" if found < shape.size else ""
 
     def count_gpus(self) -> int:
-        nodes = {link.ready.node for link in self.links}
-        return sum(len(gpus_of([link for link in self.links if link.ready.node == node])) for node in nodes)
+        return hosts.count_gpus(self.links)
 
     def gpus_of(self, seats: Sequence[Seat], needs: Needs) -> WorldGpus:
-        links = [_link_of(seat) for seat in seats]
-        there: dict[str, list[Link]] = {}
-        for link in links:
-            there.setdefault(link.ready.node, []).append(link)
-        hosts = {node: GpusOfHost(needs.suitable(gpus_of(those))[: len(those)]) for node, those in there.items()}
-        return GpusOnHosts([(hosts[link.ready.node], there[link.ready.node].index(link)) for link in links])
+        return hosts.gpus_of_world([_link_of(seat) for seat in seats], needs)
 
     # --- start and end -----------------------------------------------------------------------------
 
     def start(self, shape: Shape, leases: Sequence[int] = ()) -> list[RemoteSeat]:
-        links = choose(self.fit(shape), shape)
+        links = hosts.choose(self.fit(shape), shape)
         if len(links) < shape.size:
             lost = "; ".join(link.lost for link in self.links if link.lost)
             raise MisuseError(f"it needs {shape}, and {len(links)} of {len(self.links)} are left: {lost}")

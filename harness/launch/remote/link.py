@@ -6,14 +6,13 @@ import itertools
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import IO, Any, TypeVar
 
 import msgspec
-from everyrank.launch.protocol import Seat, Shape
+from everyrank.launch.protocol import Seat
 from everyrank.launch.remote.door import SILENCE
 from everyrank.resources.gpus.devices import Gpu
-from everyrank.resources.gpus.needs import Needs
 from everyrank.wire.channel import Channel, Closed
 from everyrank.wire.messages import FromRank, Progressed, Record
 from everyrank.wire.remote import Answer, AskPrinted, AskState, Forget, Interrupt, Printed, Ready, State
@@ -99,30 +98,6 @@ class Link:
         silent = isinstance(error.__cause__, TimeoutError) or "timed out" in str(error)
         self.lost = f"{self.name} {f'was silent for {SILENCE} s' if silent else 'is gone'}"
         self.wake()
-
-
-def choose(links: Sequence[Link], shape: Shape) -> list[Link]:
-    """Return the first links for a world of this shape; fewer if there are not so many."""
-    if shape.spread:
-        links = list({link.ready.node: link for link in reversed(links)}.values())[::-1]
-    if shape.gpus is not None:
-        links = _with_gpus(links, shape.gpus)
-    return list(links[: shape.size])
-
-
-def _with_gpus(links: Sequence[Link], needs: Needs) -> list[Link]:
-    """Return those of these links whose ranks can have a suitable GPU each."""
-    chosen: list[Link] = []
-    for link in links:
-        there = [other for other in chosen if other.ready.node == link.ready.node]
-        if len(needs.suitable(gpus_of([*there, link]))) > len(there):
-            chosen.append(link)
-    return chosen
-
-
-def gpus_of(links: Sequence[Link]) -> list[Gpu]:
-    """Return the GPUs of links on one host, in the links' order."""
-    return list({gpu.uuid: gpu for link in links for gpu in link.gpus}.values())
 
 
 class RankChannel(Channel[Any]):

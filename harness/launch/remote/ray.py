@@ -1,8 +1,9 @@
 """The launcher ``ray``: a pytest here, and its ranks wherever Ray has room.
 
-Each rank has an actor, which takes one CPU of the cluster. The actor's process is a remote keeper: it starts the rank
-as a clean interpreter, and ends with this pytest. Actors are kept for the next worlds, until another pytest waits for
-their CPUs. All hosts must share the folder of the tests and the run's folder.
+Each rank has an actor, which takes one CPU of the cluster, and one GPU if its test needs one. The actor's process
+is a remote keeper: it starts the rank as a clean interpreter, and ends with this pytest. Actors are kept for the
+next worlds, until another pytest waits for their CPUs. The nodes see the files of the tests, or Ray copies these
+to them.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from everyrank.errors import MisuseError
 from everyrank.launch.protocol import LaunchContext, Launcher, Member, Shape
-from everyrank.launch.remote import alike, run_folder
+from everyrank.launch.remote import alike, hosts, run_folder
 from everyrank.launch.remote.door import KEEPER, Door, new_secret
 from everyrank.launch.remote.keeper import Invitation
 from everyrank.launch.remote.launcher import RemoteLauncher
-from everyrank.launch.remote.link import Link, RemoteSeat, choose
+from everyrank.launch.remote.link import Link, RemoteSeat
 from everyrank.resources import holders, leases
 from everyrank.wire.channel import Channel, Closed
 from everyrank.wire.remote import FromRemoteKeeper, Ready
@@ -217,7 +218,7 @@ class RayLauncher(RemoteLauncher):
 
     def _missing(self, shape: Shape) -> Shape:
         """Return the actors that must be started for a world; with ``spread``, all of them together."""
-        missing = shape.size - len(choose(self.fit(shape), shape))
+        missing = shape.size - len(hosts.choose(self.fit(shape), shape))
         return dataclasses.replace(shape, size=shape.size if shape.spread and missing else missing)
 
     def is_wanted(self) -> bool:
@@ -257,7 +258,7 @@ class RayLauncher(RemoteLauncher):
             for number in numbers:
                 if (KEEPER, number) not in came:
                     raise MisuseError(f"an actor of Ray did not start: {group.why()}")
-                group.links.append(self._join(number, came[KEEPER, number]))
+                group.links.append(self._join(number, came[KEEPER, number], shape))
         except Closed:
             why = group.why()
             group.end()
@@ -268,11 +269,13 @@ class RayLauncher(RemoteLauncher):
         self._groups.append(group)
         return True
 
-    def _join(self, number: int, connection: socket.socket) -> Link:
+    def _join(self, number: int, connection: socket.socket, shape: Shape) -> Link:
         channel: Channel[Any] = Channel(connection, FromRemoteKeeper)
         ready = channel.receive()
         link = Link(f"Ray's actor {number} on {ready.host}", channel, ready, self._ours.boot)
         alike.check(self._ours, [(link.name, ready)])
+        if shape.gpus is not None and not link.gpus:
+            raise MisuseError(f"{link.name} cannot use the GPU that Ray gave to it: its torch finds none")
         self.add(link)
         return link
 

@@ -50,9 +50,9 @@ class RunFolder:
 
     def leave(self, controller_is_gone: bool) -> None:
         """Remove the folder if nobody is left who would do it."""
+        if not self.id and controller_is_gone:
+            shutil.rmtree(self.path, ignore_errors=True)
         if self._lock is None:
-            if controller_is_gone:
-                shutil.rmtree(self.path, ignore_errors=True)
             return
         with contextlib.suppress(BlockingIOError):  # another keeper of this host still needs it
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
