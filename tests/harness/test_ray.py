@@ -242,16 +242,6 @@ def test_a_gpu_that_torch_does_not_find_is_an_error(project: Project, cluster: T
 # --- hosts that share no folder ------------------------------------------------------------------------------
 
 
-def test_hosts_that_share_no_folder(project: Project) -> None:
-    project.write("helper.py", "WORLD = 4\n")
-    project.write("test_inner.py", on_hosts.APART)
-    with apart(project.temp) as cluster:
-        inner = run(project, cluster)
-        assert inner.outcomes() == on_hosts.OUTCOMES, inner.out
-        assert "the hosts of this world share no folder. Set TMPDIR" in inner["test_folder"].text
-        assert cluster.folders_left(str(project.temp)) == []
-
-
 def test_ray_copies_the_tests_to_hosts_that_do_not_have_them(project: Project) -> None:
     project.write("tests/helper.py", "WORLD = 4\n")
     project.write("tests/test_inner.py", on_hosts.APART)
@@ -268,6 +258,7 @@ def test_ray_copies_the_tests_to_hosts_that_do_not_have_them(project: Project) -
         assert inner.outcomes() == on_hosts.OUTCOMES, inner.out
         unmeasured = "everyrank: the coverage of ranks is not measured: they do not see this host's files"
         assert [warning["text"] for warning in inner.warnings].count(unmeasured) == 1
+        assert "the hosts of this world share no folder. Set TMPDIR" in inner["test_folder"].text
         # A failure has the names of the user's files, not those of copies.
         assert "tests/test_inner.py:" in inner["test_folder"].text
         assert "working_dir_files" not in inner.out
