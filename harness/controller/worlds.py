@@ -111,9 +111,10 @@ class Worlds:
         launcher = self._launcher
         if launcher is None:
             return ""
-        if launcher.spans_hosts and job.needs.least and _shape(job, launcher).gpus is None:
+        shape = _shape(job, launcher)
+        if launcher.spans_hosts and job.needs.least and shape.gpus is None:
             return f"needs {job.needs.count}, and on several hosts {launcher.name} has one for each rank"
-        return launcher.cannot_start(_shape(job, launcher))
+        return launcher.cannot_start(shape)
 
     @property
     def up(self) -> int:

@@ -126,7 +126,7 @@ class Shape:
     def __str__(self) -> str:
         ranks = f"{self.size} rank{'s' if self.size > 1 else ''}"
         if self.gpus is not None:
-            ranks += f" with a GPU each{f' {self.gpus.kind}' if self.gpus.kind else ''}"
+            ranks += f" with a GPU{f' {self.gpus.kind}' if self.gpus.kind else ''} each"
         return f"{ranks} on different hosts" if self.spread and self.size > 1 else ranks
 
 

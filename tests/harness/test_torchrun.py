@@ -194,23 +194,35 @@ def test_a_process_that_is_lost_fails_its_test_and_the_run_goes_on(project: Proj
     assert [process.returncode for process in started.agents] == [1, -9, 1]
 
 
+KILLS = """
+    import os, signal, pytest
+
+    @pytest.mark.world(2)
+    def test_warm(world):
+        world.all_agree(os.listdir(world.host_folder))
+
+    def test_kills_the_controller():
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 def test_nothing_is_left_of_a_run_whose_controller_is_killed(project: Project) -> None:
-    project.write(
-        "test_inner.py",
-        """
-        import os, signal, pytest
-
-        @pytest.mark.world(2)
-        def test_warm(world):
-            world.all_agree(1)
-
-        def test_kills_the_controller():
-            os.kill(os.getpid(), signal.SIGKILL)
-        """,
-    )
+    project.write("test_inner.py", KILLS)
     started = by_hand(project, count=2)
     started.finish()
     assert [process.returncode for process in started.agents] == [-9, 1]
+
+
+def test_nothing_is_left_on_hosts_that_share_no_folder(project: Project) -> None:
+    project.write("test_inner.py", KILLS)
+    second = project.folder / "temp-of-the-second"
+    second.mkdir()
+    words = ["env", f"TMPDIR={second}", *on_hosts.apart_from(project.temp)]
+    started = by_hand(project, count=2, prefix=lambda rank: words if rank else [])
+    inner = started.finish()  # it looks at the folder of the first
+    assert inner.outcomes()["test_warm"] == "passed"
+    assert [process.returncode for process in started.agents] == [-9, 1]
+    assert [path.name for path in second.iterdir() if path.name.startswith("everyrank-")] == []
 
 
 # --- bad use -------------------------------------------------------------------------------------------------

@@ -253,20 +253,6 @@ class RemoteLauncher(Launcher):
         answers = [link.answer(question.request, kind) for link, question in questions.items()]
         return [answer for answer in answers if answer is not None]
 
-    # --- folders -----------------------------------------------------------------------------------
-
-    def folder_of(self, seat: Seat) -> str:
-        return _link_of(seat).ready.folder
-
-    def share_folder(self, seats: Sequence[Seat]) -> bool:
-        return len({_link_of(seat).ready.folder_id for seat in seats}) == 1
-
-    def remove_folder(self, name: str, seats: Sequence[Seat]) -> None:
-        super().remove_folder(name, seats)
-        for folder_id, link in {_link_of(seat).ready.folder_id: _link_of(seat) for seat in seats}.items():
-            if folder_id:
-                link.send(RemoveFolder(name))
-
     def rendezvous(self, first: Seat) -> AbstractContextManager[tuple[str, int]]:
         return self._reserved(first)
 
@@ -282,6 +268,20 @@ class RemoteLauncher(Launcher):
             yield link.address, port.port
         finally:
             link.send(FreePort(port.port))
+
+    # --- folders -----------------------------------------------------------------------------------
+
+    def folder_of(self, seat: Seat) -> str:
+        return _link_of(seat).ready.folder
+
+    def share_folder(self, seats: Sequence[Seat]) -> bool:
+        return len({_link_of(seat).ready.folder_id for seat in seats}) == 1
+
+    def remove_folder(self, name: str, seats: Sequence[Seat]) -> None:
+        super().remove_folder(name, seats)
+        for folder_id, link in {_link_of(seat).ready.folder_id: _link_of(seat) for seat in seats}.items():
+            if folder_id:
+                link.send(RemoveFolder(name))
 
     # --- imports -----------------------------------------------------------------------------------
 

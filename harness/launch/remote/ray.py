@@ -208,7 +208,8 @@ class RayLauncher(RemoteLauncher):
         return [link for link in self.alive() if bool(link.gpus) == (shape.gpus is not None)]
 
     def has_room(self, shape: Shape) -> bool:
-        return self._missing(shape).size == 0 or self._grow(self._missing(shape), _SOON)
+        missing = self._missing(shape)
+        return not missing.size or self._grow(missing, _SOON)
 
     def start(self, shape: Shape, leases: Sequence[int] = ()) -> list[RemoteSeat]:
         missing = self._missing(shape)

@@ -20,7 +20,7 @@ import msgspec
 import pytest
 from everyrank.errors import MisuseError
 from everyrank.launch import fork
-from everyrank.launch.keeper import die_with_parent
+from everyrank.launch.keeper import die_with_parent, live_without_parent
 from everyrank.launch.protocol import CannotLaunch, LaunchContext, Launcher, Member
 from everyrank.launch.remote import alike, run_folder
 from everyrank.launch.remote.door import KEEPER, Door, knock, new_secret
@@ -195,6 +195,7 @@ def _fork_keeper(context: LaunchContext, invitation: Invitation) -> int:
         try:
             die_with_parent(controller)
             connection = knock(invitation.address, invitation.secret, (KEEPER, 0), _COLLECT)
+            live_without_parent()  # the connection ends with the controller; then there is a folder to remove
             code = _keep(context, invitation, connection)
         except BaseException as error:
             print(f"everyrank: the keeper of process 0 of torchrun: {error!r}", file=sys.__stderr__)
