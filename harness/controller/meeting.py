@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from everyrank.wire.messages import Meet, Met
 
@@ -26,17 +26,19 @@ class Meeting:
             self.dissolve(ended)
             return
         meets = [self._came[rank] for rank in range(self._size)]
+        looking = {rank: meet for rank, meet in self._came.items() if meet.looks}
         self._dismiss(
-            Met([meet.point for meet in meets], [meet.digest for meet in meets], [meet.text for meet in meets], [])
+            Met([meet.point for meet in meets], [meet.digest for meet in meets], [meet.text for meet in meets], []),
+            looking or self._came,
         )
 
     def dissolve(self, ended: list[int]) -> None:
         """If a rank has ended its test, it will never come: release the ranks that wait for it."""
         missing = [rank for rank in ended if rank not in self._came]
         if self._came and missing:
-            self._dismiss(Met([], [], [], missing))
+            self._dismiss(Met([], [], [], missing), self._came)
 
-    def _dismiss(self, met: Met) -> None:
-        for rank in self._came:
+    def _dismiss(self, met: Met, leaving: Iterable[int]) -> None:
+        for rank in list(leaving):
+            del self._came[rank]
             self._send(rank, met)
-        self._came.clear()

@@ -227,8 +227,8 @@ class Rank:
 
     # --- questions to the controller ---------------------------------------------------------------
 
-    def _meet(self, point: str, digest: str, text: str) -> Met:
-        self.channel.send(Meet(point, digest, text))
+    def _meet(self, point: str, digest: str, text: str, looks: bool = False) -> Met:
+        self.channel.send(Meet(point, digest, text, looks))
         met: Met = self._answer(Met)
         return met
 

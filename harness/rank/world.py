@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from everyrank.errors import MisuseError
 from everyrank.model.ranks import ranks_text
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 #: A part of a URL with the scheme ``env``: what the ranks meet for, so that different uses have different keys.
 RENDEZVOUS_NAME = "everyrank"
 
-Meeting = Callable[[str, str, str], "Met"]
+
+class Meeting(Protocol):
+    """Brings a digest and a text to a meeting point, and waits for all ranks there."""
+
+    def __call__(self, point: str, digest: str, text: str, looks: bool = False) -> Met: ...
 
 
 @dataclass(frozen=True)
@@ -85,8 +89,11 @@ class World:
             raise AssertionError("ranks disagree\n" + "\n".join(lines))
 
     def somebody_left(self) -> bool:
-        """Wait until every rank is at this point or past it; return whether a rank went past it or ended its test."""
-        met = self._meet("somebody_left()", "", "")
+        """Wait until every rank is at this point or past it; return whether a rank went past it or ended its test.
+
+        A rank that went past it and waits somewhere else goes on waiting there.
+        """
+        met = self._meet("somebody_left()", "", "", looks=True)
         return bool(met.missing) or len(set(met.points)) > 1
 
     def _reach(self, call: str, brought: str, text: str) -> Met:

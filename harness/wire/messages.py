@@ -113,6 +113,8 @@ class Meet(Message, frozen=True):
     point: str
     digest: str
     text: str
+    looks: bool = False
+    """Whether this rank only looks where the others are: those that wait elsewhere go on waiting."""
 
 
 class Leak(msgspec.Struct, frozen=True):

@@ -173,6 +173,22 @@ class TestMeeting:
         assert sent == dict.fromkeys((0, 1), Met(["here", "here"], ["a", "b"], ["one", "two"], []))
         assert not meeting
 
+    def test_a_rank_that_only_looks_leaves_the_others_waiting(self, sent: dict[int, Met]) -> None:
+        meeting = Meeting(2, sent.__setitem__)
+        meeting.come(0, Meet("further on", "", "text"), ended=[])
+        meeting.come(1, Meet("here", "", "", looks=True), ended=[])
+        assert sent == {1: Met(["further on", "here"], ["", ""], ["text", ""], [])}
+        assert meeting
+        meeting.come(1, Meet("further on", "", "text"), ended=[])
+        assert sent == dict.fromkeys((0, 1), Met(["further on"] * 2, ["", ""], ["text", "text"], []))
+
+    def test_ranks_that_all_look_are_released(self, sent: dict[int, Met]) -> None:
+        meeting = Meeting(2, sent.__setitem__)
+        meeting.come(0, Meet("here", "", "", looks=True), ended=[])
+        meeting.come(1, Meet("here", "", "", looks=True), ended=[])
+        assert sent == dict.fromkeys((0, 1), Met(["here", "here"], ["", ""], ["", ""], []))
+        assert not meeting
+
     def test_who_waits_is_released_when_another_ends(self, sent: dict[int, Met]) -> None:
         meeting = Meeting(3, sent.__setitem__)
         meeting.come(1, Meet("here", "", ""), ended=[])

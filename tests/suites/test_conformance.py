@@ -13,6 +13,7 @@ from everyrank.suites.engine.ledger import matches, read
 from everyrank.suites.errors import DeclarationError, LedgerError
 
 from tests.inner import Inner, Project
+from tests.run_files import read as read_run
 
 _SUBJECTS = """
     from everyrank.fixtures.exemplars.rpc_optimizer import RpcOptimizer
@@ -78,7 +79,7 @@ _KNOWN = """
 def inner(module_project: Project) -> Inner:
     module_project.write("known.toml", _KNOWN)
     module_project.write("test_inner.py", _SUBJECTS)
-    return module_project.run("--law=state.kept", "-W", "ignore")
+    return module_project.run("--law=state.kept", "-W", "ignore", "--run-file=run.jsonl")
 
 
 def _case(inner: Inner, test: str) -> str:
@@ -111,6 +112,12 @@ def test_a_ledger_entry_that_passes_is_stale_and_red(inner: Inner) -> None:
 def test_a_declared_lack_must_be_refused_as_declared(inner: Inner) -> None:
     result = inner["test_refuses[rpc-optimizer/state.kept[ws2]]"]
     assert (result.outcome, result.properties["outcome"]) == ("passed", "unsupported")
+
+
+def test_a_known_deviation_and_a_lack_of_what_one_rank_drives_keep_their_world(inner: Inner) -> None:
+    lines = {line["subject"]: line for line in read_run(inner.folder / "run.jsonl").cases}
+    kept = {subject: "not_kept" not in lines[subject] for subject in ("nothing", "ledger", "refuses")}
+    assert kept == {"nothing": False, "ledger": True, "refuses": True}
 
 
 def test_a_declared_lack_that_works_is_stale_and_red(inner: Inner) -> None:
