@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 FILES := $(shell find harness fixtures suites reports -type f -not -name "*.pyc" | LC_ALL=C sort | cksum | cut -d" " -f1)
 STAMP := $(VENV)/.installed-$(FILES)
 
+# The tests start hundreds of interpreters: without .pyc files, each compiles everyrank again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: install conformance quick again kill-matrix blind-spots generate test check bench clean
 
 install: $(STAMP)

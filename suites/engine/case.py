@@ -102,6 +102,7 @@ class Case:
 
         If the case may fail, a deviation is an xfail: it says nothing against the world, which may go on.
         """
+        __tracebackhide__ = True  # also of an xfail, for which pytest would parse this file on each rank
         outcome = self.outcome()
         verdict, text = self.judged(outcome)
         rank = current_rank()
@@ -119,7 +120,6 @@ class Case:
         if verdict == "not-applicable":
             pytest.skip(text)
         if verdict not in ("pass", "approximate", "unsupported"):
-            __tracebackhide__ = True
             raise _error(verdict, self, text) from outcome.error
 
     def outcome(self) -> Outcome:
