@@ -8,6 +8,7 @@ import pytest
 from everyrank.declare.declaration import is_seconds, sizes
 from everyrank.errors import MisuseError
 from everyrank.launch.launchers import OURS, names
+from everyrank.resources import cores
 
 LEAKS = ("report", "fail", "off")
 TRANSPORTS = ("auto", "torch")
@@ -29,6 +30,7 @@ class Options:
     adopt: bool
     adopt_transports: str
     preload: bool
+    rank_cores: str
 
 
 def add(parser: pytest.Parser) -> None:
@@ -52,6 +54,12 @@ def add(parser: pytest.Parser) -> None:
         default=None,
         help="with --launcher=ray: copy this folder to each node, and run the tests there (default: the nodes see "
         "this machine's files)",
+    )
+    group.addoption(
+        "--rank-cores",
+        choices=cores.CHOICES,
+        default=None,
+        help="with -n: the ranks of each worker run on all cores, or on the worker's share of them (default: all)",
     )
     group.addoption("--fresh-worlds", action="store_true", help="new processes for each multi-rank test")
     group.addoption(
@@ -105,6 +113,7 @@ def add(parser: pytest.Parser) -> None:
         type="bool",
         default=True,
     )
+    parser.addini("everyrank_rank_cores", "all or share", default=cores.ALL)
     parser.addini("everyrank_leaks", "report, fail or off", default="report")
 
 
@@ -133,6 +142,7 @@ def read(config: pytest.Config) -> Options:
         adopt=config.getoption("adopt") or bool(config.getini("everyrank_adopt")),
         adopt_transports=_choice(config, "adopt_transports", TRANSPORTS),
         preload=bool(config.getini("everyrank_preload")),
+        rank_cores=_choice(config, "rank_cores", cores.CHOICES),
     )
 
 

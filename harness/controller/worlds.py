@@ -28,7 +28,7 @@ from everyrank.options import Options
 from everyrank.rank import coverage
 from everyrank.rank.seeds import accelerated
 from everyrank.rank.start import prepare_ranks
-from everyrank.resources import leases
+from everyrank.resources import cores, leases
 from everyrank.resources.gpus import devices
 from everyrank.resources.gpus.gpu_leases import GpuLease
 from everyrank.verdict.leak_lines import leak_lines
@@ -56,7 +56,7 @@ class Worlds:
         self._config = session.config
         self._options = options
         self._dismiss_in_order = dismiss
-        self._context = launch_context(session, leave_behind, terminal)
+        self._context = launch_context(session, leave_behind, terminal, options.rank_cores)
         self._launcher: Launcher | None = None
         self._idle: OrderedDict[Key, LiveWorld] = OrderedDict()
         self._spare: LiveWorld | None = None  # for the next test, forked while this one runs
@@ -269,6 +269,7 @@ def launch_context(
     session: pytest.Session,
     leave_behind: Callable[[], object] = lambda: None,
     terminal: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+    rank_cores: str = cores.ALL,
 ) -> LaunchContext:
     """Return what a launcher may need of this run."""
     live = session.config.getoption("capture", "fd") != "fd"
@@ -278,6 +279,7 @@ def launch_context(
         print_live=live,
         terminal=terminal,
         session=session,
+        cores=cores.of_ranks(session.config, rank_cores),
     )
 
 

@@ -14,7 +14,14 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from everyrank.launch.keeper import Keeper, control_channel, die_with_parent, live_without_parent, own_session
+from everyrank.launch.keeper import (
+    Keeper,
+    control_channel,
+    die_with_parent,
+    live_without_parent,
+    own_session,
+    run_on,
+)
 from everyrank.launch.local import LocalLauncher
 from everyrank.launch.protocol import CannotLaunch, LaunchContext
 from everyrank.wire.messages import Importing, Unsafe
@@ -60,7 +67,7 @@ def launch(context: LaunchContext) -> LocalLauncher:
     if pid == 0:
         try:
             ours.close()
-            _be_zygote(theirs.detach(), controller, context.prepare, folder)
+            _be_zygote(theirs.detach(), controller, context, folder)
         finally:
             os._exit(0)
     theirs.close()
@@ -81,9 +88,10 @@ def _has_gpus() -> bool:
         return torch.cuda.device_count() > 0
 
 
-def _be_zygote(fd: int, controller: int, prepare: Callable[[], Zygote], folder: str) -> None:
+def _be_zygote(fd: int, controller: int, context: LaunchContext, folder: str) -> None:
     own_session()
-    zygote = prepare()
+    run_on(context.cores)
+    zygote: Zygote = context.prepare()
     keeper = Keeper(control_channel(fd), controller, folder)
     _serve(keeper, zygote, _trial())
 

@@ -18,7 +18,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from everyrank.launch.succession import ForkSuccessor, Succession
 from everyrank.leaks import libraries
@@ -265,6 +265,13 @@ def own_session() -> None:
     """Leave the terminal's session: only the controller handles Ctrl-C."""
     with contextlib.suppress(OSError):
         os.setsid()
+
+
+def run_on(cores: Sequence[int] | None) -> None:
+    """Run this process, and all ranks that it starts, on these cores."""
+    if cores:
+        with contextlib.suppress(OSError):  # a sandbox may refuse it
+            os.sched_setaffinity(0, cores)
 
 
 def control_channel(fd: int) -> Channel[ToKeeper]:

@@ -260,6 +260,8 @@ class LaunchContext:
     terminal: Callable[[], AbstractContextManager[None]]
     """Gives the real standard streams back meanwhile, for ranks that inherit them."""
     session: pytest.Session
+    cores: Sequence[int] | None
+    """The cores of this host that ranks on it may run on; None means all."""
 
 
 class CannotLaunch(Exception):

@@ -6,9 +6,10 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from everyrank.launch.keeper import FDS_PER_RANK, Keeper, control_channel, own_session
+from everyrank.launch.keeper import FDS_PER_RANK, Keeper, control_channel, own_session, run_on
 from everyrank.launch.local import LocalLauncher
 from everyrank.launch.protocol import LaunchContext
 from everyrank.wire.messages import Collect
@@ -21,14 +22,14 @@ def launch(context: LaunchContext) -> LocalLauncher:
     """Start the keeper, which has imported neither torch nor the tests."""
     folder = context.new_folder()
     with context.terminal():  # clean interpreters inherit the real streams, for a debugger
-        return start_keeper(folder, context.print_live)
+        return start_keeper(folder, context.print_live, context.cores)
 
 
-def start_keeper(folder: str, live: bool = False) -> LocalLauncher:
-    """Start a keeper with this folder, and wait until it is ready."""
+def start_keeper(folder: str, live: bool = False, cores: Sequence[int] | None = None) -> LocalLauncher:
+    """Start a keeper with this folder, on these cores, and wait until it is ready."""
     ours, theirs = socket.socketpair()
     keeper = subprocess.Popen(
-        [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid()), folder],
+        [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid()), folder, *map(str, cores or ())],
         pass_fds=[theirs.fileno()],
         env=_environment(),
     )
@@ -129,4 +130,5 @@ def _start(fds: list[int]) -> int:
 
 if __name__ == "__main__":
     own_session()
+    run_on([int(core) for core in sys.argv[4:]])
     Keeper(control_channel(int(sys.argv[1])), int(sys.argv[2]), sys.argv[3]).serve(_start)

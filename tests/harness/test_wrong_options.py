@@ -13,6 +13,7 @@ OPTIONS = {
     "--pdb-rank=-1": "ERROR: --pdb-rank must be a rank, 0 or more, not -1",
     "-oeveryrank_launcher=slurm": "ERROR: ini key everyrank_launcher: must be one of fork, spawn, torchrun, ray, not",
     "-oeveryrank_leaks=loud": "ERROR: ini key everyrank_leaks: must be one of report, fail, off, not 'loud'",
+    "-oeveryrank_rank_cores=half": "ERROR: ini key everyrank_rank_cores: must be one of all, share, not 'half'",
     "-oeveryrank_world_size=four": "ERROR: ini key everyrank_world_size: must be a number, not 'four'",
     "-oeveryrank_world_size=0": (
         "ERROR: ini key everyrank_world_size: a world size must be a whole number of ranks, 1 or more, not 0\n"
