@@ -12,7 +12,7 @@ CHOICES = ALL, SHARE = "all", "share"
 
 
 def share(number: int, count: int, cores: Sequence[int]) -> list[int]:
-    """Return the cores of worker ``number`` of ``count``: a block of its own, or one core if workers outnumber them."""
+    """Return the cores of worker ``number`` of ``count``: a block of its own; one core if there are fewer cores."""
     if count >= len(cores):
         return [cores[number % len(cores)]]
     return list(cores[number * len(cores) // count : (number + 1) * len(cores) // count])
