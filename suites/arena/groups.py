@@ -24,6 +24,15 @@ PATIENCE = timedelta(seconds=10)
 _SHORT_PATIENCE = timedelta(milliseconds=300)
 
 
+#: The groups that stand in for the default group now.
+_own: list[Any] = []
+
+
+def is_in_own_group() -> bool:
+    """Return whether the default group is one of this case alone."""
+    return bool(_own)
+
+
 @contextlib.contextmanager
 def own_group(size: int | None = None) -> Iterator[Group]:
     """Replace the default group by one of this case, of the first ranks or of all, which a rank may leave.
@@ -40,9 +49,11 @@ def own_group(size: int | None = None) -> Iterator[Group]:
     if member:
         dist.group.WORLD = made
     forget_meshes()
+    _own.append(made)
     try:
         yield group
     finally:
+        _own.remove(made)
         group.leave()
         dist.group.WORLD = default
         forget_meshes()

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT
 from everyrank.suites.trainer.subjects.common import NO_LBFGS, FullState
+from everyrank.suites.trainer.subjects.meshes import mesh_of_pairs
 from everyrank.suites.trainer.subjects.ownership import Ownership, owned_parameters
 from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
@@ -48,7 +49,7 @@ class Hsdp(Fsdp2):
     """``fully_shard`` over a mesh of two dimensions: replicas of pairs that cut the parameters."""
 
     def mesh(self, device: str) -> DeviceMesh:
-        return init_device_mesh(device, (dist.get_world_size() // 2, 2), mesh_dim_names=("replicate", "shard"))
+        return mesh_of_pairs(device, ("replicate", "shard"))
 
 
 class Replicated(Fsdp2):

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT
 from everyrank.suites.trainer.subjects.common import FullState
+from everyrank.suites.trainer.subjects.meshes import mesh_of_pairs
 from everyrank.suites.trainer.subjects.ownership import Ownership, owned_parameters
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -89,7 +90,7 @@ class ShardedTensorParallel(TensorParallel):
 
     def wrap(self, model: nn.Module) -> Any:
         device = next(model.parameters()).device.type
-        mesh = init_device_mesh(device, (dist.get_world_size() // 2, 2), mesh_dim_names=("data", "tensor"))
+        mesh = mesh_of_pairs(device, ("data", "tensor"))
         self.part = (mesh.get_local_rank("data"), dist.get_world_size() // 2)
         return fully_shard(self.cut(model, mesh["tensor"]), mesh=mesh["data"])
 
