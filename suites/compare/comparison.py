@@ -77,7 +77,7 @@ class Comparison:
             worst = max(
                 (difference for difference in (worst, found) if difference is not None), key=_size, default=None
             )
-            if name in self._start and expected.numel():
+            if self._vacuous and name in self._start and expected.numel():
                 moved = (expected.detach() - self._start[name]).abs().max()
                 self._moved = max(self._moved, float(moved))
             if self.bound is not None and name in self._before and expected.numel():
@@ -85,6 +85,11 @@ class Comparison:
                 self._in_a_step = max(self._in_a_step, moved_in_step.relative)
                 self._before[name] = expected.detach().clone()
         note(number, worst, self.allowed)
+
+    @property
+    def _vacuous(self) -> bool:
+        """Whether the reference has not yet moved further than an error that is allowed could hide."""
+        return self._moved <= self.tolerance.relative * 1000
 
     @property
     def allowed(self) -> Tolerance:
@@ -101,11 +106,7 @@ class Comparison:
                 f"step {step}, {name}: {tuple(ours.shape)} of {ours.dtype} instead of "
                 f"{tuple(expected.shape)} of {expected.dtype}"
             )
-        if torch.equal(ours, expected) or (
-            ours.numel()
-            and torch.equal(ours.isnan(), expected.isnan())
-            and torch.equal(ours.nan_to_num(), expected.nan_to_num())
-        ):
+        if torch.equal(ours, expected) or _equal_with_nans(ours, expected):
             return None
         difference = _difference(step, name, ours, expected)
         self.largest = max(self.largest, difference.relative)
@@ -138,7 +139,7 @@ class Comparison:
             names = sorted({difference.name for difference in self.differences})
             text = f"{first}\n  differs at steps {steps} in {', '.join(names)}"
             raise Deviation(text, off=max(difference.relative for difference in self.differences))
-        if self._start and self._moved <= max(self.tolerance.relative * 1000, 0.0):
+        if self._start and self._vacuous:
             raise Vacuous("the reference did not move, so there is nothing that could differ")
         if self.approximate and self.bound is not None:
             if self._start and self._in_a_step <= self.bound.relative:
@@ -183,14 +184,22 @@ def _finite(value: Any) -> Any:
 def _difference(step: int, name: str, ours: torch.Tensor, expected: torch.Tensor) -> Difference:
     wide = torch.complex128 if expected.is_complex() else torch.float64
     mine, other = ours.to(wide), expected.to(wide)
-    off = (mine - other).abs().nan_to_num(nan=float("inf"))
+    off, size = (mine - other).abs().nan_to_num_(nan=float("inf")), other.abs().nan_to_num_()
     largest = float(off.max())
-    scale = max(float(other.abs().nan_to_num().max()), torch.finfo(torch.float64).tiny)
+    scale = max(float(size.max()), torch.finfo(torch.float64).tiny)
     if not (expected.is_floating_point() or expected.is_complex()):
         return Difference(step, name, largest, largest, largest / scale)
     limits = torch.finfo(expected.dtype)
-    spacing = (other.abs().nan_to_num() * limits.eps).clamp(min=limits.tiny)
-    return Difference(step, name, round(float((off / spacing).max()), 1), largest, largest / scale)
+    spacing = size.mul_(limits.eps).clamp_(min=limits.tiny)
+    return Difference(step, name, round(float(off.div_(spacing).max()), 1), largest, largest / scale)
+
+
+def _equal_with_nans(ours: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Return whether both have NaNs, at the same indices, and are equal elsewhere."""
+    nans = ours.isnan()
+    if not nans.any() or not torch.equal(nans, expected.isnan()):
+        return False
+    return torch.equal(ours.nan_to_num(), expected.nan_to_num())
 
 
 def same(ours: torch.Tensor, expected: torch.Tensor, name: str) -> None:
