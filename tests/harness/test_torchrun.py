@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -200,6 +201,8 @@ KILLS = """
     @pytest.mark.world(2)
     def test_warm(world):
         world.all_agree(os.listdir(world.host_folder))
+        with open("name-of-the-run", "w") as file:  # it is the same on all hosts
+            file.write(os.path.basename(os.path.dirname(world.host_folder)))
 
     def test_kills_the_controller():
         os.kill(os.getpid(), signal.SIGKILL)
@@ -215,7 +218,7 @@ def test_nothing_is_left_of_a_run_whose_controller_is_killed(project: Project) -
 
 def test_nothing_is_left_on_hosts_that_share_no_folder(project: Project) -> None:
     project.write("test_inner.py", KILLS)
-    second = project.folder / "temp-of-the-second"
+    second = project.folder / f"temp-of-the-second-{'long-' * 20}"  # too long for multiprocessing's sockets
     second.mkdir()
     words = ["env", f"TMPDIR={second}", *on_hosts.apart_from(project.temp)]
     started = by_hand(project, count=2, prefix=lambda rank: words if rank else [])
@@ -223,6 +226,8 @@ def test_nothing_is_left_on_hosts_that_share_no_folder(project: Project) -> None
     assert inner.outcomes()["test_warm"] == "passed"
     assert [process.returncode for process in started.agents] == [-9, 1]
     assert [path.name for path in second.iterdir() if path.name.startswith("everyrank-")] == []
+    sockets = Path("/tmp", f"{(project.folder / 'name-of-the-run').read_text()}.mp")
+    assert not sockets.exists()
 
 
 # --- bad use -------------------------------------------------------------------------------------------------

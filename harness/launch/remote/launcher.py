@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import os
 import selectors
-import shutil
 import socket
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import IO, Any
 
 from everyrank.errors import MisuseError
+from everyrank.launch.keeper import remove_traces
 from everyrank.launch.local import stacks_name
 from everyrank.launch.protocol import AskedStacks, Launcher, LostLauncher, Seat, Shape
 from everyrank.launch.remote import hosts
@@ -150,7 +150,7 @@ class RemoteLauncher(Launcher):
         """End all ranks. The keepers stay until ``say_goodbye``."""
         self.before_tidying()
         self._close_ranks(self.links)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_traces(self.folder)
 
     def _close_ranks(self, links: Sequence[Link]) -> None:
         for link in links:

@@ -6,12 +6,12 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import shutil
 import socket
 import tempfile
 from pathlib import Path
 
 from everyrank.errors import MisuseError
+from everyrank.launch.keeper import remove_traces
 
 #: A file in the controller's folder by which a process knows that it sees the same folder.
 _MARK = "controller"
@@ -51,12 +51,12 @@ class RunFolder:
     def leave(self, controller_is_gone: bool) -> None:
         """Remove the folder if nobody is left who would do it."""
         if not self.id and controller_is_gone:
-            shutil.rmtree(self.path, ignore_errors=True)
+            remove_traces(self.path)
         if self._lock is None:
             return
         with contextlib.suppress(BlockingIOError):  # another keeper of this host still needs it
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(self.path, ignore_errors=True)
+            remove_traces(self.path)
         os.close(self._lock)
         self._lock = None
 
