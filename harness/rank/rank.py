@@ -24,7 +24,7 @@ from everyrank.rank.imports import Imports
 from everyrank.rank.prepare import prepare_process, prepare_session
 from everyrank.rank.seeds import seed_generators
 from everyrank.rank.witness import Witness
-from everyrank.rank.world import Meeting, World, enter
+from everyrank.rank.world import MeetOthers, World, enter
 from everyrank.resources.gpus import devices
 from everyrank.wire.channel import Channel, Closed
 from everyrank.wire.messages import (
@@ -257,7 +257,7 @@ def _find(items: list[pytest.Item], nodeid: str, index: int, occurrence: int) ->
     return None, f"this rank collected no such test; its tests of that name: {close or 'none'}"
 
 
-def _enter(order: Order, run_folder: str, meet: Meeting) -> World:
+def _enter(order: Order, run_folder: str, meet: MeetOthers) -> World:
     """Make this process a rank of the test's world: its environment, and its generators."""
     world = World(
         rank=order.rank,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 RENDEZVOUS_NAME = "everyrank"
 
 
-class Meeting(Protocol):
+class MeetOthers(Protocol):
     """Brings a digest and a text to a meeting point, and waits for all ranks there."""
 
     def __call__(self, point: str, digest: str, text: str, looks: bool = False) -> Met: ...
@@ -39,7 +39,7 @@ class World:
     seed: int
     """This rank's own seed: distinct on every rank, the same whenever this test runs."""
     _folder: str = field(repr=False)
-    _meet: Meeting = field(repr=False)
+    _meet: MeetOthers = field(repr=False)
     _shared: bool = field(default=True, repr=False)
 
     @property

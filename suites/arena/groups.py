@@ -24,13 +24,13 @@ PATIENCE = timedelta(seconds=10)
 _SHORT_PATIENCE = timedelta(milliseconds=300)
 
 
-#: The groups that stand in for the default group now.
-_own: list[Any] = []
+#: The groups of `own_group` that are open now.
+_own_groups: list[Any] = []
 
 
 def is_in_own_group() -> bool:
     """Return whether the default group is one of this case alone."""
-    return bool(_own)
+    return bool(_own_groups)
 
 
 @contextlib.contextmanager
@@ -49,11 +49,11 @@ def own_group(size: int | None = None) -> Iterator[Group]:
     if member:
         dist.group.WORLD = made
     forget_meshes()
-    _own.append(made)
+    _own_groups.append(made)
     try:
         yield group
     finally:
-        _own.remove(made)
+        _own_groups.remove(made)
         group.leave()
         dist.group.WORLD = default
         forget_meshes()
