@@ -50,6 +50,7 @@ class Times:
     collection: float
     loop: float  # from the first test to the end of the last, with all starts and ends around them
     processor: float  # of all processes, in the loop
+    later: float = math.nan  # from the end of test number ``BENCHMARK_SETTLED`` to the end of the last one
 
     @property
     def cost(self) -> Cost:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from everyrank.declare.declaration import is_seconds, sizes
+from everyrank.declare.values import is_seconds, sizes
 from everyrank.errors import MisuseError
 from everyrank.launch.launchers import OURS, names
 from everyrank.resources import cores

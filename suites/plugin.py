@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from everyrank.suites.collect import profile
-from everyrank.suites.collect.left_out import LEFT_OUT, WORKER_OUTPUT, WORKER_PROBLEM, LeftOut
 from everyrank.suites.collect.outcomes import Outcomes
+from everyrank.suites.collect.stash import LEFT_OUT, WORKER_OUTPUT, WORKER_PROBLEM
 from everyrank.suites.generate import options as generation
 
 if TYPE_CHECKING:
@@ -117,6 +117,8 @@ def pytest_testnodedown(node: Any) -> None:
     """Take over what a worker of pytest-xdist reports about the filters."""
     output = getattr(node, "workeroutput", {})
     if WORKER_OUTPUT in output:
+        from everyrank.suites.collect.left_out import LeftOut
+
         node.config.stash[LEFT_OUT] = LeftOut.from_data(output[WORKER_OUTPUT])
     if WORKER_PROBLEM in output:
         raise pytest.UsageError(output[WORKER_PROBLEM])

@@ -18,7 +18,7 @@ from everyrank.suites.errors import Deviation
 from everyrank.suites.generate import options
 from everyrank.suites.generate.data import code, decode, encode
 from everyrank.suites.generate.grammar import Drawn, Grammar
-from everyrank.suites.generate.options import SearchPlan
+from everyrank.suites.generate.plan import SearchPlan
 from everyrank.suites.generate.printing import as_test
 from everyrank.suites.generate.replay import START, meet
 from everyrank.suites.generate.search import Found, Search

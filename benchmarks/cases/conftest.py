@@ -77,12 +77,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 _samples: list[dict[str, float]] = []
 _finished = 0
+_settled: float | None = None  # when the tests had finished that include the imports of a run
 
 
 def pytest_runtest_logfinish() -> None:
     """Sample, in the controller, the time and all processes' memory and descriptors, after a number of tests."""
-    global _finished
+    global _finished, _settled
     _finished += 1
+    if _finished == int(os.environ.get("BENCHMARK_SETTLED", "0")):
+        _settled = time.perf_counter()
+    elif _settled is not None:
+        _took["later"] = time.perf_counter() - _settled
     path, every = os.environ.get("BENCHMARK_SAMPLES"), int(os.environ.get("BENCHMARK_EVERY", "50"))
     if path is None or _finished % every:
         return

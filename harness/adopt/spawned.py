@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from everyrank.adopt.recognise import TORCHS_MODULE
+from everyrank.rank.context import current_rank
+from everyrank.rank.groups import destroy_after_test
 from everyrank.rank.seeds import seed_generators
 from everyrank.rank.two_parts import SetUpResult, TwoParts
 
@@ -49,7 +51,6 @@ def _run(cls: Any, rank: int, name: str, set_up: SetUpResult) -> None:
 def _run_test(self: Any, test_name: str, parent_pipe: Any) -> None:
     """Run the method as torch does, but raise an error, for pytest, instead of ending with an exit code."""
     __tracebackhide__ = True
-    import torch.distributed as dist
     import torch.sparse as sparse
 
     os.environ["TORCH_SHOW_CPP_STACKTRACES"] = "1"
@@ -58,8 +59,7 @@ def _run_test(self: Any, test_name: str, parent_pipe: Any) -> None:
     seed_as_torch_does()
     getattr(self, test_name)()
     if self.destroy_pg_upon_exit:
-        with contextlib.suppress(AssertionError, ValueError):
-            dist.destroy_process_group()
+        destroy_after_test(current_rank())
 
 
 def seed_as_torch_does() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from everyrank.errors import MisuseError
 from everyrank.model.ranks import rank_seed
 from everyrank.options import Options
 from everyrank.resources.gpus.gpu_leases import GpuLease
-from everyrank.resources.leases import Leases
+from everyrank.resources.leases import Leases, cores
 from everyrank.verdict.repeat import lasting_id
 from everyrank.verdict.report import ReportContext
 from everyrank.verdict.rules import Fates, Verdict, judge
@@ -55,6 +56,7 @@ class Attempts:
         self._claims = claimed
         self._leases = leases
         self._tests = 0
+        self._slept_at_end = False  # the last test: its ranks destroyed their group
         option = session.config.getoption
         self._debugging = bool(option("usepdb", False) or option("trace", False))
         self._debug = DebugOptions(bool(option("usepdb", False)), options.pdb_rank, terminal)
@@ -106,8 +108,7 @@ class Attempts:
                 census = Census.for_orders(orders) if world.launcher.same_host else None
                 talk = self._converse(world, self._limit(job), census)
                 try:
-                    self._start_spare(job, following)
-                    fates = Watch(talk, orders).run()
+                    fates = self._watch(talk, orders, job, following)
                     fates.waited = waited
                     self._worlds.note_imports(fates, lambda: self._more_worlds_follow(job))
                     verdict = judge(fates)
@@ -120,6 +121,21 @@ class Attempts:
                 finally:
                     world.launcher.remove_folder(folder, world.seats)
                 return judge(fates), fates
+
+    def _watch(self, talk: Conversation, orders: list[Order], job: Job, following: Job | None) -> Fates:
+        """Watch the test, and fork the ranks of the next one meanwhile.
+
+        That is done at once. But on fewer cores than ranks it slows the test; if the test before slept at its end,
+        while it destroyed its group, this one is expected to do the same, and the forks wait for that.
+        """
+        start_spare = functools.partial(self._start_spare, job, following)
+        if self._slept_at_end and job.size > cores():
+            talk.when_asleep = start_spare
+        else:
+            start_spare()
+        fates = Watch(talk, orders).run()
+        self._slept_at_end = talk.destroys_group
+        return fates
 
     @contextlib.contextmanager
     def _gpus_for(self, job: Job, ready: LiveWorld | None) -> Iterator[GpuLease | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 
 from everyrank.controller.census import Census
 from everyrank.controller.cutoff import CutOff, TimeLimit
@@ -18,6 +19,7 @@ from everyrank.wire.messages import (
     ClosedUp,
     Deadline,
     DebuggerLeft,
+    DestroysGroup,
     FromRank,
     Granted,
     LeftWorld,
@@ -50,6 +52,10 @@ class Conversation:
         self.meeting = Meeting(len(ranks), self.send)
         self.closed_up: dict[int, str] = {}
         self.left: dict[int, str] = {}
+        self.destroys_group = False
+        """Whether a rank has reported that it destroys its group after the test's method."""
+        self.when_asleep: Callable[[], None] = lambda: None
+        """What to do whenever a rank reports that."""
         self._print_line = print_line
         self._debugger = Debugger(debug)
 
@@ -119,6 +125,9 @@ class Conversation:
             self.meeting.dissolve(self._ended())
         elif isinstance(message, Deadline):
             self.limit.start_anew(time.monotonic(), message.seconds, "pytest-timeout")
+        elif isinstance(message, DestroysGroup):
+            self.destroys_group = True
+            self.when_asleep()
         elif isinstance(message, WitnessStatement):
             if self.census is not None:
                 self.census.hear(rank, message)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from everyrank.declare.values import is_seconds, sizes
 from everyrank.errors import MisuseError
 from everyrank.resources.gpus.devices import bytes_of
 
@@ -116,23 +116,6 @@ def _is_capability(value: object) -> bool:
     if not isinstance(value, (tuple, list)) or len(value) != 2:
         return False
     return all(isinstance(part, int) and not isinstance(part, bool) and part >= 0 for part in value)
-
-
-def is_seconds(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 and math.isfinite(value)
-
-
-def sizes(value: Any) -> tuple[int, ...]:
-    """Return the world sizes that a value names: one size, or a list of sizes."""
-    wanted = list(value) if isinstance(value, (list, tuple, set, frozenset, range)) else [value]
-    if not wanted:
-        raise MisuseError("the list of world sizes is empty")
-    for size in wanted:
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise MisuseError(f"a world size must be a whole number of ranks, 1 or more, not {size!r}")
-    if len(set(wanted)) < len(wanted):
-        raise MisuseError(f"a world size is named twice in {wanted}")
-    return tuple(wanted)
 
 
 def from_mark(mark: pytest.Mark) -> Declaration:

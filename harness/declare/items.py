@@ -14,9 +14,9 @@ from everyrank.declare.declaration import (
     describe_wrong_scope,
     from_mark,
     rank_fixtures,
-    sizes,
 )
 from everyrank.declare.stash import DECLARATION, MISUSE
+from everyrank.declare.values import sizes
 from everyrank.errors import MisuseError
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import pytest
-from everyrank.declare.declaration import Declaration
+
+if TYPE_CHECKING:
+    from everyrank.declare.declaration import Declaration
 
 #: The declaration of a test; only multi-rank items have it.
 DECLARATION: pytest.StashKey[Declaration] = pytest.StashKey()
@@ -23,5 +26,5 @@ REPEAT_OPTIONS: pytest.StashKey[list[str]] = pytest.StashKey()
 
 
 def is_declared(item: pytest.Item) -> bool:
-    """Return whether an item is multi-rank. Every run calls this; ``declare`` would import unittest for it."""
+    """Return whether an item is multi-rank. Every run calls this, so this module imports little."""
     return DECLARATION in item.stash or MISUSE in item.stash

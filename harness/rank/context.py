@@ -46,6 +46,9 @@ class RankContext(Protocol):
     def announce_skip(self, reason: str) -> None:
         """Report that this rank skips the test before it waits for the others: they may wait for it."""
 
+    def announce_destruction(self) -> None:
+        """Report that this rank has done its work and destroys its group: other work may use the cores meanwhile."""
+
     def allowing(self) -> AbstractContextManager[None]:
         """Allow the process to keep what is made inside: it is no leak."""
 

@@ -14,6 +14,7 @@ from everyrank.rank import point_to_point
 from everyrank.rank.point_to_point import PointToPoint
 
 if TYPE_CHECKING:
+    from everyrank.rank.context import RankContext
     from everyrank.rank.world import World
 
 
@@ -115,6 +116,16 @@ class Groups:
         except Exception as error:
             return f"the closing barrier failed: {error}"
         return ""
+
+
+def destroy_after_test(rank: RankContext) -> None:
+    """Destroy the groups that a method left open, as torch's harness does after it."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        rank.announce_destruction()
+        with contextlib.suppress(AssertionError, ValueError):
+            dist.destroy_process_group()
 
 
 def unbind_defaults() -> None:

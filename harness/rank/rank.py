@@ -31,6 +31,7 @@ from everyrank.wire.messages import (
     ClosedUp,
     CloseUp,
     DebuggerLeft,
+    DestroysGroup,
     Granted,
     Leak,
     Leave,
@@ -208,6 +209,9 @@ class Rank:
         self.channel.send(
             PhaseEnded(Phase("call", "skipped", {"longrepr": ["", 0, skipped]}, time.monotonic(), skipped))
         )
+
+    def announce_destruction(self) -> None:
+        self.channel.send(DestroysGroup())
 
     def allowing(self) -> AbstractContextManager[None]:
         return self._watch.allowing()

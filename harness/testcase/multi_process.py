@@ -129,12 +129,14 @@ class MultiProcessTestCase(_OnRanks):
     def run_test(self, test_name: str, parent_pipe: Any) -> None:
         """Run the method itself on a rank."""
         __tracebackhide__ = True
+        from everyrank.rank.context import current_rank
+        from everyrank.rank.groups import destroy_after_test
+
         os.environ["TORCH_SHOW_CPP_STACKTRACES"] = "1"
         set_rng_seed()
         getattr(self, test_name)()
         if self.destroy_pg_upon_exit:
-            with contextlib.suppress(AssertionError, ValueError):
-                dist.destroy_process_group()
+            destroy_after_test(current_rank())
 
 
 class DistributedTestBase(MultiProcessTestCase):

@@ -97,6 +97,10 @@ class Deadline(Message, frozen=True):
     seconds: float
 
 
+class DestroysGroup(Message, frozen=True):
+    """Report that this rank destroys its group after a test's method: it sleeps for most of that time."""
+
+
 class WantsDebugger(Message, frozen=True):
     """Ask for the debugger: this rank reached a breakpoint or failed under ``--pdb``."""
 
@@ -219,7 +223,16 @@ class Progressed(Message, frozen=True):
 
 
 FromRank = (
-    PhaseEnded | Deadline | WantsDebugger | DebuggerLeft | Meet | WitnessStatement | Record | ClosedUp | LeftWorld
+    PhaseEnded
+    | Deadline
+    | DestroysGroup
+    | WantsDebugger
+    | DebuggerLeft
+    | Meet
+    | WitnessStatement
+    | Record
+    | ClosedUp
+    | LeftWorld
 )
 ToRank = Collect | Order | CloseUp | Leave | Granted | Met
 

@@ -12,9 +12,10 @@ from difflib import get_close_matches
 
 import pytest
 from everyrank.fixtures import optimizers
-from everyrank.suites.collect.left_out import LEFT_OUT, FilterReason, LeftOut
+from everyrank.suites.collect.left_out import FilterReason, LeftOut
 from everyrank.suites.collect.profile import QUICK, WHOLE
 from everyrank.suites.collect.quick import quick
+from everyrank.suites.collect.stash import LEFT_OUT
 from everyrank.suites.engine.case import Case
 from everyrank.suites.engine.contract import Contract, contract, contracts
 from everyrank.suites.engine.ledger import matches

@@ -1,6 +1,6 @@
 """The numbers of cases that ``--law``, ``--optimizer`` and ``--profile`` leave out of a run, by filter and reason.
 
-This is plain data and cheap to import: the controller of pytest-xdist collects nothing and gets it from its workers.
+This is plain data: the controller of pytest-xdist collects nothing and gets it from its workers.
 """
 
 from __future__ import annotations
@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-import pytest
 
 
 @dataclass(frozen=True)
@@ -51,10 +49,3 @@ class LeftOut:
     def lines(self) -> list[str]:
         """Return one line for each filter, and one for the subjects of which no case is left."""
         return [*self.by_filter(), *([f"no case is left of {', '.join(self.without)}"] if self.without else [])]
-
-
-#: What the filters left out of this run; the controller of pytest-xdist has it from its workers.
-LEFT_OUT: pytest.StashKey[LeftOut] = pytest.StashKey()
-
-#: The names by which a worker of pytest-xdist sends what was left out, and the problem of a wrong filter.
-WORKER_OUTPUT, WORKER_PROBLEM = "everyrank_left_out", "everyrank_filter_problem"

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from everyrank.suites.collect.left_out import LEFT_OUT
+from everyrank.suites.collect.stash import LEFT_OUT
 
 
 class Outcomes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import importlib.util
 
 import pytest
 
@@ -10,9 +10,12 @@ QUICK, WHOLE = "quick", "whole"
 
 
 def add(group: pytest.OptionGroup) -> None:
-    """Add the option, under its short name too unless the plugin pytest-profiling has that."""
+    """Add the option, under its short name too unless the plugin pytest-profiling has that.
+
+    Whether that is installed is asked by its module: to look for its entry point would read all metadata again.
+    """
     names = ["--conformance-profile"]
-    if not importlib.metadata.entry_points(group="pytest11", name="profiling"):
+    if importlib.util.find_spec("pytest_profiling") is None:
         names.insert(0, "--profile")
     group.addoption(
         *names,

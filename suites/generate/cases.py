@@ -12,7 +12,8 @@ from everyrank.suites.engine.case import Case
 from everyrank.suites.engine.contract import Law, Point
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.grammar import Grammar
-from everyrank.suites.generate.options import GENERATE, SearchPlan
+from everyrank.suites.generate.options import GENERATE
+from everyrank.suites.generate.plan import SearchPlan
 from everyrank.suites.generate.printing import as_test, counted
 from everyrank.suites.generate.search import SHRINKING, Search
 

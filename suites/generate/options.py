@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
-import secrets
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from everyrank.suites.generate.plan import SearchPlan
 
 #: The id of the law of generated cases.
 GENERATE = "generate"
 
 #: The value of ``--generate-seed`` that stands for a new number each time.
 FREE = "free"
-
-
-@dataclass(frozen=True)
-class SearchPlan:
-    """The values of the options."""
-
-    draws: int
-    seed: int = 0
-    draw: str = ""
-    """One draw as JSON; only this draw is carried out."""
-    shrink: bool = True
-
-    def options(self) -> list[str]:
-        """Return the options that repeat this search."""
-        if self.draw:
-            return [f"--generate-draw={self.draw}"]
-        return [f"--generate={self.draws}", f"--generate-seed={self.seed}"]
 
 
 class Counts:
@@ -85,6 +70,10 @@ def configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--generate-seed takes a number or `{FREE}`, not {seed!r}")
     if not draw and not installed():
         raise pytest.UsageError("--generate needs Hypothesis: pip install 'everyrank[generate]'")
+    import secrets
+
+    from everyrank.suites.generate.plan import SearchPlan
+
     number = secrets.randbelow(2**32) if seed == FREE else int(seed)
     config.stash[PLAN] = SearchPlan(draws, number, draw)
     config.pluginmanager.register(Counts(), "everyrank-generated")

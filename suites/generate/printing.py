@@ -12,7 +12,7 @@ from everyrank.suites.generate.data import code, names_in
 if TYPE_CHECKING:
     from everyrank.suites.engine.subject import Subject
     from everyrank.suites.generate.grammar import Grammar
-    from everyrank.suites.generate.options import SearchPlan
+    from everyrank.suites.generate.plan import SearchPlan
     from everyrank.suites.generate.search import Found
 
 _TEST = """\

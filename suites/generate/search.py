@@ -12,7 +12,7 @@ from everyrank import World
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.data import decode, encode
 from everyrank.suites.generate.grammar import Drawn, Grammar
-from everyrank.suites.generate.options import SearchPlan
+from everyrank.suites.generate.plan import SearchPlan
 from everyrank.suites.generate.replay import meet, perform
 
 #: How long a failing draw is made shorter, in seconds: each attempt takes long if it fails by waiting in vain.

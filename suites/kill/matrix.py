@@ -13,7 +13,7 @@ from everyrank.suites.engine.case import Case, cases
 from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.cases import generated
-from everyrank.suites.generate.options import SearchPlan
+from everyrank.suites.generate.plan import SearchPlan
 
 EXEMPLAR, NOTHING = "(exemplar)", "(nothing)"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.inner import Inner, Project
@@ -78,3 +80,80 @@ def test_every_test_passes(inner: Inner) -> None:
 def test_the_next_test_runs_in_what_was_forked_ahead(inner: Inner) -> None:
     ahead = inner["test_next_is_forked"].properties["spare"]
     assert inner["test_runs_in_it_and_kills_the_next"].properties["pid"] in ahead
+
+
+# --- on fewer cores than ranks ---------------------------------------------------------------------------
+
+#: Notes, whenever the ranks of a next test are to be forked, which methods have ended on some rank.
+_NOTES_FORKS = """
+    import json
+    from pathlib import Path
+    from everyrank.controller import attempts
+
+    start_spare = attempts.Attempts._start_spare
+
+    def noted(self, job, following):
+        ended = sorted(path.name for path in Path().glob("ended-*"))
+        with open("forks", "a") as forks:
+            forks.write(json.dumps([job.item.name, ended]) + "\\n")
+        start_spare(self, job, following)
+
+    attempts.Attempts._start_spare = noted
+    attempts.cores = lambda: {cores}
+"""
+
+_DESTROY_THEIR_GROUP = """
+    from pathlib import Path
+    import torch.distributed as dist
+    from everyrank.testcase import MultiProcessTestCase, run_tests
+
+    class Groups(MultiProcessTestCase):
+        world_size = 2
+
+        def setUp(self):
+            super().setUp()
+            self._spawn_processes()
+
+        def _open(self):
+            store = dist.FileStore(self.file_name, self.world_size)
+            dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.world_size)
+
+        def _ended(self):
+            dist.barrier()
+            Path(f"ended-{self._testMethodName}").touch()
+
+        def test_1_destroys(self):
+            self._open()
+            self._ended()
+
+        def test_2_destroys(self):
+            self._open()
+            self._ended()
+
+        def test_3_opens_none(self):
+            pass
+
+        def test_4_destroys(self):
+            self._open()
+            self._ended()
+"""
+
+
+@pytest.mark.parametrize(("cores", "waits"), [(1, True), (2, False)])
+def test_on_few_cores_the_next_is_forked_while_the_ranks_destroy_their_group(
+    project: Project, cores: int, waits: bool
+) -> None:
+    project.write("conftest.py", _NOTES_FORKS.format(cores=cores))
+    project.write("test_inner.py", _DESTROY_THEIR_GROUP)
+    inner = project.run()
+    assert set(inner.outcomes().values()) == {"passed"}, inner.out
+    forks: dict[str, list[str]] = {}
+    for line in (project.folder / "forks").read_text().splitlines():
+        name, ended = json.loads(line)
+        forks.setdefault(name, ended)  # the first time counts: later ranks find the spare there
+    first, second = ["ended-test_1_destroys"], ["ended-test_1_destroys", "ended-test_2_destroys"]
+    assert forks.pop("test_1_destroys") == []
+    # The third is expected to destroy a group, since the second did; but it does not, so the fourth does not wait.
+    assert forks.pop("test_2_destroys") == (second if waits else first)
+    assert ("test_3_opens_none" in forks) == (not waits)
+    assert "ended-test_4_destroys" not in forks["test_4_destroys"]

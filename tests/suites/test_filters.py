@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from everyrank.fixtures import optimizers
@@ -104,11 +104,15 @@ def test_a_law_without_core_points_is_in_the_quick_profile_at_its_first_point() 
     assert {case.law.id for case in quick} == {case.law.id for case in found}
 
 
-@pytest.mark.parametrize(("others", "names"), [((), {"--profile"}), (("one",), set())], ids=["alone", "taken"])
+@pytest.mark.parametrize(
+    ("installed", "names"), [(("other",), {"--profile"}), (("pytest_profiling",), set())], ids=["alone", "taken"]
+)
 def test_the_short_name_of_the_profile_is_left_to_pytest_profiling(
-    others: tuple[str, ...], names: set[str], monkeypatch: pytest.MonkeyPatch
+    installed: tuple[str, ...], names: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: others)
+    for module in installed:
+        (tmp_path / f"{module}.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
     group = pytest.Parser(_ispytest=True).getgroup("any")
     profile.add(group)
     (option,) = group.options

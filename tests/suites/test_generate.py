@@ -19,7 +19,7 @@ from everyrank.suites.generate import options
 from everyrank.suites.generate.cases import generated
 from everyrank.suites.generate.data import encode
 from everyrank.suites.generate.grammar import Rejected
-from everyrank.suites.generate.options import SearchPlan
+from everyrank.suites.generate.plan import SearchPlan
 from everyrank.suites.generate.replay import replay
 from everyrank.suites.generate.search import Found, Search
 from everyrank.suites.sharded_optimizer.grammar import GRAMMAR, Draw, Give, Param, Step

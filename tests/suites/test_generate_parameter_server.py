@@ -13,7 +13,7 @@ from everyrank.fixtures.exemplars.parameter_server import BatchUpdateParameterSe
 from everyrank.fixtures.rogues import parameter_server as rogues
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
-from everyrank.suites.generate.options import SearchPlan
+from everyrank.suites.generate.plan import SearchPlan
 from everyrank.suites.generate.replay import perform, replay
 from everyrank.suites.generate.search import Search
 from everyrank.suites.parameter_server.grammar import (

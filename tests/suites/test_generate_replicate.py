@@ -11,7 +11,7 @@ from everyrank.fixtures.rogues.replicate import AlwaysSyncs, DividesWhatIsStillR
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.data import encode
-from everyrank.suites.generate.options import SearchPlan
+from everyrank.suites.generate.plan import SearchPlan
 from everyrank.suites.generate.replay import perform, replay
 from everyrank.suites.generate.search import Search
 from everyrank.suites.replicate.grammar import (

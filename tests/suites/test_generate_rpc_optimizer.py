@@ -23,7 +23,7 @@ from everyrank.fixtures.rogues.rpc_optimizer.surface import (
 )
 from everyrank.suites.arena import surface
 from everyrank.suites.errors import Deviation
-from everyrank.suites.generate.options import SearchPlan
+from everyrank.suites.generate.plan import SearchPlan
 from everyrank.suites.generate.replay import replay
 from everyrank.suites.rpc_optimizer.besides import PARTS
 from everyrank.suites.rpc_optimizer.grammar import (

@@ -13,7 +13,7 @@ from everyrank.fixtures.optimizers import row
 from everyrank.fixtures.rogues.sharded_optimizer import steps
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
-from everyrank.suites.generate.options import SearchPlan
+from everyrank.suites.generate.plan import SearchPlan
 from everyrank.suites.generate.replay import replay
 from everyrank.suites.generate.search import Search
 from everyrank.suites.sharded_optimizer.grammar import GRAMMAR, Clip, Draw, Give, Param, Rows, Step

@@ -1,0 +1,25 @@
+"""Check values that both the mark ``world`` and the options may have; cheap to import, since every run does."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from everyrank.errors import MisuseError
+
+
+def is_seconds(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 and math.isfinite(value)
+
+
+def sizes(value: Any) -> tuple[int, ...]:
+    """Return the world sizes that a value names: one size, or a list of sizes."""
+    wanted = list(value) if isinstance(value, (list, tuple, set, frozenset, range)) else [value]
+    if not wanted:
+        raise MisuseError("the list of world sizes is empty")
+    for size in wanted:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise MisuseError(f"a world size must be a whole number of ranks, 1 or more, not {size!r}")
+    if len(set(wanted)) < len(wanted):
+        raise MisuseError(f"a world size is named twice in {wanted}")
+    return tuple(wanted)
