@@ -70,6 +70,10 @@ class Conversation:
 
     def listen(self, timeout: float | None) -> None:
         """Wait for what comes in, and note it."""
+        if self.world.launcher.lost and not self.fates.launcher_lost:
+            # It was found lost when another world was to be started: no event of it is to come.
+            self._take_event(LostLauncher(self.world.launcher.lost))
+            return
         for key, _ in self.world.selector.select(timeout):
             if key.data is None:
                 for event in self.world.launcher.events():

@@ -157,3 +157,38 @@ def test_on_few_cores_the_next_is_forked_while_the_ranks_destroy_their_group(
     assert forks.pop("test_2_destroys") == (second if waits else first)
     assert ("test_3_opens_none" in forks) == (not waits)
     assert "ended-test_4_destroys" not in forks["test_4_destroys"]
+
+
+_LOSES_THE_ZYGOTE = """
+    import os, signal
+    from everyrank.controller import attempts
+
+    start_spare = attempts.Attempts._start_spare
+
+    def loses_the_zygote(self, job, following):
+        if job.item.name == "test_2_destroys" and self._worlds.launcher.forks:
+            zygote = self._worlds.launcher.keeper
+            os.kill(zygote, signal.SIGKILL)
+            os.waitid(os.P_PID, zygote, os.WEXITED | os.WNOWAIT)
+        start_spare(self, job, following)
+
+    attempts.Attempts._start_spare = loses_the_zygote
+    attempts.cores = lambda: {cores}
+"""
+
+
+@pytest.mark.parametrize(("cores", "outcome"), [(1, "failed"), (2, "passed")], ids=["at-the-end", "at-the-start"])
+def test_a_zygote_that_is_found_dead_by_the_forks_for_the_next_test(
+    project: Project, cores: int, outcome: str
+) -> None:
+    """A test that had begun fails by name, soon; one that had not runs again."""
+    project.write("conftest.py", _LOSES_THE_ZYGOTE.format(cores=cores))
+    project.write("test_inner.py", _DESTROY_THEIR_GROUP)
+    inner = project.run("-k", "destroys")
+    assert inner.outcomes() == {
+        "test_1_destroys": "passed",
+        "test_2_destroys": outcome,
+        "test_4_destroys": "passed",
+    }, inner.out
+    if outcome == "failed":
+        assert "the zygote was killed by SIGKILL, and all ranks with it" in inner["test_2_destroys"].text
