@@ -56,7 +56,7 @@ class Attempts:
         self._claims = claimed
         self._leases = leases
         self._tests = 0
-        self._slept_at_end = False  # the last test: its ranks destroyed their group
+        self._last_destroyed_group = False  # whether the ranks of the last test destroyed their group at its end
         option = session.config.getoption
         self._debugging = bool(option("usepdb", False) or option("trace", False))
         self._debug = DebugOptions(bool(option("usepdb", False)), options.pdb_rank, terminal)
@@ -125,16 +125,15 @@ class Attempts:
     def _watch(self, talk: Conversation, orders: list[Order], job: Job, following: Job | None) -> Fates:
         """Watch the test, and fork the ranks of the next one meanwhile.
 
-        That is done at once. But on fewer cores than ranks it slows the test; if the test before slept at its end,
-        while it destroyed its group, this one is expected to do the same, and the forks wait for that.
+        On fewer cores than ranks, forks slow the test. If the ranks of the last test destroyed their group, those of
+        this one probably do so too, and sleep then: the forks wait for that time. Otherwise they begin at once.
         """
         start_spare = functools.partial(self._start_spare, job, following)
-        if self._slept_at_end and job.size > cores():
-            talk.when_asleep = start_spare
-        else:
+        waits = self._last_destroyed_group and job.size > cores()
+        if not waits:
             start_spare()
-        fates = Watch(talk, orders).run()
-        self._slept_at_end = talk.destroys_group
+        fates = Watch(talk, orders, while_asleep=start_spare if waits else None).run()
+        self._last_destroyed_group = talk.destroys_group
         return fates
 
     @contextlib.contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
 
 from everyrank.controller.census import Census
 from everyrank.controller.cutoff import CutOff, TimeLimit
@@ -54,8 +53,6 @@ class Conversation:
         self.left: dict[int, str] = {}
         self.destroys_group = False
         """Whether a rank has reported that it destroys its group after the test's method."""
-        self.when_asleep: Callable[[], None] = lambda: None
-        """What to do whenever a rank reports that."""
         self._print_line = print_line
         self._debugger = Debugger(debug)
 
@@ -131,7 +128,6 @@ class Conversation:
             self.limit.start_anew(time.monotonic(), message.seconds, "pytest-timeout")
         elif isinstance(message, DestroysGroup):
             self.destroys_group = True
-            self.when_asleep()
         elif isinstance(message, WitnessStatement):
             if self.census is not None:
                 self.census.hear(rank, message)

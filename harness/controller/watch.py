@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
 from everyrank.controller.conversation import Conversation
@@ -17,13 +18,19 @@ NATIVE = 1.0
 
 
 class Watch:
-    """Watches one test on one world, and ends what cannot go on."""
+    """Watches one test on one world, and ends what cannot go on.
 
-    def __init__(self, talk: Conversation, orders: list[Order]) -> None:
+    ``while_asleep`` is work for the time in which the ranks destroy their group. It is done once, if they do.
+    """
+
+    def __init__(
+        self, talk: Conversation, orders: list[Order], while_asleep: Callable[[], None] | None = None
+    ) -> None:
         self.talk = talk
         self.world = talk.world
         self.fates = talk.fates
         self.orders = orders
+        self.while_asleep = while_asleep
 
     def run(self) -> Fates:
         """Give the orders and wait until every rank has filed its record, ended, or been cut off."""
@@ -35,6 +42,9 @@ class Watch:
             self.talk.send(order.rank, order)
         while self._open():
             self.talk.listen(self._patience())
+            if self.talk.destroys_group and self.while_asleep is not None:
+                self.while_asleep()
+                self.while_asleep = None
             self._read_progress()
             if self.talk.debugging:
                 continue

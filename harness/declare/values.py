@@ -1,4 +1,4 @@
-"""Check values that both the mark ``world`` and the options may have; cheap to import, since every run does."""
+"""Checks of values, for the mark ``world`` and for options. Every run imports this module, so it imports little."""
 
 from __future__ import annotations
 

@@ -98,8 +98,8 @@ def _be_zygote(fd: int, controller: int, context: LaunchContext, folder: str) ->
 
 def _serve(keeper: Keeper, zygote: Zygote, unsafe: str, successor: bool = False) -> None:
     """Fork ranks until the controller ends; a successor serves the zygote that forked it."""
-    # The ranks share these pages of memory; a garbage collection in a rank must not copy them. Nor must one here, in
-    # front of it: it would copy what this process shares with the controller. What little garbage there is stays.
+    # The ranks share these pages of memory, which a garbage collection in a rank would copy. A collection here would
+    # copy the pages that this process shares with the controller, so what little garbage there is stays.
     gc.freeze()
     zygote_pid = os.getpid()
 

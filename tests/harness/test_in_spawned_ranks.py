@@ -141,9 +141,7 @@ def both(tmp_path_factory: pytest.TempPathFactory, fork_servers: ForkServers) ->
         project.write("pytest.ini", INI)
         project.write("conftest.py", CONFTEST)
         project.write("test_inner.py", MIXED)
-        ran.append(
-            project.run(f"--launcher={launcher}", "--no-run-alone")
-        )  # that would start the failing tests twice
+        ran.append(project.run(f"--launcher={launcher}"))
     return ran[0], ran[1]
 
 

@@ -105,7 +105,7 @@ _NOTES_FORKS = """
 _DESTROY_THEIR_GROUP = """
     from pathlib import Path
     import torch.distributed as dist
-    from everyrank.testcase import MultiProcessTestCase, run_tests
+    from everyrank.testcase import MultiProcessTestCase
 
     class Groups(MultiProcessTestCase):
         world_size = 2
@@ -147,10 +147,9 @@ def test_on_few_cores_the_next_is_forked_while_the_ranks_destroy_their_group(
     project.write("test_inner.py", _DESTROY_THEIR_GROUP)
     inner = project.run()
     assert set(inner.outcomes().values()) == {"passed"}, inner.out
-    forks: dict[str, list[str]] = {}
-    for line in (project.folder / "forks").read_text().splitlines():
-        name, ended = json.loads(line)
-        forks.setdefault(name, ended)  # the first time counts: later ranks find the spare there
+    lines = [json.loads(line) for line in (project.folder / "forks").read_text().splitlines()]
+    forks: dict[str, list[str]] = dict(lines)
+    assert len(forks) == len(lines)  # once for each test
     first, second = ["ended-test_1_destroys"], ["ended-test_1_destroys", "ended-test_2_destroys"]
     assert forks.pop("test_1_destroys") == []
     # The third is expected to destroy a group, since the second did; but it does not, so the fourth does not wait.
