@@ -87,11 +87,9 @@ def pytest(
         more = {"BENCHMARK_TESTS": str(tests), "BENCHMARK_STOPWATCH": str(stopwatch), **environment}
         more["EVERYRANK_LEASES"] = folder  # the run takes leases, but does not wait for other runs
         more["BENCHMARK_BEGAN"] = str(time.time())
-        # pip compiles what it installs. Python compiles an editable tree, too, if it may write the compiled files.
-        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
         done = subprocess.run(
             [*(command or (sys.executable, "-m", "pytest")), "-q", "-c", CASES / "pytest.ini", *options, *chosen],
-            env={**inherited, **more},
+            env={**environment_of_runs(), **more},
             capture_output=True,
             text=True,
             timeout=limit,
@@ -103,6 +101,14 @@ def pytest(
     if times.pop("passed") != tests:
         raise RuntimeError(f"{case}: not every test passed:\n{done.stdout}")
     return Times(**times)
+
+
+def environment_of_runs() -> dict[str, str]:
+    """Return this process's environment without the variable that forbids compiled files.
+
+    pip compiles what it installs. Python compiles an editable tree, too, if it may write the compiled files.
+    """
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def floor(body: str, size: int, worlds: int) -> Cost:

@@ -9,8 +9,6 @@ hour on a small machine, which should do nothing else meanwhile. The times are t
 from __future__ import annotations
 
 import argparse
-import contextlib
-import ctypes
 import os
 import resource
 import subprocess
@@ -20,10 +18,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.measure import HERE
+from benchmarks.cases import orphans
+from benchmarks.measure import HERE, environment_of_runs
 
 REPOSITORY = HERE.parent
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ def main() -> None:
     parser.add_argument("commit", help="the earlier commit")
     parser.add_argument("commands", nargs="*", metavar="command")
     options = parser.parse_args()
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)  # orphans of a run count too
+    orphans.adopt()
     with tempfile.TemporaryDirectory(prefix="whole-runs-") as folder:
         then, now = _installed(Path(folder), "then", options.commit), _installed(Path(folder), "now", "HEAD")
         print("| command | then: user + system, clock | now | processor time | clock |\n|---|---|---|---|---|")
@@ -79,7 +77,7 @@ def _commands(then: Path) -> list[str]:
 
 def used(command: str, folder: Path) -> Used:
     """Run a command to its end. Return what it and all processes that it started have used."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    environment = environment_of_runs()
     environment["PATH"] = f"{folder / '.venv/bin'}{os.pathsep}{environment['PATH']}"
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
@@ -88,17 +86,9 @@ def used(command: str, folder: Path) -> Used:
     wall = time.monotonic() - began
     if done.returncode:
         sys.exit(f"{command} ended with exit status {done.returncode}:\n{done.stdout[-3000:]}")
-    _wait_for_orphans()
+    orphans.wait()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return Used(wall, after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime)
-
-
-def _wait_for_orphans() -> None:
-    until = time.monotonic() + 10
-    with contextlib.suppress(ChildProcessError):
-        while time.monotonic() < until:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                time.sleep(0.01)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,6 @@ It counts the processor time of all processes: those whose parent has gone becom
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
 import os
 import time
@@ -14,6 +12,7 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import orphans
 import pytest
 
 _took: dict[str, float] = {"passed": 0}
@@ -31,29 +30,14 @@ def pytest_collection() -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtestloop() -> Generator[None, Any, Any]:
-    _be_parent_of_orphans()
+    orphans.adopt()
     began, used = time.perf_counter(), _used()
     try:
         return (yield)
     finally:
         _took["loop"] = time.perf_counter() - began
-        _wait_for_children()
+        orphans.wait()
         _took["processor"] = _used() - used
-
-
-def _be_parent_of_orphans() -> None:
-    """Make orphans among this process's descendants its children (PR_SET_CHILD_SUBREAPER)."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
-
-
-def _wait_for_children() -> None:
-    """Wait for the children that are about to end, and are not waited for otherwise."""
-    until = time.monotonic() + 5
-    with contextlib.suppress(ChildProcessError):
-        while time.monotonic() < until:
-            if os.waitpid(-1, os.WNOHANG)[0] == 0:
-                time.sleep(0.002)
 
 
 def _used() -> float:
