@@ -19,7 +19,7 @@ def test_ddp_gives_what_is_added_to_a_sparse_embedding_a_part_of_its_gradient(tm
     done = subprocess.run(
         [sys.executable, "script.py"],
         cwd=tmp_path,
-        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,

@@ -141,7 +141,9 @@ def test_a_server_dies_with_its_owner(tmp_path: Path) -> None:
     project.write("owner.py", OWNER)
     root = Path(__file__).parents[2]
     with subprocess.Popen(
-        [sys.executable, program, tmp_path], env={**os.environ, "PYTHONPATH": str(root)}, stdout=subprocess.PIPE
+        [sys.executable, program, tmp_path],
+        env={**os.environ, "PYTHONPATH": str(root), "TMPDIR": str(tmp_path)},  # what it leaves is removed with that
+        stdout=subprocess.PIPE,
     ) as owner:
         assert owner.stdout
         server = os.pidfd_open(int(owner.stdout.readline()))
