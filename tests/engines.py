@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pytest
 from everyrank.launch.rendezvous import reserved_port
 
+from tests.forked import ForkedRun
 from tests.inner import Inner, Project
 
 #: The launchers under which the truth table is tested. With ``spawn,ray`` in the variable it takes nine minutes more.
@@ -24,7 +25,7 @@ class Torchrun:
     """Agents of torchrun that run pytest in a project, as if each were on a host of its own."""
 
     project: Project
-    agents: list[subprocess.Popen[str]]
+    agents: list[subprocess.Popen[str] | ForkedRun]
     port: contextlib.ExitStack  # no other process gets it
 
     def finish(self, within: float = 240) -> Inner:
@@ -40,7 +41,7 @@ class Torchrun:
         self.port.close()
         self.project.assert_nothing_left()
         tests, warnings = self.project.results()
-        code = max(agent.returncode for agent in self.agents)
+        code = max(agent.wait() for agent in self.agents)
         return Inner(code, "".join(out), tests, warnings, self.project.folder)
 
     def kill(self) -> None:
@@ -75,19 +76,9 @@ def torchrun(
             *("--master-addr=127.0.0.1", f"--master-port={port}"),
             *project.command("--launcher=torchrun", *arguments)[1:],
         ]
-        started.append(
-            subprocess.Popen(
-                command,
-                cwd=folders[node] if folders else project.folder,
-                env={**project.environment(), **(environment or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                start_new_session=True,
-            )
-        )
+        variables = {**project.environment(), **(environment or {})}
+        folder = folders[node] if folders else None
+        started.append(project.spawn(command, variables, folder, new_session=True))
     return Torchrun(project, started, reserved)
 
 
@@ -112,15 +103,9 @@ def by_hand(
     _, port = reserved.enter_context(reserved_port())
     variables = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **more}
     started = [
-        subprocess.Popen(
+        project.spawn(
             [*(prefix(rank) if prefix else []), *project.command("--launcher=torchrun", *arguments)],
-            cwd=project.folder,
-            env={**project.environment(), **variables, "RANK": str(rank)},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
+            {**project.environment(), **variables, "RANK": str(rank)},
         )
         for rank in range(count)
     ]

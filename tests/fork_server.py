@@ -9,8 +9,10 @@ into the pipe. The process ends when the socket is closed.
 
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
+import io
 import json
 import os
 import runpy
@@ -19,6 +21,7 @@ import signal
 import socket
 import sys
 import tempfile
+import termios
 
 _PR_SET_PDEATHSIG = 1
 _AT_START = set(os.environ)
@@ -63,12 +66,17 @@ def _report(pipe: int, number: int) -> None:
 def become(request: dict) -> str:
     """Make of this fork what a new interpreter would be; return the module that it has to run."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if request["leads"]:
+        os.setsid()
+        if os.isatty(0):
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.chdir(request["folder"])
     # Imports have set variables, some to a path in the temp folder.
     here, there = os.environ["TMPDIR"], request["environment"]["TMPDIR"]
     brought = {name: value.replace(here, there) for name, value in os.environ.items() if name not in _AT_START}
     os.environ.clear()  # of the C library, too: nothing points into the memory that is overwritten below
     os.environ.update({**brought, **request["environment"]})
+    _open_streams()
     _show(request["command"], request["environment"])
     _, _, module, *arguments = sys.orig_argv = request["command"]
     sys.argv = ["-m", *arguments]
@@ -78,6 +86,26 @@ def become(request: dict) -> str:
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()  # as when it is imported; Python's own generator does this after each fork
     return module
+
+
+def _open_streams() -> None:
+    """Open the standard streams again: those of the server remember whether its own files could be sought in."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        old = getattr(sys, name)
+        mode, unbuffered = "w" if number else "r", old.write_through  # as PYTHONUNBUFFERED has it
+        buffer = open(number, f"{mode}b", 0 if number and unbuffered else -1, closefd=False)  # noqa: SIM115
+        getattr(buffer, "raw", buffer).name = f"<{name}>"
+        new = io.TextIOWrapper(
+            buffer,
+            old.encoding,
+            old.errors,
+            newline="\n" if number else None,
+            line_buffering=not unbuffered and (number == 2 or buffer.isatty()),
+            write_through=unbuffered,
+        )
+        new.mode = mode
+        setattr(sys, name, new)
+        setattr(sys, f"__{name}__", new)
 
 
 def _show(command: list[str], environment: dict[str, str]) -> None:

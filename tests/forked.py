@@ -22,8 +22,11 @@ from pathlib import Path
 
 from _pytest.config import default_plugins
 
-#: A project sets these, and nothing that a server imports reads them, except TMPDIR: see ``fork_server.py``.
-_OF_A_PROJECT = ("EVERYRANK_", "COLUMNS", "PYTHONPATH", "TMPDIR")
+#: A project or a test sets these. Nothing that a server imports reads them, except TMPDIR: see ``fork_server.py``.
+_OF_A_PROJECT = (
+    *("EVERYRANK_", "INNER_", "COLUMNS", "TERM", "PYTHONPATH", "TMPDIR", "CUDA_VISIBLE_DEVICES"),
+    *("RANK", "WORLD_SIZE", "MASTER_"),
+)
 #: numpy's OpenBLAS starts a thread for each core when it is imported, and a process with threads must not fork.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 #: The server is started with arguments and an environment this long, for its forks to show their own in /proc.
@@ -32,7 +35,8 @@ _LARGEST = 1 << 20
 
 
 _IMPORT = re.compile(
-    r"^(?:import|from) (torch\.testing\._internal|torch|everyrank\.suites|everyrank\.(?:testcase|fixtures\.\w+))\b",
+    r"^(?:import|from) [^#\n]*?\b"
+    r"(torch\.testing\._internal|torch|everyrank\.suites|everyrank\.(?:testcase|fixtures\.\w+))\b",
     re.MULTILINE,
 )
 _PYTEST = ("pytest", *(f"_pytest.{name}" for name in default_plugins))
@@ -50,6 +54,7 @@ class ForkedRun:
     def __init__(self, command: list[str], stdout: int, pipe: int) -> None:
         self.args = command
         self.returncode: int | None = None
+        # At a terminal, nothing comes here.
         self.stdout = open(stdout, encoding="utf-8", errors="replace")  # noqa: SIM115
         self._out = b""
         self._pipe = open(pipe, "rb", buffering=0)  # noqa: SIM115
@@ -117,13 +122,28 @@ class ForkServer:
                 pass_fds=[theirs.fileno()],
             )
 
-    def start(self, command: list[str], folder: Path, environment: dict[str, str]) -> ForkedRun:
-        """Fork a process that runs the command, with its stderr in its stdout."""
-        request = json.dumps({"command": command, "folder": str(folder), "environment": environment}).encode()
+    def start(
+        self,
+        command: list[str],
+        folder: Path,
+        environment: dict[str, str],
+        err: int | None = None,
+        terminal: int | None = None,
+        new_session: bool = False,
+    ) -> ForkedRun:
+        """Fork a process that runs the command, with its stderr in ``err`` or else in its stdout.
+
+        With ``terminal``, the process leads a session there, and has its three streams there.
+        """
+        about = {"command": command, "folder": str(folder), "environment": environment}
+        request = json.dumps({**about, "leads": new_session or terminal is not None}).encode()
         assert len(request) < _LARGEST
         (out, their_out), (pipe, their_pipe) = os.pipe(), os.pipe()
         with open(os.devnull) as nothing:
-            socket.send_fds(self._socket, [request], [nothing.fileno(), their_out, their_out, their_pipe])
+            streams = [nothing.fileno(), their_out, their_out if err is None else err]
+            if terminal is not None:
+                streams = [terminal] * 3
+            socket.send_fds(self._socket, [request], [*streams, their_pipe])
         os.close(their_out)
         os.close(their_pipe)
         return ForkedRun(command, out, pipe)

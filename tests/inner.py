@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 import uuid
@@ -164,20 +165,53 @@ class Project:
         """Start an inner run; end it with ``finish``, or kill it and call ``assert_nothing_left``."""
         (self.folder / "reports.jsonl").write_text("")
         command, environment = self.command(*arguments), self.environment()
+        return self.spawn(command, environment)
+
+    def spawn(
+        self,
+        command: list[str],
+        environment: dict[str, str],
+        folder: str | Path | None = None,
+        new_session: bool = False,
+    ) -> subprocess.Popen[str] | ForkedRun:
+        """Start a process in this folder or another, with its stderr in its stdout."""
+        cwd = Path(folder or self.folder)
         if self.servers and (server := self.servers.find(command, self.folder, environment)):
-            return server.start(command, self.folder, environment)
+            return server.start(command, cwd, environment, new_session=new_session)
         return subprocess.Popen(
             command,
-            cwd=self.folder,
+            cwd=cwd,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            start_new_session=new_session,
             # A shell starts background jobs with SIGINT ignored; the inner run would inherit that.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
+
+    def call(
+        self,
+        module: str,
+        *arguments: str,
+        folder: Path | None = None,
+        environment: dict[str, str] | None = None,
+        within: float = 240,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run ``python -m MODULE`` in this folder or another, and wait for its end."""
+        command, cwd = [sys.executable, "-m", module, *arguments], folder or self.folder
+        environment = self.environment() if environment is None else environment
+        if not self.servers or not (server := self.servers.find(command, self.folder, environment)):
+            return subprocess.run(
+                command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=within, check=False
+            )
+        with tempfile.TemporaryFile() as err:
+            process = server.start(command, cwd, environment, err.fileno())
+            out, _ = process.communicate(timeout=within)
+            err.seek(0)
+            return subprocess.CompletedProcess(command, process.wait(), out, err.read().decode())
 
     def finish(self, process: subprocess.Popen[str] | ForkedRun, within: float = 240) -> Inner:
         try:

@@ -36,7 +36,10 @@ LOOKS = """
             "signals": {number: str(signal.getsignal(number)).split(" at ")[0] for number in signal.valid_signals()},
             "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), "umask": os.umask(0o22),
             "group": [os.getpgrp(), os.getsid(0)], "threads": threading.active_count(), "temp": tempfile.gettempdir(),
-            "streams": [(io.encoding, io.errors, io.line_buffering) for io in (sys.__stdout__, sys.__stderr__)],
+            "streams": [
+                [s.encoding, s.errors, s.line_buffering, s.write_through, s.seekable(), s.name, s.mode, str(s.buffer)]
+                for s in (sys.__stdin__, sys.__stdout__, sys.__stderr__)
+            ],
             "children": open(f"/proc/self/task/{os.getpid()}/children").read(),
         }
         with open("seen.json", "w") as file:

@@ -113,7 +113,7 @@ STUCK = """
     @pytest.mark.world(2)
     @pytest.mark.parametrize("number", range(6))
     def test_many(world, number):
-        if os.environ.get("STUCK") and number > 2:
+        if os.environ.get("INNER_STUCK") and number > 2:
             Path("stuck").touch()
             time.sleep(100)
 """
@@ -122,7 +122,7 @@ STUCK = """
 def test_a_shard_that_was_killed_loses_no_test(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     project.write("test_it.py", STUCK)
     assert shard(project, 1, 2).code == 0
-    monkeypatch.setenv("STUCK", "1")
+    monkeypatch.setenv("INNER_STUCK", "1")
     process = project.start("--shard=2/2", "--run-file", "shard-2.jsonl")
     try:
         while not (project.folder / "stuck").exists():
@@ -140,7 +140,7 @@ def test_a_shard_that_was_killed_loses_no_test(project: Project, monkeypatch: py
     assert sorted(ids) == [f"test_it.py::test_many[{number}]" for number in range(6)]
     assert {case.outcome for case in found.cases} == {"pass", "not-run"}
     assert found.counts["not-run"] >= 1
-    monkeypatch.delenv("STUCK")
+    monkeypatch.delenv("INNER_STUCK")
     shard(project, 2, 2)
     code, found = merged(project)
     assert (code, found.counts) == (0, {"pass": 6})

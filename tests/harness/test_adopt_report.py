@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
 
@@ -67,14 +66,7 @@ SOURCE = """
 
 
 def report(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "everyrank", "adopt-report", "-p", "no:cacheprovider", *arguments],
-        cwd=project.folder,
-        env=project.environment(),
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    return project.call("everyrank", "adopt-report", "-p", "no:cacheprovider", *arguments)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import pexpect
 import pytest
 
 from tests.inner import Project
+from tests.terminal import at_terminal
 
 PROMPT = r"\(Pdb\) "
 
@@ -97,16 +98,8 @@ def sessions(project: Project) -> Iterator[Any]:
     children = []
 
     def start(test: str, *arguments: str) -> Session:
-        command, *rest = project.command("-q", *arguments, *(f"test_inner.py::{name}" for name in test.split()))
-        child = pexpect.spawn(
-            command,
-            rest,
-            cwd=str(project.folder),
-            env={**project.environment(), "TERM": "dumb"},
-            encoding="utf-8",
-            timeout=120,
-            dimensions=(40, 120),
-        )
+        command = project.command("-q", *arguments, *(f"test_inner.py::{name}" for name in test.split()))
+        child = at_terminal(project, command, {**project.environment(), "TERM": "dumb"}, rows=40, columns=120)
         children.append(child)
         return Session(project, child)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 
 from tests.inner import Project
 
@@ -25,15 +24,13 @@ def _repeats(project: Project, folder: str, *arguments: str) -> None:
     """Run pytest in a folder, then run the printed line there: it must repeat the failure alone."""
     cwd = project.folder / folder
 
-    def run(command: list[str]) -> str:
-        done = subprocess.run(
-            command, cwd=cwd, env=project.environment(), capture_output=True, text=True, timeout=240
-        )
+    def run(arguments: list[str]) -> str:
+        done = project.call("pytest", *arguments, folder=cwd)
         assert done.returncode == 1, done.stdout + done.stderr
         project.assert_nothing_left()
         return done.stdout
 
-    plain = [argument for argument in project.command() if argument not in ("--rootdir", str(project.folder))]
+    plain = [argument for argument in project.command()[3:] if argument not in ("--rootdir", str(project.folder))]
     out = run([*plain, *arguments])
     (line,) = re.findall(r"-+ to repeat -+\n(.*)\n", out)
     command, *rest = shlex.split(line, comments=True)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 from tests.inner import Project
 
 SUBJECT = """
@@ -36,9 +33,8 @@ def _run(project: Project) -> tuple[int, str]:
 
 
 def _accept(project: Project) -> tuple[int, str]:
-    command = [sys.executable, "-m", "everyrank", "accept", "run.jsonl"]
     environment = {name: value for name, value in project.environment().items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, cwd=project.folder, env=environment, capture_output=True, text=True, timeout=60)
+    done = project.call("everyrank", "accept", "run.jsonl", environment=environment)
     assert not done.stderr
     return done.returncode, done.stdout
 

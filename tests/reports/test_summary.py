@@ -16,6 +16,7 @@ from everyrank.reports.live.tally import Tally
 from everyrank.reports.runfile.model import CaseLine, DeviationPart, ErrorPart, LedgerPart
 
 from tests.inner import Project
+from tests.terminal import at_terminal
 
 
 def _case(number: int, outcome: Ending, **more: Any) -> CaseLine:
@@ -186,10 +187,7 @@ def _at_terminal(project: Project, *arguments: str) -> tuple[list[list[str]], in
     stream = pyte.Stream(screen)
     environment: Any = {**project.environment(), "TERM": "xterm"}
     del environment["COLUMNS"]
-    child = pexpect.spawn(
-        command[0], command[1:], cwd=str(project.folder), env=environment, dimensions=(24, 100), timeout=240,
-        encoding="utf-8",
-    )  # fmt: skip
+    child = at_terminal(project, command, environment, rows=24, columns=100)
     seen: list[list[str]] = []
     while True:
         try:

@@ -33,14 +33,7 @@ SUBJECT = """
 def _everyrank(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
     project.write("mine.py", SUBJECT)
     environment = {name: value for name, value in project.environment().items() if name != "PYTHONPATH"}
-    return subprocess.run(
-        [sys.executable, "-m", "everyrank", *arguments],
-        cwd=project.folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    return project.call("everyrank", *arguments, environment=environment)
 
 
 def test_a_subject_that_keeps_the_law_ends_well_and_its_cases_are_counted(project: Project) -> None:

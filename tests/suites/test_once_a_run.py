@@ -91,7 +91,7 @@ _COUNTED = """
     from everyrank.suites import Subject, conformance
 
     def does_nothing(module, **options):
-        with open(os.environ["BUILT"], "a") as built:
+        with open(os.environ["INNER_BUILT"], "a") as built:
             built.write(f"{dist.get_world_size()}")
         return module
 
@@ -105,7 +105,7 @@ def test_the_plainest_use_is_tried_once_for_each_size(
 ) -> None:
     """Each of these four cases fails, and the next has new processes: the plainest use is not tried there again."""
     built = tmp_path / "built"
-    monkeypatch.setenv("BUILT", str(built))
+    monkeypatch.setenv("INNER_BUILT", str(built))
     module_project.write("test_counted.py", _COUNTED)
     outcomes = module_project.run("-W", "ignore", "-k", "stays or thawed").outcomes()
     assert list(outcomes.values()) == ["failed"] * 4
@@ -122,13 +122,13 @@ _TRAINED = """
     class Trained(BatchUpdateParameterServer):
         def __init__(self, *args, **options):
             super().__init__(*args, **options)
-            with open(os.environ["BUILT"], "a") as built:
+            with open(os.environ["INNER_BUILT"], "a") as built:
                 built.write("b")
 
         def mean(self, parts):
             self.means = getattr(self, "means", 0) + 1
             round = "first round" if self.means <= len(self.parameters) else "second round"
-            return super().mean(parts) * (2 if os.environ["WRONG"] == round else 1)
+            return super().mean(parts) * (2 if os.environ["INNER_WRONG"] == round else 1)
 
     @conformance(Subject("trained", contract="parameter-server", build=Trained))
     def test_it(case): case.run()
@@ -156,8 +156,8 @@ def test_a_first_step_is_trained_again_only_if_the_longer_training_fails(
     trainings: int,
 ) -> None:
     built = tmp_path / "built"
-    monkeypatch.setenv("BUILT", str(built))
-    monkeypatch.setenv("WRONG", wrong)
+    monkeypatch.setenv("INNER_BUILT", str(built))
+    monkeypatch.setenv("INNER_WRONG", wrong)
     module_project.write("test_trained.py", _TRAINED)
     outcomes = module_project.run("-W", "ignore", "--law", laws, "-k", "SGD-momentum-n3-ws1").outcomes()
     ends = {test.partition("/")[2].removesuffix("]"): outcome for test, outcome in outcomes.items()}

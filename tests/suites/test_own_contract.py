@@ -186,10 +186,7 @@ def averaging(module_project: Project) -> Project:
 
 
 def _kill_matrix(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "everyrank", "kill-matrix", "--contract", *arguments]
-    return subprocess.run(
-        command, cwd=project.folder, env=project.environment(), capture_output=True, text=True, timeout=240
-    )
+    return project.call("everyrank", "kill-matrix", "--contract", *arguments)
 
 
 def test_its_law_passes_a_good_subject_and_fails_a_bad_subject(averaging: Project) -> None:
