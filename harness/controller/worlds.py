@@ -90,6 +90,8 @@ class Worlds:
     def _use(self, launcher: Launcher) -> None:
         self._launcher = launcher
         launcher.before_tidying = lambda: self.collect_coverage(None)
+        if self._options.preload and not launcher.forks:
+            launcher.preload(spawn.imports_of_ranks())
 
     def _spawn(self) -> None:
         self._use(launchers.find("spawn")(self._context))

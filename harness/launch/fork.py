@@ -93,11 +93,20 @@ def _be_zygote(fd: int, controller: int, context: LaunchContext, folder: str) ->
     run_on(context.cores)
     zygote: Zygote = context.prepare()
     keeper = Keeper(control_channel(fd), controller, folder)
-    _serve(keeper, zygote, _trial())
+    serve(keeper, zygote, _trial())
 
 
-def _serve(keeper: Keeper, zygote: Zygote, unsafe: str, successor: bool = False) -> None:
-    """Fork ranks until the controller ends; a successor serves the zygote that forked it."""
+def serve(
+    keeper: Keeper,
+    zygote: Zygote,
+    unsafe: str,
+    start_otherwise: Callable[[list[int]], int] | None = None,
+    successor: bool = False,
+) -> None:
+    """Fork ranks until the controller ends; a successor serves the keeper that forked it.
+
+    With ``start_otherwise``, only successors fork ranks, and this process starts those that no successor can.
+    """
     # The ranks share these pages of memory, which a garbage collection in a rank would copy. A collection here would
     # copy the pages that this process shares with the controller, so what little garbage there is stays.
     gc.freeze()
@@ -127,7 +136,7 @@ def _serve(keeper: Keeper, zygote: Zygote, unsafe: str, successor: bool = False)
                 os._exit(1)
         return pid
 
-    keeper.serve(start, "" if successor else unsafe, succeed)
+    keeper.serve(start_otherwise or start, "" if successor else unsafe, succeed)
 
 
 def _be_successor(fd: int, parent: int, names: list[str], zygote: Zygote, unsafe: str) -> None:
@@ -146,7 +155,7 @@ def _be_successor(fd: int, parent: int, names: list[str], zygote: Zygote, unsafe
         keeper.control.send(Unsafe(f"{type(error).__name__}: {error}"))
         return
     live_without_parent()
-    _serve(keeper, zygote, unsafe, successor=True)
+    serve(keeper, zygote, unsafe, successor=True)
 
 
 def _trial() -> str:

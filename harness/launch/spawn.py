@@ -1,4 +1,9 @@
-"""The spawn launcher: ranks are clean interpreters, which collect the test's file again."""
+"""The spawn launcher: ranks are clean interpreters, which collect the test's file again.
+
+torch takes most of the time in which such a rank starts. So the keeper has a successor that imports torch and pytest
+once, in a clean interpreter, and forks the ranks; whatever is imported from the tests' side is imported after that
+fork. Without a safe fork, and with ``everyrank_preload = false``, each rank is a new interpreter.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,16 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from everyrank.launch.keeper import FDS_PER_RANK, Keeper, control_channel, own_session, run_on
 from everyrank.launch.local import LocalLauncher
 from everyrank.launch.protocol import LaunchContext
-from everyrank.wire.messages import Collect
+from everyrank.wire.messages import Collect, Preload
 
 if TYPE_CHECKING:
     import pytest
+
+
+#: The module of the keeper, which makes ranks of clean interpreters.
+_KEEPER = "everyrank.rank.spawned"
 
 
 def launch(context: LaunchContext) -> LocalLauncher:
@@ -29,7 +37,7 @@ def start_keeper(folder: str, live: bool = False, cores: Sequence[int] | None = 
     """Start a keeper with this folder, on these cores, and wait until it is ready."""
     ours, theirs = socket.socketpair()
     keeper = subprocess.Popen(
-        [sys.executable, "-m", __name__, str(theirs.fileno()), str(os.getpid()), folder, *map(str, cores or ())],
+        [sys.executable, "-m", _KEEPER, str(theirs.fileno()), str(os.getpid()), folder, *map(str, cores or ())],
         pass_fds=[theirs.fileno()],
         env=_environment(),
     )
@@ -39,6 +47,29 @@ def start_keeper(folder: str, live: bool = False, cores: Sequence[int] | None = 
     # The launcher reaps it; without this, Popen would warn that it was not reaped.
     keeper.returncode = 0
     return launcher
+
+
+#: What many tests import and no rank changes by it. A rank imports the rest itself.
+_OF_TORCH = (
+    "numpy",
+    "torch",
+    "torch.distributed",
+    "torch.distributed.rpc",
+    "torch.distributed.tensor",
+    "torch.distributed.fsdp",
+    "torch.multiprocessing",
+    "torch.testing",
+    "torch._dynamo",
+)
+
+#: These imports may take this many seconds. A rank that has to import torch from a slow file system takes as long.
+_IMPORTS = 120.0
+
+
+def imports_of_ranks() -> Preload:
+    """Return the order to import, once for all ranks, what this process has imported of pytest and torch."""
+    pytests = [name for name in sys.modules if name.startswith("_pytest.")]
+    return Preload([*pytests, "everyrank.rank.start", *(n for n in _OF_TORCH if n in sys.modules)], _IMPORTS)
 
 
 #: Options that choose tests or processes. A spawned rank has one file and one process, so they stay behind.
@@ -113,22 +144,10 @@ def collect(
 def _environment() -> dict[str, str]:
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    # torchrun does the same. OpenBLAS, which numpy loads, starts a thread for each core otherwise, and a process with
+    # threads forks no ranks.
+    environment["OMP_NUM_THREADS"] = "1"
     # All ranks get one hash seed: so a parametrization that iterates over a set is the same on each.
     if environment.get("PYTHONHASHSEED", "random") == "random":
         environment["PYTHONHASHSEED"] = "0"
     return environment
-
-
-def _start(fds: list[int]) -> int:
-    rank = subprocess.Popen(
-        [sys.executable, "-m", "everyrank.rank.spawned", str(os.getpid()), *map(str, fds[:FDS_PER_RANK])],
-        pass_fds=fds,  # with those of its leases, which it only holds
-    )
-    rank.returncode = 0  # reaped by the keeper's loop
-    return rank.pid
-
-
-if __name__ == "__main__":
-    own_session()
-    run_on([int(core) for core in sys.argv[4:]])
-    Keeper(control_channel(int(sys.argv[1])), int(sys.argv[2]), sys.argv[3]).serve(_start)

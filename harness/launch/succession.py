@@ -1,8 +1,8 @@
-"""A zygote's successor: a fork of the zygote that imports what ranks import, and then starts all further ranks.
+"""A keeper's successor: a fork of the keeper that imports what ranks import, and then starts all further ranks.
 
-The successor does the imports, so that the zygote can start and kill ranks meanwhile. Nothing is lost if an import
+The successor does the imports, so that the keeper can start and kill ranks meanwhile. Nothing is lost if an import
 hangs, dies or leaves the process unfit to be forked. When the successor is ready, it is a keeper whose controller is
-the zygote: the zygote passes orders on to it, and its reports back.
+the first: that one passes orders on to it, and its reports back.
 """
 
 from __future__ import annotations

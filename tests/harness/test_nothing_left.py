@@ -41,7 +41,7 @@ SOURCE = """
                 os.setsid()
                 threading.Event().wait()
         pathlib.Path(world.folder, "a file").write_text("of a rank's")
-        say(world, keeper=os.getppid(), child=child)
+        say(world, keeper=os.getsid(0), child=child)  # it leads the session
         threading.Event().wait()
 
     @pytest.mark.world(2)

@@ -287,8 +287,12 @@ class RemoteLauncher(Launcher):
 
     def preload(self, order: Preload) -> None:
         for link in self.links:
-            link.preloading = not link.lost
-            link.send(order)
+            self.let_import(link, order)
+
+    def let_import(self, link: Link, order: Preload) -> None:
+        """Let one keeper import these modules for its further ranks."""
+        link.preloading = not link.lost
+        link.send(order)
         self.preloading = True
 
     def settle(self) -> None:

@@ -30,6 +30,7 @@ from everyrank.launch.remote.launcher import RemoteLauncher
 from everyrank.launch.remote.link import Link, RemoteSeat
 from everyrank.resources import holders, leases
 from everyrank.wire.channel import Channel, Closed
+from everyrank.wire.messages import Preload
 from everyrank.wire.remote import FromRemoteKeeper, Ready
 
 if TYPE_CHECKING:
@@ -176,6 +177,7 @@ class RayLauncher(RemoteLauncher):
         self._config = config
         self._invitation = invitation
         self._ours = ours
+        self._imports: Preload | None = None  # what each actor imports before it starts ranks
         self._groups: list[Group] = []
         self._actors = 0
         self._looked_at = 0.0
@@ -215,7 +217,12 @@ class RayLauncher(RemoteLauncher):
         missing = self._missing(shape)
         if missing.size and not self._grow(missing, _ROOM):
             raise MisuseError(f"{self._no_room(missing)} within {_ROOM:g} s")
+        self.settle()
         return super().start(shape, leases)
+
+    def preload(self, order: Preload) -> None:
+        self._imports = order
+        super().preload(order)
 
     def _missing(self, shape: Shape) -> Shape:
         """Return the actors that must be started for a world; with ``spread``, all of them together."""
@@ -278,6 +285,8 @@ class RayLauncher(RemoteLauncher):
         if shape.gpus is not None and not link.gpus:
             raise MisuseError(f"{link.name} cannot use the GPU that Ray gave to it: its torch finds none")
         self.add(link)
+        if self._imports is not None:
+            self.let_import(link, self._imports)
         return link
 
     def _no_room(self, shape: Shape) -> str:
