@@ -18,7 +18,20 @@ from importlib.metadata import version
 from benchmarks import kept
 from benchmarks.measure import HERE, Row, table
 
-NAMES = ("fresh", "warm", "rpc", "adopt", "large", "imports", "single", "deadline", "cluster", "nodes", "long")
+NAMES = (
+    "fresh",
+    "warm",
+    "rpc",
+    "adopt",
+    "large",
+    "imports",
+    "spawned",
+    "single",
+    "deadline",
+    "cluster",
+    "nodes",
+    "long",
+)
 
 _BEGIN, _END = "<!-- the last table: begin -->", "<!-- the last table: end -->"
 

@@ -214,11 +214,15 @@ class Worlds:
         return world
 
     def start_spare(self, job: Job) -> None:
-        """Fork the ranks of the next test while this one runs."""
+        """Fork the ranks of the next test while this one runs.
+
+        If that fails, this test is not to blame: the next one tries again, and says why it cannot start.
+        """
         # A test does not wait for imports that the next one may need.
         ready = not self._preloading.is_due and not self.launcher.preloading
         if ready and self._spare is None and self.launcher.forks and job.size <= leases.capacity():
-            self._spare = self.start(job)
+            with contextlib.suppress(OSError, MisuseError):
+                self._spare = self.start(job)
 
     def note_imports(self, fates: Fates, more_worlds: Callable[[], bool]) -> None:
         """Note what the ranks of a test imported, so that the zygote imports it for further ranks.

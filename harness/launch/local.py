@@ -137,11 +137,19 @@ class LocalLauncher(Launcher):
     def start(self, shape: Shape, leases: Sequence[int] = ()) -> list[LocalSeat]:
         self._worlds += 1
         names = [stacks_name(self._worlds, rank, shape.size) for rank in range(shape.size)]
-        return [self._start_rank(name, leases) for name in names]
+        seats: list[LocalSeat] = []
+        try:
+            seats.extend(self._start_rank(name, leases) for name in names)
+        except OSError:  # no descriptors are left, or no room
+            self.kill(seats)
+            for seat in seats:
+                seat.close()
+            raise
+        return seats
 
     def _start_rank(self, name: str, leases: Sequence[int]) -> LocalSeat:
-        ours, theirs = socket.socketpair()
         output, passed = (_pipes if self._live else _files)(name)
+        ours, theirs = socket.socketpair()
         seat = self._start_seat(Channel(ours, FromRank), theirs, output, passed, leases)
         for fd in passed:
             if fd not in (output.out.fileno(), output.err.fileno(), output.stacks.fileno()):

@@ -82,6 +82,52 @@ def test_the_next_test_runs_in_what_was_forked_ahead(inner: Inner) -> None:
     assert inner["test_runs_in_it_and_kills_the_next"].properties["pid"] in ahead
 
 
+#: The second rank of the first world that is forked ahead finds no descriptors.
+_OUT_OF_DESCRIPTORS = """
+    import errno, os
+    from everyrank.launch import local
+
+    files, asked = local._files, []
+
+    def few(name):
+        asked.append(name)
+        if len(asked) == 4:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return files(name)
+
+    local._files = few
+"""
+
+_TWO = """
+    import os, time
+    from pathlib import Path
+    import pytest
+
+    @pytest.mark.world(2, fresh=True)
+    def test_runs_meanwhile(world):
+        world.barrier()
+
+    @pytest.mark.world(2, fresh=True)
+    def test_starts_its_own(world):
+        Path(world.folder, str(os.getpid())).touch()
+        world.barrier()
+        pids = {int(path.name) for path in Path(world.folder).iterdir()}
+        children = Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children")
+        until = time.monotonic() + 20
+        while (found := {int(pid) for pid in children.read_text().split()}) != pids and time.monotonic() < until:
+            time.sleep(0.01)
+        assert found == pids  # the half world is gone
+        world.barrier()
+"""
+
+
+def test_if_the_next_test_cannot_be_forked_ahead_the_running_test_is_not_to_blame(project: Project) -> None:
+    project.write("conftest.py", _OUT_OF_DESCRIPTORS)
+    project.write("test_inner.py", _TWO)
+    inner = project.run()
+    assert inner.outcomes() == {"test_runs_meanwhile": "passed", "test_starts_its_own": "passed"}, inner.out
+
+
 # --- on fewer cores than ranks ---------------------------------------------------------------------------
 
 #: Notes, whenever the ranks of a next test are to be forked, which methods have ended on some rank.
