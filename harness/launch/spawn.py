@@ -67,8 +67,11 @@ _IMPORTS = 120.0
 
 
 def imports_of_ranks() -> Preload:
-    """Return the order to import, once for all ranks, what this process has imported of pytest and torch."""
-    pytests = [name for name in sys.modules if name.startswith("_pytest.")]
+    """Return the order to import, once for all ranks, pytest and what this process has imported of torch."""
+    from _pytest.config import default_plugins
+
+    # No other plugin: pytest warns of one that it was to rewrite and finds imported, and a warning may be an error.
+    pytests = [f"_pytest.{name}" for name in default_plugins]
     return Preload([*pytests, "everyrank.rank.start", *(n for n in _OF_TORCH if n in sys.modules)], _IMPORTS)
 
 

@@ -78,6 +78,14 @@ def test_ranks_are_forks_of_one_process_that_has_imported_no_tests(project: Proj
     assert first["threads"] == "1"
 
 
+def test_no_plugin_is_imported_before_pytest_rewrites_its_assertions(project: Project) -> None:
+    project.write("pytest.ini", "[pytest]\nfilterwarnings = error")
+    project.write("conftest.py", 'pytest_plugins = ["pytester"]')
+    project.write("test_inner.py", "import pytest\n\n@pytest.mark.world(2)\ndef test_it(world): ...\n")
+    inner = project.run("--launcher=spawn")
+    assert inner.outcomes() == {"test_it": "passed"}, inner.out
+
+
 def test_by_option_each_rank_is_an_interpreter_of_its_own(project: Project) -> None:
     inner = run(project, "-k", "first", "-o", "everyrank_preload=false")
     assert inner.outcomes() == {"test_first": "passed"}, inner.out
