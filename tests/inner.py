@@ -209,7 +209,11 @@ class Project:
             )
         with tempfile.TemporaryFile() as err:
             process = server.start(command, cwd, environment, err.fileno())
-            out, _ = process.communicate(timeout=within)
+            try:
+                out, _ = process.communicate(timeout=within)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
             err.seek(0)
             return subprocess.CompletedProcess(command, process.wait(), out, err.read().decode())
 

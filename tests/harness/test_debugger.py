@@ -99,7 +99,9 @@ def sessions(project: Project) -> Iterator[Any]:
 
     def start(test: str, *arguments: str) -> Session:
         command = project.command("-q", *arguments, *(f"test_inner.py::{name}" for name in test.split()))
-        child = at_terminal(project, command, {**project.environment(), "TERM": "dumb"}, rows=40, columns=120)
+        child = at_terminal(
+            project, command, {**project.environment(), "TERM": "dumb"}, rows=40, columns=120, timeout=120
+        )
         children.append(child)
         return Session(project, child)
 

@@ -187,7 +187,7 @@ def _at_terminal(project: Project, *arguments: str) -> tuple[list[list[str]], in
     stream = pyte.Stream(screen)
     environment: Any = {**project.environment(), "TERM": "xterm"}
     del environment["COLUMNS"]
-    child = at_terminal(project, command, environment, rows=24, columns=100)
+    child = at_terminal(project, command, environment, rows=24, columns=100, timeout=240)
     seen: list[list[str]] = []
     while True:
         try:
