@@ -1,32 +1,52 @@
 """A process that has imported what inner runs import, and forks for each of them. See ``tests/forked.py``.
 
-Start it with ``python -c TEXT SOCKET MODULES PADDING``, where TEXT is this file: stacks show ``<string>`` then, as
-they show ``<frozen runpy>`` below what ``-m`` runs, and not a file that could be the user's. Each message on the
-socket is a request as JSON, with the descriptors of stdin, stdout, stderr and of a pipe. A fork gets the arguments,
-folder, environment and streams of the request, and goes on as ``python -m MODULE`` does; its pid and its exit code go
-into the pipe. The process ends when the socket is closed.
+``tests/forked.py`` starts it by ``python -c``, with the text of this file: stacks show ``<string>`` then, as they
+show ``<frozen runpy>`` below what ``-m`` runs, and not a file that could be the user's. The namespace of ``__main__``
+stays empty. Each message on the socket is a request as JSON, with the descriptors of stdin, stdout, stderr and of a
+pipe. A fork gets the arguments, folder, environment and streams of the request, and goes on as a new interpreter with
+these arguments does; its pid and its exit code go into the pipe. The process ends when the socket is closed.
+
+A run may start interpreters itself: workers of pytest-xdist, or torchrun's processes. Forks of the run would not be
+new interpreters. So forks of the server, made before the run begins, wait for its commands, and ``subprocess`` and
+``os.execve`` use them as long as there are any. They are children of the run, as what it starts must be.
 """
 
+import atexit
 import contextlib
 import ctypes
 import fcntl
 import gc
-import importlib
+import importlib.machinery
+import inspect
 import io
+import itertools
 import json
 import os
+import re
 import runpy
 import select
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import termios
+import threading
+from collections.abc import Mapping
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _AT_START = set(os.environ)
 #: A request is one message, with these descriptors.
 _LARGEST, _DESCRIPTORS = 1 << 20, 4
+#: Flags of the interpreter that a fork can do.
+_FLAGS = ("-u", "-B")
+_WAYS = ("-m", "-c")
+#: How many interpreters a run starts, by its arguments: pytest-xdist's workers, or torchrun's processes.
+_STARTS = re.compile(r"(?:-n ?|--numprocesses[= ]|--nproc-per-node=)(auto|logical|\d+)")
+
+#: Forks of this process that wait for commands: their pids and sockets.
+Waiting = list[tuple[int, socket.socket]]
 
 
 def serve(control: socket.socket) -> dict | None:
@@ -47,9 +67,8 @@ def serve(control: socket.socket) -> dict | None:
             pid = os.fork()
             if pid == 0:
                 control.close()
-                for number, stream in enumerate(streams):
-                    os.dup2(stream, number)
-                for fd in (*descriptors, *running, *(pipe for _, pipe in running.values())):
+                _have_streams(streams)
+                for fd in (pipe, *running, *(pipe for _, pipe in running.values())):
                     os.close(fd)
                 return json.loads(message)
             for stream in streams:
@@ -63,36 +82,177 @@ def _report(pipe: int, number: int) -> None:
         os.write(pipe, b"%d\n" % number)
 
 
-def become(request: dict) -> str:
-    """Make of this fork what a new interpreter would be; return the module that it has to run."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+def _have_streams(streams: list[int]) -> None:
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    for stream in streams:
+        os.close(stream)
+
+
+def lead(request: dict) -> None:
+    """Make a session of this process, if the request asks for one; a terminal becomes its own."""
     if request["leads"]:
         os.setsid()
         if os.isatty(0):
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def fork_waiting(request: dict) -> dict | None:
+    """Fork what waits for commands of this process. Return the command of such a fork, and None in this process.
+
+    The forks end with this process.
+    """
+    waiting: Waiting = []
+    for _ in range(_interpreters(request["command"])):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pid = os.fork()
+        if pid == 0:
+            for _, other in (*waiting, (0, ours)):
+                other.close()
+            return _wait_for_command(theirs)
+        theirs.close()
+        waiting.append((pid, ours))
+    if waiting:
+        usual = _read_early(request["environment"])
+        _let_subprocess_use(waiting, usual)
+        _let_exec_use(waiting, usual)
+    return None
+
+
+def _interpreters(command: list[str]) -> int:
+    """Return how many interpreters a command starts by itself, as far as its arguments say it."""
+    if "everyrank" in command[:3]:
+        return 1  # it becomes pytest
+    counts = [
+        found[1] for found in map(_STARTS.fullmatch, [*command, *map(" ".join, itertools.pairwise(command))]) if found
+    ]
+    return sum(int(count) if count.isdigit() else os.cpu_count() or 1 for count in counts)
+
+
+def _wait_for_command(control: socket.socket) -> dict:
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    message, streams, _, _ = socket.recv_fds(control, _LARGEST, _DESCRIPTORS)
+    if not message:
+        os._exit(0)
+    request = json.loads(message)
+    if not request["dies"]:
+        prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+    control.close()
+    _have_streams(streams)
+    lead(request)
+    return request
+
+
+def _give(waiting: Waiting, streams: list[int], **request: Any) -> int:
+    """Let the first that waits become this interpreter; return its pid."""
+    pid, control = waiting.pop(0)
+    with control:
+        socket.send_fds(control, [json.dumps(request).encode()], streams)
+    return pid
+
+
+def _let_subprocess_use(waiting: Waiting, usual: dict[str, str]) -> None:
+    """Let ``subprocess.Popen`` start an interpreter by one of these processes, if it asks for nothing unusual."""
+    really = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+    signature = inspect.signature(really)
+
+    def execute_child(self: Any, *args: Any, **options: Any) -> None:
+        asked = signature.bind(self, *args, **options).arguments
+        environment = dict(os.environ if asked["env"] is None else asked["env"])
+        more = any(asked[name] for name in ("executable", "preexec_fn", "pass_fds", "shell"))
+        if not waiting or more or not _is_usual(asked["args"]) or _read_early(environment) != usual:
+            really(self, *args, **options)
+            return
+        streams = [asked["p2cread"], asked["c2pwrite"], asked["errwrite"]]
+        self.pid = _give(
+            waiting,
+            [number if fd == -1 else fd for number, fd in enumerate(streams)],
+            command=list(asked["args"]),
+            folder=str(asked["cwd"] or os.getcwd()),
+            environment=environment,
+            leads=asked["start_new_session"],
+            dies=False,
+        )
+        self._child_created = True
+        self._close_pipe_fds(*(asked[f"{pipe}{end}"] for pipe in ("p2c", "c2p", "err") for end in ("read", "write")))
+
+    subprocess.Popen._execute_child = execute_child  # type: ignore[attr-defined]
+
+
+def _let_exec_use(waiting: Waiting, usual: dict[str, str]) -> None:
+    """Let ``os.execve`` replace this process by one of these processes: this one stays, and ends as that one does."""
+    really = os.execve
+
+    def execve(path: str, arguments: list[str], environment: dict[str, str]) -> None:
+        if not waiting or path != sys.executable or not _is_usual(arguments) or _read_early(environment) != usual:
+            really(path, arguments, environment)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other one gets it, too
+        pid = _give(
+            waiting,
+            [0, 1, 2],
+            command=list(arguments),
+            folder=os.getcwd(),
+            environment=dict(environment),
+            leads=False,
+            dies=True,
+        )
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        if code < 0:
+            signal.signal(-code, signal.SIG_DFL)
+            os.kill(os.getpid(), -code)
+        os._exit(code)
+
+    os.execve = execve
+
+
+def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that the start of an interpreter reads."""
+    return {name: value for name, value in environment.items() if name.startswith(("PYTHON", "LD_"))}
+
+
+def _is_usual(command: Any) -> bool:
+    """Return whether a command is this interpreter with a module, program or script, and with known flags only."""
+    if isinstance(command, str | bytes | os.PathLike):
+        return False
+    python, *arguments = command
+    rest = [*itertools.dropwhile(_FLAGS.__contains__, arguments), ""]
+    return python == sys.executable and (rest[0] in _WAYS or rest[0].endswith(".py"))
+
+
+def become(request: dict) -> list[str]:
+    """Make of this fork what a new interpreter would be; return its arguments after the flags."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.chdir(request["folder"])
     # Imports have set variables, some to a path in the temp folder.
     here, there = os.environ["TMPDIR"], request["environment"]["TMPDIR"]
     brought = {name: value.replace(here, there) for name, value in os.environ.items() if name not in _AT_START}
     os.environ.clear()  # of the C library, too: nothing points into the memory that is overwritten below
     os.environ.update({**brought, **request["environment"]})
-    _open_streams()
+    flags = list(itertools.takewhile(_FLAGS.__contains__, request["command"][1:]))
+    sys.dont_write_bytecode |= "-B" in flags
+    _open_streams(flags)
     _show(request["command"], request["environment"])
-    _, _, module, *arguments = sys.orig_argv = request["command"]
-    sys.argv = ["-m", *arguments]
-    sys.path[:] = [request["folder"], *filter(None, os.environ.get("PYTHONPATH", "").split(":")), *sys.path[1:]]
+    sys.orig_argv = request["command"]
+    arguments = request["command"][1 + len(flags) :]
+    sys.argv = [arguments[0], *arguments[2:]] if arguments[0] in _WAYS else arguments
+    added = filter(None, os.environ.get("PYTHONPATH", "").split(":"))
+    first = {"-m": request["folder"], "-c": ""}.get(arguments[0])
+    sys.path[:] = [os.path.dirname(os.path.realpath(arguments[0])) if first is None else first, *added, *sys.path[1:]]
     sys.path_importer_cache.clear()
     tempfile.tempdir = None
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()  # as when it is imported; Python's own generator does this after each fork
-    return module
+    if "torch" in sys.modules and (threads := os.environ.get("OMP_NUM_THREADS")):
+        sys.modules["torch"].set_num_threads(int(threads))
+    return arguments
 
 
-def _open_streams() -> None:
+def _open_streams(flags: list[str]) -> None:
     """Open the standard streams again: those of the server remember whether its own files could be sought in."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         old = getattr(sys, name)
-        mode, unbuffered = "w" if number else "r", old.write_through  # as PYTHONUNBUFFERED has it
+        mode, unbuffered = "w" if number else "r", old.write_through or "-u" in flags  # PYTHONUNBUFFERED: the former
         buffer = open(number, f"{mode}b", 0 if number and unbuffered else -1, closefd=False)  # noqa: SIM115
         getattr(buffer, "raw", buffer).name = f"<{name}>"
         new = io.TextIOWrapper(
@@ -133,15 +293,47 @@ def _prepare(modules: list[str]) -> None:
     gc.freeze()  # no collection in a fork copies these pages
 
 
-def _run(module: str) -> None:
-    """Go on as ``python -m MODULE`` does, with nothing of this module left in the namespace of ``__main__``."""
-    run = runpy._run_module_as_main
-    for name in [name for name in globals() if not name.startswith("__")]:
-        del globals()[name]
-    run(module)
+def _go_on(arguments: list[str]) -> None:
+    """Go on as ``python -m MODULE``, ``python -c PROGRAM`` or ``python SCRIPT`` does."""
+    main, code = vars(sys.modules["__main__"]), None
+    try:
+        if arguments[0] == "-m":
+            runpy._run_module_as_main(arguments[1])  # type: ignore[attr-defined]
+        elif arguments[0] == "-c":
+            exec(compile(arguments[1], "<string>", "exec"), main)
+        else:
+            loader = importlib.machinery.SourceFileLoader("__main__", arguments[0])
+            main.update(__file__=arguments[0], __cached__=None, __loader__=loader)
+            exec(loader.source_to_code(loader.get_data(arguments[0]), arguments[0]), main)
+    except SystemExit as error:
+        code = error.code
+    if code is not None and not isinstance(code, int):
+        raise SystemExit(code)  # Python prints it
+    _end(code or 0)
 
 
-if __name__ == "__main__":
-    _prepare(json.loads(sys.argv[2]))
-    if _request := serve(socket.socket(fileno=int(sys.argv[1]))):
-        _run(become(_request))
+def _end(code: int) -> None:
+    """Do what an interpreter does at its end, except that it takes no module apart: that copies the pages of a fork.
+
+    With torch it takes 0.27 s of processor time, more than all that pytest does in a run with one test.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]  # waits for threads
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code & 0xFF)
+
+
+def _main(control: int, modules: list[str]) -> None:
+    _prepare(modules)
+    request = serve(socket.socket(fileno=control))
+    if request is None:
+        return
+    lead(request)
+    while (command := fork_waiting(request)) is not None:
+        request = command
+    _go_on(become(request))
+
+
+if __name__ == "tests.fork_server":
+    _main(int(sys.argv[1]), json.loads(sys.argv[2]))

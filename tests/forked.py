@@ -24,7 +24,7 @@ from _pytest.config import default_plugins
 
 #: A project or a test sets these. Nothing that a server imports reads them, except TMPDIR: see ``fork_server.py``.
 _OF_A_PROJECT = (
-    *("EVERYRANK_", "INNER_", "COLUMNS", "TERM", "PYTHONPATH", "TMPDIR", "CUDA_VISIBLE_DEVICES"),
+    *("EVERYRANK_", "INNER_", "COLUMNS", "LINES", "TERM", "PYTHONPATH", "TMPDIR", "CUDA_VISIBLE_DEVICES"),
     *("RANK", "WORLD_SIZE", "MASTER_"),
 )
 #: numpy's OpenBLAS starts a thread for each core when it is imported, and a process with threads must not fork.
@@ -32,6 +32,8 @@ _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 #: The server is started with arguments and an environment this long, for its forks to show their own in /proc.
 _PADDING = 100_000
 _LARGEST = 1 << 20
+#: Runs the server's program in a namespace of its own: that of ``__main__`` stays empty for a fork.
+_START = """exec(__import__("sys").argv[3], {"__name__": "tests.fork_server"})"""
 
 
 _IMPORT = re.compile(
@@ -39,6 +41,7 @@ _IMPORT = re.compile(
     r"(torch\.testing\._internal|torch|everyrank\.suites|everyrank\.(?:testcase|fixtures\.\w+))\b",
     re.MULTILINE,
 )
+_RANKS = re.compile(r"\bworld\b")
 _PYTEST = ("pytest", *(f"_pytest.{name}" for name in default_plugins))
 _TORCH = (*_PYTEST, "msgspec", "numpy.random", "torch", "torch.distributed")
 #: What a server imports, by what a file of the run imports. Every contract imports ``torch._dynamo``.
@@ -116,7 +119,7 @@ class ForkServer:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", program, str(theirs.fileno()), json.dumps(modules), " " * _PADDING],
+                [sys.executable, "-c", _START, str(theirs.fileno()), json.dumps(modules), program, " " * _PADDING],
                 env={**environment, **_ONE_THREAD, "PADDING": " " * _PADDING},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
@@ -168,14 +171,15 @@ class ForkServers:
 
     def find(self, command: list[str], folder: Path, environment: dict[str, str]) -> ForkServer | None:
         """Return the server that has imported what the files of the run import first, or None if no fork will do."""
-        if command[:2] != [sys.executable, "-m"] or _has_startup_code(environment):
+        if command[0] != sys.executable or _has_startup_code(environment):
             return None
         if _shared(environment) != self._environment:  # a variable may be read at the start, or by an import
             return None
-        imported = {
-            name for path in folder.rglob("*.py") for name in _IMPORT.findall(path.read_text(errors="replace"))
-        }
-        otherwise = _TORCH if imported else _PYTEST
+        texts = [path.read_text(errors="replace") for path in folder.rglob("*.py")]
+        imported = {name for text in texts for name in _IMPORT.findall(text)}
+        # Multi-rank tests import torch in the ranks; if a test looks at that, so does this run.
+        torch = imported or (any(map(_RANKS.search, texts)) and not any("sys.modules" in text for text in texts))
+        otherwise = _TORCH if torch else _PYTEST
         modules = next((modules for name, modules in _MODULES.items() if name in imported), otherwise)
         if modules not in self._servers:
             self._servers[modules] = ForkServer(modules, {**self._environment, "TMPDIR": self._temp.name})

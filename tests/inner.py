@@ -137,6 +137,7 @@ class Project:
         return {
             **outer_environment(),
             "COLUMNS": "80",
+            "LINES": "24",  # as readline sets it for child processes
             MARKER: self.marker,
             "TMPDIR": str(self.temp),
             "EVERYRANK_LEASES": str(self.folder / "leases"),
@@ -192,16 +193,15 @@ class Project:
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 
-    def call(
+    def python(
         self,
-        module: str,
         *arguments: str,
         folder: Path | None = None,
         environment: dict[str, str] | None = None,
         within: float = 240,
     ) -> subprocess.CompletedProcess[str]:
-        """Run ``python -m MODULE`` in this folder or another, and wait for its end."""
-        command, cwd = [sys.executable, "-m", module, *arguments], folder or self.folder
+        """Run ``python ARGUMENTS`` in this folder or another, and wait for its end."""
+        command, cwd = [sys.executable, *arguments], folder or self.folder
         environment = self.environment() if environment is None else environment
         if not self.servers or not (server := self.servers.find(command, self.folder, environment)):
             return subprocess.run(

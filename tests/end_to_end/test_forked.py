@@ -19,6 +19,8 @@ from tests.inner import Project
 LOOKS = """
     import __main__, atexit, json, os, random, signal, sys, tempfile, threading
 
+    forked = "torch" in sys.modules
+
     def target(fd):
         return os.readlink(f"/proc/self/fd/{fd}").partition(":")[0]
 
@@ -29,7 +31,8 @@ LOOKS = """
     def pytest_collection_finish():
         seen = {
             "argv": [sys.argv, sys.orig_argv], "path": sys.path, "flags": repr(sys.flags), "cwd": os.getcwd(),
-            "main": [sys.executable, __main__.__name__, __main__.__spec__.name, sorted(vars(__main__))],
+            "main": [sys.executable, __main__.__name__, getattr(__main__.__spec__, "name", "")],
+            "left": sorted(vars(__main__)),
             "ours": sorted(name for name in sys.modules if name.startswith("everyrank")),
             "environ": dict(os.environ), "proc": [split("cmdline"), sorted(split("environ"))],
             "fds": {fd: target(fd) for fd in os.listdir("/proc/self/fd") if int(fd) < 3},
@@ -42,8 +45,11 @@ LOOKS = """
             ],
             "children": open(f"/proc/self/task/{os.getpid()}/children").read(),
         }
-        with open("seen.json", "w") as file:
+        who = os.environ.get("PYTEST_XDIST_WORKER") or os.environ.get("RANK") or "run"
+        with open(f"seen-{who}.json", "w") as file:
             json.dump(seen, file)
+        with open("forked", "w") as file:
+            file.write(str(forked))
         with open("drawn", "w") as file:
             print(random.random(), file=file)
             if "numpy" in sys.modules:
@@ -74,7 +80,23 @@ def test_a_fork_sees_what_a_new_interpreter_sees(tmp_path: Path, fork_servers: F
         inner = project.finish(process)
         assert inner.code == pytest.ExitCode.NO_TESTS_COLLECTED, inner.out
         assert (folder / "ended").exists()
-        seen.append(json.loads((folder / "seen.json").read_text()))
+        seen.append(json.loads((folder / "seen-run.json").read_text()))
+        folder.rename(tmp_path / f"{len(seen)}")
+    assert seen[1] == seen[0]
+
+
+@pytest.mark.parametrize("text", ["", "import torch"])
+def test_a_worker_of_a_fork_sees_what_that_of_a_new_interpreter_sees(
+    tmp_path: Path, fork_servers: ForkServers, text: str
+) -> None:
+    seen = []
+    for chosen in (None, fork_servers):
+        folder = tmp_path / "project"
+        project = project_of(folder.mkdir() or folder, chosen, text)
+        inner = project.run("-p", "looks", "-n1", "--testrunuid=one")
+        assert inner.code == pytest.ExitCode.NO_TESTS_COLLECTED, inner.out
+        assert (folder / "forked").read_text() == str(bool(chosen and text))
+        seen.append(json.loads((folder / "seen-gw0.json").read_text()))
         folder.rename(tmp_path / f"{len(seen)}")
     assert seen[1] == seen[0]
 

@@ -66,7 +66,7 @@ SOURCE = """
 
 
 def report(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return project.call("everyrank", "adopt-report", "-p", "no:cacheprovider", *arguments)
+    return project.python("-m", "everyrank", "adopt-report", "-p", "no:cacheprovider", *arguments)
 
 
 @pytest.fixture(scope="module")

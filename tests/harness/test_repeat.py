@@ -25,7 +25,7 @@ def _repeats(project: Project, folder: str, *arguments: str) -> None:
     cwd = project.folder / folder
 
     def run(arguments: list[str]) -> str:
-        done = project.call("pytest", *arguments, folder=cwd)
+        done = project.python("-m", "pytest", *arguments, folder=cwd)
         assert done.returncode == 1, done.stdout + done.stderr
         project.assert_nothing_left()
         return done.stdout

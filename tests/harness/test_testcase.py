@@ -120,14 +120,7 @@ def test_values_that_do_not_fit_are_refused() -> None:
 
 def run_as_script(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
     path = project.write("some_tests.py", by_other_imports())
-    return subprocess.run(
-        [sys.executable, str(path), "-p", "no:randomly", "-p", "no:cacheprovider", *arguments],
-        cwd=project.folder,
-        env=project.environment(),
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    return project.python(str(path), "-p", "no:randomly", "-p", "no:cacheprovider", *arguments)
 
 
 def test_a_file_runs_as_a_script(project: Project) -> None:
@@ -146,12 +139,6 @@ def test_a_script_runs_the_tests_that_are_named(project: Project) -> None:
 
 def test_without_ranks_the_error_shows_how_to_run_a_case(project: Project) -> None:
     path = project.write("some_tests.py", by_other_imports())
-    done = subprocess.run(
-        [sys.executable, "-m", "unittest", f"{Path(path).stem}.Spawned.test_skips"],
-        cwd=project.folder,
-        env=project.environment(),
-        capture_output=True,
-        text=True,
-    )
+    done = project.python("-m", "unittest", f"{Path(path).stem}.Spawned.test_skips")
     assert done.returncode != 0
     assert "Spawned runs on the ranks of a world: run it with pytest" in done.stderr

@@ -34,7 +34,7 @@ def _run(project: Project) -> tuple[int, str]:
 
 def _accept(project: Project) -> tuple[int, str]:
     environment = {name: value for name, value in project.environment().items() if name != "PYTHONPATH"}
-    done = project.call("everyrank", "accept", "run.jsonl", environment=environment, within=60)
+    done = project.python("-m", "everyrank", "accept", "run.jsonl", environment=environment, within=60)
     assert not done.stderr
     return done.returncode, done.stdout
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-import sys
 
 import pytest
 from everyrank.suites import Subject
@@ -33,7 +32,7 @@ SUBJECT = """
 def _everyrank(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
     project.write("mine.py", SUBJECT)
     environment = {name: value for name, value in project.environment().items() if name != "PYTHONPATH"}
-    return project.call("everyrank", *arguments, environment=environment)
+    return project.python("-m", "everyrank", *arguments, environment=environment)
 
 
 def test_a_subject_that_keeps_the_law_ends_well_and_its_cases_are_counted(project: Project) -> None:
@@ -126,10 +125,7 @@ def test_from_python_it_returns_outcomes_or_raises_but_never_returns_nothing(pro
     project.write("lib/known.toml", entry)
     project.write("lib/typo.toml", entry.replace("kept", "kpet"))
     project.write("pytest.ini", "[pytest]\nfilterwarnings = error")
-    done = subprocess.run(
-        [sys.executable, str(calls)], cwd=project.folder, env=project.environment(), capture_output=True, text=True,
-        timeout=240,
-    )  # fmt: skip
+    done = project.python(str(calls))
     output = [line for line in done.stdout.splitlines() if line.startswith(("RETURNED", "RAISED"))]
     case = "rpc-optimizer/state.kept[ws2]"
     assert output == [
@@ -143,14 +139,8 @@ def test_from_python_it_returns_outcomes_or_raises_but_never_returns_nothing(pro
         "RAISED mine.Good RuntimeError no verdict on mine.Good: pytest ended with NO_TESTS_COLLECTED",
         "RAISED mine.Good RuntimeError no verdict on mine.Good: pytest ended with TESTS_FAILED",
     ], done.stdout + done.stderr
-    prompt = [
-        sys.executable,
-        "-c",
-        "import calls; run = calls.run; print('RETURNED', run(calls.KNOWN, '--law=state.kept'))",
-    ]
-    done_there = subprocess.run(
-        prompt, cwd=calls.parent, env=project.environment(), capture_output=True, text=True, timeout=240
-    )
+    prompt = "import calls; run = calls.run; print('RETURNED', run(calls.KNOWN, '--law=state.kept'))"
+    done_there = project.python("-c", prompt, folder=calls.parent)
     assert f"RETURNED {{'{case}': 'known'}}" in done_there.stdout, done_there.stdout + done_there.stderr
     assert "run(SUBJECT) is for one process: for several, `everyrank run module:NAME -n auto`" in done.stdout
 

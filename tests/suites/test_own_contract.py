@@ -186,7 +186,7 @@ def averaging(module_project: Project) -> Project:
 
 
 def _kill_matrix(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return project.call("everyrank", "kill-matrix", "--contract", *arguments)
+    return project.python("-m", "everyrank", "kill-matrix", "--contract", *arguments)
 
 
 def test_its_law_passes_a_good_subject_and_fails_a_bad_subject(averaging: Project) -> None:
