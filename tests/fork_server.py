@@ -302,9 +302,10 @@ def _go_on(arguments: list[str]) -> None:
         elif arguments[0] == "-c":
             exec(compile(arguments[1], "<string>", "exec"), main)
         else:
-            loader = importlib.machinery.SourceFileLoader("__main__", arguments[0])
-            main.update(__file__=arguments[0], __cached__=None, __loader__=loader)
-            exec(loader.source_to_code(loader.get_data(arguments[0]), arguments[0]), main)
+            script = os.path.abspath(arguments[0])
+            loader = importlib.machinery.SourceFileLoader("__main__", script)
+            main.update(__file__=script, __cached__=None, __loader__=loader)
+            exec(loader.source_to_code(loader.get_data(script), script), main)
     except SystemExit as error:
         code = error.code
     if code is not None and not isinstance(code, int):

@@ -101,6 +101,28 @@ def test_a_worker_of_a_fork_sees_what_that_of_a_new_interpreter_sees(
     assert seen[1] == seen[0]
 
 
+#: Prints what a program can see of how it was started.
+SAW = """
+import json, sys
+print(json.dumps([sys.argv, sys.path, sys.orig_argv, __name__, sorted(globals()), globals().get("__file__")]))
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("arguments", [("-c", SAW, "1"), ("some/script.py", "2"), ("-u", "-B", "-m", "some.script")])
+def test_a_fork_runs_programs_and_scripts_as_a_new_interpreter_does(
+    tmp_path: Path, fork_servers: ForkServers, arguments: tuple[str, ...]
+) -> None:
+    seen = []
+    for chosen in (None, fork_servers):
+        project = Project(tmp_path, chosen)
+        project.write("some/script.py", SAW)
+        done = project.python(*arguments)
+        assert (done.returncode, done.stderr) == (3, "")
+        seen.append(json.loads(done.stdout))
+    assert seen[1] == seen[0]
+
+
 def test_forks_draw_different_numbers(project: Project) -> None:
     project.write("looks.py", LOOKS)
     project.write("test_inner.py", "import torch")
