@@ -49,24 +49,33 @@ _STARTS = re.compile(r"(?:-n ?|--numprocesses[= ]|--nproc-per-node=)(auto|logica
 Waiting = list[tuple[int, socket.socket]]
 
 
-def serve(control: socket.socket) -> dict | None:
-    """Fork for each request until the socket is closed. Return the request in a fork, and None in this process."""
+def serve(control: socket.socket, door: socket.socket) -> dict | None:
+    """Fork for each request until the first socket is closed. Return the request in a fork, and None in this process.
+
+    Programs come through the door, one request each.
+    """
     running: dict[int, tuple[int, int]] = {}  # pidfd -> pid, pipe
     while True:
-        for ready in select.select([control, *running], [], [])[0]:
-            if ready is not control:
+        for ready in select.select([control, door, *running], [], [])[0]:
+            if isinstance(ready, int):
                 pid, pipe = running.pop(ready)
                 _report(pipe, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
                 os.close(pipe)
                 os.close(ready)
                 continue
-            message, descriptors, _, _ = socket.recv_fds(control, _LARGEST, _DESCRIPTORS)
-            if not message:
+            connection = ready if ready is control else ready.accept()[0]
+            message, descriptors, _, _ = socket.recv_fds(connection, _LARGEST, _DESCRIPTORS)
+            if connection is not control:
+                connection.close()
+            if not message and connection is control:
                 return None
+            if not message:
+                continue  # a program that was ended at once
             *streams, pipe = descriptors
             pid = os.fork()
             if pid == 0:
                 control.close()
+                door.close()
                 _have_streams(streams)
                 for fd in (pipe, *running, *(pipe for _, pipe in running.values())):
                     os.close(fd)
@@ -325,9 +334,9 @@ def _end(code: int) -> None:
     os._exit(code & 0xFF)
 
 
-def _main(control: int, modules: list[str]) -> None:
+def _main(control: int, door: int, modules: list[str]) -> None:
     _prepare(modules)
-    request = serve(socket.socket(fileno=control))
+    request = serve(socket.socket(fileno=control), socket.socket(fileno=door))
     if request is None:
         return
     lead(request)
@@ -337,4 +346,4 @@ def _main(control: int, modules: list[str]) -> None:
 
 
 if __name__ == "tests.fork_server":
-    _main(int(sys.argv[1]), json.loads(sys.argv[2]))
+    _main(int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]))

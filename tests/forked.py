@@ -33,7 +33,7 @@ _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 _PADDING = 100_000
 _LARGEST = 1 << 20
 #: Runs the server's program in a namespace of its own: that of ``__main__`` stays empty for a fork.
-_START = """exec(__import__("sys").argv[3], {"__name__": "tests.fork_server"})"""
+_START = """exec(__import__("sys").argv[4], {"__name__": "tests.fork_server"})"""
 
 
 _IMPORT = re.compile(
@@ -41,7 +41,8 @@ _IMPORT = re.compile(
     r"(torch\.testing\._internal|torch|everyrank\.suites|everyrank\.(?:testcase|fixtures\.\w+))\b",
     re.MULTILINE,
 )
-_RANKS = re.compile(r"\bworld\b")
+#: Multi-rank tests import torch in the ranks. A run that looks at imports or processes imports it there, too.
+_RANKS, _LOOKS = re.compile(r"\bworld\b"), re.compile(r"\bsys\.(?:modules|addaudithook)\b")
 _PYTEST = ("pytest", *(f"_pytest.{name}" for name in default_plugins))
 _TORCH = (*_PYTEST, "msgspec", "numpy.random", "torch", "torch.distributed")
 #: What a server imports, by what a file of the run imports. Every contract imports ``torch._dynamo``.
@@ -111,19 +112,52 @@ def _left(until: float | None) -> float | None:
     return None if until is None else max(0.0, until - time.monotonic())
 
 
-class ForkServer:
-    """A process that has imported some modules, and its socket."""
+#: A program that runs another one, a script in Python, as a fork of a server.
+_PROGRAM = """\
+#!{python} -IS
+import json, os, signal, socket, sys
 
-    def __init__(self, modules: tuple[str, ...], environment: dict[str, str]) -> None:
+read, write = os.pipe()
+command = ["{python}", "{script}", *sys.argv[1:]]
+request = {{"command": command, "folder": os.getcwd(), "environment": dict(os.environ), "leads": False}}
+with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
+    door.connect("{door}")
+    socket.send_fds(door, [json.dumps(request).encode()], [0, 1, 2, write])
+os.close(write)
+with open(read) as answers:
+    _, code = map(int, answers)
+if code < 0:
+    signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+os._exit(code)
+"""
+
+
+class ForkServer:
+    """A process that has imported some modules, and its socket. Programs come in through the door, a path."""
+
+    def __init__(self, modules: tuple[str, ...], environment: dict[str, str], door: Path) -> None:
         program = Path(__file__).with_name("fork_server.py").read_text()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        self._door = door
+        with theirs, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            listening.bind(str(door))
+            listening.listen()
+            fds = [theirs.fileno(), listening.fileno()]
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, str(theirs.fileno()), json.dumps(modules), program, " " * _PADDING],
+                [sys.executable, "-c", _START, *map(str, fds), json.dumps(modules), program, " " * _PADDING],
                 env={**environment, **_ONE_THREAD, "PADDING": " " * _PADDING},
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=fds,
             )
+
+    def write_programs(self, folder: Path, *names: str) -> None:
+        """Write programs into a folder that do what those of this environment do, as forks of this server."""
+        folder.mkdir()
+        for name in names:
+            script, python = Path(sys.executable).with_name(name), sys.executable
+            (folder / name).write_text(_PROGRAM.format(python=python, script=script, door=self._door))
+            (folder / name).chmod(0o755)
 
     def start(
         self,
@@ -177,12 +211,12 @@ class ForkServers:
             return None
         texts = [path.read_text(errors="replace") for path in folder.rglob("*.py")]
         imported = {name for text in texts for name in _IMPORT.findall(text)}
-        # Multi-rank tests import torch in the ranks; if a test looks at that, so does this run.
-        torch = imported or (any(map(_RANKS.search, texts)) and not any("sys.modules" in text for text in texts))
+        torch = imported or (any(map(_RANKS.search, texts)) and not any(map(_LOOKS.search, texts)))
         otherwise = _TORCH if torch else _PYTEST
         modules = next((modules for name, modules in _MODULES.items() if name in imported), otherwise)
         if modules not in self._servers:
-            self._servers[modules] = ForkServer(modules, {**self._environment, "TMPDIR": self._temp.name})
+            door = Path(self._temp.name, f"{len(self._servers)}.door")
+            self._servers[modules] = ForkServer(modules, {**self._environment, "TMPDIR": self._temp.name}, door)
         return self._servers[modules]
 
     def close(self) -> None:

@@ -35,9 +35,10 @@ _GREEN = """
 
 @dataclass
 class Nights:
-    """A folder of nights, and a project to spend them on."""
+    """A folder of nights, a project to spend them on, and the folder of the programs."""
 
     project: Project
+    bin: Path
 
     @property
     def folder(self) -> Path:
@@ -61,13 +62,18 @@ class Nights:
 
     def environment(self, **more: str) -> dict[str, str]:
         kept = {name: value for name, value in self.project.environment().items() if not name.startswith("GITHUB_")}
-        return {**kept, "BIN": f"{_BIN}/", **more}
+        return {**kept, "BIN": f"{self.bin}/", **more}
 
 
 @pytest.fixture
 def nights(project: Project) -> Nights:
     project.write("test_inner.py", _GREEN)
-    return Nights(project)
+    programs = project.folder / "bin"
+    assert project.servers
+    server = project.servers.find([sys.executable], project.folder, project.environment())
+    assert server
+    server.write_programs(programs, "pytest", "everyrank")
+    return Nights(project, programs)
 
 
 def _break(nights: Nights, test: str) -> None:
@@ -75,6 +81,7 @@ def _break(nights: Nights, test: str) -> None:
 
 
 def test_the_first_night_keeps_its_run_file_and_a_page(nights: Nights) -> None:
+    nights.bin = _BIN
     code, summary = nights.run()
     assert code == 0
     assert "The first night: there is nothing to compare with." in summary
