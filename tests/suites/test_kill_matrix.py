@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,8 @@ from everyrank.suites.engine.contract import contract as find_contract
 from everyrank.suites.engine.contract import contracts
 from everyrank.suites.kill import matrix
 from everyrank.suites.kill.matrix import EXEMPLAR, NOTHING, Matrix
+
+from tests.inner import Project
 
 LAWS = ("a", "b")
 PERFECT = {
@@ -148,25 +147,18 @@ def test_a_rogue_states_what_it_breaks_and_what_it_is_modelled_on(contract: str)
     assert len({rogue.build for rogue in found}) == len(found)
 
 
-def test_beside_the_tests_its_cases_go_to_all_workers() -> None:
+def test_beside_the_tests_its_cases_go_to_all_workers(project: Project) -> None:
     """pytest reads tests/conftest.py for whatever runs beside it, and that file sends a module to one worker."""
-    command = [
-        "-m",
-        "pytest",
-        "--pyargs",
-        "everyrank.suites.kill.cases",
-        "-n2",
-        "-v",
+    project.write("suites.py", "import everyrank.suites\n")  # what the run will import
+    command = ["-m", "pytest", "--pyargs", "everyrank.suites.kill.cases", "-n2", "-v"]
+    done = project.python(
+        *command,
         "-k",
         "exemplar and errors.arguments",
-    ]
-    environment = {**os.environ, "EVERYRANK_CONTRACTS": "rpc-optimizer"}
-    done = subprocess.run(
-        [sys.executable, *command, "-p", "no:cacheprovider"],
-        cwd=Path(__file__).parents[2],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
+        "-p",
+        "no:cacheprovider",
+        folder=Path(__file__).parents[2],
+        environment={**project.environment(), "EVERYRANK_CONTRACTS": "rpc-optimizer"},
     )
+    assert done.returncode == 0, done.stdout
     assert set(re.findall(r"^\[(gw\d)\].* PASSED", done.stdout, re.M)) == {"gw0", "gw1"}, done.stdout
