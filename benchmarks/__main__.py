@@ -16,6 +16,7 @@ import time
 from importlib.metadata import version
 
 from benchmarks import kept
+from benchmarks.cases import orphans
 from benchmarks.measure import HERE, Row, table
 
 NAMES = (
@@ -90,5 +91,15 @@ def write(lines: list[str]) -> None:
     readme.write_text("\n".join([before + _BEGIN, "", *lines, "", _END]) + after)
 
 
+def run() -> int:
+    """Run the command. Leave nothing behind if it is interrupted: torch's harness leaves its processes asleep."""
+    orphans.adopt()
+    try:
+        return main()
+    except BaseException:
+        orphans.end()
+        raise
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,6 +74,33 @@ def test_the_command_fails_if_something_got_slower(
     assert ("SLOWER: work: time is 1 times the other side's; it was 0.1 times" in capsys.readouterr().out) == bool(
         code
     )
+
+
+#: Starts a process that starts another one in a session of its own, and is killed.
+LEAVES_ONE = """
+import subprocess, sys
+from benchmarks.cases import orphans
+
+orphans.adopt()
+code = "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid, flush=True); input()"
+child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+pid = child.stdout.readline().strip()
+child.kill()
+child.wait()
+print(pid in open("/proc/self/task/%d/children" % orphans.os.getpid()).read().split())
+orphans.end()
+try:
+    open(f"/proc/{pid}/stat")
+except FileNotFoundError:
+    print("gone")
+"""
+
+
+def test_an_interrupted_benchmark_ends_the_processes_whose_parents_have_gone() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEAVES_ONE], cwd=measure.HERE.parent, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split() == ["True", "gone"], done.stderr
 
 
 def test_each_kept_row_stands_in_the_table() -> None:
