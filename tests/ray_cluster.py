@@ -24,10 +24,12 @@ def main() -> None:
     from ray.cluster_utils import Cluster
 
     cluster: Any = Cluster()
-    cluster.add_node(num_cpus=0, node_ip_address=LOOPBACK, include_dashboard=False)
+    # Each of these would be one more interpreter: nothing here is scaled, and ranks print through everyrank.
+    without: dict[str, Any] = {"no_monitor": True, "include_log_monitor": False, "include_dashboard": False}
+    cluster.add_node(num_cpus=0, node_ip_address=LOOPBACK, **without)
     apart = None
     for gpus in [2] if sys.argv[1:] else [2, 1]:
-        cluster.add_node(num_cpus=2, num_gpus=gpus, node_ip_address=LOOPBACK)
+        cluster.add_node(num_cpus=2, num_gpus=gpus, node_ip_address=LOOPBACK, **without)
     try:
         if sys.argv[1:]:
             apart = _start_apart(cluster.address, sys.argv[1:])
