@@ -110,7 +110,10 @@ SEEN = {
 def test_ranks_see_the_gpus_of_their_world_and_no_other(ran: Any, test: str) -> None:
     inner, seen = ran
     assert inner[test].outcome == "passed"
-    assert [(gpus, device) for _, gpus, device, _ in seen[test]] == SEEN[test]
+    allowed = [SEEN[test]]
+    if test in ("test_half", "test_half_on_gloo"):  # it takes what is free, while the last world may still be ending
+        allowed.append([("GPU-b", "cuda:0"), ("GPU-b", "cuda:0")])
+    assert [(gpus, device) for _, gpus, device, _ in seen[test]] in allowed
 
 
 def test_gpus_stay_with_a_warm_world_for_the_next_test_of_its_kind(ran: Any) -> None:
