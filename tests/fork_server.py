@@ -6,8 +6,8 @@ stays empty. Each message on the socket is a request as JSON, with the descripto
 pipe. A fork gets the arguments, folder, environment and streams of the request, and goes on as a new interpreter with
 these arguments does; its pid and its exit code go into the pipe. The process ends when the socket is closed.
 
-A run may start interpreters itself: workers of pytest-xdist, or torchrun's processes. Forks of the run would not be
-new interpreters. So forks of the server, made before the run begins, wait for its commands, and ``subprocess`` and
+A run may start interpreters of its own: workers of pytest-xdist, or torchrun's processes. Forks of the run would not
+be new interpreters. So forks of the server, made before the run begins, wait for its commands, and ``subprocess`` and
 ``os.execve`` use them as long as there are any. They are children of the run, as what it starts must be.
 """
 
@@ -39,9 +39,8 @@ _PR_SET_PDEATHSIG = 1
 _AT_START = set(os.environ)
 #: A request is one message, with these descriptors.
 _LARGEST, _DESCRIPTORS = 1 << 20, 4
-#: Flags of the interpreter that a fork can do.
-_FLAGS = ("-u", "-B")
-_WAYS = ("-m", "-c")
+#: The flags of an interpreter that a fork can follow, and those before a module or a program.
+_FLAGS, _WAYS = ("-u", "-B"), ("-m", "-c")
 #: How many interpreters a run starts, by its arguments: pytest-xdist's workers, or torchrun's processes.
 _STARTS = re.compile(r"(?:-n ?|--numprocesses[= ]|--nproc-per-node=)(auto|logical|\d+)")
 
@@ -129,7 +128,7 @@ def fork_waiting(request: dict) -> dict | None:
 
 
 def _interpreters(command: list[str]) -> int:
-    """Return how many interpreters a command starts by itself, as far as its arguments say it."""
+    """Return how many interpreters a command starts, as far as its arguments say it."""
     if "everyrank" in command[:3]:
         return 1  # it becomes pytest
     counts = [
@@ -244,10 +243,14 @@ def become(request: dict) -> list[str]:
     _show(request["command"], request["environment"])
     sys.orig_argv = request["command"]
     arguments = request["command"][1 + len(flags) :]
-    sys.argv = [arguments[0], *arguments[2:]] if arguments[0] in _WAYS else arguments
+    if arguments[0] in _WAYS:
+        sys.argv = [arguments[0], *arguments[2:]]
+        first = request["folder"] if arguments[0] == "-m" else ""
+    else:
+        sys.argv = arguments
+        first = os.path.dirname(os.path.realpath(arguments[0]))
     added = filter(None, os.environ.get("PYTHONPATH", "").split(":"))
-    first = {"-m": request["folder"], "-c": ""}.get(arguments[0])
-    sys.path[:] = [os.path.dirname(os.path.realpath(arguments[0])) if first is None else first, *added, *sys.path[1:]]
+    sys.path[:] = [first, *added, *sys.path[1:]]
     sys.path_importer_cache.clear()
     tempfile.tempdir = None
     if "numpy.random" in sys.modules:

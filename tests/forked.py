@@ -41,7 +41,8 @@ _IMPORT = re.compile(
     r"(torch\.testing\._internal|torch|everyrank\.suites|everyrank\.(?:testcase|fixtures\.\w+))\b",
     re.MULTILINE,
 )
-#: Multi-rank tests import torch in the ranks. A run that looks at imports or processes imports it there, too.
+#: A run of multi-rank tests imports torch in its ranks, so its server may have it, unless a file looks at what the
+#: run imports or starts.
 _RANKS, _LOOKS = re.compile(r"\bworld\b"), re.compile(r"\bsys\.(?:modules|addaudithook)\b")
 _PYTEST = ("pytest", *(f"_pytest.{name}" for name in default_plugins))
 _TORCH = (*_PYTEST, "msgspec", "numpy.random", "torch", "torch.distributed")

@@ -75,8 +75,8 @@ def pytest_runtest_logfinish() -> None:
     path, every = os.environ.get("BENCHMARK_SAMPLES"), int(os.environ.get("BENCHMARK_EVERY", "50"))
     if path is None or _finished % every:
         return
-    keepers = _children(os.getpid())
-    ranks = [rank for keeper in keepers for rank in _children(keeper)]
+    keepers = orphans.children(os.getpid())
+    ranks = [rank for keeper in keepers for rank in orphans.children(keeper)]
     sample: dict[str, float] = {"tests": _finished, "clock": time.perf_counter(), "used": time.process_time()}
     for name, pids in (("controller", [os.getpid()]), ("keeper", keepers), ("rank", ranks)):
         held = [_held(pid) for pid in pids]
@@ -84,10 +84,6 @@ def pytest_runtest_logfinish() -> None:
         sample[f"{name} descriptors"] = max((descriptors for _, descriptors in held), default=0)
     _samples.append(sample)
     Path(path).write_text(json.dumps(_samples))
-
-
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _held(pid: int) -> tuple[int, int]:

@@ -30,11 +30,11 @@ def wait() -> None:
 def end() -> None:
     """End all processes that this one has started, and what they have started.
 
-    multiprocessing's resource tracker is spared: it ends by itself, and removes the semaphores that are left.
+    multiprocessing's resource tracker is spared: it ends on its own, and removes the semaphores that are left.
     """
     until = time.monotonic() + 5
-    while (children := _children()) and time.monotonic() < until:
-        for pid in children:
+    while (pids := children(os.getpid())) and time.monotonic() < until:
+        for pid in pids:
             if not _is_tracker(pid):
                 os.kill(pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
@@ -43,10 +43,9 @@ def end() -> None:
         time.sleep(0.002)
 
 
-def _children() -> list[int]:
-    me = os.getpid()
-    tasks = Path(f"/proc/{me}/task").glob("*/children")
-    return [int(pid) for task in tasks for pid in task.read_text().split()]
+def children(pid: int) -> list[int]:
+    """Return the processes that the threads of a process have started."""
+    return [int(child) for file in Path(f"/proc/{pid}/task").glob("*/children") for child in file.read_text().split()]
 
 
 def _is_tracker(pid: int) -> bool:

@@ -78,7 +78,7 @@ def test_the_command_fails_if_something_got_slower(
 
 #: Starts a process that starts another one in a session of its own, and is killed.
 LEAVES_ONE = """
-import subprocess, sys
+import os, subprocess, sys
 from benchmarks.cases import orphans
 
 orphans.adopt()
@@ -87,7 +87,7 @@ child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, st
 pid = child.stdout.readline().strip()
 child.kill()
 child.wait()
-print(pid in open("/proc/self/task/%d/children" % orphans.os.getpid()).read().split())
+print(int(pid) in orphans.children(os.getpid()))
 orphans.end()
 try:
     open(f"/proc/{pid}/stat")

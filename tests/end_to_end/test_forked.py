@@ -45,8 +45,7 @@ LOOKS = """
             ],
             "children": open(f"/proc/self/task/{os.getpid()}/children").read(),
         }
-        who = os.environ.get("PYTEST_XDIST_WORKER") or os.environ.get("RANK") or "run"
-        with open(f"seen-{who}.json", "w") as file:
+        with open(f"seen-{os.environ.get('PYTEST_XDIST_WORKER', 'run')}.json", "w") as file:
             json.dump(seen, file)
         with open("forked", "w") as file:
             file.write(str(forked))

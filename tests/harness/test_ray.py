@@ -157,14 +157,14 @@ QUEUE = """
     import pytest, torch
     import torch.distributed as dist
 
-    @pytest.mark.parametrize("case", range(3))
+    @pytest.mark.parametrize("case", range(6))
     @pytest.mark.parametrize("size", [pytest.param(size, marks=pytest.mark.world(size)) for size in (3, 4)])
     def test_sum(world, process_group, size, case):
         total = torch.ones(1)
         dist.all_reduce(total)
         assert total.item() == size
 
-    @pytest.mark.parametrize("case", range(2))
+    @pytest.mark.parametrize("case", range(4))
     def test_single(case):
         time.sleep(1)
 """
@@ -176,7 +176,7 @@ def test_workers_take_turns_with_the_cluster(project: Project, cluster: TwoNodes
     inner = run(
         project, cluster, "-n2", "--dist=loadgroup", "--require-gpus=3"
     )  # as the nodes have, and not this host
-    assert sorted(inner.outcomes().values()) == ["passed"] * 8, inner.out
+    assert sorted(inner.outcomes().values()) == ["passed"] * 16, inner.out
     assert inner.code == 0
 
 

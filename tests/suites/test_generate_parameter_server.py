@@ -254,7 +254,6 @@ FOUND = {
 
 @with_agents
 @pytest.mark.world(3)
-@pytest.mark.leaks("off")  # a faulty server leaves rounds open, which are watched
 @pytest.mark.parametrize("fault", FOUND)
 def test_a_draw_finds_what_is_wrong(world: World, warm_rpc_agent: Any, fault: str) -> None:
     build, draw, text = FOUND[fault]
