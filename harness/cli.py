@@ -12,6 +12,7 @@ import everyrank
 #: Name: (description, the function, as module:function).
 COMMANDS = {
     "run": ("run a subject's conformance: everyrank run module:SUBJECT", "everyrank.suites.command:run"),
+    "cases": ("count a subject's cases: what a law, an optimizer or a size costs", "everyrank.suites.command:count"),
     "kill-matrix": ("prove that the laws can fail: every rogue, by law", "everyrank.suites.command:kill_matrix"),
     "page": ("show run files as one HTML file", "everyrank.reports.command:page"),
     "merge": ("make one run file of the run files of all shards", "everyrank.reports.command:merge"),

@@ -1,4 +1,4 @@
-"""The commands of the kit: ``everyrank run`` and ``everyrank kill-matrix``. Each becomes a pytest run."""
+"""The commands of the kit: ``everyrank run`` and ``kill-matrix``, which become pytest runs, and ``cases``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from everyrank.suites.engine.contract import contracts
+from everyrank.suites.engine.subject import Subject
+from everyrank.suites.errors import DeclarationError, LedgerError
+from everyrank.suites.kill import sample
 
 _PYTEST = "all other arguments are passed to pytest, for example"
 
@@ -24,11 +27,33 @@ def run(arguments: Sequence[str]) -> NoReturn:
     _pytest(["--pyargs", "everyrank.suites.collect.named_subject", *rest], EVERYRANK_SUBJECT=given.subject)
 
 
-def kill_matrix(arguments: Sequence[str]) -> NoReturn:
-    """Run every rogue on every core case of its contract, and print a table of rogues and laws.
+def count(arguments: Sequence[str]) -> int:
+    """Print how many cases a subject has in each profile, by law, optimizer and world size.
 
-    Exits with 0 if each rogue is killed by exactly the laws that it names. With --ledger it lists the rogues that
-    stay green under that ledger, and exits with 0 if [blind] lists each of them with a reason.
+    The name of a contract stands for a subject that claims all of it. A row of the optimizer table that the subject's
+    module registers is counted with the others: so this shows what a value costs.
+    """
+    parser = argparse.ArgumentParser("everyrank cases", description=count.__doc__)
+    parser.add_argument("subject", help=f"module:NAME of a Subject, or a contract: {', '.join(contracts())}")
+    named = parser.parse_args(arguments).subject
+
+    from everyrank.suites.collect import cost, named_subject
+
+    sys.path.insert(0, os.getcwd())
+    try:
+        subject, folder = named_subject.load(named) if ":" in named else (Subject(named, named, print), None)
+        lines = list(cost.table(subject, folder))
+    except (DeclarationError, LedgerError) as error:
+        parser.error(str(error))
+    print("\n".join(lines))
+    return 0
+
+
+def kill_matrix(arguments: Sequence[str]) -> NoReturn:
+    """Run every rogue on the core cases of the laws that it names, and of a part of all others; print a table.
+
+    Exits with 0 if each rogue is killed by the laws that it names and by no other. With --ledger it lists the rogues
+    that stay green under that ledger, and exits with 0 if [blind] lists each of them with a reason.
     """
     parser = argparse.ArgumentParser(
         "everyrank kill-matrix",
@@ -37,6 +62,12 @@ def kill_matrix(arguments: Sequence[str]) -> NoReturn:
     )
     parser.add_argument(
         "--contract", choices=contracts(), action="append", help="only this contract; may be repeated"
+    )
+    parser.add_argument(
+        "--others",
+        metavar="PART",
+        help="which of the laws that a rogue does not name are tried: all, or a part such as 3/12 "
+        "(default: one of 12 parts, in turn by the commit)",
     )
     parser.add_argument("--ledger", type=Path, help="judge the rogues under this ledger, and list its blind spots")
     given, rest = parser.parse_known_args(arguments)
@@ -58,13 +89,16 @@ def kill_matrix(arguments: Sequence[str]) -> NoReturn:
         "everyrank.suites.kill.plugin",
     ]
     ledger = "" if given.ledger is None else str(given.ledger.absolute())
-    environment = {"EVERYRANK_CONTRACTS": ",".join(names), "EVERYRANK_LEDGER": ledger}
+    try:
+        part = sample.by_commit() if given.others is None else sample.parsed(given.others)
+    except ValueError as error:
+        parser.error(str(error))
+    environment = {"EVERYRANK_CONTRACTS": ",".join(names), "EVERYRANK_LEDGER": ledger, **sample.as_environment(part)}
     _pytest(["--pyargs", "everyrank.suites.kill.cases", *quiet, *rest], **environment)
 
 
 def _contract_of_ledger(ledger: Path, named: list[str] | None) -> list[str]:
     """Return the contract of a ledger. Raise ValueError with a message if the ledger or the option is wrong."""
-    from everyrank.suites.errors import DeclarationError, LedgerError
     from everyrank.suites.kill.blind_spots import contract_of, tried_under
 
     if named is not None and len(named) > 1:

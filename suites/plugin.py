@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import pytest
 from everyrank.suites.collect import profile
 from everyrank.suites.collect.outcomes import Outcomes
-from everyrank.suites.collect.stash import LEFT_OUT, WORKER_OUTPUT, WORKER_PROBLEM
+from everyrank.suites.collect.stash import LEFT_OUT, SELECTIONS, WORKER_OUTPUT, WORKER_PROBLEM
 from everyrank.suites.generate import options as generation
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ def case(request: pytest.FixtureRequest) -> Case:
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
-    option = config.getoption
-    if option("law") is not None or option("optimizer") is not None or option("conformance_profile") != profile.WHOLE:
+    filtered = config.getoption("law") is not None or config.getoption("optimizer") is not None
+    if filtered or SELECTIONS in config.stash:
         from everyrank.suites.collect.filters import settle
 
         problem = settle(config, items)

@@ -13,9 +13,9 @@ from difflib import get_close_matches
 import pytest
 from everyrank.fixtures import optimizers
 from everyrank.suites.collect.left_out import FilterReason, LeftOut
-from everyrank.suites.collect.profile import QUICK, WHOLE
-from everyrank.suites.collect.quick import quick
-from everyrank.suites.collect.stash import LEFT_OUT
+from everyrank.suites.collect.profile import FULL
+from everyrank.suites.collect.rotation import in_profile
+from everyrank.suites.collect.stash import LEFT_OUT, SELECTIONS
 from everyrank.suites.engine.case import Case
 from everyrank.suites.engine.contract import Contract, contract, contracts
 from everyrank.suites.engine.ledger import matches
@@ -32,22 +32,25 @@ class Filters:
     optimizer: str | None
     generates: bool = False
     """Whether there are cases of the law of generated sequences."""
-    profile: str = WHOLE
+    profile: str = FULL
+    named: str = ""
+    """The arguments of the run: a case that is named there runs, whatever the profile."""
 
     @staticmethod
     def from_config(config: pytest.Config) -> Filters:
         option = config.getoption
-        return Filters(option("law"), option("optimizer"), PLAN in config.stash, option("conformance_profile"))
+        named = "\n".join([*config.args, option("keyword", "")])
+        return Filters(option("law"), option("optimizer"), PLAN in config.stash, option("conformance_profile"), named)
 
     def select(self, subject: Subject, cases: Sequence[Case]) -> Selection:
         """Return the cases that fit, and the number of those that do not."""
         chosen: list[Case] = []
         left_out: Counter[FilterReason] = Counter()
-        in_profile = quick(cases) if self.profile == QUICK else None
+        chosen_ids = in_profile(self.profile, cases)
         for case in cases:
             reason = self._reason(case)
-            if reason is None and in_profile is not None and case.id not in in_profile:
-                reason = FilterReason(f"--profile {self.profile}", "of the whole profile")
+            if reason is None and case.id not in chosen_ids and case.id not in self.named:
+                reason = FilterReason(f"--profile={self.profile}", "that --profile=full runs")
             if reason is None:
                 chosen.append(case)
             else:
@@ -98,10 +101,6 @@ class Selection:
     subject: Subject
     cases: tuple[Case, ...]
     left_out: Mapping[FilterReason, int]
-
-
-#: The selection of each conformance test, by the node id of its function.
-SELECTIONS: pytest.StashKey[dict[str, Selection]] = pytest.StashKey()
 
 
 def left_out(selections: Iterable[Selection]) -> LeftOut:

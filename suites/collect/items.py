@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 import pytest
 from everyrank.errors import RankLost, WorldTimeout
-from everyrank.suites.collect.filters import SELECTIONS, Filters
+from everyrank.suites.collect.filters import Filters
 from everyrank.suites.collect.outcomes import Outcomes
+from everyrank.suites.collect.stash import SELECTIONS
 from everyrank.suites.engine.case import Case, cases
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import DeclarationError, LedgerError

@@ -7,11 +7,11 @@ import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 from everyrank.suites.engine.case import Case
 from everyrank.suites.engine.subject import Subject
+from everyrank.suites.errors import DeclarationError
 
 #: The subject given to `run`, and the folder of its ledger; only in the process that called `run`.
 SUBJECT: tuple[Subject, Path] | None = None
@@ -21,20 +21,27 @@ def _subject() -> tuple[Subject, Path]:
     if SUBJECT is not None:
         return SUBJECT
     named = os.environ.get("EVERYRANK_SUBJECT", "")
-    module, _, name = named.partition(":")
     if not named and "PYTEST_XDIST_WORKER" in os.environ:
-        _refuse("run(SUBJECT) is for one process: for several, `everyrank run module:NAME -n auto`")
-    if not module or not name:
-        _refuse(f"name a subject as module:NAME, not {named!r}")
+        text = "run(SUBJECT) is for one process: for several, `everyrank run module:NAME -n auto`"
+        raise pytest.fail.Exception(text, pytrace=False)
     try:
-        imported, problem = importlib.import_module(module), ""
+        return load(named)
+    except DeclarationError as error:
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
+
+
+def load(named: str) -> tuple[Subject, Path]:
+    """Return the subject called ``module:NAME``, and the folder of its ledger. Raise DeclarationError without one."""
+    module, _, name = named.partition(":")
+    if not module or not name:
+        raise DeclarationError(f"name a subject as module:NAME, not {named!r}")
+    try:
+        imported = importlib.import_module(module)
     except ImportError as error:
-        imported, problem = None, str(error)
-    if imported is None:
-        _refuse(f"{named}: {problem}")
+        raise DeclarationError(f"{named}: {error}") from error
     found = getattr(imported, name, None)
     if not isinstance(found, Subject):
-        _refuse(f"{named} is not a Subject but {found!r}")
+        raise DeclarationError(f"{named} is not a Subject but {found!r}")
     return found, Path(imported.__file__ or ".").parent
 
 
@@ -44,10 +51,6 @@ def _repeat_command(case: str, options: Sequence[str]) -> str:
     if SUBJECT is not None:
         return f"everyrank.suites.run(SUBJECT, {', '.join(map(repr, chosen))})"
     return shlex.join(["everyrank", "run", os.environ["EVERYRANK_SUBJECT"], *chosen])
-
-
-def _refuse(text: str) -> NoReturn:
-    pytest.fail(text, pytrace=False)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import importlib
+from collections.abc import Callable, Generator, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,13 @@ class Preflight:
         self._cases = {nodeid: case for nodeid, case in found.items() if case is not None}
         self._well: set[tuple[tuple[str, str], int]] = set()  # the subject and the world size
         self._left_out: set[str] = set()  # the ids of cases that were not tried, since they would fail too
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, Any, Any]:
+        """Before ranks are forked, import what the first optimizer of each would import. A collection needs none."""
+        if not session.config.option.collectonly:
+            importlib.import_module("torch._dynamo")
+        return (yield)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_everyrank_result(

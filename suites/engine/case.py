@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import traceback
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from everyrank.rank.context import BROKEN, current_rank, notes
 from everyrank.rank.world import current_world
 from everyrank.suites.engine.contract import Contract, Law, Point, contract
 from everyrank.suites.engine.judge import Outcome, judge
-from everyrank.suites.engine.ledger import Entry, Ledger, matches, read
+from everyrank.suites.engine.ledger import Entry, Ledger, matching, read
 from everyrank.suites.engine.subject import Lack, Subject
 from everyrank.suites.errors import (
     FAULT,
@@ -197,13 +198,10 @@ def cases(subject: Subject, folder: Path | None = None) -> list[Case]:
         raise DeclarationError(f"{chosen.name}: the case {twice} exists twice")
     file = _file(subject, folder)
     ledger = Ledger() if file is None else read(file)
-    ledger.check(ids)
-    for pattern in subject.lacks:
-        if not any(matches(pattern, case_id) for case_id in ids):
-            raise DeclarationError(f"{subject.name}: lacks[{pattern!r}] matches no case of {chosen.name}")
+    entries, lacks = ledger.assign(ids), _lacks(subject, chosen, ids)
     found = [
-        replace(case, entry=ledger.entry(case.short_id), lack=_lack(subject, case.short_id), ledger=file)
-        for case in plain
+        Case(subject, chosen, case.law, case.point, entries.get(case_id), lacks.get(case_id), file)
+        for case, case_id in zip(plain, ids, strict=True)
     ]
     for entry in ledger.entries:
         if all(case.lack for case in found if case.entry is entry):
@@ -240,8 +238,15 @@ def _file(subject: Subject, folder: Path | None) -> Path | None:
     return path if path.is_absolute() or folder is None else folder / path
 
 
-def _lack(subject: Subject, case: str) -> Lack | None:
-    return next((lack for pattern, lack in subject.lacks.items() if matches(pattern, case)), None)
+def _lacks(subject: Subject, chosen: Contract, ids: Collection[str]) -> dict[str, Lack]:
+    """Return the lack of each case that has one: the first that the subject declares."""
+    found: dict[str, Lack] = {}
+    for pattern, lack in subject.lacks.items():
+        covered = matching(pattern, ids)
+        if not covered:
+            raise DeclarationError(f"{subject.name}: lacks[{pattern!r}] matches no case of {chosen.name}")
+        found = {**dict.fromkeys(covered, lack), **found}
+    return found
 
 
 def properties(case: Case) -> list[tuple[str, object]]:

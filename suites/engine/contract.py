@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
+from everyrank.fixtures.optimizers import Row, rows
 from everyrank.fixtures.rogues import Rogue
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import DeclarationError
@@ -40,6 +42,37 @@ class Point:
     def claimed_size(self) -> int:
         """The world size that a subject must claim."""
         return self.size if self.simulated is None else self.simulated
+
+    @cached_property
+    def fields(self) -> dict[str, str]:
+        """The values of this point that its law reads, as texts: the default profile has each of them."""
+        return {"optimizer": self.optimizer, "size": str(self.size), **fields_of(self, _NOT_READ)}
+
+
+#: Fields of every point that say how it is listed and run, and not what its law is asked.
+_NOT_READ = frozenset(field.name for field in dataclasses.fields(Point))
+
+
+def fields_of(value: Any, without: Collection[str] = ()) -> dict[str, str]:
+    """Return the fields of a dataclass as texts; in place of a plan, which has no name, those of the plan."""
+    found: dict[str, str] = {}
+    for each in dataclasses.fields(value):
+        if each.name not in without:
+            inner = getattr(value, each.name)
+            nested = dataclasses.is_dataclass(inner) and not hasattr(inner, "name")
+            found |= fields_of(inner) if nested else {each.name: _text(inner)}
+    return found
+
+
+def _text(value: Any) -> str:
+    """Return a text that is the same in every process, which the repr of a function is not."""
+    if isinstance(value, Mapping):
+        return str({name: _text(inner) for name, inner in value.items()})
+    if isinstance(value, (list, tuple)):
+        return str([_text(inner) for inner in value])
+    if dataclasses.is_dataclass(value) and not hasattr(value, "name"):
+        return str(fields_of(value))
+    return str(getattr(value, "name", None) or getattr(value, "__qualname__", None) or value)
 
 
 #: The points of one law.
@@ -103,6 +136,8 @@ class Contract:
     grammar: Any = None
     """The Grammar of generated sequences, if they can be drawn."""
     _laws: dict[str, Law] = field(default_factory=dict, init=False, repr=False)
+    _points: tuple[tuple[Row, ...], list[tuple[Law, Point]]] = field(default=((), []), init=False, repr=False)
+    """All points, and the rows of the optimizer table from which they were made: all subjects share them."""
 
     @property
     def laws(self) -> Mapping[str, Law]:
@@ -154,10 +189,11 @@ class Contract:
 
     def points(self, sizes: tuple[int, ...] | None = None) -> Iterator[tuple[Law, Point]]:
         """Yield every law at every point whose world size is one of these; None stands for all sizes."""
-        for law in self.laws.values():
-            for point in law.points():
-                if sizes is None or point.claimed_size in sizes:
-                    yield law, point
+        if self._points[0] != rows() or len(self.laws) != len({law.id for law, _ in self._points[1]}):
+            self._points = rows(), [(law, point) for law in self.laws.values() for point in law.points()]
+        for law, point in self._points[1]:
+            if sizes is None or point.claimed_size in sizes:
+                yield law, point
 
 
 #: The group of entry points by which a distribution offers its contracts: ``name = "package.module:CONTRACT"``.

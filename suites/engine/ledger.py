@@ -10,7 +10,7 @@ import functools
 import math
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -124,27 +124,38 @@ class Ledger:
         """Return the entry for this case id (without the contract)."""
         return next((entry for entry in self.entries if matches(entry.case, case)), None)
 
-    def check(self, cases: Iterable[str]) -> None:
-        """Refuse entries that match no case, and cases that two entries match."""
-        ids = list(cases)
+    def assign(self, cases: Collection[str]) -> dict[str, Entry]:
+        """Return the entry of each case that has one.
+
+        Raise LedgerError for an entry that matches no case, or several without a statement, and for a case that two
+        entries match.
+        """
+        found: dict[str, Entry] = {}
         for entry in self.entries:
-            covered = sum(matches(entry.case, case) for case in ids)
+            covered = matching(entry.case, cases)
             if not covered:
                 raise LedgerError(f"{self.file}: the entry {entry.case!r} matches no case: correct or remove it")
-            if covered > 1 and not entry.states and entry.kind not in ("crash", "timeout"):
+            if len(covered) > 1 and not entry.states and entry.kind not in ("crash", "timeout"):
                 raise LedgerError(
-                    f"{self.file}: the entry {entry.case!r} covers {covered} cases: say what is seen, by match, "
+                    f"{self.file}: the entry {entry.case!r} covers {len(covered)} cases: say what is seen, by match, "
                     "raises or at_most"
                 )
-        for case in ids:
-            named = [entry.case for entry in self.entries if matches(entry.case, case)]
-            if len(named) > 1:
-                raise LedgerError(f"{self.file}: {case} is claimed twice, by {named[0]!r} and {named[1]!r}")
+            for case in covered:
+                if (other := found.setdefault(case, entry)) is not entry:
+                    raise LedgerError(f"{self.file}: {case} is claimed twice, by {other.case!r} and {entry.case!r}")
+        return found
 
 
 def matches(pattern: str, case: str) -> bool:
     """Return whether a case id matches: stars and question marks as in file names, brackets literally."""
     return _expression(pattern).fullmatch(case) is not None
+
+
+def matching(pattern: str, cases: Iterable[str]) -> list[str]:
+    """Return the case ids that match."""
+    start = re.split(r"[*?]", pattern, maxsplit=1)[0]
+    fits = _expression(pattern).fullmatch
+    return [case for case in cases if case.startswith(start) and fits(case)]
 
 
 @functools.cache

@@ -55,6 +55,14 @@ class Subject:
     bound: Bound | None = None
     warns: tuple[str, ...] = ()
     """Filters for warnings of the subject: ``ignore:text:category``, as pytest's ``filterwarnings`` has them."""
+    variant_of: Subject | None = None
+    """The subject that this one is a variant of, such as DDP for DDP with a hook: unless the profile is full, it is
+    asked those laws alone that its difference touches."""
+    touches: tuple[str, ...] = ()
+    """The laws that the difference from ``variant_of`` touches: ids, or patterns such as ``state.*``."""
+    exemplar: bool = False
+    """Whether it is a known-good implementation, which the kill matrix tries too: unless the profile is full, it is
+    asked the core cases alone."""
     sabotage: str = ""
     """For a rogue: its name, which says how the exemplar was changed."""
 
@@ -72,6 +80,8 @@ class Subject:
         for size in self.sizes or ():
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise DeclarationError(f"{self.name}: a world size must be a whole number of ranks, not {size!r}")
+        if bool(self.touches) != (self.variant_of is not None):
+            raise DeclarationError(f"{self.name}: variant_of and touches go together: name the laws that it touches")
         for warning in self.warns:
             self._check_warning(warning)
         for pattern, lack in self.lacks.items():

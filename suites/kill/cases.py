@@ -7,14 +7,20 @@ from everyrank.suites.collect.items import parameter
 from everyrank.suites.engine.case import Case
 from everyrank.suites.errors import DeclarationError
 from everyrank.suites.generate.options import PLAN
+from everyrank.suites.kill import sample
 from everyrank.suites.kill.blind_spots import requested_ledger, tried_under
-from everyrank.suites.kill.matrix import requested, tried
+from everyrank.suites.kill.matrix import drawn, requested, tried
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     ledger, plan = requested_ledger(), metafunc.config.stash.get(PLAN, None)
     try:
-        tables = [tried_under(name, ledger) if ledger else tried(name, plan) for name in requested()]
+        if ledger:
+            tables = [tried_under(name, ledger) for name in requested()]
+        elif plan is not None:
+            tables = [drawn(name, plan) for name in requested()]
+        else:
+            tables = [tried(name, sample.requested()) for name in requested()]
     except DeclarationError as error:
         raise pytest.fail.Exception(str(error), pytrace=False) from None
     given = [parameter(case, id=f"{case.subject.name}/{case.id}") for table in tables for case in table]

@@ -14,8 +14,12 @@ from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.cases import generated
 from everyrank.suites.generate.plan import SearchPlan
+from everyrank.suites.kill.sample import ALL, Sample
 
 EXEMPLAR, NOTHING = "(exemplar)", "(nothing)"
+
+#: A matrix of so many rogues and laws is soon done, and needs no sample.
+_SMALL = 100
 
 #: Outcomes that say nothing about the law.
 NO_KILL = RED - {"fail"}
@@ -38,15 +42,39 @@ def controls(name: str) -> dict[str, Subject]:
     return {EXEMPLAR: found.part("exemplar"), NOTHING: found.part("nothing")}
 
 
-def tried(name: str, plan: SearchPlan | None = None) -> list[Case]:
-    """Return the cases of all rogues and controls: the core cases, or with a plan the generated cases only."""
+def drawn(name: str, plan: SearchPlan) -> list[Case]:
+    """Return the generated cases of all rogues and controls."""
     subjects = controls(name)
     exemplar = subjects[EXEMPLAR]
-    subjects |= {rogue.name: replace(exemplar, build=rogue.build, sabotage=rogue.name) for rogue in rogues(name)}
+    subjects |= {rogue.name: _sabotaged(exemplar, rogue) for rogue in rogues(name)}
     tables = [cases(replace(subject, name=row)) for row, subject in subjects.items()]
-    if plan is not None:
-        return [case for table in tables for case in generated(table, plan)]
-    return [case for table in tables for case in table if case.point.core and not case.point.not_applicable]
+    return [case for table in tables for case in generated(table, plan)]
+
+
+def tried(name: str, sample: Sample) -> list[Case]:
+    """Return the core cases of both controls, and those of each rogue that are in the sample."""
+    subjects = controls(name)
+    core = _core(subjects[EXEMPLAR])
+    sample = sampled(name, sample)
+    found = [replace(case, subject=replace(subject, name=row)) for row, subject in subjects.items() for case in core]
+    for rogue in rogues(name):
+        subject = replace(_sabotaged(subjects[EXEMPLAR], rogue), name=rogue.name)
+        laws = {law for law in contract(name).laws if sample.has(rogue.name, law, rogue.breaks)}
+        found += [replace(case, subject=subject) for case in core if case.law.id in laws]
+    return found
+
+
+def sampled(name: str, sample: Sample) -> Sample:
+    """Return the sample of a contract: a small contract has all."""
+    return ALL if len(contract(name).laws) * len(rogues(name)) <= _SMALL else sample
+
+
+def _core(subject: Subject) -> list[Case]:
+    return [case for case in cases(subject) if case.point.core and not case.point.not_applicable]
+
+
+def _sabotaged(exemplar: Subject, rogue: Rogue) -> Subject:
+    return replace(exemplar, build=rogue.build, sabotage=rogue.name)
 
 
 @dataclass(frozen=True)
@@ -55,6 +83,7 @@ class Matrix:
 
     contract: str
     cells: Mapping[tuple[str, str], str]
+    sample: Sample = ALL
 
     @cached_property
     def laws(self) -> list[str]:
@@ -90,10 +119,14 @@ class Matrix:
             known += [f"{rogue.name} names the law {law}, which is not there" for law in sorted(unknown)]
             known += [f"{rogue.name} survives {law}" for law in sorted(set(rogue.breaks) - killed - unknown)]
             known += [f"{rogue.name} is killed by {law} too" for law in sorted(killed - set(rogue.breaks))]
-            known += self._untried(rogue.name, set(rogue.breaks))
+            known += self._untried(rogue.name, {law for law in self.laws if not self._reports(rogue, law)})
             known += self._not_kills(rogue.name)
         known += [f"no rogue is killed by {law}" for law in self.laws if law not in killers]
         return known
+
+    def _reports(self, rogue: Rogue, law: str) -> bool:
+        """Return whether silence of a law is a fault of its own: a law that the rogue names is reported already."""
+        return law not in rogue.breaks and self.sample.has(rogue.name, law, ())
 
     def _faults_of_controls(self) -> list[str]:
         red = [f"the exemplar fails {law}" for law in sorted(self.killed(EXEMPLAR))]
@@ -114,14 +147,16 @@ class Matrix:
         ]
 
     def text(self) -> str:
-        """Render a row for each rogue: ``x`` is a kill, ``.`` is none, ``!`` is an outcome that is neither."""
+        """Render a row for each rogue: ``x`` is a kill, ``.`` is none, ``!`` is neither; blank: not in the sample."""
         names = [EXEMPLAR, NOTHING, *(rogue.name for rogue in rogues(self.contract))]
         width = max(map(len, names))
         lines = [f"{self.contract}: {len(names) - 2} rogues, {len(self.laws)} laws"]
         for number, law in enumerate(self.laws):
             lines.append(f"{'':{width}} {'| ' * number}{law}")
         lines += [f"{name:{width}} {' '.join(self._mark(name, law) for law in self.laws)}" for name in names]
-        lines += [] if self.faults else ["perfect: each rogue is killed by exactly the laws that it names"]
+        killed = "exactly the laws that it names" if self.sample.parts == 1 else "the laws that it names"
+        lines += [str(self.sample)]
+        lines += [] if self.faults else [f"perfect: each rogue is killed by {killed}"]
         return "\n".join(lines)
 
     def _mark(self, row: str, law: str) -> str:

@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 from everyrank.suites.collect.outcomes import Outcomes
-from everyrank.suites.collect.profile import WHOLE
+from everyrank.suites.collect.profile import DEFAULT
 from everyrank.suites.generate.options import PLAN
+from everyrank.suites.kill import sample
 from everyrank.suites.kill.blind_spots import BlindSpots, requested_ledger
-from everyrank.suites.kill.matrix import NO_KILL, Matrix, requested
+from everyrank.suites.kill.matrix import NO_KILL, Matrix, requested, sampled
 from everyrank.suites.kill.worth import Worth
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     given = {"law": config.getoption("law"), "optimizer": config.getoption("optimizer")}
-    if config.getoption("conformance_profile") != WHOLE:
+    if config.getoption("conformance_profile") != DEFAULT:
         given["profile"] = config.getoption("conformance_profile")
     for option, value in given.items():
         if value is not None:
@@ -42,7 +43,9 @@ def _matrices(config: pytest.Config) -> Sequence[Matrix | BlindSpots]:
     cells, ledger = _outcomes(config).cells, requested_ledger()
     if PLAN in config.stash:
         return []
-    return [BlindSpots(name, ledger, cells) if ledger else Matrix(name, cells) for name in requested()]
+    if ledger:
+        return [BlindSpots(name, ledger, cells) for name in requested()]
+    return [Matrix(name, cells, sampled(name, sample.requested())) for name in requested()]
 
 
 @pytest.hookimpl(trylast=True)

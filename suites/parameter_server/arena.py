@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch._dynamo  # the first optimizer imports it: import it once here, instead of in every rank
 import torch.distributed.rpc as rpc
 from everyrank import current_world
 from everyrank.rank.context import current_rank

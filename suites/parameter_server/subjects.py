@@ -11,7 +11,10 @@ from everyrank.suites.engine.subject import Subject
 from everyrank.suites.parameter_server import example
 
 EXEMPLAR = Subject(
-    "everyrank.BatchUpdateParameterServer", contract="parameter-server", build=BatchUpdateParameterServer
+    "everyrank.BatchUpdateParameterServer",
+    contract="parameter-server",
+    build=BatchUpdateParameterServer,
+    exemplar=True,
 )
 EXAMPLE = Subject(
     "torch.example.BatchUpdateParameterServer",

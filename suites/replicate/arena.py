@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch._dynamo  # the first optimizer imports it: import it once here, instead of in every rank
 import torch.distributed as dist
 from everyrank import current_world
 from everyrank.fixtures.data import loss

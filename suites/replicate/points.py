@@ -21,6 +21,9 @@ SIZES = (1, 2, 3, 4)
 #: two ranks sums are exact, so nothing is amplified.
 AMPLIFIED = Tolerance(relative=1e-6)
 
+#: The world sizes and steps of the variants of an optimizer, in turn.
+_TURNS = ((3, 10), (4, 2), (2, 10), (3, 2), (4, 10), (2, 2))
+
 #: Variants whose errors show only late, or only with more than two ranks.
 _LONG = ("everything", "groups", "weight-decay", "momentum", "amsgrad")
 
@@ -47,9 +50,12 @@ T = TypeVar("T", bound=TrainingPoint)
 
 
 def training() -> Iterator[TrainingPoint]:
-    """Yield every optimizer in every variant; without arguments at every world size, for 2 and for 10 steps."""
+    """Yield every optimizer in every variant; without arguments at every world size, for 2 and for 10 steps.
+
+    The variants of an optimizer are trained on two ranks for 2 steps, and for another number at another size in turn.
+    """
     for row, variant in every(_EXCLUDED):
-        runs = {(2, 2)}
+        runs = {(2, 2), _TURNS[row.variants.index(variant) % len(_TURNS)]}
         if variant.name == "defaults":
             runs |= {(size, steps) for size in SIZES for steps in (2, 10)}
         if variant.name in _LONG:

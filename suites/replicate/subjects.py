@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed._composable.replicate import replicate as torch_replicate
 from torch.nn.parallel import DistributedDataParallel
 
-EXEMPLAR = Subject("everyrank.replicate", contract="replicate", build=replicate)
+EXEMPLAR = Subject("everyrank.replicate", contract="replicate", build=replicate, exemplar=True)
 
 
 def _renamed(options: dict[str, Any]) -> dict[str, Any]:
@@ -51,6 +51,18 @@ DDP = Subject(
         "inputs[gpu-*]": Lack(TypeError, "there is no device_id, but device_ids, a list"),
     },
     known="ddp.toml",
+    # torch's replicate calls it. What differs is how modules, inputs and options are handed over.
+    variant_of=TORCH,
+    touches=(
+        "parity.submodules",
+        "parity.options",
+        "ignored",
+        "inputs",
+        "device-id",
+        "buffers",
+        "state-dict",
+        "rewrap",
+    ),
 )
 
 

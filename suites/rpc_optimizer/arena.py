@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch._dynamo  # the first optimizer imports it: import it once here, instead of in every rank
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 from everyrank import current_world

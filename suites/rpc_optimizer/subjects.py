@@ -45,7 +45,7 @@ def _refused_by_torchscript() -> dict[str, Lack]:
     return lacks
 
 
-EXEMPLAR = Subject("everyrank.RpcOptimizer", contract="rpc-optimizer", build=RpcOptimizer)
+EXEMPLAR = Subject("everyrank.RpcOptimizer", contract="rpc-optimizer", build=RpcOptimizer, exemplar=True)
 SCRIPTED = Subject(
     "torch.DistributedOptimizer.scripted",
     contract="rpc-optimizer",

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch._dynamo  # the first optimizer imports it: import it once here, instead of in every rank
 from everyrank import current_world
 from everyrank.suites.arena.base import BaseArena
 from everyrank.suites.arena.subject_errors import noise

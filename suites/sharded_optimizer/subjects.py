@@ -13,7 +13,7 @@ from torch.distributed._shard import shard_parameter
 from torch.distributed._shard.sharded_optim import ShardedOptimizer as TorchShardedOptimizer
 from torch.distributed._shard.sharded_optim import named_params_with_sharded_tensor
 
-EXEMPLAR = Subject("everyrank.ShardedOptimizer", contract="sharded-optimizer", build=ShardedOptimizer)
+EXEMPLAR = Subject("everyrank.ShardedOptimizer", contract="sharded-optimizer", build=ShardedOptimizer, exemplar=True)
 
 
 class _Torch(TorchShardedOptimizer):

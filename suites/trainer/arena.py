@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-import torch._dynamo  # the first optimizer imports it: import it once here, instead of in every rank
 import torch.distributed as dist
 from everyrank import current_world
 from everyrank.suites.arena.base import BaseArena

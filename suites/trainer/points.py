@@ -18,6 +18,9 @@ SIZES = (1, 2, 3, 4)
 
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32}
 
+#: Where the variants of an optimizer are trained in turn, besides on two ranks in fp64.
+_TURNS = ((3, "fp32"), (4, "fp64"), (2, "fp32"), (3, "fp64"), (4, "fp32"), (2, "fp64"))
+
 #: The core points, on which rogues are tried: one that shows a wrong scale, and one that hides it.
 _CORE = {("SGD", "everything", 3), ("Adam", "everything", 3), ("LBFGS", "everything", 3)}
 
@@ -35,7 +38,8 @@ T = TypeVar("T", bound=TrainingPoint)
 def training() -> Iterator[TrainingPoint]:
     """Yield each optimizer that takes dense gradients of one group and needs no closure.
 
-    Each without arguments, at every world size, in fp64 and fp32, for 10 steps; and each variant on two ranks.
+    Each without arguments, at every world size, in fp64 and fp32, for 10 steps; and each variant on two ranks, and at
+    another size or in another dtype, in turn.
     """
     for row, variant in every(_EXCLUDED):
         if row.needs & {"closure", "sparse"} or variant.group_arguments:
@@ -43,10 +47,11 @@ def training() -> Iterator[TrainingPoint]:
         if variant.name == "defaults":
             for size in SIZES:
                 yield from (_optimizer_point(row, variant, size, 10, dtype) for dtype in DTYPES)
-        else:
-            yield _optimizer_point(row, variant, 2, 3, "fp64")
-        if variant.name == "everything":
-            yield _optimizer_point(row, variant, 3, 3, "fp64")
+            continue
+        turn = _TURNS[row.variants.index(variant) % len(_TURNS)]
+        further = {(3, "fp64")} if variant.name == "everything" else set()
+        for size, dtype in sorted({(2, "fp64"), turn, *further}):
+            yield _optimizer_point(row, variant, size, 3, dtype)
 
 
 def closures() -> Iterator[TrainingPoint]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+from dataclasses import replace
 
 import pytest
+from everyrank.fixtures import optimizers
 from everyrank.suites import Subject
+from everyrank.suites.command import count
 from everyrank.suites.engine.case import cases
 from everyrank.suites.engine.contract import contracts
 
@@ -143,6 +146,34 @@ def test_from_python_it_returns_outcomes_or_raises_but_never_returns_nothing(pro
     done_there = project.python("-c", prompt, folder=calls.parent)
     assert f"RETURNED {{'{case}': 'known'}}" in done_there.stdout, done_there.stdout + done_there.stderr
     assert "run(SUBJECT) is for one process: for several, `everyrank run module:NAME -n auto`" in done.stdout
+
+
+def test_the_cost_of_a_value_is_counted_in_each_profile(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A row that a subject's module registers is counted with the others."""
+    row = optimizers.row("SGD")
+    mine = optimizers.register(replace(row, optimizer=type("Mine", (row.optimizer,), {})))
+    try:
+        assert count(["rpc-optimizer"]) == 0
+    finally:
+        optimizers.unregister(mine.name)
+    head, profiles, *lines = capsys.readouterr().out.splitlines()
+    assert head == "rpc-optimizer (rpc-optimizer), cases in the profiles"
+    assert profiles.split() == ["quick", "default", "full"]
+    counts = {line[:-27].strip(): [int(number.replace(",", "")) for number in line[-27:].split()] for line in lines}
+    quick, default, full = counts["optimizer Mine"]
+    assert 0 < quick < default < full
+    assert counts["all"][2] == sum(numbers[2] for name, numbers in counts.items() if name.startswith("law "))
+    assert {"law state.kept", "optimizer Adam", "world size 3"} < counts.keys()
+
+
+def test_the_cost_of_what_is_no_subject_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    for named, text in (("nowhere:MINE", "No module named 'nowhere'"), ("rpc", "unknown contract 'rpc'")):
+        with pytest.raises(SystemExit) as ended:
+            count([named])
+        assert ended.value.code == 2
+        assert text in capsys.readouterr().err
 
 
 def test_an_unknown_command_lists_the_known_commands(project: Project) -> None:

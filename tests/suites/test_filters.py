@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from everyrank.fixtures import optimizers
-from everyrank.suites import Lack, Subject
+from everyrank.suites import Subject
 from everyrank.suites.collect import profile
 from everyrank.suites.collect.filters import Filters, left_out
-from everyrank.suites.collect.profile import QUICK
 from everyrank.suites.engine.case import cases
-from everyrank.suites.engine.contract import contracts
 
 from tests.inner import Project
 from tests.run_files import read
@@ -76,32 +73,6 @@ def test_a_misspelled_optimizer_is_refused_with_the_closest_names(optimizer: str
 )
 def test_a_misspelled_law_is_refused_with_the_closest_names(law: str, hint: str) -> None:
     assert Filters(law, None).problem([]).startswith(f"--law: no law is called '{law}'.{hint}")
-
-
-SUBJECTS = [Subject(f"mine.{name}", contract=name, build=print) for name in sorted(contracts())]
-
-
-@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.contract)
-def test_the_quick_profile_has_every_law_and_every_optimizer_in_a_fifth_of_the_cases(subject: Subject) -> None:
-    found = cases(subject)
-    quick = Filters(None, None, profile=QUICK).select(subject, found).cases
-    assert {case.law.id for case in quick} == {case.law.id for case in found}
-    assert {case.point.optimizer for case in quick} == {case.point.optimizer for case in found}
-    assert {case.id for case in found if case.point.core} <= {case.id for case in quick}
-    assert len(quick) < len(found) / 5
-
-
-def test_the_quick_profile_prefers_a_case_that_is_expected_to_pass() -> None:
-    lacking = replace(RPC, lacks={"parity.one-step[ASGD-*]": Lack("no ASGD", NotImplementedError)})
-    quick = Filters(None, None, profile=QUICK).select(lacking, cases(lacking)).cases
-    (case,) = (case for case in quick if case.point.optimizer == "ASGD")
-    assert case.lack is None
-
-
-def test_a_law_without_core_points_is_in_the_quick_profile_at_its_first_point() -> None:
-    found = [replace(case, point=replace(case.point, core=False)) for case in cases(RPC)]
-    quick = Filters(None, None, profile=QUICK).select(RPC, found).cases
-    assert {case.law.id for case in quick} == {case.law.id for case in found}
 
 
 @pytest.mark.parametrize(
@@ -168,7 +139,18 @@ def test_the_run_file_of_a_quick_run_names_the_profile(project: Project) -> None
     assert inner.code == 0, inner.out
     assert list(inner.outcomes().values()) == ["passed"]
     left_out = {line["filter"] for line in read(project.folder / "run.jsonl").header["left_out"]}
-    assert left_out == {"--profile quick", "--optimizer Rprop"}
+    assert left_out == {"--profile=quick", "--optimizer Rprop"}
+
+
+def test_a_case_that_is_named_runs_whatever_the_profile(project: Project) -> None:
+    project.write("test_inner.py", _TESTS)
+    left = "rpc-optimizer/parity.one-step[SGD-nesterov-ws3]"
+    named = project.run(f"test_inner.py::test_rpc[{left}]", "--profile=quick", "--collect-only")
+    assert f"<Function test_rpc[{left}]>" in named.out
+    assert "1 test collected" in named.out
+    by_expression = project.run("-k", left, "--profile=quick", "--collect-only")
+    assert f"<Function test_rpc[{left}]>" in by_expression.out
+    assert f"<Function test_rpc[{left}]>" not in project.run("--profile=quick", "--collect-only").out
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])

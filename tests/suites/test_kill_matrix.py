@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from everyrank.suites.engine.contract import contract as find_contract
 from everyrank.suites.engine.contract import contracts
 from everyrank.suites.kill import matrix
 from everyrank.suites.kill.matrix import EXEMPLAR, NOTHING, Matrix
+from everyrank.suites.kill.sample import PARTS, Sample, as_environment, by_commit, parsed, requested
 
 from tests.inner import Project
 
@@ -91,6 +93,53 @@ def test_silence_is_no_pass(row: str, law: str, fault: str) -> None:
     cells = {(row, f"small/{law}[ws2]"): end for (row, law), end in PERFECT.items()}
     del cells[row, f"small/{law}[ws2]"]
     assert Matrix("small", cells).faults == [fault]
+
+
+# --- a sample of the laws that a rogue does not name -------------------------------------------------
+
+
+def test_the_parts_of_the_sample_have_each_pair_once_and_each_of_them_the_laws_that_a_rogue_names() -> None:
+    pairs = [(f"rogue-{rogue}", f"law-{law}") for rogue in range(20) for law in range(20)]
+    parts = [Sample(number, PARTS) for number in range(1, PARTS + 1)]
+    assert all(sum(part.has(*pair, ()) for part in parts) == 1 for pair in pairs)
+    assert all(any(part.has(*pair, ()) for pair in pairs) for part in parts)
+    assert all(part.has(rogue, law, (law,)) for part in parts for rogue, law in pairs)
+
+
+def test_another_commit_has_another_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert by_commit().reason == ", since this folder has no commits"
+    git = ["git", "-c", "user.name=nobody", "-c", "user.email=nobody@localhost"]
+    subprocess.run(["git", "init", "--quiet"], check=True)
+    parts = []
+    for _ in range(2):
+        subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message=more"], check=True)
+        parts.append(by_commit())
+    assert [part.number for part in parts] == [2, 3]
+    assert "by the number of commits, 2" in str(parts[1])
+
+
+def test_the_sample_reaches_the_processes_of_the_run_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for sample in (Sample(3, PARTS, ", by the number of commits, 2"), parsed("all"), parsed("2/5")):
+        for name, value in as_environment(sample).items():
+            monkeypatch.setenv(name, value)
+        assert requested() == sample
+
+
+@pytest.mark.parametrize("text", ["", "none", "0/12", "13/12", "3", "1/2/3"])
+def test_a_part_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="--others is all, or one of several parts such as 3/12"):
+        parsed(text)
+
+
+def test_silence_of_a_law_that_is_not_in_the_sample_is_no_fault_and_the_table_names_the_part() -> None:
+    part = next(Sample(n, 2) for n in (1, 2) if not Sample(n, 2).has("one", "b", ()))
+    cells = {(row, f"small/{law}[ws2]"): end for (row, law), end in PERFECT.items() if (row, law) != ("one", "b")}
+    found = Matrix("small", cells, part)
+    assert [fault for fault in found.faults if fault.startswith("one ")] == []
+    assert f"on part {part.number} of 2 of all others; --others=all tries all" in found.text()
+    other = Sample(3 - part.number, 2)
+    assert "one was not tried on b" in Matrix("small", cells, other).faults
 
 
 def test_an_end_that_is_no_kill_is_shown_whole_and_the_faults_come_last(

@@ -107,7 +107,7 @@ def test_the_plainest_use_is_tried_once_for_each_size(
     built = tmp_path / "built"
     monkeypatch.setenv("INNER_BUILT", str(built))
     module_project.write("test_counted.py", _COUNTED)
-    outcomes = module_project.run("-W", "ignore", "-k", "stays or thawed").outcomes()
+    outcomes = module_project.run("-W", "ignore", "--profile=full", "-k", "stays or thawed").outcomes()
     assert list(outcomes.values()) == ["failed"] * 4
     counted = built.read_text()
     assert counted.count("2") == 2 * (2 + 1), "on each of two ranks: in two cases, and before the first"

@@ -59,7 +59,7 @@ _CHOSEN = {
 def inner(module_project: Project) -> Inner:
     module_project.write("test_inner.py", _SUBJECTS)
     chosen = " or ".join(f"({test} and ({' or '.join(cases)}))" for test, cases in _CHOSEN.items())
-    return module_project.run("-W", "ignore", "-k", chosen)
+    return module_project.run("-W", "ignore", "--profile=full", "-k", chosen)
 
 
 def _ends(inner: Inner, test: str) -> dict[str, str]:

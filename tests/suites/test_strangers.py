@@ -70,13 +70,15 @@ _SERVERS = """
 @pytest.fixture(scope="module")
 def replicates(module_project: Project) -> Inner:
     module_project.write("test_inner.py", _REPLICATES)
-    return module_project.run("-W", "ignore", "test_inner.py", "-k", _CHOSEN)
+    return module_project.run("-W", "ignore", "--profile=full", "test_inner.py", "-k", _CHOSEN)
 
 
 @pytest.fixture(scope="module")
 def servers(module_project: Project) -> Inner:
     module_project.write("test_servers.py", _SERVERS)
-    return module_project.run("-W", "ignore", "test_servers.py", "--law=errors.gradient", "-k", "n2-ws1")
+    return module_project.run(
+        "-W", "ignore", "--profile=full", "test_servers.py", "--law=errors.gradient", "-k", "n2-ws1"
+    )
 
 
 def _ends(inner: Inner, test: str) -> dict[str, str]:

@@ -60,7 +60,7 @@ _CHOSEN = (
 @pytest.fixture(scope="module")
 def inner(module_project: Project) -> Inner:
     module_project.write("test_inner.py", _SUBJECTS)
-    return module_project.run("-W", "ignore", "-k", _CHOSEN)
+    return module_project.run("-W", "ignore", "--profile=full", "-k", _CHOSEN)
 
 
 def _ends(inner: Inner, test: str) -> dict[str, str]:

@@ -76,6 +76,8 @@ BUCKET_VIEWS = Subject(
     build=BucketViews,
     sizes=(3,),
     known="ddp_bucket_views.toml",
+    variant_of=DDP,
+    touches=("accumulate", "clip", "non-finite", "parity.models"),
 )
 STATIC_GRAPH = Subject(
     "torch.DistributedDataParallel(static_graph)",
@@ -84,6 +86,8 @@ STATIC_GRAPH = Subject(
     sizes=(3,),
     declares=frozenset({SAME_GRAPH}),
     known="ddp_static_graph.toml",
+    variant_of=DDP,
+    touches=("accumulate", "loss", "parity.models"),
 )
 FP16_HOOK = Subject(
     "torch.DistributedDataParallel(fp16_compress_hook)",
@@ -92,6 +96,8 @@ FP16_HOOK = Subject(
     sizes=(3,),
     bound=Bound(0.02, "gradients travel as fp16"),
     known="ddp_fp16_hook.toml",
+    variant_of=DDP,
+    touches=("mean", "non-finite", "parity.models", "parity.train"),
 )
 ZERO = Subject(
     "torch.ZeroRedundancyOptimizer",

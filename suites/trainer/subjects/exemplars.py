@@ -9,9 +9,9 @@ from everyrank.fixtures.exemplars.trainer import DataParallel, Sharded
 from everyrank.suites.engine.subject import Subject
 from torch import nn
 
-DATA_PARALLEL = Subject("everyrank.DataParallel", contract="trainer", build=DataParallel)
+DATA_PARALLEL = Subject("everyrank.DataParallel", contract="trainer", build=DataParallel, exemplar=True)
 
-SHARDED = Subject("everyrank.Sharded", contract="trainer", build=Sharded)
+SHARDED = Subject("everyrank.Sharded", contract="trainer", build=Sharded, exemplar=True)
 
 
 class Nothing:

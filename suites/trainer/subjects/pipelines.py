@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -16,7 +17,6 @@ from torch.distributed.checkpoint.state_dict import (
     set_model_state_dict,
     set_optimizer_state_dict,
 )
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.fx.passes.split_module import split_module
 
 _NO_CHAIN = "the model is no chain of stages"
@@ -26,7 +26,7 @@ class Pipeline:
     """A stage of a model. Each row of a batch is a microbatch of the schedule."""
 
     part = (0, 1)
-    schedule_class: ClassVar[type[Any]] = ScheduleGPipe
+    schedule_class: ClassVar[str] = "ScheduleGPipe"
 
     def __init__(
         self,
@@ -72,8 +72,11 @@ class Pipeline:
         """Return the schedule for as many microbatches as there are rows."""
         rank, size, count = dist.get_rank(), dist.get_world_size(), len(self.rows)
         if count not in self.schedules:
-            stage = PipelineStage(self.stages[rank], rank, size, self.rows[0].inputs.device)
-            self.schedules[count] = self.schedule_class(
+            # Imported late: it imports torch._dynamo, which a collection does not need.
+            from torch.distributed import pipelining
+
+            stage = pipelining.PipelineStage(self.stages[rank], rank, size, self.rows[0].inputs.device)
+            self.schedules[count] = getattr(pipelining, self.schedule_class)(
                 stage,
                 n_microbatches=count,
                 loss_fn=lambda output, number: self.rows[int(number)].criterion(output),
@@ -126,7 +129,7 @@ class Pipeline:
 
 
 class OneForwardOneBackward(Pipeline):
-    schedule_class = Schedule1F1B
+    schedule_class = "Schedule1F1B"
 
 
 def stages(model: nn.Module, count: int) -> list[nn.Module]:
@@ -186,19 +189,21 @@ _LACKS = {
 _FEW_ROWS = {"mean[one-*]": Lack(ValueError, "Number of microbatches (1) must be greater than or equal")}
 
 
-def _subject(name: str, build: type[Pipeline], known: str, lacks: Mapping[str, Lack]) -> Subject:
-    return Subject(
-        name,
-        contract="trainer",
-        build=build,
-        sizes=(2, 3),
-        declares=frozenset({TRUSTS_INIT}),
-        lacks=lacks,
-        known=known,
-    )
-
-
-GPIPE = _subject("torch.ScheduleGPipe", Pipeline, "gpipe.toml", _LACKS)
-ONE_FORWARD_ONE_BACKWARD = _subject(
-    "torch.Schedule1F1B", OneForwardOneBackward, "one_forward_one_backward.toml", _LACKS | _FEW_ROWS
+GPIPE = Subject(
+    "torch.ScheduleGPipe",
+    contract="trainer",
+    build=Pipeline,
+    sizes=(2, 3),
+    declares=frozenset({TRUSTS_INIT}),
+    lacks=_LACKS,
+    known="gpipe.toml",
+)
+ONE_FORWARD_ONE_BACKWARD = replace(
+    GPIPE,
+    name="torch.Schedule1F1B",
+    build=OneForwardOneBackward,
+    lacks=_LACKS | _FEW_ROWS,
+    known="one_forward_one_backward.toml",
+    variant_of=GPIPE,
+    touches=("accumulate", "late", "loss", "mean", "parity.models"),
 )

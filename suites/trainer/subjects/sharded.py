@@ -94,6 +94,8 @@ HSDP = Subject(
     sizes=(4, 256, 1024),
     declares=_DECLARES,
     known="hsdp.toml",
+    variant_of=FSDP2,
+    touches=("mean", "equal", "clip", "init.sync", "large-world"),
 )
 REPLICATE = Subject(
     "torch.replicate_with_fsdp",
@@ -102,6 +104,8 @@ REPLICATE = Subject(
     sizes=(2, 3),
     declares=_DECLARES,
     known="replicate_with_fsdp.toml",
+    variant_of=FSDP2,  # on its engine, with a mesh that cuts nothing
+    touches=("mean", "equal", "clip", "init.sync", "parity.models", "state.round-trip"),
 )
 FSDP1 = Subject(
     "torch.FullyShardedDataParallel",

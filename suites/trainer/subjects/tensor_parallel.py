@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT
 from everyrank.suites.trainer.subjects.common import FullState
 from everyrank.suites.trainer.subjects.meshes import mesh_of_pairs
 from everyrank.suites.trainer.subjects.ownership import Ownership, owned_parameters
+from everyrank.suites.trainer.subjects.sharded import FSDP2
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -108,14 +110,43 @@ class ShardedTensorParallel(TensorParallel):
 _DECLARES = frozenset({TRUSTS_INIT})
 
 
-def _subject(name: str, build: type[TensorParallel], known: str, *sizes: int) -> Subject:
-    return Subject(name, contract="trainer", build=build, declares=_DECLARES, sizes=sizes, known=known)
+COLUMNS = Subject(
+    "torch.tensor.parallel(ColwiseParallel)",
+    contract="trainer",
+    build=Columns,
+    declares=_DECLARES,
+    sizes=(2,),
+    known="columns.toml",
+)
 
 
-TENSOR_PARALLEL = _subject("torch.tensor.parallel", TensorParallel, "tensor_parallel.toml", 3, 256, 1024)
-COLUMNS = _subject("torch.tensor.parallel(ColwiseParallel)", Columns, "columns.toml", 2)
-ROWS = _subject("torch.tensor.parallel(RowwiseParallel)", Rows, "rows.toml", 2)
-SEQUENCE_PARALLEL = _subject("torch.tensor.parallel(sequence)", SequenceParallel, "sequence_parallel.toml", 2)
+def _with_another_plan(
+    name: str, build: type[TensorParallel], known: str, *touches: str, sizes: tuple[int, ...] = (2,)
+) -> Subject:
+    return replace(COLUMNS, name=name, build=build, known=known, sizes=sizes, variant_of=COLUMNS, touches=touches)
+
+
+TENSOR_PARALLEL = _with_another_plan(
+    "torch.tensor.parallel",
+    TensorParallel,
+    "tensor_parallel.toml",
+    "clip",
+    "large-world",
+    "parity.models",
+    sizes=(3, 256, 1024),
+)
+ROWS = _with_another_plan(
+    "torch.tensor.parallel(RowwiseParallel)", Rows, "rows.toml", "clip", "parity.models", "state.reshard"
+)
+SEQUENCE_PARALLEL = _with_another_plan(
+    "torch.tensor.parallel(sequence)",
+    SequenceParallel,
+    "sequence_parallel.toml",
+    "accumulate",
+    "loss",
+    "mean",
+    "parity.models",
+)
 FSDP2_TENSOR_PARALLEL = Subject(
     "torch.fully_shard(tensor.parallel)",
     contract="trainer",
@@ -123,4 +154,6 @@ FSDP2_TENSOR_PARALLEL = Subject(
     declares=frozenset({TRUSTS_INIT, SAME_GRAPH}),
     sizes=(4,),
     known="fsdp2_tensor_parallel.toml",
+    variant_of=FSDP2,
+    touches=("mean", "clip", "equal", "parity.models"),
 )

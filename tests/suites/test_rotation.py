@@ -1,0 +1,157 @@
+"""The profiles: quick and default are chosen out of all cases, and lose no value of what a law is about."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from everyrank.fixtures import optimizers
+from everyrank.suites import Lack, Subject
+from everyrank.suites.collect.rotation import default, quick
+from everyrank.suites.engine.case import Case, cases
+from everyrank.suites.engine.contract import contracts
+from everyrank.suites.errors import DeclarationError
+
+RPC = Subject("mine.Rpc", contract="rpc-optimizer", build=print)
+TRAINER = Subject("mine.Trainer", contract="trainer", build=print)
+SUBJECTS = [Subject(f"mine.{name}", contract=name, build=print) for name in sorted(contracts())]
+EACH_CONTRACT = pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.contract)
+
+FOLDER = Path(__file__).parents[2] / "suites"
+
+
+def _of_torch() -> Iterator[Subject]:
+    """Yield the subjects of this repository."""
+    for contract in contracts():
+        name = f"everyrank.suites.{contract.replace('-', '_')}.subjects"
+        module = importlib.import_module(name)
+        parts = [info.name for info in pkgutil.iter_modules(getattr(module, "__path__", []), f"{name}.")]
+        values = [value for part in (name, *parts) for value in vars(importlib.import_module(part)).values()]
+        yield from {
+            value.name: value for value in values if isinstance(value, Subject) and value.contract == contract
+        }.values()
+
+
+def _chosen(found: list[Case], ids: set[str]) -> list[Case]:
+    return [case for case in found if case.id in ids]
+
+
+@EACH_CONTRACT
+def test_quick_has_each_law_and_each_optimizer_once(subject: Subject) -> None:
+    found = cases(subject)
+    chosen = _chosen(found, quick(found))
+    laws, trained = {case.law.id for case in found}, {case.point.optimizer for case in found} - {""}
+    assert {case.law.id for case in chosen} == laws
+    assert {case.point.optimizer for case in chosen} - {""} == trained
+    assert len(chosen) <= len(laws) + len(trained)
+
+
+def test_quick_prefers_a_case_that_is_expected_to_pass() -> None:
+    lacking = replace(RPC, lacks={"parity.one-step[ASGD-*]": Lack("no ASGD", NotImplementedError)})
+    found = cases(lacking)
+    assert [case.lack for case in _chosen(found, quick(found)) if case.point.optimizer == "ASGD"] == [None]
+
+
+def test_quick_prefers_a_case_that_kills_rogues() -> None:
+    found = cases(RPC)
+    by_law = {case.law.id: [] for case in found if case.point.core}
+    for case in _chosen(found, quick(found)):
+        by_law[case.law.id].append(case.point.core)
+    assert all(any(core) for core in by_law.values())
+
+
+@EACH_CONTRACT
+def test_default_has_the_core_and_each_value_of_what_a_law_is_about(subject: Subject) -> None:
+    found = cases(subject)
+    chosen = _chosen(found, default(found))
+    assert {case.id for case in found if case.point.core} <= {case.id for case in chosen}
+    for law in {case.law.id for case in found if case.law.id not in ("parity.one-step", "parity.round")}:
+        whole, rotated = ([case for case in each if case.law.id == law] for each in (found, chosen))
+        assert _values(rotated) == _values(whole), law
+    assert len(chosen) < len(found) / 2
+
+
+def _values(found: list[Case]) -> set[tuple[str, ...]]:
+    """Return what the cases of a law have between them."""
+    values: set[tuple[str, ...]] = set()
+    for point in (case.point for case in found):
+        if not point.optimizer:
+            values |= {("label", point.label), ("size", str(point.size))}
+            continue
+        values |= set(point.fields.items())
+        with_each = [point.fields[name] for name in ("size", "dtype") if name in point.fields]
+        with_each += ["defaults"] if point.fields.get("variant") == "defaults" else []
+        values |= {(point.optimizer, value) for value in with_each}
+    return values
+
+
+def test_over_the_subjects_most_variants_have_their_turn() -> None:
+    found = cases(TRAINER)
+    variants = {(case.point.optimizer, case.point.fields["variant"]) for case in found if _trains(case)}
+    seen: set[tuple[str, str]] = set()
+    for number in range(12):
+        turn = cases(replace(TRAINER, name=f"subject-{number}"))
+        seen |= {
+            (case.point.optimizer, case.point.fields["variant"])
+            for case in _chosen(turn, default(turn))
+            if _trains(case)
+        }
+    assert len(seen) > 0.8 * len(variants)
+
+
+def _trains(case: Case) -> bool:
+    return case.law.id == "parity.train"
+
+
+def test_a_row_that_is_registered_changes_nothing_for_the_others() -> None:
+    before, row = default(cases(TRAINER)), optimizers.row("SGD")
+    mine = optimizers.register(replace(row, optimizer=type("Aardvark", (row.optimizer,), {})))
+    try:
+        after = default(cases(TRAINER))
+    finally:
+        optimizers.unregister(mine.name)
+    added = after - before
+    assert before <= after
+    assert added
+    assert all("Aardvark" in case for case in added)
+
+
+def test_each_entry_of_a_ledger_and_each_lack_is_seen_in_the_default_profile() -> None:
+    for subject in _of_torch():
+        found = cases(subject, FOLDER / subject.contract_name.replace("-", "_"))
+        chosen = _chosen(found, default(found))
+        entries = {case.entry.case for case in found if case.entry}
+        assert {case.entry.case for case in chosen if case.entry} == entries, subject.name
+        assert {id(case.lack) for case in chosen if case.lack} == {id(case.lack) for case in found if case.lack}
+
+
+def test_a_variant_has_the_laws_that_its_difference_touches_and_each_other_law_once() -> None:
+    hook = replace(TRAINER, name="mine.Hook", variant_of=TRAINER, touches=("mean", "state.*"))
+    found = cases(hook)
+    (alone,) = _chosen(found, quick(found))
+    assert alone.law.id == "mean"
+    chosen = _chosen(found, default(found))
+    counts = {law: sum(case.law.id == law for case in chosen) for law in _laws(found)}
+    assert counts["mean"] > 1
+    assert counts["state.reshard"] > 1
+    assert counts["parity.train"] == counts["clip"] == 1
+
+
+def _laws(found: list[Case]) -> set[str]:
+    return {case.law.id for case in found}
+
+
+def test_an_exemplar_has_its_core_cases() -> None:
+    found = cases(replace(RPC, exemplar=True))
+    assert len(quick(found)) == 1
+    assert default(found) == {case.id for case in found if case.point.core}
+
+
+@pytest.mark.parametrize("only", [{"variant_of": TRAINER}, {"touches": ("mean",)}], ids=["variant_of", "touches"])
+def test_a_variant_names_what_its_difference_touches(only: dict[str, object]) -> None:
+    with pytest.raises(DeclarationError, match="variant_of and touches go together"):
+        replace(TRAINER, **only)  # type: ignore[arg-type]
