@@ -2,8 +2,8 @@
 
 Both commits are cloned and installed in a temporary folder. Each command runs in both, one after the other, and must
 end well in both. It is a line for the shell, in the folder of the clone, with its virtual environment first in PATH.
-Without one, these are the contracts that the earlier commit has, the kill matrix and the tests: three quarters of an
-hour on a small machine, which should do nothing else meanwhile. The times are those of all processes of a run.
+Without one, these are what a person waits for: the collection, `make quick`, the default profile, the kill matrix and
+the tests. The machine should do nothing else meanwhile. The times are those of all processes of a run.
 """
 
 from __future__ import annotations
@@ -22,6 +22,15 @@ from benchmarks.cases import orphans
 from benchmarks.measure import HERE, environment_of_runs
 
 REPOSITORY = HERE.parent
+
+#: What a person waits for.
+COMMANDS = (
+    "pytest -q --collect-only suites/",
+    "make quick",
+    "pytest -q -n auto suites/",
+    "everyrank kill-matrix -n auto",
+    "pytest -q -n auto tests/",
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +59,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="whole-runs-") as folder:
         then, now = _installed(Path(folder), "then", options.commit), _installed(Path(folder), "now", "HEAD")
         print("| command | then: user + system, clock | now | processor time | clock |\n|---|---|---|---|---|")
-        for command in options.commands or _commands(then):
+        for command in options.commands or COMMANDS:
             before, after = used(command, then), used(command, now)
             ratios = f"{after.processor / before.processor:.2f} times | {after.wall / before.wall:.2f} times"
             print(f"| `{command}` | {before} | {after} | {ratios} |", flush=True)
@@ -62,17 +71,6 @@ def _installed(folder: Path, name: str, commit: str) -> Path:
     subprocess.run(["git", "checkout", "--quiet", commit], cwd=clone, check=True)
     subprocess.run(["make", "install"], cwd=clone, check=True, stdout=sys.stderr)
     return clone
-
-
-def _commands(then: Path) -> list[str]:
-    """Return the runs of the contracts that the earlier commit has, and its tests."""
-    contracts = sorted({path.parent.name for path in then.glob("suites/*/test_*.py")})
-    named = " ".join(f"--contract {name.replace('_', '-')}" for name in contracts)
-    return [
-        f"pytest -q -n auto {' '.join(f'suites/{name}' for name in contracts)}",
-        f"everyrank kill-matrix -n auto {named}",
-        "pytest -q -n auto tests/",
-    ]
 
 
 def used(command: str, folder: Path) -> Used:

@@ -25,7 +25,7 @@ from everyrank.suites.generate.options import GENERATE
 Target = tuple[str, ...]
 
 #: A law of so few cases has all of them: to choose would save little.
-_FEW = 6
+_FEW = 4
 
 #: The fields of which each value meets each optimizer.
 _WITH_EACH_OPTIMIZER = ("size", "dtype")

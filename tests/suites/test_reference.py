@@ -5,17 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 from everyrank.fixtures.data import loss, whole_batch
+from everyrank.suites import Subject
+from everyrank.suites.collect.rotation import default
 from everyrank.suites.compare.comparison import Comparison
 from everyrank.suites.compare.reference import Plan, Trajectory, mean, order_matched
 from everyrank.suites.compare.reference import whole_batch as whole
-from everyrank.suites.engine.contract import contract
+from everyrank.suites.engine.case import cases
 from everyrank.suites.replicate.points import TrainingPoint
 
-#: Every training that a law of `replicate` compares with, and the law that asks for it first.
+#: The trainings of the default profile that a law of `replicate` compares with, and the law that asks for it first.
 PLANS: dict[Plan, str] = {}
-for law, point in contract("replicate").points():
-    if isinstance(point, TrainingPoint):
-        PLANS.setdefault(point.plan, law.id)
+_CASES = cases(Subject("any", contract="replicate", build=print))
+_CHOSEN = default(_CASES)
+for case in _CASES:
+    if isinstance(case.point, TrainingPoint) and case.id in _CHOSEN:
+        PLANS.setdefault(case.point.plan, case.law.id)
 
 
 @pytest.mark.parametrize("law", sorted(set(PLANS.values())))

@@ -69,6 +69,23 @@ class Zero(Ddp):
         return {"model": self.model.state_dict(), "optimizer": state[0]}
 
 
+#: The laws that DDP with another optimizer touches: the others are about gradients and modules.
+OF_OPTIMIZERS = (
+    "alias",
+    "clip",
+    "equal",
+    "errors.arguments",
+    "in-order",
+    "large-world",
+    "late",
+    "parity.closure",
+    "parity.groups",
+    "parity.schedule",
+    "parity.sparse",
+    "parity.train",
+    "state.*",
+)
+
 DDP = Subject("torch.DistributedDataParallel", contract="trainer", build=Ddp, known="ddp.toml")
 BUCKET_VIEWS = Subject(
     "torch.DistributedDataParallel(gradient_as_bucket_view)",
@@ -105,4 +122,6 @@ ZERO = Subject(
     build=Zero,
     lacks={"parity.closure[*]": NO_LBFGS, "errors.arguments[LBFGS-*]": NO_LBFGS},
     known="zero.toml",
+    variant_of=DDP,
+    touches=OF_OPTIMIZERS,
 )

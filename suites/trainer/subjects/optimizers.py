@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from everyrank.suites.engine.subject import Lack, Subject
 from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT
-from everyrank.suites.trainer.subjects.ddp import Ddp
+from everyrank.suites.trainer.subjects.ddp import DDP, OF_OPTIMIZERS, Ddp
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
@@ -132,8 +132,18 @@ POST_LOCAL_SGD = Subject(
     sizes=(2, 3),
     lacks={"parity.closure[*]": Lack(TypeError, "step takes no closure")},
     known="post_local_sgd.toml",
+    variant_of=DDP,
+    touches=(*OF_OPTIMIZERS, "accumulate", "mean"),  # its hook also reduces the gradients
 )
-NAMED = Subject("torch._NamedOptimizer", contract="trainer", build=Named, sizes=(2, 3), known="named_optimizer.toml")
+NAMED = Subject(
+    "torch._NamedOptimizer",
+    contract="trainer",
+    build=Named,
+    sizes=(2, 3),
+    known="named_optimizer.toml",
+    variant_of=DDP,
+    touches=OF_OPTIMIZERS,
+)
 IN_BACKWARD = Subject(
     "torch._apply_optimizer_in_backward",
     contract="trainer",
@@ -151,4 +161,6 @@ IN_BACKWARD = Subject(
     },
     declares=frozenset({TRUSTS_INIT, SAME_GRAPH}),
     known="in_backward.toml",
+    variant_of=DDP,
+    touches=(*OF_OPTIMIZERS, "accumulate", "parity.models"),  # a step is a part of the backward
 )
