@@ -25,7 +25,7 @@ from _pytest.config import default_plugins
 #: A project or a test sets these. Nothing that a server imports reads them, except TMPDIR: see ``fork_server.py``.
 _OF_A_PROJECT = (
     *("EVERYRANK_", "INNER_", "COLUMNS", "LINES", "TERM", "PYTHONPATH", "TMPDIR", "CUDA_VISIBLE_DEVICES"),
-    *("RANK", "WORLD_SIZE", "MASTER_"),
+    *("RANK", "WORLD_SIZE", "MASTER_", "PYTEST_PLUGINS"),
 )
 #: numpy's OpenBLAS starts a thread for each core when it is imported, and a process with threads must not fork.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}

@@ -142,6 +142,7 @@ class Project:
             "TMPDIR": str(self.temp),
             "EVERYRANK_LEASES": str(self.folder / "leases"),
             "EVERYRANK_INNER_REPORTS": str(self.folder / "reports.jsonl"),
+            "PYTEST_PLUGINS": "everyrank_inner_reporter",  # by `-p` it would be a part of each line "to repeat"
             "PYTHONPATH": str(self.folder),
             "PYTHONDONTWRITEBYTECODE": "1",
         }
@@ -155,8 +156,6 @@ class Project:
             "no:hypothesispytest",
             "-p",
             "no:cacheprovider",
-            "-p",
-            "everyrank_inner_reporter",
             "--rootdir",
             str(self.folder),
         ]

@@ -71,8 +71,7 @@ class WithoutWorld:
             pytest.TestReport(item.nodeid, item.location, keywords, "passed", None, "teardown", **fields),
         ]
         rule = "skipped" if outcome == "skipped" else "refused"
-        seed = self._options.seed
-        result = TestResult(rule, 0, repeat_line(item, seed)) if self._wants_results else None
+        result = TestResult(rule, 0, repeat_line(item)) if self._wants_results else None
         return TestEnd(reports, result)
 
 

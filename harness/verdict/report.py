@@ -210,7 +210,7 @@ def _add_sections(longrepr: ExceptionChainRepr, verdict: Verdict, fates: Fates, 
         if fate.lost and fate.last_words:
             longrepr.addsection(f"last words of rank {fate.rank}", fate.last_words)
     seed = rank_seed(lasting_id(context.job.item), context.job.seed, verdict.lead)
-    line = repeat_line(context.job.item, context.job.seed)
+    line = repeat_line(context.job.item)
     longrepr.addsection("to repeat", f"{line}  # rank {verdict.lead} had the seed {seed}")
 
 

@@ -23,7 +23,7 @@ def test_result(verdict: Verdict, fates: Fates, context: ReportContext) -> TestR
     return TestResult(
         rule=verdict.rule,
         size=len(fates.ranks),
-        repeat=repeat_line(context.job.item, context.job.seed),
+        repeat=repeat_line(context.job.item),
         world=fates.world,
         passes_alone=context.passes_alone,
         not_kept=fates.not_kept,

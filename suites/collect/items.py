@@ -83,8 +83,7 @@ def run(subject: Subject, *arguments: str) -> dict[str, str]:
     folder = Path(caller).resolve().parent if caller else Path.cwd()  # there is no file at a prompt
     cases(subject, folder)
     outcomes = Outcomes()
-    # Where warnings are errors, pytest would end because this process has imported everyrank already.
-    plain = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    plain = ["-q", "-p", "no:cacheprovider", *named_subject.QUIET]
     named_subject.SUBJECT = subject, folder
     try:
         code = pytest.main([*plain, *arguments, "--pyargs", named_subject.__name__], plugins=[outcomes])

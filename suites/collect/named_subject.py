@@ -15,6 +15,9 @@ from everyrank.suites.errors import DeclarationError
 
 #: The subject given to `run`, and the folder of its ledger; only in the process that called `run`.
 SUBJECT: tuple[Subject, Path] | None = None
+#: An option of each call of `run`: where warnings are errors, pytest would end because the process of the call has
+#: imported everyrank already.
+QUIET = ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
 
 
 def _subject() -> tuple[Subject, Path]:
@@ -47,10 +50,15 @@ def load(named: str) -> tuple[Subject, Path]:
 
 def _repeat_command(case: str, options: Sequence[str]) -> str:
     """Return the call or the command that runs this case again."""
-    chosen = ["-k", case, *options]
+    chosen = ["-k", case, *_without(QUIET, list(options))]
     if SUBJECT is not None:
         return f"everyrank.suites.run(SUBJECT, {', '.join(map(repr, chosen))})"
     return shlex.join(["everyrank", "run", os.environ["EVERYRANK_SUBJECT"], *chosen])
+
+
+def _without(pair: list[str], options: list[str]) -> list[str]:
+    found = [index for index in range(len(options) - 1) if options[index : index + 2] == pair]
+    return [*options[: found[0]], *options[found[0] + 2 :]] if found else options
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

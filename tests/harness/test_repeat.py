@@ -4,6 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+from argparse import Namespace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from everyrank.verdict.repeat import repeat_options
 
 from tests.inner import Project
 
@@ -36,7 +43,7 @@ def _repeats(project: Project, folder: str, *arguments: str) -> None:
     command, *rest = shlex.split(line, comments=True)
     assert command == "pytest"
     again = run([*plain, *rest])
-    assert "1 failed in" in again
+    assert re.search("= 1 failed(, [0-9]+ warnings)? in", again)
     assert line in again.splitlines()
 
 
@@ -57,3 +64,92 @@ def test_of_a_package_that_is_installed_elsewhere(project: Project) -> None:
     project.write("farpackage/__init__.py", "")
     project.write("farpackage/test_inner.py", FAILS)
     _repeats(project, "here", "--pyargs", "farpackage")
+
+
+#: A test case of torch's, which fails by everyrank's verdict alone, and only under each of the options of a run.
+ADOPTED = """
+    import os
+    from torch.testing._internal.common_distributed import MultiProcessTestCase
+    from options import given
+
+    class TestOfTorch(MultiProcessTestCase):
+        world_size = 2
+
+        def setUp(self):
+            super().setUp()
+            self._spawn_processes()
+
+        def test_dies(self):
+            if self.rank == 1 and given == ["deep", True]:
+                os._exit(3)
+"""
+
+
+def test_under_all_options_that_made_it_fail(project: Project) -> None:
+    project.write("pytest.ini", "[pytest]")
+    project.write("options.py", "given = []")
+    project.write(
+        "conftest.py",
+        """
+        import options
+
+        def pytest_addoption(parser):
+            parser.addoption("--model", default="flat")
+            parser.addini("wide", "", type="bool", default=False)
+
+        def pytest_configure(config):
+            options.given += [config.getoption("model"), config.getini("wide")]
+        """,
+    )
+    project.write("test_inner.py", ADOPTED)
+    _repeats(project, ".", "--adopt", "--model", "deep", "-o", "wide=yes")
+
+
+def _options(adding: Any = (), folder: str = "/here", **options: Any) -> list[str]:
+    config: Any = SimpleNamespace(
+        option=Namespace(**options),
+        invocation_params=SimpleNamespace(dir=Path(folder)),
+        _parser=SimpleNamespace(_anonymous=SimpleNamespace(options=adding)),
+    )
+    return repeat_options(config)
+
+
+def _added(name: str, default: object = None) -> Any:
+    return SimpleNamespace(names=lambda: [name], dest=name.strip("-"), default=default)
+
+
+@pytest.mark.parametrize(
+    ("options", "texts"),
+    [
+        ({"adopt": True}, ["--adopt"]),
+        ({"adopt": False, "launcher": None, "leaks": None, "require_gpus": 0, "world_seed": 0}, []),
+        ({"launcher": "spawn", "leaks": "fail"}, ["--launcher=spawn", "--leaks=fail"]),
+        (
+            {"require_gpus": 2, "world_seed": 4, "timeout": 20.0},
+            ["--require-gpus=2", "--world-seed=4", "--timeout=20"],
+        ),
+        ({"override_ini": ["a=b c", "d=e"]}, ["-o", "a=b c", "-o", "d=e"]),
+        ({"pythonwarnings": ["error"], "inifilename": "ci.ini"}, ["-c", "ci.ini", "-W", "error"]),
+        ({"plugins": ["no:randomly", "mine.plugin"]}, ["-p", "mine.plugin"]),
+        ({"rootdir": "/elsewhere"}, ["--rootdir=/elsewhere"]),
+        ({"rootdir": "/here"}, []),
+        ({"keyword": "x", "markexpr": "y", "verbose": 2, "lf": True, "run_alone": False}, []),
+    ],
+)
+def test_has_the_options_that_change_an_outcome(options: dict[str, Any], texts: list[str]) -> None:
+    assert _options(**options) == texts
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "texts"),
+    [
+        (_added("--model", "flat"), "deep", ["--model=deep"]),
+        (_added("--model", "flat"), "flat", []),
+        (_added("--slow", False), True, ["--slow"]),
+        (_added("--size"), [1, 2], ["--size=1", "--size=2"]),
+        (_added("--hub-token"), "hf_1", []),
+        (_added("--limits"), {"memory": 1}, []),
+    ],
+)
+def test_has_the_options_of_a_conftest(option: Any, value: object, texts: list[str]) -> None:
+    assert _options([option], **{option.dest: value}) == texts
