@@ -21,9 +21,15 @@ os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 #: The membership of a process that keeps ranks for another one.
 _MEMBER: pytest.StashKey[Member] = pytest.StashKey()
 
+#: The names by which the other folders' plugins are installed.
+_SIBLINGS = ("everyrank-fixtures", "everyrank-suites", "everyrank-reports")
 
-def pytest_addoption(parser: pytest.Parser) -> None:
+
+def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     options.add(parser)
+    if os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD"):  # then `-p everyrank` is all that a user should have to type
+        for name in _SIBLINGS:
+            pluginmanager.import_plugin(name, consider_entry_points=True)
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from everyrank.controller.attempts import Attempts
 from everyrank.controller.jobs import Jobs
+from everyrank.controller.reruns import Reruns
 from everyrank.controller.without_world import TestEnd, WithoutWorld
 from everyrank.controller.worlds import Worlds, warn
 from everyrank.declare import claims
@@ -51,6 +52,7 @@ class Controller:
             hook.pytest_everyrank_result.get_hookimpls() or hook.pytest_everyrank_told.get_hookimpls()
         )
         self._without_world = WithoutWorld(options, self._claims, self._wants_results)
+        self._reruns = Reruns(session.config, self._reports)
 
     # --- the run -----------------------------------------------------------------------------------
 
@@ -84,7 +86,16 @@ class Controller:
         self._worlds.give_back_if_wanted()
         if not is_declared(item):
             return None
+        if self._reruns.run(item, nextitem):
+            return True
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        for report in self._reports(item, nextitem):
+            item.ihook.pytest_runtest_logreport(report=report)
+        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        return True
+
+    def _reports(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
+        """Run a test once and return the reports to log."""
         end = self._run(item, nextitem)
         self._tear_down_here(end.reports, nextitem)
         if end.result is not None:
@@ -92,10 +103,7 @@ class Controller:
             result = msgspec.to_builtins(end.result)
             item.ihook.pytest_everyrank_result(item=item, result=result, reports=end.reports)
             item.ihook.pytest_everyrank_told(item=item, told=result, reports=end.reports)
-        for report in end.reports:
-            item.ihook.pytest_runtest_logreport(report=report)
-        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-        return True
+        return end.reports
 
     @pytest.hookimpl(tryfirst=True, optionalhook=True)
     def pytest_timeout_set_timer(self, item: pytest.Item, settings: Any) -> bool | None:
@@ -125,7 +133,7 @@ class Controller:
         logged = reports(verdict, fates, context)
         for report in logged:
             report.start, report.stop = started, time.time()
-        pass_on_warnings(self._config, verdict, fates, job.item)
+        pass_on_warnings(self._config, verdict, fates, job)
         self._obey_requests(fates)
         return TestEnd(logged, test_result(verdict, fates, context) if self._wants_results else None)
 

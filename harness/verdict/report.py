@@ -250,7 +250,7 @@ def _add_leaks(
     if not lines:
         return
     logged[-1].user_properties.append(("leaks", "; ".join(lines)))
-    if context.job.leaks == "fail" and verdict.outcome == "passed" and teardown.outcome == "passed":
+    if _leaks_fail(verdict, context.job) and teardown.outcome == "passed":
         late = Verdict("leaks", "failed", "teardown", "the test left something behind\n" + "\n".join(lines))
         teardown.outcome = "failed"
         teardown.longrepr = _failure(None, late, context)
@@ -259,6 +259,10 @@ def _add_leaks(
     if verdict.outcome in _BAD and context.job.item.config.get_verbosity() < ALL_LEAKS:
         lines = lines_beside_failure(fates)
     logged[-1].sections.append(("left behind", "\n".join(lines)))
+
+
+def _leaks_fail(verdict: Verdict, job: Job) -> bool:
+    return job.leaks == "fail" and verdict.outcome == "passed"
 
 
 def _add_output(logged: list[pytest.TestReport], verdict: Verdict, fates: Fates) -> None:
@@ -293,18 +297,19 @@ def _expected_loss(verdict: Verdict, item: pytest.Item) -> Verdict:
     return replace(verdict, outcome="xfailed", headline=f"{reason}{_first_line(verdict.headline)}")
 
 
-def pass_on_warnings(config: pytest.Config, verdict: Verdict, fates: Fates, item: pytest.Item) -> None:
+def pass_on_warnings(config: pytest.Config, verdict: Verdict, fates: Fates, job: Job) -> None:
     """Pass the ranks' warnings to pytest, each once, as if they had been raised in this process.
 
-    Leaks become warnings too, unless the test failed or xfailed: then its report has them.
+    Leaks become warnings too, unless the test failed or xfailed, for them or anyhow: then its report has them.
     """
+    item = job.item
     seen: dict[Warned, None] = {}
     for fate in fates.ranks:
         for warned in fate.record.warnings if fate.record else ():
             seen.setdefault(msgspec.structs.replace(warned, text=folded(warned.text)))
     path, line = str(item.path), (item.location[1] or 0) + 1
     messages = [_message(warned) for warned in seen]
-    if verdict.outcome not in _BAD:
+    if verdict.outcome not in _BAD and not _leaks_fail(verdict, job):
         leaks = [LeakWarning(leak) for leak in folded_leak_lines(fates)]
         messages += [warnings.WarningMessage(leak, LeakWarning, path, line) for leak in leaks]
     for message in messages:

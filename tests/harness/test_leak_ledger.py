@@ -271,3 +271,5 @@ def test_the_mark_overrides_the_option(project: Project) -> None:
     assert "the mark leaks takes one of 'report', 'fail', 'off', not ('no')" in inner["test_misused"].text
     assert "the mark leaks takes one of 'report', 'fail', 'off', not ()" in inner["test_empty"].text
     assert "the test left something behind" in inner["test_fails"].text
+    warned = {str(warning["nodeid"]) for warning in inner.warnings if warning["warning"] == "LeakWarning"}
+    assert warned == {"test_inner.py::test_reports"}  # a failure says it already
