@@ -11,7 +11,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import pluggy
 import pytest
@@ -39,7 +39,7 @@ class Reruns:
             config.issue_config_time_warning(pytest.PytestWarning(f"everyrank: {text}"), stacklevel=2)
 
     def run(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-        """Run a test as often as the plugin wants, and log its reports. Return False if the plugin does not want it."""
+        """Run a test as often as the plugin wants, and log its reports. Return whether the plugin wants it at all."""
         if self._plugin is None:
             return False
         with _in_place(self._plugin, self._run_phases):
@@ -118,5 +118,5 @@ def _error(report: pytest.TestReport) -> BaseException:
     known = getattr(builtins, name, None)
     if isinstance(known, type) and issubclass(known, Exception):
         with contextlib.suppress(TypeError):  # UnicodeDecodeError takes more than a text
-            return known(text)
-    return type(name, (Exception,), {})(text)
+            return cast(BaseException, known(text))
+    return cast(BaseException, type(name, (Exception,), {})(text))

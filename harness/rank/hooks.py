@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from _pytest.runner import runtestprotocol
 from everyrank.leaks.snapshot import Watch
+from everyrank.rank import examples
 from everyrank.rank.failure_text import describe_failure
 from everyrank.rank.hints import add_hint, hint
 from everyrank.rank.seeds import seed_generators
@@ -74,7 +75,8 @@ class RankHooks:
         seed_generators(self._order.seed)  # so that fixtures cannot change what the test draws
         self.calling = True
         try:
-            return (yield)
+            with examples.alike(self._item):
+                return (yield)
         finally:
             self.calling = False
 

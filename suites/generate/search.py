@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from everyrank import World
+from everyrank.rank.examples import drawn_by_seed_alone
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.data import decode, encode
 from everyrank.suites.generate.grammar import Drawn, Grammar
@@ -96,7 +96,7 @@ class Search:
             suppress_health_check=list(HealthCheck),
             report_multiple_bugs=False,
         )(given(self.grammar.strategy(self.size, self.features))(attempt))
-        with contextlib.suppress(_DrawFails), _drawn_by_seed_alone():
+        with contextlib.suppress(_DrawFails), drawn_by_seed_alone():
             seed(plan.seed)(search)()
         self._share(_END)
 
@@ -125,26 +125,3 @@ class Search:
             # Hypothesis makes no draw larger once one has failed, and ends with the smallest.
             result.draw, result.problem = draw, problem
         return problem
-
-
-@contextlib.contextmanager
-def _drawn_by_seed_alone() -> Iterator[None]:
-    """Keep Hypothesis from drawing the constants that it finds in the loaded modules of a project.
-
-    It does so since 6.131, and then the same seed draws otherwise in a process that has imported other modules. There
-    is no setting for it.
-    """
-    from hypothesis.internal.conjecture import providers as module
-
-    providers: Any = module
-    if not all(hasattr(providers, name) for name in ("_get_local_constants", "Constants", "CONSTANTS_CACHE")):
-        yield
-        return
-    find, none = providers._get_local_constants, providers.Constants()
-    providers._get_local_constants = lambda: none
-    providers.CONSTANTS_CACHE.cache.clear()
-    try:
-        yield
-    finally:
-        providers._get_local_constants = find
-        providers.CONSTANTS_CACHE.cache.clear()

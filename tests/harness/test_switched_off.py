@@ -1,8 +1,6 @@
-"""``-p no:everyrank`` switches everything off, and ``-p everyrank`` everything on if pytest loads no plugin itself."""
+"""``-p no:everyrank`` switches everyrank off; ``-p everyrank`` switches it on if pytest loads no plugin itself."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import pytest
 
@@ -41,11 +39,11 @@ def test_the_reason_is_given(off: Inner) -> None:
 
 
 @pytest.fixture
-def without_autoload(project: Project, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+def without_autoload(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
     project.write("test_inner.py", SOURCE)
     environment = {**project.environment(), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     monkeypatch.setattr(project, "environment", lambda: environment)
-    yield project
+    return project
 
 
 def test_the_plugin_that_is_named_brings_all_of_everyrank(without_autoload: Project) -> None:
