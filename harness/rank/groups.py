@@ -98,10 +98,11 @@ class Groups:
         return not dist.is_initialized() or dist.group.WORLD is not self._kept
 
     def forget_meshes(self) -> None:
-        """Forget the meshes of earlier tests if groups have been made since."""
+        """Forget the meshes of earlier tests if groups have been made since, or none is left: torch counts from 0
+        again when the default group is destroyed."""
         c10d = sys.modules.get("torch.distributed.distributed_c10d")
         made: int = 0 if c10d is None else c10d._world.group_count
-        if made != self._made:
+        if made != self._made or made == 0:
             forget_meshes()
         self._made = made
 
@@ -145,11 +146,22 @@ def unbind_defaults() -> None:
             function.__defaults__ = tuple(defaults)
 
 
-def forget_meshes() -> None:
-    """Let DTensor forget the results that it keeps of operations, by their arguments.
+#: What DTensor keeps by the mesh of its arguments, besides the results of operations: functions that clear it, by
+#: module and by names in it. Another torch keeps some of it elsewhere, or not at all.
+_KEPT_BY_MESH = (
+    ("_collective_utils", "MeshTopoInfo.build_from_mesh.cache_clear"),
+    ("_redistribute", "clear_redistribute_planner_cache"),
+    ("_redistribute", "_gen_transform_infos.cache_clear"),
+    ("_sharding_prop", "ShardingPropagator._propagate_tensor_meta_cached.cache_clear"),
+    ("_ops.single_dim_strategy", "_cached_create_expanded_strategy.cache_clear"),
+)
 
-    To it two meshes of the same ranks are equal. A result that it keeps has the first such mesh, and so groups that
-    may be destroyed by now.
+
+def forget_meshes() -> None:
+    """Let DTensor forget what it keeps by mesh: the results of operations, and how it moves shards.
+
+    To it two meshes of the same ranks are equal. What it keeps has the first such mesh, and so groups that may be
+    destroyed by now; their sockets stay open as long as it is kept.
     """
     if "torch.distributed.tensor._api" not in sys.modules:
         return
@@ -157,3 +169,9 @@ def forget_meshes() -> None:
         from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 
         _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
+    for module, names in _KEPT_BY_MESH:
+        found: Any = sys.modules.get(f"torch.distributed.tensor.{module}")
+        for name in names.split("."):
+            found = getattr(found, name, None)
+        if found is not None:
+            found()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 import torch.distributed as dist
 from everyrank.rank.groups import Groups
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
 
 
 @pytest.fixture
@@ -51,3 +53,19 @@ def test_results_are_kept_if_no_groups_were_made(clean_groups: None) -> None:
     assert _mesh_of_a_result(first) is first
     groups.forget_meshes()
     assert _mesh_of_a_result(second) is first
+
+
+@pytest.mark.world(1, fresh=True)
+def test_no_mesh_outlives_the_default_group(world: object) -> None:
+    def use() -> weakref.ref[DeviceMesh]:
+        mesh = _mesh()
+        shards = DTensor.from_local(torch.ones(2, 2), mesh, [Shard(0), Shard(1)])
+        shards.redistribute(placements=[Replicate(), Replicate()]).full_tensor()
+        return weakref.ref(mesh)
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    mesh = use()
+    dist.destroy_process_group()
+    Groups().forget_meshes()
+    gc.collect()
+    assert mesh() is None  # otherwise it holds the group, whose sockets stay open
