@@ -87,7 +87,8 @@ def add(parser: pytest.Parser) -> None:
     group.addoption(
         "--adopt",
         action="store_true",
-        help="run test cases that are written for torch.testing._internal on everyrank's ranks",
+        help="run test cases that are written for torch.testing._internal, and what tests spawn by mp.spawn, on "
+        "everyrank's ranks",
     )
     group.addoption(
         "--adopt-transports",

@@ -9,7 +9,8 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
-from everyrank.adopt.recognise import CONTINUOUS, Adopted, Finding, NotAdopted, Skipped, recognise
+from everyrank.adopt.functions import functions, recognise_function
+from everyrank.adopt.recognise import CONTINUOUS, FUNCTION, Adopted, Finding, NotAdopted, Skipped, recognise
 from everyrank.adopt.transports import are_to_sleep, asleep
 from everyrank.declare.declaration import Declaration
 from everyrank.declare.stash import DECLARATION, MISUSE
@@ -24,7 +25,7 @@ class Adopter:
     """Recognises torch's test classes after collection, and lets ranks run them."""
 
     def __init__(self, transports: str) -> None:
-        self._counted: tuple[int, int] | None = None
+        self._counted: tuple[int, int, int] | None = None
         self._transports = transports
         self._any_is_to_sleep = False
 
@@ -33,7 +34,8 @@ class Adopter:
         findings = [adopt(item) for item in items]
         adopted = sum(isinstance(finding, Adopted) for finding in findings)
         left = sum(isinstance(finding, NotAdopted) and finding.uses_torch for finding in findings)
-        self._counted = (adopted, left)
+        spawning = sum(isinstance(finding, Adopted) and finding.kind == FUNCTION for finding in findings)
+        self._counted = (adopted - spawning, spawning, left)
         if adopted:
             _import_early()
         sizes = {finding.size for finding in findings if isinstance(finding, Adopted)}
@@ -41,8 +43,9 @@ class Adopter:
 
     @pytest.hookimpl
     def pytest_report_collectionfinish(self) -> str:
-        adopted, left = self._counted or (0, 0)
+        adopted, spawning, left = self._counted or (0, 0, 0)
         text = f"everyrank: adopted {adopted} test{'s' if adopted != 1 else ''} of torch's classes"
+        text += f" and {spawning} that call mp.spawn" if spawning else ""
         text += f", left {left} as they are (everyrank adopt-report lists the reasons)" if left else ""
         if self._any_is_to_sleep and "torch.distributed.rpc" in sys.modules:
             text += (
@@ -59,6 +62,9 @@ class Adopter:
             return (yield)
         assert isinstance(item, pytest.Function)
         rank, case, name = item.config.stash[RANK], item.instance, item.name
+        if finding.kind == FUNCTION:
+            with functions(rank, item):
+                return (yield)
         if finding.kind == CONTINUOUS:
             from everyrank.adopt.continuous import continuous
 
@@ -84,9 +90,17 @@ def _import_early() -> None:
         importlib.import_module(name)
 
 
+def find(item: pytest.Item) -> Finding:
+    """Decide about a test: by its class, or by what its function spawns."""
+    finding = recognise(getattr(item, "cls", None), item.name)
+    if isinstance(finding, NotAdopted) and not finding.uses_torch:
+        return recognise_function(item) or finding
+    return finding
+
+
 def adopt(item: pytest.Item) -> Finding:
     """Store on an item how it is run, if it can run on everyrank's ranks."""
-    finding = recognise(getattr(item, "cls", None), item.name)
+    finding = find(item)
     if DECLARATION in item.stash or MISUSE in item.stash:
         finding = NotAdopted("it declares its own world", uses_torch=False)
     item.stash[FINDING] = finding
@@ -96,7 +110,7 @@ def adopt(item: pytest.Item) -> Finding:
         item.stash[DECLARATION] = Declaration(
             sizes=(finding.size,),
             timeout=finding.timeout,
-            timeout_from="torch's get_timeout()",
+            timeout_from="" if finding.timeout is None else "torch's get_timeout()",
             fresh=not stays,
             company=f"{cls.__module__}.{cls.__qualname__}" if stays else "",
             gpus_if_any=True,

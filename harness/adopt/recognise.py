@@ -12,7 +12,7 @@ TORCHS_MODULE = "torch.testing._internal.common_distributed"
 STEPS_OF_SPAWNED = ("_start_processes", "_join_processes", "_check_return_codes", "run_test")
 STEPS_OF_CONTINUOUS = ("_spawn_processes", "_worker_loop", "_run_test_given_id", "_ensure_processes_spawned")
 
-SPAWNED, CONTINUOUS = "spawned", "continuous"
+SPAWNED, CONTINUOUS, FUNCTION = "spawned", "continuous", "function"
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,8 @@ class Adopted:
 
     kind: str
     size: int
-    timeout: float
+    timeout: float | None
+    """The deadline of torch's harness; None if the test knows none."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from everyrank.adopt.recognise import CONTINUOUS, Adopted, Finding, NotAdopted, Skipped, expects_death, recognise
+from everyrank.adopt.plugin import find
+from everyrank.adopt.recognise import CONTINUOUS, Adopted, Finding, NotAdopted, Skipped, expects_death
 
 _USAGE = """usage: everyrank adopt-report [PATH ...] [pytest's options]
 
@@ -36,7 +37,7 @@ class _Report:
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
             cls = getattr(item, "cls", None)
-            found = recognise(cls, item.name)
+            found = find(item)
             status, reason = _describe(found, cls)
             location = item.nodeid.rpartition("::")[0] or str(item.path)
             self.lines.append((AdoptLine(status, location, reason), item.nodeid))
@@ -82,7 +83,8 @@ def _describe(found: Finding, cls: type | None) -> tuple[str, str]:
     if isinstance(found, Adopted):
         stays = "one world for all tests of the class" if found.kind == CONTINUOUS else "new processes for each test"
         dies = "; a test that expects a process to die fails here" if expects_death(cls) else ""
-        return "adopted", f"a world of {found.size}, {stays}, {found.timeout:g} s{dies}"
+        limit = "" if found.timeout is None else f", {found.timeout:g} s"
+        return "adopted", f"a world of {found.size}, {stays}{limit}{dies}"
     if isinstance(found, Skipped):
         return "skipped", found.reason
     assert isinstance(found, NotAdopted)

@@ -76,7 +76,7 @@ class TwoParts:
         self._case.setUp = self._run_first if self._first else self._receive
         self._case.tearDown = self._tear_down if self._first else lambda: None
         setattr(self._case, self._name, types.MethodType(run_second, self._case))
-        with _environment(self._variables), _temp_folder(os.path.join(self._rank.world.host_folder, "tmp")):
+        with environment(self._variables), _temp_folder(os.path.join(self._rank.world.host_folder, "tmp")):
             self._before = dict(os.environ)
             yield
 
@@ -84,7 +84,7 @@ class TwoParts:
         """Release the ranks; called instead of the start of processes."""
         if self._result is None and self._first:
             file_name = str(getattr(self._case, "file_name", ""))
-            self._send(SetUpResult(file_name=file_name, more=more or {}, environment=_changes(self._before)))
+            self._send(SetUpResult(file_name=file_name, more=more or {}, environment=changes(self._before)))
 
     # --- the first part ----------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class TwoParts:
         __tracebackhide__ = True
         assert self._result is not None
         exited: SystemExit | None = None
-        with _environment(_as_changed(self._before, self._result.environment)):
+        with environment(as_changed(self._before, self._result.environment)):
             try:
                 self._body(self._result)
             except SystemExit as end:
@@ -178,27 +178,27 @@ def open_for_class(rank: RankContext, cls: Any) -> None:
 # --- the environment ----------------------------------------------------------------------------------
 
 
-def _changes(before: Mapping[str, str]) -> dict[str, str | None]:
+def changes(before: Mapping[str, str]) -> dict[str, str | None]:
     now = dict(os.environ)
     names = {name for name in {*before, *now} if before.get(name) != now.get(name)}
     return {name: now.get(name) for name in names}
 
 
-def _as_changed(before: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str | None]:
+def as_changed(before: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str | None]:
     """Return the environment at the start of the ranks, as changes of the current one."""
     wanted = {**before, **changes}
     return {name: wanted.get(name) for name in {*wanted, *os.environ} if wanted.get(name) != os.environ.get(name)}
 
 
 @contextlib.contextmanager
-def _environment(changes: Mapping[str, str | None]) -> Iterator[None]:
+def environment(changes: Mapping[str, str | None]) -> Iterator[None]:
     """Make these changes, and restore the environment afterwards."""
     before = dict(os.environ)
     _set(changes)
     try:
         yield
     finally:
-        _set(_as_changed(before, {}))
+        _set(as_changed(before, {}))
 
 
 def _set(changes: Mapping[str, str | None]) -> None:
