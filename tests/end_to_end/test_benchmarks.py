@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -106,3 +107,34 @@ def test_an_interrupted_benchmark_ends_the_processes_whose_parents_have_gone() -
 def test_each_kept_row_stands_in_the_table() -> None:
     table = (measure.HERE / "README.md").read_text()
     assert [work for work in kept.read() if f"| {work} " not in table] == []
+
+
+# --- what the README states ----------------------------------------------------------------------------
+
+_REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        ("fresh processes, against torch's MultiProcessTestCase", "takes {} here and {} under torch's"),
+        ("20 of torch's RPC tests, by --adopt", "RPC tests take {} here and {} under torch's harness"),
+        ("4 stuck ranks, all gone after their deadline", "Four stuck ranks are gone {} after their deadline"),
+    ],
+)
+def test_a_number_of_the_readme_is_the_one_that_was_measured_last(row: str, sentence: str) -> None:
+    readme = " ".join((_REPOSITORY / "README.md").read_text().split())
+    (measured,) = [line.split("|")[3] for line in _table() if row in line]
+    numbers = re.findall(r"[\d.]+ m?s", measured)
+    assert sentence.format(*numbers) in readme, f"{row}: {measured.strip()}"
+
+
+def test_a_target_that_was_not_met_is_a_limit_of_the_readme() -> None:
+    missed = [line for line in _table() if line.split("|")[4].strip() == "no"]
+    limits = (_REPOSITORY / "README.md").read_text().partition("## Limits")[2]
+    assert bool(missed) == ("targets of the benchmarks" in limits), missed
+
+
+def _table() -> list[str]:
+    text = (_REPOSITORY / "benchmarks/README.md").read_text()
+    return [line for line in text.partition("the last table: begin")[2].splitlines() if line.startswith("| ")]
