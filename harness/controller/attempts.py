@@ -15,6 +15,7 @@ from everyrank.controller.census import Census
 from everyrank.controller.conversation import Conversation
 from everyrank.controller.cutoff import TimeLimit
 from everyrank.controller.debugger import DebugOptions
+from everyrank.controller.interrupts import Interrupts
 from everyrank.controller.jobs import Jobs
 from everyrank.controller.live_world import LiveWorld
 from everyrank.controller.watch import Watch
@@ -48,6 +49,7 @@ class Attempts:
         claimed: Claims,
         leases: Leases,
         terminal: Callable[[], AbstractContextManager[None]],
+        interrupts: Interrupts,
     ) -> None:
         self._session = session
         self._options = options
@@ -55,6 +57,7 @@ class Attempts:
         self._worlds = worlds
         self._claims = claimed
         self._leases = leases
+        self._interrupts = interrupts
         self._tests = 0
         self._last_destroyed_group = False  # whether the ranks of the last test destroyed their group at its end
         option = session.config.getoption
@@ -67,15 +70,14 @@ class Attempts:
         served = tuple(warm.served) if warm else ()
         ready = warm or self._worlds.take_spare(job)
         verdict, fates = self._attempt(job, following, ready, keep=not job.fresh)
-        if (ready is not None and (fates.broken_before or not fates.began)) or (
-            fates.launcher_lost and not fates.began
-        ):
+        lost_before = ready is not None and (fates.broken_before or not fates.began)
+        if (lost_before or (fates.launcher_lost and not fates.began)) and not fates.interrupted:
             # An earlier test broke this world; or the keeper was killed, which may be noticed late. This test gets a
             # new world. A rank that ended after its order, before it began, counts: another rank may have ended it.
             served = ()
             verdict, fates = self._attempt(job, following, None, keep=not job.fresh)
         alone = False
-        unsure = served and verdict.outcome not in _GOOD and not fates.launcher_lost
+        unsure = served and verdict.outcome not in _GOOD and not (fates.launcher_lost or fates.interrupted)
         if unsure and self._options.run_alone and not self._debugging:
             # If no world can be started any more, a host that ranks ran on is lost, and the verdict stands.
             with contextlib.suppress(OSError, MisuseError):
@@ -132,7 +134,7 @@ class Attempts:
         waits = self._last_destroyed_group and job.size > cores()
         if not waits:
             start_spare()
-        fates = Watch(talk, orders, while_asleep=start_spare if waits else None).run()
+        fates = Watch(talk, orders, self._interrupts, while_asleep=start_spare if waits else None).run()
         self._last_destroyed_group = talk.destroys_group
         return fates
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from everyrank.controller.attempts import Attempts
+from everyrank.controller.interrupts import Interrupts
 from everyrank.controller.jobs import Jobs
 from everyrank.controller.reruns import Reruns
 from everyrank.controller.without_world import TestEnd, WithoutWorld
@@ -44,8 +45,16 @@ class Controller:
         self._leases = leases.Leases(leases.capacity(), leases.folder(), self._print, run)
         self._claims = claims.start(self._print_and_warn)
         self._jobs = Jobs(session.items, options, self._claims)
+        self._interrupts = Interrupts(is_worker=hasattr(session.config, "workerinput"))
         self._attempts = Attempts(
-            session, options, self._jobs, self._worlds, self._claims, self._leases, self._terminal_for_debugger
+            session,
+            options,
+            self._jobs,
+            self._worlds,
+            self._claims,
+            self._leases,
+            self._terminal_for_debugger,
+            self._interrupts,
         )
         hook = self._config.hook
         self._wants_results = bool(
@@ -64,6 +73,7 @@ class Controller:
             # its test, whose reports no process reads any more: that takes up to 15 s, with all its ranks.
             die_with_parent(parent)
         self._worlds.open()
+        self._interrupts.open()
         launcher = self._worlds.launcher
         if launcher.spans_hosts:
             self._claims.on_hosts = True
@@ -78,6 +88,7 @@ class Controller:
         finally:
             self._claims.close()
             self._leases.close()
+            self._interrupts.close()
 
     # --- one test ----------------------------------------------------------------------------------
 
@@ -86,13 +97,16 @@ class Controller:
         self._worlds.give_back_if_wanted()
         if not is_declared(item):
             return None
-        if self._reruns.run(item, nextitem):
-            return True
+        if not self._reruns.run(item, nextitem):
+            self._run_once(item, nextitem)
+        self._interrupts.obey()
+        return True
+
+    def _run_once(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in self._reports(item, nextitem):
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-        return True
 
     def _reports(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
         """Run a test once and return the reports to log."""
@@ -130,6 +144,8 @@ class Controller:
             verdict, fates, context = self._attempts.run(job, following)
         except (OSError, MisuseError) as error:
             return self._without_world.refused(job.item, f"the world could not be started: {error}")
+        if verdict.rule == "interrupted":
+            self._print(f"{job.nodeid}: {verdict.headline.splitlines()[0]}")  # the reports come at the end of the run
         logged = reports(verdict, fates, context)
         for report in logged:
             report.start, report.stop = started, time.time()

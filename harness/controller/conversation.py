@@ -78,7 +78,7 @@ class Conversation:
             elif isinstance(key.data, tuple):
                 rank, name = key.data
                 self.world.pass_on(rank, name, self._print_line)
-            else:
+            elif isinstance(key.data, int):
                 self._receive(key.data)
 
     def _take_event(self, event: Seat | LostLauncher) -> None:

@@ -9,11 +9,12 @@ from dataclasses import replace
 from everyrank.controller.conversation import Conversation
 from everyrank.controller.cutoff import START
 from everyrank.controller.deadlock import Deadlock, deadlock
+from everyrank.controller.interrupts import Interrupts
 from everyrank.rollcall import rollcall
 from everyrank.verdict.rules import Fate, Fates
 from everyrank.wire.messages import Order
 
-#: What a roll call may take of the 2 s after a deadline.
+#: What a roll call may take of the 2 s after a deadline, or after Ctrl-C.
 NATIVE = 1.0
 
 
@@ -24,12 +25,17 @@ class Watch:
     """
 
     def __init__(
-        self, talk: Conversation, orders: list[Order], while_asleep: Callable[[], None] | None = None
+        self,
+        talk: Conversation,
+        orders: list[Order],
+        interrupts: Interrupts,
+        while_asleep: Callable[[], None] | None = None,
     ) -> None:
         self.talk = talk
         self.world = talk.world
         self.fates = talk.fates
         self.orders = orders
+        self.interrupts = interrupts
         self.while_asleep = while_asleep
 
     def run(self) -> Fates:
@@ -38,14 +44,28 @@ class Watch:
         self.talk.limit.order(started)
         # Ask this before the first order: after it, the test itself may end a rank.
         self.fates.broken_before = any(seat.is_ending() for seat in self.world.seats)
-        for order in self.orders:
-            self.talk.send(order.rank, order)
+        with self.interrupts.noted(self.world.selector):
+            for order in self.orders:
+                self.talk.send(order.rank, order)
+            self._listen()
+        self.talk.end_debugging()
+        self._read_progress()
+        self.talk.show_the_rest()
+        self.fates.seconds = time.monotonic() - started
+        self.fates.began = any(fate.phase for fate in self.fates.ranks)
+        return self.fates
+
+    def _listen(self) -> None:
+        """Listen to the ranks until none is left in the test."""
         while self._open():
             self.talk.listen(self._patience())
             if self.talk.destroys_group and self.while_asleep is not None:
                 self.while_asleep()
                 self.while_asleep = None
             self._read_progress()
+            open_ranks = self._open()
+            if open_ranks and self.interrupts.name:
+                self._interrupt(open_ranks)
             if self.talk.debugging:
                 continue
             now = time.monotonic()
@@ -56,12 +76,6 @@ class Watch:
                 self._cut(cut)
             elif open_ranks and (found := self._deadlock(now)):
                 self._end_deadlock(found)
-        self.talk.end_debugging()
-        self._read_progress()
-        self.talk.show_the_rest()
-        self.fates.seconds = time.monotonic() - started
-        self.fates.began = any(fate.phase for fate in self.fates.ranks)
-        return self.fates
 
     def _read_progress(self) -> None:
         """Note which phase each rank is in. Ranks send no message for this: they write it to shared memory."""
@@ -94,6 +108,11 @@ class Watch:
         if not future:
             return None if not times else 0.05
         return min(future) - now
+
+    def _interrupt(self, open_ranks: list[Fate]) -> None:
+        self.fates.interrupted = self.interrupts.name
+        self.talk.end_debugging()
+        self._cut(open_ranks, native=NATIVE)
 
     def _miss_deadline(self) -> None:
         begun = any(fate.phase for fate in self.fates.ranks)

@@ -8,20 +8,20 @@ from typing import Literal
 
 Ending = Literal[
     "pass", "approximate", "fail", "known", "stale", "unsupported", "not-applicable", "skipped", "error", "timeout",
-    "crash", "not-run",
+    "crash", "interrupted", "not-run",
 ]  # fmt: skip
 
 #: The outcomes, in the order in which they are counted and shown: those that need a person come first.
 ENDINGS: tuple[Ending, ...] = (
-    "crash", "timeout", "error", "fail", "stale", "not-run", "known", "approximate", "unsupported", "skipped",
-    "not-applicable", "pass",
+    "crash", "timeout", "error", "fail", "stale", "interrupted", "not-run", "known", "approximate", "unsupported",
+    "skipped", "not-applicable", "pass",
 )  # fmt: skip
 
-#: Outcomes of a case that was not tried: nothing is known of it.
-NOT_TRIED: frozenset[Ending] = frozenset(("not-run", "skipped", "not-applicable"))
+#: Outcomes of a case that was not tried, or not to its end: nothing is known of it.
+NOT_TRIED: frozenset[Ending] = frozenset(("interrupted", "not-run", "skipped", "not-applicable"))
 
 #: Outcomes with which a run is not green.
-RED: frozenset[Ending] = frozenset(("crash", "timeout", "error", "fail", "stale", "not-run"))
+RED: frozenset[Ending] = frozenset(("crash", "timeout", "error", "fail", "stale", "interrupted", "not-run"))
 
 #: The outcome of a test that failed by a rule of the verdict, whatever its ranks filed.
 RULES: dict[str, Ending] = {
@@ -30,6 +30,7 @@ RULES: dict[str, Ending] = {
     "lost": "crash",
     "launcher lost": "crash",
     "silent": "crash",
+    "interrupted": "interrupted",
     "not run": "error",
     "different items": "error",
     "refused": "error",

@@ -27,6 +27,9 @@ When = Literal["setup", "call", "teardown"]
 #: Outcomes of tests that an exception stopped before they could close what they had opened.
 _BAD = ("failed", "error", "xfailed")
 
+#: The rules of worlds that did not finish.
+_WITH_ROLL_CALL = ("deadline", "deadlock", "interrupted", "lost", "cut")
+
 
 @dataclass(frozen=True)
 class ReportContext:
@@ -204,7 +207,7 @@ def _add_sections(longrepr: ExceptionChainRepr, verdict: Verdict, fates: Fates, 
         lists_all = verdict.rule in ("some skipped", "cut") or (lead.record is None and lead.early)
         longrepr.addsection("the ranks" if lists_all else "the other ranks", "\n".join(verdict.others))
     stances = [fate.stance for fate in fates.ranks if fate.stance is not None]
-    if stances and verdict.rule in ("deadline", "deadlock", "lost", "cut"):
+    if stances and verdict.rule in _WITH_ROLL_CALL:
         longrepr.addsection("roll call", rollcall.render(stances, blamed(fates), cause_is_known=bool(fates.deadlock)))
     for fate in fates.ranks:
         if fate.lost and fate.last_words:

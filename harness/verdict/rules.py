@@ -5,15 +5,14 @@ Green needs proof: silence is never a pass.
 
 from __future__ import annotations
 
-import os
 import re
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from everyrank.model.ranks import ranks_text
 from everyrank.rollcall.blame import Blame, Evidence, blame
 from everyrank.rollcall.rollcall import Stance, cause
+from everyrank.verdict.exit_text import exit_text
 from everyrank.wire.messages import Phase, Record
 
 #: The message of a rank that fails only because another rank has ended.
@@ -69,6 +68,7 @@ class Fates:
     deadline: float | None = None  # the deadline, in seconds, if it was missed
     deadline_from: str = ""
     deadlock: str = ""  # why no rank in the test could continue, if that was certain before the deadline
+    interrupted: str = ""  # the signal that interrupted the run while ranks were in the test
     launcher_lost: str = ""  # how the launcher itself ended
     keeper: str = "zygote"  # what texts call the process that kept the ranks
     world: int = 0  # the number of the world among those of this pytest process
@@ -112,15 +112,6 @@ class Verdict:
     alike: tuple[int, ...] = ()  # the ranks that failed in the same way
     others: tuple[str, ...] = ()  # lines for the other ranks
     label: str = ""  # the ranks that failed first, if others did not; for the summary's one line
-
-
-def exit_text(status: int, ranks: int = 1) -> str:
-    """Describe a wait status, with a verb for this number of ranks."""
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        name = signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
-        return f"{'was' if ranks == 1 else 'were'} killed by {name}"
-    return f"left without a record (exit code {os.WEXITSTATUS(status)})"
 
 
 def end_text(fate: Fate, ranks: int = 1) -> str:
@@ -203,15 +194,28 @@ def _death(fate: Fate) -> float:
     return fate.ended_at if fate.ended_at is not None else float("inf")
 
 
+def _interrupted(fates: Fates) -> Verdict | None:
+    if not fates.interrupted or any(not failure.is_echo for failure in failures(fates)):
+        return None  # a rank had failed before: the test did not wait for the interrupt to fail
+    late, reason = _unfinished(fates, "interrupted")
+    message = f"{fates.interrupted} interrupted the world of {len(fates.ranks)}"
+    headline = f"{reason}{message}: {ranks_text(late)} had not finished"
+    return Verdict("interrupted", "failed", "call", headline, late[0], None, tuple(late), _others(fates, set(late)))
+
+
+def _unfinished(fates: Fates, why: str) -> tuple[list[int], str]:
+    """Return the ranks that were ended in the test, and a line on what they did, if they answered."""
+    cut = [fate for fate in fates.ranks if fate.cut]
+    stances = [fate.stance for fate in cut if fate.stance is not None]
+    return [fate.rank for fate in cut], f"{cause(stances, blamed(fates))} ({why})\n" if stances else ""
+
+
 def _deadline(fates: Fates) -> Verdict | None:
     if fates.deadline is None or any(not failure.is_echo for failure in failures(fates)):
         return None  # a rank failed before the deadline: that is why the others did not finish
-    cut = [fate for fate in fates.ranks if fate.cut]
-    late = [fate.rank for fate in cut]
-    phases = {fate.phase for fate in cut}
+    late, reason = _unfinished(fates, f"deadline {fates.deadline:g} s")
+    phases = {fates.ranks[rank].phase for rank in late}
     phase = f" its {phases.pop()}" if len(phases) == 1 and phases < {"setup", "teardown"} else ""
-    stances = [fate.stance for fate in cut if fate.stance is not None]
-    reason = f"{cause(stances, blamed(fates))} (deadline {fates.deadline:g} s)\n" if stances else ""
     headline = (
         f"{reason}the world of {len(fates.ranks)} missed its deadline of {fates.deadline:g} s "
         f"({fates.deadline_from}): {ranks_text(late)} had not finished{phase}"
@@ -336,6 +340,7 @@ RULES: tuple[Callable[[Fates], Verdict | None], ...] = (
     _not_run,
     _different_items,
     _lost,
+    _interrupted,
     _deadline,
     _deadlock,
     _failed,

@@ -107,10 +107,12 @@ def _known_by(old: CaseLine, new: CaseLine) -> CaseLine:
 
 
 def pair(old: Run, new: Run, aliases: Aliases) -> Pairs:
-    """Pair the cases. A case that the old run did not run counts as missing in it: nothing is known of it."""
+    """Pair the cases. A case that the old run did not run to its end counts as missing in it."""
     both: list[tuple[CaseLine, CaseLine]] = []
     left: dict[str, list[CaseLine]] = {}
     for case in old.reported:
+        if case.outcome == "interrupted":
+            continue
         if case.outcome != "not-run" or case.started:  # a case that a broken adapter kept from running has a time
             left.setdefault(case.id, []).append(case)
     unpaired = []

@@ -193,12 +193,14 @@ def _add_laws(base: sqlite3.Connection, night: int | None, run: Run) -> None:
 
 
 def _add_outcomes(base: sqlite3.Connection, night: int | None, run: Run) -> None:
-    """Add whether each case was red. Leave out cases that were not run: nothing is known of them."""
+    """Add whether each case was red. Leave out cases that did not run to their end: nothing is known of them."""
     order = {ending: index for index, ending in enumerate(ENDINGS)}
     worst: dict[CaseKey, CaseLine] = {}
     for case in run.reported:
         key = case_key(case)
-        if case.outcome != "not-run" and (key not in worst or order[case.outcome] < order[worst[key].outcome]):
+        if case.outcome in ("interrupted", "not-run"):
+            continue
+        if key not in worst or order[case.outcome] < order[worst[key].outcome]:
             worst[key] = case
     base.executemany("INSERT OR IGNORE INTO names (subject, contract, law, title) VALUES (?, ?, ?, ?)", worst)
     base.executemany(

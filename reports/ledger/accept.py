@@ -26,6 +26,7 @@ _NEVER: dict[Ending, str] = {
     "crash": "a crash is never accepted",
     "timeout": "a timeout is never accepted",
     "error": "an error is never accepted",
+    "interrupted": "its run was interrupted",
     "not-run": "it was not run",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import Counter
@@ -10,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from everyrank.reports.live import host
+from everyrank.reports.live import host, workers
 from everyrank.reports.live.gather import Collected, Gathering
 from everyrank.reports.live.progress import ProgressLine, terminal
 from everyrank.reports.live.summary import Summary
@@ -48,6 +49,7 @@ class RunReporter:
         self._headed = False
         self._progress: ProgressLine | None = None
         self._interrupted = ""
+        self._interrupts = contextlib.ExitStack()
         self.conclusion: Conclusion | None = None  # known at the end
         config.pluginmanager.register(self.gathering, "everyrank-gathering")
         config.pluginmanager.register(Summary(config, self.tally, path, self), "everyrank-summary")
@@ -109,6 +111,7 @@ class RunReporter:
         if not self.gathering.ids:
             each = self._config.getoption("dist", "no") == "each"
             self.expect(found, len(_nodes(self._config)) if each else 1)
+            self._interrupts.enter_context(workers.sigterm_interrupts())
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Keep the reason of an interruption: Ctrl-C, ``pytest.exit()``, or a session that was asked to stop."""
@@ -116,6 +119,8 @@ class RunReporter:
             return  # pytest stops after errors of collection, which the troubles name
         message = " ".join(str(excinfo.value).split())[:_INTERRUPTED]
         self._interrupted = message or excinfo.typename
+        if excinfo.typename == "KeyboardInterrupt" and self.gathering.ids:
+            workers.let_workers_report(self._config)
 
     # This wrapper is the innermost: the terminal's own wrapper around it prints the summary.
     @pytest.hookimpl(wrapper=True, trylast=True)
@@ -124,6 +129,7 @@ class RunReporter:
             return (yield)
         finally:
             self._finish(session)
+            self._interrupts.close()
 
     def _finish(self, session: pytest.Session) -> None:
         self._head()

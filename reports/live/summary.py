@@ -83,7 +83,7 @@ def text(tally: Tally, details: bool = False) -> list[str]:
     if not (details or tally.red):
         return lines
     lines += _part("laws that are not green", [_law(*law) for law in tally.red_laws])
-    lines += _part("worst", [f"{outcome:9}{text}" for outcome, text in tally.worst], tally.red)
+    lines += _part("worst", [f"{outcome:<8} {text}" for outcome, text in tally.worst], tally.red)
     lines += _part("slowest", [f"{seconds:7.2f} s  {id}" for seconds, id in tally.slowest])
     errors = [f"{relative:8.1e}, {ulps:g} ULPs  {location}" for relative, ulps, location in tally.errors]
     return lines + _part("largest errors that are in no ledger", errors)

@@ -10,8 +10,8 @@ import msgspec
 from everyrank.model.outcome import Ending
 from everyrank.model.result import BlamePart, LeakPart, StancePart
 
-#: The version of the schema. A reader refuses a newer one.
-SCHEMA = 1
+#: The version of the schema. A reader refuses a newer one. Version 2 has the outcome "interrupted".
+SCHEMA = 2
 
 
 # A line cannot refer to itself, so the garbage collector skips lines. That saves a third of the time to read a large

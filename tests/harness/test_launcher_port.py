@@ -10,6 +10,7 @@ from everyrank.controller import ending
 from everyrank.controller.conversation import Conversation
 from everyrank.controller.cutoff import TimeLimit
 from everyrank.controller.debugger import DebugOptions
+from everyrank.controller.interrupts import Interrupts
 from everyrank.controller.live_world import LiveWorld
 from everyrank.controller.watch import Watch
 from everyrank.launch.protocol import Shape
@@ -77,7 +78,8 @@ class World:
         ]  # fmt: skip
         debug = DebugOptions(on_failure=False, rank=None, terminal=_no_terminal)
         self.talk = Conversation(world, TimeLimit(limit, "the mark world"), None, print_line=_no_line, debug=debug)
-        self._watch = Watch(self.talk, orders)
+        self.interrupts = Interrupts()
+        self._watch = Watch(self.talk, orders, self.interrupts)
 
     def run(self) -> Verdict:
         self._watch.run()
@@ -104,6 +106,7 @@ def world() -> Iterator[Callable[..., World]]:
     for found in made:
         found.talk.world.end()
         found.launcher.close()
+        found.interrupts.close()
 
 
 def test_all_pass(world: Callable[..., World]) -> None:
@@ -131,6 +134,29 @@ def test_a_deadline_asks_all_that_are_late(world: Callable[..., World]) -> None:
         "the world of 3 missed its deadline of 0.05 s (the mark world): ranks 1,2 had not finished"
     )
     assert whole.launcher.asked == [1, 2]
+
+
+class Interrupted(Part):
+    """Waits, and interrupts the run when all ranks have been asked to begin."""
+
+    interrupts: Interrupts
+
+    def run(self, order: Order) -> None:
+        self.interrupts.come("Ctrl-C")
+        self.wait_for_ever()
+
+
+def test_an_interrupt_asks_all_that_are_in_the_test(world: Callable[..., World]) -> None:
+    whole = world(Part, Waits, Interrupted)
+    Interrupted.interrupts = whole.interrupts
+    verdict = whole.run()
+    assert (verdict.rule, verdict.outcome) == ("interrupted", "failed")
+    assert verdict.headline == (
+        "ranks 1,2 are in waits at test_it.py:7 (interrupted)\nCtrl-C interrupted the world of 3: ranks 1,2 had not "
+        "finished"
+    )
+    assert whole.launcher.asked == [1, 2]
+    assert all(seat.killed.is_set() for seat in whole.launcher.seats[1:])
 
 
 def test_a_death_names_the_rank_and_its_signal(world: Callable[..., World]) -> None:

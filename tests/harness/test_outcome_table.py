@@ -29,6 +29,7 @@ XFAILED = PhaseEnd("call", "skipped", expected=True)
         ("deadline", [SETUP, failed("call"), TEARDOWN], "timeout"),
         ("deadlock", [SETUP, failed("call"), TEARDOWN], "timeout"),
         ("lost", [SETUP, failed("call"), TEARDOWN], "crash"),
+        ("interrupted", [SETUP, failed("call"), TEARDOWN], "interrupted"),
         ("launcher lost", [SETUP, failed("call"), TEARDOWN], "crash"),
         ("silent", [SETUP, failed("call"), TEARDOWN], "crash"),
         ("not run", [failed("setup"), TEARDOWN], "error"),
@@ -57,6 +58,7 @@ def test_a_test(rule: str, phases: list[PhaseEnd], expected: str) -> None:
         ("failed", [failed("setup"), TEARDOWN], "error"),
         ("passed", [*filed("pass")[:2], failed("teardown", "pass")], "error"),  # --leaks=fail
         ("deadline", [SETUP, failed("call", "fail"), TEARDOWN], "timeout"),
+        ("interrupted", [SETUP, failed("call", "pass"), TEARDOWN], "interrupted"),
         ("lost", [SETUP, failed("call"), TEARDOWN], "crash"),
         ("refused", [failed("setup"), TEARDOWN], "error"),
         ("xfailed", [SETUP, XFAILED, PhaseEnd("teardown", "passed", filed="known")], "known"),

@@ -118,6 +118,27 @@ def test_a_rank_that_never_finished_is_failed_though_no_rank_failed() -> None:
     assert judged.others == ("rank 0: passed", f"ranks 1,2: {WAITING}")
 
 
+# --- an interrupt ----------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_world_has_failed_and_names_what_its_ranks_did() -> None:
+    judged = verdict(ran(0), cut(1), cut(2), interrupted="Ctrl-C")
+    assert decision(judged) == ("interrupted", "failed", "call")
+    assert judged.headline == (
+        "rank 0 ended its test; ranks 1,2 wait in all_reduce at test_x.py:12 (interrupted)\n"
+        "Ctrl-C interrupted the world of 3: ranks 1,2 had not finished"
+    )
+
+
+def test_a_rank_that_failed_or_died_before_the_interrupt_is_the_cause() -> None:
+    assert verdict(cut(0), ran(1, failed()), interrupted="Ctrl-C").rule == "failed"
+    assert verdict(cut(0), lost(1, SIGKILL), interrupted="Ctrl-C").rule == "lost"
+
+
+def test_an_interrupt_is_no_expected_failure() -> None:
+    assert verdict(ran(0, phase(outcome="xfailed")), cut(1), interrupted="SIGTERM").outcome == "failed"
+
+
 # --- failures --------------------------------------------------------------------------------------------
 
 

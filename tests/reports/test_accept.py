@@ -132,7 +132,7 @@ def test_a_stale_pattern_goes_if_all_its_cases_pass(folder: Path, accept: Accept
     assert (folder / "mine.toml").read_text().endswith("# --- about clipping ---\n\n# the end\n")
 
 
-@pytest.mark.parametrize("other", ["known", "fail", "crash", "timeout", "error", "not-run", "skipped"])
+@pytest.mark.parametrize("other", ["known", "fail", "crash", "timeout", "error", "interrupted", "not-run", "skipped"])
 def test_a_stale_pattern_stays_while_one_of_its_cases_does_not_pass(
     folder: Path, accept: Accept, other: Ending
 ) -> None:
@@ -171,6 +171,7 @@ def test_python_dash_m_pytest_does_not_choose_cases(accept: Accept) -> None:
         (case("tied", "SGD", "timeout"), "a timeout is never accepted"),
         (case("tied", "SGD", "error"), "an error is never accepted"),
         (case("tied", "SGD", "not-run"), "it was not run"),
+        (case("tied", "SGD", "interrupted"), "its run was interrupted"),
         (case("tied", "SGD", "fail", passes_alone=True), "it passes alone"),
         (case("tied", "SGD", "fail", lack="not done"), "correct the declaration"),
         (case("tied", "SGD", "stale", lack="not done"), "remove the declaration"),

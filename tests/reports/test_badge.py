@@ -31,6 +31,7 @@ def _badge(folder: Path, *endings: Ending, reported: int | None = None) -> Badge
         (["pass", "unsupported"], "1 of 2 hold, 1 unsupported", "green"),
         (["pass", "known", "unsupported"], "1 of 3 hold, 1 known, 1 unsupported", "yellow"),
         (["pass", "not-run"], "1 of 2 hold, 1 not-run", "red"),
+        (["pass", "interrupted"], "1 of 2 hold, 1 interrupted", "red"),
         (["pass", "fail", "crash"], "1 of 3 hold, 1 crash, 1 fail", "red"),
         (["pass", "stale"], "1 of 2 hold, 1 stale", "red"),
         (["not-applicable"], "nothing asked", "lightgrey"),

@@ -42,6 +42,7 @@ def _kinds(found: Diff) -> dict[str, list[str]]:
     [
         ("pass", "fail", "regression"),
         ("pass", "not-run", "regression"),
+        ("pass", "interrupted", "regression"),
         ("pass", "stale", "regression"),
         ("known", "crash", "regression"),
         ("skipped", "error", "regression"),
@@ -151,6 +152,11 @@ def test_a_case_that_the_old_run_did_not_run_is_only_new(compare: Any) -> None:
     run = run_of(header(), [case(label=label) for label in ("SGD", "Adam", "Muon")])
     found = compare(run.cut_after(1), run, partial=True)
     assert _kinds(found) == {"new": ["Adam", "Muon"]}
+
+
+def test_a_case_in_which_the_old_run_was_interrupted_is_only_new(compare: Any) -> None:
+    old = run_of(header(), [case(outcome="interrupted", started=1.0)])
+    assert _kinds(compare(old, run_of(header(), [case()]))) == {"new": ["SGD"]}
 
 
 @pytest.mark.parametrize(("started", "kinds"), [(0.0, {"new": ["SGD"]}), (1.0, {"fix": ["SGD"]})])

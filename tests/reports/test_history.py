@@ -24,6 +24,7 @@ from tests.made_up_runs import MadeUp, case, header, made_up, run_of
 DAY = 86_400.0
 LETTERS: dict[str, Ending] = {
     ".": "pass", "F": "fail", "C": "crash", "k": "known", "n": "not-run", "s": "skipped", "S": "stale",
+    "i": "interrupted",
 }  # fmt: skip
 
 
@@ -59,8 +60,9 @@ def test_a_law_that_was_mended_is_not_red(tmp_path: Path) -> None:
     assert (found.red, found.first_bad, found.since, found.flips) == (False, 1, None, 2)
 
 
-def test_a_night_that_did_not_run_it_has_no_state(tmp_path: Path) -> None:
-    found = law(tmp_path, ".", "n", ".", "F", "n", "F")
+@pytest.mark.parametrize("ended", ["n", "i"])
+def test_a_night_that_did_not_run_it_to_its_end_has_no_state(tmp_path: Path, ended: str) -> None:
+    found = law(tmp_path, ".", ended, ".", "F", ended, "F")
     assert found.states == ["green", "unknown", "green", "red", "unknown", "red"]
     assert (found.first_bad, found.since, found.flips) == (3, 3, 1)
 

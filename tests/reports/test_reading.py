@@ -187,6 +187,11 @@ def test_a_newer_schema_is_named_whatever_else_it_holds(file: Path) -> None:
     assert type(_refused(file, newer, partial=True)) is errors.NewerSchema
 
 
+def test_the_first_schema_is_read_which_had_no_interrupted_cases(file: Path) -> None:
+    run_of(header(schema=1), [case(), case(label="Adam", outcome="not-run")]).write(file)
+    assert read(file).counts == {"pass": 1, "not-run": 1}
+
+
 def test_a_header_that_broke_off(file: Path) -> None:
     assert type(_refused(file, made_up(cases=5).data[:40])) is errors.Cut
 

@@ -8,6 +8,7 @@ import signal
 import stat
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from everyrank.reports.errors import NoFooter
@@ -74,13 +75,17 @@ _TELL_PID = """
 """
 
 
-def _started(project: Project, *arguments: str, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+def _started(  # type: ignore[no-untyped-def]
+    project: Project, *arguments: str, monkeypatch: pytest.MonkeyPatch, new_session: bool = False
+):
     """A run that has come to its second test, which waits."""
     project.write("test_inner.py", _WAITS)
     pipe = project.folder / "pipe"
     os.mkfifo(pipe)
     monkeypatch.setenv("EVERYRANK_PIPE", str(pipe))
-    process = project.start("--run-file", "run.jsonl", *arguments)
+    (project.folder / "reports.jsonl").write_text("")
+    command = project.command("--run-file", "run.jsonl", *arguments)
+    process = project.spawn(command, project.environment(), new_session=new_session)
     assert pipe.read_text() == "here"
     return process
 
@@ -144,17 +149,40 @@ def test_a_killed_run_leaves_no_footer(project: Project, monkeypatch: pytest.Mon
     assert len(run_file.header["cases"]) == 3
 
 
-@pytest.mark.parametrize("more", [[], ["-n", "1"]], ids=["alone", "workers"])
-def test_a_run_that_was_interrupted_lists_what_it_did_not_run(
-    project: Project, monkeypatch: pytest.MonkeyPatch, more: list[str]
-) -> None:
-    process = _started(project, *more, monkeypatch=monkeypatch)
-    process.send_signal(signal.SIGINT)
+def _assert_interrupted(project: Project, process: Any) -> None:
+    """Assert that the run ends as interrupted, with the roll call of the test that waited."""
     inner = project.finish(process)
     run_file = read(project.folder / "run.jsonl")
-    assert run_file.outcomes == {"test_one": "pass", "test_waits": "not-run", "test_three": "not-run"}
+    assert run_file.outcomes == {"test_one": "pass", "test_waits": "interrupted", "test_three": "not-run"}
+    (stance,) = run_file["test_waits"]["rollcall"]
+    assert stance["ranks"] == [0, 1]
+    assert stance["doing"].startswith("in test_waits at test_inner.py:")
+    assert "ranks 0,1 are in test_waits at test_inner.py:" in inner.out
+    assert f"test_inner.py::test_waits: {run_file['test_waits']['message']}" in inner.out
     assert run_file.footer is not None
     assert run_file.footer["exit"] == inner.code == 2
+
+
+def test_ctrl_c_asks_the_running_world_and_lists_what_did_not_run(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = _started(project, monkeypatch=monkeypatch)
+    process.send_signal(signal.SIGINT)
+    _assert_interrupted(project, process)
+
+
+def test_workers_report_at_ctrl_c_which_the_whole_process_group_gets(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = _started(project, "-n", "1", monkeypatch=monkeypatch, new_session=True)
+    os.killpg(process.pid, signal.SIGINT)
+    _assert_interrupted(project, process)
+
+
+def test_workers_report_when_a_ci_service_cancels_the_run(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = _started(project, "-n", "1", monkeypatch=monkeypatch)
+    process.send_signal(signal.SIGTERM)
+    _assert_interrupted(project, process)
 
 
 def test_a_worker_that_is_killed_is_a_crash_of_its_test(project: Project) -> None:

@@ -95,6 +95,7 @@ const MEANINGS = {
   error: "the test itself went wrong",
   fail: "the law is broken",
   stale: "the ledger expects a deviation, and it passes",
+  interrupted: "ended by Ctrl-C, or by a signal to pytest",
   "not-run": "listed, but not run",
   known: "a deviation that the ledger knows",
   approximate: "within the bound that the subject declares",

@@ -1,0 +1,75 @@
+"""Ctrl-C and SIGTERM: the first makes a watched world answer its roll call, and any other interrupts the run."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+from collections.abc import Iterator
+
+import pytest
+from everyrank.controller.interrupts import Interrupts
+
+
+@pytest.fixture
+def interrupts() -> Iterator[Interrupts]:
+    made = Interrupts()
+    made.open()
+    yield made
+    made.close()
+
+
+def test_while_nothing_is_watched_an_interrupt_acts_at_once_and_leaves_no_trace(interrupts: Interrupts) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+    interrupts.obey()  # a test may have expected it
+
+
+def test_while_a_world_is_watched_the_first_is_noted_and_wakes_the_watch(interrupts: Interrupts) -> None:
+    with selectors.DefaultSelector() as selector:
+        with interrupts.noted(selector):
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert [key.data for key, _ in selector.select(0)] == [interrupts]
+        assert not selector.get_map()
+    with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+        interrupts.obey()
+
+
+def test_the_second_acts_at_once(interrupts: Interrupts) -> None:
+    with selectors.DefaultSelector() as selector, interrupts.noted(selector):
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert interrupts.name == "Ctrl-C"
+
+
+def test_a_worker_gets_one_ctrl_c_twice_and_takes_it_once() -> None:
+    worker = Interrupts(is_worker=True)
+    with selectors.DefaultSelector() as selector, worker.noted(selector):
+        worker.come("Ctrl-C")
+        worker.come("Ctrl-C")
+    with pytest.raises(KeyboardInterrupt):
+        worker.obey()
+    worker.close()
+
+
+def test_handlers_of_others_stay_and_ours_go() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        made = Interrupts()
+        made.open()
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+        made.close()
+        assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_process_that_a_test_forks_ends_by_sigterm_as_always(interrupts: Interrupts) -> None:
+    pid = os.fork()
+    if pid == 0:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    assert os.WTERMSIG(status) == signal.SIGTERM
