@@ -196,6 +196,14 @@ class Worlds:
         if launcher.lost:  # it died before this test: try again with a new launcher
             launcher = self.launcher
             seats = launcher.start(shape, fds)
+        if launcher.lost:
+            for seat in seats:
+                seat.close()
+            raise MisuseError(
+                f"the {launcher.keeper_title} {launcher.lost} at its start, as the one before it had. Something ends "
+                "processes as soon as they start: a limit on processes or memory (ulimit -a, a container's limits), "
+                "or a program of yours"
+            )
         self._started += 1
         gpus = launcher.gpus_of(seats, shape.gpus) if shape.gpus is not None else lease
         world = LiveWorld(launcher, seats, self.key(job), self._started, gpus=gpus)

@@ -25,6 +25,7 @@ from everyrank.launch.protocol import (
     Shape,
     read_all,
 )
+from everyrank.launch.succession import PATIENCE
 from everyrank.wire import witness_pipe
 from everyrank.wire.channel import Channel, Closed
 from everyrank.wire.messages import (
@@ -40,6 +41,11 @@ from everyrank.wire.messages import (
     Unsafe,
 )
 from everyrank.wire.progress import Progress, shared_memory
+
+#: A keeper is ready within this many seconds. It imports what ranks need, perhaps from a slow file system.
+_START = 120.0
+#: After the time that was given for imports, a keeper reports within this many seconds that it has given them up.
+_GIVES_UP = 30.0
 
 
 @dataclass
@@ -120,15 +126,23 @@ class LocalLauncher(Launcher):
         self._sockets: dict[int, int] = {}  # by seat: the inode of the rank's end of its channel
         self._next = 0
         self._worlds = 0
+        self._settles_by = 0.0  # when the imports of an order have ended, or the keeper hangs
         self.run_folder = folder
         """The folder of the run, by whose name the programs that ranks run are found."""
 
     def handshake(self) -> str:
         """Wait for the keeper's first message. Return why it should not fork, or ""."""
+        self._control.sock.settimeout(_START)
         try:
             message = self._control.receive()
-        except Closed:
+        except Closed as error:
+            if isinstance(error.__cause__, TimeoutError):
+                os.kill(self.keeper, signal.SIGKILL)
+                self._note_loss()
+                self.lost = f"did not start within {_START:g} s"
+                return self.lost
             return self._note_loss()
+        self._control.sock.settimeout(None)
         return message.reason if isinstance(message, Unsafe) else ""
 
     def fileno(self) -> int:
@@ -220,7 +234,7 @@ class LocalLauncher(Launcher):
         """Let the zygote import these modules before it forks further ranks. Return at once."""
         with contextlib.suppress(Closed):
             self._control.send(order)
-            self.preloading = True
+            self.preloading, self._settles_by = True, time.monotonic() + PATIENCE * order.within + _GIVES_UP
 
     def settle(self) -> None:
         """Wait until the zygote has imported the modules of its order, or has given up."""
@@ -228,9 +242,10 @@ class LocalLauncher(Launcher):
             return
         with selectors.DefaultSelector() as selector:
             selector.register(self, selectors.EVENT_READ)
-            while self.preloading and not self.lost:
-                selector.select()
+            while self.preloading and not self.lost and (left := self._settles_by - time.monotonic()) > 0:
+                selector.select(left)
                 self.catch_up()
+        self.preloading = False  # a keeper that hangs: the ranks of the next world will not start
 
     def kill(self, seats: Iterable[Seat]) -> None:
         numbers = [seat.number for seat in seats if not seat.gone]
@@ -313,8 +328,9 @@ def _orphans(variable: bytes, sockets: set[int]) -> list[int]:
         with contextlib.suppress(OSError):
             with open(f"{entry.path}/environ", "rb") as file:
                 ours = variable in file.read().split(b"\0")
-            if ours or any(os.readlink(fd.path) in links for fd in os.scandir(f"{entry.path}/fd")):
-                found.append(int(entry.name))
+            with os.scandir(f"{entry.path}/fd") as fds:
+                if ours or any(os.readlink(fd.path) in links for fd in fds):
+                    found.append(int(entry.name))
     return found
 
 

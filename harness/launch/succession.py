@@ -30,7 +30,7 @@ from everyrank.wire.messages import (
 #: At most this many forks find out, for one order, which imports must be left to the ranks.
 _ATTEMPTS = 8
 #: All of these forks together may take this many times the limit of one.
-_PATIENCE = 2.0
+PATIENCE = 2.0
 
 #: Forks a successor that imports these modules and uses this descriptor as its channel. Returns its pid.
 ForkSuccessor = Callable[[list[str], int], int]
@@ -70,7 +70,7 @@ class Succession:
             self._report(Preloaded())
             return
         self._fork, self._names, self._within = fork, list(order.names), order.within
-        self._left, self._attempts, self._until = [], 0, time.monotonic() + _PATIENCE * order.within
+        self._left, self._attempts, self._until = [], 0, time.monotonic() + PATIENCE * order.within
         self._try()
 
     def _try(self) -> None:

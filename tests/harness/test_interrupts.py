@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from everyrank.controller.interrupts import Interrupts
+from everyrank.launch.remote.interrupts import leave_to_controller
 
 
 @pytest.fixture
@@ -64,6 +65,21 @@ def test_handlers_of_others_stay_and_ours_go() -> None:
         assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_a_remote_keeper_leaves_interrupts_to_its_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+    alarms: list[int] = []
+    monkeypatch.setattr(signal, "alarm", alarms.append)
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        leave_to_controller()
+        os.kill(os.getpid(), signal.SIGINT)
+        assert alarms == []
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert len(alarms) == 1  # it does not outlive a controller that hangs
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_a_process_that_a_test_forks_ends_by_sigterm_as_always(interrupts: Interrupts) -> None:

@@ -21,7 +21,7 @@ import msgspec
 from everyrank.launch import processes
 from everyrank.launch.keeper import pidfd
 from everyrank.launch.local import LocalLauncher, LocalSeat
-from everyrank.launch.protocol import LostLauncher
+from everyrank.launch.protocol import CannotLaunch, LostLauncher
 from everyrank.launch.remote.door import ERR, OUT, RANK, knock
 from everyrank.launch.remote.run_folder import RunFolder
 from everyrank.launch.rendezvous import reserved_port
@@ -71,9 +71,9 @@ class Invitation:
 class RemoteKeeper:
     """Keeps the ranks of one process of the engine.
 
-    ``launch`` starts the launcher of this host; it is called again if that is lost. ``folder`` is the run's, as this
-    host has it. ``nodeids`` are the tests that
-    this process has collected. The keeper ends with the process ``engine``, too, if it is given.
+    ``launch`` starts the launcher of this host; it is called again if that is lost. If the first cannot be started,
+    ``CannotLaunch`` is raised. ``folder`` is the run's, as this host has it. ``nodeids`` are the tests that this
+    process has collected. The keeper ends with the process ``engine``, too, if it is given.
     """
 
     def __init__(
@@ -101,6 +101,8 @@ class RemoteKeeper:
         if self._engine is not None:
             self._selector.register(self._engine, selectors.EVENT_READ)
         self._launcher = self._relaunch()
+        if self._launcher.lost:
+            raise CannotLaunch(_lost_at_start(self._launcher))
 
     def serve(self, ready: Ready) -> int:
         """Obey until the controller says goodbye, or is gone. Return the exit code."""
@@ -135,14 +137,16 @@ class RemoteKeeper:
     def _close(self, controller_is_gone: bool = False) -> None:
         if not self._closed:
             self._closed = True
-            self._selector.unregister(self._launcher.fileno())
+            if not self._launcher.lost:
+                self._selector.unregister(self._launcher.fileno())
             self._launcher.close()
         self._folder.leave(controller_is_gone)
 
     def _relaunch(self) -> LocalLauncher:
         launcher = self._launch()
         launcher.run_folder = self._folder.path
-        self._selector.register(launcher.fileno(), selectors.EVENT_READ)
+        if not launcher.lost:
+            self._selector.register(launcher.fileno(), selectors.EVENT_READ)
         return launcher
 
     # --- orders ------------------------------------------------------------------------------------
@@ -187,6 +191,9 @@ class RemoteKeeper:
             self._control.send(Done(0))
 
     def _start(self, message: StartSeat) -> None:
+        if problem := self._try_again():
+            self._control.send(NotStarted(message.number, problem))
+            return
         kinds = [RANK, OUT, ERR] if message.live else [RANK]
         connections: list[socket.socket] = []
         try:
@@ -202,6 +209,12 @@ class RemoteKeeper:
         self._seats[message.number] = seat
         if self._launcher.lost:
             self._lose(self._launcher.lost)
+
+    def _try_again(self) -> str:
+        """Start the launcher again if the last one died at its start. Return why it died again, or ""."""
+        if self._launcher.lost:
+            self._launcher = self._relaunch()
+        return _lost_at_start(self._launcher) if self._launcher.lost else ""
 
     def _asked(self, numbers: list[int]) -> dict[int, processes.AskedProcess]:
         return {number: self._seats[number].asked for number in numbers if number in self._seats}
@@ -250,6 +263,10 @@ class RemoteKeeper:
             self._preloading = False
             self._control.send(Preloaded())
         self._launcher = self._relaunch()
+
+
+def _lost_at_start(launcher: LocalLauncher) -> str:
+    return f"its {launcher.keeper_title} {launcher.lost} at its start, and its own output says why"
 
 
 def use_interface_of(connection: socket.socket) -> None:

@@ -7,6 +7,7 @@ import itertools
 import os
 import selectors
 import socket
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -19,6 +20,7 @@ from everyrank.launch.protocol import AskedStacks, Launcher, LostLauncher, Seat,
 from everyrank.launch.remote import hosts
 from everyrank.launch.remote.door import ERR, OUT, RANK, Door, Visitor
 from everyrank.launch.remote.link import ANSWER, Kind, Link, RankChannel, RemoteSeat
+from everyrank.launch.succession import PATIENCE
 from everyrank.resources.gpus.needs import Needs
 from everyrank.resources.gpus.world_gpus import WorldGpus
 from everyrank.wire.messages import Close, Exited, Kill, Preload, Preloaded, Started
@@ -59,6 +61,7 @@ class RemoteLauncher(Launcher):
         self._events: deque[Seat | LostLauncher] = deque()
         self._selector = selectors.DefaultSelector()
         self._listening = False
+        self._settles_by = 0.0  # when the imports of an order have ended, or a keeper hangs
         self._woken, self._waker = os.pipe()  # readable if something came while an answer was awaited
         self._selector.register(self._woken, selectors.EVENT_READ)
         for link in links:
@@ -293,14 +296,15 @@ class RemoteLauncher(Launcher):
         """Let one keeper import these modules for its further ranks."""
         link.preloading = not link.lost
         link.send(order)
-        self.preloading = True
+        self.preloading, self._settles_by = True, time.monotonic() + PATIENCE * order.within + ANSWER
 
     def settle(self) -> None:
         while self.preloading:
             waiting = [link for link in self.links if link.preloading and not link.lost]
-            self.preloading = bool(waiting)
-            if waiting:
-                self._selector.select()
+            left = self._settles_by - time.monotonic()
+            self.preloading = bool(waiting) and left > 0  # a keeper that hangs is found when it is to start a rank
+            if self.preloading:
+                self._selector.select(left)
                 self.catch_up()
 
 

@@ -10,17 +10,49 @@ from collections.abc import Callable, Mapping
 from typing import IO, Any, TypeVar
 
 import msgspec
+from everyrank.errors import MisuseError
 from everyrank.launch.protocol import Seat
 from everyrank.launch.remote.door import SILENCE
 from everyrank.resources.gpus.devices import Gpu
 from everyrank.wire.channel import Channel, Closed
 from everyrank.wire.messages import FromRank, Progressed, Record
-from everyrank.wire.remote import Answer, AskPrinted, AskState, Forget, Interrupt, Printed, Ready, State
+from everyrank.wire.remote import (
+    Answer,
+    AskPrinted,
+    AskState,
+    Forget,
+    FromRemoteKeeper,
+    Interrupt,
+    Printed,
+    Ready,
+    State,
+)
 
 #: A keeper answers within this many seconds, also on a busy host; otherwise it is lost.
 ANSWER = 30.0
 
+#: A keeper that was let in introduces itself within this many seconds: first it starts the parent of its ranks.
+INTRODUCTION = 150.0
+
 Kind = TypeVar("Kind", bound=Answer)
+
+
+def introduced(title: str, connection: socket.socket, within: float = INTRODUCTION) -> tuple[Channel[Any], Ready]:
+    """Let a keeper that was let in introduce itself. Raise a MisuseError if it does not."""
+    channel: Channel[Any] = Channel(connection, FromRemoteKeeper)
+    connection.settimeout(within)
+    try:
+        ready = channel.receive()
+    except Closed as error:
+        if isinstance(error.__cause__, TimeoutError):
+            what = f"did not introduce itself within {within:g} s: its host is too busy, or it hangs"
+        else:
+            what = "ended before the first test: its own output says why"
+        raise MisuseError(f"{title} {what}") from None
+    connection.settimeout(None)
+    if not isinstance(ready, Ready):
+        raise MisuseError(f"{title} did not introduce itself: it sent {type(ready).__name__}")
+    return channel, ready
 
 
 class Link:

@@ -27,11 +27,10 @@ from everyrank.launch.remote import alike, hosts, run_folder
 from everyrank.launch.remote.door import KEEPER, Door, new_secret
 from everyrank.launch.remote.keeper import Invitation
 from everyrank.launch.remote.launcher import RemoteLauncher
-from everyrank.launch.remote.link import Link, RemoteSeat
+from everyrank.launch.remote.link import Link, RemoteSeat, introduced
 from everyrank.resources import holders, leases
-from everyrank.wire.channel import Channel, Closed
 from everyrank.wire.messages import Preload
-from everyrank.wire.remote import FromRemoteKeeper, Ready
+from everyrank.wire.remote import Ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -267,10 +266,6 @@ class RayLauncher(RemoteLauncher):
                 if (KEEPER, number) not in came:
                     raise MisuseError(f"an actor of Ray did not start: {group.why()}")
                 group.links.append(self._join(number, came[KEEPER, number], shape))
-        except Closed:
-            why = group.why()
-            group.end()
-            raise MisuseError(f"an actor of Ray ended at its start: {why}") from None
         except BaseException:
             group.end()
             raise
@@ -278,8 +273,7 @@ class RayLauncher(RemoteLauncher):
         return True
 
     def _join(self, number: int, connection: socket.socket, shape: Shape) -> Link:
-        channel: Channel[Any] = Channel(connection, FromRemoteKeeper)
-        ready = channel.receive()
+        channel, ready = introduced(f"Ray's actor {number}", connection)
         link = Link(f"Ray's actor {number} on {ready.host}", channel, ready, self._ours.boot)
         alike.check(self._ours, [(link.name, ready)])
         if shape.gpus is not None and not link.gpus:

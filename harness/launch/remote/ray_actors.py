@@ -14,7 +14,7 @@ import ray
 from everyrank.errors import MisuseError
 from everyrank.launch import spawn
 from everyrank.launch.local import LocalLauncher
-from everyrank.launch.protocol import Shape
+from everyrank.launch.protocol import CannotLaunch, Shape
 from everyrank.launch.remote import alike
 from everyrank.launch.remote.door import KEEPER, knock
 from everyrank.launch.remote.keeper import Invitation, RemoteKeeper, use_interface_of
@@ -32,6 +32,9 @@ _OF_A_HOST = ("RAY_", "CUDA_", "LD_", "PYTEST_", "XDG_", "SSH_")
 
 #: The placement groups of worlds have names that begin so: by them the runs on a cluster know each other.
 _NAME = "everyrank-"
+
+#: The exit code of an actor that could not start the parent of its ranks.
+CANNOT_KEEP = 4
 
 #: A node describes itself within this many seconds.
 _ANSWER = 60.0
@@ -108,15 +111,20 @@ class Keeper:
             os.environ[devices.variable()] = ""
         node = ray.get_runtime_context().get_node_id()
         invitation = Invitation((address[0], address[1]), secret, folder)
-        connection = knock(invitation.address, secret, (KEEPER, number))
-        use_interface_of(connection)
-        own = RunFolder(folder, secret)
-        ready = alike.describe(None, node, own.path, own.id, devices.found() if has_gpu else ())
-        ready = msgspec.structs.replace(ready, host=f"{ready.host} (node {node[:8]})")
-        control: Channel[ToRemoteKeeper] = Channel(connection, ToRemoteKeeper)
-        raylet = int(os.environ["RAY_RAYLET_PID"]) if "RAY_RAYLET_PID" in os.environ else None
-        keeper = RemoteKeeper(control, invitation, own, lambda: _start(own.path), engine=raylet)
-        with connection:  # the process may live longer
+        # The process lives on if this fails: without ``with`` the controller would wait for its introduction.
+        with knock(invitation.address, secret, (KEEPER, number)) as connection:
+            use_interface_of(connection)
+            own = RunFolder(folder, secret)
+            ready = alike.describe(None, node, own.path, own.id, devices.found() if has_gpu else ())
+            ready = msgspec.structs.replace(ready, host=f"{ready.host} (node {node[:8]})")
+            control: Channel[ToRemoteKeeper] = Channel(connection, ToRemoteKeeper)
+            raylet = int(os.environ["RAY_RAYLET_PID"]) if "RAY_RAYLET_PID" in os.environ else None
+            try:
+                keeper = RemoteKeeper(control, invitation, own, lambda: _start(own.path), engine=raylet)
+            except CannotLaunch as problem:
+                control.send(msgspec.structs.replace(ready, problem=str(problem)))
+                own.leave(controller_is_gone=False)
+                return CANNOT_KEEP
             return keeper.serve(ready)
 
 

@@ -7,11 +7,16 @@ its processes hands them the address and the secret of the controller.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
+import signal
 import socket
 import sys
+import threading
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,26 +25,30 @@ import msgspec
 import pytest
 from everyrank.errors import MisuseError
 from everyrank.launch import fork
-from everyrank.launch.keeper import die_with_parent, live_without_parent
+from everyrank.launch.keeper import remove_traces
 from everyrank.launch.protocol import CannotLaunch, LaunchContext, Launcher, Member
-from everyrank.launch.remote import alike, run_folder
+from everyrank.launch.remote import alike, interrupts, run_folder
 from everyrank.launch.remote.door import KEEPER, Door, knock, new_secret
 from everyrank.launch.remote.keeper import Invitation, RemoteKeeper, use_interface_of
 from everyrank.launch.remote.launcher import RemoteLauncher
-from everyrank.launch.remote.link import Link
+from everyrank.launch.remote.link import Link, introduced
 from everyrank.launch.remote.run_folder import RunFolder
 from everyrank.resources.gpus import devices
-from everyrank.wire.channel import Channel, Closed
-from everyrank.wire.remote import FromRemoteKeeper, Ready, ToRemoteKeeper
+from everyrank.wire.channel import Channel
+from everyrank.wire.remote import Ready, ToRemoteKeeper
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
 #: What torchrun sets, and a script that does without torchrun must set.
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 #: All processes must have collected their tests within this many seconds of the first.
 _COLLECT = 600.0
+#: Once all have, they come to the controller within this many seconds.
+_COME = 60.0
+#: A wait for other processes that is longer than this many seconds is reported.
+_SILENT = 10.0
 
 _KEY = "everyrank/invitation"
 _USAGE = "torchrun --nproc-per-node=4 -m pytest --launcher=torchrun"
@@ -75,18 +84,16 @@ def launch(context: LaunchContext) -> Launcher:
     ours = alike.describe(session, _node(), folder)
     door = Door(_address(), secret)
     invitation = Invitation(door.address, secret, folder)
-    own = _fork_keeper(context, invitation)
-    store = _store()  # it may start a thread: after the fork
-    store.set(_KEY, json.dumps([door.address, secret.hex(), folder, _base_folder(session)]))
-    size = int(os.environ["WORLD_SIZE"])
-    came = door.admit({(KEEPER, number) for number in range(size)}, _COLLECT, lambda: _has_ended(own))
-    links = [_link(number, came[KEEPER, number], ours) for number in range(size) if (KEEPER, number) in came]
+    own = _fork_keeper(context, invitation, door)
+    try:
+        store = _store()  # it may start a thread: after the fork
+        store.set(_KEY, json.dumps([door.address, secret.hex(), folder, _base_folder(session)]))
+        links = _admitted(door, ours, own)
+    except BaseException:
+        _end_alone(own, door, folder)
+        raise
     launcher = TorchrunLauncher(folder, door, links, context.print_live, own, store)
     try:
-        if _has_ended(own):
-            raise MisuseError("the keeper of this process's ranks ended at its start; it says above why")
-        if late := [str(number) for number in range(size) if (KEEPER, number) not in came]:
-            raise MisuseError(f"of torchrun's processes, {', '.join(late)} did not come within {_COLLECT:g} s")
         alike.check(ours, [(link.name, link.ready) for link in links])
         alike.check_tests(session, ours, links)
     except MisuseError:
@@ -95,6 +102,31 @@ def launch(context: LaunchContext) -> Launcher:
         raise
     session.config.pluginmanager.register(_Farewell(launcher), "everyrank-torchrun")
     return launcher
+
+
+def _admitted(door: Door, ours: Ready, own: int) -> list[Link]:
+    """Let all processes in, by their keepers."""
+    size = int(os.environ["WORLD_SIZE"])
+    # Without an agent, the store is open when all processes have collected. An agent ends all if one has ended.
+    within = _COLLECT if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else _COME
+    came = door.admit({(KEEPER, number) for number in range(size)}, within, lambda: _has_ended(own))
+    if _has_ended(own):
+        raise MisuseError("the keeper of this process's ranks ended at its start; it says above why")
+    if late := [str(number) for number in range(size) if (KEEPER, number) not in came]:
+        raise MisuseError(
+            f"of torchrun's processes, {', '.join(late)} did not come within {within:g} s: they ended or hang; their "
+            "output says more"
+        )
+    return [_link(number, came[KEEPER, number], ours) for number in range(size)]
+
+
+def _end_alone(own: int, door: Door, folder: str) -> None:
+    """Leave nothing behind if the processes have not met."""
+    door.close()  # our keeper may wait there
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(own, signal.SIGKILL)
+    os.waitpid(own, 0)
+    remove_traces(folder)
 
 
 class TorchrunLauncher(RemoteLauncher):
@@ -147,7 +179,7 @@ class TorchrunMember(Member):
         try:
             invitation, base = _invited()
             connection = knock(invitation.address, invitation.secret, (KEEPER, _rank()), _COLLECT)
-        except OSError as error:
+        except (OSError, MisuseError) as error:
             print(f"everyrank: process {_rank()} of torchrun cannot reach the controller: {error}", file=sys.stderr)
             return int(pytest.ExitCode.INTERNAL_ERROR)
         return _keep(context, invitation, connection, base)
@@ -156,8 +188,7 @@ class TorchrunMember(Member):
 def _invited() -> tuple[Invitation, str]:
     """Return the controller's invitation, and its folder of pytest's temp folders."""
     store = _store()
-    store.wait([_KEY], timedelta(seconds=_COLLECT))
-    address, secret, folder, base = json.loads(store.get(_KEY))
+    address, secret, folder, base = json.loads(_patiently(lambda: store.get(_KEY)))
     return Invitation((address[0], address[1]), bytes.fromhex(secret), folder), base
 
 
@@ -183,20 +214,18 @@ def _keep(context: LaunchContext, invitation: Invitation, connection: socket.soc
     except (CannotLaunch, MisuseError) as problem:
         control.send(msgspec.structs.replace(ready, problem=str(problem)))
         return int(pytest.ExitCode.USAGE_ERROR)
+    interrupts.leave_to_controller()
     return keeper.serve(ready)
 
 
-def _fork_keeper(context: LaunchContext, invitation: Invitation) -> int:
+def _fork_keeper(context: LaunchContext, invitation: Invitation, door: Door) -> int:
     """Fork the keeper of this process. It runs no tests, so it can fork ranks all the time."""
-    controller = os.getpid()
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            die_with_parent(controller)
-            connection = knock(invitation.address, invitation.secret, (KEEPER, 0), _COLLECT)
-            live_without_parent()  # the connection ends with the controller; then there is a folder to remove
-            code = _keep(context, invitation, connection)
+            door.close()  # only the controller holds it, so that it ends with it
+            code = _keep(context, invitation, _let_in(invitation))
         except BaseException as error:
             print(f"everyrank: the keeper of process 0 of torchrun: {error!r}", file=sys.__stderr__)
         finally:
@@ -204,26 +233,58 @@ def _fork_keeper(context: LaunchContext, invitation: Invitation) -> int:
     return pid
 
 
+def _let_in(invitation: Invitation) -> socket.socket:
+    """Go through the controller's door. If that ends before it opens, so has the controller: remove its folder."""
+    try:
+        return knock(invitation.address, invitation.secret, (KEEPER, 0), 2 * _COLLECT)
+    except OSError:
+        remove_traces(invitation.folder)
+        raise
+
+
 def _has_ended(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def _link(number: int, connection: socket.socket, ours: Ready) -> Link:
-    channel: Channel[Any] = Channel(connection, FromRemoteKeeper)
-    connection.settimeout(60)
-    try:
-        ready = channel.receive()
-    except Closed as error:
-        raise MisuseError(f"process {number} of torchrun ended before the first test: {error}") from None
-    connection.settimeout(None)
+    channel, ready = introduced(f"process {number} of torchrun", connection)
     return Link(f"process {number} of torchrun on {ready.host}", channel, ready, ours.boot)
 
 
 def _store() -> Any:
     from torch.distributed.rendezvous import rendezvous
 
-    store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=_COLLECT)))
+    store, _, _ = _patiently(lambda: next(rendezvous("env://", timeout=timedelta(seconds=_COLLECT))))
     return store
+
+
+def _patiently(wait: Callable[[], Any]) -> Any:
+    """Wait for the other processes. Report a long wait, let Ctrl-C end it, and state in a sentence how it failed.
+
+    torch waits where no handler of a signal can run, so it gets a thread.
+    """
+    found: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(wait())
+        except BaseException as error:
+            found.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    others = f"the other processes at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    with contextlib.suppress(FutureTimeout):
+        found.exception(_SILENT)
+    if not found.done():
+        print(f"everyrank: process {_rank()} of torchrun waits for {others}, at most {_COLLECT:g} s", file=sys.stderr)
+    try:
+        return found.result()
+    except RuntimeError as error:  # torch's DistError
+        reason = str(error).partition("\n")[0]
+        raise MisuseError(
+            f"process {_rank()} did not meet {others}: one of them ended before it had collected its tests, or "
+            f"cannot be reached ({reason})"
+        ) from None
 
 
 def _address() -> str:

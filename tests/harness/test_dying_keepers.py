@@ -1,0 +1,181 @@
+"""Keepers that die at their start, or say nothing: each wait for them has a limit, and a sentence."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from everyrank.errors import MisuseError
+from everyrank.launch import local
+from everyrank.launch.local import LocalLauncher
+from everyrank.launch.protocol import CannotLaunch
+from everyrank.launch.remote.keeper import Invitation, RemoteKeeper
+from everyrank.launch.remote.link import introduced
+from everyrank.launch.remote.run_folder import RunFolder, mark
+from everyrank.wire.channel import Channel
+from everyrank.wire.messages import ToKeeper, Unsafe
+from everyrank.wire.remote import FromRemoteKeeper, LostRanks, NotStarted, Ready, StartSeat, ToRemoteKeeper
+
+from tests.engines import by_hand
+from tests.inner import Project
+
+
+class Started(LocalLauncher):
+    """A launcher whose keeper is a fork of this process, which dies, waits in silence, or is ready."""
+
+    def __init__(self, folder: Path, behaviour: str) -> None:
+        folder.mkdir()
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            ours.close()
+            if behaviour == "dies":
+                os.kill(os.getpid(), signal.SIGKILL)
+            channel: Channel[Any] = Channel(theirs, ToKeeper)
+            if behaviour == "is ready":
+                channel.send(Unsafe(""))
+            theirs.recv(1)  # until the other side is closed, or sends the order to close
+            os._exit(0)
+        theirs.close()
+        super().__init__("fork", pid, ours, live=False, folder=str(folder), forks=True)
+        self.handshake()
+
+
+def test_a_keeper_that_does_not_answer_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_START", 0.05)
+    launcher = Started(tmp_path / "run", "is silent")
+    assert launcher.lost == "did not start within 0.05 s"
+    with pytest.raises(ProcessLookupError):
+        os.kill(launcher.keeper, 0)
+    assert not Path(launcher.folder).exists()
+
+
+# --- remote keepers ------------------------------------------------------------------------------------------
+
+
+def test_a_keeper_that_was_let_in_and_ends_is_named() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    with (
+        ours,
+        pytest.raises(MisuseError, match=r"^Ray's actor 3 ended before the first test: its own output says why"),
+    ):
+        introduced("Ray's actor 3", ours)
+
+
+def test_a_keeper_that_was_let_in_and_is_silent_is_named() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.raises(MisuseError, match=r"^Ray's actor 3 did not introduce itself within 0.01 s: "):
+        introduced("Ray's actor 3", ours, within=0.01)
+
+
+@pytest.fixture
+def run_folder(tmp_path: Path) -> RunFolder:
+    (tmp_path / "controllers").mkdir()
+    mark(str(tmp_path / "controllers"), b"secret")
+    return RunFolder(str(tmp_path / "controllers"), b"secret")
+
+
+def test_a_remote_keeper_says_why_it_cannot_keep_ranks(tmp_path: Path, run_folder: RunFolder) -> None:
+    ours, theirs = socket.socketpair()
+    control: Channel[Any] = Channel(theirs, ToRemoteKeeper)
+    invitation = Invitation(("127.0.0.1", 1), b"secret", run_folder.path)
+    with ours, theirs, pytest.raises(CannotLaunch, match=r"^its zygote was killed by SIGKILL at its start"):
+        RemoteKeeper(control, invitation, run_folder, lambda: Started(tmp_path / "own", "dies"))
+
+
+def test_ranks_are_not_started_if_a_keeper_and_all_that_replace_it_die(tmp_path: Path, run_folder: RunFolder) -> None:
+    ours, theirs = socket.socketpair()
+    controllers: Channel[Any] = Channel(ours, FromRemoteKeeper)
+    control: Channel[Any] = Channel(theirs, ToRemoteKeeper)
+    launchers: list[Started] = []
+
+    def launch() -> LocalLauncher:
+        folder = tmp_path / f"own-{len(launchers)}"
+        launchers.append(Started(folder, "dies" if launchers else "is ready"))
+        return launchers[-1]
+
+    keeper = RemoteKeeper(control, Invitation(("127.0.0.1", 1), b"secret", run_folder.path), run_folder, launch)
+    ready = Ready("host", "node", "boot", 0.0, {}, {}, "", "", "")
+    serving = threading.Thread(target=keeper.serve, args=(ready,), daemon=True)
+    serving.start()
+    assert isinstance(controllers.receive(), Ready)
+    os.kill(launchers[0].keeper, signal.SIGKILL)
+    assert controllers.receive() == LostRanks("its zygote was killed by SIGKILL")
+    for number in (7, 8):
+        controllers.send(StartSeat(number, "name", live=False))
+        reason = "its zygote was killed by SIGKILL at its start, and its own output says why"
+        assert controllers.receive() == NotStarted(number, reason)
+    ours.close()
+    serving.join(30)
+    theirs.close()
+    assert not serving.is_alive()
+
+
+# --- torchrun's processes without an agent -------------------------------------------------------------------
+
+ONE = """
+    import pytest
+
+    @pytest.mark.world(2)
+    def test_one(world): pass
+"""
+
+#: Ends one process before all have met. The others would wait for ten minutes.
+ENDS = """
+    import os, signal
+    from everyrank.launch.remote import torchrun
+
+    torchrun._COLLECT = torchrun._SILENT = 2
+    if os.environ["RANK"] == os.environ["ENDS"]:
+        torchrun._store = lambda: os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_controller_says_that_a_process_never_came(project: Project) -> None:
+    project.write("conftest.py", ENDS)
+    project.write("test_inner.py", ONE)
+    started = by_hand(project, count=2, ENDS="1")
+    inner = started.finish()  # nothing is left, also no folder
+    assert [process.returncode for process in started.agents] == [pytest.ExitCode.USAGE_ERROR, -9]
+    assert "process 0 did not meet the other processes at 127.0.0.1:" in inner.out
+    assert "one of them ended before it had collected its tests, or cannot be reached (" in inner.out
+
+
+def test_the_others_say_that_the_controller_never_came(project: Project) -> None:
+    project.write("conftest.py", ENDS)
+    project.write("test_inner.py", ONE)
+    started = by_hand(project, count=2, ENDS="0")
+    inner = started.finish()
+    assert [process.returncode for process in started.agents] == [-9, pytest.ExitCode.INTERNAL_ERROR]
+    assert "process 1 of torchrun cannot reach the controller: process 1 did not meet" in inner.out
+
+
+# --- a whole run ---------------------------------------------------------------------------------------------
+
+
+def test_tests_are_errors_if_no_keeper_can_be_started(project: Project) -> None:
+    project.write("conftest.py", "from everyrank.launch import spawn\nspawn._KEEPER = 'no_module_of_this_name'\n")
+    project.write(
+        "test_inner.py",
+        """
+        import pytest
+
+        @pytest.mark.world(2)
+        def test_one(world): pass
+
+        def test_single(): pass
+
+        @pytest.mark.world(2)
+        def test_two(world): pass
+        """,
+    )
+    inner = project.run("--launcher=spawn")
+    assert inner.outcomes() == {"test_one": "error", "test_single": "passed", "test_two": "error"}
+    assert "the keeper of the ranks is gone at its start, as the one before it had" in inner["test_two"].text
+    assert "INTERNALERROR" not in inner.out
