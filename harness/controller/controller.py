@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from everyrank.controller import surroundings
 from everyrank.controller.attempts import Attempts
 from everyrank.controller.interrupts import Interrupts
 from everyrank.controller.jobs import Jobs
@@ -21,6 +22,7 @@ from everyrank.declare.job import Job
 from everyrank.declare.stash import DECLARATION, FOUND_GPUS, TIMEOUT, is_declared
 from everyrank.errors import MisuseError
 from everyrank.launch.keeper import die_with_parent
+from everyrank.launch.limits import advice
 from everyrank.options import Options
 from everyrank.resources import holders, leases
 from everyrank.verdict.report import pass_on_warnings, reports
@@ -72,6 +74,7 @@ class Controller:
             # A worker of pytest-xdist must end when the pytest that started it ends. Otherwise it would first finish
             # its test, whose reports no process reads any more: that takes up to 15 s, with all its ranks.
             die_with_parent(parent)
+        surroundings.mend()
         self._worlds.open()
         self._interrupts.open()
         launcher = self._worlds.launcher
@@ -142,7 +145,9 @@ class Controller:
         started = time.time()
         try:
             verdict, fates, context = self._attempts.run(job, following)
-        except (OSError, MisuseError) as error:
+        except OSError as error:
+            return self._without_world.refused(job.item, f"the world could not be started: {advice(error)}")
+        except MisuseError as error:
             return self._without_world.refused(job.item, f"the world could not be started: {error}")
         if verdict.rule == "interrupted":
             self._print(f"{job.nodeid}: {verdict.headline.splitlines()[0]}")  # the reports come at the end of the run

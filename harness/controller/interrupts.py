@@ -20,7 +20,9 @@ _NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 #: A worker of pytest-xdist gets one Ctrl-C twice: from the terminal, and from the process that the user called. So it
 #: ignores a signal that comes within this many seconds of another. It ends with that process in any case.
-_ECHO = 5.0
+_ECHO_IN_WORKER = 5.0
+#: ``timeout`` sends its signal to the process, and then to its group. A person is slower.
+_ECHO = 0.2
 
 
 class Interrupts:
@@ -73,15 +75,18 @@ class Interrupts:
 
     def come(self, name: str) -> None:
         """Note an interrupt, or raise KeyboardInterrupt."""
-        now = time.monotonic()
-        is_echo, self._last = self._is_worker and now < self._last + _ECHO, now
-        if is_echo:
+        if self._is_echo(time.monotonic()):
             return
         if self._watches and not self.name:
             self.name = name
             os.write(self._waker, b"!")
             return
         raise _interruption(name)
+
+    def _is_echo(self, now: float) -> bool:
+        since, self._last = now - self._last, now
+        # A signal that was not noted may be part of a test, which may send another.
+        return since < _ECHO_IN_WORKER if self._is_worker else bool(self.name) and since < _ECHO
 
     def obey(self) -> None:
         """Interrupt the run if a signal was noted."""

@@ -21,6 +21,7 @@ from everyrank.declare.job import Job, Key
 from everyrank.declare.stash import DECLARATION
 from everyrank.errors import MisuseError
 from everyrank.launch import fork, launchers, spawn
+from everyrank.launch.limits import advice
 from everyrank.launch.protocol import CannotLaunch, LaunchContext, Launcher, Shape
 from everyrank.leaks.snapshot import snapshot
 from everyrank.model.ranks import ranks_text
@@ -66,6 +67,12 @@ class Worlds:
 
     def open(self) -> None:
         """Start the launcher: right after collection, before any test has run."""
+        try:
+            self._open()
+        except OSError as error:
+            raise pytest.UsageError(f"everyrank: no world can be started: {advice(error)}") from None
+
+    def _open(self) -> None:
         try:
             launch = launchers.find(self._options.launcher)
         except MisuseError as error:
@@ -206,7 +213,13 @@ class Worlds:
             )
         self._started += 1
         gpus = launcher.gpus_of(seats, shape.gpus) if shape.gpus is not None else lease
-        world = LiveWorld(launcher, seats, self.key(job), self._started, gpus=gpus)
+        try:
+            world = LiveWorld(launcher, seats, self.key(job), self._started, gpus=gpus)
+        except OSError:  # no descriptor is left for its selector
+            launcher.kill(seats)
+            for seat in seats:
+                seat.close()
+            raise
         if not launcher.forks:
             measuring = coverage.settings(launcher.folder) if launcher.shares_files else {}
             for rank, seat in enumerate(world.seats):

@@ -22,6 +22,7 @@ from everyrank.launch.keeper import (
     own_session,
     run_on,
 )
+from everyrank.launch.limits import advice
 from everyrank.launch.local import LocalLauncher
 from everyrank.launch.protocol import CannotLaunch, LaunchContext
 from everyrank.wire.messages import Importing, Unsafe
@@ -167,7 +168,10 @@ def _trial() -> str:
     torch = sys.modules.get("torch")
     if torch is None:
         return ""
-    pid = _fork()
+    try:
+        pid = _fork()
+    except OSError as error:
+        return advice(error)
     if pid == 0:
         try:
             torch.set_num_threads(1)

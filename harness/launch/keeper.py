@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import functools
 import os
 import select
@@ -20,11 +21,22 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 
+from everyrank.launch.limits import advice
 from everyrank.launch.succession import ForkSuccessor, Succession
 from everyrank.leaks import libraries
 from everyrank.leaks.child_processes import children
 from everyrank.wire.channel import Channel, Closed, close_all
-from everyrank.wire.messages import Close, Exited, Kill, Preload, Started, StartRank, ToKeeper, Unsafe
+from everyrank.wire.messages import (
+    Close,
+    Exited,
+    Kill,
+    NotStarted,
+    Preload,
+    Started,
+    StartRank,
+    ToKeeper,
+    Unsafe,
+)
 
 FDS_PER_RANK = 5  # channel, stdout, stderr, stacks, progress
 #: The most descriptors of a rank, with those of its world's leases on GPUs: the kernel sends at most 253 at a time.
@@ -127,9 +139,14 @@ class Keeper:
 
     def _start_here(self, start: Callable[[list[int]], int], number: int, fds: list[int]) -> None:
         try:
+            if len(fds) < FDS_PER_RANK:  # the kernel passes on no more than this process may have
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             pid = start(fds)
-        finally:
-            close_all(fds[:FDS_PER_RANK])
+        except OSError as error:
+            close_all(fds)
+            self.control.send(NotStarted(number, f"could not be started: {advice(error)}"))
+            return
+        close_all(fds[:FDS_PER_RANK])
         self._adopt(number, pid, fds[FDS_PER_RANK:])
         self.control.send(Started(number, pid))
 

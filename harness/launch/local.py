@@ -34,6 +34,7 @@ from everyrank.wire.messages import (
     FromKeeper,
     FromRank,
     Kill,
+    NotStarted,
     Preload,
     Preloaded,
     Started,
@@ -162,8 +163,13 @@ class LocalLauncher(Launcher):
         return seats
 
     def _start_rank(self, name: str, leases: Sequence[int]) -> LocalSeat:
-        output, passed = (_pipes if self._live else _files)(name)
         ours, theirs = socket.socketpair()
+        try:
+            output, passed = (_pipes if self._live else _files)(name)
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
         seat = self._start_seat(Channel(ours, FromRank), theirs, output, passed, leases)
         for fd in passed:
             if fd not in (output.out.fileno(), output.err.fileno(), output.stacks.fileno()):
@@ -214,8 +220,11 @@ class LocalLauncher(Launcher):
                     continue
                 if isinstance(message, Started):
                     seat.pid = message.pid
-                elif isinstance(message, Exited):
-                    seat.status = message.status
+                elif isinstance(message, (Exited, NotStarted)):
+                    if isinstance(message, Exited):
+                        seat.status = message.status
+                    else:
+                        seat.lost = message.reason
                     seat.gone = True
                     witness_pipe.remove(self.folder, seat.pid)
                     del self._seats[seat.number], self._sockets[seat.number]
@@ -336,13 +345,16 @@ def _orphans(variable: bytes, sockets: set[int]) -> list[int]:
 
 def _files(name: str) -> tuple[Output, list[int]]:
     """Make files without names, which are gone with the last process that holds them; and what the rank gets."""
-    progress = shared_memory()
-    out, err = (tempfile.TemporaryFile(buffering=0) for _ in range(2))  # noqa: SIM115 (the seat closes them)
-    if hasattr(os, "memfd_create"):
-        stacks: IO[bytes] = os.fdopen(os.memfd_create(name), "w+b", buffering=0)
-    else:
-        stacks = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
-    output = Output(out, err, stacks, Progress(progress))
+    with contextlib.ExitStack() as opened:
+        progress = shared_memory()
+        opened.callback(os.close, progress)
+        out, err = (opened.enter_context(tempfile.TemporaryFile(buffering=0)) for _ in range(2))
+        if hasattr(os, "memfd_create"):
+            stacks: IO[bytes] = opened.enter_context(os.fdopen(os.memfd_create(name), "w+b", buffering=0))
+        else:
+            stacks = opened.enter_context(tempfile.TemporaryFile(buffering=0))
+        output = Output(out, err, stacks, Progress(progress))
+        opened.pop_all()  # the seat closes them
     return output, [out.fileno(), err.fileno(), stacks.fileno(), progress]
 
 

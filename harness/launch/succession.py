@@ -20,6 +20,7 @@ from everyrank.wire.messages import (
     FromKeeper,
     Importing,
     Kill,
+    NotStarted,
     Preload,
     Preloaded,
     Started,
@@ -82,8 +83,15 @@ class Succession:
         ours, theirs = socket.socketpair()
         self._channel = Channel(ours, FromKeeper)
         self._importing = ""
-        self.pid = self._fork(self._names, theirs.fileno())
-        theirs.close()
+        try:
+            self.pid = self._fork(self._names, theirs.fileno())
+        except OSError:  # a fork was refused: the ranks import all that themselves
+            ours.close()
+            self._channel = None
+            self._report(Preloaded())
+            return
+        finally:
+            theirs.close()
         self._selector.register(self._channel, selectors.EVENT_READ, "successor")
         self.due = min(now + self._within, self._until)
 
@@ -124,6 +132,8 @@ class Succession:
             close_all(self._ordered.pop(message.number))
         elif isinstance(message, Exited):
             self.ranks.pop(message.number, None)
+        elif isinstance(message, NotStarted):
+            close_all(self._ordered.pop(message.number))
         elif isinstance(message, Preloaded):
             self._asked = False
 

@@ -277,6 +277,13 @@ class Exited(Message, frozen=True):
     status: int
 
 
+class NotStarted(Message, frozen=True):
+    """Report that a rank could not be started."""
+
+    number: int
+    reason: str
+
+
 class Unsafe(Message, frozen=True):
     """Report why forking ranks is unsafe, as the zygote found at its start (empty: forking is safe)."""
 
@@ -293,5 +300,5 @@ class Preloaded(Message, frozen=True):
     """Report that the modules are imported, except those that are left to the ranks."""
 
 
-FromKeeper = Started | Exited | Unsafe | Importing | Preloaded
+FromKeeper = Started | Exited | NotStarted | Unsafe | Importing | Preloaded
 ToKeeper = StartRank | Preload | Kill | Close

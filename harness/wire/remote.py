@@ -6,7 +6,7 @@ A rank's own messages do not come this way: each rank has a connection of its ow
 from __future__ import annotations
 
 import msgspec
-from everyrank.wire.messages import Close, Exited, Kill, Message, Preload, Preloaded, Started
+from everyrank.wire.messages import Close, Exited, Kill, Message, NotStarted, Preload, Preloaded, Started
 
 # --- from the controller to a remote keeper ---------------------------------------------------------
 
@@ -135,13 +135,6 @@ class OneGpu(msgspec.Struct, frozen=True):
     memory: int
     capability: tuple[int, int]
     handle: str
-
-
-class NotStarted(Message, frozen=True):
-    """Report that a rank could not be started."""
-
-    number: int
-    reason: str
 
 
 class LostRanks(Message, frozen=True):

@@ -18,8 +18,8 @@ from everyrank.launch.remote.keeper import Invitation, RemoteKeeper
 from everyrank.launch.remote.link import introduced
 from everyrank.launch.remote.run_folder import RunFolder, mark
 from everyrank.wire.channel import Channel
-from everyrank.wire.messages import ToKeeper, Unsafe
-from everyrank.wire.remote import FromRemoteKeeper, LostRanks, NotStarted, Ready, StartSeat, ToRemoteKeeper
+from everyrank.wire.messages import NotStarted, ToKeeper, Unsafe
+from everyrank.wire.remote import FromRemoteKeeper, LostRanks, Ready, StartSeat, ToRemoteKeeper
 
 from tests.engines import by_hand
 from tests.inner import Project

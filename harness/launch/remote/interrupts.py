@@ -6,7 +6,7 @@ import os
 import signal
 
 #: The controller of an engine that was asked to end must have ended within this many seconds.
-_CONTROLLER_ENDS = 15
+_CONTROLLER_ENDS = 25
 
 
 def leave_to_controller() -> None:

@@ -26,7 +26,7 @@ from everyrank.launch.remote.door import ERR, OUT, RANK, knock
 from everyrank.launch.remote.run_folder import RunFolder
 from everyrank.launch.rendezvous import reserved_port
 from everyrank.wire.channel import Channel, Closed
-from everyrank.wire.messages import Close, Exited, Kill, Preload, Preloaded, Started
+from everyrank.wire.messages import Close, Exited, Kill, NotStarted, Preload, Preloaded, Started
 from everyrank.wire.remote import (
     AskPrinted,
     AskStacks,
@@ -39,7 +39,6 @@ from everyrank.wire.remote import (
     Halt,
     Interrupt,
     LostRanks,
-    NotStarted,
     Port,
     Printed,
     Ready,
@@ -243,7 +242,9 @@ class RemoteKeeper:
             assert isinstance(event, LocalSeat)
             if (number := numbers.get(event)) is None:
                 continue
-            if event.status is not None:
+            if event.lost:
+                self._control.send(NotStarted(number, event.lost))
+            elif event.status is not None:
                 self._control.send(Exited(number, event.status))
             elif event.pid is not None:
                 self._control.send(Started(number, event.pid))

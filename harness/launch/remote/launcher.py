@@ -23,7 +23,7 @@ from everyrank.launch.remote.link import ANSWER, Kind, Link, RankChannel, Remote
 from everyrank.launch.succession import PATIENCE
 from everyrank.resources.gpus.needs import Needs
 from everyrank.resources.gpus.world_gpus import WorldGpus
-from everyrank.wire.messages import Close, Exited, Kill, Preload, Preloaded, Started
+from everyrank.wire.messages import Close, Exited, Kill, NotStarted, Preload, Preloaded, Started
 from everyrank.wire.remote import (
     AskStacks,
     Done,
@@ -31,7 +31,6 @@ from everyrank.wire.remote import (
     Goodbye,
     Halt,
     LostRanks,
-    NotStarted,
     Port,
     RemoveFolder,
     ReservePort,
