@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from everyrank.controller import surroundings
 from everyrank.controller.attempts import Attempts
 from everyrank.controller.interrupts import Interrupts
 from everyrank.controller.jobs import Jobs
@@ -21,6 +20,7 @@ from everyrank.declare import claims
 from everyrank.declare.job import Job
 from everyrank.declare.stash import DECLARATION, FOUND_GPUS, TIMEOUT, is_declared
 from everyrank.errors import MisuseError
+from everyrank.launch import surroundings
 from everyrank.launch.keeper import die_with_parent
 from everyrank.launch.limits import advice
 from everyrank.options import Options
@@ -34,6 +34,7 @@ class Controller:
     """A pytest plugin that runs jobs and logs verdicts, from the end of collection to the end of the run."""
 
     def __init__(self, session: pytest.Session, options: Options) -> None:
+        surroundings.mend()
         self._session = session
         self._config = session.config
         self._worlds = Worlds(
@@ -74,7 +75,6 @@ class Controller:
             # A worker of pytest-xdist must end when the pytest that started it ends. Otherwise it would first finish
             # its test, whose reports no process reads any more: that takes up to 15 s, with all its ranks.
             die_with_parent(parent)
-        surroundings.mend()
         self._worlds.open()
         self._interrupts.open()
         launcher = self._worlds.launcher

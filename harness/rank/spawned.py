@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 
-from everyrank.launch import fork
+from everyrank.launch import fork, surroundings
 from everyrank.launch.keeper import FDS_PER_RANK, Keeper, control_channel, die_with_parent, own_session, run_on
 from everyrank.wire.channel import Channel
 from everyrank.wire.messages import Collect, ToRank
@@ -22,6 +22,7 @@ _RANK = "rank"
 
 def keep(control: int, controller: int, folder: str, cores: list[int]) -> None:
     """Keep ranks for a controller."""
+    surroundings.mend()
     own_session()
     run_on(cores)
     keeper = Keeper(control_channel(control), controller, folder)

@@ -9,7 +9,7 @@ import signal
 def mend() -> None:
     """Open closed standard streams, and let this process hear of the ends of its children.
 
-    Call this before the launcher is started: its processes inherit it.
+    Call this first in a pytest process, whose children inherit it, and in an interpreter that keeps ranks.
     """
     for fd in range(3):
         try:
@@ -17,7 +17,7 @@ def mend() -> None:
         except OSError:
             # Otherwise a pipe of ours would get this number, and a rank would take it for its stdin. The lowest
             # number that is free is this one.
-            os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
         # The kernel would forget how each child ended.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
