@@ -81,7 +81,7 @@ def run_folder(tmp_path: Path) -> RunFolder:
     return RunFolder(str(tmp_path / "controllers"), b"secret")
 
 
-def test_a_remote_keeper_says_why_it_cannot_keep_ranks(tmp_path: Path, run_folder: RunFolder) -> None:
+def test_a_remote_keeper_reports_why_it_cannot_keep_ranks(tmp_path: Path, run_folder: RunFolder) -> None:
     ours, theirs = socket.socketpair()
     control: Channel[Any] = Channel(theirs, ToRemoteKeeper)
     invitation = Invitation(("127.0.0.1", 1), b"secret", run_folder.path)
@@ -137,7 +137,7 @@ ENDS = """
 """
 
 
-def test_the_controller_says_that_a_process_never_came(project: Project) -> None:
+def test_the_controller_reports_that_a_process_never_came(project: Project) -> None:
     project.write("conftest.py", ENDS)
     project.write("test_inner.py", ONE)
     started = by_hand(project, count=2, ENDS="1")
@@ -147,7 +147,7 @@ def test_the_controller_says_that_a_process_never_came(project: Project) -> None
     assert "one of them ended before it had collected its tests, or cannot be reached (" in inner.out
 
 
-def test_the_others_say_that_the_controller_never_came(project: Project) -> None:
+def test_the_others_report_that_the_controller_never_came(project: Project) -> None:
     project.write("conftest.py", ENDS)
     project.write("test_inner.py", ONE)
     started = by_hand(project, count=2, ENDS="0")

@@ -29,7 +29,7 @@ from tests.inner import Inner, Project
         (errno.ENOSPC, "No space left on device"),
     ],
 )
-def test_an_error_of_the_system_says_what_to_do(number: int, expected: str) -> None:
+def test_an_error_of_the_system_names_a_remedy(number: int, expected: str) -> None:
     assert expected in advice(OSError(number, os.strerror(number)))
 
 
@@ -114,6 +114,6 @@ def test_a_run_works_without_stdin_and_where_ends_of_children_were_ignored(inner
     assert inner.code == pytest.ExitCode.TESTS_FAILED
 
 
-def test_without_file_descriptors_a_test_says_what_to_raise_and_the_next_one_runs(inner: Inner) -> None:
+def test_without_file_descriptors_a_test_reports_the_limit_and_the_next_one_runs(inner: Inner) -> None:
     assert inner["test_needs_more"].outcome == "error"
     assert "the world could not be started: this process has no file descriptor left" in inner["test_needs_more"].text

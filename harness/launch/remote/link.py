@@ -45,10 +45,10 @@ def introduced(title: str, connection: socket.socket, within: float = INTRODUCTI
         ready = channel.receive()
     except Closed as error:
         if isinstance(error.__cause__, TimeoutError):
-            what = f"did not introduce itself within {within:g} s: its host is too busy, or it hangs"
+            problem = f"did not introduce itself within {within:g} s: its host is too busy, or it hangs"
         else:
-            what = "ended before the first test: its own output says why"
-        raise MisuseError(f"{title} {what}") from None
+            problem = "ended before the first test: its own output says why"
+        raise MisuseError(f"{title} {problem}") from None
     connection.settimeout(None)
     if not isinstance(ready, Ready):
         raise MisuseError(f"{title} did not introduce itself: it sent {type(ready).__name__}")
