@@ -106,6 +106,7 @@ class Controller:
         return True
 
     def _run_once(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        """Run a test that no other plugin may run again, and log its reports."""
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in self._reports(item, nextitem):
             item.ihook.pytest_runtest_logreport(report=report)
@@ -113,6 +114,7 @@ class Controller:
 
     def _reports(self, item: pytest.Item, nextitem: pytest.Item | None) -> list[pytest.TestReport]:
         """Run a test once and return the reports to log."""
+        self._interrupts.obey()  # the first attempt was interrupted: there is no second
         end = self._run(item, nextitem)
         self._tear_down_here(end.reports, nextitem)
         if end.result is not None:
