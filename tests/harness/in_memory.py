@@ -47,7 +47,7 @@ class Part:
                     message = self.channel.receive()
                     if isinstance(message, Order):
                         self.rank = message.rank
-                        self.seat.began, self.seat.began_at = message.number, time.monotonic()
+                        self.begin(message)
                         self.run(message)
                     elif isinstance(message, CloseUp):
                         self.channel.send(ClosedUp(self.close_up()))
@@ -60,6 +60,9 @@ class Part:
             except BaseException:
                 self.seat.end(1 << 8)  # as a process with an uncaught exception
                 raise
+
+    def begin(self, order: Order) -> None:
+        self.seat.began, self.seat.began_at = order.number, time.monotonic()
 
     def run(self, order: Order) -> None:
         """Pass."""
@@ -180,9 +183,13 @@ class InMemory(Launcher):
     def fileno(self) -> int:
         return self._readable
 
-    def close(self) -> None:
+    def let_end(self) -> None:
+        """Release all ranks that wait to be ended, and wait for the end of all."""
         self.kill(self.seats)
         for thread in self._threads:
             thread.join(10)
+
+    def close(self) -> None:
+        self.let_end()
         os.close(self._readable)
         os.close(self._writable)

@@ -45,6 +45,9 @@ SOURCE = """
         def _join_processes(self, fn): super()._join_processes(fn)
         def test_joined(self): os._exit(1)
 
+    class JoinOfABase(OwnJoin):
+        pass
+
     class Continuous(MultiProcContinuousTest):
         world_size = 2
         def test_1(self): os._exit(1)
@@ -86,6 +89,8 @@ LINES = [
     "left     test_theirs.py::NoSize: 1 test; its world_size cannot be read: KeyError: 'NO_SUCH_VARIABLE'",
     "left     test_theirs.py::OwnJoin: 1 test; "
     "it has its own _join_processes(), by which its processes are started or judged",
+    "left     test_theirs.py::JoinOfABase: 1 test; "
+    "it has its own _join_processes(), by which its processes are started or judged",
     "adopted  test_theirs.py::Continuous: 1 test; a world of 2, one world for all tests of the class, 300 s",
     "left     test_theirs.py::OwnLoop: 1 test; "
     "it has its own _worker_loop(), by which its processes are started or given tests",
@@ -93,7 +98,7 @@ LINES = [
     "its ranks are threads of one process (MultiThreadedTestCase): there is nothing to launch",
     "left     test_theirs.py::Single: 1 test; it runs in one process",
     "other    test_theirs.py: 1 test; not written on torch.testing._internal",
-    "12 tests: 5 would run on everyrank's ranks, 1 would be skipped, 5 would run as they do without --adopt, "
+    "13 tests: 5 would run on everyrank's ranks, 1 would be skipped, 6 would run as they do without --adopt, "
     "1 not written on torch.testing._internal",
 ]
 

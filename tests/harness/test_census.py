@@ -75,3 +75,11 @@ def test_a_rank_that_has_run_since_it_was_asked_is_not_stuck(turns: Turns) -> No
 def test_a_rank_that_runs_on_ends_the_census(turns: Turns) -> None:
     """It waits for answers for at most a second; then the world must stand still again."""
     assert turns([AT_REST] * 4 + [None] * 200 + [ASKED]) == [None] * 205
+
+
+def test_a_world_whose_answers_decided_nothing_is_not_asked_again_until_it_moves(turns: Turns) -> None:
+    ran = {**ASKED, (200, 200): 6}
+    moved = {**ran, (100, 100): 6}
+    answers = turns([AT_REST] * 4 + [ran] * 10 + [moved] * 5)
+    assert answers[:18] == [None] * 18
+    assert answers[18] is not None

@@ -13,8 +13,9 @@ from everyrank.controller.debugger import DebugOptions
 from everyrank.controller.interrupts import Interrupts
 from everyrank.controller.live_world import LiveWorld
 from everyrank.controller.watch import Watch
-from everyrank.launch.protocol import Shape
+from everyrank.launch.protocol import LostLauncher, Seat, Shape
 from everyrank.verdict.rules import Verdict, judge
+from everyrank.wire.channel import Closed
 from everyrank.wire.messages import Order
 
 from tests.harness.in_memory import InMemory, Part
@@ -57,6 +58,21 @@ class DiesLate(Part):
     def run(self, order: Order) -> None:
         super().run(order)
         self.die(3 << 8)
+
+
+class DiesAtItsOrder(Part):
+    def begin(self, order: Order) -> None:
+        self.die(signal.SIGKILL)
+
+
+class EndsBeforeItsRecord(Part):
+    """Its end is noticed first; the record comes when that notice is read."""
+
+    def run(self, order: Order) -> None:
+        self.seat.end(0)
+        self.seat.killed.wait()
+        super().run(order)
+        raise Closed
 
 
 class World:
@@ -164,6 +180,27 @@ def test_a_death_names_the_rank_and_its_signal(world: Callable[..., World]) -> N
     verdict = whole.run()
     assert (verdict.rule, verdict.headline) == ("lost", "rank 1 of 2 was killed by SIGKILL in call")
     assert whole.talk.fates.ranks[1].last_words == "the last words of seat 1"
+
+
+def test_a_rank_that_ends_before_it_began_is_one_of_a_test_that_has_begun(world: Callable[..., World]) -> None:
+    """Another rank may have ended it, so the test is not run again in a new world."""
+    whole = world(Waits, DiesAtItsOrder)
+    assert whole.run().headline == "rank 1 of 2 was killed by SIGKILL"
+    assert whole.talk.fates.began
+
+
+def test_a_record_that_comes_after_the_notice_of_its_ranks_end_counts(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = world(EndsBeforeItsRecord)
+    events = whole.launcher.events
+
+    def read_late() -> Iterator[Seat | LostLauncher]:
+        whole.launcher.let_end()
+        return events()
+
+    monkeypatch.setattr(whole.launcher, "events", read_late)
+    assert whole.run().rule == "passed"
 
 
 def test_some_skip(world: Callable[..., World]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.inner import Inner, Project
 
 SOURCE = """
-    import multiprocessing.shared_memory, os, subprocess, sys, threading
+    import multiprocessing.shared_memory, os, pathlib, subprocess, sys, threading, time
     import pytest, torch
     import torch.distributed as dist
     import torch.distributed.rpc as rpc
@@ -31,7 +31,15 @@ SOURCE = """
     @world_of_2
     def test_orphaned_grandchild(world):
         if world.rank == 1:
-            subprocess.run(["sh", "-c", "sleep 1000 > /dev/null 2>&1 &"], start_new_session=True, check=True)
+            command = "sleep 1000 > /dev/null 2>&1 & echo $! > orphan"
+            subprocess.run(["sh", "-c", command], start_new_session=True, check=True)
+
+    def test_orphan_has_ended():
+        pid, until = pathlib.Path("orphan").read_text().strip(), time.monotonic() + 30
+        # It may be a zombie, which has no command line.
+        while (command := pathlib.Path("/proc", pid, "cmdline")).exists() and command.read_bytes():
+            assert time.monotonic() < until
+            time.sleep(0.01)
 
     @world_of_2
     def test_thread(world):
@@ -129,7 +137,7 @@ LEAKS = {
     "test_thread": "ranks 0,1 left a thread: for ever",
     "test_subgroup": "ranks 0,1 left a process group: ProcessGroup '1' of 2 ranks",
     "test_own_group": "ranks 0,1 left a process group: ProcessGroup '0' of 2 ranks",
-    "test_own_rpc_agent": "ranks 0,1 left an RPC agent: started at test_inner.py:40",
+    "test_own_rpc_agent": "ranks 0,1 left an RPC agent: started at test_inner.py:48",
     "test_rref": "rank 1 left an RRef: ",
     "test_descriptor": "rank 1 left a file descriptor: ",
     "test_shared_memory": "rank 1 left shared memory: ",
@@ -208,8 +216,8 @@ def test_a_failure_is_not_hidden_by_a_leak(failing: Inner) -> None:
 
 
 def test_an_orphan_of_a_rank_is_ended_with_its_world(reporting: Inner) -> None:
-    """Every inner run checks that no process is left."""
     assert reporting["test_orphaned_grandchild"].outcome == "passed"
+    assert reporting["test_orphan_has_ended"].outcome == "passed"
 
 
 def test_leaks_can_be_ignored(project: Project) -> None:

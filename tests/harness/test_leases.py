@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from everyrank.errors import MisuseError
 from everyrank.resources import leases
-from everyrank.resources.leases import Leases
+from everyrank.resources.leases import Leases, LockFile
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -109,6 +109,17 @@ def test_no_file_is_left_of_slots_that_nobody_holds(tmp_path: Path) -> None:
     mine.close()
     yours.close()
     assert not folder.exists()
+
+
+def test_the_lock_of_a_file_that_was_removed_meanwhile_is_no_lease(tmp_path: Path) -> None:
+    first, second, third = (LockFile(tmp_path / "cpu-0") for _ in range(3))
+    assert first.take()
+    assert not second.take()  # it has the file open from now on
+    first.remove()
+    assert second.take()
+    assert not third.take()
+    second.close()
+    third.close()
 
 
 def test_slots_held_elsewhere_are_waited_for(tmp_path: Path) -> None:

@@ -10,6 +10,9 @@ import venv
 from pathlib import Path
 
 import pytest
+from everyrank.controller.preload import Preloading
+from everyrank.verdict.rules import Fate, Fates
+from everyrank.wire.messages import Preload, Record
 
 from tests.inner import Inner, Project
 
@@ -307,3 +310,19 @@ def wait_for(path: Path) -> None:
     while not path.exists():
         assert time.monotonic() < until
         time.sleep(0.01)
+
+
+def _imported(*names: str) -> Fates:
+    record = Record("the test", [], [], [], [], None, imports=[*names])
+    return Fates([Fate(rank, record) for rank in range(2)], seconds=1.0)
+
+
+def test_modules_of_later_tests_are_imported_first_and_each_is_requested_once() -> None:
+    """Later modules may import earlier ones, but not the other way round."""
+    preloading = Preloading(True)
+    preloading.note(_imported("a", "b", "c", "d", "e"))
+    assert preloading.take() is None
+    preloading.note(_imported("f", "g", "h", "i", "j", "a"))
+    assert preloading.take() == Preload([*"fghij", *"abcde"], 11.0)
+    preloading.note(_imported(*"abcdefghij"))
+    assert preloading.take() is None

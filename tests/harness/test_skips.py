@@ -92,6 +92,7 @@ class TestNeeds:
             def test_condition_in_a_string(world): ...
 
             @pytest.mark.skipif(False, reason="never")
+            @pytest.mark.skipif("sys.platform == 'plan9'", reason="never")
             @pytest.mark.world(2)
             def test_runs(world): ...
             """,

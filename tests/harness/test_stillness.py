@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from everyrank.controller import stillness
@@ -84,7 +85,9 @@ def test_a_process_that_is_stopped_does_not_stand_still(start: StartPython) -> N
 
 def test_a_process_with_a_child_does_not_stand_still(start: StartPython) -> None:
     process = start("import subprocess; subprocess.Popen(['cat'], stdin=0); print(flush=True); time.sleep(1000)")
-    assert stillness.look([process.pid], 0.0) is None
+    while (state := Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]) != "S":
+        os.sched_yield()
+    assert (state, stillness.look([process.pid], 0.0)) == ("S", None)
 
 
 def test_a_process_that_is_gone_is_not_seen(start: StartPython) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import everyrank.testcase as ours
 import pytest
 import torch
+from everyrank.testcase import skips
 
 from tests.harness.test_adopt import by_other_imports
 from tests.inner import Project
@@ -45,6 +46,19 @@ def test_the_exit_codes_of_skips_are_torchs() -> None:
     theirs = importlib.import_module("torch.testing._internal.common_distributed").TEST_SKIPS
     codes = {name: skip.exit_code for name, skip in ours.TEST_SKIPS.items()}
     assert {name: skip.exit_code for name, skip in theirs.items() if name in codes} == codes
+
+
+@pytest.mark.parametrize(("gpus", "runs"), [(0, True), (1, False), (2, True)])
+def test_a_test_that_may_run_on_the_cpu_needs_all_of_its_gpus_or_none(
+    monkeypatch: pytest.MonkeyPatch, gpus: int, runs: bool
+) -> None:
+    monkeypatch.setattr(skips, "count_accelerators", lambda: gpus)
+    method = skips.skip_if_lt_x_gpu(2, allow_cpu=True)(lambda self: "ran")
+    if runs:
+        assert method(None) == "ran"
+        return
+    with pytest.raises(unittest.SkipTest, match="needs 2 GPUs, found 1"):
+        method(None)
 
 
 def test_importing_it_does_not_import_torchs_private_modules() -> None:

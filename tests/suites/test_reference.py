@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import nan
+
 import pytest
 import torch
 from everyrank.fixtures.data import loss, whole_batch
@@ -43,6 +45,17 @@ def _against_itself(once: Trajectory, again: Trajectory) -> None:
     for number, (ours, other) in enumerate(zip(again.steps, once.steps, strict=True), 1):
         comparison.step(number, ours.values, other.values)
     comparison.verdict()
+
+
+@pytest.mark.parametrize(
+    ("ours", "reference", "agree"),
+    [([nan, 1.0], [nan, 1.0], True), ([nan, 1.0], [0.0, 1.0], False), ([nan, 2.0], [nan, 1.0], False)],
+    ids=["equal", "not-in-the-reference", "beside-another-value"],
+)
+def test_a_nan_agrees_only_with_a_nan(ours: list[float], reference: list[float], agree: bool) -> None:
+    comparison = Comparison()
+    comparison.step(1, {"w": torch.tensor(ours)}, {"w": torch.tensor(reference)})
+    assert (comparison.differences == []) is agree
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
