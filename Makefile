@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed-$(FILES)
 # The tests start hundreds of interpreters: without .pyc files, each compiles everyrank again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install conformance quick again kill-matrix blind-spots generate test check bench clean
+.PHONY: install conformance quick again kill-matrix blind-spots generate test faults check bench clean
 
 install: $(STAMP)
 
@@ -39,6 +39,10 @@ generate: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/pytest tests/ -n auto
+
+# The tests must find each of the faults that ci/faults.toml lists, planted one at a time in a copy.
+faults: $(STAMP)
+	$(BIN)/python ci/faults.py
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

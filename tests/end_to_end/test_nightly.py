@@ -17,7 +17,7 @@ from tests.inner import Project
 from tests.run_files import read
 
 _ROOT = Path(__file__).parents[2]
-_SCRIPTS = sorted(path for path in (_ROOT / "ci").iterdir() if path.suffix != ".py")
+_SCRIPTS = sorted(path for path in (_ROOT / "ci").iterdir() if path.suffix in (".sh", ".slurm"))
 _BIN = Path(sys.executable).parent
 
 _GREEN = """
