@@ -299,7 +299,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", metavar="NAME", help="the faults to plant (default: all)")
     parser.add_argument("--no-control", action="store_true", help="do not run the named tests without a fault first")
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1, help="how many faults at a time")
-    parser.add_argument("--within", type=float, default=300, help="seconds after which the tests of a fault hang")
+    parser.add_argument("--within", type=float, default=900, help="seconds after which the tests of a fault hang")
     return parser.parse_args()
 
 

@@ -80,6 +80,7 @@ def test_what_a_case_with_an_entry_comes_to(outcome: Outcome, entry: Entry | Non
         (WRONG, False, "fail"),
         (Outcome("fail", "", Deviation("")), False, "fail"),
         (Outcome("error", "KeyError", KeyError()), False, "unsupported"),
+        (Outcome("error", "TypeError", TypeError()), False, "error"),
         (
             Outcome("fail", "", Deviation("on rank 1: raised KeyError", ("KeyError", "LookupError"))),
             False,
