@@ -51,6 +51,12 @@ class Fault:
     put: str
     tests: tuple[str, ...]
 
+    @property
+    def source(self) -> str:
+        """Its file as it is in the checkout; empty if there is no such file."""
+        file = ROOT / self.file
+        return file.read_text() if file.exists() else ""
+
     def planted(self, source: str) -> str:
         """Return the source of its file with the fault. The text must occur exactly once, within a line."""
         found = source.count(self.text)
@@ -245,7 +251,7 @@ def _processes(folder: Path) -> Iterator[int]:
 
 def main(faults: Sequence[Fault], jobs: int, within: float, control: bool) -> int:
     for fault in faults:
-        fault.planted((ROOT / fault.file).read_text())
+        fault.planted(fault.source)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="faults-", ignore_cleanup_errors=True) as folder:
         runs = Runs(Path(folder), within)
