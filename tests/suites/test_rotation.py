@@ -56,6 +56,16 @@ def test_quick_prefers_a_case_that_is_expected_to_pass() -> None:
     assert [case.lack for case in _chosen(found, quick(found)) if case.point.optimizer == "ASGD"] == [None]
 
 
+@pytest.mark.parametrize("law", ["errors.arguments", "parity.trajectory"])
+def test_quick_asks_a_law_where_it_is_expected_to_hold(law: str) -> None:
+    found = cases(RPC)
+    asked = [case for case in _chosen(found, quick(found)) if case.law.id == law]
+    lacks = {case.id.partition("/")[2]: Lack("not this one", NotImplementedError) for case in asked}
+    found = cases(replace(RPC, lacks=lacks))
+    assert sum(case.lack is not None for case in found) == len(asked) > 0
+    assert all(case.lack is None for case in _chosen(found, quick(found)) if case.law.id == law)
+
+
 def test_quick_prefers_a_case_that_kills_rogues() -> None:
     found = cases(RPC)
     by_law = {case.law.id: [] for case in found if case.point.core}
