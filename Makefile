@@ -9,7 +9,8 @@ STAMP := $(VENV)/.installed-$(FILES)
 # The tests start hundreds of interpreters: without .pyc files, each compiles everyrank again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install conformance quick again kill-matrix blind-spots generate test faults check bench clean
+.PHONY: install conformance quick again kill-matrix blind-spots generate faults check bench clean
+.PHONY: test test-clusters test-browser test-packages test-all
 
 install: $(STAMP)
 
@@ -37,8 +38,13 @@ generate: DRAWS ?= 30
 generate: $(STAMP)
 	$(BIN)/pytest suites/ -n auto --law generate --generate=$(DRAWS)
 
+# Without three groups, but for the smoke tests of each.
 test: $(STAMP)
 	$(BIN)/pytest tests/ -n auto
+
+# One group whole, or all that there is: see "What runs when" in CONTRIBUTING.md.
+test-clusters test-browser test-packages test-all: $(STAMP)
+	$(BIN)/pytest tests/ -n auto --group=$(@:test-%=%)
 
 # The tests must find each of the faults that ci/faults.toml lists, planted one at a time in a copy.
 faults: $(STAMP)

@@ -1,13 +1,14 @@
-"""Fixtures that the project's own tests share: a project in which to run an inner pytest."""
+"""Fixtures that the project's own tests share, and the groups of tests."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import groups
 from tests.chromium import browser as browser
 from tests.forked import ForkServers
 from tests.inner import Project, outer_environment
@@ -33,19 +34,36 @@ def module_project(tmp_path_factory: pytest.TempPathFactory, fork_servers: ForkS
     return Project(tmp_path_factory.mktemp("project"), fork_servers)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    groups.add_option(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", f"group(name): the test is in a group: {', '.join(groups.GROUPS)}")
+    config.addinivalue_line("markers", "smoke: the test runs with those of no group, though it is in one")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    groups.choose(config, items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    output = getattr(node, "workeroutput", {})
+    if groups.OUTPUT in output:
+        groups.remember(node.config, Counter(output[groups.OUTPUT]))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if left_out := config.stash.get(groups.LEFT_OUT, None):
+        terminalreporter.write_line(groups.line(left_out))
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Send all tests of a module to one worker under a plain ``-n``: they share the module's inner run."""
     from xdist.scheduler import LoadFileScheduling
 
-    return LoadFileScheduling(config, log) if config.option.dist == "load" and _runs_this_folder(config) else None
-
-
-def _runs_this_folder(config: pytest.Config) -> bool:
-    """Return whether the run is one of tests/.
-
-    pytest reads this file for ``--pyargs`` too if it is started in the folder above, as the kill matrix is.
-    """
-    here = Path(__file__).parent
-    paths = [Path(config.invocation_params.dir, argument.partition("::")[0]) for argument in config.args]
-    return any(path.is_relative_to(here) or here.is_relative_to(path) for path in paths)
+    shared = config.option.dist == "load" and groups.runs_this_folder(config)
+    return LoadFileScheduling(config, log) if shared else None

@@ -17,7 +17,10 @@ from tests.forked import ForkedRun
 from tests.inner import Inner, Project
 
 #: The launchers under which the truth table is tested. With ``spawn,ray`` in the variable it takes nine minutes more.
-LAUNCHERS = os.environ.get("EVERYRANK_TESTS_LAUNCHERS", "fork,torchrun").split(",")
+LAUNCHERS = [
+    launcher if launcher in ("fork", "spawn") else pytest.param(launcher, marks=pytest.mark.group("clusters"))
+    for launcher in os.environ.get("EVERYRANK_TESTS_LAUNCHERS", "fork,torchrun").split(",")
+]
 
 
 @dataclass

@@ -16,6 +16,8 @@ from tests.documents import blocks
 from tests.inner import Project
 from tests.run_files import read
 
+pytestmark = pytest.mark.group("packages")
+
 _ROOT = Path(__file__).parents[2]
 _SCRIPTS = sorted(path for path in (_ROOT / "ci").iterdir() if path.suffix in (".sh", ".slurm"))
 _BIN = Path(sys.executable).parent
@@ -90,6 +92,7 @@ def test_the_first_night_keeps_its_run_file_and_a_page(nights: Nights) -> None:
     assert "<html" in (nights.folder / "report.html").read_text()
 
 
+@pytest.mark.smoke
 def test_a_regression_since_last_night_fails_and_is_reported(nights: Nights) -> None:
     assert nights.run()[0] == 0
     _break(nights, "test_two")
@@ -197,6 +200,7 @@ def test_gpus_that_are_not_there_fail_the_night(nights: Nights) -> None:
     assert "test_gpu" in summary
 
 
+@pytest.mark.smoke
 def test_without_arguments_it_shows_its_usage(nights: Nights) -> None:
     ended = subprocess.run([_ROOT / "ci/nightly.sh"], capture_output=True, text=True, check=False)
     assert ended.returncode != 0
@@ -247,6 +251,7 @@ def test_conformance_leaves_a_run_file_and_a_page_and_prints_their_paths(
 # --- as those who know their kind read them ------------------------------------------------------------
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("script", _SCRIPTS, ids=lambda path: path.name)
 def test_shellcheck_has_nothing_to_say(script: Path) -> None:
     checked = subprocess.run([_BIN / "shellcheck", script], capture_output=True, text=True, check=False)
@@ -254,6 +259,7 @@ def test_shellcheck_has_nothing_to_say(script: Path) -> None:
     assert os.access(script, os.X_OK)
 
 
+@pytest.mark.smoke
 def test_actionlint_has_nothing_to_say(tmp_path: Path) -> None:
     beside = _BIN / "actionlint"
     program = str(beside) if beside.exists() else shutil.which("actionlint")
@@ -271,6 +277,7 @@ def test_actionlint_has_nothing_to_say(tmp_path: Path) -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.smoke
 def test_the_workflow_runs_our_scripts_for_one_gpu_and_for_four() -> None:
     text = (_ROOT / ".github/workflows/nightly-gpu.yml").read_text()
     assert 'ci/nightly.sh "$GPUS" "$NIGHTS" suites/' in text

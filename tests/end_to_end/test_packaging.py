@@ -63,12 +63,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     shutil.rmtree(folder)
 
 
+@pytest.mark.group("packages")
 def test_the_source_distribution_holds_every_file_of_the_project(built: Built) -> None:
     assert built.tracked - built.sdist == set()
     made = {name for name in built.sdist - built.tracked if not name.startswith("everyrank.egg-info/")}
     assert made == {"PKG-INFO", "setup.cfg"}
 
 
+@pytest.mark.group("packages")
 def test_the_wheel_holds_every_module_and_data_file_of_the_packages_and_nothing_else(built: Built) -> None:
     expected = set()
     for name in built.tracked:
@@ -80,6 +82,7 @@ def test_the_wheel_holds_every_module_and_data_file_of_the_packages_and_nothing_
     assert held == expected
 
 
+@pytest.mark.group("packages")
 def test_the_wheel_carries_the_licence_and_names_it(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as wheel:
         (licence,) = [name for name in wheel.namelist() if name.endswith("/LICENSE")]

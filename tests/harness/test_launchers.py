@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import pytest
@@ -63,7 +64,10 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("launcher", ["fork", "spawn", "torchrun", "ray"])
+_cluster = partial(pytest.param, marks=[pytest.mark.group("clusters"), pytest.mark.smoke])
+
+
+@pytest.mark.parametrize("launcher", ["fork", "spawn", _cluster("torchrun"), _cluster("ray")])
 def test_outcomes_are_the_same_under_every_launcher(project: Project, launcher: str) -> None:
     project.write("test_mixed.py", MIXED)
     inner = run_under(launcher, project)

@@ -20,6 +20,7 @@ from tests import on_hosts
 from tests.inner import Inner, Project, outer_environment
 
 pytest.importorskip("ray", reason="Ray is not installed: everyrank[ray]")
+pytestmark = pytest.mark.group("clusters")
 
 
 class TwoNodes:

@@ -15,6 +15,8 @@ from tests import on_hosts
 from tests.engines import by_hand, torchrun
 from tests.inner import Project
 
+pytestmark = pytest.mark.group("clusters")
+
 SOURCE = """
     import json, os, pathlib
     import pytest, torch
@@ -177,6 +179,7 @@ LOSES = """
 """
 
 
+@pytest.mark.smoke
 def test_a_process_that_is_lost_fails_its_test_and_the_run_goes_on(project: Project) -> None:
     project.write("test_inner.py", LOSES)
     started = by_hand(project, count=3)

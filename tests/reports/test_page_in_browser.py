@@ -33,6 +33,7 @@ def _rows(browser: Browser) -> list[str]:
     return browser.texts(".row .c-case")
 
 
+@pytest.mark.smoke
 def test_it_opens_without_a_complaint_and_asks_nobody_for_anything(browser: Browser, report: Path) -> None:
     browser.open(report)
     assert browser.complaints() == []
@@ -41,6 +42,7 @@ def test_it_opens_without_a_complaint_and_asks_nobody_for_anything(browser: Brow
     assert browser.text("#sentence") == f"{red} of 400 cases need a person."
 
 
+@pytest.mark.smoke
 def test_each_outcome_is_counted_and_has_a_shape_of_its_own(browser: Browser, report: Path) -> None:
     browser.open(report)
     counts = Counter(line.outcome for line in RUN.cases)
@@ -51,6 +53,7 @@ def test_each_outcome_is_counted_and_has_a_shape_of_its_own(browser: Browser, re
     assert len(set(drawn)) == len(chips) == len(RED) + 6
 
 
+@pytest.mark.smoke
 def test_a_red_cell_leads_to_its_cause_in_one_click(browser: Browser, report: Path) -> None:
     browser.open(report)
     browser.click('.cell[data-outcome="fail"]')
@@ -155,6 +158,7 @@ def test_filters_that_leave_nothing_say_so(browser: Browser, report: Path) -> No
     assert browser.find("#filter-subject").get_attribute("value") == "gone.Subject"
 
 
+@pytest.mark.smoke
 def test_a_page_opens_at_a_case_and_back_closes_it(browser: Browser, report: Path) -> None:
     timeout = _first_with("timeout")
     browser.open(report, view="findings", case=timeout.id)
