@@ -29,7 +29,7 @@ from everyrank.suites.parameter_server.grammar import (
 )
 from everyrank.suites.parameter_server.subjects import EXAMPLE, EXEMPLAR
 
-from tests.drawn import check_journey, check_planted_bug, drawn, features_without_cases, hypothesis, left_out, search
+from tests.drawn import check_journey, drawn, features_without_cases, hypothesis, left_out, search
 
 EVERYTHING = frozenset(GRAMMAR.features)
 DIVIDES = replace(EXEMPLAR, name="divides", build=rogues.DividesByTwo)
@@ -49,23 +49,14 @@ NEAR = (None, None, None)
 
 @hypothesis
 @pytest.mark.world(1)
-def test_the_same_seed_draws_the_same_and_another_seed_does_not(world: World) -> None:
-    first = drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(40, seed=1))
-    assert len(first) == 40
-    assert first == drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(40, seed=1))
-    assert first != drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(40, seed=2))
-
-
-@hypothesis
-@pytest.mark.world(1)
 def test_a_draw_is_the_same_after_a_journey_as_json_and_as_code(world: World) -> None:
-    check_journey(GRAMMAR, drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(60)))
+    check_journey(GRAMMAR, drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(20)))
 
 
 @hypothesis
 @pytest.mark.world(1)
 def test_a_subject_that_claims_nothing_more_gets_plain_rounds(world: World) -> None:
-    for draw in drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(40), frozenset()):
+    for draw in drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(20), frozenset()):
         assert draw.trainers == (None,) * len(draw.trainers)
         assert (draw.optimizer, draw.variant, draw.keeps, draw.expires) == ("SGD", "lr", False, False)
         for action in draw.actions:
@@ -89,7 +80,7 @@ def test_what_the_ledger_of_torchs_example_speaks_of_is_not_drawn_for_it(world: 
     assert (
         not {"reports during answers", "trainers on other workers", "SGD momentum", "refuses count-none"} & features
     )
-    draws = drawn(GRAMMAR, EXAMPLE, world, SearchPlan(60), EVERYTHING - features)
+    draws = drawn(GRAMMAR, EXAMPLE, world, SearchPlan(30), EVERYTHING - features)
     actions = {type(action) for draw in draws for action in draw.actions}
     assert actions == {Round, AtOnce}
     assert not any(param.frozen for draw in draws for param in draw.params)
@@ -109,12 +100,12 @@ def test_a_failing_draw_is_made_shorter_for_a_limited_time_only(
         yield from [None] * (len(draw.actions) + 1)
 
     search = partial(Search, replace(GRAMMAR, carry_out=fail), EXEMPLAR, EVERYTHING, world)
-    shortest = search().run(SearchPlan(40)).draw
+    shortest = search().run(SearchPlan(10)).draw
     first = failed[0]
     assert shortest != first
     failed.clear()
     monkeypatch.setattr("everyrank.suites.generate.search.SHRINKING", 0.0)
-    found = search().run(SearchPlan(40))
+    found = search().run(SearchPlan(10))
     assert (found.draw, found.problem) == (first, "when the objects are made: on rank 0: too long")
     assert set(failed) == {first}
 
@@ -122,23 +113,11 @@ def test_a_failing_draw_is_made_shorter_for_a_limited_time_only(
 @hypothesis
 @with_agents
 @pytest.mark.world(3, timeout=300)
-def test_a_planted_bug_shrinks_to_a_few_actions_and_the_printed_test_reproduces_it(
-    world: World, warm_rpc_agent: Any
-) -> None:
-    check_planted_bug(GRAMMAR, DIVIDES, world, warm_rpc_agent)
-
-
-@hypothesis
-@with_agents
-@pytest.mark.world(3, timeout=300)
-@pytest.mark.parametrize("subject", [EXEMPLAR, EXAMPLE], ids=lambda subject: subject.name)
-def test_the_subjects_are_green_in_what_their_ledgers_leave(
-    world: World, warm_rpc_agent: Any, subject: Subject
-) -> None:
-    found = search(GRAMMAR, subject, world, 40, EVERYTHING - left_out(GRAMMAR, subject))
+def test_the_exemplar_is_green(world: World, warm_rpc_agent: Any) -> None:
+    found = search(GRAMMAR, EXEMPLAR, world, 10, EVERYTHING)
     assert found.problem == ""
     assert found.rejected == 0
-    assert found.draws == (0 if world.rank else 40)
+    assert found.draws == (0 if world.rank else 10)
 
 
 #: A draw for each part of the grammar, which the exemplar gets right.

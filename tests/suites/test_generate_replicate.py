@@ -34,7 +34,7 @@ from everyrank.suites.replicate.grammar import (
 )
 from everyrank.suites.replicate.subjects import DDP, EXEMPLAR, TORCH
 
-from tests.drawn import check_journey, drawn, features_without_cases, hypothesis, left_out, printed_test
+from tests.drawn import check_journey, drawn, features_without_cases, hypothesis, left_out
 
 EVERYTHING = frozenset(GRAMMAR.features)
 ONE = (Param("p0", ()),)
@@ -50,7 +50,7 @@ SUMS = _rogue(Sums)
 @hypothesis
 @pytest.mark.world(2)
 def test_a_draw_is_the_same_after_a_journey_as_json_and_as_code(world: World) -> None:
-    draws = drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(60))
+    draws = drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(20))
     world.all_agree([encode(draw) for draw in draws])
     check_journey(GRAMMAR, draws)
 
@@ -58,7 +58,7 @@ def test_a_draw_is_the_same_after_a_journey_as_json_and_as_code(world: World) ->
 @hypothesis
 @pytest.mark.world(2)
 def test_what_a_subject_does_not_claim_is_not_drawn(world: World) -> None:
-    for draw in drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(60), frozenset()):
+    for draw in drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(20), frozenset()):
         assert {type(action).__name__ for action in draw.actions} <= {
             *("Backward", "Step", "Clear", "Give", "SetRate", "AddGroup", "Save", "Load"),
         }
@@ -71,34 +71,16 @@ def test_what_a_subject_does_not_claim_is_not_drawn(world: World) -> None:
 
 @hypothesis
 @pytest.mark.world(3, timeout=300)
-def test_a_planted_bug_shrinks_to_one_action_and_the_printed_test_reproduces_it(
-    world: World, process_group: Any
-) -> None:
-    found = Search(GRAMMAR, SUMS, frozenset(), world).run(SearchPlan(10))
-    assert found.draw == Draw(3, (Param("p0", ()),), (Backward(),), equal_at_once=False)
-    with pytest.raises(Deviation) as caught:
-        printed_test(GRAMMAR, SUMS, found.draw)(process_group)
-    assert str(caught.value) == found.problem
-
-
-@hypothesis
-@pytest.mark.world(3, timeout=300)
 def test_the_exemplar_is_green(world: World, process_group: Any) -> None:
-    found = Search(GRAMMAR, EXEMPLAR, EVERYTHING, world).run(SearchPlan(15))
-    assert (found.problem, found.draws) == ("", 15)
+    found = Search(GRAMMAR, EXEMPLAR, EVERYTHING, world).run(SearchPlan(4))
+    assert (found.problem, found.draws) == ("", 4)
 
 
-@hypothesis
-@pytest.mark.world(3, timeout=300)
 @pytest.mark.parametrize("subject", [TORCH, DDP], ids=lambda subject: subject.name)
-def test_torchs_own_is_green_in_what_its_ledger_and_its_lacks_leave(
-    world: World, process_group: Any, subject: Subject
-) -> None:
+def test_what_the_ledgers_of_torchs_own_speak_of_is_left_out(subject: Subject) -> None:
     without = left_out(GRAMMAR, subject)
     assert {"thawed parameters", "replaced parameters", "sparse gradients", "errors"} <= without
     assert not {"unused parameters", "tied parameters", "bucket views", "submodules"} & without
-    found = Search(GRAMMAR, subject, EVERYTHING - without, world).run(SearchPlan(15))
-    assert (found.problem, found.draws) == ("", 15)
 
 
 #: A sequence for each part of the grammar, which the exemplar gets right.

@@ -58,17 +58,8 @@ PLANTED = (Optimizer((0, 1, 2), own="planted"),)
 
 @hypothesis
 @pytest.mark.world(1)
-def test_the_same_seed_draws_the_same_and_another_seed_does_not(world: World) -> None:
-    first = drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(40, seed=1))
-    assert len(first) == 40
-    assert first == drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(40, seed=1))
-    assert first != drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(40, seed=2))
-
-
-@hypothesis
-@pytest.mark.world(1)
 def test_a_draw_is_the_same_after_a_journey_as_json_and_as_code(world: World) -> None:
-    check_journey(GRAMMAR, drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(40)))
+    check_journey(GRAMMAR, drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(20)))
 
 
 @hypothesis
@@ -80,7 +71,7 @@ def test_what_torchs_ledgers_speak_of_is_not_drawn_for_it(world: World) -> None:
     assert "contexts beside each other" not in left_out(GRAMMAR, EAGER)
     scripted = {"steps at the same time", "SGD defaults", "Rprop lr", "Adagrad with missing gradients", "bf16"}
     assert scripted <= left_out(GRAMMAR, SCRIPTED)
-    for draw in drawn(GRAMMAR, EAGER, world, SearchPlan(40), EVERYTHING - left_out(GRAMMAR, EAGER)):
+    for draw in drawn(GRAMMAR, EAGER, world, SearchPlan(20), EVERYTHING - left_out(GRAMMAR, EAGER)):
         trained = {number for number, param in enumerate(draw.params) if not param.frozen}
         steps = [action for action in draw.actions if isinstance(action, Step)]
         assert all({number for numbers in step.backwards for number in numbers} == trained for step in steps)
@@ -99,9 +90,9 @@ def test_a_planted_bug_shrinks_to_a_few_actions_and_the_printed_test_reproduces_
 @with_agents
 @pytest.mark.world(3, timeout=300)
 def test_the_exemplar_is_green(world: World, warm_rpc_agent: Any) -> None:
-    found = search(GRAMMAR, EXEMPLAR, world, 25, EVERYTHING)
+    found = search(GRAMMAR, EXEMPLAR, world, 10, EVERYTHING)
     assert found.problem == ""
-    assert world.rank or found.draws + found.rejected >= 25
+    assert world.rank or found.draws + found.rejected >= 10
 
 
 @with_agents

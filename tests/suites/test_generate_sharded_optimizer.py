@@ -91,7 +91,7 @@ def _given(draws: list[Draw]) -> list[tuple[Draw, Rows]]:
 @hypothesis
 @pytest.mark.world(2)
 def test_tables_of_every_kind_are_drawn_with_optimizers_that_take_them(world: World) -> None:
-    draws = drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(300))
+    draws = drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(100))
     check_journey(GRAMMAR, draws)
     given = _given(draws)
     assert {draw.optimizer for draw, _ in given} == {"Adagrad", "SGD", "SparseAdam"}
@@ -120,9 +120,9 @@ def test_tables_of_every_kind_are_drawn_with_optimizers_that_take_them(world: Wo
 @pytest.mark.world(2)
 def test_what_a_ledger_states_of_sparse_gradients_is_not_drawn(world: World) -> None:
     assert not {"sparse gradients", "repeated rows"} & left_out(GRAMMAR, TORCH)
-    none = drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(200), EVERYTHING - {"sparse gradients"})
+    none = drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(50), EVERYTHING - {"sparse gradients"})
     assert not any(param.table for draw in none for param in draw.params)
-    given = _given(drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(200), EVERYTHING - {"repeated rows"}))
+    given = _given(drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(50), EVERYTHING - {"repeated rows"}))
     assert given
     assert all(list(rank_rows) == sorted(set(rank_rows)) for _, rows in given for rank_rows in rows.ranks)
 
