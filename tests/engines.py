@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 from everyrank.launch.rendezvous import reserved_port
@@ -16,9 +17,11 @@ from everyrank.launch.rendezvous import reserved_port
 from tests.forked import ForkedRun
 from tests.inner import Inner, Project
 
+#: A value of `parametrize` whose test is in the group of launchers other than fork.
+elsewhere = partial(pytest.param, marks=pytest.mark.group("clusters"))
 #: The launchers under which the truth table is tested. With ``spawn,ray`` in the variable it takes nine minutes more.
 LAUNCHERS = [
-    launcher if launcher in ("fork", "spawn") else pytest.param(launcher, marks=pytest.mark.group("clusters"))
+    launcher if launcher == "fork" else elsewhere(launcher)
     for launcher in os.environ.get("EVERYRANK_TESTS_LAUNCHERS", "fork,torchrun").split(",")
 ]
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 GROUPS = {
-    "clusters": "Ray, torchrun, several hosts",
+    "clusters": "every launcher but fork: clean interpreters, torchrun, Ray, several hosts",
     "browser": "the page in Chromium",
-    "packages": "what builds or installs packages, and the nightly scripts",
+    "packages": "what builds packages, the nightly scripts, the programs of findings",
 }
 LEFT_OUT = pytest.StashKey["Counter[str]"]()
 #: Under this name a worker of xdist tells its controller what it has left out.

@@ -8,9 +8,12 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
+
 _DDP = Path(__file__).parents[2] / "docs" / "findings" / "ddp.md"
 
 
+@pytest.mark.group("packages")
 def test_ddp_gives_what_is_added_to_a_sparse_embedding_a_part_of_its_gradient(tmp_path: Path) -> None:
     """Until torch mends it: then the finding says so, and the ledger's entries go."""
     text = _DDP.read_text()

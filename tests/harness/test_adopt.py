@@ -146,6 +146,7 @@ def test_the_ini_key_adopts_too(project: Project) -> None:
     assert "adopted 1 test of torch's classes" in inner.out
 
 
+@pytest.mark.group("clusters")
 def test_clean_interpreters_run_adopted_tests_too(project: Project) -> None:
     project.write("test_unedited.py", SAMPLE.read_text())
     inner = project.run("--adopt", "--launcher=spawn", "-k", "test_all_reduce or test_call")

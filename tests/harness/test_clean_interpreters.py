@@ -6,6 +6,8 @@ import pytest
 
 from tests.inner import Inner, Project
 
+pytestmark = pytest.mark.group("clusters")
+
 #: A conftest is imported on every rank, in its own process.
 CONFTEST = """
     import os

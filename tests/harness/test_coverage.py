@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.engines import elsewhere
 from tests.inner import Project
 
 WORK = """\
@@ -118,7 +119,7 @@ def data_files(folder: Path) -> list[str]:
     return sorted(name for name in os.listdir(folder) if name.startswith(".coverage") and name != ".coveragerc")
 
 
-HOW = [[], ["--launcher=spawn"], ["--fresh-worlds"], ["-n", "2"]]
+HOW = [[], elsewhere(["--launcher=spawn"]), ["--fresh-worlds"], ["-n", "2"]]
 
 
 @pytest.mark.parametrize("options", HOW, ids=" ".join)
@@ -130,7 +131,7 @@ def test_pytest_cov_has_the_lines_of_all_ranks(covered: Project, options: list[s
     assert data_files(covered.folder) == [".coverage"]
 
 
-@pytest.mark.parametrize("options", [[], ["--launcher=spawn"]], ids=" ".join)
+@pytest.mark.parametrize("options", [[], elsewhere(["--launcher=spawn"])], ids=" ".join)
 def test_plain_coverage_has_them_without_combining(covered: Project, options: list[str]) -> None:
     python, *rest = covered.command(*options)
     done = subprocess.run(
@@ -156,7 +157,7 @@ def test_branches_are_measured_if_the_command_line_asks(covered: Project) -> Non
     assert len(report_of_work(covered)["missing_branches"]) == 1
 
 
-@pytest.mark.parametrize("options", [[], ["--launcher=spawn"]], ids=" ".join)
+@pytest.mark.parametrize("options", [[], elsewhere(["--launcher=spawn"])], ids=" ".join)
 def test_contexts_name_the_test_that_ran_a_line_on_a_rank(covered: Project, options: list[str]) -> None:
     inner = covered.run("--cov", "--cov-context=test", "--cov-report=", "-k", "two or three or fresh", *options)
     assert inner.code == 0, inner.out

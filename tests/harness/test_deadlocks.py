@@ -312,6 +312,7 @@ def test_it_is_expected_only_if_the_mark_names_a_timeout(stuck: Inner) -> None:
     assert stuck["test_good"].outcome == "passed"
 
 
+@pytest.mark.group("clusters")
 def test_in_clean_interpreters_too(project: Project) -> None:
     project.write("test_inner.py", STUCK)
     result = project.run("--launcher=spawn", "-k", "test_returns")["test_returns"]

@@ -10,6 +10,7 @@ from typing import Any
 import pexpect
 import pytest
 
+from tests.engines import elsewhere
 from tests.inner import Project
 from tests.terminal import at_terminal
 
@@ -111,9 +112,7 @@ def sessions(project: Project) -> Iterator[Any]:
     project.assert_nothing_left()
 
 
-@pytest.mark.parametrize(
-    "options", [[], ["-s"], ["--capture=sys"], ["--launcher=spawn"]], ids=lambda options: "".join(options)
-)
+@pytest.mark.parametrize("options", [[], elsewhere(["--launcher=spawn"])], ids=lambda options: "".join(options))
 def test_pdb_stops_the_rank_that_failed(sessions: Any, options: list[str]) -> None:
     """``--pdb``: a prompt in the frame that failed, on the rank that failed, and then the verdict as always."""
     session = sessions("test_fails", "--pdb", *options)
@@ -158,6 +157,7 @@ def test_breakpoint_stops_the_rank_that_was_chosen(sessions: Any) -> None:
     assert session.end()[0] == 0
 
 
+@pytest.mark.group("clusters")
 def test_breakpoint_works_in_a_clean_interpreter(sessions: Any) -> None:
     session = sessions("test_stops_again", "--launcher=spawn", "--pdb-rank=1")
     session.ask("p 'rank', world.rank")
@@ -207,7 +207,7 @@ def test_trace_stops_at_the_start_of_each_test(sessions: Any) -> None:
     assert "2 passed" in rest
 
 
-@pytest.mark.parametrize("options", [[], ["-s"], ["--launcher=spawn"]], ids=lambda options: "".join(options))
+@pytest.mark.parametrize("options", [[], elsewhere(["--launcher=spawn"])], ids=lambda options: "".join(options))
 def test_trace_stops_the_rank_that_was_chosen(sessions: Any, options: list[str]) -> None:
     """It stops no other rank: the prompt is at the start of the test on that rank, and ``next`` steps through it."""
     session = sessions("test_never_stops test_stops_late", "--trace", "--pdb-rank=1", *options)
@@ -221,7 +221,7 @@ def test_trace_stops_the_rank_that_was_chosen(sessions: Any, options: list[str])
     assert "2 passed" in rest
 
 
-@pytest.mark.parametrize("options", [[], ["-s"], ["--capture=sys"]], ids=lambda options: "".join(options))
+@pytest.mark.parametrize("options", [["-s"], ["--capture=sys"]], ids=lambda options: "".join(options))
 def test_breakpoints_that_a_person_sets_are_reached(sessions: Any, options: list[str]) -> None:
     """After ``b`` and ``c`` the prompt stays on this rank until the test has ended."""
     session = sessions("test_never_stops test_stops_again", "--trace", *options)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.engines import elsewhere
 from tests.inner import Inner, Project
 
 SOURCE = """
@@ -295,7 +296,7 @@ def test_what_a_rank_left_running_keeps_the_gpus_until_it_is_gone(project: Proje
     assert inner["test_next"].outcome == "passed"
 
 
-@pytest.mark.parametrize("launcher", ["fork", "spawn"])
+@pytest.mark.parametrize("launcher", ["fork", elsewhere("spawn")])
 def test_a_rank_sees_its_gpus_before_its_file_is_imported(project: Project, launcher: str) -> None:
     """A clean interpreter imports the file; one that initialises CUDA there must get the right GPUs."""
     project.write(

@@ -9,6 +9,8 @@ import pytest
 from tests.forked import ForkServers
 from tests.inner import Inner, Project
 
+pytestmark = pytest.mark.group("clusters")
+
 INI = """
     [pytest]
     filterwarnings = error

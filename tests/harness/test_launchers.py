@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.engines import run_under
+from tests.engines import elsewhere, run_under
 from tests.inner import Inner, Project
 
 #: Those that end a world come first: clean interpreters are slow to replace.
@@ -92,7 +92,7 @@ POLICY = """
 """
 
 
-@pytest.mark.parametrize("launcher", ["fork", "spawn"])
+@pytest.mark.parametrize("launcher", ["fork", elsewhere("spawn")])
 @pytest.mark.parametrize(
     ("given", "expected"), [("SCHED_OTHER", "SCHED_BATCH"), ("SCHED_IDLE", "SCHED_IDLE")], ids=["usual", "own"]
 )
@@ -179,9 +179,9 @@ def zygote_run(project: Project, *arguments: str) -> Noted:
     return Noted(project.run(*arguments))
 
 
-@pytest.fixture(scope="module", params=[(), ("-n1",)], ids=["plain", "xdist"])
-def noted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Noted:
-    return zygote_run(Project(tmp_path_factory.mktemp("project")), *request.param)
+@pytest.fixture(scope="module")
+def noted(tmp_path_factory: pytest.TempPathFactory) -> Noted:
+    return zygote_run(Project(tmp_path_factory.mktemp("project")), "-n1")
 
 
 class TestZygote:
@@ -212,12 +212,13 @@ class TestZygote:
         assert noted("test_warm_three", "pid") == noted("test_warm_two", "pid")
 
 
-@pytest.mark.parametrize("launcher", ["fork", "spawn"])
+@pytest.mark.parametrize("launcher", ["fork", elsewhere("spawn")])
 def test_fresh_worlds_have_new_processes_for_each_test(project: Project, launcher: str) -> None:
     noted = zygote_run(project, "--fresh-worlds", f"--launcher={launcher}", "-k", "warm_one or warm_two")
     assert not set(noted("test_warm_one", "pid")) & set(noted("test_warm_two", "pid"))
 
 
+@pytest.mark.group("clusters")
 def test_a_warm_world_keeps_its_processes_in_clean_interpreters(project: Project) -> None:
     noted = zygote_run(project, "--launcher=spawn", "-k", "warm_one or warm_two")
     assert noted("test_warm_one", "pid") == noted("test_warm_two", "pid")
@@ -246,6 +247,7 @@ UNSAFE = {
 }
 
 
+@pytest.mark.group("clusters")
 @pytest.mark.parametrize("deed", UNSAFE, ids=UNSAFE.values())
 def test_if_a_fork_is_unsafe_worlds_are_spawned_and_the_report_has_the_reason(project: Project, deed: str) -> None:
     """The same holds if warnings are errors: this warning is for a person, and must not end the run."""

@@ -213,6 +213,7 @@ GPU = """
 """
 
 
+@pytest.mark.group("clusters")
 def test_gpu_memory_that_grew_is_a_leak(project: Project) -> None:
     project.write("test_inner.py", GPU)
     inner = project.run("--launcher=spawn")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines import elsewhere
 from tests.forked import ForkServers
 from tests.inner import Inner, Project
 
@@ -54,7 +55,7 @@ SOURCE = """
         pass
 """
 
-LAUNCHERS = ["fork", "spawn"]
+LAUNCHERS = ["fork", elsewhere("spawn")]
 
 
 class HeldUp:

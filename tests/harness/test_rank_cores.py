@@ -7,6 +7,7 @@ import os
 import pytest
 from everyrank.resources.cores import share
 
+from tests.engines import elsewhere
 from tests.inner import Project
 
 SOURCE = """
@@ -48,7 +49,7 @@ def _cores(project: Project, *arguments: str) -> dict[str, set[tuple[int, ...]]]
     return found
 
 
-@pytest.mark.parametrize("launcher", ["fork", "spawn"])
+@pytest.mark.parametrize("launcher", ["fork", elsewhere("spawn")])
 def test_ranks_run_on_their_workers_share(project: Project, launcher: str) -> None:
     every = tuple(sorted(os.sched_getaffinity(0)))
     shares = {tuple(share(number, 2, every)) for number in range(2)}

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.engines import elsewhere
 from tests.inner import Project
 
 TESTS = """\
@@ -96,7 +97,7 @@ def standing(project: Project) -> Iterator[Any]:
             process.communicate()
 
 
-@pytest.mark.parametrize("options", [[], ["--launcher=spawn"], ["-n", "1"]], ids=" ".join)
+@pytest.mark.parametrize("options", [[], elsewhere(["--launcher=spawn"]), ["-n", "1"]], ids=" ".join)
 def test_stacks_of_a_pytest_process_shows_all_its_ranks(standing: Any, options: list[str]) -> None:
     run = standing("-k", "waits", *options)
     done = stacks(run.process.pid)

@@ -9,6 +9,7 @@ import expecttest
 import pytest
 from everyrank.launch.rendezvous import reserved_port
 
+from tests.engines import elsewhere
 from tests.inner import Inner, Project
 
 TRAIN = """
@@ -161,7 +162,7 @@ FAILS = """
 """
 
 
-@pytest.mark.parametrize("launcher", ["fork", "spawn"])
+@pytest.mark.parametrize("launcher", ["fork", elsewhere("spawn")])
 def test_code_for_torchrun_runs_in_ranks_and_leaves_nothing(project: Project, launcher: str) -> None:
     project.write("train.py", TRAIN)
     project.write("test_inner.py", SOURCE)

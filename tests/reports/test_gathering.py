@@ -196,6 +196,7 @@ def test_a_run_without_multi_rank_tests_imports_nothing_for_them(project: Projec
     assert project.run(*more).code == 0
 
 
+@pytest.mark.group("clusters")
 def test_spawned_ranks_leave_the_run_file_alone(project: Project) -> None:
     project.write("test_inner.py", _TESTS)
     project.run("--launcher=spawn", "--run-file=run.jsonl")
