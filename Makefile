@@ -54,6 +54,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy -p everyrank
+	$(BIN)/mypy tests/samples/laws_that_do_not_fit.py
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

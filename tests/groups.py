@@ -15,7 +15,7 @@ import pytest
 GROUPS = {
     "clusters": "every launcher but fork: clean interpreters, torchrun, Ray, several hosts",
     "browser": "the page in Chromium",
-    "packages": "what builds packages, the nightly scripts, the programs of findings",
+    "packages": "what builds packages or needs some installed, the nightly scripts, the programs of findings",
 }
 LEFT_OUT = pytest.StashKey["Counter[str]"]()
 #: Under this name a worker of xdist tells its controller what it has left out.

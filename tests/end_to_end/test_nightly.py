@@ -112,35 +112,6 @@ def test_a_night_like_the_last_night_does_not_fail_but_is_not_called_green(night
     assert "red since" in summary
 
 
-def test_a_failed_test_of_one_process_fails_the_night_and_is_named(nights: Nights) -> None:
-    assert nights.run()[0] == 0
-    _break(nights, "test_of_one_process")
-    code, summary = nights.run()
-    assert code == 1
-    assert "new trouble: `test_inner.py::test_of_one_process failed, in one process`" in summary
-    assert ":x:" in summary
-    code, summary = nights.run()
-    assert code == 1, "it fails each night, as it is red each night"
-    assert "1 trouble beside the cases as before" in summary
-
-
-def test_a_status_that_no_line_explains_fails_the_night(nights: Nights) -> None:
-    assert nights.run()[0] == 0
-    nights.project.write("conftest.py", "def pytest_sessionfinish(session): session.exitstatus = 1")
-    code, summary = nights.run()
-    assert code == 1
-    assert "pytest ended with 1" in summary
-    assert "for a reason that is in no line of the run file" in summary
-
-
-def test_a_file_that_cannot_be_collected_is_no_night_like_the_last(nights: Nights) -> None:
-    assert nights.run()[0] == 0
-    nights.project.write("test_broken.py", "import nothing_of_that_name")
-    code, summary = nights.run("--continue-on-collection-errors")
-    assert code == 1
-    assert "test_broken.py could not be collected" in summary
-
-
 def test_cases_that_are_gone_fail_the_night_unless_they_may_be(nights: Nights) -> None:
     assert nights.run()[0] == 0
     code, summary = nights.run("-k", "not two")

@@ -87,12 +87,6 @@ def test_times_of_an_earlier_run_balance_the_shards(project: Project) -> None:
     assert merged(project)[0] == 2
 
 
-def test_other_filters_choose_first(project: Project) -> None:
-    project.write("test_it.py", TESTS)
-    ran = [id for number in (1, 2) for id in shard(project, number, 2, "-k", "many and not 5").tests]
-    assert sorted(ran) == [f"test_it.py::test_many[{number}]" for number in (0, 1, 2, 3, 4, 6)]
-
-
 def test_more_shards_than_tests(project: Project) -> None:
     project.write("test_it.py", TESTS)
     inners = [shard(project, number, 3, "-k", "three or alone and 2") for number in (1, 2)]

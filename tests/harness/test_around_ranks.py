@@ -116,11 +116,6 @@ class TestPlainRun:
         assert {"controller", "zygote"} <= set(lines(ran[0], "started"))
 
 
-def test_exitfirst_stops_at_the_first_failure(project: Project) -> None:
-    inner = mixed(project).run("-x")
-    assert list(inner.outcomes()) == ["test_single_before", "test_passes", "test_single_after", "test_fails"]
-
-
 def test_maxfail_counts_a_test_once(project: Project) -> None:
     inner = mixed(project).run("--maxfail=2")
     assert list(inner.outcomes())[-1] == "test_fails_too"

@@ -157,16 +157,6 @@ def test_breakpoint_stops_the_rank_that_was_chosen(sessions: Any) -> None:
     assert session.end()[0] == 0
 
 
-@pytest.mark.group("clusters")
-def test_breakpoint_works_in_a_clean_interpreter(sessions: Any) -> None:
-    session = sessions("test_stops_again", "--launcher=spawn", "--pdb-rank=1")
-    session.ask("p 'rank', world.rank")
-    assert "('rank', 1)" in session.ask("c")
-    code, rest = session.end()
-    assert code == 0
-    assert "Warning" not in rest
-
-
 def test_quit_ends_the_run(sessions: Any) -> None:
     """``q``: no verdict, no further test, and the ranks that wait in a collective are gone."""
     session = sessions("test_stops test_stops_again")

@@ -16,6 +16,8 @@ from everyrank.wire.messages import Preload, Record
 
 from tests.inner import Inner, Project
 
+pytestmark = pytest.mark.group("packages")
+
 #: An installed package -> what it does when it is imported, besides bringing some modules along.
 PACKAGES = {
     "calm": "",
@@ -157,6 +159,7 @@ def inner(project: InstalledProject) -> Inner:
     return project.run("-k", "not kills_the_first")
 
 
+@pytest.mark.smoke
 def test_what_ranks_imported_is_there_when_the_next_are_forked(inner: Inner) -> None:
     assert inner["test_imports_all"].outcome == "passed", inner.out
     assert inner["test_afterwards"].outcome == "passed", inner.out
@@ -165,38 +168,46 @@ def test_what_ranks_imported_is_there_when_the_next_are_forked(inner: Inner) -> 
     assert noted["pid"] == noted["zygote"]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("package", sorted(PACKAGES.keys() - SAFE))
 def test_what_does_not_belong_into_a_zygote_is_left_to_the_ranks(inner: Inner, package: str) -> None:
     assert package not in inner["test_afterwards"].properties["known"]
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("package", sorted(SAFE))
 def test_neighbours_of_such_a_package_are_imported_all_the_same(inner: Inner, package: str) -> None:
     assert package in inner["test_afterwards"].properties["known"]
 
 
+@pytest.mark.smoke
 def test_a_module_of_the_users_own_is_never_imported_for_the_ranks(inner: Inner) -> None:
     assert "of_the_project" not in inner["test_afterwards"].properties["known"]
 
 
+@pytest.mark.smoke
 def test_the_zygote_has_one_thread(inner: Inner) -> None:
     assert inner["test_afterwards"].properties["threads"] == 1
 
 
+@pytest.mark.smoke
 def test_a_package_that_asks_for_its_rank_gets_its_own(inner: Inner) -> None:
     assert inner["test_imports_what_was_left_to_it"].outcome == "passed", inner.out
 
 
+@pytest.mark.smoke
 def test_nobody_sees_what_such_an_import_prints_or_how_it_crashes(inner: Inner) -> None:
     assert "a banner" not in inner.out
     assert "Fatal Python error" not in inner.out
 
 
+@pytest.mark.smoke
 def test_ranks_of_such_a_zygote_are_gone_after_their_deadline(inner: Inner) -> None:
     assert "deadline" in inner["test_misses_its_deadline"].text
     assert inner["test_after_the_deadline"].outcome == "passed", inner.out
 
 
+@pytest.mark.smoke
 def test_ranks_are_forked_on_when_the_zygote_that_imported_is_killed(inner: Inner) -> None:
     assert "killed by SIGKILL" in inner["test_kills_its_zygote"].text
     assert inner["test_after_the_zygotes_death"].outcome == "passed", inner.out

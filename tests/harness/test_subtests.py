@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.forked import ForkServers
 from tests.inner import Inner, Project
 
 SOURCE = """
@@ -55,13 +54,10 @@ SOURCE = """
 """
 
 
-@pytest.fixture(scope="module", params=[(), ("-n1",)], ids=["plain", "xdist"])
-def inner(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, fork_servers: ForkServers
-) -> Inner:
-    project = Project(tmp_path_factory.mktemp("project"), fork_servers)
-    project.write("test_inner.py", SOURCE)
-    return project.run(*request.param)
+@pytest.fixture(scope="module")
+def inner(module_project: Project) -> Inner:
+    module_project.write("test_inner.py", SOURCE)
+    return module_project.run("-n1")
 
 
 @pytest.mark.parametrize("name", ["test_good", "test_skip_in_a_subtest", "test_fixture_good", "test_after"])

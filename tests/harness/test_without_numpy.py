@@ -94,6 +94,7 @@ def test_the_readmes_install_has_the_packages_for_the_examples() -> None:
     assert "    pip install path/to/everyrank numpy\n" in readme
 
 
+@pytest.mark.group("packages")
 def test_the_examples_that_open_no_agent_pass_without_it(project: Project) -> None:
     shutil.copytree(ROOT / "examples/my_project", project.folder, dirs_exist_ok=True)
     project.write("sitecustomize.py", NO_NUMPY)

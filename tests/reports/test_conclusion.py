@@ -243,10 +243,9 @@ _TESTS = """
 """
 
 
-@pytest.mark.parametrize("more", [[], ["-n", "2"]], ids=["alone", "workers"])
-def test_tests_of_one_process_are_counted_and_failures_named(project: Project, more: list[str]) -> None:
+def test_tests_of_one_process_are_counted_and_failures_named(project: Project) -> None:
     project.write("test_inner.py", _TESTS)
-    project.run("--run-file", "run.jsonl", *more)
+    project.run("--run-file", "run.jsonl", "-n", "1")
     run = read(project.folder / "run.jsonl")
     assert run.footer is not None
     failures = ["test_inner.py::test_fails", "test_inner.py::test_teardown"]
@@ -291,8 +290,7 @@ def test_a_file_that_cannot_be_collected_beside_good_files(project: Project) -> 
     ]
 
 
-@pytest.mark.parametrize("more", [[], ["-n", "1"]], ids=["alone", "workers"])
-def test_an_exit_that_a_test_asked_for_is_an_interruption(project: Project, more: list[str]) -> None:
+def test_an_exit_that_a_test_asked_for_is_an_interruption(project: Project) -> None:
     project.write(
         "test_inner.py",
         """
@@ -312,7 +310,7 @@ def test_an_exit_that_a_test_asked_for_is_an_interruption(project: Project, more
                 pytest.exit("the disk is full", returncode=9)
         """,
     )
-    project.run("--run-file", "run.jsonl", *more)
+    project.run("--run-file", "run.jsonl", "-n", "1")
     footer = read(project.folder / "run.jsonl").footer
     assert footer is not None
     assert "the disk is full" in footer.interrupted

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.forked import ForkServers
 from tests.inner import Inner, Project
 from tests.run_files import RunFile, read
 
@@ -76,16 +75,13 @@ _KNOWN = """
 _CASE = "[rpc-optimizer/state.kept[ws2]]"
 
 
-@pytest.fixture(scope="module", params=["alone", "workers"])
-def run(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, fork_servers: ForkServers
-) -> tuple[Inner, RunFile]:
-    project = Project(tmp_path_factory.mktemp(request.param), fork_servers)
+@pytest.fixture(scope="module")
+def run(module_project: Project) -> tuple[Inner, RunFile]:
+    project = module_project
     project.write("known.toml", _KNOWN.format(kind="fail"))
     project.write("crash.toml", _KNOWN.format(kind="crash"))
     project.write("test_inner.py", _SUBJECTS)
-    more = ["-n", "2"] if request.param == "workers" else []
-    inner = project.run("--law=state.kept", "-W", "ignore", "--run-file=run.jsonl", "--junitxml=junit.xml", *more)
+    inner = project.run("--law=state.kept", "-W", "ignore", "--run-file=run.jsonl", "--junitxml=junit.xml", "-n", "1")
     return inner, read(project.folder / "run.jsonl")
 
 

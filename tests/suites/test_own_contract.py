@@ -206,6 +206,7 @@ def test_its_law_passes_a_good_subject_and_fails_a_bad_subject(averaging: Projec
     assert "entry points were read: 1" in inner.out
 
 
+@pytest.mark.group("packages")
 def test_the_laws_of_a_contract_that_is_not_installed_can_be_selected(project: Project) -> None:
     program, _ = _example()
     project.write("averaging/contract.py", program.replace('law("mean"', 'law("mean.of-floats"'))
@@ -221,6 +222,7 @@ def test_the_laws_of_a_contract_that_is_not_installed_can_be_selected(project: P
         assert text in inner.out, inner.out
 
 
+@pytest.mark.group("packages")
 def test_its_kill_matrix_is_perfect_until_its_rogue_keeps_the_law(averaging: Project) -> None:
     done = _kill_matrix(averaging, "averaging")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -235,6 +237,7 @@ def test_its_kill_matrix_is_perfect_until_its_rogue_keeps_the_law(averaging: Pro
     assert "FAULT: averaging: halves survives mean" in done.stdout
 
 
+@pytest.mark.group("packages")
 def test_a_kill_matrix_without_rogues_or_of_an_unknown_contract_names_what_is_missing(averaging: Project) -> None:
     path = averaging.folder / "averaging/contract.py"
     program = path.read_text()
