@@ -154,10 +154,11 @@ def _assert_interrupted(project: Project, process: Any) -> None:
     inner = project.finish(process)
     run_file = read(project.folder / "run.jsonl")
     assert run_file.outcomes == {"test_one": "pass", "test_waits": "interrupted", "test_three": "not-run"}
-    (stance,) = run_file["test_waits"]["rollcall"]
-    assert stance["ranks"] == [0, 1]
-    assert stance["doing"].startswith("in test_waits at test_inner.py:")
-    assert "ranks 0,1 are in test_waits at test_inner.py:" in inner.out
+    # Rank 0 has reported from its test. Where rank 1 is by then is a matter of chance.
+    doing = {rank: stance["doing"] for stance in run_file["test_waits"]["rollcall"] for rank in stance["ranks"]}
+    assert doing.keys() == {0, 1}
+    assert doing[0].startswith("in test_waits at test_inner.py:")
+    assert doing[0] in inner.out
     assert f"test_inner.py::test_waits: {run_file['test_waits']['message']}" in inner.out
     assert run_file.footer is not None
     assert run_file.footer["exit"] == inner.code == 2
