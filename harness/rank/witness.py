@@ -10,7 +10,6 @@ from __future__ import annotations
 import _thread
 import functools
 import json
-import linecache
 import math
 import os
 import re
@@ -24,6 +23,7 @@ from typing import Any
 
 from everyrank.leaks.snapshot import Watch
 from everyrank.stack.frames import Frame, is_users, standing
+from everyrank.stack.running import is_method_without_arguments, running_call
 from everyrank.wire.messages import Collective, WitnessStatement
 from everyrank.wire.witness_pipe import path, remove
 
@@ -38,8 +38,6 @@ _WAIT = frozenset(
     }
 )  # fmt: skip
 _BETWEEN_TWO = ("recv", "send")
-#: A line of the user's code that waits for an asynchronous collective, without a time limit.
-_WAITS_FOR_WORK = re.compile(r"\.wait\(\s*\)")
 _DDP = re.compile(r"torch/nn/parallel/distributed\.py$")
 #: The number of a test's last collectives that are reported.
 _LAST_COLLECTIVES = 64
@@ -177,7 +175,7 @@ def _add_wait(statement: WitnessStatement, active: list[dict[str, Any]], default
             peer, active = _peer(arguments, group), []
         elif not active:
             return statement  # the collective has not begun yet, or has just ended
-    elif active and _waits_for_work(stack):
+    elif active and _waits_for_work(frame, stack):
         operation = _collective(active[-1]).name
     else:
         return statement
@@ -238,13 +236,12 @@ def _stack(frame: FrameType | None) -> list[Frame]:
     return found
 
 
-def _waits_for_work(stack: list[Frame]) -> bool:
+def _waits_for_work(frame: FrameType, stack: list[Frame]) -> bool:
     """Return whether the main thread is in the user's ``work.wait()``, in DDP's forward or in a backward."""
     innermost = stack[0]
     if innermost.function == "_engine_run_backward" or _DDP.search(innermost.file):
         return True
-    line = linecache.getline(innermost.file, innermost.line) if is_users(innermost.file) else ""
-    return bool(_WAITS_FOR_WORK.search(line))
+    return is_users(innermost.file) and is_method_without_arguments(running_call(frame), "wait")
 
 
 def _bytes(entry: dict[str, Any]) -> int:
