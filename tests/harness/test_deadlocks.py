@@ -1,6 +1,6 @@
-"""Worlds in which no rank can continue end at once, with the cause; worlds that are only slow are left alone.
+"""Worlds in which no rank can continue end at once, with the cause.
 
-That nobody waited for the deadline of a minute is what the text says. The sleeps in the inner tests are slow ranks.
+That nobody waited for the deadline of a minute is what the text says.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ import re
 
 import pytest
 
-from tests.forked import ForkServers
 from tests.inner import Inner, Project
 
 PREAMBLE = """
-    import os, signal, subprocess, threading, time
+    import os
     from datetime import timedelta
     import pytest, torch
     import torch.distributed as dist
@@ -112,59 +111,7 @@ STUCK = f"""{PREAMBLE}
         dist.barrier()
 """
 
-SLOW = f"""{PREAMBLE}
-    sent = []
-
-    @of_2
-    def test_sleeps_before_its_collective(process_group, world):
-        if world.rank == 1:
-            time.sleep(3)
-        dist.all_reduce(torch.ones(1))
-
-    @of_2
-    def test_what_a_rank_that_ended_has_sent_comes(process_group, world):
-        if world.rank == 1:
-            sent.append(dist.isend(torch.ones(1), dst=0))  # torch takes back what nobody holds
-            return
-        time.sleep(3)
-        dist.recv(torch.ones(1), src=1)
-
-    @of_2
-    def test_what_a_rank_that_ended_has_begun_goes_on(process_group, world):
-        if world.rank == 1:
-            dist.all_reduce(torch.ones(1), async_op=True)
-            return
-        time.sleep(3)
-        dist.all_reduce(torch.ones(1))
-
-    @of_2
-    def test_a_thread_of_a_rank_that_ended_answers(process_group, world):
-        def answer():
-            time.sleep(3)
-            dist.send(torch.ones(1), dst=0)
-
-        if world.rank == 1:
-            threading.Thread(target=answer, daemon=True).start()
-            return
-        dist.recv(torch.ones(1), src=1)
-
-    @of_2
-    def test_is_stopped_in_a_collective(process_group, world):
-        if world.rank == 1:
-            # Not by a child of this rank, and while the rank is in its collective.
-            stop = f"sleep 1; kill -STOP {{os.getpid()}}; sleep 3; kill -CONT {{os.getpid()}}"
-            subprocess.run(["sh", "-c", f"({{stop}}) >/dev/null 2>&1 &"], check=True)
-            time.sleep(2)
-        dist.all_reduce(torch.ones(1))
-
-    @of_2
-    def test_a_group_has_a_time_limit_of_its_own(process_group, world):
-        dist.barrier()  # to open the group is under its limit too
-        group = dist.new_group([0, 1], timeout=timedelta(seconds=3))
-        if world.rank == 0:
-            with pytest.raises(RuntimeError, match="(?i)timed out"):
-                dist.all_reduce(torch.ones(1), group=group)
-
+LIMITED = f"""{PREAMBLE}
     @of_2
     def test_a_wait_has_a_time_limit_of_its_own(process_group, world):
         if world.rank == 0:
@@ -172,59 +119,6 @@ SLOW = f"""{PREAMBLE}
             with pytest.raises(RuntimeError, match="(?i)timeout|timed out"):
                 work.wait(timedelta(seconds=3))
             os._exit(7)  # the work would never end
-
-    @of_2
-    def test_a_monitored_barrier_has_a_time_limit(process_group, world):
-        if world.rank == 0:
-            with pytest.raises(RuntimeError, match="(?i)timed out|failed to pass|monitored"):
-                dist.monitored_barrier(timeout=timedelta(seconds=3))
-
-    @of_3
-    def test_some_wait_in_a_subgroup_for_one_that_sleeps(process_group, world):
-        group = dist.new_group([0, 1])
-        if world.rank == 2:
-            return
-        if world.rank == 1:
-            time.sleep(3)
-        dist.all_reduce(torch.ones(1), group=group)
-
-    @pytest.fixture
-    def comes_in_teardown(process_group, world):
-        yield
-        if world.rank == 1:
-            time.sleep(3)
-            dist.barrier()
-
-    @of_2
-    def test_a_fixture_comes_in_its_teardown(comes_in_teardown, world):
-        if world.rank == 0:
-            dist.barrier()
-
-    @of_2
-    def test_sleeps_before_a_collective_of_its_own_group(world):
-        dist.init_process_group("gloo")
-        if world.rank == 0:
-            time.sleep(3)
-        dist.all_reduce(torch.ones(1))
-        dist.destroy_process_group()
-
-    def send_later():
-        time.sleep(3)
-        dist.send(torch.ones(1), dst=0)
-
-    @of_2
-    def test_an_rpc_answers(process_group, rpc_agent, world):
-        if world.rank == 0:
-            from torch.distributed import rpc
-            sent = rpc.rpc_async(1, send_later)
-            dist.recv(torch.ones(1), src=1)
-            sent.wait()
-
-    @of_2
-    def test_a_child_process_holds_a_rank_up(process_group, world):
-        if world.rank == 1:
-            subprocess.run(["sleep", "3"], check=True)
-        dist.all_reduce(torch.ones(1))
 """
 
 
@@ -236,13 +130,6 @@ def line(comment: str) -> int:
 def stuck(module_project: Project) -> Inner:
     module_project.write("test_inner.py", STUCK)
     return module_project.run()
-
-
-@pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory, fork_servers: ForkServers) -> Inner:
-    project = Project(tmp_path_factory.mktemp("slow"), fork_servers)
-    project.write("test_inner.py", SLOW)
-    return project.run("--leaks=off")
 
 
 @pytest.mark.parametrize(
@@ -319,15 +206,11 @@ def test_in_clean_interpreters_too(project: Project) -> None:
     assert result.text.startswith("rank 1 ended its test without reaching this all_reduce")
 
 
-@pytest.mark.parametrize("test", [name for name in re.findall(r"def (test_\w+)", SLOW) if "wait_has" not in name])
-def test_a_world_that_is_only_slow_is_left_alone(slow: Inner, test: str) -> None:
-    assert slow[test].outcome == "passed", slow[test].text
-
-
-def test_a_wait_with_its_own_time_limit_is_left_alone(slow: Inner) -> None:
-    assert slow["test_a_wait_has_a_time_limit_of_its_own"].text.startswith(
-        "rank 0 of 2 left without a record (exit code 7) in call"
-    )
+def test_a_wait_with_its_own_time_limit_is_left_alone(project: Project) -> None:
+    """Other worlds that are only slow: test_slow_but_right.py."""
+    project.write("test_inner.py", LIMITED)
+    result = project.run("--leaks=off")["test_a_wait_has_a_time_limit_of_its_own"]
+    assert result.text.startswith("rank 0 of 2 left without a record (exit code 7) in call")
 
 
 def test_a_rank_that_reuses_the_pid_of_an_earlier_rank_is_asked(project: Project) -> None:
