@@ -18,6 +18,9 @@ _LOOKS = 4
 _SHARE = 0.1
 #: The time in which a witness goes back to sleep after its answer, in seconds.
 _SOON = 0.01
+#: A world whose main threads poll moves all the time. After answers that decide nothing, it is asked again after this
+#: many seconds, then after twice as many, and so on.
+_AGAIN = 2.0
 #: Witnesses must answer within this many seconds. They cannot if the main thread holds the GIL.
 _ANSWER = 1.0
 
@@ -35,6 +38,7 @@ class Census:
         self._answered: stillness.Look | None = (
             None  # after answers that decide nothing, the world is not asked again until it moves
         )
+        self._again, self._again_at = _AGAIN, 0.0
 
     @classmethod
     def for_orders(cls, orders: Sequence[Order]) -> Census | None:
@@ -73,10 +77,11 @@ class Census:
         return None
 
     def _watch(self, look: stillness.Look, pids: Sequence[int | None]) -> None:
-        if self._looks and not look.still_since(self._looks[0]):
+        if self._looks and not look.still_since(self._looks[0], may_poll=True):
             self._looks = []
         self._looks.append(look)
         asked_before = self._answered is not None and self._answered.switches == look.switches
+        asked_before = asked_before or look.time < self._again_at
         if len(self._looks) >= _LOOKS and not asked_before:
             self._asked_at = look.time
             if not all(_ask(path(self._folder, pid)) for pid in pids):
@@ -103,10 +108,25 @@ class Census:
         heard, before = self._heard, self._looks[0]
         self._answered = look
         self.forget(look.time)
+        mains = {rank: (pid or 0, pid or 0) for rank, pid in enumerate(pids)}
+        if any(look.moved(main, before) for rank, main in mains.items() if rank not in ended):
+            self._again_at = look.time + self._again
+            self._again *= 2
         witnesses = frozenset((pid or 0, heard[rank].thread) for rank, pid in enumerate(pids))
-        idle = frozenset((pids[rank] or 0, pids[rank] or 0) for rank in ended)
-        still = look.still_since(before, excluding=witnesses | idle)
-        return heard if still and all(map(stillness.sleeps_for_ever, look.unknown - witnesses)) else None
+        idle = frozenset(mains[rank] for rank in ended)
+        still = look.still_since(before, excluding=witnesses | idle, may_poll=True) and look.loops_turned(before)
+        still = still and all(map(stillness.sleeps_for_ever, look.unknown - witnesses))
+        inside = mains.keys() - set(ended)
+        return heard if still and all(_sleeps(heard[rank], mains[rank], look, before) for rank in inside) else None
+
+
+def _sleeps(
+    statement: WitnessStatement, main: stillness.Thread, look: stillness.Look, before: stillness.Look
+) -> bool:
+    """Return whether the kernel shows what a witness states about its main thread's sleep."""
+    if look.moved(main, before):
+        return statement.sleep == "polls" and look.polled(main, before)
+    return statement.sleep not in ("ever", "timed") or stillness.sleep_of(main) == statement.sleep
 
 
 def _ask(fifo: str) -> bool:

@@ -9,12 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from everyrank.model.ranks import few_ranks_text
-from everyrank.wire.messages import Collective, WitnessStatement
+from everyrank.wire.messages import Begun, Collective, WitnessStatement
 
 #: A time limit of a wait that is this long, in seconds, is not what a test is about.
 _NO_LIMIT = 1800.0
 #: Collectives whose tensors have one shape and dtype on all ranks.
 _SAME_ON_ALL = ("all_reduce", "broadcast", "reduce")
+#: Collectives that one rank sends and the others receive.
+_FROM_ROOT = ("broadcast", "scatter")
+#: torch's name of the default group; and names of groups are no shorter than this if they are hashes.
+_DEFAULT = "0"
+_HASH = 8
 #: A sentence describes this many groups of ranks, and counts the rest.
 _MOST = 3
 
@@ -45,33 +50,64 @@ def deadlock(statements: Mapping[int, WitnessStatement], ended: frozenset[int], 
 def _in_vain(rank: int, statements: Mapping[int, WitnessStatement], ended: frozenset[int]) -> bool:
     """Return whether a rank waits for a rank that has ended its test, or that waits in another call."""
     own = statements[rank]
-    if own.number is None:  # a send or a receive
-        others = [own.peer] if own.peer is not None else [member for member in own.members if member != rank]
-        return all(other in ended or not _answers(statements[other], rank, own) for other in others)
-    return any(_is_elsewhere(statements[member], own, member in ended) for member in own.members if member != rank)
+    others = {other: statement for other, statement in statements.items() if other != rank}
+    if own.kind == "message":
+        peers = [own.peer] if own.peer is not None else [member for member in own.members if member != rank]
+        return all(peer in ended or not _answers(statements[peer], rank, own) for peer in peers)
+    if own.kind == "group":  # which no member leaves before all have come
+        return any(member in ended or others[member].kind != "group" for member in own.members if member in others)
+    # Nothing completes a future but a thread, of which none can act, or a collective.
+    if own.kind == "collective" and not any(
+        _is_elsewhere(others[member], own, member in ended) for member in own.members if member in others
+    ):
+        return False
+    return all(
+        any(_has_not_begun(others[member], begun) for member in begun.members if member in others)
+        for begun in own.others
+    )
 
 
 def _is_elsewhere(other: WitnessStatement, own: WitnessStatement, ended: bool) -> bool:
     """Return whether another member of the group will never reach a collective."""
-    if not ended:
-        return _call(other) != _call(own)
-    numbers = [found.number for found in other.collectives if found.group == own.group]
+    if not ended and not own.sleep:
+        return not _is_same_call(other, own)
     passed = _passed(other, own)
     if passed is None:
-        return not numbers or max(numbers) < (own.number or 0)  # otherwise it was too long ago to be recorded
+        # If its last one is later, it was too long ago to be recorded.
+        return _last(other, own.group) < (own.number or 0)
     return _key(passed) != _call(own)
+
+
+def _has_not_begun(other: WitnessStatement, begun: Begun) -> bool:
+    """Return whether another rank, which acts no more, has not begun this collective."""
+    return _last(other, begun.group) < begun.number
+
+
+def _last(statement: WitnessStatement, group: str) -> int:
+    """Return the number of a rank's last collective in this group in its test."""
+    recorded = (found.number for found in statement.collectives if found.group == group)
+    return max(statement.reached.get(group, 0), *recorded, 0)
 
 
 def _answers(other: WitnessStatement, rank: int, own: WitnessStatement) -> bool:
     """Return whether one rank waits in a send and the other in the receive that may match it."""
-    fits = {own.operation, other.operation} == {"send", "recv"} and own.group == other.group
-    return fits and other.peer in (rank, None)
+    if "message" not in (own.kind, other.kind) or other.kind != own.kind or other.peer not in (rank, None):
+        return False
+    if not {own.operation, other.operation} <= {"send", "recv"}:
+        return True  # a Work's wait(): for what is not known
+    return own.operation != other.operation and own.group == other.group
+
+
+def _is_same_call(one: WitnessStatement, other: WitnessStatement) -> bool:
+    """Return whether two ranks wait for each other in one collective."""
+    roots = {one.root, other.root} - {None}
+    return _call(one) == _call(other) and len(roots) < 2
 
 
 def _call(statement: WitnessStatement) -> tuple[object, ...]:
     """Return a key that is equal for ranks that wait for each other in one collective."""
     current = _current(statement)
-    return _key(current) if current else (statement.group, statement.operation)
+    return _key(current) if current else (statement.kind, statement.group, statement.operation)
 
 
 def _key(collective: Collective) -> tuple[object, ...]:
@@ -130,11 +166,10 @@ def _cause(
 
 def _due(statement: WitnessStatement) -> str:
     """Describe what a rank that ended its test did not do."""
-    if statement.operation == "recv":
-        return "sending what this recv waits for"
-    return (
-        "receiving what this send offers" if statement.operation == "send" else f"reaching this {statement.operation}"
-    )
+    if statement.kind != "message":
+        return f"reaching this {statement.operation}"
+    due = {"recv": "sending what this recv waits for", "send": "receiving what this send offers"}
+    return due.get(statement.operation, f"sending or receiving what this {statement.operation} waits for")
 
 
 def _passed(statement: WitnessStatement, waiting: WitnessStatement) -> Collective | None:
@@ -151,23 +186,41 @@ def _waits(inside: Mapping[int, WitnessStatement], with_tensors: bool) -> list[s
     """Return a clause for each group: ``rank 0 waits in its 5th collective, all_reduce at a.py:3``."""
     together: dict[tuple[object, ...], list[int]] = {}
     for rank, statement in sorted(inside.items()):
-        together.setdefault((*_call(statement), statement.location), []).append(rank)
-    names = [(statement.group, statement.number, statement.operation) for statement in inside.values()]
-    # Some may differ in nothing but their tensors.
-    with_tensors = with_tensors or len(set(names)) < len({_call(statement) for statement in inside.values()})
+        together.setdefault((*_call(statement), statement.root, statement.location), []).append(rank)
+    calls = {_call(statement) for statement in inside.values()}
+    names = {(statement.group, statement.number, statement.operation) for statement in inside.values()}
+    with_tensors = with_tensors or len(names) < len(calls)  # some may differ in nothing but their tensors
+    with_groups = len({statement.group for statement in inside.values() if statement.number is not None}) > 1
+    with_roots = len({statement.root for statement in inside.values()} - {None}) > 1
     clauses: list[str] = []
     for ranks in together.values():
         statement = inside[ranks[0]]
         own, number = _current(statement), _number(statement)
         tensors = f" of {own.tensors}" if with_tensors and own is not None and own.tensors else ""
+        call = f"{statement.operation}{_root(statement) if with_roots else ''}{tensors} at {statement.location}"
         alone = len(ranks) == 1
         verb = " in" if clauses and number is not None else " waits in" if alone else " wait in"
         which = f" {'its' if alone else 'their'} {_ordinal(number)}" if number is not None else ""
-        noun = "," if which and clauses else " collective," if which else ""
-        clauses.append(
-            f"{few_ranks_text(ranks)}{verb}{which}{noun} {statement.operation}{tensors} at {statement.location}"
-        )
+        noun = "" if clauses or not which else " collective"
+        group = f" of {_group(statement)}" if with_groups and which else ""
+        comma = "," if which else ""
+        reason = " for a future that nothing can complete" if statement.kind == "future" else ""
+        clauses.append(f"{few_ranks_text(ranks)}{verb}{which}{noun}{group}{comma} {call}{reason}")
     return clauses
+
+
+def _group(statement: WitnessStatement) -> str:
+    if not statement.made_at:
+        return "the default group" if statement.group == _DEFAULT else f"group {statement.group}"
+    # torch numbers groups; one that not all ranks make together has a long hash for a name.
+    name = f" {statement.group}" if len(statement.group) < _HASH else ""
+    return f"group{name} ({few_ranks_text(statement.members)}, made at {statement.made_at})"
+
+
+def _root(statement: WitnessStatement) -> str:
+    if statement.root is None:
+        return ""
+    return f" {'from' if statement.operation in _FROM_ROOT else 'to'} rank {statement.root}"
 
 
 def _ordinal(number: int) -> str:

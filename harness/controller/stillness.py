@@ -14,11 +14,17 @@ from dataclasses import dataclass, field
 #: was measured), and less than any transfer takes.
 _LOOP = "gloo_tcp_loop"
 _IDLE = 0.01
+#: A loop that has had this many turns since has seen all that had arrived before; so has a thread that polls.
+_TURNS = 2
+_POLLS = 10
+#: A main thread that polls a FileStore, 100 times a second, runs for about 0.4 % of the time.
+_POLLING = 0.02
 #: gloo's workers sleep until there is work, and the server of a TCPStore sleeps until a client asks.
 _WORKERS = ("pt_gloo_runloop", "pt_tcpstore")
 
-#: The number of futex on x86-64 and on 64-bit ARM. An unknown thread may sleep in it without a time limit.
+#: The number of futex on x86-64 and on 64-bit ARM, and its flag for waits that only this process can end.
 _FUTEX = {"202", "98"}
+_PRIVATE = 128
 
 Thread = tuple[int, int]  # process and thread
 
@@ -31,15 +37,38 @@ class Look:
     switches: dict[Thread, int] = field(default_factory=dict)  # the context switches of each thread so far
     loops: dict[Thread, float] = field(default_factory=dict)  # the seconds that each of gloo's loops has run
     unknown: frozenset[Thread] = frozenset()  # neither main threads nor known threads of torch
+    turns: dict[Thread, int] = field(default_factory=dict)  # how often each of gloo's loops was given a core
+    mains: dict[Thread, float] = field(default_factory=dict)  # the seconds that each main thread has run
 
-    def still_since(self, earlier: Look, excluding: frozenset[Thread] = frozenset()) -> bool:
-        """Return whether no thread has run since then, except the excluded threads."""
-        now = {thread: count for thread, count in self.switches.items() if thread not in excluding}
-        before = {thread: count for thread, count in earlier.switches.items() if thread not in excluding}
-        idle = _IDLE * (self.time - earlier.time)
-        return now == before and all(
-            ran - earlier.loops.get(thread, 0.0) <= idle for thread, ran in self.loops.items()
+    def still_since(self, earlier: Look, excluding: frozenset[Thread] = frozenset(), may_poll: bool = False) -> bool:
+        """Return whether no thread has run since then, except the excluded threads.
+
+        With ``may_poll``, main threads may have run for a small share of the time.
+        """
+        threads = (self.switches.keys() | earlier.switches.keys()) - excluding
+        moved = {thread for thread in threads if self.switches.get(thread) != earlier.switches.get(thread)}
+        since = self.time - earlier.time
+        if may_poll:
+            moved = {thread for thread in moved if not self._ran_little(thread, earlier, _POLLING * since)}
+        return not moved and all(
+            ran - earlier.loops.get(thread, 0.0) <= _IDLE * since for thread, ran in self.loops.items()
         )
+
+    def _ran_little(self, thread: Thread, earlier: Look, seconds: float) -> bool:
+        if thread not in self.mains or thread not in earlier.mains:
+            return False
+        return self.mains[thread] - earlier.mains[thread] <= seconds
+
+    def moved(self, thread: Thread, earlier: Look) -> bool:
+        return self.switches.get(thread) != earlier.switches.get(thread)
+
+    def polled(self, thread: Thread, earlier: Look) -> bool:
+        """Return whether a thread that polls has seen all that had happened before."""
+        return self.switches.get(thread, 0) - earlier.switches.get(thread, 0) >= _POLLS
+
+    def loops_turned(self, earlier: Look) -> bool:
+        """Return whether each loop of gloo has had its turn since: then nothing is on its way from rank to rank."""
+        return all(turns - earlier.turns.get(loop, turns) >= _TURNS for loop, turns in self.turns.items())
 
 
 def look(pids: Iterable[int | None], time: float) -> Look | None:
@@ -49,7 +78,7 @@ def look(pids: Iterable[int | None], time: float) -> Look | None:
     """
     switches: dict[Thread, int] = {}
     unknown = set()
-    loops = {}
+    loops, turns, mains = {}, {}, {}
     try:
         for pid in pids:
             for name in os.listdir(f"/proc/{pid}/task"):
@@ -59,24 +88,34 @@ def look(pids: Iterable[int | None], time: float) -> Look | None:
                 loop = facts["Name"] == _LOOP
                 if facts["State"][0] not in ("SR" if loop else "S") or _read(f"{task}/children").strip():
                     return None
-                if loop:
-                    loops[thread] = int(_read(f"{task}/schedstat").split()[0]) / 1e9
-                    continue
+                if loop or thread[0] == thread[1]:
+                    ran, _, given = map(int, _read(f"{task}/schedstat").split())
+                    if loop:
+                        loops[thread], turns[thread] = ran / 1e9, given
+                        continue
+                    mains[thread] = ran / 1e9
                 switches[thread] = int(facts["voluntary_ctxt_switches"]) + int(facts["nonvoluntary_ctxt_switches"])
                 if thread[0] != thread[1] and not facts["Name"].startswith(_WORKERS):
                     unknown.add(thread)
     except (OSError, KeyError, ValueError, IndexError):
         return None
-    return Look(time, switches, loops, frozenset(unknown)) if switches else None
+    return Look(time, switches, loops, frozenset(unknown), turns, mains) if switches else None
 
 
-def sleeps_for_ever(thread: Thread) -> bool:
-    """Return whether a thread waits for another thread without a time limit."""
+def sleep_of(thread: Thread) -> str:
+    """Return "ever" or "timed" if a thread waits for another one of its process; otherwise an empty text."""
     try:
         number, *arguments = _read(f"/proc/{thread[0]}/task/{thread[1]}/syscall").split()
     except (OSError, ValueError):
-        return False
-    return number in _FUTEX and len(arguments) > 3 and int(arguments[3], 16) == 0
+        return ""
+    if number not in _FUTEX or len(arguments) < 4 or not int(arguments[1], 16) & _PRIVATE:
+        return ""
+    return "timed" if int(arguments[3], 16) else "ever"
+
+
+def sleeps_for_ever(thread: Thread) -> bool:
+    """Return whether a thread waits for another thread of its process without a time limit."""
+    return sleep_of(thread) == "ever"
 
 
 def _facts(path: str) -> dict[str, str]:

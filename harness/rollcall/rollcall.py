@@ -10,7 +10,7 @@ from everyrank.launch.native import reader_path
 from everyrank.launch.protocol import NATIVE_READERS, AskedStacks, Launcher, NativeFrames, Seat
 from everyrank.model.ranks import few_ranks_text, ranks_text
 from everyrank.rollcall.blame import ENDED, Blame, Evidence, blame
-from everyrank.stack.frames import Frame, is_ours, is_users, standing, waits
+from everyrank.stack.frames import Frame, imports, is_ours, is_users, standing, waits
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 _THREAD = re.compile(r"^(?:Current thread|Thread) (?P<id>0x[0-9a-f]+)")
@@ -56,6 +56,8 @@ class Stance:
 
 def _doing(stack: Stack) -> str:
     """Describe a stack. A rank in a library's function most likely waits; a rank in the user's code may not."""
+    if (module := imports(stack)) and not waits(stack):
+        return f"importing {module} at {standing(stack).rpartition(' at ')[2]}"
     in_library = not is_users(stack[0].file)
     return f"{'waiting ' if in_library else ''}in {standing(stack)}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import linecache
 import os
 import re
@@ -10,10 +11,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from everyrank.stack.paths import is_of_library, shown
+from everyrank.stack.running import called_name, only_call
 
 _HARNESS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 #: Functions of libraries whose names do not describe what is being done.
-_THIN = {"wrapper", "inner", "_fn", "decorate_context", "_call_impl", "_wrapped_call_impl", "new_test_method"}
+_THIN = {
+    "wrapper", "inner", "_fn", "decorate_context", "_call_impl", "_wrapped_call_impl", "new_test_method",
+    "_no_grad_wrapper", "inner_func",
+}  # fmt: skip
+#: Python's import machinery has such files; and torch calls a module's forward() and its hooks by this function.
+_IMPORTLIB = "<frozen importlib"
+_CALLS_MODULE = "_call_impl"
 
 #: Files in which a rank waits for other ranks, if its innermost frame is there; and their functions that do not wait.
 _WAITS = (
@@ -58,23 +66,62 @@ def waits(stack: Sequence[Frame]) -> bool | None:
     for file, not_waiting in _WAITS:
         if file.search(innermost.file):
             return not not_waiting.match(innermost.function)
+    if imports(stack):
+        return False
     if _MAY_WAIT.search(innermost.file):
         return None
     line = linecache.getline(innermost.file, innermost.line) if is_users(innermost.file) else ""
     return None if _CALLS_WAIT.search(line) else False
 
 
-def standing(stack: Iterable[Frame]) -> str:
-    """Describe a stack, innermost frame first: ``all_reduce at test_x.py:12``."""
-    called = ""
-    innermost: Frame | None = None
+def standing(stack: Iterable[Frame], called: str = "") -> str:
+    """Describe a stack, innermost frame first: ``all_reduce at test_x.py:12``.
+
+    ``called``: the name that the user's line calls, if known. It stands for functions whose names say nothing.
+    """
+    inner: list[Frame] = []
     for frame in stack:
-        innermost = innermost or frame
         if is_users(frame.file):
-            return f"{called or frame.function} at {frame}"
-        if frame.function not in _THIN:
-            called = frame.function
-    return f"{innermost.function} at {innermost}" if innermost else "at an unknown location"
+            return f"{_operation(inner, frame, called) or frame.function} at {frame}"
+        inner.append(frame)
+    return f"{inner[0].function} at {inner[0]}" if inner else "at an unknown location"
+
+
+def imports(stack: Sequence[Frame]) -> str:
+    """Return the module that the user's line imports, or the library's; empty if a rank does not import."""
+    library = itertools.takewhile(lambda frame: not is_users(frame.file), stack)
+    outwards = list(library)[::-1]
+    if not any(frame.file.startswith(_IMPORTLIB) for frame in outwards):
+        return ""
+    body = next((frame for frame in outwards if frame.function == "<module>"), None)
+    if body is None:
+        return "a module"
+    return re.sub(r"(/__init__)?\.py$", "", shown(body.file)).replace(os.sep, ".")
+
+
+def _operation(inner: list[Frame], user: Frame, called: str) -> str:
+    """Name what the user's frame has called, by the frames of libraries above it, innermost first."""
+    named = [frame for frame in inner if frame.function not in _THIN]
+    if not named or not named[-1].function.startswith("_"):
+        return named[-1].function if named else ""
+    if any(frame.function == _CALLS_MODULE for frame in inner):
+        return "forward"
+    private = named[-1]
+    public = (frame.function for frame in named if not frame.function.startswith(("_", "<")))
+    return (
+        called
+        or called_name(only_call(user.file, user.line))
+        or (_class_of(private) if private.function == "__init__" else "")
+        or next(public, private.function)
+    )
+
+
+def _class_of(frame: Frame) -> str:
+    """Return the class whose method a frame is in."""
+    for number in range(frame.line, 0, -1):
+        if match := re.match(r"class (\w+)", linecache.getline(frame.file, number)):
+            return match[1]
+    return ""
 
 
 def users_frame(up: int) -> str:

@@ -1,4 +1,4 @@
-"""Find the call that a frame of a stack is in: by the position of its instruction, or by the only call of its line."""
+"""Find the call that a frame of a stack is in: by the position of its instruction, or as the only call of a line."""
 
 from __future__ import annotations
 

@@ -186,6 +186,14 @@ class Collective(msgspec.Struct, frozen=True):
     tensors: str  # shapes and dtypes
 
 
+class Begun(msgspec.Struct, frozen=True):
+    """A collective that a rank has begun and that is not over."""
+
+    group: str
+    number: int
+    members: list[int]
+
+
 class WitnessStatement(Message, frozen=True):
     """Report what a rank's main thread waits for: the witness's answer when no thread of the world runs."""
 
@@ -194,12 +202,18 @@ class WitnessStatement(Message, frozen=True):
     may_act: str = ""  # why this rank may still act without its main thread
     operation: str = ""  # the call that the main thread waits in; empty if that is not certain
     location: str = ""  # the user's line
+    kind: str = "collective"  # what it waits for; else "message", "group" (to be made) or "future"
+    sleep: str = ""  # how the kernel must show the main thread to sleep: "ever", "timed", "polls", or in any manner
     group: str = ""
+    made_at: str = ""  # the user's line that made the group; empty for the default group, or if it is unknown
     members: list[int] = []  # the ranks of the group
-    number: int | None = None  # the collective's number in its group; None for a send or a receive
+    number: int | None = None  # the collective's number in its group
+    root: int | None = None  # the rank that a broadcast comes from or a reduction goes to, if known
     peer: int | None = None  # the other rank of a send or a receive; None for any rank
+    others: list[Begun] = []  # it may wait for one of these instead
     patience: float = 0.0  # the time limit of the call, in seconds
     collectives: list[Collective] = []  # the last ones of this test
+    reached: dict[str, int] = {}  # by group: the number of the test's last collective
     before: dict[str, int] = {}  # by group: the number of collectives before this test, if known
 
 

@@ -21,7 +21,7 @@ def waits(name: str = "all_reduce", number: int = 5, location: str = "a.py:3", *
 
 
 def in_p2p(name: str, peer: int | None, **more: Any) -> WitnessStatement:
-    fields: dict[str, Any] = {"members": [0, 1], "patience": 1800.0, **more}
+    fields: dict[str, Any] = {"kind": "message", "members": [0, 1], "patience": 1800.0, **more}
     return WitnessStatement(1, 99, operation=name, location="a.py:7", group="0", peer=peer, **fields)
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.inner import Inner, Project
 
 PREAMBLE = """
-    import os
+    import os, queue, threading
     from datetime import timedelta
     import pytest, torch
     import torch.distributed as dist
@@ -68,6 +68,109 @@ STUCK = f"""{PREAMBLE}
         model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
         for _ in range(2 - world.rank):
             model(torch.ones(2)).sum().backward()  # ddp
+
+    @of_2
+    def test_constructs_ddp(process_group, world):
+        if world.rank == 0:
+            torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))  # constructs
+
+    @of_2
+    def test_full_tensor(process_group, world):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import Shard, distribute_tensor
+
+        tensor = distribute_tensor(torch.ones(4), init_device_mesh("cpu", (2,)), [Shard(0)])
+        if world.rank == 0:
+            tensor.full_tensor()  # full tensor
+
+    @of_2
+    def test_clips(process_group, world):
+        from torch.distributed.fsdp import fully_shard
+
+        model = fully_shard(torch.nn.Linear(4, 4))
+        model(torch.ones(2, 4)).sum().backward()
+        if world.rank == 0:
+            float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0))  # clips
+
+    @of_2
+    def test_evaluates_under_fsdp(process_group, world):
+        from torch.distributed.fsdp import fully_shard
+
+        model = fully_shard(torch.nn.Linear(4, 4))
+        if world.rank == 0:
+            model(torch.ones(2, 4))  # evaluates
+
+    @of_2
+    def test_functional(process_group, world):
+        import torch.distributed._functional_collectives as functional
+
+        if world.rank == 0:
+            reduced = functional.all_reduce(torch.ones(2), "sum", dist.group.WORLD)
+            reduced.sum()  # functional
+
+    @of_2
+    def test_a_tensor_parallel_forward(process_group, world):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor.parallel import RowwiseParallel, parallelize_module
+
+        layer = parallelize_module(torch.nn.Linear(4, 2), init_device_mesh("cpu", (2,)), RowwiseParallel())
+        if world.rank == 0:
+            float(layer(torch.ones(3, 2)).sum())  # tensor parallel
+
+    @of_2
+    def test_new_group(process_group, world):
+        if world.rank == 0:
+            dist.new_group([0, 1])  # new group
+
+    @of_2
+    def test_new_group_against_a_barrier(process_group, world):
+        if world.rank == 0:
+            dist.new_group([0, 1])  # new group of one
+        dist.barrier()  # barrier of the other
+
+    @of_3
+    def test_reduces_to_different_ranks(process_group, world):
+        dist.reduce(torch.ones(12), dst=world.rank)  # different roots
+
+    @of_3
+    def test_broadcasts_from_different_ranks(process_group, world):
+        dist.broadcast(torch.ones(1), src=world.rank == 2)  # different sources
+        dist.barrier()  # after
+
+    @of_2
+    def test_sends_much(process_group, world):
+        if world.rank == 0:
+            dist.send(torch.ones(6_000_000), 1)  # much
+
+    @of_2
+    def test_a_future_that_nobody_completes(process_group, world):
+        if world.rank == 0:
+            torch.futures.Future().wait()  # future
+        dist.barrier()  # not in the future
+
+    @of_2
+    def test_beside_threads(process_group, world):
+        items, stop = queue.Queue(), threading.Event()
+        for wait in (items.get, stop.wait, threading.Thread(target=stop.wait, daemon=True).join):
+            threading.Thread(target=wait, daemon=True).start() if wait != items.get or world.rank else None
+        if world.rank == 0:
+            dist.all_reduce(torch.ones(1))  # beside threads
+
+    @of_2
+    def test_crossed_groups(process_group, world):
+        groups = [
+            dist.new_group([0, 1]),  # first made
+            dist.new_group(),  # second made
+        ]
+        for group in groups[:: -1 if world.rank else 1]:
+            dist.all_reduce(torch.ones(1), group=group)  # crossed
+
+    @of_2
+    def test_waits_for_a_message(process_group, world):
+        if world.rank == 0:
+            works = dist.batch_isend_irecv([dist.P2POp(dist.irecv, torch.ones(1), 1)])
+            for work in works:
+                work.wait()  # message
 
     @of_3
     def test_opens_its_own_group(world):
@@ -165,6 +268,74 @@ def stuck(module_project: Project) -> Inner:
             "test_opens_two_in_turn",
             f"rank 0 waits in its 1st collective, broadcast at test_inner.py:{line('second group')}; "
             f"rank 1 in its 1st, all_reduce at test_inner.py:{line('other call')}",
+        ),
+        (
+            "test_constructs_ddp",
+            f"rank 1 ended its test without reaching this DistributedDataParallel "
+            f"(test_inner.py:{line('constructs')})",
+        ),
+        (
+            "test_full_tensor",
+            f"rank 1 ended its test without reaching this full_tensor (test_inner.py:{line('full tensor')})",
+        ),
+        (
+            "test_clips",
+            f"rank 1 ended its test without reaching this clip_grad_norm_ (test_inner.py:{line('clips')})",
+        ),
+        (
+            "test_evaluates_under_fsdp",
+            f"rank 1 ended its test without reaching this forward (test_inner.py:{line('evaluates')})",
+        ),
+        (
+            "test_functional",
+            f"rank 1 ended its test without reaching this sum (test_inner.py:{line('functional')})",
+        ),
+        (
+            "test_new_group",
+            f"rank 1 ended its test without reaching this new_group (test_inner.py:{line('new group')})",
+        ),
+        (
+            "test_new_group_against_a_barrier",
+            f"rank 0 waits in new_group at test_inner.py:{line('new group of one')}; "
+            f"rank 1 in its 1st, barrier at test_inner.py:{line('barrier of the other')}",
+        ),
+        (
+            "test_reduces_to_different_ranks",
+            f"rank 0 waits in its 1st collective, reduce to rank 0 at test_inner.py:{line('different roots')}; "
+            f"rank 1 in its 1st, reduce to rank 1 at test_inner.py:{line('different roots')}; "
+            f"rank 2 in its 1st, reduce to rank 2 at test_inner.py:{line('different roots')}",
+        ),
+        (
+            "test_broadcasts_from_different_ranks",
+            f"rank 0 waits in its 1st collective, broadcast from rank 0 at "
+            f"test_inner.py:{line('different sources')}; rank 1 in its 2nd, barrier at "
+            f"test_inner.py:{line('after')}; rank 2 in its 1st, broadcast from rank 1 at "
+            f"test_inner.py:{line('different sources')}",
+        ),
+        (
+            "test_sends_much",
+            f"rank 1 ended its test without receiving what this send offers (test_inner.py:{line('much')})",
+        ),
+        (
+            "test_a_future_that_nobody_completes",
+            f"rank 0 waits in wait at test_inner.py:{line('future')} for a future that nothing can complete; "
+            f"rank 1 in its 1st, barrier at test_inner.py:{line('not in the future')}",
+        ),
+        (
+            "test_beside_threads",
+            f"rank 1 ended its test without reaching this all_reduce (test_inner.py:{line('beside threads')})",
+        ),
+        (
+            "test_crossed_groups",
+            f"rank 0 waits in its 1st collective of group 1 (ranks 0,1, made at "
+            f"test_inner.py:{line('first made')}), all_reduce at test_inner.py:{line('crossed')}; rank 1 in its 1st "
+            f"of group 2 (ranks 0,1, made at test_inner.py:{line('second made')}), all_reduce at "
+            f"test_inner.py:{line('crossed')}",
+        ),
+        (
+            "test_waits_for_a_message",
+            f"rank 1 ended its test without sending or receiving what this wait waits for "
+            f"(test_inner.py:{line('message')})",
         ),
         ("test_work", f"rank 1 ended its test without reaching this all_reduce (test_inner.py:{line('work')})"),
         (

@@ -1,4 +1,4 @@
-"""A world that is only slow is left alone, whatever its ranks wait for: the tests of ``samples/slow_but_right.py``."""
+"""A world that is only slow is left alone, whatever ranks wait for: the tests of `samples/slow_but_right.py`."""
 
 from __future__ import annotations
 
