@@ -199,9 +199,10 @@ def _waits(inside: Mapping[int, WitnessStatement], with_tensors: bool) -> list[s
         tensors = f" of {own.tensors}" if with_tensors and own is not None and own.tensors else ""
         call = f"{statement.operation}{_root(statement) if with_roots else ''}{tensors} at {statement.location}"
         alone = len(ranks) == 1
-        verb = " in" if clauses and number is not None else " waits in" if alone else " wait in"
+        again = any(" collective" in clause for clause in clauses)
+        verb = " in" if again and number is not None else " waits in" if alone else " wait in"
         which = f" {'its' if alone else 'their'} {_ordinal(number)}" if number is not None else ""
-        noun = "" if clauses or not which else " collective"
+        noun = "" if again or not which else " collective"
         group = f" of {_group(statement)}" if with_groups and which else ""
         comma = "," if which else ""
         reason = " for a future that nothing can complete" if statement.kind == "future" else ""

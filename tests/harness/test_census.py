@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -13,9 +14,10 @@ from everyrank.wire.messages import WitnessStatement
 PIDS = [100, 200]
 #: Each rank's main thread and its witness; the witness's counts come after the main threads'.
 AT_REST = {(100, 100): 5, (100, 101): 1, (200, 200): 5, (200, 201): 1}
+MAINS = [(100, 100), (200, 200)]
 ASKED = {**AT_REST, (100, 101): 2, (200, 201): 2}
 
-Turns = Callable[[Sequence[dict[tuple[int, int], int] | None]], list[dict[int, WitnessStatement] | None]]
+Turns = Callable[..., list[dict[int, WitnessStatement] | None]]
 
 
 class Clock:
@@ -27,16 +29,24 @@ class Clock:
 
 
 @pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
+def asked_times() -> list[float]:
+    """The times at which the world of ``turns`` was asked."""
+    return []
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch, asked_times: list[float]) -> Turns:
     """Return what a census concludes from these looks at a world; both witnesses answer when asked."""
 
-    def run(looks: Sequence[dict[tuple[int, int], int] | None]) -> list[dict[int, WitnessStatement] | None]:
+    def run(
+        looks: Sequence[dict[tuple[int, int], int] | None], sleep: str = ""
+    ) -> list[dict[int, WitnessStatement] | None]:
         clock, left = Clock(), list(looks)
         asked: list[str] = []
 
         def look(pids: Sequence[int], time: float) -> Look | None:
             switches = left.pop(0)
-            return None if switches is None else Look(time, switches)
+            return None if switches is None else Look(time, switches, mains=dict.fromkeys(MAINS, 0.0))
 
         monkeypatch.setattr(stillness, "look", look)
         monkeypatch.setattr(census, "time", clock)
@@ -47,8 +57,9 @@ def turns(monkeypatch: pytest.MonkeyPatch) -> Turns:
             answers.append(watching.turn(PIDS, frozenset()))
             while asked:
                 rank = len(asked) - 1
+                asked_times.extend([clock.now] * (rank == 0))
                 asked.pop()
-                watching.hear(rank, WitnessStatement(1, thread=PIDS[rank] + 1))
+                watching.hear(rank, WitnessStatement(1, thread=PIDS[rank] + 1, sleep=sleep))
         return answers
 
     return run
@@ -83,3 +94,33 @@ def test_a_world_whose_answers_decided_nothing_is_not_asked_again_until_it_moves
     answers = turns([AT_REST] * 4 + [ran] * 10 + [moved] * 5)
     assert answers[:18] == [None] * 18
     assert answers[18] is not None
+
+
+def polling(polls: int) -> dict[tuple[int, int], int]:
+    return {**AT_REST, (100, 100): 5 + polls}
+
+
+def test_a_main_thread_may_poll_a_store_if_its_witness_states_that(turns: Turns) -> None:
+    looks = [*map(polling, (0, 30, 60, 90)), {**ASKED, **polling(91), (100, 101): 2, (200, 201): 2}]
+    assert turns(looks, sleep="polls")[4] is not None
+    assert turns(looks)[4] is None
+
+
+def test_a_main_thread_that_was_not_given_a_core_to_poll_is_not_believed(turns: Turns) -> None:
+    assert turns([*map(polling, (0, 1, 2, 3)), {**ASKED, (100, 100): 9}], sleep="polls")[4] is None
+
+
+def test_a_world_that_polls_is_asked_less_and_less_often(turns: Turns, asked_times: list[float]) -> None:
+    turns([polling(number) for number in range(120)])  # 36 s
+    pauses = [later - earlier for earlier, later in itertools.pairwise(asked_times)]
+    assert len(pauses) > 2
+    assert pauses == sorted(pauses)
+    assert pauses[-1] > 3 * pauses[0]
+
+
+@pytest.mark.parametrize(("seen", "believed"), [("ever", True), ("timed", False), ("", False)])
+def test_the_kernel_must_show_the_sleep_that_a_witness_states(
+    turns: Turns, monkeypatch: pytest.MonkeyPatch, seen: str, believed: bool
+) -> None:
+    monkeypatch.setattr(stillness, "sleep_of", lambda thread: seen)
+    assert (turns([AT_REST] * 4 + [ASKED], sleep="ever")[4] is not None) == believed

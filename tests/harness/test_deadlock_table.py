@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from everyrank.controller.deadlock import deadlock
-from everyrank.wire.messages import Collective, WitnessStatement
+from everyrank.wire.messages import Begun, Collective, WitnessStatement
 
 EVER = float("inf")
 
@@ -109,6 +109,64 @@ def test_ordinals_are_written_as_in_english(number: int, word: str) -> None:
     assert f"in its {word} collective" in cause(waits(number=number), waits("barrier", number=number))
 
 
+def in_new_group(**more: Any) -> WitnessStatement:
+    fields: dict[str, Any] = {"members": [0, 1], "patience": 1800.0, **more}
+    return WitnessStatement(1, 99, operation="new_group", location="a.py:1", kind="group", sleep="polls", **fields)
+
+
+def in_future(*others: Begun) -> WitnessStatement:
+    return WitnessStatement(
+        1, 99, operation="wait", location="a.py:4", kind="future", others=list(others), patience=1800.0
+    )
+
+
+def test_a_rank_that_ended_will_not_make_a_group() -> None:
+    assert (
+        cause(in_new_group(), ended(), gone=(1,)) == "rank 1 ended its test without reaching this new_group (a.py:1)"
+    )
+
+
+def test_a_rank_that_waits_in_another_call_will_not_make_a_group() -> None:
+    assert cause(in_new_group(), waits()) == (
+        "rank 0 waits in new_group at a.py:1; rank 1 waits in its 5th collective, all_reduce at a.py:3"
+    )
+
+
+def test_nothing_completes_a_future_but_a_collective_that_all_have_begun() -> None:
+    nothing = "rank 0 waits in wait at a.py:4 for a future that nothing can complete"
+    assert cause(in_future(), ended(), gone=(1,)) == nothing
+    assert cause(in_future(Begun("0", 5, [0, 1])), ended(4), gone=(1,)) == nothing
+    assert cause(in_future(Begun("0", 5, [0, 1])), ended(5), gone=(1,)) == ""
+
+
+def test_each_collective_that_a_rank_may_wait_for_must_be_in_vain() -> None:
+    begun = {"sleep": "ever", "others": [Begun("1", 2, [0, 1])]}
+    came = msgspec.structs.replace(ended(4), reached={"1": 2})
+    assert cause(waits(**begun), ended(4), gone=(1,)) != ""
+    assert cause(waits(**begun), came, gone=(1,)) == ""
+
+
+def test_ranks_that_name_different_roots_wait_for_each_other() -> None:
+    assert cause(waits("broadcast", root=0), waits("broadcast", root=1)) == (
+        "rank 0 waits in its 5th collective, broadcast from rank 0 at a.py:3; "
+        "rank 1 in its 5th, broadcast from rank 1 at a.py:3"
+    )
+    assert cause(waits("broadcast", root=0), waits("broadcast")) == ""
+
+
+def test_groups_are_named_where_ranks_wait_in_different_ones() -> None:
+    first = waits(group="1", made_at="a.py:1", number=1, before={"1": 0})
+    second = waits(group="2", made_at="a.py:2", number=1, before={"2": 0})
+    default = waits(number=1)
+    hashed = waits(group="2f" * 8, made_at="a.py:2", number=1, before={"2f" * 8: 0})
+    assert cause(first, second) == (
+        "rank 0 waits in its 1st collective of group 1 (ranks 0,1, made at a.py:1), all_reduce at a.py:3; "
+        "rank 1 in its 1st of group 2 (ranks 0,1, made at a.py:2), all_reduce at a.py:3"
+    )
+    assert "rank 0 waits in its 1st collective of the default group, all_reduce" in cause(default, second)
+    assert "of group (ranks 0,1, made at a.py:2)," in cause(first, hashed)
+
+
 # --- not certain: the world waits ---------------------------------------------------------------------------
 
 
@@ -127,6 +185,9 @@ def test_ordinals_are_written_as_in_english(number: int, word: str) -> None:
         ([in_p2p("recv", None, members=[0, 1, 2]), ended(), in_p2p("send", 0)], (1,)),
         ([waits("scatter", tensors="(2,), (2,) Float"), waits("scatter", tensors="(2,) Float")], ()),
         ([ended(), ended()], (0, 1)),
+        ([in_new_group(), in_new_group()], ()),
+        ([in_new_group(members=[0]), waits(members=[0, 1])], ()),
+        ([in_p2p("wait", None), in_p2p("wait", None)], ()),  # one may receive what the other sends
     ],
 )
 def test_without_certainty_there_is_no_deadlock(statements: list[WitnessStatement], gone: tuple[int, ...]) -> None:

@@ -297,7 +297,7 @@ def stuck(module_project: Project) -> Inner:
         (
             "test_new_group_against_a_barrier",
             f"rank 0 waits in new_group at test_inner.py:{line('new group of one')}; "
-            f"rank 1 in its 1st, barrier at test_inner.py:{line('barrier of the other')}",
+            f"rank 1 waits in its 1st collective, barrier at test_inner.py:{line('barrier of the other')}",
         ),
         (
             "test_reduces_to_different_ranks",
@@ -319,7 +319,7 @@ def stuck(module_project: Project) -> Inner:
         (
             "test_a_future_that_nobody_completes",
             f"rank 0 waits in wait at test_inner.py:{line('future')} for a future that nothing can complete; "
-            f"rank 1 in its 1st, barrier at test_inner.py:{line('not in the future')}",
+            f"rank 1 waits in its 1st collective, barrier at test_inner.py:{line('not in the future')}",
         ),
         (
             "test_beside_threads",

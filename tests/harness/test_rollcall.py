@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 from everyrank.launch import native
@@ -96,6 +97,56 @@ def test_threads_that_run_the_users_code_are_kept_and_only_those_of_the_last_dum
 )
 def test_a_rank_stands_where_the_users_code_called(stance: Stance, doing: str) -> None:
     assert stance.doing == doing
+
+
+PACKAGES = "/venv/lib/python3.12/site-packages"
+
+
+@pytest.mark.parametrize(
+    ("inner", "name"),
+    [
+        ([("all_reduce", "a.py"), ("clip_grad_norm_", "a.py"), ("_no_grad_wrapper", "a.py")], "clip_grad_norm_"),
+        ([("all_gather_object", "a.py"), ("save", "a.py"), ("inner_func", "a.py")], "save"),
+        ([("wait_tensor", "a.py"), ("__torch_dispatch__", "a.py")], "wait_tensor"),
+        ([("unshard", "a.py"), ("_pre_forward", "a.py"), ("_call_impl", "torch/nn/modules/module.py")], "forward"),
+    ],
+)
+def test_what_a_library_calls_inside_is_named_as_users_know_it(inner: list[tuple[str, str]], name: str) -> None:
+    stack = tuple(Frame(f"{PACKAGES}/{file}", 1, function) for function, file in inner)
+    assert Stance(0, (*stack, Frame(HERE, 40, "test_loop"))).doing == f"waiting in {name} at test_x.py:40"
+
+
+def test_a_function_whose_name_says_nothing_is_named_by_the_only_call_of_the_users_line(tmp_path: Path) -> None:
+    file = tmp_path / "test_x.py"
+    file.write_text("total = reduced.sum()\n")
+    stack = (Frame(f"{PACKAGES}/a.py", 1, "wait_tensor"), Frame(f"{PACKAGES}/a.py", 9, "__torch_dispatch__"))
+    assert Stance(0, (*stack, Frame(str(file), 1, "test_loop"))).doing.startswith("waiting in sum at ")
+
+
+def test_a_constructor_is_named_by_its_class(tmp_path: Path) -> None:
+    library = tmp_path / "site-packages" / "a.py"
+    library.parent.mkdir()
+    library.write_text("class Parallel:\n    def __init__(self):\n        wait()\n")
+    stack = (
+        Frame(f"{PACKAGES}/b.py", 1, "_verify"),
+        Frame(str(library), 3, "__init__"),
+        Frame(HERE, 40, "test_loop"),
+    )
+    assert Stance(0, stack).doing == "waiting in Parallel at test_x.py:40"
+
+
+def test_a_rank_that_imports_does_not_wait() -> None:
+    stack = (
+        Frame("<frozen importlib._bootstrap_external>", 1, "get_data"),
+        Frame(f"{PACKAGES}/torch/_dynamo/__init__.py", 3, "<module>"),
+        Frame("<frozen importlib._bootstrap>", 1, "_find_and_load"),
+        Frame(f"{PACKAGES}/torch/distributed/fsdp.py", 7, "__init__"),
+        Frame(HERE, 40, "test_loop"),
+    )
+    stance = Stance(1, stack)
+    assert stance.doing == "importing torch._dynamo at test_x.py:40"
+    assert stance.sentence([1]) == "rank 1 is importing torch._dynamo at test_x.py:40"
+    assert stance.evidence.waits is False
 
 
 def test_a_stack_without_the_users_code_is_described_by_its_innermost_frame() -> None:

@@ -113,6 +113,32 @@ def test_a_loop_of_gloo_may_wake_without_work_but_not_work() -> None:
     assert not Look(1.0, {(1, 1): 5}, {(1, 2): 1.2}).still_since(before)
 
 
+def test_a_main_thread_may_poll_but_not_work() -> None:
+    before = Look(0.0, {(1, 1): 5}, mains={(1, 1): 1.0})
+    polls, works = (Look(1.0, {(1, 1): 95}, mains={(1, 1): ran}) for ran in (1.004, 1.1))
+    assert not polls.still_since(before)
+    assert polls.still_since(before, may_poll=True)
+    assert not works.still_since(before, may_poll=True)
+    assert polls.polled((1, 1), before)
+    assert not Look(1.0, {(1, 1): 7}).polled((1, 1), before)
+
+
+def test_a_loop_of_gloo_that_had_no_turn_may_have_work() -> None:
+    """On a busy machine it waits for a core."""
+    before = Look(0.0, turns={(1, 2): 7})
+    assert not Look(1.0, turns={(1, 2): 7}).loops_turned(before)
+    assert Look(1.0, turns={(1, 2): 9}).loops_turned(before)
+
+
+def test_a_thread_that_waits_for_another_process_does_not_sleep_for_ever(start: StartPython) -> None:
+    process = start(
+        "import multiprocessing; semaphore = multiprocessing.get_context('fork').Semaphore(0)\n"
+        "print(flush=True); semaphore.acquire()"
+    )
+    asleep(process)
+    assert stillness.sleep_of((process.pid, process.pid)) == ""
+
+
 def test_a_killed_process_is_ending_at_once_and_until_it_is_gone(start: StartPython) -> None:
     for _ in range(5):
         process = start("print(flush=True); time.sleep(1000)")
