@@ -27,6 +27,7 @@ from everyrank.declare.stash import TIMEOUT
 from everyrank.errors import MisuseError
 from everyrank.model.ranks import rank_seed
 from everyrank.options import Options
+from everyrank.resources import holders
 from everyrank.resources.gpus.gpu_leases import GpuLease
 from everyrank.resources.leases import Leases, cores
 from everyrank.verdict.repeat import lasting_id
@@ -134,7 +135,14 @@ class Attempts:
         waits = self._last_destroyed_group and job.size > cores()
         if not waits:
             start_spare()
-        fates = Watch(talk, orders, self._interrupts, while_asleep=start_spare if waits else None).run()
+        watch = Watch(
+            talk,
+            orders,
+            self._interrupts,
+            while_asleep=start_spare if waits else None,
+            report=lambda text: holders.print_line(self._session.config, f"{job.nodeid}: {text}"),
+        )
+        fates = watch.run()
         self._last_destroyed_group = talk.destroys_group
         return fates
 

@@ -21,6 +21,8 @@ _SOON = 0.01
 #: A world whose main threads poll moves all the time. After answers that decide nothing, it is asked again after this
 #: many seconds, then after twice as many, and so on.
 _AGAIN = 2.0
+#: A world that rests for so many seconds, for reasons that are not certain, is reported once.
+LONG_REST = 30.0
 #: Witnesses must answer within this many seconds. They cannot if the main thread holds the GIL.
 _ANSWER = 1.0
 
@@ -39,6 +41,9 @@ class Census:
             None  # after answers that decide nothing, the world is not asked again until it moves
         )
         self._again, self._again_at = _AGAIN, 0.0
+        self._rest: stillness.Look | None = None  # the first look at a world that has done hardly anything since
+        self._last_heard: dict[int, WitnessStatement] = {}
+        self._reported, self._awake = False, 0
 
     @classmethod
     def for_orders(cls, orders: Sequence[Order]) -> Census | None:
@@ -68,6 +73,7 @@ class Census:
         look = stillness.look(pids, now)
         took = time.monotonic() - now
         self.next_at = now + max(_EVERY, took / _SHARE)
+        self._note_rest(look)
         if self._asked_at is not None:
             return self._listen(look, pids, ended)
         if look is None:
@@ -75,6 +81,22 @@ class Census:
         else:
             self._watch(look, pids)
         return None
+
+    def long_rest(self) -> dict[int, WitnessStatement] | None:
+        """Return, once, what the ranks last stated if their world has rested for long: it may hang."""
+        rested = self._rest is not None and time.monotonic() - self._rest.time >= LONG_REST
+        if self._reported or not rested or not self._last_heard:
+            return None
+        self._reported = True
+        return self._last_heard
+
+    def _note_rest(self, look: stillness.Look | None) -> None:
+        # A thread that polls is awake in one look of a hundred, but not in two in a row.
+        self._awake = self._awake + 1 if look is None and self._asked_at is None else 0
+        if self._awake > 1:
+            self._rest, self._last_heard = None, {}
+        elif look is not None and (self._rest is None or not look.rests_since(self._rest)):
+            self._rest, self._last_heard = look, {}
 
     def _watch(self, look: stillness.Look, pids: Sequence[int | None]) -> None:
         if self._looks and not look.still_since(self._looks[0], may_poll=True):
@@ -106,6 +128,7 @@ class Census:
         self, look: stillness.Look, pids: Sequence[int | None], ended: Collection[int]
     ) -> dict[int, WitnessStatement] | None:
         heard, before = self._heard, self._looks[0]
+        self._last_heard = heard
         self._answered = look
         self.forget(look.time)
         mains = {rank: (pid or 0, pid or 0) for rank, pid in enumerate(pids)}

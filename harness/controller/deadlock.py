@@ -98,10 +98,10 @@ def _answers(other: WitnessStatement, rank: int, own: WitnessStatement) -> bool:
     return own.operation != other.operation and own.group == other.group
 
 
-def _is_same_call(one: WitnessStatement, other: WitnessStatement) -> bool:
+def _is_same_call(own: WitnessStatement, other: WitnessStatement) -> bool:
     """Return whether two ranks wait for each other in one collective."""
-    roots = {one.root, other.root} - {None}
-    return _call(one) == _call(other) and len(roots) < 2
+    roots = {own.root, other.root} - {None}
+    return _call(own) == _call(other) and len(roots) < 2
 
 
 def _call(statement: WitnessStatement) -> tuple[object, ...]:

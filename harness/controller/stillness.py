@@ -54,6 +54,13 @@ class Look:
             ran - earlier.loops.get(thread, 0.0) <= _IDLE * since for thread, ran in self.loops.items()
         )
 
+    def rests_since(self, earlier: Look) -> bool:
+        """Return whether the main threads are the same and have run for at most a small share of the time."""
+        seconds = _POLLING * (self.time - earlier.time)
+        return self.mains.keys() == earlier.mains.keys() and all(
+            self._ran_little(main, earlier, seconds) for main in self.mains
+        )
+
     def _ran_little(self, thread: Thread, earlier: Look, seconds: float) -> bool:
         if thread not in self.mains or thread not in earlier.mains:
             return False

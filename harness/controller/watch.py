@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from everyrank.controller.census import LONG_REST
 from everyrank.controller.conversation import Conversation
 from everyrank.controller.cutoff import START
 from everyrank.controller.deadlock import Deadlock, deadlock
 from everyrank.controller.interrupts import Interrupts
 from everyrank.rollcall import rollcall
+from everyrank.rollcall.blame import Evidence, blame
+from everyrank.rollcall.rollcall import Stance
+from everyrank.stack.frames import Frame
 from everyrank.verdict.rules import Fate, Fates
-from everyrank.wire.messages import Order
+from everyrank.wire.messages import Order, WitnessStatement
 
 #: What a roll call may take of the 2 s after a deadline, or after Ctrl-C.
 NATIVE = 1.0
@@ -22,6 +26,7 @@ class Watch:
     """Watches one test on one world, and ends what cannot go on.
 
     ``while_asleep`` is work for the time in which the ranks destroy their group. It is done once, if they do.
+    ``report`` takes a line about a world that may hang.
     """
 
     def __init__(
@@ -30,6 +35,7 @@ class Watch:
         orders: list[Order],
         interrupts: Interrupts,
         while_asleep: Callable[[], None] | None = None,
+        report: Callable[[str], None] | None = None,
     ) -> None:
         self.talk = talk
         self.world = talk.world
@@ -37,6 +43,7 @@ class Watch:
         self.orders = orders
         self.interrupts = interrupts
         self.while_asleep = while_asleep
+        self.report = report
 
     def run(self) -> Fates:
         """Give the orders and wait until every rank has filed its record, ended, or been cut off."""
@@ -135,7 +142,10 @@ class Watch:
         ended = frozenset(fate.rank for fate in self.fates.ranks if fate.record is not None)
         statements = self.talk.census.turn([seat.pid for seat in self.world.seats], ended)
         left = self.talk.limit.due - now if self.talk.limit.due is not None else float("inf")
-        return deadlock(statements, ended, left) if statements is not None else None
+        found = deadlock(statements, ended, left) if statements is not None else None
+        if found is None and self.report is not None and (heard := self.talk.census.long_rest()) is not None:
+            self.report(f"for {LONG_REST:g} s no rank has gone on, and its deadline decides: {rest(heard, ended)}")
+        return found
 
     def _end_deadlock(self, found: Deadlock) -> None:
         self.fates.deadlock = found.cause
@@ -155,3 +165,14 @@ class Watch:
         self.world.broken = True
         self.world.launcher.kill(list(seats.values()))
         self.talk.cut_off.note_trouble(time.monotonic())
+
+
+def rest(statements: Mapping[int, WitnessStatement], ended: frozenset[int]) -> str:
+    """Describe where the ranks of a world rest, by their witnesses. A signal for a roll call might wake one."""
+    stances = [
+        Stance(rank, tuple(Frame(*frame) for frame in statement.stack))
+        for rank, statement in sorted(statements.items())
+        if rank not in ended
+    ]
+    evidence = [Evidence(rank, ended=True) for rank in sorted(ended)]
+    return rollcall.cause(stances, blame([*evidence, *(stance.evidence for stance in stances)]))

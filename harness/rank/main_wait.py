@@ -59,7 +59,7 @@ class MainWait:
 
     def __init__(self, frame: FrameType, begun: list[dict[str, Any]], groups: Groups) -> None:
         self._frame = frame
-        self._stack = _stack(frame)
+        self._stack = stack_of(frame)
         self._begun = begun
         self._groups = groups
 
@@ -143,8 +143,8 @@ class MainWait:
         if begun is None:
             return None
         first, *others = begun
-        where = {"group": first.group, "members": first.members, "number": first.number}
-        return {**where, "others": others, "sleep": "ever"}
+        own = {"group": first.group, "members": first.members, "number": first.number}
+        return {**own, "others": others, "sleep": "ever"}
 
     def _all_begun(self) -> list[Begun] | None:
         """Return the collectives that are not over; None if one is in an unknown group."""
@@ -208,7 +208,8 @@ def _other_rank(arguments: dict[str, Any], group: Any) -> int | None:
     return None
 
 
-def _stack(frame: FrameType | None) -> list[Frame]:
+def stack_of(frame: FrameType | None) -> list[Frame]:
+    """Return the stack of a thread, innermost frame first."""
     found = []
     while frame is not None:
         found.append(Frame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))

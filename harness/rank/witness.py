@@ -21,7 +21,7 @@ from typing import Any
 
 from everyrank.leaks.snapshot import Watch
 from everyrank.rank import recorder
-from everyrank.rank.main_wait import Groups, MainWait
+from everyrank.rank.main_wait import Groups, MainWait, stack_of
 from everyrank.stack.frames import users_frame
 from everyrank.wire.messages import WitnessStatement
 from everyrank.wire.witness_pipe import path, remove
@@ -116,15 +116,16 @@ class Witness:
             reached[group] = number
             if number == 1:
                 before[group] = 0
+        frame = sys._current_frames()[threading.main_thread().ident or 0]
         common = WitnessStatement(
             self._test,
             threading.get_native_id(),
+            stack=[(frame.file, frame.line, frame.function) for frame in stack_of(frame)],
             may_act=self._may_act(),
             collectives=[recorder.collective(entry) for entry in known[-_LAST_COLLECTIVES:]],
             before=before,
             reached=reached,
         )
-        frame = sys._current_frames()[threading.main_thread().ident or 0]
         begun = [entry for entry in known if not entry["retired"]]
         return MainWait(frame, begun, Groups.known(self._group, self._made_at)).add_to(common)
 

@@ -199,6 +199,7 @@ class WitnessStatement(Message, frozen=True):
 
     test: int  # the number of the order
     thread: int  # the witness's native thread id
+    stack: list[tuple[str, int, str]] = []  # the main thread's, innermost first: file, line and function
     may_act: str = ""  # why this rank may still act without its main thread
     operation: str = ""  # the call that the main thread waits in; empty if that is not certain
     location: str = ""  # the user's line

@@ -39,7 +39,7 @@ def turns(monkeypatch: pytest.MonkeyPatch, asked_times: list[float]) -> Turns:
     """Return what a census concludes from these looks at a world; both witnesses answer when asked."""
 
     def run(
-        looks: Sequence[dict[tuple[int, int], int] | None], sleep: str = ""
+        looks: Sequence[dict[tuple[int, int], int] | None], sleep: str = "", rests: list[float] | None = None
     ) -> list[dict[int, WitnessStatement] | None]:
         clock, left = Clock(), list(looks)
         asked: list[str] = []
@@ -55,6 +55,8 @@ def turns(monkeypatch: pytest.MonkeyPatch, asked_times: list[float]) -> Turns:
         while left:
             clock.now = watching.next_at
             answers.append(watching.turn(PIDS, frozenset()))
+            if watching.long_rest() and rests is not None:
+                rests.append(clock.now)
             while asked:
                 rank = len(asked) - 1
                 asked_times.extend([clock.now] * (rank == 0))
@@ -124,3 +126,16 @@ def test_the_kernel_must_show_the_sleep_that_a_witness_states(
 ) -> None:
     monkeypatch.setattr(stillness, "sleep_of", lambda thread: seen)
     assert (turns([AT_REST] * 4 + [ASKED], sleep="ever")[4] is not None) == believed
+
+
+def test_a_world_that_rests_for_long_is_reported_once(turns: Turns) -> None:
+    rests: list[float] = []
+    turns([AT_REST] * 4 + [ASKED] * 200, rests=rests)  # 60 s
+    assert len(rests) == 1
+    assert rests[0] >= census.LONG_REST
+
+
+def test_a_world_that_works_now_and_then_does_not_rest(turns: Turns) -> None:
+    rests: list[float] = []
+    turns([*([AT_REST] * 50), None, None, *([AT_REST] * 50), None, None, *([AT_REST] * 50)], rests=rests)
+    assert rests == []

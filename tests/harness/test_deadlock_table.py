@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from everyrank.controller.deadlock import deadlock
+from everyrank.controller.watch import rest
 from everyrank.wire.messages import Begun, Collective, WitnessStatement
 
 EVER = float("inf")
@@ -154,7 +155,7 @@ def test_ranks_that_name_different_roots_wait_for_each_other() -> None:
     assert cause(waits("broadcast", root=0), waits("broadcast")) == ""
 
 
-def test_groups_are_named_where_ranks_wait_in_different_ones() -> None:
+def test_groups_are_named_if_ranks_wait_in_different_groups() -> None:
     first = waits(group="1", made_at="a.py:1", number=1, before={"1": 0})
     second = waits(group="2", made_at="a.py:2", number=1, before={"2": 0})
     default = waits(number=1)
@@ -203,3 +204,17 @@ def test_a_groups_own_time_limit_counts_only_before_the_deadline() -> None:
 def test_a_rank_that_ended_long_after_that_collective_may_have_done_its_part() -> None:
     later = msgspec.structs.replace(ended(), collectives=[Collective("0", 90, "all_reduce", "(2,) Float")])
     assert cause(waits(), later, gone=(1,)) == ""
+
+
+# --- a world that may hang ----------------------------------------------------------------------------------
+
+
+def test_where_ranks_rest_is_described_as_in_a_roll_call() -> None:
+    torchs = ("/venv/lib/python3.12/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce")
+    waiting, asleep = ([*inner, ("/home/me/test_x.py", 4, "test_x")] for inner in ([torchs], []))
+    statements = {
+        rank: WitnessStatement(1, 99, stack=stack) for rank, stack in enumerate([waiting, asleep, waiting, asleep])
+    }
+    assert rest(statements, frozenset({3})) == (
+        "rank 1 is in test_x at test_x.py:4; ranks 0,2 wait in all_reduce at test_x.py:4"
+    )

@@ -116,7 +116,7 @@ def test_what_a_library_calls_inside_is_named_as_users_know_it(inner: list[tuple
     assert Stance(0, (*stack, Frame(HERE, 40, "test_loop"))).doing == f"waiting in {name} at test_x.py:40"
 
 
-def test_a_function_whose_name_says_nothing_is_named_by_the_only_call_of_the_users_line(tmp_path: Path) -> None:
+def test_a_function_with_a_meaningless_name_is_named_by_the_only_call_of_the_users_line(tmp_path: Path) -> None:
     file = tmp_path / "test_x.py"
     file.write_text("total = reduced.sum()\n")
     stack = (Frame(f"{PACKAGES}/a.py", 1, "wait_tensor"), Frame(f"{PACKAGES}/a.py", 9, "__torch_dispatch__"))

@@ -35,12 +35,12 @@ LONG = 2.5
 of_2, of_3, of_4 = (pytest.mark.world(size, timeout=90) for size in (2, 3, 4))
 
 
-def ones(size: int = 2) -> torch.Tensor:
+def vector(size: int = 2) -> torch.Tensor:
     return torch.ones(size)
 
 
 def reduce_on_all(group: Any = None) -> None:
-    total = ones()
+    total = vector()
     dist.all_reduce(total, group=group)
     assert total[0] == dist.get_world_size(group)
 
@@ -70,26 +70,26 @@ def test_sleeps_in_c(world, process_group, load):
 
 @of_2
 def test_sleeps_on_the_line_of_a_wait(world, process_group):
-    total = ones()
+    total = vector()
     if world.rank == 0:
         work = dist.all_reduce(total, async_op=True)
         # fmt: off
-        time.sleep(LONG); dist.send(ones(), 1); work.wait()  # noqa: E702
+        time.sleep(LONG); dist.send(vector(), 1); work.wait()  # noqa: E702
     # fmt: on
     else:
-        dist.recv(ones(), 0)
+        dist.recv(vector(), 0)
         dist.all_reduce(total)
     assert total[0] == 2
 
 
 @of_2
 def test_sleeps_in_the_expression_of_a_wait(world, process_group):
-    total = ones()
+    total = vector()
     if world.rank == 0:
         work = dist.all_reduce(total, async_op=True)
-        (time.sleep(LONG), dist.send(ones(), 1), work.wait())
+        (time.sleep(LONG), dist.send(vector(), 1), work.wait())
     else:
-        dist.recv(ones(), 0)
+        dist.recv(vector(), 0)
         dist.all_reduce(total)
     assert total[0] == 2
 
@@ -97,18 +97,18 @@ def test_sleeps_in_the_expression_of_a_wait(world, process_group):
 @of_2
 def test_waits_for_a_lock_on_the_line_of_a_wait(world, process_group):
     """The lock is released by a signal's handler, and the signal comes from another process."""
-    total, lock = ones(), threading.Lock()
+    total, lock = vector(), threading.Lock()
     if world.rank == 0:
         signal.signal(signal.SIGUSR2, lambda *_: lock.release())
         later(f"kill -USR2 {os.getpid()}")
         lock.acquire()
         work = dist.all_reduce(total, async_op=True)
         # fmt: off
-        lock.acquire(); dist.send(ones(), 1); work.wait()  # noqa: E702
+        lock.acquire(); dist.send(vector(), 1); work.wait()  # noqa: E702
         # fmt: on
         signal.signal(signal.SIGUSR2, signal.SIG_DFL)
     else:
-        dist.recv(ones(), 0)
+        dist.recv(vector(), 0)
         dist.all_reduce(total)
 
 
@@ -164,7 +164,7 @@ def test_is_late_between_objects(world, process_group):
 
 @of_2
 def test_waits_long_after_it_has_begun(world, process_group):
-    total = ones()
+    total = vector()
     work = dist.all_reduce(total, async_op=True)
     if world.rank == 0:
         time.sleep(LONG)
@@ -174,7 +174,7 @@ def test_waits_long_after_it_has_begun(world, process_group):
 
 @of_2
 def test_begins_several_at_once(world, process_group):
-    totals = [ones() for _ in range(4)]
+    totals = [vector() for _ in range(4)]
     if world.rank == 1:
         time.sleep(LONG)
     with dist._coalescing_manager(async_ops=True) as coalesced:
@@ -189,7 +189,7 @@ def test_begins_several_at_once(world, process_group):
 @of_4
 def test_works_in_rows_and_columns(world, process_group):
     rows, columns = ([dist.new_group(ranks) for ranks in pairs] for pairs in (([0, 1], [2, 3]), ([0, 2], [1, 3])))
-    total = ones()
+    total = vector()
     dist.all_reduce(total, group=rows[world.rank // 2])
     if world.rank == 3:
         time.sleep(LONG)
@@ -204,7 +204,7 @@ def test_works_in_a_mesh(world, process_group):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
     if world.rank == 2:
         time.sleep(LONG)
-    total = ones()
+    total = vector()
     for name in "ab":
         dist.all_reduce(total, group=mesh.get_group(name))
     assert total[0] == 4
@@ -245,14 +245,14 @@ def test_a_functional_collective_waits_for_a_rank_that_is_late(world, process_gr
 
     if world.rank == 1:
         time.sleep(LONG)
-    assert functional.all_reduce(ones(), "sum", dist.group.WORLD).sum().item() == 4
+    assert functional.all_reduce(vector(), "sum", dist.group.WORLD).sum().item() == 4
 
 
 @of_2
 def test_a_wait_has_a_time_limit_that_is_not_reached(world, process_group):
     if world.rank == 1:
         time.sleep(LONG)
-    dist.all_reduce(ones(), async_op=True).wait(timedelta(seconds=60))
+    dist.all_reduce(vector(), async_op=True).wait(timedelta(seconds=60))
 
 
 @of_2
@@ -261,7 +261,7 @@ def test_a_group_has_a_time_limit_that_the_test_wants(world, process_group):
     group = dist.new_group([0, 1], timeout=timedelta(seconds=LONG))
     if world.rank == 0:
         with pytest.raises(RuntimeError, match=r"(?i)timed out"):
-            dist.all_reduce(ones(), group=group)
+            dist.all_reduce(vector(), group=group)
     else:
         time.sleep(LONG + 1)
 
@@ -294,11 +294,11 @@ def test_is_late_in_a_group_of_its_own(world):
 
 @of_2
 def test_messages_are_received_out_of_order(world, process_group):
-    first, second = ones(1), ones(1)
+    first, second = vector(1), vector(1)
     if world.rank == 0:
-        begun = dist.isend(ones(1) * 2, 1, tag=2)  # gloo's send() waits for the receiver
+        begun = dist.isend(vector(1) * 2, 1, tag=2)  # gloo's send() waits for the receiver
         time.sleep(LONG)
-        dist.send(ones(1) * 1, 1, tag=1)
+        dist.send(vector(1) * 1, 1, tag=1)
         begun.wait()
     else:
         dist.recv(first, 0, tag=1)
@@ -308,11 +308,11 @@ def test_messages_are_received_out_of_order(world, process_group):
 
 @of_3
 def test_a_batch_of_messages_goes_around(world, process_group):
-    came = ones(1000)
+    came = vector(1000)
     if world.rank == 2:
         time.sleep(LONG)
     around = [
-        dist.P2POp(dist.isend, ones(1000) * world.rank, (world.rank + 1) % 3),
+        dist.P2POp(dist.isend, vector(1000) * world.rank, (world.rank + 1) % 3),
         dist.P2POp(dist.irecv, came, (world.rank - 1) % 3),
     ]
     for work in dist.batch_isend_irecv(around):
@@ -323,32 +323,32 @@ def test_a_batch_of_messages_goes_around(world, process_group):
 @of_3
 def test_receives_from_anyone(world, process_group):
     if world.rank == 0:
-        dist.recv(ones())
-        dist.recv(ones())
+        dist.recv(vector())
+        dist.recv(vector())
     else:
         time.sleep(LONG / 2 * world.rank)
-        dist.send(ones(), 0)
+        dist.send(vector(), 0)
 
 
 @of_2
 def test_a_large_message_waits_for_its_receiver(world, process_group):
     if world.rank == 0:
-        dist.send(ones(6_000_000), 1)
+        dist.send(vector(6_000_000), 1)
     else:
         time.sleep(LONG)
-        dist.recv(ones(6_000_000), 0)
+        dist.recv(vector(6_000_000), 0)
 
 
 @of_2
 def test_a_message_is_on_its_way_while_both_wait_elsewhere(world, process_group):
     if world.rank == 0:
-        work = dist.isend(ones(), 1)
+        work = dist.isend(vector(), 1)
         time.sleep(LONG)
         reduce_on_all()
         work.wait()
     else:
         reduce_on_all()
-        dist.recv(ones(), 0)
+        dist.recv(vector(), 0)
 
 
 sent: list[Any] = []
@@ -357,19 +357,19 @@ sent: list[Any] = []
 @of_2
 def test_what_a_rank_that_ended_has_sent_comes(world, process_group):
     if world.rank == 1:
-        sent.append(dist.isend(ones(), dst=0))  # torch takes back what nobody holds
+        sent.append(dist.isend(vector(), dst=0))  # torch takes back what nobody holds
         return
     time.sleep(LONG)
-    dist.recv(ones(), src=1)
+    dist.recv(vector(), src=1)
 
 
 @of_2
 def test_what_a_rank_that_ended_has_begun_goes_on(world, process_group):
     if world.rank == 1:
-        dist.all_reduce(ones(), async_op=True)
+        dist.all_reduce(vector(), async_op=True)
         return
     time.sleep(LONG)
-    dist.all_reduce(ones())
+    dist.all_reduce(vector())
 
 
 # --- threads -------------------------------------------------------------------------------------------------
@@ -380,10 +380,10 @@ def test_what_a_rank_that_ended_has_begun_goes_on(world, process_group):
 def test_a_thread_sends(world, process_group, raw):
     def send_later() -> None:
         time.sleep(LONG)
-        dist.send(ones(), 1)
+        dist.send(vector(), 1)
 
     if world.rank == 1:
-        dist.recv(ones(), 0)
+        dist.recv(vector(), 0)
     elif raw:
         _thread.start_new_thread(send_later, ())
     else:
@@ -395,12 +395,12 @@ def test_a_thread_sends(world, process_group, raw):
 def test_a_thread_of_a_rank_that_ended_answers(world, process_group):
     def answer() -> None:
         time.sleep(LONG)
-        dist.send(ones(), dst=0)
+        dist.send(vector(), dst=0)
 
     if world.rank == 1:
         threading.Thread(target=answer, daemon=True).start()
         return
-    dist.recv(ones(), src=1)
+    dist.recv(vector(), src=1)
 
 
 @of_2
@@ -409,12 +409,12 @@ def test_a_thread_that_wakes_by_its_own_clock_answers(world, process_group):
 
     def answer() -> None:
         threading.Event().wait(LONG)
-        dist.send(ones(), dst=0)
+        dist.send(vector(), dst=0)
 
     if world.rank == 1:
         threading.Thread(target=answer, daemon=True).start()
         return
-    dist.recv(ones(), src=1)
+    dist.recv(vector(), src=1)
 
 
 @of_2
@@ -423,31 +423,31 @@ def test_a_worker_of_a_pool_answers(world, process_group):
     with ThreadPoolExecutor(2) as pool:
         if world.rank == 1:
             slept = pool.submit(time.sleep, LONG)
-            pool.submit(lambda: (slept.result(), dist.send(ones(), dst=0)))
+            pool.submit(lambda: (slept.result(), dist.send(vector(), dst=0)))
         else:
-            dist.recv(ones(), src=1)
+            dist.recv(vector(), src=1)
         reduce_on_all()
 
 
 @of_2
-def test_a_thread_is_woken_by_another_one(world, process_group):
+def test_a_thread_is_woken_by_another_thread(world, process_group):
     items: queue.Queue[int] = queue.Queue()
 
     def pass_on() -> None:
         items.get()
-        dist.send(ones(), dst=0)
+        dist.send(vector(), dst=0)
 
     if world.rank == 1:
         threading.Thread(target=pass_on).start()
         threading.Timer(LONG, items.put, [1]).start()
     else:
-        dist.recv(ones(), src=1)
+        dist.recv(vector(), src=1)
     reduce_on_all()
 
 
 @of_2
 def test_a_thread_works_in_a_group_of_its_own(world, process_group):
-    group, total = dist.new_group([0, 1]), ones()
+    group, total = dist.new_group([0, 1]), vector()
 
     def work() -> None:
         if world.rank == 1:
@@ -501,7 +501,7 @@ def test_a_future_is_completed_by_a_thread(world, process_group):
 def test_a_future_of_a_collective_waits_for_a_rank_that_is_late(world, process_group):
     if world.rank == 1:
         time.sleep(LONG)
-    dist.all_reduce(ones(), async_op=True).get_future().wait()
+    dist.all_reduce(vector(), async_op=True).get_future().wait()
 
 
 # --- other processes -----------------------------------------------------------------------------------------
@@ -704,7 +704,7 @@ def test_an_rpc_is_slow(world, rpc_agent):
 
 def send_later() -> None:
     time.sleep(LONG)
-    dist.send(ones(), dst=0)
+    dist.send(vector(), dst=0)
 
 
 @of_2
@@ -713,7 +713,7 @@ def test_an_rpc_sends_a_message(world, process_group, rpc_agent):
 
     if world.rank == 0:
         answer = rpc.rpc_async(1, send_later)
-        dist.recv(ones(), src=1)
+        dist.recv(vector(), src=1)
         answer.wait()
 
 
