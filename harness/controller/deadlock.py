@@ -29,7 +29,8 @@ class Deadlock:
     """Why no rank that is still in its test can continue."""
 
     cause: str
-    numbers: dict[int, int]  # by rank: the number of the collective of the default group in which it waits
+    numbers: dict[int, int]  # by rank: the number of the collective in which it waits, if all are in one group
+    misled: frozenset[int] = frozenset()  # wait for a root that does not take itself for it, while another rank does
 
 
 def deadlock(statements: Mapping[int, WitnessStatement], ended: frozenset[int], left: float) -> Deadlock | None:
@@ -44,7 +45,7 @@ def deadlock(statements: Mapping[int, WitnessStatement], ended: frozenset[int], 
         return None
     if not all(_in_vain(rank, statements, ended) for rank in inside):
         return None
-    return Deadlock(_cause(statements, inside, ended), _numbers(inside))
+    return Deadlock(_cause(statements, inside, ended), _numbers(inside), _misled(inside))
 
 
 def _in_vain(rank: int, statements: Mapping[int, WitnessStatement], ended: frozenset[int]) -> bool:
@@ -126,7 +127,22 @@ def _current(statement: WitnessStatement) -> Collective | None:
     return next(same, None)
 
 
+def _misled(inside: Mapping[int, WitnessStatement]) -> frozenset[int]:
+    """Return the ranks that name another root than the one that takes itself for it, in the same collective."""
+    calls: dict[tuple[object, ...], dict[int, int]] = {}
+    for rank, statement in inside.items():
+        if statement.root is not None:
+            calls.setdefault(_call(statement), {})[rank] = statement.root
+    misled: list[int] = []
+    for roots in calls.values():
+        themselves = {root for rank, root in roots.items() if rank == root}
+        misled += [rank for rank, root in roots.items() if themselves and root not in themselves]
+    return frozenset(misled)
+
+
 def _numbers(inside: Mapping[int, WitnessStatement]) -> dict[int, int]:
+    if len({statement.group for statement in inside.values() if statement.number is not None}) > 1:
+        return {}
     counted = {rank: _number(statement) for rank, statement in inside.items()}
     return {rank: number for rank, number in counted.items() if number is not None}
 

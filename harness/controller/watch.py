@@ -152,7 +152,8 @@ class Watch:
         self._cut(self._open())  # the call that each rank waits in is known: native stacks would add nothing
         for fate in self.fates.ranks:
             if fate.stance is not None:
-                fate.stance = replace(fate.stance, number=found.numbers.get(fate.rank))
+                number = found.numbers.get(fate.rank)
+                fate.stance = replace(fate.stance, number=number, misled=fate.rank in found.misled)
 
     def _cut(self, cut: list[Fate], native: float = 0.0) -> None:
         """Ask these ranks for their stacks, then end them."""

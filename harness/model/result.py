@@ -33,7 +33,7 @@ class BlamePart(ResultPart, frozen=True):
     """The ranks to blame for a bad end, by evidence."""
 
     ranks: list[int]
-    rule: str  # failed first, does not wait, ended its test, waits in another call, is behind
+    rule: str  # failed first, does not wait, ended its test, names another root, waits in another call, is behind
 
 
 class RankResult(msgspec.Struct):

@@ -23,7 +23,8 @@ class Evidence:
     )
     operation: str = ""  # the operation that it waits in
     location: str = ""  # the user's line that called the operation
-    number: int | None = None  # the number of that collective in the default group, from 1
+    number: int | None = None  # the number of that collective in the group of all, from 1
+    misled: bool = False  # it names another root of a collective than the rank that takes itself for it
 
     @property
     def inside(self) -> bool:
@@ -62,6 +63,11 @@ def _ended(ranks: Sequence[Evidence]) -> list[int]:
     return ended if _all_wait(ranks) and 2 * len(ended) <= len(ranks) else []
 
 
+def _other_root(ranks: Sequence[Evidence]) -> list[int]:
+    """Return the ranks that wait in a broadcast from another rank than the one that broadcasts, and the like."""
+    return [rank.rank for rank in ranks if rank.inside and rank.misled]
+
+
 def _in_another(ranks: Sequence[Evidence]) -> list[int]:
     """Return the ranks that wait in another call than the majority."""
     if any(rank.ended for rank in ranks) or not _all_wait(ranks):
@@ -90,6 +96,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
     ("failed first", _bad_first),
     ("does not wait", _busy_elsewhere),
     (ENDED, _ended),
+    ("names another root", _other_root),
     ("waits in another call", _in_another),
     ("is behind", _behind),
 )

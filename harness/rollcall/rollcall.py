@@ -32,12 +32,13 @@ class Stance:
     beside: tuple[Stack, ...] = ()  # the stacks of other threads that run the user's code, such as RPC calls
     state: str = ""  # "stopped" if a signal holds the process
     number: int | None = None  # the number of the collective of the default group that it waits in, if known
+    misled: bool = False  # it waits for a root that takes another rank for it
     native: tuple[str, ...] = ()  # its C frames, innermost first, or why they are unknown
 
     @property
     def doing(self) -> str:
         doing = _doing(self.stack) if self.stack else _NO_ANSWER
-        return f"{doing}, {self.state}" if self.state else doing
+        return ", ".join([doing, *filter(None, (self.state, "for another root" if self.misled else ""))])
 
     def sentence(self, ranks: list[int]) -> str:
         """Return a clause about ranks that share this stance: ``ranks 0,2,3 wait in all_reduce at test_x.py:25``."""
@@ -51,7 +52,7 @@ class Stance:
         """Return the evidence for blame. A rank that is stopped keeps others waiting, wherever it is."""
         operation, _, location = standing(self.stack).rpartition(" at ")
         held = False if self.state else waits(self.stack)
-        return Evidence(self.rank, waits=held, operation=operation, location=location, number=self.number)
+        return Evidence(self.rank, None, False, held, operation, location, self.number, self.misled)
 
 
 def _doing(stack: Stack) -> str:

@@ -52,6 +52,12 @@ ROWS = [
     # the rank that ended its test while the others wait
     ("ended its test", [1], [in_all_reduce(0), ended(1)]),
     ("ended its test", [0, 2], [ended(0), in_all_reduce(1), ended(2), in_recv(3)]),
+    # the rank that names another root
+    (
+        "names another root",
+        [2],
+        [in_all_reduce(0, 5, 1), in_all_reduce(1, 5, 2), Evidence(2, waits=True, operation="broadcast", misled=True)],
+    ),
     # the rank that waits in another call than most
     ("waits in another call", [2], [in_all_reduce(0), in_all_reduce(1), in_recv(2), in_all_reduce(3)]),
     ("waits in another call", [0], [in_all_reduce(0, 41), in_all_reduce(1), in_all_reduce(2)]),

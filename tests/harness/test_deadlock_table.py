@@ -155,6 +155,22 @@ def test_ranks_that_name_different_roots_wait_for_each_other() -> None:
     assert cause(waits("broadcast", root=0), waits("broadcast")) == ""
 
 
+def test_ranks_are_misled_that_wait_for_a_root_which_takes_another_for_it() -> None:
+    roots = (0, None, 1)
+    statements = {
+        rank: waits("broadcast", root=root, members=[0, 1, 2])
+        if root is not None
+        else waits(number=6, members=[0, 1, 2])
+        for rank, root in enumerate(roots)
+    }
+    found = deadlock(statements, frozenset(), EVER)
+    assert found is not None
+    assert found.misled == {2}
+    each_its_own = deadlock({0: waits("reduce", root=0), 1: waits("reduce", root=1)}, frozenset(), EVER)
+    assert each_its_own is not None
+    assert each_its_own.misled == frozenset()
+
+
 def test_groups_are_named_if_ranks_wait_in_different_groups() -> None:
     first = waits(group="1", made_at="a.py:1", number=1, before={"1": 0})
     second = waits(group="2", made_at="a.py:2", number=1, before={"2": 0})

@@ -364,6 +364,11 @@ def test_a_batch_too_many_under_ddp_is_reported_at_the_line_where_ddp_waits(stuc
     assert re.fullmatch(cause, result.text.partition("\n")[0])
 
 
+def test_of_broadcasts_from_different_ranks_the_odd_rank_comes_first_in_the_roll_call(stuck: Inner) -> None:
+    first = stuck["test_broadcasts_from_different_ranks"].text.partition("roll call")[2].splitlines()[1]
+    assert first == f"rank 2 is waiting in broadcast at test_inner.py:{line('different sources')}, for another root"
+
+
 def test_it_is_expected_only_if_the_mark_names_a_timeout(stuck: Inner) -> None:
     assert stuck["test_expected"].outcome == "xfailed"
     assert stuck["test_not_expected"].outcome == "failed"
