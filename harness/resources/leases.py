@@ -97,7 +97,7 @@ class LockFile:
 def _open(path: Path) -> int:
     while True:
         try:
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except FileNotFoundError:  # another run has just removed the empty folder
             prepare(path.parent)
 
@@ -112,10 +112,19 @@ def _try(fd: int, operation: int = fcntl.LOCK_EX) -> bool:
 
 def prepare(folder: Path) -> None:
     """Make the folder, or check that it belongs to the user alone."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    owner = os.stat(folder)
+    advice = "remove it, or name a folder in EVERYRANK_LEASES"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700, parents=True)
+    try:
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except NotADirectoryError:  # also for a link, which another user may have made in a temp folder
+        raise MisuseError(f"{folder} is {'a link' if folder.is_symlink() else 'no folder'}: {advice}") from None
+    try:
+        owner = os.fstat(opened)
+    finally:
+        os.close(opened)
     if owner.st_uid != os.getuid() or stat.S_IMODE(owner.st_mode) & 0o022:
-        raise MisuseError(f"{folder} can be written by others: remove it, or name a folder in EVERYRANK_LEASES")
+        raise MisuseError(f"{folder} can be written by others: {advice}")
 
 
 def tidy(folder: Path, files: Iterable[LockFile]) -> None:
@@ -211,7 +220,7 @@ class _Wait:
 def _is_locked(path: Path) -> bool:
     """Return whether another process or open file holds the lock. It tries a shared lock without waiting."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:

@@ -5,8 +5,13 @@ A rank's own messages do not come this way: each rank has a connection of its ow
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 from everyrank.wire.messages import Close, Exited, Kill, Message, NotStarted, Preload, Preloaded, Started
+
+#: The name of a folder in the run's folder, and no path to another one.
+FolderName = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
 
 # --- from the controller to a remote keeper ---------------------------------------------------------
 
@@ -81,7 +86,7 @@ class Forget(Message, frozen=True):
 class RemoveFolder(Message, frozen=True):
     """Remove a test's folder from the run's folder of this host."""
 
-    name: str
+    name: FolderName
 
 
 class Goodbye(Message, frozen=True):

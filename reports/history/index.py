@@ -21,7 +21,7 @@ from everyrank.reports.runfile.source import of_header
 NAME = ".everyrank-history.sqlite"
 
 #: The version of the index. An index of another version is made again.
-_VERSION = 3
+_VERSION = 4
 
 _TABLES = """
     CREATE TABLE nights (

@@ -6,12 +6,17 @@ them. A reader ignores a key that it does not know: it comes from a later versio
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 from everyrank.model.outcome import Ending
 from everyrank.model.result import BlamePart, LeakPart, StancePart
 
 #: The version of the schema. A reader refuses a newer one. Version 2 has the outcome "interrupted".
 SCHEMA = 2
+
+#: Seconds since the epoch, up to the end of the year 9999: a calendar has no later date.
+Time = Annotated[float, msgspec.Meta(ge=0, le=253_402_300_799)]
 
 
 # A line cannot refer to itself, so the garbage collector skips lines. That saves a third of the time to read a large
@@ -52,7 +57,7 @@ class Header(RunFileLine, tag="header", frozen=True):
     torch: str
     python: str
     platform: str
-    started: float  # seconds since the epoch
+    started: Time
     launcher: str = "fork"
     seed: int = 0
     devices: list[str] = []  # names of the GPUs, empty for none
@@ -160,7 +165,7 @@ class CaseLine(RunFileLine, tag="case", frozen=True):
     size: int = 0  # the number of ranks of its world; 0 without a world
     world: str = ""  # the name of its world: a warm world serves many tests
     worker: str = ""  # of pytest-xdist
-    started: float = 0.0  # seconds since the epoch
+    started: Time = 0.0
     seconds: float = 0.0
     phases: list[PhasePart] = []
     ranks: list[RankPart] = []

@@ -44,6 +44,8 @@ from everyrank.reports.runfile.not_run import not_run_cases
 LARGEST = 512 * 1024**2
 #: The limit of a line in bytes. A header that lists a million cases is shorter.
 LONGEST = 128 * 1024**2
+#: The limits of a run in cases, and of a file in lines, which may be blank. To read that many takes seconds.
+CASES, LINES = 200_000, 250_000
 
 #: How every run file begins.
 HEADER = b'{"line":"header"'
@@ -147,6 +149,8 @@ def _lines(path: Path, file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     number = total = 0
     while raw := file.readline(LONGEST + 1):
         number, total = number + 1, total + len(raw)
+        if number > LINES:
+            raise TooLarge(path, f"too large: more than {LINES:,} lines, and no run writes this many", number)
         if len(raw) > LONGEST or total > LARGEST:
             raise TooLarge(path, "too large: no run writes a line this long, or this many lines", number)
         if not raw.isspace():
@@ -171,6 +175,9 @@ def _header(path: Path, number: int, raw: bytes) -> Header:
         raise NewerSchema(path, text, number)
     line = _decoded(path, number, raw)
     assert isinstance(line, Header)
+    if len(line.cases) > CASES:
+        text = f"too large: its run has {len(line.cases):,} cases, and a run file may have {CASES:,}"
+        raise TooLarge(path, f"{text}: split the run with --shard, and read the files without merging them", number)
     return line
 
 

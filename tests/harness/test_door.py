@@ -12,6 +12,7 @@ import pytest
 from everyrank.launch.remote.door import KEEPER, RANK, Door, Refused, Visitor, knock, new_secret
 from everyrank.wire.channel import Channel, Closed
 from everyrank.wire.messages import FromRank, Leave, ToRank
+from everyrank.wire.remote import RemoveFolder, ToRemoteKeeper
 
 
 @pytest.fixture
@@ -96,6 +97,15 @@ def test_noise_neither_gets_in_nor_holds_others_up(door: WatchedDoor, secret: by
     assert raised == []
 
 
+def test_a_crowd_of_idle_strangers_does_not_shut_the_door(door: WatchedDoor, secret: bytes) -> None:
+    with contextlib.ExitStack() as crowd:
+        for _ in range(300):
+            crowd.enter_context(socket.create_connection(door.address))
+        with beside(lambda: door.knock(secret, (KEEPER, 2))) as raised:
+            assert door.let_in((KEEPER, 2)) == [(KEEPER, 2)]
+    assert raised == []
+
+
 def test_an_answer_that_was_overheard_does_not_open_the_door_again(door: WatchedDoor, secret: bytes) -> None:
     """Each greeting is new, so a proof is good for one visit."""
     heard = bytearray()
@@ -147,3 +157,12 @@ def test_what_is_not_a_message_closes_a_channel(body: bytes) -> None:
         theirs.sendall(struct.pack("!I", len(body)) + body)
         with pytest.raises(Closed, match="not a message of everyrank"):
             Channel(ours, FromRank).receive()
+
+
+@pytest.mark.parametrize("name", ["/home/user", "..", "../other", "test-1/..", "", "."])
+def test_a_keeper_removes_folders_by_name_and_never_by_path(name: str) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        Channel(theirs, ToRank).send(RemoveFolder(name))
+        with pytest.raises(Closed, match="not a message of everyrank"):
+            Channel(ours, ToRemoteKeeper).receive()

@@ -211,6 +211,23 @@ def test_a_folder_writable_by_others_is_refused(tmp_path: Path, mode: int) -> No
     assert list(folder.iterdir()) == []
 
 
+def test_a_link_is_never_followed_to_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir(mode=0o700)
+    (tmp_path / "leases").symlink_to("elsewhere")
+    with pytest.raises(MisuseError, match="leases is a link: remove it, or name a folder in EVERYRANK_LEASES"):
+        Leases(2, tmp_path / "leases").held(1).__enter__()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_link_is_never_followed_to_a_slot(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("kept")
+    (tmp_path / "leases").mkdir(mode=0o700)
+    (tmp_path / "leases" / "cpu-0").symlink_to("../precious")
+    with pytest.raises(OSError, match="symbolic links"):
+        Leases(1, tmp_path / "leases").held(1).__enter__()
+    assert (tmp_path / "precious").read_text() == "kept"
+
+
 def test_the_folder_can_be_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("EVERYRANK_LEASES", str(tmp_path / "here"))
     assert leases.folder() == tmp_path / "here"

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from everyrank.errors import MisuseError
+from everyrank.launch.remote import ray as ray_launcher
 
 from tests import on_hosts
 from tests.inner import Inner, Project, outer_environment
@@ -325,8 +327,9 @@ def test_other_files_on_a_node_are_an_error_before_the_first_test(project: Proje
 
 def test_ray_draws_its_own_random_numbers(project: Project) -> None:
     # Ray's drivers have random names. A plugin may have seeded the generator alike in all workers.
+    project.write("ray/_private/ray_constants.py", "ENABLE_RAY_CLUSTER = True")
     project.write(
-        "ray.py",
+        "ray/__init__.py",
         """
         import random
 
@@ -355,6 +358,17 @@ def test_ray_draws_its_own_random_numbers(project: Project) -> None:
     drawn, later = [(project.folder / name).read_text().split() for name in ("drawn", "later")]
     assert len(set(drawn)) == 2
     assert len(set(later)) == 1
+
+
+def test_a_cluster_of_our_own_is_reached_from_this_host_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray._private import services
+
+    def refuse(**options: Any) -> None:
+        raise ConnectionError(services.resolve_ip_for_localhost(options["_node_ip_address"]))
+
+    monkeypatch.setattr("ray.init", refuse)
+    with pytest.raises(MisuseError, match=r"cluster on this host: 127\.0\.0\.1$"):
+        ray_launcher._connect(None, "")
 
 
 def test_without_ray_the_error_names_what_to_install(project: Project) -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from everyrank.cli import main
 
@@ -45,6 +46,19 @@ def _damaged(file: Path) -> None:
     file.write_bytes(data)
 
 
+def _of_newlines(file: Path) -> None:
+    file.write_bytes(gzip.compress(made_up(cases=3).data + b"\n" * 10**6))
+
+
+def _of_a_crowd(file: Path) -> None:
+    crowd = msgspec.structs.replace(header(), cases=["x"] * 400_000)
+    file.write_bytes(gzip.compress(msgspec.json.encode(crowd) + b"\n"))
+
+
+def _of_the_far_future(file: Path) -> None:
+    made_up(cases=3, started=1e18).write(file)
+
+
 def _socket(file: Path) -> None:
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(os.path.relpath(file))  # from here: a whole path may be too long for a socket
@@ -56,6 +70,9 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "newer": (lambda file: file.write_text('{"line":"header","schema":99}\n'), "upgrade to read it"),
     "empty": (lambda file: file.write_bytes(b""), "empty: its run never began"),
     "a gigabyte": (_of_a_gigabyte, "larger than 512 MiB"),
+    "compressed newlines": (_of_newlines, "too large: more than 250,000 lines"),
+    "400,000 cases": (_of_a_crowd, "too large: its run has 400,000 cases, and a run file may have 200,000: split the"),
+    "a date that no calendar has": (_of_the_far_future, "Expected `float` <= 253402300799.0 - at `$.started`"),
     "binary": (lambda file: file.write_bytes(bytes(range(256))), "binary: a run file is lines of JSON"),
     "cut": (lambda file: file.write_bytes(made_up(cases=5).data[:-30]), "cut in the middle of a line"),
     "doubled": (lambda file: file.write_bytes(made_up(cases=5).data * 2), "two run files in one"),

@@ -31,7 +31,9 @@ _ANSWER = _VISITOR.size + _NONCE + _PROOF
 #: A visitor must prove who it is within this many seconds.
 _PATIENCE = 5.0
 #: At most so many visitors may be at the door at a time. Others wait, in the kernel.
-_AT_THE_DOOR = 64
+_AT_THE_DOOR = 128
+#: While that many are there, they must prove it within this many seconds: strangers do not shut the door for others.
+_HURRY = 0.5
 
 #: A host that is silent for about this many seconds is lost: the kernel asks it every few seconds.
 SILENCE = 15
@@ -70,7 +72,7 @@ class _Pending:
     """A visitor that has not proved who it is."""
 
     greeting: bytes
-    due: float
+    since: float
     answer: bytearray = field(default_factory=bytearray)
 
 
@@ -104,12 +106,15 @@ class Door:
         self._selector.close()
 
     def _turn(self, patience: float) -> None:
-        self._listen(len(self._pending) < _AT_THE_DOOR)
         now = time.monotonic()
+        allowed = _PATIENCE if len(self._pending) < _AT_THE_DOOR else _HURRY
         for sock, pending in list(self._pending.items()):
-            if pending.due <= now:
+            left = pending.since + allowed - now
+            if left <= 0:
                 self._send_away(sock)
-            patience = min(patience, max(0.0, pending.due - now))
+            else:
+                patience = min(patience, left)
+        self._listen(len(self._pending) < _AT_THE_DOOR)
         for key, _ in self._selector.select(patience):
             if key.fileobj is self._listener:
                 self._greet()
@@ -127,7 +132,7 @@ class Door:
         with contextlib.suppress(OSError):  # it has gone away
             sock, _ = self._listener.accept()
             greeting = _GREETING + os.urandom(_NONCE)
-            self._pending[sock] = _Pending(greeting, time.monotonic() + _PATIENCE)
+            self._pending[sock] = _Pending(greeting, time.monotonic())
             self._selector.register(sock, selectors.EVENT_READ)
             try:
                 sock.setblocking(False)

@@ -54,6 +54,9 @@ _LONG = 40
 #: The process of an actor starts within this many seconds.
 _START = 120.0
 
+#: The address of a cluster of our own: no other host reaches it.
+_LOOPBACK = "127.0.0.1"
+
 
 def configure(config: pytest.Config) -> Member | None:
     """Check what can be checked before the tests are collected."""
@@ -131,7 +134,7 @@ def _connect(given: str | None, working_dir: str) -> None:
     if not given:  # a cluster of our own, on this host alone, also where another one runs
         options = {
             "address": "local",
-            "_node_ip_address": "127.0.0.1",
+            "_node_ip_address": _LOOPBACK,
             "include_dashboard": False,
             "num_cpus": leases.capacity(),
         }
@@ -143,7 +146,7 @@ def _connect(given: str | None, working_dir: str) -> None:
         if given and given.rpartition(":")[2].isdecimal() and "//" not in given:
             host, _, port = given.rpartition(":")
             socket.create_connection((host, int(port)), _REACH).close()  # Ray itself would try for minutes
-        with _drawn_anew():
+        with _drawn_anew(), contextlib.nullcontext() if given else _on_loopback():
             ray.init(logging_level=logging.ERROR, log_to_driver=False, configure_logging=False, **options)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         cluster = f"the Ray cluster at {given}" if given else "a Ray cluster on this host"
@@ -164,6 +167,23 @@ def _drawn_anew() -> Iterator[None]:
         yield
     finally:
         random.setstate(state)
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Let Ray listen on loopback alone.
+
+    On Linux it takes 127.0.0.1 for the host's own address, and then listens on all of them. It does not where it
+    starts no clusters of several hosts, as on macOS.
+    """
+    from ray._private import ray_constants
+
+    several = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = several
 
 
 class RayLauncher(RemoteLauncher):
