@@ -1,9 +1,12 @@
 """The ``everyrank`` command: a table of names, each imported when it is called."""
+# PYTHON_ARGCOMPLETE_OK
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
@@ -19,14 +22,14 @@ COMMANDS = {
     "diff": ("compare two run files: what regressed since last night", "everyrank.reports.command:diff"),
     "accept": ("update the ledgers to the outcomes of a run", "everyrank.reports.command:accept"),
     "history": ("show each law over the nights, from a folder of run files", "everyrank.reports.command:history"),
-    "badge": ("make a subject's badge from a run file", "everyrank.reports.command:badge"),
+    "badge": ("make a badge from a run file", "everyrank.reports.command:badge"),
     "schema": ("print the JSON Schema of a run file's lines", "everyrank.reports.schema:command"),
     "adopt-report": (
         "list the tests that --adopt would run, and why it would not run others",
         "everyrank.adopt.report:main",
     ),
     "stacks": (
-        "show what every rank of a running test is doing: everyrank stacks PID",
+        "show what runs on this machine, and what every rank of a test is doing: everyrank stacks [PID]",
         "everyrank.rollcall.attach:main",
     ),
 }
@@ -35,6 +38,8 @@ COMMANDS = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Call the named command and return its exit code; 2 for a name that is not in the table."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None and "_ARGCOMPLETE" in os.environ:
+        given = _complete(os.environ["COMP_LINE"][: int(os.environ["COMP_POINT"])])
     if given and given[0] in COMMANDS:
         module, _, function = COMMANDS[given[0]][1].partition(":")
         code: int = getattr(importlib.import_module(module), function)(given[1:])
@@ -47,6 +52,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"everyrank: there is no command {given[0]!r}{_guess(given[0])}", file=sys.stderr)
     print(_usage(), file=sys.stdout if asked else sys.stderr)
     return 0 if asked else 2
+
+
+def _complete(line: str) -> list[str]:
+    """Let argcomplete end this process with what may follow a line in the shell.
+
+    Return the command instead if the line is in its arguments: its own parser knows them.
+    """
+    import argcomplete  # it set the variables that brought us here
+
+    words = line.split()
+    if len(words) > 2 or (len(words) == 2 and line.endswith(" ")):
+        os.environ["_ARGCOMPLETE"] = "2"  # the word at which the command line begins
+        methods = {name: getattr(argparse.ArgumentParser, name) for name in ("parse_args", "parse_known_args")}
+
+        def complete(parser: argparse.ArgumentParser, *_: object) -> None:
+            for name, method in methods.items():
+                setattr(argparse.ArgumentParser, name, method)
+            argcomplete.autocomplete(parser)
+
+        for name in methods:  # this process completes one line, and ends
+            setattr(argparse.ArgumentParser, name, complete)
+        return words[1:2]
+    parser = argparse.ArgumentParser("everyrank")
+    parser.add_argument("--version", action="store_true")
+    parser.add_argument("command", choices=COMMANDS)
+    argcomplete.autocomplete(parser)
+    return []
 
 
 def _guess(typed: str) -> str:

@@ -1,4 +1,7 @@
-"""Make a badge for a subject: how many of its cases hold, out of all that were to run, and the other outcomes."""
+"""Make a badge: how many of a subject's cases hold, out of all that were to run, and the other outcomes.
+
+Of a run without subjects, it is how many of the tests pass.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from dataclasses import dataclass
 import msgspec
 from everyrank.model.outcome import ENDINGS, RED, Ending
 from everyrank.reports.errors import NoSubject
+from everyrank.reports.runfile.model import SinglePart
 from everyrank.reports.runfile.read import Run
 from everyrank.reports.text import plain
 
@@ -35,20 +39,43 @@ class Badge:
     colour: str
 
 
-def badge(run: Run, subject: str, label: str = "everyrank") -> Badge:
-    """Count the cases of a subject. Raise `NoSubject` if the run has none, and no reason beside the cases."""
+def badge(run: Run, subject: str = "", label: str = "everyrank") -> Badge:
+    """Count the cases of a subject; without a name, those of the only one, or the tests of a run without subjects.
+
+    Raise `NoSubject` if the run does not have the subject, and no reason beside the cases, or has several.
+    """
+    names = sorted({*run.header.subjects, *(case.subject for case in run.cases if case.subject)})
+    if not subject and len(names) > 1:
+        raise NoSubject(f"{run.path}: several subjects: name one with --subject: {', '.join(names)}")
+    if not subject and not names:
+        return _of_tests(run, label)
+    subject = subject or names[0]
     cases = [case for case in run.cases if case.subject == subject]
-    beside = run.conclusion.beside
-    if not cases and subject not in run.header.subjects and run.cases and not beside:
-        names = sorted({*run.header.subjects, *(case.subject for case in run.cases if case.subject)})
+    if not cases and subject not in names and run.cases and not run.conclusion.beside:
         raise NoSubject(f"{run.path}: no case of a subject {subject!r}; its subjects: {', '.join(names) or 'none'}")
     counts = Counter(case.outcome for case in cases)
     # A case that was not run and whose subject is unknown may belong to this subject.
     nameless = sum(case.outcome == "not-run" and not case.subject and bool(case.law) for case in run.cases)
     counts["not-run"] += nameless
-    asked = sum(number for ending, number in counts.items() if ending not in _NOT_ASKED)
+    return _of_counts(run, label, counts, "hold", "nothing asked" if cases else "nothing ran")
+
+
+def _of_tests(run: Run, label: str) -> Badge:
+    """Count all tests. Failed single-process tests are named as what went wrong beside the cases."""
+    single = run.footer.single if run.footer is not None and run.footer.single is not None else SinglePart()
+    counts = Counter(case.outcome for case in run.cases)
+    if not counts:  # green needs a test on several ranks
+        return _of_counts(run, label, counts, "pass", "nothing ran")
+    counts.update({"pass": single.passed, "skipped": single.skipped})
+    return _of_counts(run, label, counts, "pass", "nothing asked", single.failed)
+
+
+def _of_counts(run: Run, label: str, counts: Counter[Ending], verb: str, nothing: str, more: int = 0) -> Badge:
+    """Return the badge of these counts. ``more`` tests failed without a case."""
+    beside = run.conclusion.beside
+    asked = sum(number for ending, number in counts.items() if ending not in _NOT_ASKED) + more
     holds = sum(counts[ending] for ending in _HOLDS)
-    parts = [f"{holds:,} of {asked:,} hold" if asked else "nothing asked" if cases else "nothing ran"]
+    parts = [f"{holds:,} of {asked:,} {verb}" if asked else nothing]
     named = [ending for ending in ENDINGS if counts[ending] and ending not in ("pass", "not-applicable")]
     parts += [f"{counts[ending]:,} {ending}" for ending in named]
     parts += [reason.brief for reason in run.conclusion.reasons if reason.kind == "not-whole" or reason in beside]

@@ -201,10 +201,15 @@ def history(arguments: Sequence[str]) -> int:
 
 
 def badge(arguments: Sequence[str]) -> int:
-    """Make a badge for a subject: a shields.io endpoint (JSON), or a picture (SVG) that needs no server."""
+    """Make a badge for a subject, or for the tests of a run without subjects.
+
+    It is a shields.io endpoint (JSON), or a picture (SVG) that needs no server.
+    """
     parser = _parser("badge", badge)
     parser.add_argument("run", type=Path, help="the run file")
-    parser.add_argument("--subject", required=True, metavar="NAME", help="the subject of the badge")
+    parser.add_argument(
+        "--subject", default="", metavar="NAME", help="the subject of the badge (needed if the run has several)"
+    )
     parser.add_argument("--label", default="everyrank", help="the text on its left side (default: everyrank)")
     parser.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="a .json or .svg file (default: JSON to stdout)"

@@ -21,6 +21,8 @@ import pytest
 
 #: The most bytes that are read of a note; none is as long.
 _MOST = 4096
+#: The most characters of a test's name in a note.
+_LONGEST = 500
 
 
 @dataclass(frozen=True)
@@ -31,15 +33,15 @@ class Holder:
     born: int  # when the process started, by the kernel's clock: another process may get its pid
     run: int  # the pid of the pytest that a person started
     since: float  # by the wall clock
-    file: str  # the file of the test
+    test: str  # as pytest names it
 
     def describe(self, now: float) -> str:
-        return f"pytest {self.pid}, {self.file}, for {max(0, round(now - self.since))} s"
+        return f"pytest {self.pid}, {self.test.partition('::')[0]}, for {max(0, round(now - self.since))} s"
 
 
-def this_process(run: int, file: str) -> Holder:
+def this_process(run: int, test: str) -> Holder:
     pid = os.getpid()
-    return Holder(pid, _own_birth(pid), run, time.time(), file)
+    return Holder(pid, _own_birth(pid), run, time.time(), test[:_LONGEST])
 
 
 def note(fds: Iterable[int], holder: Holder) -> None:
@@ -55,7 +57,7 @@ def read(path: Path) -> Holder | None:
     """Return the holder that a locked file names, if that process still lives."""
     with contextlib.suppress(OSError, msgspec.DecodeError), path.open("rb") as file:
         holder = msgspec.json.decode(file.read(_MOST), type=Holder)
-        if _born(holder.pid) == holder.born:
+        if born(holder.pid) == holder.born:
             return holder
     return None
 
@@ -91,7 +93,7 @@ def print_line(config: pytest.Config, text: str) -> None:
         os.write(2, f"\n{line}\n".encode(errors="replace"))
 
 
-def _born(pid: int) -> int:
+def born(pid: int) -> int:
     """Return when a process started, in clock ticks since the machine's start; 0 if it is gone.
 
     Without /proc, return 1 for every process that lives.
@@ -103,7 +105,7 @@ def _born(pid: int) -> int:
     return 0
 
 
-_own_birth = functools.cache(_born)
+_own_birth = functools.cache(born)
 
 
 def is_gone(pid: int) -> bool:

@@ -170,7 +170,7 @@ class Leases:
                         wait.pause(taken)
             finally:
                 self._turnstile.let_go()
-            holders.note([file.fd for file in taken], holders.this_process(self._run, test.partition("::")[0]))
+            holders.note([file.fd for file in taken], holders.this_process(self._run, test))
             yield wait.summary()
         finally:
             for file in taken:

@@ -1,4 +1,4 @@
-"""``everyrank stacks PID``: make a roll call of running worlds from another process.
+"""``everyrank stacks PID``: make a roll call of running worlds from another process. Without a pid, list the runs.
 
 Each rank holds a nameless file for its stacks. The kernel shows its name, which holds the numbers of the world and of
 the rank. A rank is asked by the same signal that the controller uses, and is not stopped.
@@ -18,7 +18,7 @@ from everyrank.launch import native, processes
 from everyrank.launch.local import stacks_name
 from everyrank.launch.protocol import STACKS_SIGNAL
 from everyrank.model.ranks import ranks_text
-from everyrank.rollcall import rollcall
+from everyrank.rollcall import rollcall, running
 from everyrank.rollcall.blame import Evidence, blame
 from everyrank.rollcall.rollcall import Stance
 from everyrank.stack.frames import is_ours, is_users
@@ -46,13 +46,20 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="everyrank stacks", description="Show what every rank of a running test is doing now."
     )
-    parser.add_argument("pid", type=int, help="the pid of a pytest process, or of one rank")
+    parser.add_argument(
+        "pid", type=int, nargs="?", help="the pid of a pytest process, or of one rank (default: list what runs here)"
+    )
     parser.add_argument("--native", action="store_true", help="show C frames too, which stops each rank for a moment")
     options = parser.parse_args(arguments)
+    if options.pid is None and options.native:
+        parser.error("--native needs a pid")
     problem, ranks = find_ranks(options.pid)
     if problem:
         print(f"everyrank: {problem}", file=sys.stderr)
         return 1
+    if options.pid is None:
+        print(running.describe(running.runs((rank.controller, rank.world, rank.size) for rank in ranks)))
+        return 0
     worlds: dict[tuple[int, int], list[RunningRank]] = {}
     for rank in ranks:
         worlds.setdefault((rank.controller, rank.world), []).append(rank)
@@ -60,11 +67,13 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def find_ranks(pid: int) -> tuple[str, list[RunningRank]]:
-    """Return the ranks of a rank's own world, or of all worlds below a process; or why there are none."""
+def find_ranks(pid: int | None) -> tuple[str, list[RunningRank]]:
+    """Return the ranks of a rank's own world, or of all worlds below a process (None: any); or why there are none."""
     if not os.path.isdir("/proc/self/fd"):
         return f"stacks needs Linux: {sys.platform} does not show which files a process holds", []
     parents = _parents()
+    if pid is None:
+        return "", [rank for process in parents if (rank := _rank(process, parents)) is not None]
     if pid not in parents:
         return f"there is no process {pid}", []
     itself = _rank(pid, parents)

@@ -157,7 +157,7 @@ def render(stances: list[Stance], blamed: Blame, cause_is_known: bool = False) -
             lines += [f"  native frames of rank {native.rank}:", *(f"    {frame}" for frame in native.native)]
     wanted = not cause_is_known and not reader_path()
     if wanted and any(stance.doing.startswith("waiting") for stance in stances):
-        lines += ["", "(native frames: install everyrank[native])"]
+        lines += ["", "(native frames: pip install pystack)"]
     return "\n".join(lines)
 
 

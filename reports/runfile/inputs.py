@@ -16,6 +16,8 @@ GZIP = b"\x1f\x8b"
 GZIP_BITS = 31
 
 _PIECE = 1 << 16
+#: The limit of compressed files that are read as one. A run writes one, and a merge joins the shards before that.
+_IN_A_ROW = 10_000
 
 
 def open_input(path: Path) -> BinaryIO:
@@ -88,6 +90,7 @@ class Inflated(io.RawIOBase):
         self._file = file
         self._inflate = zlib.decompressobj(GZIP_BITS)
         self._ready = b""
+        self._more_files = _IN_A_ROW
         self.cut = False
 
     def readable(self) -> bool:
@@ -113,5 +116,10 @@ class Inflated(io.RawIOBase):
             return self._inflate.unconsumed_tail or self._file.read(_PIECE)
         data = self._inflate.unused_data or self._file.read(_PIECE)
         if data:
+            self._more_files -= 1
+            if not self._more_files:
+                raise OSError(
+                    errno.EFBIG, f"it is {_IN_A_ROW:,} compressed files in a row, and no run writes more than one"
+                )
             self._inflate = zlib.decompressobj(GZIP_BITS)
         return data

@@ -69,7 +69,7 @@ def configure(config: pytest.Config) -> None:
     if seed != FREE and not seed.isdecimal():
         raise pytest.UsageError(f"--generate-seed takes a number or `{FREE}`, not {seed!r}")
     if not draw and not installed():
-        raise pytest.UsageError("--generate needs Hypothesis: pip install 'everyrank[generate]'")
+        raise pytest.UsageError("--generate needs Hypothesis: pip install hypothesis")
     import secrets
 
     from everyrank.suites.generate.plan import SearchPlan

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import email
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -117,3 +119,41 @@ def test_a_mistyped_command_suggests_the_right_command(
 def test_an_unknown_command_gets_no_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["zzzzz"]) == 2
     assert capsys.readouterr().err.startswith("everyrank: there is no command 'zzzzz'\nusage: ")
+
+
+def _completions(line: str) -> set[str]:
+    """Return what a shell offers after a line."""
+    reading, writing = os.pipe()
+    variables = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "COMP_LINE": line, "COMP_POINT": str(len(line))}
+    # The completions are written to this descriptor, which the shell has opened.
+    script = f'exec 8>&{writing}; exec "$0" -c "from everyrank.cli import main; main()"'
+    with os.fdopen(reading) as pipe:
+        subprocess.run(
+            ["bash", "-c", script, sys.executable],
+            env=os.environ | variables,
+            pass_fds=[writing],
+            timeout=60,
+            check=True,
+        )
+        os.close(writing)
+        return {word.strip() for word in pipe.read().split("\n")}
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("everyrank hi", {"history"}),
+        ("everyrank history --re", {"--rebuild"}),
+        ("everyrank run --he", {"--help"}),
+        ("everyrank diff --format ", {"text", "markdown", "json"}),
+    ],
+)
+def test_a_shell_completes_commands_and_their_options(line: str, offered: set[str]) -> None:
+    assert _completions(line) == offered
+
+
+def test_everyrank_is_never_installed_by_name_as_it_is_on_no_index() -> None:
+    """A checkout is installed by its path, and what is missing beside it by its own name."""
+    texts = [path for top in (*PACKAGES, "docs") for kind in ("*.py", "*.md") for path in (ROOT / top).rglob(kind)]
+    found = [path for path in [*texts, ROOT / "README.md"] if re.search(r"install '?everyrank\b", path.read_text())]
+    assert found == []

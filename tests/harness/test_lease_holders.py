@@ -104,7 +104,7 @@ def test_what_is_free_is_not_counted(tmp_path: Path, locked: list[int]) -> None:
 def test_the_note_of_a_dead_holder_is_not_believed(tmp_path: Path, locked: list[int]) -> None:
     """Another process took its slot, and has not written yet."""
     dead = subprocess.Popen([sys.executable, "-c", ""])
-    born = holders._born(dead.pid)
+    born = holders.born(dead.pid)
     dead.wait()
     holders.note(locked, Holder(dead.pid, born, 2, 0.0, "test_dead.py"))
     message = message_while(locked, tmp_path)
@@ -112,7 +112,7 @@ def test_the_note_of_a_dead_holder_is_not_believed(tmp_path: Path, locked: list[
 
 
 def test_another_process_of_the_same_number_is_not_believed(tmp_path: Path, locked: list[int]) -> None:
-    holders.note(locked, Holder(os.getpid(), holders._born(os.getpid()) - 1, 2, 0.0, "test_old.py"))
+    holders.note(locked, Holder(os.getpid(), holders.born(os.getpid()) - 1, 2, 0.0, "test_old.py"))
     assert "test_old.py" not in message_while(locked, tmp_path)
 
 

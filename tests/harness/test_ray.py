@@ -21,7 +21,7 @@ from everyrank.launch.remote import ray as ray_launcher
 from tests import on_hosts
 from tests.inner import Inner, Project, outer_environment
 
-pytest.importorskip("ray", reason="Ray is not installed: everyrank[ray]")
+pytest.importorskip("ray", reason="Ray is not installed: pip install ray")
 pytestmark = pytest.mark.group("clusters")
 
 
@@ -380,4 +380,4 @@ def test_without_ray_the_error_names_what_to_install(project: Project) -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "Ray is not installed: pip install 'everyrank[ray]'" in done.stderr
+    assert "Ray is not installed: pip install ray" in done.stderr

@@ -229,7 +229,7 @@ def test_c_frames_are_shown_once_for_each_group() -> None:
 
 def test_without_a_reader_of_c_frames_it_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollcall, "reader_path", lambda: "")
-    assert rendered(Stance(0, REDUCES)).endswith("(native frames: install everyrank[native])")
+    assert rendered(Stance(0, REDUCES)).endswith("(native frames: pip install pystack)")
     assert "install" not in rendered(Stance(0, LOOPS))
     assert "install" not in rollcall.render([Stance(0, REDUCES)], rollcall.Blame(), cause_is_known=True)
 

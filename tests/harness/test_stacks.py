@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from everyrank.rollcall.running import Run, describe
 
 from tests.engines import elsewhere
 from tests.inner import Project
@@ -131,6 +134,29 @@ def test_worlds_that_are_kept_for_another_test_are_shown_in_one_line(standing: A
         f"world of 2 ranks, pytest process {run.process.pid}: idle, kept for another test\n"
     )
     assert run.end()["test_single"].outcome == "passed"
+
+
+def test_without_a_pid_it_lists_what_runs(standing: Any) -> None:
+    run = standing("-k", "waits")
+    done = stacks()
+    lines = done.stdout.splitlines()
+    (index,) = [index for index, text in enumerate(lines) if text.startswith(f"pytest {run.process.pid}, for ")]
+    assert f" s, in {run.project.folder}: " in lines[index]
+    assert lines[index].endswith(" -k waits")
+    assert re.fullmatch(r"    has a world of 3 ranks, for \d+ s in test_inner\.py::test_waits", lines[index + 1])
+    assert run.end()["test_waits"].outcome == "passed"
+
+
+def test_nothing_that_runs_is_one_line() -> None:
+    assert describe([]) == "no multi-rank test runs on this machine, as far as you may see its processes"
+
+
+def test_a_run_between_two_tests_has_worlds_and_no_test() -> None:
+    described = describe([Run(4711, "pytest tests/", "/home/me", (2, 4), time.time() - 90, None)])
+    assert described.splitlines()[:2] == [
+        "pytest 4711, for 90 s, in /home/me: pytest tests/",
+        "    has worlds of 2 and 4 ranks",
+    ]
 
 
 def test_c_frames_where_they_are_asked_for(standing: Any) -> None:

@@ -71,7 +71,10 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty": (lambda file: file.write_bytes(b""), "empty: its run never began"),
     "a gigabyte": (_of_a_gigabyte, "larger than 512 MiB"),
     "compressed newlines": (_of_newlines, "too large: more than 250,000 lines"),
-    "400,000 cases": (_of_a_crowd, "too large: its run has 400,000 cases, and a run file may have 200,000: split the"),
+    "400,000 cases": (
+        _of_a_crowd,
+        "too large: its run has 400,000 cases, and a run file may have 200,000: split the",
+    ),
     "a date that no calendar has": (_of_the_far_future, "Expected `float` <= 253402300799.0 - at `$.started`"),
     "binary": (lambda file: file.write_bytes(bytes(range(256))), "binary: a run file is lines of JSON"),
     "cut": (lambda file: file.write_bytes(made_up(cases=5).data[:-30]), "cut in the middle of a line"),

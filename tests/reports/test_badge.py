@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 from everyrank.cli import main
 from everyrank.model.outcome import Ending
 from everyrank.reports.badge import Badge, as_json, as_svg, badge
+from everyrank.reports.runfile.model import CaseLine, SinglePart
 from everyrank.reports.runfile.read import read
 
 from tests.made_up_runs import case, header, made_up, run_of
@@ -67,6 +69,38 @@ def test_other_subjects_do_not_count(tmp_path: Path) -> None:
     assert badge(read(run.write(tmp_path / "run.jsonl")), "mine.Optimizer").message == "1 of 1 hold"
 
 
+def _of_tests(folder: Path, single: SinglePart | None, *endings: Ending) -> Badge:
+    cases = [CaseLine(id=f"test_a.py::test_{number}", outcome=ending) for number, ending in enumerate(endings)]
+    run = run_of(header(), cases)
+    assert run.footer is not None
+    run = replace(
+        run, footer=msgspec.structs.replace(run.footer, single=single, exit=int(bool(single and single.failed)))
+    )
+    return badge(read(run.write(folder / "run.jsonl")))
+
+
+@pytest.mark.parametrize(
+    ("single", "endings", "message", "colour"),
+    [
+        (None, ["pass", "pass", "skipped"], "2 of 2 pass, 1 skipped", "brightgreen"),
+        (SinglePart(passed=100, skipped=2), ["pass"], "101 of 101 pass, 2 skipped", "brightgreen"),
+        (SinglePart(passed=3), ["pass", "timeout"], "4 of 5 pass, 1 timeout", "red"),
+        (SinglePart(passed=3, failed=1), ["pass"], "4 of 5 pass, 1 single-process test failed", "red"),
+        (SinglePart(passed=3), [], "nothing ran", "lightgrey"),
+        (None, [], "nothing ran", "lightgrey"),
+    ],
+)
+def test_of_a_run_without_subjects_it_counts_the_tests(
+    tmp_path: Path, single: SinglePart | None, endings: list[Ending], message: str, colour: str
+) -> None:
+    made = _of_tests(tmp_path, single, *endings)
+    assert (made.message, made.colour) == (message, colour)
+
+
+def test_the_only_subject_need_not_be_named(tmp_path: Path) -> None:
+    assert badge(read(run_of(header(), [case()]).write(tmp_path / "run.jsonl"))).message == "1 of 1 hold"
+
+
 def test_json_is_what_shields_io_reads() -> None:
     assert msgspec.json.decode(as_json(Badge("everyrank", "2 of 2 hold", "green"))) == {
         "schemaVersion": 1, "label": "everyrank", "message": "2 of 2 hold", "color": "green",
@@ -105,6 +139,7 @@ def test_the_command_writes_what_the_name_ends_in(
             ["run.jsonl", "--subject=mine.Optimiser"],
             "no case of a subject 'mine.Optimiser'; its subjects: mine.Optimizer",
         ),
+        (["two.jsonl"], "several subjects: name one with --subject: mine.Optimizer, mine.Other"),
         (["run.jsonl", "--subject=mine.Optimizer", "-o", "badge.png"], "a badge is a .json or .svg file"),
         (["killed.jsonl", "--subject=mine.Optimizer", "-o", "badge.svg"], "no footer"),
         (["run.jsonl", "--subject=mine.Optimizer", "-o", "no/such/badge.svg"], "cannot be written: No such file"),
@@ -122,6 +157,7 @@ def test_bad_input_is_one_line_and_overwrites_nothing(
     monkeypatch.chdir(tmp_path)
     run_of(header(), [case()]).write(tmp_path / "run.jsonl")
     run_of(header(), [case()]).write(tmp_path / "run.json")
+    run_of(header(), [case(), case(subject="mine.Other")]).write(tmp_path / "two.jsonl")
     made_up(cases=9).cut_after(3).write(tmp_path / "killed.jsonl")
     (tmp_path / "badge.svg").write_text("of last night")
     (tmp_path / "folder.svg").mkdir()

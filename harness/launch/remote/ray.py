@@ -63,7 +63,7 @@ def configure(config: pytest.Config) -> Member | None:
     try:
         import ray  # noqa: F401
     except ImportError:
-        raise pytest.UsageError("--launcher=ray: Ray is not installed: pip install 'everyrank[ray]'") from None
+        raise pytest.UsageError("--launcher=ray: Ray is not installed: pip install ray") from None
     _working_dir(config)
     workers = getattr(config.option, "numprocesses", None) or hasattr(config, "workerinput")
     if workers and not _given_address(config):

@@ -76,7 +76,9 @@ def _use(path: str) -> int:
             if stat.S_ISLNK(owner.st_mode) or owner.st_uid != os.getuid() or stat.S_IMODE(owner.st_mode) & 0o022:
                 raise PermissionError(f"{path} is a link, or not this user's alone")
             with contextlib.suppress(FileNotFoundError):  # the last keeper before us has just removed it
-                lock = os.open(os.path.join(path, _USED), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+                lock = os.open(
+                    os.path.join(path, _USED), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+                )
                 fcntl.flock(lock, fcntl.LOCK_SH)
                 if os.path.exists(path) and os.path.samestat(os.fstat(lock), os.stat(os.path.join(path, _USED))):
                     return lock
