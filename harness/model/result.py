@@ -27,6 +27,7 @@ class StancePart(ResultPart, frozen=True):
     doing: str  # one line, as the roll call prints it
     frames: list[str] = []
     native: list[str] = []
+    code: list[str] = []  # the line of code at each frame; empty for a frame outside of the user's own files
 
 
 class BlamePart(ResultPart, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from typing import Any
 
 import pytest
@@ -9,11 +10,15 @@ from everyrank.declare.stash import DECLARATION
 from everyrank.model.result import BlamePart, LeakPart, RankResult, StancePart, TestResult
 from everyrank.options import Options
 from everyrank.rollcall import rollcall
+from everyrank.stack.frames import Frame, is_users
 from everyrank.verdict.leak_lines import left_behind
 from everyrank.verdict.repeat import repeat_line
 from everyrank.verdict.report import ReportContext
 from everyrank.verdict.rules import Fate, Fates, Verdict, blamed, describe_end, rank_message
 from everyrank.wire.messages import Phase
+
+#: The most characters of a line of code.
+_LONGEST = 200
 
 
 def test_result(verdict: Verdict, fates: Fates, context: ReportContext) -> TestResult:
@@ -34,12 +39,18 @@ def test_result(verdict: Verdict, fates: Fates, context: ReportContext) -> TestR
                 ranks=[stance.rank for stance in group],
                 doing=doing,
                 frames=[f"{frame.function} at {frame}" for frame in rollcall.until_pytest(group[0].stack)],
+                code=[_code(frame) for frame in rollcall.until_pytest(group[0].stack)],
                 native=list(next((stance.native for stance in group if stance.native), ())),
             )
             for doing, group in rollcall.groups(stances, blame)
         ],
         blame=BlamePart(list(blame.ranks), blame.rule) if blame.ranks else None,
     )
+
+
+def _code(frame: Frame) -> str:
+    """Return the line of code at a frame, if it is the user's. A file on another host may be missing here."""
+    return linecache.getline(frame.file, frame.line).strip()[:_LONGEST] if is_users(frame.file) else ""
 
 
 def collected_run(items: list[pytest.Item], options: Options) -> dict[str, Any]:

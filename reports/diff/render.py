@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 from everyrank.model.outcome import ENDINGS, Ending
+from everyrank.reports.cause import signature
 from everyrank.reports.diff.diff import KINDS, WORSE, Change, Diff, Kind, LessExact
 from everyrank.reports.runfile.model import CaseLine
 from everyrank.reports.runfile.read import Run
@@ -38,11 +39,12 @@ _LAWS = 4
 
 @dataclass(frozen=True)
 class ChangeGroup:
-    """Cases of one law whose outcome changed in the same way."""
+    """Cases of one law whose outcome changed in the same way: of one subject, or of several that broke it alike."""
 
     name: str
     step: tuple[Ending | None, Ending | None]
     changes: list[Change]
+    subjects: tuple[str, ...] = ()  # if there are several
 
     @property
     def step_text(self) -> str:
@@ -51,12 +53,27 @@ class ChangeGroup:
 
 
 def groups(changes: Iterable[Change]) -> list[ChangeGroup]:
-    """Group the changes by law and step. Keep their order."""
+    """Group the changes by law and step, and subjects that the first message shows to be alike. Keep their order."""
     found: dict[tuple[str, tuple[Ending | None, Ending | None]], ChangeGroup] = {}
     for change in changes:
         key = (_name(change.case), change.step)
         found.setdefault(key, ChangeGroup(*key, [])).changes.append(change)
-    return list(found.values())
+    alike: dict[tuple[object, ...], list[ChangeGroup]] = {}
+    for group in found.values():
+        case = group.changes[0].case
+        law = (case.contract, case.law) if case.law else group.name
+        alike.setdefault((law, group.step, signature(case)), []).append(group)
+    return [_joined(together) for together in alike.values()]
+
+
+def _joined(groups: list[ChangeGroup]) -> ChangeGroup:
+    """Return the groups of several subjects as one."""
+    if len(groups) == 1:
+        return groups[0]
+    case = groups[0].changes[0].case
+    subjects = tuple(group.changes[0].case.subject for group in groups)
+    name = f"{count(len(groups), 'subject')} {case.contract}/{case.law}"
+    return ChangeGroup(name, groups[0].step, [change for group in groups for change in group.changes], subjects)
 
 
 def as_text(diff: Diff, most: int = 5) -> str:
@@ -223,8 +240,10 @@ def _slower_run(diff: Diff) -> str:
 def _text_groups(changes: list[Change], most: int, with_reason: bool) -> Iterator[str]:
     found = groups(changes)
     for group in found[: most * _LAWS or None]:
-        shown = some([_short(change.case) for change in group.changes], most)
+        shown = some(_shorts(group), most)
         yield f"  {plain(group.name)}: {count(len(group.changes), 'case')} {group.step_text}"
+        if group.subjects:
+            yield f"    {plain(', '.join(some(list(group.subjects), most)))}"
         if any(shown):
             yield f"    {plain(', '.join(shown))}"
         case = group.changes[0].case
@@ -236,6 +255,19 @@ def _text_groups(changes: list[Change], most: int, with_reason: bool) -> Iterato
         yield f"  {_and_more(left)}"
 
 
+def _shorts(group: ChangeGroup) -> list[str]:
+    """Return what distinguishes the cases of a group; a case of several subjects once."""
+    shorts = [_short(change.case) for change in group.changes]
+    return list(dict.fromkeys(shorts)) if group.subjects else shorts
+
+
+def _quoted(names: list[str], most: int) -> str:
+    """Return the first names as code, and the number of the others."""
+    shown = names[: most or None]
+    more = f" and {len(names) - len(shown):,} more" if len(shown) < len(names) else ""
+    return text + more if (text := ", ".join(code(name, 200) for name in shown if name)) else ""
+
+
 def _and_more(left: list[ChangeGroup]) -> str:
     return f"... and {count(sum(len(group.changes) for group in left), 'case')} in {count(len(left), 'more group')}"
 
@@ -243,11 +275,11 @@ def _and_more(left: list[ChangeGroup]) -> str:
 def _markdown_groups(changes: list[Change], most: int, with_reason: bool) -> Iterator[str]:
     found = groups(changes)
     for group in found[: most * _LAWS or None]:
-        cases = group.changes[: most or None]
-        more = f" and {len(group.changes) - len(cases):,} more" if len(cases) < len(group.changes) else ""
-        shown = ", ".join(code(short, 200) for change in cases if (short := _short(change.case)))
-        named = f": {shown}{more}" if shown else ""
+        shown = _quoted(_shorts(group), most)
+        named = f": {shown}" if shown else ""
         yield f"- {code(group.name)}: {count(len(group.changes), 'case')} **{group.step_text}**{named}"
+        if group.subjects:
+            yield f"  - {_quoted(list(group.subjects), most)}"
         case = group.changes[0].case
         if with_reason and case.message:
             yield f"  - {code(case.message, _MESSAGE)}"

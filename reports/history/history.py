@@ -87,11 +87,16 @@ class LawHistory:
     points: tuple[LawNight | None, ...]
     flipped: int  # times that a case went from green to red or back
     steps: int  # times that a case could have flipped
-    flaked: int  # flips from one night to the next with the same kit and torch
+    flaked: int  # flips from one night to the next that no new kit, torch or commit explains
 
     @property
     def states(self) -> list[State]:
         return [point.state if point else "unknown" for point in self.points]
+
+    @property
+    def alike(self) -> tuple[object, ...]:
+        """What laws of several subjects have in common if one cause may have broken them: the law, and its nights."""
+        return (self.contract, self.law, *self.states) if self.contract else (self.law,)
 
     @property
     def known(self) -> list[tuple[int, State]]:
@@ -126,7 +131,7 @@ class LawHistory:
 
     @property
     def flake_rate(self) -> float:
-        """The share of steps between nights at which a case flipped without a new kit or torch."""
+        """The share of steps between nights at which a case flipped without a new kit, torch or commit."""
         return self.flaked / self.steps if self.steps else 0.0
 
     @property
@@ -257,10 +262,16 @@ def _evened(points: Sequence[LawNight | None], tempos: Sequence[float]) -> tuple
 @contextlib.contextmanager
 def _chosen(base: sqlite3.Connection, nights: dict[int, Night]) -> Iterator[None]:
     """Make a temporary table of the nights that count, in their order."""
-    base.execute("CREATE TEMP TABLE IF NOT EXISTS chosen (night INTEGER PRIMARY KEY, position INTEGER, version TEXT)")
+    base.execute(
+        "CREATE TEMP TABLE IF NOT EXISTS chosen"
+        " (night INTEGER PRIMARY KEY, position INTEGER, version TEXT, source TEXT)"
+    )
     base.execute("DELETE FROM chosen")
-    rows = [(key, index, f"{night.kit} {night.torch}") for index, (key, night) in enumerate(nights.items())]
-    base.executemany("INSERT INTO chosen VALUES (?, ?, ?)", rows)
+    rows = [
+        (key, index, f"{night.kit} {night.torch}", night.source.commit)
+        for index, (key, night) in enumerate(nights.items())
+    ]
+    base.executemany("INSERT INTO chosen VALUES (?, ?, ?, ?)", rows)
     try:
         yield
     finally:
@@ -279,16 +290,23 @@ def _letters(base: sqlite3.Connection, nights: int, first: int) -> dict[CaseKey,
 
 
 def _flips(base: sqlite3.Connection) -> dict[LawKey, tuple[int, int, int]]:
-    """Return for each law the flips of its cases, their steps between nights, and the flips at the same versions."""
+    """Return for each law the flips of its cases, their steps between nights, and the flips that are flakes.
+
+    A new kit or torch explains a flip. A new commit explains the first two of a case: a regression and its fix.
+    """
     found = base.execute("""
         WITH steps AS (
-            SELECT name, red, version,
-                   lag(red) OVER each AS before, lag(version) OVER each AS version_before
+            SELECT name, position, red, version, source, lag(red) OVER each AS before,
+                   lag(version) OVER each AS version_before, lag(source) OVER each AS source_before
             FROM outcomes JOIN chosen USING (night) WHERE ending NOT IN ('not-run', 'skipped', 'not-applicable')
             WINDOW each AS (PARTITION BY name ORDER BY position)
+        ), counted AS (
+            SELECT *, red != before AS flipped, sum(red != before) OVER (PARTITION BY name ORDER BY position) AS flips
+            FROM steps WHERE before IS NOT NULL
         )
-        SELECT subject, contract, law, sum(red != before), count(*), sum(red != before AND version = version_before)
-        FROM steps JOIN names USING (name) WHERE before IS NOT NULL GROUP BY subject, contract, law
+        SELECT subject, contract, law, sum(flipped), count(*),
+               sum(flipped AND version = version_before AND (source = source_before OR flips > 2))
+        FROM counted JOIN names USING (name) GROUP BY subject, contract, law
     """).fetchall()
     return {
         (subject, contract, law): (flips, steps, flaked) for subject, contract, law, flips, steps, flaked in found

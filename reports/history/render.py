@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
-from everyrank.model.outcome import RED
+from everyrank.model.outcome import RED, Ending
 from everyrank.reports.history.history import History, LawHistory, Night, State
-from everyrank.reports.text import count, duration, plain
+from everyrank.reports.text import count, duration, plain, some
 
 #: The letter of each night.
 MARKS: dict[State, str] = {"green": ".", "red": "F", "unknown": " "}
@@ -18,6 +19,8 @@ MARKS: dict[State, str] = {"green": ".", "red": "F", "unknown": " "}
 _DRAWN = 60
 #: How many of the latest nights with reasons beside their cases are named, and the characters of each.
 _WRONG, _REASON = 10, 400
+#: How many subjects of one line are named.
+_SUBJECTS = 4
 
 
 def as_text(history: History, every: bool = False) -> str:
@@ -59,7 +62,7 @@ def as_data(history: History) -> dict[str, Any]:
 
 _SECTIONS: Sequence[tuple[str, Callable[[LawHistory], bool]]] = (
     ("red", lambda law: law.red),
-    ("flaky: cases flip, and no new kit or torch explains it", lambda law: law.flaked > 1),
+    ("flaky: cases flip, and no new kit, torch or commit explains it", lambda law: law.flaked > 1),
     ("was red", lambda law: law.first_bad is not None),
     ("slower than before", lambda law: law.slower),
     ("less exact than before", lambda law: law.less_exact),
@@ -87,11 +90,23 @@ def _section(title: str, laws: Iterable[LawHistory], history: History) -> Iterat
     if not laws:
         return
     yield title
+    alike: dict[object, list[LawHistory]] = {}
     for law in laws:
-        marks = "".join(MARKS[state] for state in law.states[-_DRAWN:])
-        yield f"  {plain(name(law))}"
-        yield f"    [{marks}] {'; '.join(_facts(law, history))}"
+        # Times and errors differ from subject to subject: only nights that were red are shown once for all.
+        alike.setdefault(law.alike if law.first_bad is not None else id(law), []).append(law)
+    for group in alike.values():
+        marks = "".join(MARKS[state] for state in group[0].states[-_DRAWN:])
+        yield f"  {plain(_names(group))}"
+        yield f"    [{marks}] {'; '.join(_facts(group, history))}"
     yield ""
+
+
+def _names(laws: Sequence[LawHistory]) -> str:
+    """Return the name of a law, and the subjects that broke it alike."""
+    if len(laws) == 1:
+        return name(laws[0])
+    subjects = ", ".join(some([law.subject for law in laws], _SUBJECTS))
+    return f"{count(len(laws), 'subject')} {laws[0].contract}/{laws[0].law} ({subjects})"
 
 
 def name(law: LawHistory) -> str:
@@ -99,19 +114,30 @@ def name(law: LawHistory) -> str:
     return f"{law.subject} {law.contract}/{law.law}" if law.contract else law.law
 
 
-def _facts(law: LawHistory, history: History) -> Iterator[str]:
+def _facts(laws: Sequence[LawHistory], history: History) -> Iterator[str]:
+    law = laws[0]
     if law.since is not None:
         night = history.nights[law.since]
         yield f"red since {night.date} ({plain(', '.join([night.path, *_sources(law, history, law.since)]))})"
-        counts = next((point.counts for point in reversed(law.points) if point and point.state == "red"), {})
+        counts = sum((Counter(_last_red(law)) for law in laws), Counter())
         yield "last " + ", ".join(f"{number} {ending}" for ending, number in counts.items() if ending in RED)
     if law.first_bad is not None and law.first_bad != law.since:
         bad = plain(", ".join(_sources(law, history, law.first_bad)))
         yield f"first bad night {history.nights[law.first_bad].date}" + (f" ({bad})" if bad else "")
     if law.flips:
         yield count(law.flips, "flip")
-    if law.flaked:
-        yield f"flake rate {law.flake_rate:.2%}"
+    if any(law.flaked for law in laws):
+        yield f"flake rate {sum(law.flaked for law in laws) / sum(law.steps for law in laws):.2%}"
+    if len(laws) == 1:
+        yield from _measures(law)
+
+
+def _last_red(law: LawHistory) -> dict[Ending, int]:
+    return next((point.counts for point in reversed(law.points) if point and point.state == "red"), {})
+
+
+def _measures(law: LawHistory) -> Iterator[str]:
+    """Yield its time and its error in its last night."""
     last = next((point for point in reversed(law.points) if point is not None), None)
     if last is not None and last.seconds is not None:
         yield f"{duration(last.seconds)} a case" + (f" ({law.pace:.1f}x)" if law.pace is not None else "")

@@ -17,12 +17,13 @@ from typing import Any
 
 import msgspec
 from everyrank.model.outcome import ENDINGS, RED
+from everyrank.reports.cause import causes
 from everyrank.reports.history.history import History
 from everyrank.reports.history.index import case_key
 from everyrank.reports.page.columns import column_data, milliseconds, one_line
 from everyrank.reports.page.nights import NIGHTS
 from everyrank.reports.runfile.conclusion import conclude_together
-from everyrank.reports.runfile.model import CaseLine, OutputPart
+from everyrank.reports.runfile.model import CaseLine, OutputPart, RankPart
 from everyrank.reports.runfile.read import Run
 from everyrank.reports.runfile.source import of_header
 from everyrank.reports.shorten import WITHIN, cut_middle
@@ -42,6 +43,7 @@ def page_data(runs: Sequence[Run]) -> dict[str, Any]:
     first = min((case.started for case in cases if case.started), default=0.0)
     data = column_data(cases)
     data["values"]["run"] = [number for number, of_run in enumerate(listed) for _ in of_run]
+    data["values"]["cause"] = causes(cases)
     data["values"]["started"] = [milliseconds(case.started - first) if case.started else -1 for case in cases]
     return {
         "outcomes": ENDINGS,
@@ -128,11 +130,22 @@ def _detail(case: CaseLine, text: int, output: int) -> dict[str, Any]:
             for part in case.output
             if output
         ],
+        ranks=_without_the_message(case),
     )
     detail: dict[str, Any] = msgspec.to_builtins(kept)
     for name in (*_IN_COLUMNS, "started", "seconds"):
         detail.pop(name, None)
     return _finite(detail)  # type: ignore[no-any-return]
+
+
+def _without_the_message(case: CaseLine) -> list[RankPart]:
+    """Return the ranks of a case. On each rank of a known deviation, pytest has said again what the ledger says."""
+    if case.outcome != "known":
+        return case.ranks
+    return [
+        msgspec.structs.replace(part, text="") if part.text.startswith("XFailed: known: ") else part
+        for part in case.ranks
+    ]
 
 
 def _finite(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -33,11 +34,19 @@ def nights_data(history: History) -> dict[str, Any]:
             }
             for night in history.nights[first:]
         ],
-        "laws": [_law(law, first) for law in history.laws],
+        "laws": [{**_law(law, first), "alike": number} for law, number in _alike(history.laws)],
         "earlier": first,
         "left_out": list(history.left_out),
         "letters": LETTERS[: len(ENDINGS)],
     }
+
+
+def _alike(laws: Sequence[LawHistory]) -> Iterator[tuple[LawHistory, int]]:
+    """Yield each law with the number of its row: laws of several subjects that were red alike share one."""
+    numbers: dict[object, int] = {}
+    for law in laws:
+        key = law.alike if law.first_bad is not None else (law.subject, law.contract, law.law)
+        yield law, numbers.setdefault(key, len(numbers))
 
 
 def _law(law: LawHistory, first: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from everyrank.model.outcome import Ending
 from everyrank.reports import errors
 from everyrank.reports.history.history import History, LawHistory, of_files, of_folder
 from everyrank.reports.history.index import NAME
+from everyrank.reports.history.render import as_text
 from everyrank.reports.runfile.model import CaseLine, ErrorPart
 
 from tests.made_up_runs import MadeUp, case, header, made_up, run_of
@@ -83,6 +84,50 @@ def test_the_flake_rate_is_of_cases_and_steps_between_nights(tmp_path: Path) -> 
 def test_a_flip_that_comes_with_a_new_torch_or_kit_is_no_flake(tmp_path: Path) -> None:
     found = law(tmp_path, ".", "F", "F", ".", torch=["2.12", "2.13", "2.13", "2.13"], kit=["1", "1", "1", "2"])
     assert (found.flipped, found.flaked, found.flake_rate) == (2, 0, 0)
+
+
+def test_a_regression_and_its_fix_that_come_with_commits_are_no_flakes(tmp_path: Path) -> None:
+    found = law(tmp_path, ".", "F", "F", ".", commit=["a" * 40, "b" * 40, "b" * 40, "c" * 40])
+    assert (found.flipped, found.flaked) == (2, 0)
+
+
+def test_a_flip_at_the_same_commit_is_a_flake(tmp_path: Path) -> None:
+    assert law(tmp_path, ".", "F", commit=["a" * 40] * 2).flaked == 1
+
+
+def test_a_case_that_goes_on_flipping_is_flaky_whatever_is_committed(tmp_path: Path) -> None:
+    found = law(tmp_path, *".F.F.", commit=[letter * 40 for letter in "abcde"])
+    assert (found.flipped, found.flaked) == (4, 2)
+
+
+def _of_subjects(folder: Path, *nights: Sequence[str]) -> str:
+    """Print the history of one law, with a letter for each subject in each night."""
+    for number, letters in enumerate(nights):
+        cases = [case("clip", subject=f"mine.T{n}", outcome=LETTERS[letter]) for n, letter in enumerate(letters)]
+        night(number, cases).write(folder / f"{number}.jsonl")
+    return as_text(of_folder(folder))
+
+
+def test_a_law_that_several_subjects_break_in_the_same_nights_is_one_line(tmp_path: Path) -> None:
+    lines = _of_subjects(tmp_path, "......", "FFFFFF", "FFFFFF").splitlines()
+    start = lines.index("red")
+    assert lines[start + 1] == "  6 subjects rpc-optimizer/clip (mine.T0, mine.T1, mine.T2, mine.T3, ... and 2 more)"
+    assert lines[start + 2].startswith("    [.FF] red since 2026-05-29 20:26 (1.jsonl); last 6 fail; 1 flip; ")
+    assert len(lines) == start + 3
+
+
+def test_a_law_that_subjects_break_in_different_nights_has_a_line_for_each(tmp_path: Path) -> None:
+    text = _of_subjects(tmp_path, "..", "F.", "FF")
+    assert "  mine.T0 rpc-optimizer/clip\n    [.FF] " in text
+    assert "  mine.T1 rpc-optimizer/clip\n    [..F] " in text
+
+
+def test_a_file_of_a_time_that_no_calendar_has_does_not_stop_the_history(tmp_path: Path) -> None:
+    night(0, [case()]).write(tmp_path / "good.jsonl")
+    run_of(header(started=1e18), [case()]).write(tmp_path / "hostile.jsonl")
+    text = as_text(of_folder(tmp_path))
+    assert "1 night from 2026-05-28" in text
+    assert "hostile.jsonl:1: not a line of a run file: Expected `float` <= 253402300799.0" in text
 
 
 def test_the_order_is_that_of_the_runs_not_of_the_names(tmp_path: Path) -> None:
@@ -336,7 +381,7 @@ red
   mine.Optimizer rpc-optimizer/clip
     [...FF] red since 2026-05-31 20:26 (3.jsonl); last 1 fail; 1 flip; flake rate 25.00%; 0.1 s a case (1.0x)
 
-flaky: cases flip, and no new kit or torch explains it
+flaky: cases flip, and no new kit, torch or commit explains it
   mine.Optimizer rpc-optimizer/tied
     [.F.F.] first bad night 2026-05-29 20:26; 4 flips; flake rate 100.00%; 0.1 s a case (1.0x)
 

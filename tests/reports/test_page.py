@@ -85,7 +85,7 @@ def test_every_case_is_there_with_its_id_its_outcome_and_its_details(tmp_path: P
     by_id = {case.id: case for case in run.cases}
     assert _ids(data) == run.header.cases
     assert [column["name"] for column in data["columns"]] == [column.name for column in COLUMNS]
-    assert set(data["values"]) == {*(column.name for column in COLUMNS), "run", "started"}
+    assert set(data["values"]) == {*(column.name for column in COLUMNS), "run", "cause", "started"}
     for index, name in enumerate(_ids(data)):
         line, detail = by_id[name], details[index]
         assert data["outcomes"][data["values"]["outcome"][index]] == line.outcome

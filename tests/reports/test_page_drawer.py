@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from everyrank.model.outcome import Ending
 from everyrank.model.result import BlamePart, LeakPart, StancePart
 from everyrank.reports.runfile.model import (
     AllowedPart,
@@ -295,6 +296,43 @@ def test_a_known_deviation_shows_what_was_seen_and_not_only_the_note(browser: Br
         in shown
     )
     assert f"It covers only what is seen so: {states}." in shown
+
+
+def test_a_known_deviation_is_shown_once(browser: Browser, tmp_path: Path) -> None:
+    seen, note = "raised KeyError: 'w'", "keys are lost"
+    message = f"known: {note} (unreported): {seen}"
+    known = case(
+        outcome="known",
+        size=3,
+        message=message,
+        ledger=LedgerPart("fail", "unreported", note, expects="'fail', raises KeyError"),
+        deviations=[DeviationPart(seen, [0, 1, 2], ["KeyError"])],
+        ranks=[RankPart(rank, "failed", "call", f"XFailed: {message}") for rank in range(3)],
+    )
+    browser.open(write(run_of(header(), [known]), tmp_path), case=known.id)
+    shown = browser.case_opened()
+    assert (shown.count(note), shown.count(seen)) == (1, 1)
+
+
+def test_the_lines_of_code_stand_at_the_frames_of_the_roll_call(browser: Browser, tmp_path: Path) -> None:
+    frames = ["all_reduce at torch/distributed/distributed_c10d.py:9", "test_sum at test_sum.py:4"]
+    stance = StancePart([0], "waiting in all_reduce", frames, code=["", "dist.all_reduce(total)"])
+    hang = case(outcome="timeout", size=1, rollcall=[stance])
+    browser.open(write(run_of(header(), [hang]), tmp_path), case=hang.id)
+    browser.case_opened()
+    assert browser.texts(".lanes .frame .source") == ["dist.all_reduce(total)"]
+
+
+def test_a_key_opens_the_next_red_case_and_goes_round(browser: Browser, tmp_path: Path) -> None:
+    endings: list[Ending] = ["pass", "fail", "pass", "crash"]
+    lines = [case(label=f"SGD-{number}", outcome=ending) for number, ending in enumerate(endings)]
+    browser.open(write(run_of(header(), lines), tmp_path), view="cases", sort="case")
+    opened = []
+    for key in ("n", "n", "n", "N", "N"):
+        browser.keys(key)
+        opened.append(browser.state()["case"])
+    fail, crash = lines[1].id, lines[3].id
+    assert opened == [fail, crash, fail, crash, fail]
 
 
 def test_what_a_subject_refused_is_listed_with_the_error(browser: Browser, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tests.chromium import Browser
 from tests.made_up_runs import case, header, run_of
 
 DAY = 86_400
+LETTERS: dict[str, Ending] = {".": "pass", "F": "fail"}
 
 
 def night(folder: Path, number: int, outcomes: dict[str, Ending], **changes: Any) -> Path:
@@ -31,13 +32,12 @@ def night(folder: Path, number: int, outcomes: dict[str, Ending], **changes: Any
 @pytest.fixture
 def nights(tmp_path: Path) -> Path:
     """Five nights: one law breaks in the fourth, one flips, one is still; a new torch comes in the third."""
-    letters: dict[str, Ending] = {".": "pass", "F": "fail"}
     plan = {"breaks": "...FF", "flips": ".F.F.", "still": "....."}
     folder = tmp_path / "nights"
     folder.mkdir()
     for number in range(5):
         torch = "2.13.0" if number < 2 else "2.14.0"
-        night(folder, number, {law: letters[row[number]] for law, row in plan.items()}, torch=torch)
+        night(folder, number, {law: LETTERS[row[number]] for law, row in plan.items()}, torch=torch)
     return folder
 
 
@@ -61,6 +61,15 @@ def test_of_very_many_nights_the_latest_are_drawn_and_the_rest_is_counted(tmp_pa
     assert data["earlier"] == 7
     assert data["nights"][0]["file"] == "night-007.jsonl"
     assert data["laws"][0]["first_bad"] == -1  # before those that are drawn
+
+
+def test_a_law_that_several_subjects_break_in_the_same_nights_shares_a_row(tmp_path: Path) -> None:
+    rows = {"a": ".FF", "b": ".FF", "c": "..F", "d": "...", "e": "..."}
+    for number in range(3):
+        cases = [case("clip", subject=name, outcome=LETTERS[row[number]]) for name, row in rows.items()]
+        run_of(header(started=1_780_000_000.0 + DAY * number), cases).write(tmp_path / f"{number}.jsonl")
+    alike = [law["alike"] for law in nights_data(history.of_folder(tmp_path))["laws"]]
+    assert alike == [0, 0, 1, 2, 3]
 
 
 def test_a_folder_without_a_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,6 +121,38 @@ def test_laws_that_moved_come_first_what_is_red_before_what_flips(browser: Brows
     assert browser.state()["law"] == "rpc-optimizer/flips"
     assert browser.state()["view"] == "cases"
     assert browser.complaints() == []
+
+
+def test_subjects_that_broke_a_law_alike_share_a_row_which_leads_to_all_of_them(
+    browser: Browser, tmp_path: Path
+) -> None:
+    folder = tmp_path / "nights"
+    folder.mkdir()
+    for number in range(3):
+        cases = [case("clip", subject=f"mine.T{n}", outcome="fail" if number else "pass") for n in range(5)]
+        file = run_of(header(started=1_780_000_000.0 + DAY * number), cases).write(folder / f"{number}.jsonl")
+    target = tmp_path / "report.html"
+    target.write_text(page([read(file)], "", history.of_folder(folder, case_nights=NIGHTS)))
+    browser.open(target, view="history")
+    assert browser.texts(".over .owner") == ["5 subjects: mine.T0, mine.T1, mine.T2 and 2 more"]
+    assert len(browser.all(".over td[title*='5 red of 5 cases']")) == 2
+    browser.click(".over .law")
+    assert browser.state() == {"law": "rpc-optimizer/clip", "view": "cases"}
+    assert len(browser.all(".row")) == 5
+
+
+@pytest.mark.parametrize(("nights", "dates"), [(3, ["05-28", "05-29", "05-30"]), (18, ["06-07", "06-14"])])
+def test_dates_stand_under_the_bars_of_nights(
+    browser: Browser, tmp_path: Path, nights: int, dates: list[str]
+) -> None:
+    folder = tmp_path / "nights"
+    folder.mkdir()
+    for number in range(nights):
+        file = night(folder, number, {"clip": "pass"})
+    target = tmp_path / "report.html"
+    target.write_text(page([read(file)], "", history.of_folder(folder)))
+    browser.open(target, view="history")
+    assert browser.texts(".nights .date") == dates
 
 
 def test_laws_that_never_changed_are_folded_and_files_left_out_are_named(browser: Browser, tmp_path: Path) -> None:

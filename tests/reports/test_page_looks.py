@@ -38,10 +38,22 @@ def test_red_cases_of_one_cause_are_shown_once_and_lead_to_it(browser: Browser, 
     browser.open(write(run_of(header(), lines), tmp_path), view="findings")
     assert browser.texts(".finding .number") == ["1", "7"]
     assert "8 cases, 2 causes" in browser.text("#main")
-    browser.js("document.querySelectorAll('.cases summary')[1].click()")
-    browser.wait(lambda: len(browser.all(".cases li")) == 7)
+    browser.js("document.querySelector('.cases summary').click()")
+    browser.wait(lambda: len(browser.all("details.cases li")) == 7)
     browser.click(".finding[data-outcome='crash'] button.title")
     assert "was killed by SIGKILL" in browser.case_opened()
+
+
+def test_a_law_that_all_subjects_break_alike_is_one_finding_and_a_single_case_needs_no_opening(
+    browser: Browser, tmp_path: Path
+) -> None:
+    lines = [case("clip", subject=f"mine.T{n}", outcome="fail", message=f"off by {n}") for n in range(21)]
+    lines.append(case("tied", outcome="crash", message="killed by SIGKILL"))
+    browser.open(write(run_of(header(), lines), tmp_path), view="findings")
+    assert browser.texts(".finding .number") == ["1", "21"]
+    assert "21 subjects: mine.T0, mine.T1, mine.T2 and 18 more" in browser.text("#main")
+    browser.click(".finding .cases li button")
+    assert browser.state()["case"] == lines[-1].id
 
 
 def test_two_hangs_at_two_lines_are_two_causes_and_one_hang_on_more_ranks_is_one_cause(

@@ -36,6 +36,18 @@ function turn(by) {
   if (to !== undefined) go({ case: keyOf(to) }, false);
 }
 
+/** Open the next red case that passes the filters, in the order of the list; after the last, the first. */
+function turnToRed(by) {
+  const among = ordered(matched(state), state.sort);
+  const position = state.case ? among.indexOf(indexOf(state.case)) : by > 0 ? -1 : 0;
+  const after = [...among.slice(position + 1), ...among.slice(0, Math.max(0, position))];
+  const to = (by > 0 ? after : after.reverse()).find(isRed);
+  if (to === undefined) return false;
+  if (state.case) go({ case: keyOf(to), scope: "" }, false);
+  else openCase(to, "");
+  return true;
+}
+
 let shown = -1;
 
 /** Draw the case of the address. Its details follow when they are inflated. */
@@ -127,6 +139,12 @@ function leaf(among, index, scope) {
   );
 }
 
+/** Return the case's message. Of a known deviation it is the ledger's note: what was seen has a part of its own. */
+function causeOf(index) {
+  const entry = messageOf(index) && outcomeOf(index) === "known" && data.tables.ledger[column.ledger[index]];
+  return (entry && entry.note) || messageOf(index);
+}
+
 function caseHead(index) {
   const outcome = outcomeOf(index);
   const law = lawOf(index);
@@ -154,7 +172,7 @@ function caseHead(index) {
       { class: "facts" },
       facts.filter(Boolean).map((fact) => el("li", null, breakable(fact))),
     ),
-    messageOf(index) && el("p", { class: "cause", text: messageOf(index) }),
+    causeOf(index) && el("p", { class: "cause", text: causeOf(index) }),
   );
 }
 
@@ -168,7 +186,7 @@ function caseParts(index, detail) {
     ranksPart(detail),
     errorSection(detail),
     nightsPart(detail),
-    ledgerPart(detail),
+    ledgerPart(index, detail),
     leaksPart(detail),
     outputPart(detail),
     phasesPart(index, detail),
@@ -241,12 +259,12 @@ const expectation = (entry) =>
     ? ["The library ", el("b", { text: "documents" }), " this limit"]
     : ["The ledger expects ", el("b", { text: entry.kind })];
 
-function ledgerPart(detail) {
+function ledgerPart(index, detail) {
   const parts = [];
   const entry = detail.ledger;
   if (entry) {
     parts.push(
-      el("p", null, ...expectation(entry), ": ", entry.note || "no note", "."),
+      el("p", null, ...expectation(entry), causeOf(index) === entry.note ? "." : `: ${entry.note || "no note"}.`),
       entry.expects && el("p", null, "It covers only what is seen so: ", breakable(entry.expects), "."),
       el("p", null, link(entry.link || entry.issue), entry.file && [" in ", el("code", { text: entry.file })]),
     );

@@ -1,21 +1,5 @@
 // Findings: red cases by their cause, the ledgers' entries, declared lacks, and oddities of green cases.
 
-const signatures = new Map(); // by message: many cases have the same
-
-/** Messages that differ only in figures, addresses, ranks and parameter names have one cause; lines of code count. */
-function signature(index) {
-  const message = column.message[index];
-  if (!signatures.has(message)) {
-    const text = messageOf(index)
-      .replace(/0x[0-9a-f]+/gi, "#")
-      .replace(/\branks? \d[\d,-]*/g, "ranks")
-      .replace(/(\.py:\d+)|[-+]?\d+(\.\d+)?(e[-+]?\d+)?/gi, (figure, line) => line || "#")
-      .replace(/'[^']*'|"[^"]*"/g, "'…'");
-    signatures.set(message, text);
-  }
-  return `${column.outcome[index]}\n${column.subject[index]}\n${signatures.get(message) || lawOf(index).key}`;
-}
-
 /** List the names that these cases have, the most frequent first, up to a limit. */
 function someOf(indices, name, most) {
   const names = [...grouped(indices, name)].sort((left, right) => right[1].length - left[1].length);
@@ -23,8 +7,13 @@ function someOf(indices, name, most) {
   return listed.join(", ") + (names.length > most ? ` and ${count(names.length - most)} more` : "");
 }
 
-/** Make a list of cases. It is filled when it is opened, up to a limit. */
+/** Make a list of cases. It is filled when it is opened, up to a limit; a single case is shown at once. */
 function caseList(indices) {
+  if (indices.length === 1) {
+    const single = el("ul", { class: "cases" });
+    fillCases(single, indices);
+    return single;
+  }
   const items = el("ul");
   const list = el("details", { class: "cases" }, el("summary", { text: plural(indices.length, CASE) }), items);
   list.addEventListener(
@@ -59,10 +48,17 @@ function finding(outcome, indices, title, aside) {
   );
 }
 
+/** Name the subjects of these cases, and count them if there are several. */
+function subjectsOf(indices) {
+  const several = new Set(indices.map((index) => column.subject[index])).size;
+  const names = someOf(indices, (index) => subjectName(subjectOf(index)), 3);
+  return several > 1 ? `${plural(several, "subject")}: ${names}` : names;
+}
+
 /** Group red cases by their cause: the worst outcomes first, then the largest groups. */
 function causes(indices) {
   const red = indices.filter(isRed);
-  const groups = [...grouped(red, signature).values()];
+  const groups = [...grouped(red, (index) => column.cause[index]).values()];
   groups.sort((left, right) => column.outcome[left[0]] - column.outcome[right[0]] || right.length - left.length);
   return groups.map((cases) => () => {
     const first = cases[0];
@@ -72,7 +68,7 @@ function causes(indices) {
       messageOf(first) || lawOf(first).key,
     );
     const context = [
-      !PLAIN && subjectName(subjectOf(first)),
+      !PLAIN && subjectsOf(cases),
       someOf(cases, (index) => lawOf(index).key, 3),
       optimizerOf(first) && someOf(cases, optimizerOf, 4),
     ];

@@ -41,6 +41,12 @@ function newVersions(before, night) {
   return changes && `; new: ${changes}`;
 }
 
+/** A date stands under each of few nights, and under each seventh of many, counted from the last. */
+function isDated(position) {
+  const last = past.nights.length - 1;
+  return last < 8 || ((last - position) % 7 === 0 && position > 3);
+}
+
 /** Draw a bar for each night: its outcomes in proportion, red ones at the foot. */
 function nightBars() {
   const { nights } = past;
@@ -64,6 +70,7 @@ function nightBars() {
         "li",
         { title: description, "aria-label": description, "data-cut": wrong, "data-new": news !== "" },
         bar,
+        isDated(position) && el("span", { class: "date", text: night.date.slice(5, 10) }),
       );
     }),
   );
@@ -156,10 +163,43 @@ const nightName = (night) => (night === null ? "" : night < 0 ? "earlier" : past
 
 const figures = (...inner) => el("td", { class: "figures" }, inner);
 
+/** Add up a night of several subjects: the worst outcome, and the red and all cases. */
+function together(points) {
+  const known = points.filter(Boolean);
+  const add = (field) => known.reduce((sum, point) => sum + point[field], 0);
+  return known.length ? [Math.min(...known.map((point) => point[0])), add(1), add(2), null, null] : null;
+}
+
+/** Return the rows of the table: laws that were red alike on several subjects are one. */
+function nightRows(laws) {
+  return [...grouped(laws, (law) => law.alike).values()].map((alike) => {
+    if (alike.length === 1) return alike[0];
+    const [law] = alike;
+    return {
+      ...law,
+      subject: "",
+      subjects: alike.map((other) => other.subject),
+      points: law.points.map((_, night) => together(alike.map((other) => other.points[night]))),
+      flake_rate: Math.max(...alike.map((other) => other.flake_rate)),
+      pace: null,
+      drift: null,
+    };
+  });
+}
+
+/** Name the subject of a row, or the first of several. */
+function nightOwner(law) {
+  if (!law.subjects) return breakable(subjectName(law.subject));
+  const rest = law.subjects.length - 3;
+  const named = law.subjects.slice(0, 3).join(", ") + (rest > 0 ? ` and ${count(rest)} more` : "");
+  return breakable(`${plural(law.subjects.length, "subject")}: ${named}`);
+}
+
 function nightRow(law) {
   // A test without a subject has no law but its file, so it is found by its name.
   const tonight = law.contract ? { law: nightLaw(law) } : { q: law.law };
-  const open = () => go({ view: "cases", subject: law.subject || NONE, ...tonight });
+  const subject = law.subjects ? "" : law.subject || NONE;
+  const open = () => go({ view: "cases", subject, ...tonight });
   const last = (field) => law.points.map((point) => (point === null ? null : point[field]));
   return el(
     "tr",
@@ -172,7 +212,7 @@ function nightRow(law) {
         { type: "button", class: "law", title: "the cases of tonight", on: { click: open } },
         lawName({ contract: law.contract, name: law.law }),
       ),
-      !PLAIN && el("span", { class: "faint small owner" }, breakable(subjectName(law.subject))),
+      !PLAIN && el("span", { class: "faint small owner", title: (law.subjects || []).join("\n") }, nightOwner(law)),
     ),
     law.points.map(nightCell),
     figures(law.red && el("b", { class: "bad", text: nightName(law.since) })),
@@ -189,7 +229,7 @@ function nightTable(laws) {
     ["red since", "the night since which it is red"],
     ["first bad", "the first night that was red"],
     ["flips", "times that the law went from green to red or back"],
-    ["flakes", "steps from a night to the next at which a case flipped under the same torch and kit"],
+    ["flakes", "steps from a night to the next at which a case flipped, and no new torch, kit or commit explains it"],
     ["time", "of the median case; the last night against the median of those before"],
     ["error", "the largest, on a log scale; the last night against the median of those before"],
   ];
@@ -217,7 +257,7 @@ function nightTable(laws) {
           heads.map(([name, title]) => el("th", { scope: "col", class: "figures", title, text: name })),
         ),
       ),
-      el("tbody", null, laws.map(nightRow)),
+      el("tbody", null, nightRows(laws).map(nightRow)),
     ),
   );
 }

@@ -14,6 +14,7 @@ function anywhere(event) {
   const view = VIEWS[Number(event.key) - 1];
   if (event.key === "/") byId("filter-q").select();
   else if (event.key === "?") byId("help").showModal();
+  else if (event.key === "n" || event.key === "N") return turnToRed(event.key === "n" ? 1 : -1);
   else if (event.key === "t") turnTheme();
   else if (view && !byId(`view-${view}`).hidden) go({ view });
   else if (event.key === "Escape" && isFiltered(state)) go({ ...unfiltered() });

@@ -18,15 +18,17 @@ function marked(stances, blame) {
 /** The colour of a stance. */
 const tint = (which, stances) => (stances[which].odd ? "odd" : `even${which % 3}`);
 
-const frameNode = (frame) => ({ frame, children: new Map(), ends: [] });
+const frameNode = (frame, code) => ({ frame, code, children: new Map(), ends: [] });
 
 /** Make one tree of the stacks, outermost frame first: a frame with the same callers is one node. */
 function frameTree(stances) {
-  const root = frameNode("");
+  const root = frameNode("", "");
   stances.forEach((stance, which) => {
     let node = root;
-    for (const frame of [...(stance.frames || [])].reverse()) {
-      if (!node.children.has(frame)) node.children.set(frame, frameNode(frame));
+    const frames = stance.frames || [];
+    for (let position = frames.length - 1; position >= 0; position--) {
+      const frame = frames[position];
+      if (!node.children.has(frame)) node.children.set(frame, frameNode(frame, (stance.code || [])[position]));
       node = node.children.get(frame);
     }
     node.ends.push(which);
@@ -39,7 +41,7 @@ function layOut(stances, together) {
   const lanes = [];
   const rows = [];
   const visit = (node, isRoot) => {
-    const row = { frame: node.frame, from: lanes.length, to: 0, ranks: [] };
+    const row = { frame: node.frame, code: node.code, from: lanes.length, to: 0, ranks: [] };
     if (!isRoot) rows.push(row);
     for (const which of node.ends) {
       const ranks = [...stances[which].ranks].sort((left, right) => left - right);
@@ -131,6 +133,7 @@ function frameRow(row, line) {
     el("span", { class: "station", "aria-hidden": "true" }),
     el("span", { class: "frame-name", text: name }),
     location && el("span", { class: "faint location", text: location }),
+    row.code && el("code", { class: "source", text: row.code }),
   );
 }
 
