@@ -182,6 +182,13 @@ def test_a_missed_deadline_has_its_roll_call(run: tuple[Inner, RunFile]) -> None
     assert [rank["outcome"] for rank in case["ranks"]] == ["passed", "cut"]
 
 
+def test_the_users_own_frames_of_a_roll_call_have_their_lines_of_code(run: tuple[Inner, RunFile]) -> None:
+    (stance,) = run[1]["test_late"]["rollcall"]
+    lines = dict(zip(stance["frames"], stance["code"], strict=True))
+    assert {code for frame, code in lines.items() if "test_inner.py:" in frame} == {"time.sleep(100)"}
+    assert {code for frame, code in lines.items() if "test_inner.py:" not in frame} <= {""}
+
+
 def test_a_test_without_a_world_has_a_reason(run: tuple[Inner, RunFile]) -> None:
     refused, skipped = run[1]["test_misused"], run[1]["test_skipped_beforehand"]
     assert "a world size must be a whole number of ranks" in refused["message"]

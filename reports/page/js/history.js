@@ -275,6 +275,7 @@ function drawHistory(parent, wanted) {
   }
   const laws = seenAtNight(wanted);
   const moved = laws.filter(stirred).sort(nightOrder);
+  const rows = new Set(moved.map((law) => law.alike)).size;
   const still = laws.filter((law) => !stirred(law));
   const rest = el(
     "details",
@@ -302,7 +303,10 @@ function drawHistory(parent, wanted) {
     ),
     wideCard(
       "Laws that moved",
-      el("span", { class: "sum", text: plural(moved.length, "law") }),
+      el("span", {
+        class: "sum",
+        text: plural(moved.length, "law") + (rows < moved.length ? ` in ${plural(rows, "row")}` : ""),
+      }),
       moved.length
         ? nightTable(moved)
         : el("p", { class: "faint", text: "None: each law came out each night as it did before." }),
