@@ -50,6 +50,10 @@ def _of_newlines(file: Path) -> None:
     file.write_bytes(gzip.compress(made_up(cases=3).data + b"\n" * 10**6))
 
 
+def _of_many_compressed(file: Path) -> None:
+    file.write_bytes(gzip.compress(made_up(cases=3).data) + gzip.compress(b"") * 10_000)
+
+
 def _of_a_crowd(file: Path) -> None:
     crowd = msgspec.structs.replace(header(), cases=["x"] * 400_000)
     file.write_bytes(gzip.compress(msgspec.json.encode(crowd) + b"\n"))
@@ -71,6 +75,10 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty": (lambda file: file.write_bytes(b""), "empty: its run never began"),
     "a gigabyte": (_of_a_gigabyte, "larger than 512 MiB"),
     "compressed newlines": (_of_newlines, "too large: more than 250,000 lines"),
+    "10,001 compressed files": (
+        _of_many_compressed,
+        "it is 10,000 compressed files in a row, and no run writes more",
+    ),
     "400,000 cases": (
         _of_a_crowd,
         "too large: its run has 400,000 cases, and a run file may have 200,000: split the",

@@ -229,7 +229,7 @@ function nightTable(laws) {
     ["red since", "the night since which it is red"],
     ["first bad", "the first night that was red"],
     ["flips", "times that the law went from green to red or back"],
-    ["flakes", "steps from a night to the next at which a case flipped, and no new torch, kit or commit explains it"],
+    ["flakes", "steps between nights at which a case flipped, and no new torch, kit or commit explains it"],
     ["time", "of the median case; the last night against the median of those before"],
     ["error", "the largest, on a log scale; the last night against the median of those before"],
   ];
