@@ -31,6 +31,9 @@ def page(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--history", type=Path, metavar="FOLDER", help="a folder of run files: shows each law over the nights"
     )
+    parser.add_argument(
+        "--against", type=Path, metavar="RUN", help="an earlier run file: shows each case beside how it ended then"
+    )
     parser.add_argument("--title", default="", help="the page's title (default: the names of the files)")
     parser.add_argument("--partial", action="store_true", help=_PARTIAL)
     given = parser.parse_args(arguments)
@@ -44,9 +47,13 @@ def page(arguments: Sequence[str]) -> int:
 
         runs = [read.read(path, given.partial) for path in given.runs]
         build.check_apart(runs)
+        if given.against and len(runs) > 1:
+            raise ReportError(f"--against {given.against}: compares one run file, not {len(runs)}")
+        earlier = read.read(given.against, given.partial) if given.against else None
+        inputs = [*given.runs, given.against] if given.against else given.runs
         output.check(given.output)
         nights = history.of_folder(given.history, given.partial, case_nights=NIGHTS) if given.history else None
-        keep(given.output, build.page(runs, given.title, nights), given.runs)
+        keep(given.output, build.page(runs, given.title, nights, earlier), inputs)
         hand_over(f"{given.output}: {output.summary(runs)}\n", None, [])
         return 0
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 from everyrank.reports.errors import CaseTwice, NotOneRun, TwoSubjects
 from everyrank.reports.history.history import History
+from everyrank.reports.page.against import Against
 from everyrank.reports.page.data import details, page_data
 from everyrank.reports.page.nights import nights_data
 from everyrank.reports.runfile.read import Run
@@ -32,11 +33,12 @@ _ONCE = "a page shows each once (--history adds earlier nights)"
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 
 
-def page(runs: Sequence[Run], title: str = "", history: History | None = None) -> str:
-    """Return the page of these runs, with the nights before."""
-    chunks, shortened = details(runs, history=history)
+def page(runs: Sequence[Run], title: str = "", history: History | None = None, against: Run | None = None) -> str:
+    """Return the page of these runs, with the nights before, or of one run beside an earlier one."""
+    earlier = Against(against, runs[0]) if against is not None else None
+    chunks, shortened = details(runs, history=history, against=earlier)
     nights = None if history is None else nights_data(history)
-    data = {**page_data(runs), "shortened": shortened, "history": nights}
+    data = {**page_data(runs, earlier), "shortened": shortened, "history": nights}
     style, script = _joined("css", STYLES), _joined("js", SCRIPTS)
     script = f'"use strict";\n(() => {{\n{script}\n}})();\n'
     slots = {

@@ -101,23 +101,26 @@ class Table:
         return -1 if value is None else self.indices.setdefault(value, len(self.indices))
 
 
-def column_data(cases: Sequence[CaseLine]) -> dict[str, Any]:
-    """Return the values of all columns, the tables of texts that they refer to, and the rows of `COLUMNS`."""
+def column_data(cases: Sequence[CaseLine], more: Sequence[Column] = ()) -> dict[str, Any]:
+    """Return the values of all columns, the tables of texts that they refer to, and the rows of the columns."""
+    columns = (*COLUMNS, *more)
     values: dict[str, list[Any]] = {}
     tables: dict[str, list[Any]] = {}
-    for column in COLUMNS:
+    for column in columns:
         values[column.name] = found = [column.value(case) for case in cases]
         if not column.is_number:
             table = Table()
             values[column.name] = [table.index(value) for value in found]
             tables[column.name] = msgspec.to_builtins(list(table.indices))
-    return {"columns": list(_rows(values, tables)), "values": values, "tables": tables}
+    return {"columns": list(_rows(columns, values, tables)), "values": values, "tables": tables}
 
 
-def _rows(values: Mapping[str, Sequence[Any]], tables: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+def _rows(
+    columns: Sequence[Column], values: Mapping[str, Sequence[Any]], tables: Mapping[str, Sequence[Any]]
+) -> Iterator[dict[str, Any]]:
     """Yield the rows as data. A column in which no case has a value is left out of the list."""
     areas = set()
-    for column in COLUMNS:
+    for column in columns:
         row = {name: getattr(column, name) for name in column.__dataclass_fields__ if name != "value"}
         row["number"] = column.is_number and column.kind != "outcome"
         row["heading"] = column.name if column.heading is None else column.heading

@@ -20,6 +20,7 @@ from everyrank.model.outcome import ENDINGS, RED
 from everyrank.reports.cause import causes
 from everyrank.reports.history.history import History
 from everyrank.reports.history.index import case_key
+from everyrank.reports.page.against import Against
 from everyrank.reports.page.columns import column_data, milliseconds, one_line
 from everyrank.reports.page.nights import NIGHTS
 from everyrank.reports.runfile.conclusion import conclude_together
@@ -36,12 +37,12 @@ BUDGET = 6_500_000
 BOUNDS = ((16_000, 8_000), (4_000, 1_500), (1_200, 300), (300, 0))
 
 
-def page_data(runs: Sequence[Run]) -> dict[str, Any]:
+def page_data(runs: Sequence[Run], against: Against | None = None) -> dict[str, Any]:
     """Return the columns, and the facts of the runs."""
     listed = [_as_listed(run) for run in runs]
     cases = [case for of_run in listed for case in of_run]
     first = min((case.started for case in cases if case.started), default=0.0)
-    data = column_data(cases)
+    data = column_data(cases, [against.column()] if against else ())
     data["values"]["run"] = [number for number, of_run in enumerate(listed) for _ in of_run]
     data["values"]["cause"] = causes(cases)
     data["values"]["started"] = [milliseconds(case.started - first) if case.started else -1 for case in cases]
@@ -52,6 +53,7 @@ def page_data(runs: Sequence[Run]) -> dict[str, Any]:
         "count": len(cases),
         "conclusion": _conclusion(runs),
         "runs": [_run_facts(run) for run in runs],
+        "against": against.facts() if against else None,
         **data,
     }
 
@@ -64,11 +66,16 @@ def _conclusion(runs: Sequence[Run]) -> dict[str, Any]:
     return {"state": state, "sentences": [(lead, one_line(rest)) for lead, rest in sentences]}
 
 
-def details(runs: Sequence[Run], budget: int = BUDGET, history: History | None = None) -> tuple[list[str], bool]:
+def details(
+    runs: Sequence[Run], budget: int = BUDGET, history: History | None = None, against: Against | None = None
+) -> tuple[list[str], bool]:
     """Return the details of all cases in chunks, and whether texts were shortened to fit."""
     cases = [case for run in runs for case in _as_listed(run)]
     for text, output in BOUNDS:
-        found = [_detail(case, text, output) | _nights(case, history) for case in cases]
+        found = [
+            _detail(case, text, output) | _nights(case, history) | (against.detail(case) if against else {})
+            for case in cases
+        ]
         chunks = [_chunk(found[start : start + CHUNK]) for start in range(0, len(found), CHUNK)]
         if sum(map(len, chunks)) <= budget:
             break

@@ -179,6 +179,7 @@ function caseHead(index) {
 function caseParts(index, detail) {
   return [
     ...repeatPart(index, detail),
+    beforePart(index, detail),
     textPart(detail),
     seenPart(detail),
     refusedPart(detail),
@@ -191,6 +192,41 @@ function caseParts(index, detail) {
     outputPart(detail),
     phasesPart(index, detail),
   ].filter(Boolean);
+}
+
+/** Show the case in two runs side by side, if it changed. */
+function beforePart(index, detail) {
+  const before = detail.before;
+  if (!before || (before.outcome === outcomeOf(index) && before.message === messageOf(index))) return null;
+  const rows = [
+    ["outcome", [glyph(before.outcome), " ", before.outcome], [glyph(outcomeOf(index)), " ", outcomeOf(index)]],
+    ["time", duration(before.seconds), duration(secondsOf(index))],
+    ["error", errorText(before.ulps), errorText(column.error[index])],
+    ["message", before.message, messageOf(index)],
+  ].filter(([, then, now]) => then || now);
+  const head = ["", data.against.file, data.runs[column.run[index]].file];
+  return section(
+    "Side by side",
+    null,
+    el(
+      "table",
+      { class: "sides" },
+      el("thead", null, el("tr", null, head.map((text) => el("th", { scope: "col", text })))),
+      el(
+        "tbody",
+        null,
+        rows.map(([name, then, now]) =>
+          el(
+            "tr",
+            null,
+            el("th", { scope: "row", text: name }),
+            el("td", null, then || "–"),
+            el("td", null, now || "–"),
+          ),
+        ),
+      ),
+    ),
+  );
 }
 
 /** Make the command that repeats the case, and the buttons to copy. */

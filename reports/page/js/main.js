@@ -26,6 +26,7 @@ function drawFacts() {
         ? duration(data.runs.reduce((sum, run) => sum + run.seconds, 0))
         : "not to its end",
     ],
+    ["against", data.against ? `${data.against.file}: ${data.against.verdict}` : ""],
     ["commit", all("source"), all("commit")],
     ["CI", data.runs.filter((run) => run.ci || run.ci_link).map((run) => [ciFact(run), " "])],
     ["torch", all("torch")],
