@@ -106,7 +106,7 @@ def options_of_pytest(pytestconfig: pytest.Config) -> set[str]:
     spelled = {name for group in groups for option in group.options for name in option.names()}
     command = [sys.executable, "-m", "pytest", "--help"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
-    return spelled | set(_OPTION.findall(done.stdout))
+    return spelled | set(_OPTION.findall(done.stdout)) | {"--reruns"}  # of pytest-rerunfailures, which may be absent
 
 
 def _options_of(command: str) -> set[str]:

@@ -138,7 +138,7 @@ def test_a_failure_is_reported_rank_by_rank(run: tuple[Inner, RunFile]) -> None:
     assert (failed["rank"], failed["phase"]) == (1, "call")
     assert failed["text"] == "AssertionError: no <script>"
     assert failed["where"].startswith("test_inner.py:")
-    assert case["repeat"] == "pytest test_inner.py::test_bad --world-seed=7"
+    assert case["repeat"] == "pytest test_inner.py::test_bad --world-seed=7 -W ignore"
 
 
 def test_properties_of_a_users_test_make_no_case_of_it(run: tuple[Inner, RunFile]) -> None:
