@@ -166,7 +166,8 @@ def _cause(
         verb = "its" if len(missed) == 1 else "their"
         return f"{few_ranks_text(missed)} ended {verb} test without {_due(first)} ({first.location})"
     came = {rank: passed for rank in missed if (passed := _passed(statements[rank], first)) is not None}
-    clauses = _waits(inside, with_tensors=bool(came))
+    passed_by = _passed_with_other_tensors(inside)
+    clauses = _waits(inside, with_tensors=bool(came or passed_by)) + passed_by
     for rank, passed in came.items():
         if _key(passed) != _call(first):
             tensors = f" of {passed.tensors}" if passed.tensors else ""
@@ -178,6 +179,17 @@ def _cause(
     if more > 0:
         clauses[_MOST:] = [f"and {more} more group{'s' if more > 1 else ''}"]
     return "; ".join(clauses)
+
+
+def _passed_with_other_tensors(inside: Mapping[int, WitnessStatement]) -> list[str]:
+    """Return a clause about a rank that has left the collective in which another waits, with other tensors."""
+    for waiting in inside.values():
+        for rank, statement in inside.items():
+            passed = _passed(statement, waiting)
+            if passed is not None and _current(statement) != passed and _key(passed) != _call(waiting):
+                which = _ordinal(_number(waiting) or passed.number)
+                return [f"rank {rank} has left its {which}, {passed.name} of {passed.tensors}"]
+    return []
 
 
 def _due(statement: WitnessStatement) -> str:

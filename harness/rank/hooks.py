@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Generator
 from typing import Any
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 from _pytest.runner import runtestprotocol
 from everyrank.leaks.snapshot import Watch
-from everyrank.rank import examples
+from everyrank.rank import examples, recorder
 from everyrank.rank.failure_text import describe_failure
 from everyrank.rank.hints import add_hint, hint
 from everyrank.rank.seeds import seed_generators
@@ -19,6 +20,9 @@ from everyrank.rank.warnings_filed import as_warned, is_ignored
 from everyrank.wire.messages import Deadline, FromRank, Order, Phase, PhaseEnded, Warned
 from everyrank.wire.progress import Tells
 from everyrank.wire.truncate import truncate
+
+#: The texts of gloo, when a peer is gone.
+_GLOO = re.compile(r"gloo|peer", re.IGNORECASE)
 
 
 class RankHooks:
@@ -111,8 +115,10 @@ class RankHooks:
         brief, location, signature = describe_failure(call.excinfo)
         if strict:
             outcome, brief = "xpassed", str(report.longrepr)
+        # If gloo aborts a rank because of another shape, those that lose their connection to it know shapes.
+        last = recorder.last() if outcome == "failed" and _GLOO.search(brief) else None
         phase = Phase(
-            str(report.when), outcome, self._serialized(report), ended_at, brief, location, signature, strict
+            str(report.when), outcome, self._serialized(report), ended_at, brief, location, signature, strict, last
         )
         if self.calling:
             self._subtest = phase  # its report follows

@@ -20,6 +20,15 @@ def entries() -> list[dict[str, Any]]:
     return sorted((entry for entry in recorded if not entry["is_p2p"]), key=lambda entry: int(entry["record_id"]))
 
 
+def last() -> Collective | None:
+    """Return the last collective with a tensor that this process began; None if that is not known."""
+    try:
+        begun = [collective(entry) for entry in entries()]
+    except Exception:  # the recorder is private
+        return None
+    return next((found for found in reversed(begun) if found.tensors), None)
+
+
 def collective(entry: dict[str, Any]) -> Collective:
     shapes = ", ".join(str(tuple(shape)) for shape in entry["input_sizes"] or entry["output_sizes"])
     dtypes = ", ".join(dict.fromkeys(entry["input_dtypes"] or entry["output_dtypes"]))

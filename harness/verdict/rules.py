@@ -13,6 +13,7 @@ from everyrank.model.ranks import ranks_text
 from everyrank.rollcall.blame import Blame, Evidence, blame
 from everyrank.rollcall.rollcall import Stance, cause
 from everyrank.verdict.exit_text import exit_text
+from everyrank.verdict.mismatch import is_mismatch, mismatch_text
 from everyrank.wire.messages import Phase, Record
 
 #: The message of a rank that fails only because another rank has ended.
@@ -140,7 +141,7 @@ def _evidence(fate: Fate, fates: Fates) -> Evidence:
     # An echo does not count as evidence against its rank; nor does a teardown that fails after a failed test.
     counts = [failure for failure in found if failure.order[:2] == found[0].order[:2] and not failure.is_echo]
     troubles = [(failure.ended_at, failure.phase.signature) for failure in counts if failure.rank == fate.rank]
-    if fate.lost and fate.has_ended:
+    if fate.lost and fate.has_ended and not is_mismatch(fate.last_words):
         troubles.append((_death(fate), end_text(fate)))
     seen = fate.stance.evidence if fate.stance is not None else Evidence(fate.rank)
     ended = fate.record is not None or fate.skipped is not None
@@ -187,6 +188,9 @@ def _lost(fates: Fates) -> Verdict | None:
     alike = [fate.rank for fate in lost if (fate.status, fate.lost_with) == (first.status, first.lost_with)]
     phase = f" in {first.phase}" if first.phase else ""
     headline = f"{ranks_text(alike)} of {len(fates.ranks)} {end_text(first, len(alike))}{phase}"
+    if is_mismatch(first.last_words):
+        collectives = {fate.rank: phase.collective for fate in fates.ranks for phase in fate.phases("failed")}
+        headline = f"{mismatch_text(first.rank, collectives)}\n{headline}"
     return Verdict("lost", "failed", "call", headline, first.rank, None, tuple(alike), _others(fates, set(alike)))
 
 

@@ -139,6 +139,15 @@ class Warned(msgspec.Struct, frozen=True):
     when: str
 
 
+class Collective(msgspec.Struct, frozen=True):
+    """One collective of a rank, as torch recorded it."""
+
+    group: str
+    number: int  # among those of its group
+    name: str
+    tensors: str  # shapes and dtypes
+
+
 class Phase(msgspec.Struct, frozen=True):
     """One phase of one rank."""
 
@@ -150,6 +159,7 @@ class Phase(msgspec.Struct, frozen=True):
     location: str = ""  # the frame of the user's code that raised it
     signature: str = ""  # equal for equal failures
     strict_xpass: bool = False
+    collective: Collective | None = None  # the rank's last one with a tensor, if it lost a peer
 
 
 class Record(Message, frozen=True):
@@ -175,15 +185,6 @@ class Record(Message, frozen=True):
         """Return whether the other ranks may wait for this one in vain."""
         failed = any(phase.outcome == "failed" and phase.when != "teardown" for phase in self.phases)
         return failed or bool(self.trouble) or self.exit_request is not None
-
-
-class Collective(msgspec.Struct, frozen=True):
-    """One collective of a rank, as torch recorded it."""
-
-    group: str
-    number: int  # among those of its group
-    name: str
-    tensors: str  # shapes and dtypes
 
 
 class Begun(msgspec.Struct, frozen=True):

@@ -78,6 +78,17 @@ def test_ranks_whose_tensors_do_not_fit_wait_for_each_other() -> None:
     )
 
 
+def test_a_rank_that_waits_elsewhere_may_have_passed_by_with_another_tensor() -> None:
+    later = waits("barrier", number=6, location="a.py:4", tensors="")
+    passed = msgspec.structs.replace(
+        later, collectives=[Collective("0", 5, "all_reduce", "(3,) Float"), *later.collectives]
+    )
+    assert cause(waits(), passed) == (
+        "rank 0 waits in its 5th collective, all_reduce of (2,) Float at a.py:3; "
+        "rank 1 in its 6th, barrier at a.py:4; rank 1 has left its 5th, all_reduce of (3,) Float"
+    )
+
+
 def test_a_rank_that_ended_may_have_passed_by_with_another_tensor() -> None:
     assert cause(waits(tensors="(3,) Float"), ended(5), gone=(1,)) == (
         "rank 0 waits in its 5th collective, all_reduce of (3,) Float at a.py:3; "
