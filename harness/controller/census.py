@@ -101,12 +101,14 @@ class Census:
     def _watch(self, look: stillness.Look, pids: Sequence[int | None]) -> None:
         if self._looks and not look.still_since(self._looks[0], may_poll=True):
             self._looks = []
+        elif self._looks and not look.still_since(self._looks[0]) and look.still_since(self._looks[-1]):
+            self._looks = self._looks[-1:]  # a thread has gone on for a moment: it does not poll
         self._looks.append(look)
         if _moves(self._looks[-2:]) != _moves(self._looks[:2]):
             self._looks = [look]  # it neither rests nor polls all the time: it has begun or ceased to
         asked_before = self._answered is not None and self._answered.switches == look.switches
         asked_before = asked_before or look.time < self._again_at
-        if len(self._looks) >= _LOOKS and not asked_before:
+        if len(self._looks) >= _LOOKS and not asked_before and look.rests_or_polls_since(self._looks[0]):
             self._asked_at = look.time
             if not all(_ask(path(self._folder, pid)) for pid in pids):
                 self._answered = look

@@ -73,6 +73,10 @@ class Look:
         """Return whether a thread that polls has seen all that had happened before."""
         return self.switches.get(thread, 0) - earlier.switches.get(thread, 0) >= _POLLS
 
+    def rests_or_polls_since(self, earlier: Look) -> bool:
+        """Return whether each main thread that has run has polled."""
+        return all(not self.moved(main, earlier) or self.polled(main, earlier) for main in self.mains)
+
     def loops_turned(self, earlier: Look) -> bool:
         """Return whether each loop of gloo has had its turn since: then nothing is on its way from rank to rank."""
         return all(turns - earlier.turns.get(loop, turns) >= _TURNS for loop, turns in self.turns.items())

@@ -20,11 +20,13 @@ def is_mismatch(last_words: str) -> bool:
     return bool(_MISMATCH.search(last_words))
 
 
-def mismatch_text(rank: int, collectives: Mapping[int, Collective | None]) -> str:
-    """Describe the end of a rank, and what other ranks had called last."""
+def mismatch_text(last_words: str, rank: int, collectives: Mapping[int, Collective | None]) -> str:
+    """Return a line on such an end of a rank, and on what other ranks had called last; empty for other ends."""
+    if not is_mismatch(last_words):
+        return ""
     calls: dict[str, list[int]] = {}
     for other, collective in collectives.items():
         if collective is not None:
             calls.setdefault(f"last called {collective.name} with {collective.tensors}", []).append(other)
     clauses = [f"{ranks_text(ranks)} {called}" for called, ranks in calls.items()]
-    return "; ".join([f"data of another size than expected came to rank {rank}", *clauses])
+    return "; ".join([f"data of another size than expected came to rank {rank}", *clauses]) + "\n"

@@ -186,11 +186,9 @@ def _lost(fates: Fates) -> Verdict | None:
     if failed and not failed[0].is_echo and failed[0].ended_at < _death(first):
         return None  # a rank had failed before: that failure caused the death
     alike = [fate.rank for fate in lost if (fate.status, fate.lost_with) == (first.status, first.lost_with)]
-    phase = f" in {first.phase}" if first.phase else ""
-    headline = f"{ranks_text(alike)} of {len(fates.ranks)} {end_text(first, len(alike))}{phase}"
-    if is_mismatch(first.last_words):
-        collectives = {fate.rank: phase.collective for fate in fates.ranks for phase in fate.phases("failed")}
-        headline = f"{mismatch_text(first.rank, collectives)}\n{headline}"
+    called = {fate.rank: phase.collective for fate in fates.ranks for phase in fate.phases("failed")}
+    headline = mismatch_text(first.last_words, first.rank, called) + f"{ranks_text(alike)} of {len(fates.ranks)} "
+    headline += end_text(first, len(alike)) + (f" in {first.phase}" if first.phase else "")
     return Verdict("lost", "failed", "call", headline, first.rank, None, tuple(alike), _others(fates, set(alike)))
 
 
