@@ -104,8 +104,6 @@ class Census:
         elif self._looks and not look.still_since(self._looks[0]) and look.still_since(self._looks[-1]):
             self._looks = self._looks[-1:]  # a thread has gone on for a moment: it does not poll
         self._looks.append(look)
-        if _moves(self._looks[-2:]) != _moves(self._looks[:2]):
-            self._looks = [look]  # it neither rests nor polls all the time: it has begun or ceased to
         asked_before = self._answered is not None and self._answered.switches == look.switches
         asked_before = asked_before or look.time < self._again_at
         if len(self._looks) >= _LOOKS and not asked_before and look.rests_or_polls_since(self._looks[0]):
@@ -145,11 +143,6 @@ class Census:
         still = still and all(map(stillness.sleeps_for_ever, look.unknown - witnesses))
         inside = mains.keys() - set(ended)
         return heard if still and all(_sleeps(heard[rank], mains[rank], look, before) for rank in inside) else None
-
-
-def _moves(looks: Sequence[stillness.Look]) -> bool:
-    """Return whether anything ran between two looks."""
-    return any(look.switches != looks[0].switches for look in looks)
 
 
 def _sleeps(
