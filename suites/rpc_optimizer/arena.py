@@ -317,6 +317,20 @@ def loss(parameter: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
 
 def sparse_loss(parameter: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
     """Return a loss with a sparse gradient: two rows of an embedding."""
-    rows = torch.tensor([0, parameter.shape[0] - 1])
+    return _loss_of_rows(parameter, data, [0, parameter.shape[0] - 1])
+
+
+def repeated_sparse_loss(parameter: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
+    """Return a loss with a sparse gradient that is not coalesced: it has the first row twice."""
+    return _loss_of_rows(parameter, data, [0, parameter.shape[0] - 1, 0])
+
+
+def linear_loss(parameter: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
+    """Return a loss whose gradient depends on the data alone: a step leaves its graph usable."""
+    return (parameter * data).sum()
+
+
+def _loss_of_rows(parameter: torch.Tensor, data: torch.Tensor, numbers: list[int]) -> torch.Tensor:
+    rows = torch.tensor(numbers)
     picked = torch.nn.functional.embedding(rows, parameter, sparse=True)
     return (picked * data[rows]).sum().to(torch.float64)

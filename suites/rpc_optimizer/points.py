@@ -102,12 +102,20 @@ def dtypes() -> Iterator[DtypePoint]:
         )
 
 
-def sparse() -> Iterator[OptimizerPoint]:
-    """Yield every optimizer that takes sparse gradients."""
+@dataclass(frozen=True, kw_only=True)
+class SparsePoint(OptimizerPoint):
+    """A point that fixes whether a row is looked up twice: its two gradients are to be summed."""
+
+    twice: bool = False
+
+
+def sparse() -> Iterator[SparsePoint]:
+    """Yield every optimizer that takes sparse gradients, of distinct rows, and of rows with one that comes twice."""
     for row in rows():
         if "sparse" in row.takes and "closure" not in row.needs:
-            label = f"{row.name}-lr"
-            yield OptimizerPoint(label, 2, core=True, optimizer=row.name, row=row, variant=row.plain)
+            for label, twice in (("lr", False), ("row-twice", True)):
+                label = f"{row.name}-{label}"
+                yield SparsePoint(label, 2, core=True, optimizer=row.name, row=row, variant=row.plain, twice=twice)
 
 
 #: For each position of the None gradient, the parameters used in each step. The caller owns the last parameter.

@@ -119,6 +119,8 @@ def _subclasses() -> Iterator[SubclassPoint | UnchangedPoint]:
         ("defaults", DoNothing, {}, [all_used]),
         ("none-gradient", DoNothingAdagrad, lr, [[1, 2], [1, 2]]),
         ("later-context", DoNothing, lr, [all_used, [1, 2]]),
+        # A decay moves what has a zero gradient, and not what has none.
+        ("none-gradient-decay", DoNothing, {**lr, "weight_decay": 0.5}, [[1, 2], [1, 2]]),
     ]
     for label, chosen, arguments, used in cases:
         yield UnchangedPoint(label, 2, core=True, subclass=chosen, arguments=arguments, used=used)

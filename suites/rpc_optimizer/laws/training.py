@@ -16,8 +16,16 @@ from everyrank.suites.arena.subject_errors import plainly, stayed, subject_acts
 from everyrank.suites.compare.comparison import Comparison, check, same
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.rpc_optimizer import points
-from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, device_of, loss, sparse_loss
+from everyrank.suites.rpc_optimizer.arena import (
+    Arena,
+    Parameter,
+    device_of,
+    loss,
+    repeated_sparse_loss,
+    sparse_loss,
+)
 from everyrank.suites.rpc_optimizer.contract import CONTRACT
+from everyrank.suites.rpc_optimizer.second_backward import step_after_each_backward
 
 law = CONTRACT.law
 
@@ -135,10 +143,11 @@ def dtype(arena: Arena, point: points.DtypePoint) -> None:
 
 
 @law("parity.sparse", points.sparse, groups=("STEPS",))
-def sparse(arena: Arena, point: OptimizerPoint) -> None:
-    """Sparse gradients are applied as in torch.optim, if the optimizer takes them."""
+def sparse(arena: Arena, point: points.SparsePoint) -> None:
+    """Sparse gradients, also of a row used twice, are applied as in torch.optim, if the optimizer takes them."""
     parameters = arena.own([(1, (6, 3)), (1, (4, 2))])
-    compare_steps(arena, parameters, *build_pair(arena, parameters, point), steps=3, loss_function=sparse_loss)
+    loss_function = repeated_sparse_loss if point.twice else sparse_loss
+    compare_steps(arena, parameters, *build_pair(arena, parameters, point), steps=3, loss_function=loss_function)
 
 
 @law("none.frozen", lambda: points.plain(2), groups=("STEPS",))
@@ -231,9 +240,24 @@ def empty(arena: Arena, point: ClassPoint) -> None:
         same(value, before[name], f"{name}, after a step with an empty context")
 
 
-@law("context.own", lambda: points.plain(2))
-def own(arena: Arena, point: Point) -> None:
-    """step uses the gradients of the given context, not those of a newer context that is open at the same time."""
+@dataclass(frozen=True, kw_only=True)
+class OwnPoint(Point):
+    """A point that fixes whether the context gets more gradients after its first step, or a newer one is open."""
+
+    second_backward: bool = False
+
+
+def _contexts() -> Iterator[OwnPoint]:
+    yield OwnPoint("", 2, core=True)
+    yield OwnPoint("second-backward", 2, core=True, second_backward=True)
+
+
+@law("context.own", _contexts, groups=("STEPS",))
+def own(arena: Arena, point: OwnPoint) -> None:
+    """step uses the gradients that the given context has now: also a second backward's, none of a newer context."""
+    if point.second_backward:
+        step_after_each_backward(arena)
+        return
     parameters = arena.own([(1, (3,)), (1, (4,))])
     with subject_acts():
         ours = arena.build(SGD, parameters, lr=0.1)
@@ -310,21 +334,43 @@ def kept(arena: Arena, point: Point) -> None:
     compare_steps(arena, parameters, ours, SGD([param.twin for param in parameters], lr=0.1, momentum=0.9), steps=5)
 
 
-@law("owned.only", _two_classes)
-def owned_only(arena: Arena, point: ClassPoint) -> None:
+@dataclass(frozen=True, kw_only=True)
+class OwnedPoint(ClassPoint):
+    """A point that fixes whether a parameter that the optimizer was not given has a gradient before the step."""
+
+    held: bool = False
+
+
+def _owned() -> Iterator[OwnedPoint]:
+    for point in _two_classes():
+        yield OwnedPoint(**vars(point))
+    yield OwnedPoint("held-gradient", 2, core=True, kind=SGD, arguments={"lr": 0.1}, held=True)
+
+
+@law("owned.only", _owned)
+def owned_only(arena: Arena, point: OwnedPoint) -> None:
     """Parameters that the optimizer was not given are not written to, their .grad included."""
     given = arena.own([(1, (3,))])
     other = arena.own([(1, (3,))])
     ours = _build(arena, given, point)
     arena.step_that_moves(ours, given)
     before = other[0].value()
+    held = arena.on(1, hold_gradient, other[0].rref) if point.held else None
     arena.step(ours, [*given, *other], 2)
     same(other[0].value(), before, "a parameter that the optimizer was not given")
-    check(
-        arena.on(1, has_no_grad, other[0].rref), "the .grad of a parameter that the optimizer was not given was set"
-    )
+    found = arena.on(1, gradient_of, other[0].rref)
+    text = "the .grad of a parameter that the optimizer was not given was"
+    check(found is not None or held is None, f"{text} cleared")
+    check(found is None or (held is not None and torch.equal(found, held)), f"{text} set")
 
 
-def has_no_grad(rref: Any) -> bool:
-    """Return, on an owner, whether a parameter has no gradient."""
-    return rref.local_value().grad is None
+def hold_gradient(rref: Any) -> torch.Tensor:
+    """Give a parameter, on its owner, a gradient, and return that."""
+    rref.local_value().grad = torch.ones_like(rref.local_value())
+    return gradient_of(rref)  # type: ignore[return-value]
+
+
+def gradient_of(rref: Any) -> torch.Tensor | None:
+    """Return a copy of the gradient of a parameter, on its owner."""
+    gradient = rref.local_value().grad
+    return None if gradient is None else gradient.clone()
