@@ -32,7 +32,7 @@ class Spec:
     shape: tuple[int, ...]
     geometry: Geometry | None = chunked
     dim: int = 0
-    layout: str = "plain"  # for a whole parameter: plain, view or transposed
+    layout: str = "plain"  # for a whole parameter: plain, view, transposed, or shared: in one buffer with others
     requires_grad: bool = True
 
 
@@ -77,15 +77,18 @@ class Arena(BaseArena):
 
     def make(self, specs: Sequence[Spec], dtype: torch.dtype = torch.float64) -> list[Parameter]:
         """Make parameters with distinct values, equal to those of their twins."""
-        return [self._make(spec, dtype) for spec in specs]
+        shared = [torch.Size(spec.shape).numel() for spec in specs if spec.layout == "shared"]
+        buffer = torch.zeros(sum(shared), dtype=dtype, device=self.world.device)
+        parts = iter(buffer.split(shared))
+        return [self._make(spec, dtype, next(parts) if spec.layout == "shared" else None) for spec in specs]
 
-    def _make(self, spec: Spec, dtype: torch.dtype) -> Parameter:
+    def _make(self, spec: Spec, dtype: torch.dtype, memory: torch.Tensor | None) -> Parameter:
         number = len(self.parameters)
         value = noise(spec.shape, dtype, self.generator(number, 1)).to(self.world.device)
         twin = value.clone().requires_grad_(spec.requires_grad)
         name = f"layer{number}.weight"
         if spec.geometry is None:
-            given = laid_out(value, spec.layout).requires_grad_(spec.requires_grad)
+            given = laid_out(value, spec.layout, memory).requires_grad_(spec.requires_grad)
             made = Parameter(name, number, twin, given, [(given, ...)])
         else:
             blocks = spec.geometry(spec.shape, spec.dim, self.size)
@@ -279,8 +282,10 @@ def _bounds(index: Any) -> list[tuple[int, int]]:
     return [] if index is ... else [(part.start, part.stop) for part in index]
 
 
-def laid_out(value: torch.Tensor, layout: str) -> torch.Tensor:
-    """Return the same values in memory of this layout."""
+def laid_out(value: torch.Tensor, layout: str, memory: torch.Tensor | None = None) -> torch.Tensor:
+    """Return the same values in memory of this layout, or in the memory that is given."""
+    if memory is not None:
+        return memory.view(value.shape).copy_(value).detach()
     if layout == "transposed":
         return value.t().contiguous().t().detach()
     if layout == "view":

@@ -11,7 +11,14 @@ from everyrank.fixtures.optimizers import Row, Variant, row, rows
 from everyrank.suites.arena.points import OptimizerPoint
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.sharded_optimizer.arena import Spec
-from everyrank.suites.sharded_optimizer.geometry import GEOMETRIES, Geometry, chunked, on_rank_1, past_the_end
+from everyrank.suites.sharded_optimizer.geometry import (
+    GEOMETRIES,
+    Geometry,
+    chunked,
+    last_without,
+    on_rank_1,
+    past_the_end,
+)
 
 #: Needs that are not met here: a GPU, or tensors that are not leaves.
 _NOT_MET = {"cuda", "non-leaf"}
@@ -155,6 +162,13 @@ _BESIDE = {
 }
 
 
+#: Whole parameters that are neither tied nor one, and those of a rank that has nothing else.
+_BESIDE_MORE = {
+    "one-buffer": [Spec((7, 3)), Spec((4, 3), None, layout="shared"), Spec((5,), None, layout="shared")],
+    "rank-without-shard": [Spec((4, 3), last_without), Spec((4, 3), None), Spec((6, 2), last_without)],
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class SpecPoint(OptimizerPoint):
     """A point with the specs of its parameters."""
@@ -185,6 +199,8 @@ def beside() -> Iterator[WholePoint]:
         yield point(make, "beside-SGD-momentum", sgd, "momentum", size, specs=_BESIDE["beside"])
     for name in ("fp32", "bf16", "complex"):
         yield point(make, f"beside-SGD-{name}", sgd, "momentum", specs=_BESIDE["beside"], dtype=DTYPES[name])
+    for name, specs in _BESIDE_MORE.items():
+        yield point(make, f"{name}-SGD-momentum", sgd, "momentum", core=True, specs=specs)
 
 
 #: Core variants: one optimizer that needs the whole matrix, and one that needs all parameters.
@@ -308,9 +324,13 @@ def clips() -> Iterator[ClipPoint]:
 
 @dataclass(frozen=True, kw_only=True)
 class SavedPoint(OptimizerPoint):
-    """A point that fixes whether the state is loaded with the parameters in another order."""
+    """A point that fixes in which order the parameters load the state, and what happens before and after."""
 
     reordered: bool = False
+    rests: bool = False
+    """Whether one parameter has no gradient in a step before the save."""
+    rate: float | None = None
+    """The learning rate that is set after the load."""
 
 
 def saved() -> Iterator[SavedPoint]:
@@ -322,6 +342,8 @@ def saved() -> Iterator[SavedPoint]:
             yield point(SavedPoint, label, optimizer, variant, core=core, plainest=plainest)
     for optimizer in (row("SGD"), row("Adam")):
         yield point(SavedPoint, f"reordered-{optimizer.name}", optimizer, "everything", core=True, reordered=True)
+    yield point(SavedPoint, "rests-Adam", row("Adam"), "everything", core=True, rests=True)
+    yield point(SavedPoint, "rate-after-load-SGD", row("SGD"), "everything", core=True, rate=0.25)
 
 
 def grouped() -> Iterator[OptimizerPoint]:

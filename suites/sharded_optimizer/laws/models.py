@@ -14,6 +14,7 @@ from everyrank.suites.arena.points import OptimizerPoint
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.engine.contract import Point
+from everyrank.suites.errors import NotApplicable
 from everyrank.suites.sharded_optimizer import points
 from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, Spec, pieces_of
 from everyrank.suites.sharded_optimizer.contract import CONTRACT
@@ -40,14 +41,22 @@ def _named(arena: Arena, model: nn.Module, **arguments: Any) -> list[tuple[str, 
         return list(arena.tool("named_parameters")(model, **arguments))
 
 
-def _train(arena: Arena, named: dict[str, Any], still: Sequence[str] = ()) -> None:
-    """Train the adopted parameters for three steps; the parameters of these names get no gradient."""
+def _train(arena: Arena, named: dict[str, Any], still: Sequence[str] = (), thaw: int = 0) -> None:
+    """Train the adopted parameters for three steps; the parameters of these names get no gradient.
+
+    Before the step ``thaw``, if there is one, these parameters are unfrozen: from then on they have gradients.
+    """
     with subject_acts():
         ours = arena.build_over(SGD, named, **_KEYWORDS)
     reference = SGD([param.twin for param in arena.parameters], **_KEYWORDS)
     comparison = arena.comparison()
     used = [param for param in arena.parameters if param.name not in still]
     for number in (1, 2, 3):
+        if number == thaw:
+            used = arena.parameters
+            for param in used:
+                param.given.requires_grad_(True)
+                param.twin.requires_grad_(True)
         arena.give_gradients(used, number)
         with subject_acts():
             ours.step()
@@ -166,19 +175,25 @@ _FROZEN = {"sharded": "first.weight", "whole": "first.bias", "sharded-last": "la
 
 @dataclass(frozen=True, kw_only=True)
 class FrozenPoint(Point):
-    """A point with the name of the parameter that is frozen."""
+    """A point with the name of the parameter that is frozen, and the step before which it is unfrozen."""
 
     frozen: str
+    thaw: int = 0
 
 
 def _freezings() -> Iterator[FrozenPoint]:
     for label, name in _FROZEN.items():
         yield FrozenPoint(label, 3, core=label == "sharded", frozen=name)
+    for label in ("sharded", "whole"):
+        yield FrozenPoint(f"{label}-thawed", 3, core=True, frozen=_FROZEN[label], thaw=2)
 
 
 @law("frozen", _freezings)
 def frozen(arena: Arena, point: FrozenPoint) -> None:
-    """A frozen parameter stays frozen after sharding and does not change; the others get their own update."""
+    """A frozen parameter stays frozen after sharding and does not change; the others get their own update.
+
+    Unfrozen after the optimizer was built, it is stepped like the others.
+    """
     still = point.frozen
     model, uncut = MODELS["plain"].build(5), MODELS["plain"].build(5)
     for module in (model, uncut):
@@ -192,7 +207,7 @@ def frozen(arena: Arena, point: FrozenPoint) -> None:
                 tensor.requires_grad == wanted,
                 f"{param.name} {'requires' if tensor.requires_grad else 'does not require'} grad after sharding",
             )
-    _train(arena, {param.name: param.given for param in arena.parameters}, still=[still])
+    _train(arena, {param.name: param.given for param in arena.parameters}, still=[still], thaw=point.thaw)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +252,10 @@ def _specs(row: Row) -> list[Spec]:
 
 @law("state.round-trip", points.saved)
 def round_trip(arena: Arena, point: points.SavedPoint) -> None:
-    """Training that is saved and loaded into fresh objects goes on as if never stopped, in any order of names."""
+    """Training that is saved and loaded into fresh objects goes on as if never stopped, in any order of names.
+
+    A parameter that had fewer gradients keeps its own step count, and a rate that is set afterwards counts.
+    """
     parameters = arena.make(_specs(point.row))
     pair = build_pair(arena, parameters, point)
     with subject_acts():
@@ -245,7 +263,8 @@ def round_trip(arena: Arena, point: points.SavedPoint) -> None:
     steps = 2 if "closure" in point.row.needs else 3  # each of these steps evaluates the closure many times
     comparison = arena.comparison()
     for number in range(1, steps + 1):
-        step(arena, pair, point.row, parameters, number)
+        used = parameters[:-1] if point.rests and number == 2 else parameters
+        step(arena, pair, point.row, used, number)
         arena.compare(comparison, number)
     with subject_acts():
         saved = copy.deepcopy(pair[0].state_dict())
@@ -256,6 +275,11 @@ def round_trip(arena: Arena, point: points.SavedPoint) -> None:
     with subject_acts():
         ours = arena.build(point.row.optimizer, order, **variant)
         ours.load_state_dict(saved)
+    if point.rate is not None:
+        if not hasattr(ours, "param_groups"):
+            raise NotApplicable("the subject has no param_groups")
+        for group in [*ours.param_groups, *pair[1].param_groups]:
+            group["lr"] = point.rate
     for number in range(steps + 1, 2 * steps + 1):
         step(arena, (ours, pair[1]), point.row, fresh, number)
         arena.compare(comparison, number)
