@@ -155,6 +155,7 @@ def _ignored() -> Iterator[IgnoredPoint]:
         core = (3,) if model == "plain" else ()
         make = partial(IgnoredPoint, ignored=name)
         yield from points.each_size(make, 2, 3, label=f"{model}-{name}", model=model, core=core)
+    yield from points.each_size(partial(IgnoredPoint, ignored="last"), 2, label="alike", model="alike", core=(2,))
 
 
 @law("ignored", _ignored)

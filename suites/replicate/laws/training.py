@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from everyrank.fixtures.data import loss
 from everyrank.suites.arena.subject_errors import plainly, stayed, subject_acts
-from everyrank.suites.compare.comparison import CLOSE_FP64
+from everyrank.suites.compare.comparison import CLOSE_FP64, Comparison
 from everyrank.suites.compare.reference import Plan, order_matched, whole_batch
 from everyrank.suites.errors import NotApplicable
 from everyrank.suites.replicate import points
@@ -158,14 +158,15 @@ def mean(arena: Arena, point: TrainingPoint) -> None:
     arena.follow(plan, arena.build_model(plan), whole_batch(plan), CLOSE_FP64).verdict()
 
 
-_Sync = Literal["unsynced", "later", "synced", "local"]
+_Sync = Literal["unsynced", "later", "synced", "local", "forwards-first"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class AccumulationPoint(TrainingPoint):
     """A point that fixes which of several backwards are synced.
 
-    That is only the last; also the very first, of a batch that does not count; all; or, for ``local``, none.
+    That is only the last; also the very first, of a batch that does not count; all, which may begin after the last
+    forward; or, for ``local``, none.
     """
 
     sync: _Sync
@@ -189,13 +190,16 @@ def _accumulations() -> Iterator[AccumulationPoint]:
     )
     yield from points.each_size(partial(AccumulationPoint, sync="synced"), 2, 3, label="synced", parts=3)
     yield from points.each_size(partial(AccumulationPoint, sync="local"), 2, 3, label="local", parts=2)
+    forwards_first = partial(AccumulationPoint, sync="forwards-first")
+    yield from points.each_size(forwards_first, 2, 3, label="forwards-first", core=(2,), parts=2)
 
 
 @law("accumulate", _accumulations, groups=("TRAINED",))
 def accumulate(arena: Arena, point: AccumulationPoint) -> None:
     """k microbatches without sync, then one with sync, equal one batch; so do k with sync. Only sync averages.
 
-    This also holds with a static graph and with gradients as views of buckets, whether or not the first is synced.
+    This also holds with a static graph and with gradients as views of buckets, whether or not the first is synced,
+    and if all forwards come before the first backward.
     """
     plan, options = point.plan, point.options
     module = arena.build_if_accepted(plan, **options) if options else arena.build_model(plan)
@@ -209,10 +213,28 @@ def accumulate(arena: Arena, point: AccumulationPoint) -> None:
             (module(batch.inputs) - batch.targets).square().mean().backward()
         comparison = arena.comparison()
         arena.compare_gradients(comparison, 1, arena.gradients(module), own_gradients(plan, arena.rank))
+    elif point.sync == "forwards-first":
+        comparison = _forwards_first(arena, plan, module)
     else:
         synced = point.sync == "synced"
         comparison = arena.follow(plan, module, whole_batch(plan), CLOSE_FP64, synced)
     comparison.verdict()
+
+
+def _forwards_first(arena: Arena, plan: Plan, module: nn.Module) -> Comparison:
+    """In each step do the forwards of all microbatches, then their backwards, and compare the gradients."""
+    reference = whole_batch(plan)
+    comparison = arena.comparison(reference, CLOSE_FP64)
+    for step, expected in enumerate(reference.steps, 1):
+        arena.inside(module).zero_grad()
+        with subject_acts():
+            losses = [loss(module, plan.batch(arena.rank, step, part)) / plan.parts for part in range(plan.parts)]
+            for total in losses:
+                total.backward()
+        arena.compare_gradients(comparison, step, arena.gradients(module), expected.gradients)
+        arena.load(module, expected.values)
+        comparison.step(step, arena.values(module), expected.values)
+    return comparison
 
 
 @law("clip", lambda: points.plain(1, 2, 3, 4, core=(3,), clip=0.05), groups=("TRAINED",))
