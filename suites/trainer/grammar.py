@@ -165,9 +165,14 @@ class Draw:
     """Whether the loss that a step returns is compared."""
 
 
-#: The parts and mutations of a wrong state.
+#: The parts and mutations of a wrong state. An optimizer's entry that is missing may be taken for one that never was.
 WRONG_STATES = tuple(
-    (part, mutation) for part in ("model", "optimizer") for mutation in ("missing", "extra", "misshapen")
+    (part, mutation)
+    for part, mutations in (
+        ("model", ("missing", "extra", "misshapen")),
+        ("optimizer", ("extra", "misshapen")),
+    )
+    for mutation in mutations
 )
 
 #: Optimizers that are drawn. SparseAdam takes no dense gradients; Muon orthogonalizes in bf16, where the order of a

@@ -53,6 +53,9 @@ def _round_trips() -> Iterator[RoundTripPoint]:
     yield from points.each_size(
         partial(RoundTripPoint, rate=0.25), 2, 3, label="rate", steps=4, variant="momentum", core=(2,)
     )
+    yield from points.each_size(
+        RoundTripPoint, 2, label="groups", steps=4, optimizer="Adam", variant="groups", core=(2,)
+    )
 
 
 @law("state.round-trip", _round_trips, groups=("TRAINED", "SCALED", "STATE"))
@@ -195,7 +198,7 @@ def _go_on(fresh: Training, parts: int) -> Any:
     return alone
 
 
-Mutation = Literal["missing", "extra", "misshapen"]
+Mutation = Literal["missing", "extra", "misshapen", "transposed"]
 Part = Literal["model", "optimizer"]
 
 
@@ -206,10 +209,17 @@ class MutationPoint(TrainingPoint):
     part: Part
     mutation: Mutation
 
+    @property
+    def may_start_anew(self) -> bool:
+        """Whether a parameter without its entry in the state is one that never had a gradient."""
+        return (self.part, self.mutation) == ("optimizer", "missing")
+
 
 def _mutations() -> Iterator[MutationPoint]:
     for part in get_args(Part):
         for mutation in get_args(Mutation):
+            if (part, mutation) == ("model", "transposed"):
+                continue  # it fails as a misshapen one does
             make = partial(MutationPoint, part=part, mutation=mutation)
             label = f"{part}-{mutation}"
             yield from points.each_size(make, 2, label=label, variant="momentum", steps=4, core=(2,))
@@ -217,26 +227,41 @@ def _mutations() -> Iterator[MutationPoint]:
 
 @law("state.strict", _mutations)
 def strict(arena: Arena, point: MutationPoint) -> None:
-    """A state with an entry that is missing, extra or misshapen is refused with an error on every rank."""
+    """A state with an entry that is missing, extra or misshapen is refused with an error on every rank.
+
+    A parameter that never had a gradient has no entry in the optimizer's state. A missing entry may be taken for
+    that, as torch.optim does: then this parameter starts anew, and all others go on.
+    """
     training = arena.begin(point.plan)
+    alone = training.reference()
     for number in (1, 2):
         training.step(number)
+        alone.step(number)
     state = save(training)
-    mutate(state, point.part, point.mutation, len(set(training.names.values())))
+    changed = mutate(state, point.part, point.mutation, len(set(training.names.values())))
     fresh = arena.begin(point.plan, arena.model(point.plan, _FRESH))
     error = error_of(lambda: fresh.trainer.load_state_dict(state))
+    if point.may_start_anew and set(arena.meet("the state is loaded", str(error is None))) == {"True"}:
+        names = list(dict.fromkeys(training.names.values()))
+        name = changed if isinstance(changed, str) else names[changed]
+        alone.optimizer.state.pop(alone.model.get_parameter(name))
+        arena.follow_alone(fresh, alone, range(3, 5))
+        return
     arena.check(error is not None, f"a state with a {point.mutation} entry of the {point.part} was loaded")
 
 
-def mutate(state: Any, part: Part, mutation: Mutation, count: int) -> None:
-    """Change one entry of a state: of the parameters' values, or of the optimizer's states."""
+def mutate(state: Any, part: Part, mutation: Mutation, count: int) -> Any:
+    """Change one entry of a state, of the parameters' values or of the optimizer's states; return its key."""
     entries = next(_entries(state, part == "model", count), None)
     if entries is None:
         text = "a dict with a tensor for each parameter" if part == "model" else "a dict with a dict for each"
         with subject_acts():
             raise NotImplementedError(f"the state has no entries that can be changed: no {text}")
     last = list(entries)[-1]
-    if mutation == "missing":
+    if mutation == "transposed":
+        last, key = next((name, key) for name, entry in entries.items() for key in entry if _is_oblong(entry[key]))
+        entries[last][key] = entries[last][key].t().clone()
+    elif mutation == "missing":
         del entries[last]
     elif mutation == "extra":
         entries["one more" if isinstance(last, str) else last + 1] = copy.deepcopy(entries[last])
@@ -245,6 +270,12 @@ def mutate(state: Any, part: Part, mutation: Mutation, count: int) -> None:
     else:
         key = next(key for key, value in entries[last].items() if isinstance(value, torch.Tensor) and value.dim())
         entries[last][key] = _misshapen(entries[last][key])
+    return last
+
+
+def _is_oblong(value: Any) -> bool:
+    """Return whether this is a matrix whose shape its transpose does not have."""
+    return isinstance(value, torch.Tensor) and value.dim() == 2 and value.shape[0] != value.shape[1]
 
 
 def _misshapen(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -132,20 +133,36 @@ def after_each_step(arena: Arena, training: Training, act: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RatePoint(TrainingPoint):
-    """A point that sets the learning rate: before the first step, between steps, or after loading a state."""
+    """A point that sets an option: before the first step, between steps, or after loading a state."""
 
     when: str
+    option: str = "lr"
+    in_place: bool = False
+    """Whether the option is a tensor, which is filled."""
 
 
 def _rates() -> Iterator[RatePoint]:
     for when in ("at-once", "between", "after-load", "scheduler-after-load"):
         core = (3,) if when != "at-once" else ()
         yield from points.each_size(partial(RatePoint, when=when), 1, 2, 3, label=when, steps=3, core=core)
+    for when in ("scheduler-resumed", "resumed-by-count"):
+        yield from points.each_size(partial(RatePoint, when=when), 2, label=when, steps=4, core=(2,))
+    for when, option in (("between", "weight_decay"), ("after-load", "momentum")):
+        label = f"{when}-{option.replace('_', '-')}"
+        yield from points.each_size(partial(RatePoint, when=when, option=option), 2, label=label, steps=3, core=(2,))
+    filled = partial(RatePoint, when="between", in_place=True)
+    yield from points.each_size(filled, 2, label="filled-in-place", variant="tensor-lr", steps=3, core=(2,))
 
 
 @law("alias", _rates, groups=("TRAINED", "SCALED"))
 def alias(arena: Arena, point: RatePoint) -> None:
-    """``param_groups`` stay live: a rate that is set there, or by a scheduler, counts, also after loading a state."""
+    """``param_groups`` stay live: an option that is set there, or by a scheduler, counts, also after loading a state.
+
+    So does a scheduler that is resumed: one that was attached before the load, or one that goes on from a count.
+    """
+    if point.when in ("scheduler-resumed", "resumed-by-count"):
+        _resume(arena, point)
+        return
     training = arena.begin(point.plan)
     trainer, alone = training.trainer, training.reference()
     if point.when in ("between", "after-load", "scheduler-after-load"):
@@ -158,11 +175,57 @@ def alias(arena: Arena, point: RatePoint) -> None:
         if point.when == "scheduler-after-load":
             torch.optim.lr_scheduler.LambdaLR(trainer.optimizer, lambda count: 0.5)
         else:
-            for group in trainer.param_groups:
-                group["lr"] = group["lr"] * 0.5
-    for group in alone.optimizer.param_groups:
-        group["lr"] = group["lr"] * 0.5
+            _halve(trainer.param_groups, point)
+    _halve(alone.optimizer.param_groups, point)
     arena.follow_alone(training, alone, range(2, 4))
+
+
+def _halve(groups: list[dict[str, Any]], point: RatePoint) -> None:
+    halves = [group[point.option] * 0.5 for group in groups]  # groups may share a tensor
+    for group, half in zip(groups, halves, strict=True):
+        if point.in_place:
+            group[point.option].fill_(half)
+        else:
+            group[point.option] = half
+
+
+def _resume(arena: Arena, point: RatePoint) -> None:
+    """Train with a scheduler, and go on with fresh objects: another trainer, and another scheduler on it."""
+    training = arena.begin(point.plan)
+    alone = training.reference()
+    expected = _scheduler(alone.optimizer)
+    with subject_acts():
+        scheduler = _scheduler(training.trainer.optimizer)
+    for number in (1, 2):
+        training.step(number)
+        alone.step(number)
+        scheduler.step()
+        expected.step()
+    with subject_acts():
+        state = copy.deepcopy(training.trainer.state_dict())
+        fresh = arena.begin(point.plan)
+        if point.when == "scheduler-resumed":
+            scheduler, saved = _scheduler(fresh.trainer.optimizer), scheduler.state_dict()
+            fresh.trainer.load_state_dict(state)
+            scheduler.load_state_dict(saved)
+        else:
+            fresh.trainer.load_state_dict(state)
+            # It starts with a step, which counts as the next: the rate of that has been set already.
+            scheduler = _scheduler(fresh.trainer.optimizer, last=1)
+    comparison = arena.comparison(fresh.plan, alone.values)
+    for number in (3, 4):
+        fresh.step(number)
+        alone.step(number)
+        comparison.step(number, fresh.values, alone.values)
+        with subject_acts():
+            scheduler.step()
+        expected.step()
+    comparison.verdict()
+
+
+def _scheduler(optimizer: Any, last: int = -1) -> Any:
+    """Return a scheduler that computes each rate from the initial one."""
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda count: 0.5**count, last_epoch=last)
 
 
 @law("late", lambda: points.plain(1, 2, 3, steps=3, core=(2,)))
