@@ -11,9 +11,7 @@ import msgspec
 import pytest
 from everyrank.cli import main
 from everyrank.model.outcome import Ending
-from everyrank.reports.diff import diff, render
 from everyrank.reports.runfile.model import CaseLine, ErrorPart, SinglePart
-from everyrank.reports.runfile.read import Run, read
 
 from tests.made_up_runs import case, header, made_up, run_of
 
@@ -256,41 +254,6 @@ def test_what_tests_say_stays_text_in_markdown_and_in_a_terminal(
         assert "\n# heading" not in out
     spans = out.split("``")
     assert all("<script>" not in outside for outside in spans[::2]), spans[::2]
-
-
-def test_a_law_that_several_subjects_break_alike_is_one_block(tmp_path: Path) -> None:
-    def night(outcome: Ending, *offs: float) -> Run:
-        cases = [
-            case("clip", label, subject=f"mine.Trainer{n}", outcome=outcome, message=f"off by {off}")
-            for n, off in enumerate(offs)
-            for label in ("SGD", "Adam")
-        ]
-        return read(run_of(header(), cases).write(tmp_path / f"{outcome}.jsonl"))
-
-    found = diff.diff(night("pass", *range(7)), night("fail", *range(7)))
-    block = """\
-14 regressions
-  7 subjects rpc-optimizer/clip: 14 cases pass -> fail
-    mine.Trainer0, mine.Trainer1, ... and 5 more
-    [SGD-ws2], [Adam-ws2]
-    off by 0
-
-"""
-    assert block in render.as_text(found, 2)
-    assert "- `7 subjects rpc-optimizer/clip`: 14 cases **pass -> fail**: `[SGD-ws2]`, `[Adam-ws2]`\n" in (
-        render.as_markdown(found, 2)
-    )
-    assert "  - `mine.Trainer0`, `mine.Trainer1` and 5 more\n" in render.as_markdown(found, 2)
-
-
-def test_a_law_that_two_subjects_break_differently_is_two_blocks(tmp_path: Path) -> None:
-    subjects = {"a": "off by 1", "b": "raised KeyError"}
-    before = run_of(header(), [case(subject=name) for name in subjects]).write(tmp_path / "before.jsonl")
-    broken = [case(subject=name, outcome="fail", message=message) for name, message in subjects.items()]
-    now = run_of(header(), broken).write(tmp_path / "now.jsonl")
-    text = render.as_text(diff.diff(read(before), read(now)))
-    assert "  a rpc-optimizer/parity.one-step: 1 case pass -> fail\n" in text
-    assert "  b rpc-optimizer/parity.one-step: 1 case pass -> fail\n" in text
 
 
 class TestTexts(expecttest.TestCase):

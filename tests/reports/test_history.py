@@ -100,28 +100,6 @@ def test_a_case_that_goes_on_flipping_is_flaky_whatever_is_committed(tmp_path: P
     assert (found.flipped, found.flaked) == (4, 2)
 
 
-def _of_subjects(folder: Path, *nights: Sequence[str]) -> str:
-    """Print the history of one law, with a letter for each subject in each night."""
-    for number, letters in enumerate(nights):
-        cases = [case("clip", subject=f"mine.T{n}", outcome=LETTERS[letter]) for n, letter in enumerate(letters)]
-        night(number, cases).write(folder / f"{number}.jsonl")
-    return as_text(of_folder(folder))
-
-
-def test_a_law_that_several_subjects_break_in_the_same_nights_is_one_line(tmp_path: Path) -> None:
-    lines = _of_subjects(tmp_path, "......", "FFFFFF", "FFFFFF").splitlines()
-    start = lines.index("red")
-    assert lines[start + 1] == "  6 subjects rpc-optimizer/clip (mine.T0, mine.T1, mine.T2, mine.T3, ... and 2 more)"
-    assert lines[start + 2].startswith("    [.FF] red since 2026-05-29 20:26 (1.jsonl); last 6 fail; 1 flip; ")
-    assert len(lines) == start + 3
-
-
-def test_a_law_that_subjects_break_in_different_nights_has_a_line_for_each(tmp_path: Path) -> None:
-    text = _of_subjects(tmp_path, "..", "F.", "FF")
-    assert "  mine.T0 rpc-optimizer/clip\n    [.FF] " in text
-    assert "  mine.T1 rpc-optimizer/clip\n    [..F] " in text
-
-
 def test_a_file_of_a_time_that_no_calendar_has_does_not_stop_the_history(tmp_path: Path) -> None:
     night(0, [case()]).write(tmp_path / "good.jsonl")
     run_of(header(started=1e18), [case()]).write(tmp_path / "hostile.jsonl")
