@@ -141,10 +141,11 @@ class Contract:
 
     @property
     def laws(self) -> Mapping[str, Law]:
-        """The laws, by id."""
+        """The laws, by id: in the order of their modules, whichever of them was imported first."""
         for module in self.law_modules:
             importlib.import_module(module)
-        return self._laws
+        order = {module: number for number, module in enumerate(self.law_modules)}
+        return dict(sorted(self._laws.items(), key=lambda item: order.get(item[1].check.__module__, -1)))
 
     def law(
         self,

@@ -13,6 +13,7 @@ from everyrank.fixtures import optimizers
 from everyrank.suites import Lack, Subject
 from everyrank.suites.collect.rotation import default, quick
 from everyrank.suites.engine.case import Case, cases
+from everyrank.suites.engine.contract import contract as find_contract
 from everyrank.suites.engine.contract import contracts
 from everyrank.suites.errors import DeclarationError
 
@@ -72,6 +73,23 @@ def test_quick_prefers_a_case_that_kills_rogues() -> None:
     for case in _chosen(found, quick(found)):
         by_law[case.law.id].append(case.point.core)
     assert all(any(core) for core in by_law.values())
+
+
+def test_the_choice_does_not_depend_on_which_laws_were_imported_first() -> None:
+    contract = find_contract("trainer")
+    before, laws = default(cases(TRAINER)), dict(contract._laws)
+    contract._laws.clear()
+    modules = contract.law_modules
+    contract._laws.update(sorted(laws.items(), key=lambda item: -modules.index(item[1].check.__module__)))
+    assert list(contract._laws) != list(laws)
+    contract._points = ((), [])
+    try:
+        assert default(cases(TRAINER)) == before
+        assert quick(cases(TRAINER)) <= before
+    finally:
+        contract._laws.clear()
+        contract._laws.update(laws)
+        contract._points = ((), [])
 
 
 @EACH_CONTRACT
