@@ -26,7 +26,6 @@ _OPTIONS = {
     "runxfail": "--runxfail",
     "noconftest": "--noconftest",
     "inifilename": "-c",
-    "override_ini": "-o",
     "pythonwarnings": "-W",
 }
 #: A value that nobody wants to find in a log.
@@ -45,12 +44,20 @@ def repeat_options(config: pytest.Config) -> list[str]:
     options = [
         text for name, option in _OPTIONS.items() for text in _texts(option, getattr(config.option, name, None))
     ]
+    # From pytest 9 on, --strict-markers is an override, too; it changes no outcome, and often stands in addopts.
+    overrides = [text for text in getattr(config.option, "override_ini", None) or [] if not text.startswith("strict")]
     # The controller of pytest-xdist adds plugins to each worker, with "no:" in front.
     plugins = [name for name in getattr(config.option, "plugins", None) or [] if not name.startswith("no:")]
     rootdir = getattr(config.option, "rootdir", None)
     if rootdir and os.path.realpath(rootdir) == os.path.realpath(config.invocation_params.dir):
         rootdir = None  # pytest finds it without help
-    return [*options, *_texts("-p", plugins), *_texts("--rootdir", rootdir), *_added_by_users(config)]
+    return [
+        *options,
+        *_texts("-o", overrides),
+        *_texts("-p", plugins),
+        *_texts("--rootdir", rootdir),
+        *_added_by_users(config),
+    ]
 
 
 def _added_by_users(config: pytest.Config) -> Iterator[str]:

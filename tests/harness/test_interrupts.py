@@ -13,6 +13,16 @@ from everyrank.controller.interrupts import Interrupts
 from everyrank.launch.remote.interrupts import leave_to_controller
 
 
+@pytest.fixture(autouse=True)
+def as_in_a_terminal() -> Iterator[None]:
+    """The signals' own handlers: a shell starts what runs in the background with SIGINT ignored."""
+    own = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in own.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.fixture
 def interrupts() -> Iterator[Interrupts]:
     made = Interrupts()

@@ -163,16 +163,16 @@ class Interrupted(Part):
 
 
 def test_an_interrupt_asks_all_that_are_in_the_test(world: Callable[..., World]) -> None:
-    whole = world(Part, Waits, Interrupted)
+    whole = world(Waits, Waits, Interrupted)
     Interrupted.interrupts = whole.interrupts
     verdict = whole.run()
     assert (verdict.rule, verdict.outcome) == ("interrupted", "failed")
     assert verdict.headline == (
-        "ranks 1,2 are in waits at test_it.py:7 (interrupted)\nCtrl-C interrupted the world of 3: ranks 1,2 had not "
+        "ranks 0-2 are in waits at test_it.py:7 (interrupted)\nCtrl-C interrupted the world of 3: ranks 0-2 had not "
         "finished"
     )
-    assert whole.launcher.asked == [1, 2]
-    assert all(seat.killed.is_set() for seat in whole.launcher.seats[1:])
+    assert whole.launcher.asked == [0, 1, 2]
+    assert all(seat.killed.is_set() for seat in whole.launcher.seats)
 
 
 def test_a_death_names_the_rank_and_its_signal(world: Callable[..., World]) -> None:
