@@ -24,6 +24,11 @@ _REPORTER = """
 import json, os
 import pytest
 
+def pytest_runtestloop():
+    if "EVERYRANK_INNER_NATIVE" not in os.environ:
+        from everyrank.launch import native
+        native.read = lambda pids, within: {}
+
 def pytest_runtest_logreport(report):
     if "PYTEST_XDIST_WORKER" in os.environ:
         return
@@ -125,6 +130,8 @@ class Project:
         self.temp = folder / "tmp"
         self.temp.mkdir(exist_ok=True)
         self.marker = uuid.uuid4().hex
+        #: Whether roll calls of a run read C frames: pystack costs more than a test, so only its own test wants it.
+        self.native = False
         (folder / "everyrank_inner_reporter.py").write_text(_REPORTER)
 
     def write(self, name: str, text: str) -> Path:
@@ -145,6 +152,7 @@ class Project:
             "PYTEST_PLUGINS": "everyrank_inner_reporter",  # by `-p` it would be a part of each line "to repeat"
             "PYTHONPATH": str(self.folder),
             "PYTHONDONTWRITEBYTECODE": "1",
+            **({"EVERYRANK_INNER_NATIVE": "1"} if self.native else {}),
         }
 
     def command(self, *arguments: str) -> list[str]:

@@ -167,6 +167,23 @@ def test_c_frames_where_they_are_asked_for(standing: Any) -> None:
     assert run.end()["test_waits"].outcome == "passed"
 
 
+def test_the_roll_call_of_a_missed_deadline_has_c_frames(project: Project) -> None:
+    pytest.importorskip("pystack")
+    project.native = True
+    project.write(
+        "test_inner.py",
+        """
+        import threading
+        import pytest
+
+        @pytest.mark.world(1, timeout=1)
+        def test_waits(world):
+            threading.Event().wait()
+        """,
+    )
+    assert re.search(r"native frames of rank 0:\n    \S", project.run()["test_waits"].text)
+
+
 def test_a_process_without_ranks_gives_one_line() -> None:
     # Not this process: an earlier test of this worker may have left a warm world below it.
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as other:
