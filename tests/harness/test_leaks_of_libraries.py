@@ -28,7 +28,7 @@ SOURCE = """
     @alone
     @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
     def test_loader(world, method):
-        assert len(list(DataLoader(numbers, num_workers=2, multiprocessing_context=method))) == 8
+        assert len(list(DataLoader(numbers, num_workers=1, multiprocessing_context=method))) == 8
 
     @alone
     def test_loader_left_in_the_midst(world):
@@ -41,7 +41,7 @@ SOURCE = """
 
     @alone
     def test_mp_spawn(world):
-        torch.multiprocessing.spawn(jobs.nothing, nprocs=2)
+        torch.multiprocessing.spawn(jobs.nothing, nprocs=1)
 
     @alone
     @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

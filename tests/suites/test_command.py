@@ -52,9 +52,8 @@ def test_a_subject_that_breaks_it_ends_badly(project: Project) -> None:
     assert "1 fail" in done.stdout
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
-def test_filters_that_fit_no_case_are_a_usage_error(project: Project, workers: tuple[str, ...]) -> None:
-    done = _everyrank(project, "run", "mine:GOOD", "--law=state.kept", "--optimizer=SGD", *workers)
+def test_filters_that_fit_no_case_are_a_usage_error(project: Project) -> None:
+    done = _everyrank(project, "run", "mine:GOOD", "--law=state.kept", "--optimizer=SGD")
     assert done.returncode == 4, done.stdout + done.stderr
     assert "no case of mine.Good fits: --law state.kept leaves out " in done.stderr
     assert "--optimizer SGD leaves out 1 case of laws that name no optimizer" in done.stderr
@@ -128,7 +127,8 @@ def test_from_python_it_returns_outcomes_or_raises_but_never_returns_nothing(pro
     project.write("lib/known.toml", entry)
     project.write("lib/typo.toml", entry.replace("kept", "kpet"))
     project.write("pytest.ini", "[pytest]\nfilterwarnings = error")
-    done = project.python(str(calls))
+    # The arguments tell the fork server that an interpreter will be wanted: that of the last call.
+    done = project.python(str(calls), "-n", "1")
     output = [line for line in done.stdout.splitlines() if line.startswith(("RETURNED", "RAISED"))]
     case = "rpc-optimizer/state.kept[ws2]"
     assert output == [

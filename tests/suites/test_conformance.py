@@ -267,7 +267,8 @@ def test_a_wrong_declaration_is_refused(arguments: dict[str, object], message: s
     [("--law=nope", "no law is called 'nope'"), ("--optimizer=Adma", "no row is called 'Adma'")],
 )
 def test_an_unknown_filter_is_refused(project: Project, option: str, message: str) -> None:
-    project.write("test_inner.py", "def test_it(): pass")
+    # The option imports the suites: with this line, the run is forked from a process that has torch.
+    project.write("test_inner.py", "import everyrank.suites\ndef test_it(): pass")
     inner = project.run(option)
     assert inner.code == 4
     assert message in inner.out

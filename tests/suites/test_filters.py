@@ -167,7 +167,7 @@ def test_filters_that_fit_no_case_of_any_subject_are_a_usage_error(
 
 
 def test_a_file_that_cannot_be_read_is_not_taken_for_a_filter_that_fits_nothing(project: Project) -> None:
-    project.write("test_inner.py", "import nowhere")
+    project.write("test_inner.py", "import everyrank.suites, nowhere")
     inner = project.run("--optimizer=Mine")
     assert inner.code == 2
     assert "No module named 'nowhere'" in inner.out
@@ -186,7 +186,7 @@ def test_a_spawned_rank_does_not_judge_the_filters_by_its_one_file(project: Proj
 
 
 def test_a_run_without_a_subject_takes_the_filters_and_prints_nothing(project: Project) -> None:
-    project.write("test_inner.py", "def test_plain(): pass")
+    project.write("test_inner.py", "import everyrank.suites\ndef test_plain(): pass")
     inner = project.run("--law=state.kept", "--optimizer=SGD")
     assert inner.code == 0, inner.out
     assert "leaves out" not in inner.out

@@ -143,13 +143,15 @@ def test_silence_of_a_law_that_is_not_in_the_sample_is_no_fault_and_the_table_na
 
 
 def test_an_end_that_is_no_kill_is_shown_whole_and_the_faults_come_last(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hang that comes once in a thousand cases must not need another to be understood."""
     monkeypatch.setenv("EVERYRANK_CONTRACTS", "rpc-optimizer")
-    pytester.makepyfile(
+    project.write(
+        "test_inner.py",
         """
         import pytest
+        import everyrank.suites
 
         @pytest.fixture
         def case(record_property, request):
@@ -163,13 +165,13 @@ def test_an_end_that_is_no_kill_is_shown_whole_and_the_faults_come_last(
         @pytest.mark.parametrize("case", ["fail", "timeout", "error"], indirect=True)
         def test_a_rogue(case):
             raise RuntimeError(f"ended by {case}")
-        """
+        """,
     )
     quiet = ["--no-summary", "--tb=no", "-q", "-p", "everyrank.suites.kill.plugin"]
-    done = pytester.runpytest_subprocess(*quiet)
-    assert done.ret == 1
-    assert "ended by fail" not in done.stdout.str()
-    done.stdout.fnmatch_lines(
+    done = project.run(*quiet)
+    assert done.code == 1
+    assert "ended by fail" not in done.out
+    pytest.LineMatcher(done.out.splitlines()).fnmatch_lines(
         [
             "skips-the-caller * !*",
             "*RuntimeError: ended by error",
@@ -182,10 +184,12 @@ def test_an_end_that_is_no_kill_is_shown_whole_and_the_faults_come_last(
     )
 
 
-def test_a_run_without_a_case_is_not_perfect(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_a_case_is_not_perfect(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVERYRANK_CONTRACTS", "rpc-optimizer")
-    pytester.makepyfile("def test_nothing(): pass")
-    assert pytester.runpytest_subprocess("-p", "everyrank.suites.kill.plugin").ret == 1
+    project.write("test_inner.py", "import everyrank.suites\ndef test_nothing(): pass")
+    done = project.run("-p", "everyrank.suites.kill.plugin")
+    assert done.code == 1
+    assert done.outcomes() == {"test_nothing": "passed"}
 
 
 @pytest.mark.parametrize("contract", contracts())
