@@ -10,9 +10,11 @@ from dataclasses import replace
 import pytest
 from everyrank.fixtures import optimizers
 from everyrank.suites import Subject
+from everyrank.suites.collect.named_subject import load
 from everyrank.suites.command import count
 from everyrank.suites.engine.case import cases
 from everyrank.suites.engine.contract import contracts
+from everyrank.suites.errors import DeclarationError
 
 from tests.inner import Project
 
@@ -90,6 +92,10 @@ def test_an_argument_that_is_not_a_subject_gives_one_clear_message(project: Proj
     for named, text in (
         ("mine", "name a subject as module:NAME, not 'mine'"),
         ("yours:GOOD", "yours:GOOD: No module named 'yours'"),
+    ):
+        with pytest.raises(DeclarationError, match=f"^{re.escape(text)}$"):
+            load(named)
+    for named, text in (
         ("mine:NONE", "mine:NONE is not a Subject but None"),
         ("mine:ODD", "unknown contract 'no-such': there are "),
     ):
