@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -178,9 +179,11 @@ STUCK = """
 """
 
 
-def test_the_deadline_is_that_of_the_test_case(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "2")
-    project.write("test_unedited.py", STUCK)
+def test_the_deadline_is_that_of_the_test_case(project: Project) -> None:
+    # The variable is not in this process, or the run would be no fork. A fork has torch's module: it has read it.
+    project.write("conftest.py", 'import os\nos.environ["DISTRIBUTED_TESTS_DEFAULT_TIMEOUT"] = "2"\n')
+    override = "import torch.testing._internal.common_distributed as c\nc.TIMEOUT_OVERRIDE['test_stuck'] = 2"
+    project.write("test_unedited.py", f"{textwrap.dedent(STUCK)}\n{override}\n")
     project.write("test_imports.py", by_other_imports(STUCK))
     inner = project.run("--adopt")
     assert set(inner.outcomes().values()) == {"failed"}
