@@ -64,11 +64,11 @@ SOURCE = """
 
     @world_of_2
     def test_changes_variable(world):
-        os.environ["OURS"] = "2"  # changes
+        os.environ["INNER_OURS"] = "2"  # changes
 
     @world_of_2
     def test_deletes_variable(world):
-        del os.environ["OURS"]
+        del os.environ["INNER_OURS"]
 
     @world_of_2
     def test_dtype(world):
@@ -139,9 +139,9 @@ LEAKS = {
     "test_temporary_folder": f"left a temporary file: .../mine-..., made at test_inner.py:{line('temporary folder')}",
     "test_sets_variable": "ranks 0,1 left a variable of the environment changed: MINE='7', was not set, "
     f"set at test_inner.py:{line('sets')}",
-    "test_changes_variable": "ranks 0,1 left a variable of the environment changed: OURS='2', was '1', "
+    "test_changes_variable": "ranks 0,1 left a variable of the environment changed: INNER_OURS='2', was '1', "
     f"set at test_inner.py:{line('changes')}",
-    "test_deletes_variable": "left a variable of the environment changed: OURS is gone, was '1'",
+    "test_deletes_variable": "left a variable of the environment changed: INNER_OURS is gone, was '1'",
     "test_dtype": "ranks 0,1 left its process changed: default dtype: 'torch.float64', was 'torch.float32'",
     "test_grad_mode": "ranks 0,1 left its process changed: grad mode: 'False', was 'True'",
     "test_device": "ranks 0,1 left its process changed: default device: 'meta', was 'cpu'",
@@ -155,7 +155,7 @@ LEAKS = {
 def ran(module_project: Project) -> Inner:
     module_project.write("test_inner.py", SOURCE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OURS", "1")
+        patch.setenv("INNER_OURS", "1")
         return module_project.run()
 
 
