@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
-from everyrank.fixtures.optimizers import Row, rows
+from everyrank.fixtures.optimizers import rows
 from everyrank.fixtures.rogues import Rogue
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import DeclarationError
@@ -136,8 +136,8 @@ class Contract:
     grammar: Any = None
     """The Grammar of generated sequences, if they can be drawn."""
     _laws: dict[str, Law] = field(default_factory=dict, init=False, repr=False)
-    _points: tuple[tuple[Row, ...], list[tuple[Law, Point]]] = field(default=((), []), init=False, repr=False)
-    """All points, and the rows of the optimizer table from which they were made: all subjects share them."""
+    _points: tuple[tuple[Any, ...], list[tuple[Law, Point]]] = field(default=((), []), init=False, repr=False)
+    """All points, and what they were made from, the rows of the optimizer table and the laws: subjects share them."""
 
     @property
     def laws(self) -> Mapping[str, Law]:
@@ -190,8 +190,9 @@ class Contract:
 
     def points(self, sizes: tuple[int, ...] | None = None) -> Iterator[tuple[Law, Point]]:
         """Yield every law at every point whose world size is one of these; None stands for all sizes."""
-        if self._points[0] != rows() or len(self.laws) != len({law.id for law, _ in self._points[1]}):
-            self._points = rows(), [(law, point) for law in self.laws.values() for point in law.points()]
+        made_from = (*rows(), *self.laws.values())
+        if self._points[0] != made_from:
+            self._points = made_from, [(law, point) for law in self.laws.values() for point in law.points()]
         for law, point in self._points[1]:
             if sizes is None or point.claimed_size in sizes:
                 yield law, point
