@@ -1,10 +1,11 @@
 """Choose the cases of the profiles quick and default out of all cases of a subject, which are the profile full.
 
 The default profile rotates instead of multiplying. Of each law it has the core cases, which kill the law's rogues,
-and then as many as it takes until each value of each field of the law's points occurs, and each optimizer at each
-world size, in each dtype and without arguments. Which variant of an optimizer meets which size is a matter of the
-subject's turn: another subject has others. The choice depends on names alone, so it is the same on every machine, and
-a row that is registered later changes nothing for the rows before it.
+and then as many as it takes until each value of each field of the law's points occurs. Of a law that varies the
+arguments of optimizers, it has each optimizer at each world size, in each dtype and without arguments, and a third
+of the variants; of another law with optimizers, a third of these. Which third, and which variant meets which size,
+is a matter of the subject's turn: another subject has others. The choice depends on names alone, so it is the same
+on every machine, and a row that is registered later changes nothing for the rows before it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ _FEW = 4
 
 #: The fields of which each value meets each optimizer.
 _WITH_EACH_OPTIMIZER = ("size", "dtype")
+
+#: How many subjects it takes, one of each turn, until each value that takes turns has occurred.
+_TURNS = 3
 
 _OF_TORCH = frozenset(row.name for row in TABLE)
 
@@ -74,7 +78,7 @@ def default(cases: Sequence[Case]) -> set[str]:
         elif law[0].subject.exemplar:
             chosen |= {case.id for case in law if case.point.core}
         else:
-            chosen |= {case.id for case in (*core, *_rotate(law, {each for case in core for each in _targets(case)}))}
+            chosen |= {case.id for case in (*core, *_rotate(law, core))}
     declared = sorted(cases, key=lambda case: (case.id not in chosen, *_turn(case)))
     return chosen | {case.id for case in _cover(declared, _declared, ())}
 
@@ -101,15 +105,25 @@ def _plainest_of(law: Iterable[Case]) -> Case:
     return min(law, key=lambda case: (_is_weak(case), not case.point.core, *_turn(case)))
 
 
-def _rotate(law: Iterable[Case], covered: set[Target]) -> Iterator[Case]:
-    """Yield the cases of a law that bring the targets which are not covered yet, as few as possible of each row."""
+def _rotate(law: Collection[Case], core: Iterable[Case]) -> Iterator[Case]:
+    """Yield the cases of a law that bring the targets which its core cases lack, as few as possible of each row."""
+    varied = _is_varied(law)
+    covered = {target for case in core for target in _targets(case, varied)}
     for _, row in groupby(sorted(law, key=_row), _row):
-        left = [(case, set(_targets(case)) - covered) for case in sorted(row, key=_turn)]
+        left = [(case, set(_targets(case, varied)) - covered) for case in sorted(row, key=_turn)]
         while left := [(case, targets) for case, targets in left if targets]:
             best, brought = max(left, key=lambda each: (not _is_weak(each[0]), len(each[1])))
             yield best
             covered |= brought
             left = [(case, targets - covered) for case, targets in left]
+
+
+def _is_varied(law: Iterable[Case]) -> bool:
+    """Return whether the law trains with several variants of an optimizer."""
+    variants: dict[str, set[str]] = {}
+    for case in law:
+        variants.setdefault(case.point.optimizer, set()).add(case.point.fields.get("variant", ""))
+    return any(len(found) > 1 for optimizer, found in variants.items() if optimizer)
 
 
 def _cover(
@@ -124,7 +138,7 @@ def _cover(
     return chosen
 
 
-def _targets(case: Case) -> Iterator[Target]:
+def _targets(case: Case, varied: bool) -> Iterator[Target]:
     """Yield what a case contributes to the default profile."""
     point = case.point
     if not point.optimizer:
@@ -133,11 +147,19 @@ def _targets(case: Case) -> Iterator[Target]:
     elif case.law.check in longer:  # it judges the first step of a case of that law
         yield from _optimizer_of(case)
     else:
+        # Of a law that varies an optimizer's arguments, the variants take turns, and of another, the optimizers do.
+        takes_turns = "variant" if varied else "optimizer"
         fields = point.fields
-        yield from fields.items()
-        yield from ((point.optimizer, name, fields[name]) for name in _WITH_EACH_OPTIMIZER if name in fields)
-        if fields.get("variant") == "defaults":
+        yield from (item for item in fields.items() if item[0] != takes_turns or _in_turn(case, item[1]))
+        if varied:
+            yield from ((point.optimizer, name, fields[name]) for name in _WITH_EACH_OPTIMIZER if name in fields)
+        if varied and fields.get("variant") == "defaults":
             yield point.optimizer, "defaults"
+
+
+def _in_turn(case: Case, value: str) -> bool:
+    """Return whether this subject has the value in this law: each has a third of them, and others the rest."""
+    return (_hash(value) + _hash(case.subject.name, case.law.id)) % _TURNS == 0
 
 
 def _optimizer_of(case: Case) -> Iterator[Target]:

@@ -93,27 +93,55 @@ def test_the_choice_does_not_depend_on_which_laws_were_imported_first() -> None:
 
 
 @EACH_CONTRACT
-def test_default_has_the_core_and_each_value_of_what_a_law_is_about(subject: Subject) -> None:
+def test_default_has_the_core_and_the_subjects_share_each_value_of_what_a_law_is_about(subject: Subject) -> None:
+    shared: dict[str, set[tuple[str, ...]]] = {}
+    for number in range(12):
+        found = cases(replace(subject, name=f"subject-{number}"))
+        chosen = _chosen(found, default(found))
+        assert {case.id for case in found if case.point.core} <= {case.id for case in chosen}
+        assert len(chosen) < len(found) / 2
+        for law, mine in _by_law(chosen).items():
+            shared.setdefault(law, set()).update(_values(mine))
+            assert {size for _, size in _with_sizes(_by_law(found)[law])} == {size for _, size in _with_sizes(mine)}
+    for law, whole in _by_law(found).items():
+        assert shared[law] == _values(whole), law
+
+
+@EACH_CONTRACT
+def test_of_a_law_that_varies_arguments_a_subject_has_each_optimizer_at_each_size_and_a_third_of_the_variants(
+    subject: Subject,
+) -> None:
     found = cases(subject)
-    chosen = _chosen(found, default(found))
-    assert {case.id for case in found if case.point.core} <= {case.id for case in chosen}
-    for law in {case.law.id for case in found if case.law.id not in ("parity.one-step", "parity.round")}:
-        whole, rotated = ([case for case in each if case.law.id == law] for each in (found, chosen))
-        assert _values(rotated) == _values(whole), law
-    assert len(chosen) < len(found) / 2
+    chosen = _by_law(_chosen(found, default(found)))
+    varied = [law for law, whole in _by_law(found).items() if len(_variants(whole)) > 20]
+    assert varied or subject.contract == "parameter-server"
+    for law in varied:
+        whole = _by_law(found)[law]
+        assert _with_sizes(chosen[law]) == _with_sizes(whole)
+        assert len(_variants(chosen[law])) < 0.75 * len(_variants(whole))
+
+
+def _by_law(found: list[Case]) -> dict[str, list[Case]]:
+    laws: dict[str, list[Case]] = {}
+    for case in found:
+        if case.law.id not in ("parity.one-step", "parity.round"):
+            laws.setdefault(case.law.id, []).append(case)
+    return laws
+
+
+def _with_sizes(found: list[Case]) -> set[tuple[str, str]]:
+    return {(case.point.optimizer, str(case.point.claimed_size)) for case in found}
+
+
+def _variants(found: list[Case]) -> set[str]:
+    return {case.point.fields["variant"] for case in found if case.point.optimizer and "variant" in case.point.fields}
 
 
 def _values(found: list[Case]) -> set[tuple[str, ...]]:
     """Return what the cases of a law have between them."""
     values: set[tuple[str, ...]] = set()
     for point in (case.point for case in found):
-        if not point.optimizer:
-            values |= {("label", point.label), ("size", str(point.size))}
-            continue
-        values |= set(point.fields.items())
-        with_each = [point.fields[name] for name in ("size", "dtype") if name in point.fields]
-        with_each += ["defaults"] if point.fields.get("variant") == "defaults" else []
-        values |= {(point.optimizer, value) for value in with_each}
+        values |= set(point.fields.items()) if point.optimizer else {("label", point.label)}
     return values
 
 
