@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 # The editable install is a folder of links, one for each file: it is made again when a file comes, goes or moves.
-FILES := $(shell find harness fixtures suites reports -type f -not -name "*.pyc" | LC_ALL=C sort | cksum | cut -d" " -f1)
+FILES := $(shell find harness fixtures parity suites reports -type f -not -name "*.pyc" | LC_ALL=C sort | cksum | cut -d" " -f1)
 STAMP := $(VENV)/.installed-$(FILES)
 
 # The tests start hundreds of interpreters: without .pyc files, each compiles everyrank again.

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = {
     "everyrank.suites": "suites",
     "everyrank.fixtures": "fixtures",
+    "everyrank.parity": "parity",
     "everyrank.reports": "reports",
     "everyrank": "harness",
 }
@@ -73,6 +74,7 @@ def test_no_top_folder_imports_a_higher_folder() -> None:
         "everyrank": {"everyrank"},
         "everyrank.fixtures": {"everyrank", "everyrank.fixtures"},
         "everyrank.suites": {"everyrank", "everyrank.fixtures", "everyrank.suites"},
+        "everyrank.parity": {"everyrank.parity"},
         "everyrank.reports": {"everyrank.reports"},
     }
     for source, targets in arrows().items():

@@ -1,0 +1,268 @@
+"""One call of parity: the passes in their order, and what follows from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from everyrank.parity import passes
+from everyrank.parity.errors import Unusable
+from everyrank.parity.judging.evidence import Witnesses, named_groups
+from everyrank.parity.judging.fault import Fault
+from everyrank.parity.judging.initial import initial
+from everyrank.parity.judging.pattern import Pattern, ranks_text
+from everyrank.parity.judging.steps import KINDS, Deviation, Judged
+from everyrank.parity.passes import Pass, Truth
+from everyrank.parity.ranks import Ranks, groups_of_torch
+from everyrank.parity.report import Finding, Line, Report, short
+from everyrank.parity.runs.activations import LIMIT, Parts
+from everyrank.parity.runs.plain import BACKWARD, FORWARD, START, microbatch_gradients
+from everyrank.parity.setup import Setup, own_dtype
+
+#: How many faults are looked for: each takes another pass.
+_FAULTS = 3
+
+#: How many tensors are asked whether the same has happened to them.
+_ALIKE = 64
+
+
+class Call:
+    """What a call of parity does on this rank; every rank does the same at the same time."""
+
+    def __init__(self, setup: Setup, ranks: Ranks) -> None:
+        self._setup, self._ranks = setup, ranks
+        self._remarks: list[str] = []
+        self._microbatches: dict[tuple[torch.dtype, int], list[dict[str, torch.Tensor]]] = {}
+        self._parts: Parts = {}
+
+    def report(self) -> Report:
+        """Run all passes and say what they have found."""
+        passes.same_model(self._setup, self._ranks)
+        truth = passes.truth(self._setup, self._ranks, self._remarks)
+        self._held, self._cut, self._mixed = passes.holdings(self._setup, self._ranks, truth)
+        self._groups = named_groups(self._ranks, groups_of_torch())
+        wide = self._pass(truth)
+        clip = self._found_clip(wide)
+        if clip is not None:
+            # The plain model clips as the ranks do.
+            self._setup = replace(self._setup, clip=clip)
+            self._parts.clear()
+            truth = passes.truth(self._setup, self._ranks, [])
+            wide = self._pass(truth)
+        shown = wide.judged[-1]
+        faults = list(self._faults(truth, wide))
+        own = [self._own(truth, wide, dtype) for dtype in self._dtypes(truth)]
+        findings = self._findings(truth, faults, own)
+        return self._made(truth, wide, shown, findings)
+
+    def _dtypes(self, truth: Truth) -> list[torch.dtype]:
+        wanted = self._setup.dtypes or (own_dtype(self._setup.fresh()),)
+        return [dtype for dtype in wanted if dtype != truth.dtype]
+
+    def _pass(self, truth: Truth, healed: frozenset[tuple[str, str]] = frozenset()) -> Pass:
+        limit = passes.exactly
+        return self._run(truth, truth.dtype, limit, self._setup.steps, exact=True, healed=healed)
+
+    def _run(
+        self,
+        truth: Truth,
+        dtype: torch.dtype,
+        limit: Any,
+        steps: int,
+        *,
+        exact: bool,
+        healed: frozenset[tuple[str, str]] = frozenset(),
+    ) -> Pass:
+        groups = {tuple(group) for groups in self._groups.values() for group in groups}
+        return passes.run(
+            self._setup, self._ranks, truth, self._held, self._cut, dtype, limit, groups,
+            exact=exact, parts=self._parts, steps=steps, healed=healed,
+        )  # fmt: skip
+
+    def _found_clip(self, wide: Pass) -> float | None:
+        """Return to which norm the user's step clips, if nobody has said it."""
+        if self._setup.clip is not None:
+            return None
+        clips = {each for each in self._ranks.gather(wide.rank.clipped) if each is not None}
+        if len(clips) > 1:
+            raise Unusable(f"the ranks clip to other norms: {sorted(clips)}.")
+        return clips.pop() if clips else None
+
+    def _faults(self, truth: Truth, wide: Pass) -> Iterator[Fault]:
+        """Yield the first deviation, then what is left when the truth is put in its place, and so on."""
+        found = initial(self._ranks, self._held, truth.store, self._setup, wide.deviates)
+        if found is not None:
+            yield found
+            return
+        healed: set[tuple[str, str]] = set()
+        for _ in range(_FAULTS):
+            if not wide.deviates:
+                return
+            fault = self._unreduced(truth, wide, frozenset(healed)) or self._first(wide)
+            names = {(fault.deviation.key[0], name) for name in (fault.deviation.name, *fault.same)}
+            if names <= healed:
+                return
+            yield fault
+            healed |= names
+            wide = self._pass(truth, frozenset(healed))
+
+    def _first(self, wide: Pass) -> Fault:
+        """Return the first deviation, with the others of its kind to which the same has happened."""
+        first, *others = wide.judged[-1].deviations
+        pattern = self._pattern(wide, first)
+        alike = [each for each in others if each.kind == first.kind and each.kind in ("gradient", "update")]
+        same = [each.name for each in alike[:_ALIKE] if self._pattern(wide, each) == pattern]
+        return Fault(first, pattern, tuple(same))
+
+    def _unreduced(self, truth: Truth, wide: Pass, healed: frozenset[tuple[str, str]]) -> Fault | None:
+        """Return the partial output that is the cause of the first deviation, if putting the truth there heals it.
+
+        A partial output is no fault in itself: the sum may come later.
+        """
+        judged = wide.judged[-1]
+        first = judged.deviations[0]
+        if first.kind != "forward":
+            return None
+        order = [output[0] for output in truth.store.notes[FORWARD]]
+        before = order[: order.index(first.name)]
+        names = {name for name in before if any(seat[0] == FORWARD and seat[1][0] == name for seat in judged.partial)}
+        for name in sorted(names, key=order.index, reverse=True)[:2]:
+            again = self._pass(truth, healed | {(FORWARD, name)})
+            left = {each.key for each in again.judged[-1].deviations}
+            if first.key not in left:
+                words = f"is not reduced: the sum over {ranks_text(first.ranks)} is the plain model's"
+                key = (FORWARD, first.step, (name, 0, 0))
+                deviation = replace(first, name=name, key=key)
+                return Fault(deviation, Pattern("not-reduced", words))
+        return None
+
+    def _pieces(self, dtype: torch.dtype, count: int) -> list[dict[str, torch.Tensor]]:
+        if (dtype, count) not in self._microbatches:
+            self._microbatches[dtype, count] = microbatch_gradients(self._setup, dtype, count)
+        return self._microbatches[dtype, count]
+
+    def _pattern(self, wide: Pass, deviation: Deviation) -> Pattern | None:
+        pieces: list[list[dict[str, torch.Tensor]]] = []
+        if deviation.kind == "gradient" and deviation.step == 0:
+            pieces = [
+                self._pieces(wide.rank.dtype, count) for count in sorted({1, self._cut.pieces, self._ranks.size})
+            ]
+        witnesses = Witnesses(self._ranks, wide.rank, self._groups, pieces, self._setup.microbatches)
+        return witnesses.pattern(deviation)
+
+    def _own(self, truth: Truth, wide: Pass, dtype: torch.dtype) -> tuple[torch.dtype, Pass]:
+        """Run in the user's dtype, as far as the pass in fp64 came."""
+        steps = max(len(wide.judged) - 1, 1)
+        noise = passes.noise(self._setup, self._ranks, truth, dtype, self._cut.pieces, self._mixed, steps)
+        return dtype, self._run(truth, dtype, passes.within(noise, self._mixed or dtype), steps, exact=False)
+
+    def _findings(self, truth: Truth, faults: list[Fault], own: list[tuple[torch.dtype, Pass]]) -> list[Finding]:
+        """Return the faults, each with the dtypes in which it shows."""
+        findings = []
+        for fault in faults:
+            deviation, pattern = fault.deviation, fault.pattern
+            seen = [short(truth.dtype)]
+            absent: list[str] = []
+            for dtype, each in own:
+                names = {(found.kind, found.name) for judged in each.judged for found in judged.deviations}
+                shows = (deviation.kind, deviation.name) in names or deviation.step == START
+                (seen if shows else absent).append(short(dtype))
+            if absent and not any(each.deviates for _, each in own) and pattern is None:
+                pattern = Pattern(
+                    "other-dtype-only", f"differs in {' and '.join(seen)}, and not in {' and '.join(absent)}"
+                )
+            findings.append(_finding(deviation, pattern, tuple(seen), fault.same))
+        if findings:
+            return findings
+        for dtype, each in own:
+            if each.deviates:
+                first = each.judged[-1].deviations[0]
+                pattern = self._pattern(each, first)
+                if pattern is None or not pattern.id:
+                    words = f"differs in {short(dtype)}, and not in {short(truth.dtype)}"
+                    pattern = Pattern("other-dtype-only", words)
+                findings.append(_finding(first, pattern, (short(dtype),), ()))
+        return findings
+
+    def _made(self, truth: Truth, wide: Pass, shown: Judged, findings: list[Finding]) -> Report:
+        """Return the report, or raise Unusable if too little was compared."""
+        notes = truth.store.notes
+        names = [*dict.fromkeys(output[0] for output in notes[FORWARD])]
+        trained = [("gradient", name) for name in notes[BACKWARD]] + [("update", name) for name in notes[BACKWARD]]
+        everything = [("forward", name) for name in names] + trained
+        everything = [each for each in everything if not self._setup.skips(each[1])]
+        compared = {each for judged in wide.judged for each in judged.compared}
+        if shown.step == START or shown.deviations:
+            compared |= {each for each in trained if each[0] == "update"}  # Not reached: no reason for doubt.
+        missing = [each for each in everything if each not in compared]
+        lost = [each for each in missing if each in set(trained)]
+        if not findings and len(lost) > (1 - self._setup.compared) * len(trained):
+            raise Unusable(
+                f"only {len(trained) - len(lost)} of {len(trained)} gradients and updates could be compared, as no "
+                f"rank holds values of {', '.join(sorted({name for _, name in lost})[:4])}: pass load= or rename=, "
+                f"or lower compared={self._setup.compared:g}."
+            )
+        return Report(
+            tuple(findings),
+            tuple(_lines(shown, findings, names, notes[BACKWARD])),
+            len(everything) - len(missing),
+            len(everything),
+            tuple(f"{kind} {name}" for kind, name in missing),
+            (short(truth.dtype), *(short(dtype) for dtype in self._dtypes(truth))),
+            self._ranks.size,
+            self._setup.steps,
+            self._cut.words,
+            tuple(self._remarks),
+        )
+
+
+def _finding(
+    deviation: Deviation, pattern: Pattern | None, dtypes: tuple[str, ...], same: tuple[str, ...]
+) -> Finding:
+    words = pattern.words if pattern is not None else deviation.words
+    if not words:
+        ranks = ", ".join(str(rank) for rank in deviation.ranks)
+        words = f"differs by {deviation.error:.2g} of its largest value on ranks {ranks}"
+    elif pattern is None:
+        words = f"is wrong: {words}"
+    return Finding(
+        deviation.kind,
+        deviation.name,
+        deviation.step + 1,
+        pattern.id if pattern is not None else "",
+        words,
+        deviation.error,
+        deviation.limit,
+        deviation.ranks,
+        dtypes,
+        same,
+    )
+
+
+def _lines(shown: Judged, findings: list[Finding], forward: list[str], backward: list[str]) -> Iterator[Line]:
+    """Yield the tensors of the step that deviates, in the order of the plain model's run."""
+    wrong = {(each.kind, each.name): each for each in shown.deviations}
+    named = [(each.kind, name) for each in findings for name in (each.tensor, *each.same)]
+    if findings and findings[0].kind == "initialization":
+        for name in reversed(backward):
+            bad = ("initialization", name) in named or ("initialization", name) in wrong
+            yield Line("initialization", name, math.inf if bad else 0.0, LIMIT, "first" if bad else "ok")
+        return
+    order: list[tuple[str, str]] = []
+    if shown.step != START:
+        order = [("forward", name) for name in forward] + [("loss", "")]
+        order += [("activation-gradient", name) for name in reversed(forward)]
+        order += [("gradient", name) for name in backward] + [("norm", "")] + [("update", name) for name in backward]
+    for each in sorted(order, key=lambda item: KINDS.index(item[0])):
+        deviation = wrong.get(each)
+        if deviation is None:
+            if each in shown.errors:
+                yield Line(*each, shown.errors[each], LIMIT, "ok")
+            continue
+        state = "first" if named[:1] == [each] else "also" if each in named else "follows"
+        if findings and each[0] == findings[0].kind and each[1] in findings[0].same:
+            state = "same"
+        yield Line(*each, deviation.error, deviation.limit, state)

@@ -1,0 +1,1 @@
+"""Which tensors part, in which order, and what happened to them."""

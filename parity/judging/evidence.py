@@ -1,0 +1,134 @@
+"""Bring together what all ranks know of a tensor that parts from the plain model's, and ask for its pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from everyrank.parity.judging.pattern import Evidence, Held, Pattern, recognize
+from everyrank.parity.judging.steps import Deviation
+from everyrank.parity.ranks import Ranks
+from everyrank.parity.runs.plain import BACKWARD, BUFFER, FORWARD, GRADIENT, PARAMETER, START, Key
+from everyrank.parity.runs.run import Rank
+from everyrank.parity.values.dye import Share
+from everyrank.parity.values.store import Store
+
+#: How many elements of a tensor are looked at: a pattern shows in a part.
+_MOST = 1 << 20
+
+
+class Witnesses:
+    """The ranks of a pass, as those who know what they hold."""
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        rank: Rank,
+        groups: Mapping[str, list[list[int]]],
+        pieces: list[list[dict[str, torch.Tensor]]],
+        microbatches: int,
+    ) -> None:
+        self._ranks, self._rank, self._groups, self._pieces = ranks, rank, groups, pieces
+        self._microbatches = microbatches
+
+    def pattern(self, deviation: Deviation) -> Pattern | None:
+        """Return the pattern that explains a deviation; every rank asks for the same."""
+        key = deviation.key
+        if deviation.pattern is not None:
+            return deviation.pattern
+        if len(key) < 3 or deviation.words or not deviation.ranks:
+            return None
+        mine = self._mine(key)
+        return self._ranks.decide(mine, lambda every: self._recognized(deviation, every))
+
+    def _recognized(self, deviation: Deviation, every: list[Held | None]) -> Pattern | None:
+        held = {rank: found for rank, found in enumerate(every) if found is not None}
+        wrong = [rank for rank in deviation.ranks if rank in held]
+        return recognize(self._evidence(deviation.key, held, wrong)) if wrong else None
+
+    def _evidence(self, key: Key, held: Mapping[int, Held], wrong: list[int]) -> Evidence:
+        store = self._rank.store
+        kind, step, name = key
+        truth = _moved(store, key)
+        before = None
+        if step > 0 and kind in (GRADIENT, PARAMETER):
+            before = _moved(store, (kind, step - 1, name))
+        others = {}
+        if kind == GRADIENT or (kind == PARAMETER and step == START):
+            others = {
+                other: value
+                for other in store.notes[BACKWARD]
+                if other != name
+                and (value := store.get((kind, step, other))) is not None
+                and value.shape == truth.shape
+            }
+        pieces = [[piece[name] for piece in way if name in piece] for way in self._pieces]
+        times = 100.0 if torch.finfo(self._rank.dtype).eps < 1e-4 else 20.0
+        return Evidence(
+            truth, held, wrong, self._ranks.size, self._microbatches, self._groups, pieces, before, others, times
+        )
+
+    def _mine(self, key: Key) -> Held | None:
+        """Return what this rank holds of a tensor."""
+        if key[0] in (FORWARD, BACKWARD):
+            return self._of_outputs(key)
+        if key[0] == BUFFER:
+            truth = self._rank.store[key].reshape(-1)
+            return Held(torch.arange(truth.numel()), self._rank.seen.kept.get(key, truth).reshape(-1).clone())
+        return _joined(self._of_share(key, share) for share in self._rank.holdings.shares if share.name == key[2])
+
+    def _of_share(self, key: Key, share: Share) -> tuple[torch.Tensor, torch.Tensor]:
+        store, seen = self._rank.store, self._rank.seen
+        values = seen.kept.get((*key, share.key))
+        expected = share.expected(store[key])
+        values = expected.clone() if values is None else values
+        if key[0] == PARAMETER and key[1] != START:
+            values = values.double() - share.expected(store[PARAMETER, key[1] - 1, key[2]]).double()
+        return share.plain.ids(), values
+
+    def _of_outputs(self, key: Key) -> Held | None:
+        seen, store = self._rank.seen, self._rank.store
+        truth = store[key]
+        numbers = torch.arange(truth.numel()).view(truth.shape)
+        pieces = []
+        for output, belongs in seen.whole.items():
+            if belongs != key[2]:
+                continue
+            kind = (key[0], output)
+            part = seen.parts.get(kind, seen.expected_parts.get(kind))
+            if part is None:
+                continue
+            ids = part.of(numbers)
+            values = seen.unmatched.get(kind)
+            if ids is None or (values is not None and values.shape != ids.shape):
+                continue
+            ids = ids.reshape(-1)
+            pieces.append((ids, truth.reshape(-1)[ids] if values is None else values.reshape(-1)))
+        return _joined(pieces)
+
+
+def _moved(store: Store, key: Key) -> torch.Tensor:
+    """Return the truth of a tensor; of a parameter after a step, what the step changed in it."""
+    truth = store[key]
+    if key[0] == PARAMETER and key[1] != START:
+        return truth.double() - store[PARAMETER, key[1] - 1, key[2]].double()
+    return truth.clone()
+
+
+def _joined(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Held | None:
+    pieces = [(ids[ids < _MOST], values.reshape(-1)[ids < _MOST]) for ids, values in pieces]
+    pieces = [(ids, values) for ids, values in pieces if len(ids)]
+    if not pieces:
+        return None
+    return Held(torch.cat([ids for ids, _ in pieces]), torch.cat([values for _, values in pieces]))
+
+
+def named_groups(ranks: Ranks, mine: Mapping[str, set[tuple[int, ...]]]) -> dict[str, list[list[int]]]:
+    """Return the groups of all ranks under their names: those that are neither all ranks nor one."""
+    found: dict[str, set[tuple[int, ...]]] = {}
+    for each in ranks.gather(dict(mine)):
+        for name, groups in each.items():
+            for group in groups:
+                if 1 < len(group) < ranks.size:
+                    found.setdefault(name.removeprefix("mesh_"), set()).add(group)
+    return {name: [list(group) for group in sorted(groups)] for name, groups in sorted(found.items())}

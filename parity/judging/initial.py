@@ -1,0 +1,73 @@
+"""Faults of the initialization, which the dye shows: what a rank holds that it should not, and what no rank has."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from everyrank.parity.judging.fault import Fault
+from everyrank.parity.judging.pattern import Pattern, ranks_text
+from everyrank.parity.judging.steps import Deviation
+from everyrank.parity.ranks import Ranks
+from everyrank.parity.runs.activations import LIMIT
+from everyrank.parity.runs.plain import BACKWARD, PARAMETER, START
+from everyrank.parity.setup import Setup
+from everyrank.parity.values.dye import Holdings, Listed, Strided
+from everyrank.parity.values.store import Store
+
+
+def initial(ranks: Ranks, held: Holdings, store: Store, setup: Setup, deviates: bool) -> Fault | None:
+    """Return the first fault of the initialization, if there is one.
+
+    Values in another order are one only if something deviates: the user's code may know of it.
+    """
+    gathered = ranks.gather(held)
+    for name in reversed(store.notes[BACKWARD]):
+        found = None if setup.skips(name) else _of(name, gathered, store, deviates)
+        if found is not None:
+            return found
+    return None
+
+
+def _of(name: str, gathered: list[Holdings], store: Store, deviates: bool) -> Fault | None:
+    elsewhere = _ranks_with("misplaced", name, gathered)
+    if elsewhere:
+        other = next(each[2] for holdings in gathered for each in holdings.misplaced if each[1] == name)
+        return _fault(name, elsewhere, "other-parameter", f"holds the values of {other}")
+    if lost := _ranks_with("lost", name, gathered):
+        return _fault(name, lost, "", "holds no value of the plain model")
+    if deviates and (mixed := _ranks_with("mixed", name, gathered)):
+        return _fault(name, mixed, "shifted", "holds its values in another order")
+    covered = torch.zeros(store[PARAMETER, START, name].numel(), dtype=torch.bool)
+    for share in (share for holdings in gathered for share in holdings.shares if share.name == name):
+        _mark(covered, share.plain)
+    lacking = int((~covered).sum())
+    if not lacking:
+        return None
+    if lacking == covered.numel():
+        # If no rank has it under any name, it is not compared, and counts as such.
+        empty = _ranks_with("empty", name, gathered)
+        return _fault(name, empty, "zero", "is zero") if empty else None
+    holders = tuple(rank for rank, each in enumerate(gathered) if any(share.name == name for share in each.shares))
+    return _fault(
+        name, holders, "", f"is not whole: {lacking} of its {covered.numel()} elements are on no rank; parts are"
+    )
+
+
+def _ranks_with(kind: str, name: str, gathered: list[Holdings]) -> tuple[int, ...]:
+    return tuple(
+        rank for rank, holdings in enumerate(gathered) if any(each[1] == name for each in getattr(holdings, kind))
+    )
+
+
+def _fault(name: str, ranks: tuple[int, ...], pattern: str, words: str) -> Fault:
+    key = (PARAMETER, START, name)
+    deviation = Deviation("initialization", name, START, math.inf, LIMIT, ranks, key)
+    return Fault(deviation, Pattern(pattern, f"{words} on {ranks_text(ranks)}"))
+
+
+def _mark(covered: torch.Tensor, elements: Strided | Listed) -> None:
+    if isinstance(elements, Strided):
+        covered.as_strided(elements.sizes, elements.strides, elements.start).fill_(True)
+    else:
+        covered[elements.indices] = True

@@ -1,0 +1,251 @@
+"""Decide from what all ranks have seen of a step which tensors part from the plain model's, and in which order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from everyrank.parity.judging.pattern import Pattern, of_numbers
+from everyrank.parity.runs.activations import LIMIT, Seat, Seen
+from everyrank.parity.runs.plain import BACKWARD, BUFFER, FORWARD, GRADIENT, LOSS, NORM, PARAMETER, START, Key, scale
+from everyrank.parity.values.parts import Part, locate
+from everyrank.parity.values.store import Store
+from everyrank.parity.values.watch import Output
+
+#: The kinds of tensors, in the order of a step.
+KINDS = ("initialization", "forward", "loss", "activation-gradient", "gradient", "norm", "update")
+
+Limit = Callable[[Key], float | None]
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """One tensor that is not the plain model's."""
+
+    kind: str
+    name: str
+    step: int
+    error: float
+    limit: float
+    ranks: tuple[int, ...]
+    """The ranks on which it differs."""
+    key: Key
+    words: str = ""
+    """What is known beyond values."""
+    pattern: Pattern | None = None
+    """The pattern, where it is known without a look at all values."""
+
+    def order(self, forward: dict[str, int], backward: dict[str, int]) -> tuple[int, int]:
+        """Return where it stands in the plain model's run of a step."""
+        by_name = {"forward": forward, "activation-gradient": {name: -index for name, index in forward.items()}}
+        return KINDS.index(self.kind), by_name.get(self.kind, backward).get(self.name, 0)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One step on all ranks."""
+
+    step: int
+    deviations: tuple[Deviation, ...]
+    """In the order of the plain model's run."""
+    compared: frozenset[tuple[str, str]]
+    """The tensors that were compared: kind and name."""
+    not_compared: frozenset[tuple[str, str]]
+    errors: dict[tuple[str, str], float]
+    """The largest error of each tensor that was compared."""
+    partial: frozenset[Seat] = frozenset()
+    """Outputs that are right if they are summed over ranks."""
+
+
+def judge(store: Store, step: int, seen: list[Seen], limit: Limit, groups: Iterable[tuple[int, ...]]) -> Judged:
+    """Judge one step; each rank comes to the same judgement."""
+    forward = {name: index for index, (name, _, _) in enumerate(store.notes[FORWARD])}
+    backward = {name: index for index, name in enumerate(store.notes[BACKWARD])}
+    held = list(_held(step, seen, limit))
+    scalars = list(_scalars(store, step, seen, limit))
+    matched = _matched(store, step, seen, set(groups))
+    partial, missing = _outputs(store, step, seen, limit, matched)
+    found = [*held, *scalars]
+    if found:
+        # An output that differs while all that is trained agrees is a convention, and no fault.
+        found += [each for each in partial if each.error > LIMIT or each.words]
+    else:
+        missing |= {(each.kind, each.name) for each in partial}
+    errors: dict[tuple[str, str], float] = {}
+    for each in seen:
+        for key, error in each.errors.items():
+            name = (kind_of(key), name_of(key))
+            errors[name] = max(errors.get(name, 0.0), error)
+    errors.update({(deviation.kind, deviation.name): deviation.error for deviation in found})
+    ordered = sorted(found, key=lambda each: each.order(forward, backward))
+    compared = frozenset(errors) - missing
+    return Judged(step, tuple(ordered), compared, frozenset(missing), errors, frozenset(matched))
+
+
+def kind_of(key: Key) -> str:
+    """Return the kind of a value, in the words of a report."""
+    if key[0] in (PARAMETER, BUFFER):
+        return "initialization" if key[1] == START else "update"
+    return {FORWARD: "forward", BACKWARD: "activation-gradient", GRADIENT: "gradient"}.get(key[0], str(key[0]))
+
+
+def name_of(key: Key) -> str:
+    """Return the name of the tensor in the plain model."""
+    if len(key) < 3:
+        return ""
+    return str(key[2][0] if key[0] in (FORWARD, BACKWARD) else key[2])
+
+
+def _held(step: int, seen: list[Seen], limit: Limit) -> Iterator[Deviation]:
+    """Yield what ranks hold and differs: gradients, and parameters and buffers after the step."""
+    wrong: dict[Key, dict[int, float]] = {}
+    right: dict[Key, set[int]] = {}
+    for rank, each in enumerate(seen):
+        for key, error in each.errors.items():
+            if key[0] not in (GRADIENT, PARAMETER, BUFFER):
+                continue
+            allowed = limit(key)
+            if allowed is None:
+                continue
+            if error <= allowed:
+                right.setdefault(key, set()).add(rank)
+            else:
+                wrong.setdefault(key, {})[rank] = error
+    gradients = {key[2] for key in wrong if key[0] == GRADIENT}
+    updated = {key[2] for key in wrong if key[0] == PARAMETER}
+    for key, errors in wrong.items():
+        if key[0] == GRADIENT and key[2] not in updated and key in right:
+            continue  # The ranks that step with it have it right: others reduce to an owner.
+        if key[0] == PARAMETER and key[1] != START and key[2] in gradients:
+            continue  # The optimizer did with a wrong gradient what it had to.
+        worst = max(errors.values())
+        yield Deviation(kind_of(key), key[2], step, worst, limit(key) or 0.0, tuple(sorted(errors)), key)
+
+
+def _scalars(store: Store, step: int, seen: list[Seen], limit: Limit) -> Iterator[Deviation]:
+    """Yield the loss and the norm, if they differ under each convention: on each rank, as a mean, as a sum."""
+    if step == START:
+        return
+    for kind, values in ((LOSS, [each.loss for each in seen]), (NORM, [each.norm for each in seen])):
+        numbers = [value for value in values if value is not None]
+        truth = store.get((kind, step))
+        if not numbers or truth is None:
+            continue
+        allowed = limit((kind, step))
+        if allowed is None:
+            continue
+        unit = scale(store, (kind, step))
+        each = max(abs(number - float(truth)) for number in numbers) / unit
+        total = sum(numbers)
+        others = [abs(total / len(numbers) - float(truth)) / unit, abs(total - float(truth)) / unit]
+        error = min(
+            [each, *(others if kind == LOSS else [])], key=lambda value: math.inf if math.isnan(value) else value
+        )
+        if not error <= allowed:
+            ranks = tuple(rank for rank, value in enumerate(values) if value is not None)
+            own = [each.own_norm for each, value in zip(seen, values, strict=True) if value is not None]
+            pattern = of_numbers(numbers, float(truth), len(seen), own if kind == NORM else [])
+            yield Deviation(kind, "", step, error, allowed, ranks, (kind, step), pattern.words, pattern)
+
+
+def _matched(store: Store, step: int, seen: list[Seen], groups: set[tuple[int, ...]]) -> dict[Seat, set[int]]:
+    """Return the outputs that are right if they are summed over ranks, and gradients over calls: partial values."""
+    found: dict[Seat, set[int]] = {}
+    sums: dict[tuple[str, Output, int], dict[int, list[tuple[Output, torch.Tensor]]]] = {}
+    for rank, each in enumerate(seen):
+        for (kind, output), value in each.unmatched.items():
+            call = output[1] if kind == FORWARD else 0
+            sums.setdefault((kind, each.whole[output], call), {}).setdefault(rank, []).append(
+                (output, value.double())
+            )
+    for (kind, whole, _), having in sums.items():
+        truth = store.get((kind, step, whole))
+        if truth is None or len({value.shape for values in having.values() for _, value in values}) > 1:
+            continue
+        near = LIMIT * scale(store, (kind, step, whole))
+        for group in sorted({(rank,) for rank in having} | {tuple(sorted(having))} | groups, key=len):
+            if not set(group) <= set(having):
+                continue
+            mine = [(rank, output, value) for rank in group for output, value in having[rank]]
+            total = torch.stack([value for _, _, value in mine]).sum(0)
+            hints = [part for rank, output, _ in mine for part in _parts_of(seen[rank], output)]
+            if _is_sum(kind, total, truth, near, len(group), hints):
+                for rank, output, _ in mine:
+                    found.setdefault((kind, output), set()).add(rank)
+    return found
+
+
+def _is_sum(kind: str, total: torch.Tensor, truth: torch.Tensor, near: float, count: int, hints: list[Part]) -> bool:
+    """Return whether a sum is a part of the truth; gradients of outputs may have a uniform factor."""
+    if any(locate(each, truth, near, hints) is not None for each in (total, total / count)):
+        return True
+    if kind == FORWARD or total.shape != truth.shape:
+        return False
+    square = float((truth.double() * truth.double()).sum())
+    factor = float((total * truth.double()).sum()) / square if square else 0.0
+    return bool(factor) and locate(total / factor, truth, near) is not None
+
+
+def _parts_of(seen: Seen, output: Output) -> list[Part]:
+    return [
+        part
+        for (kind, other), part in seen.parts.items()
+        if other == output or (kind == FORWARD and other[1] == output[1])
+    ][:4]
+
+
+def _outputs(
+    store: Store, step: int, seen: list[Seen], limit: Limit, matched: dict[Seat, set[int]]
+) -> tuple[list[Deviation], set[tuple[str, str]]]:
+    """Return the outputs that differ, and those that cannot be compared."""
+    wrong: dict[Key, dict[int, float]] = {}
+    missing: set[tuple[str, str]] = {("forward", name) for name in store.notes["too large"]}
+    for rank, each in enumerate(seen):
+        for (kind, output), error in each.unmatched_errors.items():
+            if rank in matched.get((kind, output), ()):
+                continue
+            key = (kind, step, each.whole[output])
+            if error is None:
+                missing.add((kind_of(key), name_of(key)))
+            else:
+                wrong.setdefault(key, {})[rank] = error
+        for key, error in each.errors.items():
+            if key[0] in (FORWARD, BACKWARD) and (allowed := limit(key)) is not None and not error <= allowed:
+                wrong.setdefault(key, {})[rank] = error
+    found = [
+        Deviation(
+            kind_of(key), name_of(key), step, max(errors.values()), limit(key) or LIMIT, tuple(sorted(errors)), key
+        )
+        for key, errors in wrong.items()
+        if (kind_of(key), name_of(key)) not in missing
+    ]
+    return [*found, *_uncovered(store, step, seen, {each.key for each in found})], missing
+
+
+def _uncovered(store: Store, step: int, seen: list[Seen], wrong: set[Key]) -> Iterator[Deviation]:
+    """Yield the outputs of which no rank has some rows or positions, although each is right where it is."""
+    parts: dict[Output, list[Part]] = {}
+    for each in seen:
+        for (kind, output), part in each.parts.items():
+            if kind == FORWARD:
+                parts.setdefault(each.whole[output], []).append(part)
+    unmatched = {each.whole[output] for each in seen for kind, output in each.unmatched if kind == FORWARD}
+    for output, held in parts.items():
+        key = (FORWARD, step, output)
+        truth = store.get(key)
+        if truth is None or output in unmatched or key in wrong or any(_is_whole(part) for part in held):
+            continue
+        covered = torch.zeros(truth.shape, dtype=torch.bool)
+        for part in held:
+            part.mark(covered)
+        if not covered.all():
+            lacking = int((~covered).sum())
+            words = f"has {lacking} of its {covered.numel()} elements on no rank, and others more than once"
+            ranks = tuple(range(len(seen)))
+            yield Deviation("forward", output[0], step, 0.0, LIMIT, ranks, key, words, Pattern("shifted", words))
+
+
+def _is_whole(part: Part) -> bool:
+    return all(indices is None for indices in part.indices)

@@ -1,0 +1,204 @@
+"""The passes of a call: the plain model's run, the dye, the user's training in fp64 and in the user's dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from everyrank.parity.errors import Unusable
+from everyrank.parity.judging.steps import Judged, judge
+from everyrank.parity.ranks import Ranks
+from everyrank.parity.runs.activations import LIMIT, Parts, Seen
+from everyrank.parity.runs.plain import START, Keeper, Key, Noise, play
+from everyrank.parity.runs.run import Rank, parallelize
+from everyrank.parity.setup import Setup, own_dtype
+from everyrank.parity.split import Cut, choose, cuts_weights
+from everyrank.parity.values import dye
+from everyrank.parity.values.dye import Holdings
+from everyrank.parity.values.exact import has_mixed_precision
+from everyrank.parity.values.store import Shelf, Store
+
+#: How many times the error of one process in the same dtype the ranks may be off.
+TIMES = 4
+
+#: How much of what a run does not carry over to others is sent: partial values of outputs.
+_MOST_SENT = 64 << 20
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The plain model's run, and what is measured against it."""
+
+    store: Store
+    dtype: torch.dtype
+    exact: bool
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One run of the user's training on all ranks, judged step by step up to the first that deviates."""
+
+    rank: Rank
+    judged: tuple[Judged, ...]
+
+    @property
+    def deviates(self) -> bool:
+        return bool(self.judged[-1].deviations)
+
+
+def same_model(setup: Setup, ranks: Ranks) -> None:
+    """Check that the plain model is the same each time that it is built, and on each rank."""
+    sums = [_sums(setup.fresh()) for _ in range(2)]
+    for name, (first, second) in {name: (sums[0][name], sums[1].get(name)) for name in sums[0]}.items():
+        if first != second:
+            raise Unusable(f"model() returns other values of {name} each time: build it from the same numbers.")
+    for rank, other in enumerate(ranks.gather(sums[0])):
+        for name, value in sums[0].items():
+            if other.get(name) != value:
+                raise Unusable(
+                    f"model() returns other values of {name} on rank {rank} than on rank {ranks.rank}: the plain "
+                    "model is the same on every rank; what differs by rank belongs into parallelize."
+                )
+
+
+def _sums(model: torch.nn.Module) -> dict[str, float]:
+    return {name: float(each.detach().double().sum()) for name, each in model.named_parameters()}
+
+
+def truth(setup: Setup, ranks: Ranks, remarks: list[str]) -> Truth:
+    """Run the plain model in fp64; where its code takes no fp64, in its own dtype."""
+    own = own_dtype(setup.fresh())
+    store, failure = _kept(setup, ranks, torch.float64, exact=True)
+    if store is not None:
+        return Truth(store, torch.float64, True)
+    if own == torch.float64:
+        raise Unusable(f"the plain model does not train: {failure}")
+    store, again = _kept(setup, ranks, own, exact=False)
+    if store is None:
+        raise Unusable(f"the plain model does not train: {again}")
+    remarks.append(f"not in fp64, which the plain model does not take: {failure}")
+    return Truth(store, own, False)
+
+
+def _kept(setup: Setup, ranks: Ranks, dtype: torch.dtype, *, exact: bool) -> tuple[Store | None, str]:
+    """Run the plain model on the first rank of each host; return its values, or why there are none."""
+    shelf = Shelf(ranks)
+    failure: BaseException | None = None
+    if shelf.writer is not None:
+        try:
+            play(setup, Keeper(shelf.writer), dtype, exact=exact, steps=setup.steps)
+        except Exception as error:
+            failure = error
+    failures = [each for each in ranks.gather(_sendable(failure)) if each is not None]
+    if not failures:
+        return shelf.open(), ""
+    shelf.discard()
+    if isinstance(failures[0], Unusable):
+        raise failures[0]
+    return None, str(failures[0])
+
+
+def _sendable(error: BaseException | None) -> Unusable | str | None:
+    if error is None or isinstance(error, Unusable):
+        return error
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def noise(
+    setup: Setup, ranks: Ranks, truth: Truth, dtype: torch.dtype, pieces: int, mixed: Any, steps: int
+) -> dict[Key, float]:
+    """Measure what rounding does to one process in a dtype.
+
+    The batch is in one piece, or in the ranks' parts, or the weights are moved by a rounding.
+
+    The runs are shared out among ranks.
+    """
+    runs = [(1, 0), *((count, 0) for count in sorted({pieces, pieces * setup.microbatches} - {1})), (1, 1)]
+    measured = Noise(truth.store)
+    for number, (parts, jitter) in enumerate(runs):
+        if number % ranks.size == ranks.rank:
+            narrow = mixed or dtype
+            play(
+                setup, measured, narrow, exact=False, steps=steps, parts=parts, cast=mixed is not None, jitter=jitter
+            )  # fmt: skip
+    errors: dict[Key, float] = {}
+    for each in ranks.gather(measured.errors):
+        for key, error in each.items():
+            errors[key] = max(errors.get(key, 0.0), error)
+    return errors
+
+
+def holdings(setup: Setup, ranks: Ranks, truth: Truth) -> tuple[Holdings, Cut, torch.dtype | None]:
+    """Dye the plain model, make it parallel, and read what this rank holds; also how it cuts a batch."""
+    plain = setup.fresh()
+    sizes = {name: each.shape for name, each in plain.named_parameters()}
+    starts = dye.offsets(plain)
+    # Whether FSDP2 computes in a narrower dtype is seen before the pass takes its policy away.
+    mixed = has_mixed_precision(parallelize(setup, truth.dtype, exact=False, prepare=lambda model: None).modules)
+    parallel = parallelize(setup, torch.float64, exact=True, prepare=dye.dye)
+    held = dye.read(parallel.modules, sizes, starts, setup.rename)
+    cut = any(ranks.gather(cuts_weights(held, sizes)))
+    return held, choose(setup, parallel.modules, cut, ranks.rank, ranks.size), mixed
+
+
+def run(
+    setup: Setup,
+    ranks: Ranks,
+    truth: Truth,
+    held: Holdings,
+    cut: Cut,
+    dtype: torch.dtype,
+    limit: Callable[[Key], float | None],
+    groups: set[tuple[int, ...]],
+    *,
+    exact: bool,
+    parts: Parts,
+    steps: int,
+    healed: frozenset[tuple[str, str]] = frozenset(),
+) -> Pass:
+    """Run the user's training; stop after the first step that deviates."""
+    rank = Rank(setup, truth.store, held, dtype, limit, parts, exact, healed)
+    judged = []
+    for step in range(START, steps):
+        seen = rank.start() if step == START else rank.step(step, cut.of)
+        if exact:
+            parts.update({(step, *seat): part for seat, part in {**seen.expected_parts, **seen.parts}.items()})
+        # One rank judges for all: ranks that round in another way would part here, and wait for each other.
+        judged.append(ranks.decide(_light(seen), partial(judge, truth.store, step, limit=limit, groups=groups)))
+        if exact:
+            for seat in judged[-1].partial:
+                part = parts.pop((step, *seat), None)
+                if part is not None:
+                    parts[step, f"partial {seat[0]}", seat[1]] = part
+        if judged[-1].deviations:
+            break
+    return Pass(rank, tuple(judged))
+
+
+def _light(seen: Seen) -> Seen:
+    """Return what other ranks need of it: not the values, but those that may be partial."""
+    left, values = _MOST_SENT, {}
+    for output, value in seen.unmatched.items():
+        left -= value.numel() * value.element_size()
+        if left < 0:
+            break
+        values[output] = value
+    return replace(seen, kept={}, unmatched=values)
+
+
+def exactly(key: Key) -> float:
+    """Return how far a tensor may be off in fp64."""
+    return LIMIT
+
+
+def within(noise: Mapping[Key, float], dtype: torch.dtype) -> Callable[[Key], float | None]:
+    """Return how far a tensor may be off in a dtype; None if one process does not say it."""
+    floor = 8 * torch.finfo(dtype).eps
+
+    def limit(key: Key) -> float | None:
+        return TIMES * noise[key] + floor if key in noise else None
+
+    return limit

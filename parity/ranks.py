@@ -1,0 +1,72 @@
+"""The ranks of one call: a group of its own, so that nothing here mixes with the user's collectives."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+from everyrank.parity.errors import Unusable
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among all that called parity."""
+
+    rank: int
+    size: int
+    group: Any
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return what each rank has, by rank. Every rank calls it, as often as the others."""
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self.group)
+        return values
+
+    def decide(self, value: T, decision: Callable[[list[T]], R]) -> R:
+        """Return what rank 0 makes of what each rank has."""
+        values: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        dist.gather_object(value, values, dst=0, group=self.group)
+        decided: list[Any] = [decision(values) if values is not None else None]
+        dist.broadcast_object_list(decided, src=0, group=self.group)
+        found: R = decided[0]
+        return found
+
+    def first_of_host(self) -> int:
+        """Return the first rank that runs on this host."""
+        hosts = self.gather(socket.gethostname())
+        return hosts.index(hosts[self.rank])
+
+
+@contextlib.contextmanager
+def all_ranks() -> Iterator[Ranks]:
+    """Open the group of this call, and close it again."""
+    if not (dist.is_available() and dist.is_initialized()):
+        raise Unusable(
+            "parity compares ranks, and this process belongs to no process group: ask for the fixture process_group "
+            "in a test, or call torch.distributed.init_process_group in a script."
+        )
+    group = dist.new_group(backend="gloo")
+    try:
+        yield Ranks(dist.get_rank(), dist.get_world_size(), group)
+    finally:
+        # A rank that fails leaves alone: the others end by the harness' verdict or by the group's timeout.
+        dist.destroy_process_group(group)
+
+
+def groups_of_torch() -> dict[str, set[tuple[int, ...]]]:
+    """Return the ranks of this process' groups, under the names of their mesh dimensions where they have any."""
+    world = dist.distributed_c10d._world
+    return {
+        (world.pg_names[group] if not (label := group.group_desc) or label == "undefined" else label): {
+            tuple(sorted(ranks))
+        }
+        for group, ranks in world.pg_group_ranks.items()
+        if isinstance(group, dist.ProcessGroup)
+    }

@@ -1,0 +1,136 @@
+"""What a call of parity has found, as values and as a text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+#: How many tensors of a kind the text names.
+_NAMED = 4
+
+_KINDS = {
+    "initialization": "initialization",
+    "forward": "output",
+    "loss": "loss",
+    "activation-gradient": "gradient of the output",
+    "gradient": "gradient",
+    "norm": "norm of the gradients",
+    "update": "update",
+}
+
+
+def short(dtype: torch.dtype) -> str:
+    """Return a dtype as people write it."""
+    return {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}.get(
+        str(dtype).removeprefix("torch."), str(dtype).removeprefix("torch.")
+    )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault: the first tensor at which it shows."""
+
+    kind: str
+    """One of initialization, forward, loss, activation-gradient, gradient, norm, update."""
+    tensor: str
+    """The name in the plain model; empty for the loss and the norm."""
+    step: int
+    """The step, from 1; 0 is the initialization."""
+    pattern: str
+    """The id of the pattern, or empty."""
+    words: str
+    error: float
+    limit: float
+    ranks: tuple[int, ...]
+    dtypes: tuple[str, ...]
+    """The dtypes in which it shows."""
+    same: tuple[str, ...] = ()
+    """Other tensors of the kind to which the same has happened."""
+
+    def sentence(self) -> str:
+        """Return the finding in one sentence."""
+        subject = f"{_KINDS[self.kind]} of `{self.tensor}`" if self.tensor else f"the {_KINDS[self.kind]}"
+        when = "before the first step" if self.step == 0 else f"step {self.step}"
+        more = f", as {len(self.same)} other{'s' if len(self.same) > 1 else ''} of its kind" if self.same else ""
+        return f"{subject} {self.words} ({when}, {' and '.join(self.dtypes)}){more}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One tensor in the order of the plain model's run."""
+
+    kind: str
+    tensor: str
+    error: float
+    limit: float
+    state: str
+    """ok, first, same (the same has happened to it), also (another fault), or follows (none of these)."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was compared, and what was found."""
+
+    findings: tuple[Finding, ...]
+    """The faults, the first one first. Each but the first is independent of those before it."""
+    lines: tuple[Line, ...]
+    compared: int
+    tensors: int
+    not_compared: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    ranks: int
+    steps: int
+    split: str
+    remarks: tuple[str, ...] = ()
+    holdings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the parallel model trains as the plain one."""
+        return not self.findings
+
+    def text(self) -> str:
+        """Return the report in less than 40 lines, its first sentence first."""
+        lines = [f"parity: {self.findings[0].sentence()}" if self.findings else self._agrees(), ""]
+        if self.findings:
+            lines += [*self._table(), ""]
+        lines += [f"also, independent of it: {finding.sentence()}" for finding in self.findings[1:4]]
+        lines += self.remarks
+        if self.not_compared:
+            names = ", ".join(self.not_compared[:_NAMED])
+            more = f" and {len(self.not_compared) - _NAMED} more" if len(self.not_compared) > _NAMED else ""
+            lines.append(f"not compared: {names}{more}")
+        lines.append(f"{self.compared} of {self.tensors} tensors compared on {self.ranks} ranks; split: {self.split}")
+        if self.findings:
+            lines.append(f"to repeat: steps={max(self.findings[0].step, 1)} is enough")
+        return "\n".join(lines)
+
+    def _agrees(self) -> str:
+        return (
+            f"parity: {self.steps} steps on {self.ranks} ranks train as one process does, "
+            f"in {' and '.join(self.dtypes)}"
+        )
+
+    def _table(self) -> list[str]:
+        """Return the tensors before and after the first, in the plain model's order."""
+        rows = []
+        first = next((number for number, line in enumerate(self.lines) if line.state == "first"), 0)
+        shown = self.lines[max(first - 3, 0) : first + 12]
+        for line in shown:
+            mark = {"first": ">", "ok": " "}.get(line.state, "!")
+            note = {
+                "first": "here",
+                "follows": "follows from it",
+                "also": "differs",
+                "same": "the same",
+                "ok": "",
+            }.get(line.state, line.state)
+            error = f"{line.error:>8.1e} of {line.limit:<8.1e}"
+            rows.append(f"  {mark} {line.kind:<20} {line.tensor[:44]:<44} {error} {note}".rstrip())
+        left = len(self.lines) - first - 12
+        if left > 0:
+            wrong = sum(line.state not in ("ok", "not-compared") for line in self.lines[first + 12 :])
+            rows.append(f"    ... {left} more, {wrong} of them differ")
+        return rows

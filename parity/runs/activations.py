@@ -1,0 +1,224 @@
+"""Compare what the modules of a parallel model return, and the gradients of it, with the plain model's."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from everyrank.parity.runs.plain import BACKWARD, FORWARD, Key, scale
+from everyrank.parity.setup import Setup
+from everyrank.parity.values.names import known_name
+from everyrank.parity.values.parts import Part, distance, locate, whole
+from everyrank.parity.values.store import Store
+from everyrank.parity.values.tree import local
+from everyrank.parity.values.watch import Output, watchable
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_leaves
+
+#: How far correct versions may be off in fp64: they stay below 2e-11, and the smallest of 46 faults began at 8e-5.
+LIMIT = 1e-8
+
+#: An output or its gradient: the kind, and the output of this rank.
+Seat = tuple[str, Output]
+
+#: Which part of the plain model's output each output of a rank is: by step, kind and output.
+Parts = dict[tuple[int, str, Output], Part]
+
+
+@dataclass
+class Seen:
+    """What this rank has seen of one step."""
+
+    errors: dict[Key, float] = field(default_factory=dict)
+    """How far each tensor is from the truth, relative to the truth's largest value."""
+    parts: dict[Seat, Part] = field(default_factory=dict)
+    """Which part of the plain model's output each output is."""
+    whole: dict[Output, Output] = field(default_factory=dict)
+    """The output of the plain model that each output belongs to."""
+    unmatched: dict[Seat, torch.Tensor] = field(default_factory=dict)
+    """Outputs that are no part of the plain model's, with their values."""
+    unmatched_errors: dict[Seat, float | None] = field(default_factory=dict)
+    """How far those are from what their neighbours' parts say that they should be; None if these do not."""
+    expected_parts: dict[Seat, Part] = field(default_factory=dict)
+    """Which part of the plain model's output an output should be that differs."""
+    kept: dict[Key, torch.Tensor] = field(default_factory=dict)
+    """The values of this rank where they are beyond a limit, by the key of the rank's own tensor."""
+    loss: float | None = None
+    norm: float | None = None
+    own_norm: float = 0.0
+    """The norm of the plain model's gradients of what this rank holds."""
+
+    def note(self, key: Key, error: float) -> None:
+        """Keep the largest error of a tensor."""
+        self.errors[key] = max(self.errors.get(key, 0.0), error)
+
+
+class Activations:
+    """The outputs of one pass on this rank: found in the plain model's by value, or where an earlier pass has."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        store: Store,
+        exact: bool,
+        limit: Callable[[Key], float | None],
+        parts: Parts,
+        healed: frozenset[tuple[str, str]],
+    ) -> None:
+        self._setup, self._store, self._exact, self._limit = setup, store, exact, limit
+        self._parts, self._healed = parts, healed
+        self._hints: dict[int, list[Part]] = {}
+        #: The factor between the ranks' gradients of outputs and the plain model's, where it was last seen.
+        self._factor = 1.0
+        self._calls: dict[tuple[str, int], int] = {}
+        for name, _, number in store.notes[FORWARD]:
+            self._calls[name, number] = self._calls.get((name, number), 0) + 1
+        self.begin(0, Seen(), None)
+
+    def begin(self, step: int, seen: Seen, batch: Any) -> None:
+        """Begin a step, with the whole batch."""
+        self._step, self._seen = step, seen
+        self._batch = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.ndim]
+        self._roots = 0
+
+    def named(self, modules: list[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+        """Yield the modules of this rank that the plain model has, under its names."""
+        known = {output[0] for output in self._store.notes[FORWARD]}
+        for module in modules:
+            for name, each in watchable(module):
+                found = known_name(name, self._setup.rename, known)
+                if found is not None and not self._setup.skips(found):
+                    yield found, each
+
+    def called(self, inputs: Any) -> None:
+        """Take the inputs of a whole module: where they stand in the batch shows which tokens this rank has."""
+        if not self._exact:
+            return
+        number, self._roots = self._roots, self._roots + 1
+        for mine in tree_leaves(inputs):
+            if not isinstance(mine, torch.Tensor) or not mine.ndim or torch._C._current_graph_task_id() != -1:
+                continue
+            for leaf in self._batch:
+                if leaf.ndim != mine.ndim or leaf.dtype != mine.dtype:
+                    continue
+                part = locate(local(mine.detach()).double(), leaf.double(), 0.0)
+                if part is not None:
+                    self._hints.setdefault(number, []).insert(0, part)
+                    return
+
+    def output(self, output: Output, value: torch.Tensor) -> torch.Tensor | None:
+        """Compare an output of a module, and the gradient that comes for it; return the truth if it is to heal."""
+        name, call, number = output
+        calls = self._calls.get((name, number), 0)
+        if not calls:
+            return None
+        # The plain model calls a module once where the ranks call it for each microbatch.
+        truth = self._seen.whole[output] = (name, call % calls, number)
+        healed = self._truth_for((FORWARD, output), truth, value)
+        if healed is not None:
+            value = value + (healed - value.detach())
+        self._compare((FORWARD, output), truth, local(value.detach()))
+        if value.requires_grad:
+
+            def hook(gradient: torch.Tensor) -> torch.Tensor | None:
+                healed = self._truth_for((BACKWARD, output), truth, gradient)
+                self._compare((BACKWARD, output), truth, local((gradient if healed is None else healed).detach()))
+                return healed
+
+            with contextlib.suppress(RuntimeError):  # a view of a custom function takes no hook
+                value.register_hook(hook)
+        return None if healed is None else value
+
+    def end(self) -> None:
+        """Note how far outputs without a match are from what their neighbours' parts say that they should be."""
+        for seat, mine in self._seen.unmatched.items() if self._exact else ():
+            key = (seat[0], self._step, self._seen.whole[seat[1]])
+            expected = self._store.get(key)
+            found = None if expected is None else self._neighbours(seat, mine, expected)
+            self._seen.unmatched_errors[seat] = None
+            if found is not None:
+                self._seen.expected_parts[seat] = found[0]
+                self._seen.unmatched_errors[seat] = distance(mine, found[1]) / scale(self._store, key)
+
+    def _neighbours(self, seat: Seat, mine: torch.Tensor, expected: torch.Tensor) -> tuple[Part, torch.Tensor] | None:
+        """Return the part that an output should be, with the truth there."""
+        kind, output = seat
+        hints = self._hints.get(output[1], [])
+        if kind == BACKWARD:
+            forward = self._seen.parts.get((FORWARD, output), self._seen.expected_parts.get((FORWARD, output)))
+            hints = [forward] if forward is not None else []
+        pairs = [(part, piece) for part in hints if (piece := part.of(expected)) is not None]
+        pairs = [pair for pair in pairs if pair[1].shape == mine.shape]
+        if not pairs and mine.shape == expected.shape:
+            pairs = [(whole(mine.shape), expected)]
+        return min(pairs, key=lambda pair: distance(mine, pair[1]), default=None)
+
+    def _truth_for(self, seat: Seat, truth: Output, value: torch.Tensor) -> torch.Tensor | None:
+        """Return the truth that is to stand in place of an output or its gradient, or None."""
+        kind, output = seat
+        if (kind, truth[0]) not in self._healed:
+            return None
+        kinds = (kind, f"partial {kind}", FORWARD)
+        known = next((part for each in kinds if (part := self._parts.get((self._step, each, output)))), None)
+        piece = known.of(self._store[kind, self._step, truth]) if known is not None else None
+        mine = local(value.detach())
+        if piece is None or piece.shape != mine.shape:
+            return None
+        piece = piece.to(mine) * (self._factor if kind == BACKWARD else 1.0)
+        if isinstance(value, DTensor):
+            return DTensor.from_local(piece, value.device_mesh, value.placements, run_check=False)
+        return piece
+
+    def _compare(self, seat: Seat, truth: Output, mine: torch.Tensor) -> None:
+        """Find the part of the truth that a value is, and how far it is from it."""
+        key = (seat[0], self._step, truth)
+        expected = self._store.get(key)
+        if expected is None:
+            return
+        if self._exact:
+            self._search(seat, key, mine, expected)
+            return
+        known = self._parts.get((self._step, *seat))
+        piece = known.of(expected) if known is not None else None
+        if known is None or piece is None or piece.shape != mine.shape:
+            return
+        factor = _factor(mine, piece) if seat[0] == BACKWARD else 1.0
+        error = distance(mine.double() / (factor or 1.0), piece) / scale(self._store, key)
+        self._seen.parts[seat] = known
+        self._seen.note(key, error)
+        allowed = self._limit(key)
+        if allowed is not None and not error <= allowed:
+            self._seen.unmatched[seat] = mine.clone()
+
+    def _search(self, seat: Seat, key: Key, mine: torch.Tensor, expected: torch.Tensor) -> None:
+        kind, output = seat
+        near = LIMIT * scale(self._store, key)
+        hints = self._hints.setdefault(output[1], [])
+        if kind == BACKWARD:
+            forward = self._seen.parts.get((FORWARD, output))
+            hints = [forward] if forward is not None else []
+        part = locate(mine, expected, near, reversed(hints))
+        if part is None and kind == BACKWARD and hints:
+            # A uniform factor on gradients of outputs alone is a convention: a sum of means, or a mean of sums.
+            piece = hints[0].of(expected)
+            factor = _factor(mine, piece) if piece is not None and piece.shape == mine.shape else 0.0
+            if piece is not None and factor and distance(mine.double() / factor, piece) <= near:
+                part, self._factor = hints[0], factor
+        if part is None:
+            self._seen.unmatched[seat] = mine.clone()
+            return
+        self._seen.parts[seat] = part
+        if kind == FORWARD and not any(part is hint for hint in hints):
+            hints.append(part)
+        self._seen.note(key, 0.0)
+
+
+def _factor(mine: torch.Tensor, expected: torch.Tensor) -> float:
+    """Return the factor between two tensors, or 0 if one of them is zero."""
+    mine, expected = mine.double(), expected.double()
+    square = float((expected * expected).sum())
+    return float((mine * expected).sum()) / square if square else 0.0

@@ -1,0 +1,232 @@
+"""The plain model's training in one process: the truth that ranks are compared with, and what rounding does to it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from everyrank.parity.errors import Unusable
+from everyrank.parity.setup import SEED, Setup, own_dtype, seed
+from everyrank.parity.values.exact import running_in
+from everyrank.parity.values.names import buffers
+from everyrank.parity.values.store import Store, Writer
+from everyrank.parity.values.tree import in_dtype, rows, rows_of
+from everyrank.parity.values.watch import Output, outputs, watchable
+from torch import nn
+
+#: A value of a run: its kind, the step, and what it belongs to.
+Key = tuple[Any, ...]
+
+FORWARD, BACKWARD, GRADIENT, PARAMETER, BUFFER = "forward", "backward", "gradient", "parameter", "buffer"
+LOSS, NORM = "loss", "norm"
+
+#: The number of the step before the first: the initialization.
+START = -1
+
+
+class Recorder(Protocol):
+    """What is done with the values of a run."""
+
+    def value(self, key: Key, value: torch.Tensor) -> None:
+        """Take a value of the whole batch, or of a part of it."""
+
+
+@dataclass
+class Keeper:
+    """Write all values into the file, and note the order in which they came."""
+
+    writer: Writer
+    forward: list[Output] = field(default_factory=list)
+    backward: list[str] = field(default_factory=list)
+    too_large: set[str] = field(default_factory=set)
+    buffers: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.writer.notes = {
+            FORWARD: self.forward,
+            BACKWARD: self.backward,
+            "too large": self.too_large,
+            "buffers": self.buffers,
+            **{f"largest {kind}": {} for kind in (GRADIENT, BACKWARD)},
+        }
+
+    def value(self, key: Key, value: torch.Tensor) -> None:
+        if key[0] in (GRADIENT, BACKWARD) and value.numel():
+            largest = self.writer.notes[f"largest {key[0]}"]
+            largest[key[1]] = max(largest.get(key[1], 0.0), float(value.detach().abs().max()))
+        if key[0] == FORWARD and key[1] == 0:
+            self.forward.append(key[2])
+        if key[0] == GRADIENT and key[1] == 0:
+            self.backward.append(key[2])
+        if key[0] == BUFFER:
+            self.buffers.add(key[2])
+        if key[0] not in (FORWARD, BACKWARD):
+            self.writer.write(key, value)
+        elif not self.writer.write_output(key, value):
+            self.too_large.add(key[2][0])
+
+
+@dataclass
+class Noise:
+    """Measure how far a run in a narrower dtype is from the truth, relative to the largest value of each tensor."""
+
+    store: Store
+    errors: dict[Key, float] = field(default_factory=dict)
+
+    def value(self, key: Key, value: torch.Tensor) -> None:
+        truth = self.store.get(key)
+        if truth is None:
+            return
+        if key[0] in (FORWARD, BACKWARD) and value.shape != truth.shape:
+            return
+        error = float((value.detach().double() - truth.double()).abs().max()) if value.numel() else 0.0
+        relative = error / scale(self.store, key)
+        if math.isfinite(relative):
+            self.errors[key] = max(self.errors.get(key, 0.0), relative)
+
+
+def scale(store: Store, key: Key) -> float:
+    """Return what an error of this tensor is relative to.
+
+    A gradient that is zero but for rounding, as that of a key's bias, is measured by the largest gradient.
+    """
+    largest = store.largest(key)
+    if key[0] in (GRADIENT, BACKWARD):
+        return max(largest, 1e-6 * float(store.notes[f"largest {key[0]}"].get(key[1], 0.0)), 1e-300)
+    if key[0] == PARAMETER and key[1] != START:
+        before = store.largest((PARAMETER, START, key[2]))
+        return max(largest, before, 1e-12)
+    return max(largest, 1e-12)
+
+
+def play(
+    setup: Setup,
+    recorder: Recorder,
+    dtype: torch.dtype,
+    *,
+    exact: bool,
+    steps: int,
+    parts: int = 1,
+    cast: bool = False,
+    jitter: int = 0,
+) -> None:
+    """Train the plain model in one process; the batch of a step in one piece, or in equal parts one after another.
+
+    ``jitter`` is the seed by which each weight is moved by about as much as it is rounded.
+    """
+    model = setup.fresh()
+    if exact or cast or dtype != own_dtype(model):
+        model = model.to(dtype)
+    if jitter:
+        _jitter(model, dtype, jitter)
+    with running_in(dtype if exact else torch.get_default_dtype(), exact):
+        optimizer = setup.optimizer([parameter for parameter in model.parameters() if parameter.requires_grad])
+        _parameters(recorder, model, START)
+        for step in range(steps):
+            seed(SEED + step)
+            batch = in_dtype(setup.batch(step), dtype)
+            total = _backward(setup, recorder, model, batch, step, parts)
+            recorder.value((LOSS, step), total)
+            norm = _gradients(recorder, model, step)
+            recorder.value((NORM, step), norm)
+            if setup.clip is not None:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), setup.clip)
+            optimizer.step()
+            optimizer.zero_grad()
+            _parameters(recorder, model, step)
+
+
+def _jitter(model: nn.Module, dtype: torch.dtype, number: int) -> None:
+    generator = torch.Generator().manual_seed(number)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            random = torch.rand(parameter.shape, generator=generator, dtype=torch.float64).to(parameter) * 2 - 1
+            parameter.mul_(1 + torch.finfo(dtype).eps * random)
+
+
+def _backward(setup: Setup, recorder: Recorder, model: nn.Module, batch: Any, step: int, parts: int) -> torch.Tensor:
+    """Run forward and backward; return the loss."""
+    # Gradients of outputs come in a backward's order, from hooks; a module's name says whose they are.
+    named = [(name, module) for name, module in watchable(model) if name]
+
+    def watcher(output: Output, value: torch.Tensor) -> None:
+        recorder.value((FORWARD, step, output), value)
+        if value.requires_grad:
+            value.register_hook(lambda gradient: recorder.value((BACKWARD, step, output), gradient))
+
+    losses = []
+    for part in range(parts):
+        piece = batch if parts == 1 else rows(batch, part, parts)
+        with outputs(named, watcher):
+            before = torch.get_rng_state()
+            loss = setup.loss(model, piece)
+            _check_loss(loss)
+            if not torch.equal(before, torch.get_rng_state()):
+                raise Unusable(_random(model))
+        (loss / parts).backward()
+        losses.append(loss.detach().reshape(()) / parts)
+    return torch.stack(losses).sum()
+
+
+def _check_loss(loss: Any) -> None:
+    if not isinstance(loss, torch.Tensor):
+        raise Unusable(f"loss(model, batch) returned {type(loss).__name__}: return a tensor with one number.")
+    if loss.numel() != 1:
+        raise Unusable(f"loss(model, batch) returned a tensor of shape {tuple(loss.shape)}: return its mean.")
+    if not loss.requires_grad:
+        raise Unusable("loss(model, batch) returned a tensor without a gradient")
+
+
+def _random(model: nn.Module) -> str:
+    active = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.modules.dropout._DropoutNd) and module.p
+    ]
+    if active:
+        return (
+            f"the plain model drops at random ({', '.join(active[:3])}), so two correct runs differ: build it with "
+            "p=0, or make its masks from the position of each element."
+        )
+    return (
+        "the plain model draws random numbers in its forward, so two correct runs differ: draw them from the batch."
+    )
+
+
+def _gradients(recorder: Recorder, model: nn.Module, step: int) -> torch.Tensor:
+    """Record each gradient, those of the last layers first; return their norm."""
+    named = [(name, each.grad) for name, each in model.named_parameters() if each.grad is not None]
+    for name, gradient in reversed(named):
+        recorder.value((GRADIENT, step, name), gradient)
+    return torch.nn.utils.get_total_norm([gradient for _, gradient in named]).detach().reshape(())
+
+
+def _parameters(recorder: Recorder, model: nn.Module, step: int) -> None:
+    for name, parameter in model.named_parameters():
+        recorder.value((PARAMETER, step, name), parameter)
+    for name, buffer in buffers([model]):
+        recorder.value((BUFFER, step, name), buffer)
+
+
+def microbatch_gradients(setup: Setup, dtype: torch.dtype, pieces: int) -> list[dict[str, torch.Tensor]]:
+    """Return the gradients of each microbatch of the first step, which add up to the step's if the loss is a mean.
+
+    Each of so many pieces of the batch is cut into microbatches, and those of one number belong together.
+    """
+    model, count = setup.fresh().to(dtype), setup.microbatches
+    found = []
+    with running_in(dtype, exact=dtype == torch.float64):
+        batch = in_dtype(setup.batch(0), dtype)
+        if rows_of(batch) % (count * pieces):
+            return []
+        for number in range(count):
+            for piece in range(pieces):
+                part = rows(batch, piece * count + number, pieces * count)
+                (setup.loss(model, part) / (count * pieces)).backward()
+            found.append(
+                {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
+            )
+            model.zero_grad()
+    return found

@@ -1,0 +1,60 @@
+"""The plain optimizer on what this rank holds, with the gradients that the rank's own optimizer gets.
+
+A step divides by the size of a gradient: where that is zero but for rounding, two correct versions part. Rounding of
+gradients is then no measure for updates. If the plain optimizer makes of a rank's gradients what the rank has made
+of them, the update is right if the gradients are. An optimizer that looks at whole tensors does not agree here, and
+is measured by the plain model alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from everyrank.parity.values.names import parameters
+from everyrank.parity.values.tree import gradient_of, local
+from torch import nn
+
+#: How many roundings two ways to write the same step may be apart.
+_ROUNDINGS = 16
+
+
+class Shadow:
+    """Copies of the parameters, with an optimizer of their own."""
+
+    def __init__(self, optimizer: Callable[[Iterable[nn.Parameter]], Any], modules: list[nn.Module]) -> None:
+        self._modules = modules
+        self._copies = {
+            key: nn.Parameter(local(each.detach()).clone()) for key, each in parameters(modules) if each.requires_grad
+        }
+        self._optimizer = optimizer(list(self._copies.values())) if self._copies else None
+
+    def step(self) -> None:
+        """Take the gradients as they are, and step."""
+        if self._optimizer is None:
+            return
+        for key, parameter in parameters(self._modules):
+            copy = self._copies.get(key)
+            if copy is not None:
+                values = local(parameter.detach())
+                if values.shape == copy.shape:
+                    copy.data.copy_(values)
+                copy.grad = None if parameter.grad is None else gradient_of(parameter).clone()
+        try:
+            self._optimizer.step()
+        except (RuntimeError, TypeError, ValueError):  # it takes no part of a tensor, or needs a closure
+            self._copies.clear()
+            self._optimizer = None
+
+    def agrees(self, key: str, values: torch.Tensor) -> bool:
+        """Return whether the copy is where the parameter is."""
+        copy = self._copies.get(key)
+        if copy is None or copy.shape != values.shape or copy.dtype != values.dtype:
+            return False
+        near = _ROUNDINGS * torch.finfo(values.dtype).eps
+        return torch.allclose(copy.detach(), values, rtol=near, atol=near * _largest(values))
+
+
+def _largest(values: torch.Tensor) -> float:
+    return float(values.abs().nan_to_num().max()) if values.numel() else 0.0

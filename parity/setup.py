@@ -1,0 +1,98 @@
+"""What a user gives to parity, checked and with its defaults."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from everyrank.parity.errors import Unusable
+from everyrank.parity.values.names import Rename
+from torch import nn
+
+Loss = Callable[[Any, Any], Any]
+Step = Callable[[Any, Any, Any], Any]
+Split = str | Callable[[Any], Any]
+
+#: The seed of every run, so that a model which is built twice is the same model.
+SEED = 20
+
+
+def seed(number: int) -> None:
+    """Seed torch on this rank."""
+    # `torch.manual_seed` walks the stack for each call that CUDA may need later.
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(number)
+
+
+def _sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One call of parity."""
+
+    model: Callable[[], nn.Module]
+    parallelize: Callable[[nn.Module], Any]
+    batch: Callable[[int], Any]
+    loss: Loss
+    optimizer: Callable[[Iterable[nn.Parameter]], Any] = _sgd
+    step: Step | None = None
+    load: Callable[[Any, dict[str, torch.Tensor]], Any] | None = None
+    rename: Rename | None = None
+    skip: tuple[str, ...] = ()
+    split: Split | None = None
+    dtypes: tuple[torch.dtype, ...] | None = None
+    clip: float | None = None
+    steps: int = 3
+    microbatches: int = 2
+    compared: float = 0.9
+
+    def fresh(self) -> nn.Module:
+        """Return the plain model as the user builds it."""
+        seed(SEED)
+        model = self.model()
+        if not isinstance(model, nn.Module):
+            raise Unusable(f"model() returned {type(model).__name__}: return the plain torch.nn.Module.")
+        return model
+
+    def skips(self, name: str) -> bool:
+        """Return whether the user does not want this tensor compared."""
+        return any(fnmatchcase(name, pattern) for pattern in self.skip)
+
+
+def checked(setup: Setup, model: Any) -> Setup:
+    """Return the setup with a factory for the model, or raise Unusable with what to write."""
+    if isinstance(model, nn.Module):
+        original = copy.deepcopy(model)
+        setup = replace(setup, model=lambda: copy.deepcopy(original))
+    elif not callable(model):
+        raise Unusable(
+            f"model= is {type(model).__name__}: pass a function that builds the plain model, or the model."
+        )
+    for name in ("parallelize", "batch", "loss", "optimizer"):
+        if not callable(getattr(setup, name)):
+            raise Unusable(f"{name}= is {type(getattr(setup, name)).__name__}: pass a function.")
+    if setup.steps < 1 or setup.microbatches < 1:
+        raise Unusable("steps= and microbatches= are 1 or more.")
+    if isinstance(setup.split, str) and setup.split not in ("rows", "none"):
+        raise Unusable(
+            f'split= is "{setup.split}": pass "rows", "none", or a function from the whole batch to a part.'
+        )
+    return setup
+
+
+def own_dtype(model: nn.Module) -> torch.dtype:
+    """Return the dtype in which the user trains: that of most weights."""
+    counts: dict[torch.dtype, int] = {}
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            counts[parameter.dtype] = counts.get(parameter.dtype, 0) + parameter.numel()
+    if not counts:
+        raise Unusable("the plain model has no parameter with floating numbers: there is nothing to train.")
+    return max(counts, key=lambda dtype: counts[dtype])

@@ -1,0 +1,81 @@
+"""Find out which rows of a batch a rank trains on, where the user does not say it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from everyrank.parity.setup import Setup
+from everyrank.parity.values.dye import Holdings
+from everyrank.parity.values.tree import rows
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How this rank comes to its part of a batch, and the words for it."""
+
+    of: Callable[[Any], Any]
+    words: str
+    pieces: int
+
+
+def choose(setup: Setup, modules: Iterable[nn.Module], cuts_weights: bool, rank: int, size: int) -> Cut:
+    """Return how the batch is cut: as the user says, or by who averages gradients."""
+    if callable(setup.split):
+        return Cut(setup.split, "by split=", 1)
+    if setup.step is not None:
+        return Cut(lambda batch: batch, "the step's own", 1)
+    if setup.split == "none":
+        return Cut(lambda batch: batch, "none", 1)
+    index, count, who = rank, size, "all ranks"
+    if setup.split is None:
+        found = _data_parallel(modules)
+        if found is not None:
+            index, count, who = found
+        elif cuts_weights:
+            return Cut(lambda batch: batch, "none, since ranks hold parts of weights", 1)
+    return Cut(lambda batch: rows(batch, index, count), f"rows over {who}", count)
+
+
+def cuts_weights(holdings: Holdings, sizes: Mapping[str, torch.Size]) -> bool:
+    """Return whether a rank holds a part of a weight."""
+    held: dict[str, int] = {}
+    for share in holdings.shares:
+        held[share.name] = held.get(share.name, 0) + share.elements
+    return any(elements < sizes[name].numel() for name, elements in held.items())
+
+
+def _data_parallel(modules: Iterable[nn.Module]) -> tuple[int, int, str] | None:
+    """Return this rank's number among those that train on other rows, how many there are, and their wrapper."""
+    from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
+    from torch.nn.parallel import DistributedDataParallel
+
+    for module in modules:
+        for each in module.modules():
+            if isinstance(each, (DistributedDataParallel, FullyShardedDataParallel)):
+                group: Any = each.process_group
+                if isinstance(each, DistributedDataParallel) or not hasattr(each, "_inter_node_pg"):
+                    return group.rank(), group.size(), type(each).__name__
+                inner, outer = group, each._inter_node_pg
+                return outer.rank() * inner.size() + inner.rank(), outer.size() * inner.size(), "FSDP"
+            if isinstance(each, FSDPModule):
+                found = _of_fsdp(each)
+                if found is not None:
+                    return found
+    return None
+
+
+def _of_fsdp(module: Any) -> tuple[int, int, str] | None:
+    from everyrank.parity.values.exact import param_groups
+
+    for group in param_groups(module._get_fsdp_state()):
+        mesh = group.mesh_info.mesh
+        coordinate = mesh.get_coordinate()
+        index = 0
+        for position, size in zip(coordinate, mesh.mesh.shape, strict=True):
+            index = index * size + position
+        return index, mesh.size(), "fully_shard's mesh"
+    return None

@@ -1,0 +1,96 @@
+"""Run code in fp64 throughout: casts to a narrower dtype inside of a model do nothing there.
+
+Published models cast to fp32 inside (norms, routers, rotary embeddings), which would leave 1e-7 of noise in correct
+versions and hide what is smaller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+_NARROWER = frozenset({torch.float32, torch.float16, torch.bfloat16})
+_CASTS = {
+    torch.Tensor.float: torch.float32,
+    torch.Tensor.half: torch.float16,
+    torch.Tensor.bfloat16: torch.bfloat16,
+}
+
+
+class _StayWide(TorchFunctionMode):
+    """Make casts of an fp64 tensor to a narrower dtype return it as it is."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        wide = args and isinstance(args[0], torch.Tensor) and args[0].dtype == torch.float64
+        if wide and func in _CASTS:
+            return args[0]
+        if wide and func in (torch.Tensor.to, torch.Tensor.type):
+            args = (args[0], *(torch.float64 if _is_narrower(each) else each for each in args[1:]))
+        if wide and isinstance(kwargs.get("dtype"), torch.dtype) and _is_narrower(kwargs["dtype"]):
+            kwargs = {**kwargs, "dtype": torch.float64}
+        return func(*args, **kwargs)
+
+
+def _is_narrower(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.dtype in _NARROWER
+    return isinstance(value, torch.dtype) and value in _NARROWER
+
+
+@contextlib.contextmanager
+def running_in(dtype: torch.dtype, exact: bool) -> Iterator[None]:
+    """Make this dtype the default; if exact, let nothing leave it."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with _StayWide() if exact else contextlib.nullcontext():
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def drop_mixed_precision(modules: Iterable[nn.Module]) -> None:
+    """Take the precision policy off FSDP2's modules: it belongs to the user's dtype, not to the pass in fp64."""
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
+
+    plain = MixedPrecisionPolicy()
+    for module in modules:
+        for each in module.modules():
+            if not isinstance(each, FSDPModule):
+                continue
+            state: Any = each._get_fsdp_state()
+            state._mp_policy = plain
+            for group in param_groups(state):
+                group.mp_policy = plain
+                for parameter in group.fsdp_params:
+                    parameter.mp_policy = plain
+
+
+def has_mixed_precision(modules: Iterable[nn.Module]) -> torch.dtype | None:
+    """Return the dtype in which FSDP2's modules compute, if it is another than their parameters'."""
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in modules:
+        for each in module.modules():
+            if isinstance(each, FSDPModule):
+                policy = each._get_fsdp_state()._mp_policy
+                if policy.param_dtype is not None:
+                    found: torch.dtype = policy.param_dtype
+                    return found
+    return None
+
+
+def param_groups(state: Any) -> list[Any]:
+    """Return the groups of parameters: torch 2.14 has several in a state, 2.13 one."""
+    several = getattr(state, "_fsdp_param_groups", None)
+    if several is not None:
+        return list(several)
+    return [state._fsdp_param_group] if state._fsdp_param_group is not None else []

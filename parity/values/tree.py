@@ -1,0 +1,87 @@
+"""Batches and outputs of any shape: nested containers of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from everyrank.parity.errors import Unusable
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+
+def tensors(tree: Any) -> list[torch.Tensor]:
+    """Return the tensors with floating numbers, in order."""
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+
+
+def local(value: torch.Tensor) -> torch.Tensor:
+    """Return what this rank holds, without trust in what a DTensor claims of the whole."""
+    if isinstance(value, DTensor):
+        value = value.to_local()
+    wait = getattr(value, "trigger_wait", None)  # an AsyncCollectiveTensor
+    return wait() if wait is not None else value
+
+
+def gradient_of(parameter: torch.Tensor) -> torch.Tensor:
+    """Return what this rank has of a parameter's gradient, at the positions of what it has of the parameter."""
+    gradient = parameter.grad
+    assert gradient is not None
+    gradient = gradient.detach()
+    if (
+        isinstance(parameter, DTensor)
+        and isinstance(gradient, DTensor)
+        and gradient.placements != parameter.placements
+    ):
+        # An optimizer's step lays it out so, too.
+        gradient = gradient.redistribute(parameter.device_mesh, parameter.placements)
+    values = local(gradient)
+    return values.to_dense() if values.is_sparse else values
+
+
+def in_dtype(tree: Any, dtype: torch.dtype) -> Any:
+    """Return the tree with its floating numbers in a dtype."""
+    return tree_map_only(torch.Tensor, lambda each: each.to(dtype) if each.is_floating_point() else each, tree)
+
+
+def rows_of(batch: Any) -> int:
+    """Return how many rows a batch has: the first dimension of its first tensor that has one."""
+    for leaf in tree_leaves(batch):
+        if isinstance(leaf, torch.Tensor) and leaf.ndim:
+            return len(leaf)
+    raise Unusable(
+        "batch(step) has no tensor with rows: pass split=, a function from the whole batch to this rank's."
+    )
+
+
+def rows(batch: Any, part: int, parts: int) -> Any:
+    """Return part number `part` of `parts` equal parts of the batch, by rows."""
+    total = rows_of(batch)
+    if total % parts:
+        raise Unusable(
+            f"the batch has {total} rows, which {parts} parts do not divide (ranks or microbatches): return another "
+            "number of rows from batch(step), change microbatches=, or cut the batch in a step= of your own."
+        )
+    size = total // parts
+    chosen = slice(part * size, (part + 1) * size)
+
+    def cut(leaf: torch.Tensor) -> torch.Tensor:
+        return leaf[chosen] if leaf.ndim and len(leaf) == total else leaf
+
+    return tree_map_only(torch.Tensor, cut, batch)
+
+
+def cutter(split: str | Callable[[Any], Any], rank: int, size: int) -> Callable[[Any], Any]:
+    """Return the function from the whole batch to this rank's."""
+    if callable(split):
+        return split
+    if split == "none":
+        return lambda batch: batch
+    return lambda batch: rows(batch, rank, size)
+
+
+def parts(batch: Any, count: int) -> Iterator[Any]:
+    """Yield the microbatches of a batch."""
+    for number in range(count):
+        yield rows(batch, number, count)
