@@ -162,6 +162,11 @@ def accept(arguments: Sequence[str]) -> int:
     parser.add_argument("run", type=Path, help="the run file")
     parser.add_argument("--subject", action="append", metavar="NAME", help="only this subject; may be repeated")
     parser.add_argument("--ledger", type=Path, metavar="PATH", help="the ledger of the one subject that names none")
+    parser.add_argument(
+        "--lacks",
+        action="store_true",
+        help="declare in the ledgers which capabilities subjects turned out to lack, and accept nothing else",
+    )
     parser.add_argument("--dry-run", action="store_true", help="show the changes, and write nothing")
     parser.add_argument("--partial", action="store_true", help=_PARTIAL)
     given = parser.parse_args(arguments)
@@ -171,11 +176,12 @@ def accept(arguments: Sequence[str]) -> int:
         from everyrank.reports.runfile import files, read
 
         run = read.read(given.run, given.partial)
-        edits, left = accept.accept(run, accept.chosen_ledgers(run, given.subject, given.ledger), given.subject)
+        ledgers = accept.chosen_ledgers(run, given.subject, given.ledger)
+        edits, left = (accept.declare_lacks if given.lacks else accept.accept)(run, ledgers, given.subject)
         if not given.dry_run:
             for edit in edits:
                 files.keep(edit.ledger.path, edit.text, [given.run])
-        beside = () if given.subject else run.conclusion.beside
+        beside = () if given.subject or given.lacks else run.conclusion.beside
         hand_over(render.render_edits(edits, left, given.dry_run, beside), None, [])
         return 1 if left or beside else 0
 

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 #: How the text of a case begins if the case says nothing about its law.
 FAULT = "the adapter is at fault, not the implementation"
 UNUSABLE = "not even the plainest use works"
+
+#: The note of a rank whose subject lacks capabilities that it does not declare: the error of each, by its name.
+MISSING = "missing"
+
+
+def declaration(names: Iterable[str]) -> str:
+    """Return what a subject writes to declare that it lacks these capabilities."""
+    return f"lacks={json.dumps(sorted(names))}"
+
+
+def undeclared(subject: str, missing: Iterable[str]) -> str:
+    """Return the sentence about capabilities that are missing."""
+    return f"{subject} lacks what it does not declare: add it, or paste {declaration(missing)} into its Subject"
 
 
 class Deviation(AssertionError):

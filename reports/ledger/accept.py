@@ -3,6 +3,9 @@
 Only a case that ended and broke its law is accepted, by its own id, as unreported: a person writes the link to the
 report. The entry states the deviation that was seen; an entry that stated another deviation is restated. A crash, a
 timeout, an error, a case that was not run or a red test without a subject is not accepted, and printed.
+
+What a subject lacks without declaring it is another matter: whether it is to lack that is a person's decision
+(``--lacks``), which accepts nothing else.
 """
 
 from __future__ import annotations
@@ -50,6 +53,8 @@ class Edit:
     removed: tuple[FileEntry, ...]
     restated: tuple[FileEntry, ...]
     text: str
+    lacks: tuple[str, ...] = ()
+    """The capabilities that the subject declares as lacking from now on."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ def accept(
         elif case.subject in ledgers:
             cases.setdefault(ledgers[case.subject], []).append(case)
         elif case.outcome in RED:
-            left.append(NotAccepted(case, _NEVER.get(case.outcome, _NO_LEDGER)))
+            left.append(NotAccepted(case, _undeclared(case) or _NEVER.get(case.outcome, _NO_LEDGER)))
     edits = []
     for path, its_cases in cases.items():
         edit, not_taken = _edit(run, path, its_cases)
@@ -82,6 +87,35 @@ def accept(
         if edit is not None:
             edits.append(edit)
     return edits, left
+
+
+def declare_lacks(
+    run: Run, ledgers: Mapping[str, Path], subjects: Collection[str] | None = None
+) -> tuple[list[Edit], list[NotAccepted]]:
+    """Return the edits that declare what subjects lack, and a case of each that has no ledger. Write nothing."""
+    missing: dict[str, CaseLine] = {}
+    for case in run.cases:
+        wanted = case.missing and (subjects is None or case.subject in subjects)
+        if wanted and len(case.missing) > len(missing.get(case.subject, CaseLine("", "error")).missing):
+            missing[case.subject] = case
+    edits, left = [], []
+    for subject, case in missing.items():
+        if subject not in ledgers:
+            left.append(NotAccepted(case, _undeclared(case)))
+            continue
+        path = ledgers[subject]
+        before = read_ledger(path) if path.exists() else new_ledger(path, subject, run.header.torch)
+        if names := tuple(name for name in case.missing if name not in before.lacks):
+            edits.append(Edit(before, (), (), (), before.lacking(names).text, names))
+    return edits, left
+
+
+def _undeclared(case: CaseLine) -> str:
+    """Return why a case was not tried whose subject lacks what it does not declare; an empty text for any other."""
+    if not case.missing:
+        return ""
+    names = ", ".join(f'"{name}"' for name in case.missing)
+    return f"{case.subject} lacks what it does not declare: add it, or paste lacks=[{names}] into its Subject"
 
 
 def chosen_ledgers(run: Run, subjects: Sequence[str] | None, ledger: Path | None) -> dict[str, Path]:
@@ -150,8 +184,8 @@ def _new(ledger: LedgerFile, red: Iterable[CaseLine]) -> tuple[list[FileEntry], 
 
 def _refusal(ledger: LedgerFile, case: CaseLine) -> str:
     """Return why a case is not accepted; an empty text if it is, or was before."""
-    if case.outcome in _NEVER:
-        return _NEVER[case.outcome]
+    if reason := _undeclared(case) or _NEVER.get(case.outcome, ""):
+        return reason
     if case.lack:
         return "it is declared as lacking, but the subject did not refuse it as declared: correct the declaration"
     if case.passes_alone:

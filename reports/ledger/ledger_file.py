@@ -8,6 +8,7 @@ the result and compares it with the entries that it must hold. No other module o
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
@@ -30,6 +31,9 @@ _HEADER = re.compile(r"[ \t]*\[\[[ \t]*known[ \t]*\]\][ \t]*(#.*)?")
 
 #: The keys of an entry, in the order in which they are written.
 _KEYS = ("case", "kind", "match", "raises", "at_most", "issue", "note", "link")
+
+#: Keys above the entries, each on a line.
+_SUBJECT, _LACKS = re.compile(r"[ \t]*subject[ \t]*=.*"), re.compile(r"[ \t]*lacks[ \t]*=[ \t]*\[[^]]*\][ \t]*(#.*)?")
 
 _KIND = re.compile(r"[ \t]*kind[ \t]*=.*")
 
@@ -93,6 +97,30 @@ class LedgerFile:
         """Return the entry that matches this case (given without its contract)."""
         return next((entry for entry in self.entries if entry.matches(case)), None)
 
+    @property
+    def lacks(self) -> list[str]:
+        """The names of the capabilities that the subject lacks."""
+        return list(map(str, _loaded(self.path, self.text).get("lacks", [])))
+
+    def lacking(self, names: Collection[str]) -> LedgerFile:
+        """Return the ledger with these names as well, on a line of their own above the entries."""
+        wanted, lines = sorted({*self.lacks, *names}), _lines(self.text)
+        old = [number for number, text in enumerate(lines) if _LACKS.fullmatch(text)][:1]
+        above = [number + 1 for number, text in enumerate(lines) if _SUBJECT.fullmatch(text)][:1] or [0]
+        start, end = (old[0], old[0] + 1) if old else (above[0], above[0])
+        lines[start:end] = [f"lacks = {_value(wanted)}"]
+        newline = "\r\n" if "\r\n" in self.text else "\n"
+        with contextlib.suppress(BadLedger):  # such as a key that is there twice
+            changed = _read(self.path, newline.join([*lines, ""]))
+            if changed.lacks == wanted and changed.data == self.data:
+                return changed
+        raise BadLedger(f"{self.path}: cannot be changed line by line: write lacks = [...] on one line")
+
+    @property
+    def data(self) -> list[dict[str, Any]]:
+        """What the entries hold."""
+        return [entry.data for entry in self.entries]
+
     def changed(
         self, removed: Collection[FileEntry], added: Sequence[FileEntry], restated: Sequence[FileEntry] = ()
     ) -> str:
@@ -153,6 +181,10 @@ def read_ledger(path: Path) -> LedgerFile:
         raise BadLedger(f"{path}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise BadLedger(f"{path}: not TOML: it is no UTF-8 text") from None
+    return _read(path, text)
+
+
+def _read(path: Path, text: str) -> LedgerFile:
     known = _loaded(path, text).get("known", [])
     lines = _lines(text)
     heads = [number for number, line in enumerate(lines) if _HEADER.fullmatch(line)]

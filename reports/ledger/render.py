@@ -33,6 +33,7 @@ def _written(edit: Edit) -> Iterator[str]:
     yield from (f"  - {plain(entry.case)}" for entry in edit.removed)
     yield from (f"  + {plain(entry.case)}" for entry in edit.added)
     yield from (f"  ~ {plain(entry.case)}" for entry in edit.restated)
+    yield from (f"  lacks {plain(name)}" for name in edit.lacks)
 
 
 def _dry(edit: Edit) -> Iterator[str]:
@@ -61,6 +62,8 @@ def _sum(edits: Sequence[Edit], left: Sequence[NotAccepted], dry_run: bool) -> s
         parts.append(f"{'1 stale entry' if removed == 1 else f'{removed:,} stale entries'} removed")
     if restated:
         parts.append(f"{'1 entry' if restated == 1 else f'{restated:,} entries'} restated")
+    if lacks := sum(len(edit.lacks) for edit in edits):
+        parts.append("1 lack declared" if lacks == 1 else f"{lacks:,} lacks declared")
     if left:
         parts.append(f"{count(len(left), 'case')} not accepted")
     return ("dry run, nothing was written: " if dry_run else "") + (", ".join(parts) or "nothing to accept")

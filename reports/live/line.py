@@ -97,9 +97,10 @@ def _identity(properties: Mapping[str, str]) -> dict[str, Any]:
     found: dict[str, Any] = {name: properties[name] for name in ("subject", "contract", "law", "case")}
     found["optimizer"] = properties.get("optimizer", "")
     found["lack"] = properties.get("lack", "")
+    found["missing"] = properties.get("missing", "").split()
     if "ledger-kind" in properties:
         kind, issue = properties["ledger-kind"], properties.get("ledger-issue", "unreported")
-        more = (properties.get(f"ledger-{name}", "") for name in ("note", "file", "link", "expects"))
+        more = (properties.get(f"ledger-{name}", "") for name in ("note", "file", "link", "expects", "shared"))
         found["ledger"] = LedgerPart(kind, issue, *more)
     return found
 

@@ -147,6 +147,7 @@ class LedgerPart(RunFilePart, frozen=True):
     file: str = ""
     link: str = ""  # for the kind "documented": the page on which the library states the limit
     expects: str = ""  # the expected outcome, and the deviation that the entry states
+    shared: str = ""  # the name of the ledger that the entry is from, if it is another subject's
 
 
 class CaseLine(RunFileLine, tag="case", frozen=True):
@@ -179,6 +180,7 @@ class CaseLine(RunFileLine, tag="case", frozen=True):
     output: list[OutputPart] = []
     ledger: LedgerPart | None = None
     lack: str = ""  # the declared lack that it probed, with its reason
+    missing: list[str] = []  # the capabilities that its subject turned out to lack without declaring it
     repeat: str = ""  # the command line that repeats it
     passes_alone: bool = False
     not_kept: str = ""  # why its world served no further test; empty if it could, or if the test asked for its own

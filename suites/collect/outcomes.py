@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from everyrank.suites.collect.stash import LEFT_OUT
+from everyrank.suites.errors import undeclared
 
 
 class Outcomes:
@@ -17,6 +18,8 @@ class Outcomes:
         self.cells: dict[tuple[str, str], str] = {}
         self._documented: set[tuple[str, str]] = set()
         self._not_tried: dict[tuple[str, str], str] = {}  # the reason, such as too few GPUs
+        self._missing: dict[str, set[str]] = {}  # what each subject lacks and does not declare
+        self._needing: set[tuple[str, str]] = set()  # cases that need it
         self._since = time.monotonic()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -29,6 +32,9 @@ class Outcomes:
                 self.cells[cell] = properties["outcome"]
                 if properties.get("ledger-kind") == DOCUMENTED:
                     self._documented.add(cell)
+                if "missing" in properties:
+                    self._missing.setdefault(cell[0], set()).update(properties["missing"].split())
+                    self._needing.add(cell)
             elif report.skipped and "case" in properties and isinstance(report.longrepr, tuple):
                 self._not_tried[properties["subject"], properties["case"]] = report.longrepr[2].removeprefix(
                     "Skipped: "
@@ -40,6 +46,10 @@ class Outcomes:
             terminalreporter.write_line(f"filtered: {line}")
         if self.cells:
             terminalreporter.write_line(self._total())
+        for subject, names in self._missing.items():
+            count = sum(self.cells[cell] == "not-run" for cell in self._needing if cell[0] == subject)
+            tried = f"{count} case{'' if count == 1 else 's'} not tried: " if count else ""
+            terminalreporter.write_line(f"conformance: {tried}{undeclared(subject, names)}")
         for reason, count in Counter(self._not_tried.values()).most_common():
             terminalreporter.write_line(f"conformance: not tried: {count} case{'' if count == 1 else 's'}: {reason}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from everyrank.model.outcome import PhaseEnd, case_ending
 from everyrank.rank.context import BROKEN
 from everyrank.rpc.agents import NO_NUMPY
 from everyrank.suites.engine.case import Case, properties
-from everyrank.suites.errors import FAULT, UNUSABLE
+from everyrank.suites.errors import FAULT, MISSING, UNUSABLE
 from everyrank.suites.generate.options import GENERATE, PLAN
 
 
@@ -26,6 +26,7 @@ class Preflight:
         self._cases = {nodeid: case for nodeid, case in found.items() if case is not None}
         self._well: set[tuple[tuple[str, str], int]] = set()  # the subject and the world size
         self._left_out: set[str] = set()  # the ids of cases that were not tried, since they would fail too
+        self._missing: dict[tuple[str, str], set[str]] = {}  # what each subject lacks and does not declare
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, Any, Any]:
@@ -44,8 +45,10 @@ class Preflight:
             return
         skipped = item.nodeid in self._left_out and any(report.skipped for report in reports)
         outcome = "not-run" if skipped else _outcome(result["rule"], reports, ranks)
+        if lacking := next((rank["notes"][MISSING] for rank in ranks if MISSING in rank["notes"]), None):
+            self._skip_what_needs(item, case, lacking)
         if outcome:
-            _file(case, outcome, reports)
+            _file(case, outcome, reports, self._missing.get(case.subject_key, ()))
         reached = case.prepared and bool(ranks) and all(map(_began, ranks))
         if reached or any(report.passed and report.when == "call" for report in reports):
             self._well.add((case.subject_key, case.point.size))
@@ -53,6 +56,17 @@ class Preflight:
             self._skip_what_would_fail_too(
                 item, case, outcome, {str(rank["notes"].get(BROKEN, "")) for rank in ranks}
             )
+
+    def _skip_what_needs(self, failed: pytest.Item, case: Case, names: Iterable[str]) -> None:
+        """Skip the subject's cases that need what it turned out to lack: that one case has failed for all."""
+        found = self._missing.setdefault(case.subject_key, set())
+        found.update(names)
+        for item in self._items:
+            other = self._cases[item.nodeid]
+            if other.subject_key == case.subject_key and (needs := found & set(other.needs)) and item is not failed:
+                self._left_out.add(item.nodeid)
+                reason = f"not tried: no {' and no '.join(sorted(needs))}: see {failed.nodeid}"
+                item.add_marker(pytest.mark.skip(reason=reason), append=False)
 
     def _skip_what_would_fail_too(self, item: pytest.Item, case: Case, outcome: str, broken: set[str]) -> None:
         """Skip the subject's cases that would fail too: all, or those of this world size if it works at another."""
@@ -103,11 +117,12 @@ def _filed(report: pytest.TestReport) -> str:
     return next((str(value) for name, value in reversed(report.user_properties) if name == "outcome"), "")
 
 
-def _file(case: Case, outcome: str, reports: Iterable[pytest.TestReport]) -> None:
+def _file(case: Case, outcome: str, reports: Iterable[pytest.TestReport], missing: Collection[str]) -> None:
     """Give the reports of a case that ran, or that failed, its outcome and its properties."""
+    missing = sorted(set(missing) & set(case.claims)) if outcome in ("error", "not-run") else ()
     for report in reports:
         if not (report.when == "setup" and report.passed):
-            ours = [*properties(case), ("outcome", outcome)]
+            ours = [*properties(case), ("outcome", outcome), *[("missing", " ".join(missing))][: len(missing)]]
             others = [pair for pair in report.user_properties if pair[0] not in dict(ours)]
             report.user_properties = [*others, *ours]
 

@@ -172,7 +172,7 @@ def _declared(case: Case) -> Iterator[Target]:
     if case.entry is not None:
         yield "entry", case.entry.case
     if case.lack is not None:
-        yield "lack", next(pattern for pattern, lack in case.subject.lacks.items() if lack is case.lack)
+        yield "lack", str(id(case.lack))  # one declaration is one object
 
 
 def _is_weak(case: Case) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import traceback
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,12 +13,15 @@ import pytest
 import torch
 from everyrank.rank.context import BROKEN, current_rank, notes
 from everyrank.rank.world import current_world
+from everyrank.suites.engine.capability import claims, lacks, missing
 from everyrank.suites.engine.contract import Contract, Law, Point, contract
 from everyrank.suites.engine.judge import Outcome, judge
-from everyrank.suites.engine.ledger import Entry, Ledger, matching, read
+from everyrank.suites.engine.ledger import Entry
+from everyrank.suites.engine.ledgers import ledgers
 from everyrank.suites.engine.subject import Lack, Subject
 from everyrank.suites.errors import (
     FAULT,
+    MISSING,
     UNUSABLE,
     BrokenAdapter,
     DeclarationError,
@@ -26,6 +29,7 @@ from everyrank.suites.errors import (
     LedgerError,
     NotApplicable,
     Unusable,
+    undeclared,
 )
 
 
@@ -40,6 +44,10 @@ class Case:
     entry: Entry | None = None
     lack: Lack | None = None
     ledger: Path | None = None  # the subject's file, whether or not an entry matches this case
+    needs: tuple[str, ...] = ()
+    """The capabilities that it needs and that the subject claims, since it declares nothing of this case."""
+    claims: tuple[str, ...] = ()
+    """For a case that needs a capability: all that the subject claims. They are asked for at once."""
     preflight: bool = True
     """Whether the plainest use is claimed: no entry of the ledger and no lack matches SGD without arguments."""
 
@@ -69,8 +77,12 @@ class Case:
     @property
     def prepared(self) -> bool:
         """Whether the plainest use is tried before this case."""
-        able = set(self.contract.fixtures) <= set(self.fixtures) and not self.point.not_applicable
-        return able and self.preflight and self.contract.plainest is not None
+        return self._able and self.preflight and self.contract.plainest is not None
+
+    @property
+    def _able(self) -> bool:
+        """Whether the subject can be used in its world, besides by its law."""
+        return set(self.contract.fixtures) <= set(self.fixtures) and not self.point.not_applicable
 
     def prepare(self) -> None:
         """Before the first case of a subject at this world size, try whether the subject can be used at all."""
@@ -104,6 +116,8 @@ class Case:
         If the case may fail, a deviation is an xfail: it says nothing against the world, which may go on.
         """
         __tracebackhide__ = True  # also of an xfail, for which pytest would parse this file on each rank
+        if self.needs and not may_fail:
+            self._ask()
         outcome = self.outcome()
         verdict, text = self.judged(outcome)
         rank = current_rank()
@@ -122,6 +136,18 @@ class Case:
             pytest.skip(text)
         if verdict not in ("pass", "approximate", "unsupported"):
             raise _error(verdict, self, text) from outcome.error
+
+    def _ask(self) -> None:
+        """Fail, with one sentence about all that is missing, if the subject lacks what this case needs."""
+        __tracebackhide__ = True
+        found = missing(self.contract, self.subject, self.point, self.claims if self._able else ())
+        if found.keys() & set(self.needs):
+            notes()[MISSING] = found
+            rank = current_rank()
+            rank.item.user_properties += [*properties(self), ("outcome", "error")]
+            width = max(map(len, found))
+            errors = [f"  {name:{width}}  {error}" for name, error in sorted(found.items())]
+            pytest.fail("\n".join([undeclared(self.subject.name, found), *errors]), pytrace=False)
 
     def outcome(self) -> Outcome:
         """Check the law on this rank; return the outcome before ledger and lacks are applied."""
@@ -196,19 +222,29 @@ def cases(subject: Subject, folder: Path | None = None) -> list[Case]:
     if len(set(ids)) < len(ids):
         twice = next(case_id for case_id in ids if ids.count(case_id) > 1)
         raise DeclarationError(f"{chosen.name}: the case {twice} exists twice")
-    file = _file(subject, folder)
-    ledger = Ledger() if file is None else read(file)
-    entries, lacks = ledger.assign(ids), _lacks(subject, chosen, ids)
+    named = ledgers(subject, chosen, folder)
+    entries, lacking = named.assign(ids), lacks(subject, chosen, ids, named.own.lacks)
+    free = {id for id in ids if id not in lacking and (id not in entries or entries[id].shared)}
+    claimed = claims(chosen, free)
     found = [
-        Case(subject, chosen, case.law, case.point, entries.get(case_id), lacks.get(case_id), file)
+        Case(subject, chosen, case.law, case.point, entries.get(case_id), lacking.get(case_id), named.file)
         for case, case_id in zip(plain, ids, strict=True)
     ]
-    for entry in ledger.entries:
+    for entry in named.own.entries:
         if all(case.lack for case in found if case.entry is entry):
-            raise LedgerError(f"{ledger.file}: the entry {entry.case!r} matches only cases that the subject lacks")
+            raise LedgerError(f"{named.own.file}: the entry {entry.case!r} matches only cases that the subject lacks")
     if any(case.point.plainest and (case.entry or case.lack) for case in found):
-        return [replace(case, preflight=False) for case in found]
-    return found
+        found = [replace(case, preflight=False) for case in found]
+    return [_needing(case, claimed) for case in found]
+
+
+def _needing(case: Case, claimed: Mapping[str, Collection[str]]) -> Case:
+    """Return the case with the capabilities that it needs, if the subject claims them and may be asked."""
+    subject = case.subject
+    if subject.exemplar or subject.sabotage:
+        return case  # it has all of them, or lacks what its rogue takes away
+    needs = tuple(name for name, cases in claimed.items() if case.short_id in cases)
+    return replace(case, needs=needs, claims=tuple(claimed)) if needs else case
 
 
 def _check_sizes(subject: Subject, chosen: Contract) -> None:
@@ -231,24 +267,6 @@ def _check_choices(subject: Subject, chosen: Contract) -> None:
         raise DeclarationError(f"{subject.name}: {chosen.name} leaves no choice called {strange[0]!r}: {known}")
 
 
-def _file(subject: Subject, folder: Path | None) -> Path | None:
-    if subject.known is None:
-        return None
-    path = Path(subject.known)
-    return path if path.is_absolute() or folder is None else folder / path
-
-
-def _lacks(subject: Subject, chosen: Contract, ids: Collection[str]) -> dict[str, Lack]:
-    """Return the lack of each case that has one: the first that the subject declares."""
-    found: dict[str, Lack] = {}
-    for pattern, lack in subject.lacks.items():
-        covered = matching(pattern, ids)
-        if not covered:
-            raise DeclarationError(f"{subject.name}: lacks[{pattern!r}] matches no case of {chosen.name}")
-        found = {**dict.fromkeys(covered, lack), **found}
-    return found
-
-
 def properties(case: Case) -> list[tuple[str, object]]:
     """Return the user properties that describe a case in its reports, whatever its outcome."""
     found: list[tuple[str, object]] = [
@@ -261,6 +279,7 @@ def properties(case: Case) -> list[tuple[str, object]]:
     if case.ledger is not None:
         found.append(("ledger-file", os.path.relpath(case.ledger)))
     if case.entry is not None:
+        found += [("ledger-shared", case.entry.shared)] if case.entry.shared else []
         found += [(f"ledger-{name}", getattr(case.entry, name)) for name in ("kind", "issue", "note", "link")]
         found.append(("ledger-expects", case.entry.expects if case.entry.states else ""))
     if case.lack is not None:

@@ -121,6 +121,10 @@ class Contract:
     """Marks of every case, such as options of those fixtures."""
     choices: tuple[str, ...] = ()
     """Choices that the contract leaves to a subject, by the names that ``Subject.declares`` accepts."""
+    capabilities: Sequence[Any] | str = ()
+    """The Capabilities that a subject may lack, by names that ``Subject.lacks`` accepts."""
+    ledgers: Mapping[str, str] = field(default_factory=dict)
+    """Packages whose ledgers any subject may build on, by the word before the colon in ``Subject.known``."""
     law_modules: tuple[str, ...] = ()
     """The modules that register laws, besides the one that makes the contract."""
     groups: Mapping[str, str] = field(default_factory=dict)

@@ -11,7 +11,7 @@ import math
 import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +63,8 @@ class Entry:
     """The exception that the subject raises. Without it, an entry with a statement is about values."""
     at_most: float | None = None
     """The largest relative error."""
+    shared: str = ""
+    """The name of the ledger if it is another subject's, such as ``torch:fsdp2``: then the case may as well pass."""
 
     @property
     def documented(self) -> bool:
@@ -117,6 +119,8 @@ class Ledger:
 
     entries: tuple[Entry, ...] = ()
     file: str = ""
+    lacks: tuple[str, ...] = ()
+    """The capabilities that the subject lacks, besides those that it declares itself."""
     blind: Mapping[str, str] = field(default_factory=dict)
     """Rogues that stay green under this ledger, as ``everyrank kill-matrix --ledger`` shows, each with a reason."""
 
@@ -143,6 +147,19 @@ class Ledger:
             for case in covered:
                 if (other := found.setdefault(case, entry)) is not entry:
                     raise LedgerError(f"{self.file}: {case} is claimed twice, by {other.case!r} and {entry.case!r}")
+        return found
+
+    def shared(self, name: str) -> Ledger:
+        """Return what another subject may use of this ledger: a crash or a hang is never excused for another."""
+        entries = [replace(entry, shared=name) for entry in self.entries if entry.kind not in ("crash", "timeout")]
+        return Ledger(tuple(entries), name)
+
+    def lend(self, cases: Collection[str]) -> dict[str, Entry]:
+        """Return the first entry of each case that has one. An entry may match no case of another subject."""
+        found: dict[str, Entry] = {}
+        for entry in self.entries:
+            for case in matching(entry.case, cases):
+                found.setdefault(case, entry)
         return found
 
 
@@ -178,14 +195,18 @@ def read(path: Path) -> Ledger:
         raise LedgerError(f"there is no ledger {path.name}: a subject without known deviations names none") from None
     except tomllib.TOMLDecodeError as error:
         raise LedgerError(f"{path.name}: not TOML: {error}") from None
-    unknown = set(data) - {"subject", "known", "blind"}
+    unknown = set(data) - {"subject", "lacks", "known", "blind"}
     if unknown:
-        holds = "a ledger holds `subject`, [[known]] and [blind]"
+        holds = "a ledger holds `subject`, `lacks`, [[known]] and [blind]"
         raise LedgerError(f"{path.name}: unknown key {sorted(unknown)[0]!r}: {holds}")
     blind = data.get("blind", {})
     if not isinstance(blind, dict) or not all(isinstance(reason, str) and reason for reason in blind.values()):
         raise LedgerError(f"{path.name}: [blind] names rogues, each with the reason why it stays green")
-    return Ledger(tuple(_entry(path.name, raw) for raw in data.get("known", [])), path.name, blind)
+    lacks = data.get("lacks", [])
+    if not isinstance(lacks, list) or not all(isinstance(name, str) for name in lacks):
+        raise LedgerError(f"{path.name}: lacks is a list of the names of capabilities, not {lacks!r}")
+    entries = tuple(_entry(path.name, raw) for raw in data.get("known", []))
+    return Ledger(entries, path.name, tuple(lacks), blind)
 
 
 def _entry(file: str, raw: dict[str, Any]) -> Entry:

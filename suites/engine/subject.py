@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,8 @@ class Bound:
 class Subject:
     """An implementation under test. It claims everything that it does not declare otherwise.
 
-    ``lacks`` and ``known`` name cases by a pattern over case ids without the contract, such as
+    ``lacks`` names capabilities of the contract, such as ``["state_dict", "clipping"]``. With an error for each it is
+    a mapping, which may also name cases, by a pattern over case ids without the contract, such as
     ``parity.sparse[*]`` or ``*[LBFGS-*]``; stars and question marks work as in file names, brackets are literal.
     """
 
@@ -47,9 +48,10 @@ class Subject:
     """The world sizes at which it runs; None for those of the contract."""
     device: str = "cpu"
     """``cpu``; or ``cuda``: a GPU for each rank, and NCCL between them."""
-    lacks: Mapping[str, Lack] = field(default_factory=dict)
-    known: str | Path | None = None
-    """The ledger's file; relative to the file of the test that names the subject."""
+    lacks: Mapping[str, Lack] | Sequence[str] = ()
+    known: str | Path | Sequence[str | Path] | None = None
+    """The ledger's file, relative to the file of the test that names the subject; or several ledgers, of which one at
+    most is the subject's own. ``torch:fsdp2`` is the one of torch's fully_shard, which everyrank ships."""
     declares: frozenset[str] = frozenset()
     """The choices of this subject where its contract leaves one, by the contract's names."""
     bound: Bound | None = None
@@ -65,6 +67,11 @@ class Subject:
     asked the core cases alone."""
     sabotage: str = ""
     """For a rogue: its name, which says how the exemplar was changed."""
+
+    @property
+    def lacks_with_errors(self) -> Mapping[str, Lack]:
+        """The lacks that the subject has stated an error for."""
+        return self.lacks if isinstance(self.lacks, Mapping) else {}
 
     @property
     def contract_name(self) -> str:
@@ -84,6 +91,16 @@ class Subject:
             raise DeclarationError(f"{self.name}: variant_of and touches go together: name the laws that it touches")
         for warning in self.warns:
             self._check_warning(warning)
+        self._check_lacks()
+
+    def _check_lacks(self) -> None:
+        if isinstance(self.lacks, str):
+            raise DeclarationError(f"{self.name}: lacks is a list of capabilities: [{self.lacks!r}]")
+        if not isinstance(self.lacks, Mapping):
+            for name in self.lacks:
+                if not isinstance(name, str):
+                    raise DeclarationError(f"{self.name}: lacks is a list of names of capabilities, not of {name!r}")
+            return
         for pattern, lack in self.lacks.items():
             if not isinstance(lack, Lack):
                 raise DeclarationError(f"{self.name}: lacks[{pattern!r}] must be Lack(error, reason), not {lack!r}")

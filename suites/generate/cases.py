@@ -36,7 +36,7 @@ def generated(table: Sequence[Case], plan: SearchPlan) -> list[Case]:
 
     law = Law(GENERATE, check, lambda: (), timeout=_START + SHRINKING + plan.draws * _PER_DRAW)
     points = [found.point("", size, fixtures=found.fixtures) for size in sizes]
-    return [replace(table[0], law=law, point=point, entry=None, lack=None) for point in points]
+    return [replace(table[0], law=law, point=point, entry=None, lack=None, needs=(), claims=()) for point in points]
 
 
 def _check(arena: Any, plan: SearchPlan, found: Grammar, features: frozenset[str]) -> None:

@@ -27,6 +27,7 @@ CONTRACT = Contract(
     open_arena,
     fixtures=("process_group",),
     choices=(LOCAL_BUFFERS,),
+    ledgers={"torch": "everyrank.suites.replicate"},
     law_modules=(
         "everyrank.suites.replicate.laws.training",
         "everyrank.suites.replicate.laws.errors",

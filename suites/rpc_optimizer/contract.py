@@ -20,6 +20,7 @@ CONTRACT = Contract(
     open_arena,
     fixtures=("warm_rpc_agent",),
     marks=(pytest.mark.rpc(num_worker_threads=4, rpc_timeout=20),),
+    ledgers={"torch": "everyrank.suites.rpc_optimizer"},
     law_modules=(
         "everyrank.suites.rpc_optimizer.laws.training",
         "everyrank.suites.rpc_optimizer.laws.arguments",

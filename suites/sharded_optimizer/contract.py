@@ -42,6 +42,7 @@ CONTRACT = Contract(
     open_arena,
     fixtures=("process_group",),
     choices=(CALLER_SYNCS,),
+    ledgers={"torch": "everyrank.suites.sharded_optimizer"},
     law_modules=(
         "everyrank.suites.sharded_optimizer.laws.training",
         "everyrank.suites.sharded_optimizer.laws.errors",

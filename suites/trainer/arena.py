@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -84,6 +85,11 @@ class Arena(BaseArena):
     @property
     def device(self) -> torch.device:
         return torch.device(self.world.device if self.subject.device == "cuda" else "cpu")
+
+    @functools.cached_property
+    def plain_trainer(self) -> Any:
+        """A trainer of the subject as the plainest use builds it, to be asked what it has."""
+        return self.subject.build(self.model(Plan(self.size, steps=1, variant="defaults")), torch.optim.SGD)
 
     def check(self, holds: bool, text: str) -> None:
         """Note a deviation if a condition fails. It is raised at the end: others may need this rank until then."""

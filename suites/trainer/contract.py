@@ -41,6 +41,8 @@ CONTRACT = Contract(
     open_arena,
     fixtures=("process_group",),
     choices=(TRUSTS_INIT, SAME_GRAPH, ANY_ORDER),
+    capabilities="everyrank.suites.trainer.capabilities:CAPABILITIES",
+    ledgers={"torch": "everyrank.suites.trainer"},
     law_modules=(
         "everyrank.suites.trainer.laws.training",
         "everyrank.suites.trainer.laws.models",

@@ -1,0 +1,140 @@
+"""A capability: something that a contract asks for and that a subject may lack, by a short name.
+
+A subject that lacks one declares its name. One that does not is asked for all of them at once, before the first case
+that needs one, so that a missing method is reported once and not by each law that calls it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import torch
+from everyrank.rank.context import current_rank
+from everyrank.suites.engine.contract import Contract, Point
+from everyrank.suites.engine.ledger import matching
+from everyrank.suites.engine.subject import Lack, Subject
+from everyrank.suites.errors import DeclarationError
+
+#: What Python raises if a method, an argument or an attribute is not there, and what a refusal raises.
+REFUSALS = (AttributeError, NotImplementedError, TypeError)
+
+
+@dataclass(frozen=True)
+class Capability:
+    """Something that a subject may lack."""
+
+    name: str
+    cases: tuple[str, ...]
+    """The cases that need it, as patterns over case ids without the contract."""
+    use: Callable[[Any], object]
+    """Uses it in the plainest way, given what the arena yields, on all ranks. It raises one of REFUSALS if the
+    subject lacks it; whatever else it raises is left to the laws."""
+
+    part_of: str = ""
+    """The capability without which this is of no use, and is not asked for."""
+
+    @property
+    def lack(self) -> Lack:
+        return Lack(REFUSALS, f"no {self.name}")
+
+    def needed_by(self, ids: Collection[str]) -> set[str]:
+        """Return those of the case ids that need it."""
+        return {id for pattern in self.cases for id in matching(pattern, ids)}
+
+
+def capabilities(chosen: Contract) -> Mapping[str, Capability]:
+    """Return the capabilities of a contract, by name."""
+    return {each.name: each for each in chosen.part("capabilities")}
+
+
+def lacks(subject: Subject, chosen: Contract, ids: Collection[str], further: Sequence[str] = ()) -> dict[str, Lack]:
+    """Return the lack of each case that has one: the first that the subject declares, or its ledger (``further``)."""
+    known = capabilities(chosen)
+    declared: Mapping[str, Lack | None]
+    declared = subject.lacks if isinstance(subject.lacks, Mapping) else dict.fromkeys(subject.lacks)
+    found: dict[str, Lack] = {}
+    for name, lack in {**declared, **dict.fromkeys(name for name in further if name not in declared)}.items():
+        if name in known:
+            covered: Collection[str] = known[name].needed_by(ids)
+            lack = lack or known[name].lack
+        elif lack is None:
+            raise DeclarationError(_unknown(subject, chosen, name, known))
+        else:
+            covered = matching(name, ids)
+        if not covered and name not in known:
+            raise DeclarationError(f"{subject.name}: lacks[{name!r}] matches no case of {chosen.name}")
+        found = {**dict.fromkeys(covered, lack), **found}
+    return found
+
+
+def _unknown(subject: Subject, chosen: Contract, name: str, known: Iterable[str]) -> str:
+    """Return the text of the error for a name that is no capability."""
+    close = get_close_matches(name, known, 1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    names = ", ".join(known) or "none"
+    pattern = " A pattern over case ids needs an error: lacks={'the pattern': Lack(TypeError, 'why')}."
+    return (
+        f"{subject.name}: lacks {name!r}: {chosen.name} has no capability of that name.{hint} It has {names}."
+        f"{pattern if '[' in name or '*' in name else ''}"
+    )
+
+
+def claims(chosen: Contract, free: Collection[str]) -> dict[str, set[str]]:
+    """Return the capabilities that a subject claims, each with those cases that need it.
+
+    ``free`` are the ids of cases of which the subject declares nothing.
+    """
+    found = {name: each.needed_by(free) for name, each in capabilities(chosen).items()}
+    return {name: needed for name, needed in found.items() if needed}
+
+
+def missing(chosen: Contract, subject: Subject, point: Point, names: Sequence[str]) -> dict[str, str]:
+    """Return those of the capabilities that the subject turns out to lack, each with the error. Ask once in a run.
+
+    Without names, return what was found before.
+    """
+    rank = current_rank()
+    key = hashlib.sha256(repr((chosen.name, subject.name)).encode()).hexdigest()
+    answer = Path(rank.run_folder, f"missing-{key}")
+    # Another rank may not see the file, or see it at another time: rank 0 decides, also about what was found.
+    before = rank.gather("capabilities", answer.read_text() if answer.exists() else "")
+    if before and before[0]:
+        return _loaded(before[0])
+    if not names:
+        return {}
+    found = json.dumps(_asked(chosen, subject, point, names))
+    if agreed := rank.gather("capabilities were asked for", found):
+        found = agreed[0]
+    if rank.world.rank == 0:
+        part = answer.with_suffix(".part")
+        part.write_text(found)
+        part.rename(answer)  # worlds that run at the same time read a whole file, or none
+    return _loaded(found)
+
+
+def _loaded(text: str) -> dict[str, str]:
+    found: dict[str, str] = json.loads(text)
+    return found
+
+
+def _asked(chosen: Contract, subject: Subject, point: Point, names: Iterable[str]) -> dict[str, str]:
+    """Use each capability, in one arena."""
+    found: dict[str, str] = {}
+    known = capabilities(chosen)
+    with torch.random.fork_rng(devices=[]), chosen.arena(subject, point) as arena:
+        for name in names if arena is not None else ():
+            if known[name].part_of in found:
+                continue
+            with contextlib.suppress(Exception):  # the laws will find it
+                try:
+                    known[name].use(arena)
+                except REFUSALS as error:
+                    found[name] = " ".join(f"{type(error).__name__}: {error}".split())
+    return found

@@ -1,0 +1,84 @@
+"""What a trainer may lack: all but ``step`` of a batch and ``parameters``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from everyrank.suites.compare.reference import Plan
+from everyrank.suites.engine.capability import Capability
+from everyrank.suites.trainer.arena import Arena
+from everyrank.suites.trainer.batches import planned
+
+
+def _plan(arena: Arena) -> Plan:
+    """One step, of SGD."""
+    return Plan(arena.size, steps=1, variant="defaults")
+
+
+def _attribute(name: str) -> Callable[[Arena], object]:
+    return lambda arena: getattr(arena.plain_trainer, name)
+
+
+def _accepts(*batches: Any, **options: Any) -> Callable[[Arena], object]:
+    """Return a check of the signature of ``step``: whether it then keeps the law is not asked here."""
+
+    def check(arena: Arena) -> None:
+        bound = inspect.signature(arena.plain_trainer.step).bind(*batches, **options)
+        if "max_norm" in bound.arguments and not options:
+            raise TypeError("the second batch is taken for max_norm")
+
+    return check
+
+
+def _groups(arena: Arena) -> None:
+    model = arena.model(_plan(arena))
+    names = [name for name, _ in model.named_parameters()]
+    arena.subject.build(model, torch.optim.SGD, groups=[{"params": names, "lr": 0.1}])
+
+
+class NeedsClosure(torch.optim.SGD):
+    """An optimizer whose step needs a closure, which it calls once: so all ranks communicate alike."""
+
+    def step(self, closure: Any) -> Any:  # type: ignore[override]
+        return super().step(closure)
+
+
+def _closures(arena: Arena) -> None:
+    plan = _plan(arena)
+    trainer = arena.subject.build(arena.model(plan), NeedsClosure)
+    index, _ = getattr(trainer, "part", (arena.rank, arena.size))
+    trainer.step(*planned(plan, arena.device)(index, 1))
+
+
+_SAVED = ("alias[after-load-*]", "alias[scheduler-after-load-*]", "alias[scheduler-resumed-*]", "alias[resumed-*]")
+_LOADED = (*_SAVED, *(f"state.{law}[*]" for law in ("round-trip", "reshard", "strict", "in-order")))
+
+CAPABILITIES = (
+    Capability("accumulation", ("accumulate[*]", "clip[accumulated-*]"), _accepts("first", "second")),
+    Capability("clipping", ("clip[*]", "non-finite[inf-clipped-*]"), _accepts("batch", max_norm=1.0)),
+    Capability("closures", ("parity.closure[*]",), _closures),
+    Capability("groups", ("parity.groups[*]", "parity.sparse[*-groups-*]", "state.round-trip[groups-*]"), _groups),
+    Capability("add_param_group", ("parity.groups[added-*]",), _attribute("add_param_group"), part_of="groups"),
+    Capability(
+        "optimizer",
+        ("parity.schedule[*]", "alias[scheduler-*]", "alias[resumed-*]"),
+        _attribute("optimizer"),
+    ),
+    Capability(
+        "param_groups",
+        (
+            "alias[at-once-*]",
+            "alias[between-*]",
+            "alias[after-load-*]",
+            "alias[filled-*]",
+            "state.round-trip[rate-*]",
+        ),
+        _attribute("param_groups"),
+    ),
+    Capability("state_dict", ("state.*", *_SAVED), _attribute("state_dict")),
+    Capability("load_state_dict", _LOADED, _attribute("load_state_dict"), part_of="state_dict"),
+    Capability("owns", ("large-world[*]",), _attribute("owns")),
+)
