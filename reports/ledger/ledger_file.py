@@ -32,6 +32,9 @@ _HEADER = re.compile(r"[ \t]*\[\[[ \t]*known[ \t]*\]\][ \t]*(#.*)?")
 #: The keys of an entry, in the order in which they are written.
 _KEYS = ("case", "kind", "match", "raises", "at_most", "issue", "note", "link")
 
+#: The table below the entries.
+_BLIND = re.compile(r"[ \t]*\[[ \t]*blind[ \t]*\][ \t]*(#.*)?")
+
 #: Keys above the entries, each on a line.
 _SUBJECT, _LACKS = re.compile(r"[ \t]*subject[ \t]*=.*"), re.compile(r"[ \t]*lacks[ \t]*=[ \t]*\[[^]]*\][ \t]*(#.*)?")
 
@@ -194,7 +197,8 @@ def _read(path: Path, text: str) -> LedgerFile:
 
 
 def _entries(path: Path, lines: list[str], heads: list[int], known: list[Any]) -> Iterable[FileEntry]:
-    ends = [*heads, len(lines)][1:]
+    last = next((number for number, line in enumerate(lines) if _BLIND.fullmatch(line)), len(lines))
+    ends = [*heads, max(last, heads[-1] + 1) if heads else last][1:]
     for first, following, raw in zip(heads, ends, known, strict=True):
         end = following
         while end > first + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):

@@ -18,6 +18,10 @@ from everyrank.fixtures.failing import InjectedError
 from everyrank.rank.groups import forget_meshes
 from torch.distributed.distributed_c10d import _set_pg_timeout, _world
 
+#: A choice that a subject may declare: if a rank fails, the errors of the others name it. Over c10d nobody has that
+#: for nothing: gloo and NCCL report a connection or a time limit, and no rank.
+NAMES_RANKS = "names-ranks"
+
 #: The time limit of collectives. If a peer is gone, they end at once; if a peer never comes, after this time.
 PATIENCE = timedelta(seconds=10)
 #: The time limit of collectives whose peers are known not to come.

@@ -42,11 +42,8 @@ def judge(outcome: Outcome, entry: Entry | None, lack: Lack | None, others_faile
         return _probed(outcome, lack, others_failed)
     if entry is None:
         return outcome.kind, outcome.text
-    if outcome.well and entry.shared:
-        return (
-            outcome.kind,
-            f"{entry.shared} has {entry.case!r}, which this subject does better" if not others_failed else "",
-        )
+    if outcome.well and entry.shared:  # another subject's deviation need not be this one's
+        return outcome.kind, outcome.text
     if outcome.well and not others_failed:
         return "stale", f"the ledger expects {entry.kind!r} ({entry.case}), and it passes: remove the entry"
     if not outcome.bad:

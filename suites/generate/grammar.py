@@ -56,6 +56,8 @@ class Grammar:
     """Makes the point of a case from label, world size and ``fixtures``, if the contract's arena needs a subclass."""
     choices: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """For each choice of the contract the features that are not drawn for a subject that declares it."""
+    claims: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """For each choice the features that are drawn for a subject that declares it, and for no other."""
 
     @property
     def by_name(self) -> dict[str, type]:
@@ -66,6 +68,8 @@ class Grammar:
         excused = [case.short_id for case in cases if case.entry is not None or case.lack is not None]
         known = [case.short_id for case in cases]
         declared = [self.choices.get(choice, frozenset()) for case in cases[:1] for choice in case.subject.declares]
+        claimed = cases[0].subject.declares if cases else frozenset()
+        declared += [names for choice, names in self.claims.items() if choice not in claimed]
         return frozenset().union(*declared) | {
             feature
             for feature, pattern in self.features.items()

@@ -14,11 +14,13 @@ Ranks communicate over the default process group, or over groups that ``build`` 
 or are done, the default group belongs to the case, and its operations end after some seconds.
 
 The returned module has ``set_requires_gradient_sync(on)`` or DDP's ``no_sync()``, and, where ranks may have different
-numbers of batches, ``join()``. A subject that leaves each rank its own buffers declares ``local-buffers``.
+numbers of batches, ``join()``. A subject that leaves each rank its own buffers declares ``local-buffers``. If its
+errors name the rank that failed or is done, it declares ``names-ranks``, and is held to that.
 """
 
 from __future__ import annotations
 
+from everyrank.suites.arena.groups import NAMES_RANKS
 from everyrank.suites.engine.contract import Contract
 from everyrank.suites.replicate.arena import LOCAL_BUFFERS, open_arena
 
@@ -26,7 +28,7 @@ CONTRACT = Contract(
     "replicate",
     open_arena,
     fixtures=("process_group",),
-    choices=(LOCAL_BUFFERS,),
+    choices=(LOCAL_BUFFERS, NAMES_RANKS),
     ledgers={"torch": "everyrank.suites.replicate"},
     law_modules=(
         "everyrank.suites.replicate.laws.training",

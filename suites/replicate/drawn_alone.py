@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from everyrank import current_world
-from everyrank.suites.arena.groups import collect, error_of, names_rank, own_group, text_of
+from everyrank.suites.arena.groups import NAMES_RANKS, collect, error_of, names_rank, own_group, text_of
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.compare.reference import SEED, mean
@@ -91,7 +91,7 @@ def _check_close(name: str, ours: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def fail(arena: Arena, draw: g.Draw, action: g.Fail, number: int) -> None:
-    """Check that the failing rank gets its own error, and that all others get an error that names it."""
+    """Check that the failing rank gets its own error, and that all others get one as well."""
     with own_group() as group:
         module = _built(arena, draw)
         with subject_acts():
@@ -108,7 +108,8 @@ def fail(arena: Arena, draw: g.Draw, action: g.Fail, number: int) -> None:
             with sabotage(arena.inside(module), action.during) if culprit else contextlib.nullcontext():
                 error = error_of(partial(_backward, module, number, 1, arena.rank))
         group.leave()
-        raised, text, named = error is not None, text_of(error), names_rank(error, action.rank)
+        raised, text = error is not None, text_of(error)
+        named = NAMES_RANKS not in arena.subject.declares or names_rank(error, action.rank)
         del module, error  # they hold the group's sockets
         collect()
     if not culprit:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from everyrank.suites.arena.groups import NAMES_RANKS
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.grammar import Grammar
 
@@ -240,6 +241,7 @@ GRAMMAR = Grammar(
     ),
     sizes=(3,),
     features=FEATURES,
+    claims={NAMES_RANKS: frozenset({"errors", "idle ranks"})},
     strategy=_strategy,
     carry_out=_carry_out,
 )

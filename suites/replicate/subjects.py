@@ -6,13 +6,16 @@ import inspect
 from typing import Any
 
 from everyrank.fixtures.exemplars.replicate import replicate
+from everyrank.suites.arena.groups import NAMES_RANKS
 from everyrank.suites.engine.subject import Lack, Subject
 from everyrank.suites.replicate.arena import LOCAL_BUFFERS
 from torch import nn
 from torch.distributed._composable.replicate import replicate as torch_replicate
 from torch.nn.parallel import DistributedDataParallel
 
-EXEMPLAR = Subject("everyrank.replicate", contract="replicate", build=replicate, exemplar=True)
+_DECLARES = frozenset({NAMES_RANKS})
+
+EXEMPLAR = Subject("everyrank.replicate", contract="replicate", build=replicate, declares=_DECLARES, exemplar=True)
 
 
 def _renamed(options: dict[str, Any]) -> dict[str, Any]:

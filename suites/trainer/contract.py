@@ -24,15 +24,18 @@ and, where it has them,
 
 A law passes an option only if it is about that option: ``build(..., groups=[{"params": names, "lr": 0.1}, ...])``,
 with the names of parameters, and ``step(..., max_norm=0.1)``, which clips the norm of the whole gradient. A subject
-without one of these declares that law as lacking, with the TypeError or AttributeError that any object raises.
+without one of these declares that by its name: see ``capabilities.py``.
 
 A model may have been changed in place by ``build``. Ranks communicate over the default group, or over groups that
 ``build`` makes. A subject whose ranks must start with equal models, their parameters in one order, declares
-``trusts-init``; a subject whose ranks must use the same parameters in each step declares ``same-graph``.
+``trusts-init``; a subject whose ranks must use the same parameters in each step declares ``same-graph``. If one rank
+fails, the errors of the others need not name it, since over c10d they cannot: a subject that passes the failure on in
+another way declares ``names-ranks``, and is held to that.
 """
 
 from __future__ import annotations
 
+from everyrank.suites.arena.groups import NAMES_RANKS
 from everyrank.suites.engine.contract import Contract
 from everyrank.suites.trainer.arena import ANY_ORDER, SAME_GRAPH, TRUSTS_INIT, open_arena
 
@@ -40,7 +43,7 @@ CONTRACT = Contract(
     "trainer",
     open_arena,
     fixtures=("process_group",),
-    choices=(TRUSTS_INIT, SAME_GRAPH, ANY_ORDER),
+    choices=(TRUSTS_INIT, SAME_GRAPH, ANY_ORDER, NAMES_RANKS),
     capabilities="everyrank.suites.trainer.capabilities:CAPABILITIES",
     ledgers={"torch": "everyrank.suites.trainer"},
     law_modules=(

@@ -9,7 +9,7 @@ from typing import cast
 
 import torch
 from everyrank.fixtures.failing import InjectedError
-from everyrank.suites.arena.groups import collect, error_of, names_rank, own_group, root, text_of
+from everyrank.suites.arena.groups import NAMES_RANKS, collect, error_of, names_rank, own_group, root, text_of
 from everyrank.suites.compare.comparison import check, same
 from everyrank.suites.compare.reference import SEED
 from everyrank.suites.trainer import grammar as g
@@ -22,7 +22,7 @@ _STEP = g.Step()
 
 
 def fail(arena: Arena, draw: g.Draw, action: g.Fail, number: int) -> None:
-    """Check that the failing rank gets its own error, all others one that names it, and nobody changes parameters."""
+    """Check that the failing rank gets its own error, all others one as well, and nobody changes parameters."""
     with own_group() as group:
         objects = _objects(arena, draw, number)
         objects.step(_STEP, 0)
@@ -34,7 +34,8 @@ def fail(arena: Arena, draw: g.Draw, action: g.Fail, number: int) -> None:
         error = error_of(partial(training.trainer.step, *batches))
         group.leave()
         raised, own = error is not None, isinstance(root(error), InjectedError)
-        text, named = text_of(error), names_rank(error, action.rank)
+        text = text_of(error)
+        named = NAMES_RANKS not in arena.subject.declares or names_rank(error, action.rank)
         after = training.own
         del training, objects, error  # they hold the group's sockets
         collect()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from everyrank.fixtures.optimizers import rows
+from everyrank.suites.arena.groups import NAMES_RANKS
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.grammar import Grammar
 from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT
@@ -263,6 +264,7 @@ GRAMMAR = Grammar(
     ),
     sizes=(3,),
     features=FEATURES,
+    claims={NAMES_RANKS: frozenset({"errors"})},
     choices={
         TRUSTS_INIT: frozenset({"own values", "own frozen values", "own buffers", "orders of registration"}),
         SAME_GRAPH: frozenset({"parameters that some ranks use", "microbatches of some ranks"}),

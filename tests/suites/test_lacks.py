@@ -25,8 +25,7 @@ TRAINER = Subject("bare", contract="trainer", build=print)
 ALL = ["accumulation", "clipping", "closures", "groups", "optimizer", "owns", "param_groups", "state_dict"]
 DECLARATION = f"lacks={ALL}".replace("'", '"')
 
-_BARE = (
-    """
+_BARE = """
     import torch
     import torch.distributed as dist
     from everyrank.suites import Subject, conformance
@@ -57,7 +56,7 @@ _BARE = (
             super().step(batch)
 
     SIZES = (2, 1024)
-    LACKS = %s
+    LACKS = [all of them]
     BARE = Subject("bare", contract="trainer", build=Bare, sizes=SIZES)
     DECLARED = Subject("declared", contract="trainer", build=Bare, sizes=SIZES, lacks=LACKS)
     CLIPS = Subject("clips", contract="trainer", build=Clips, sizes=SIZES, lacks=LACKS)
@@ -70,14 +69,12 @@ _BARE = (
 
     @conformance(CLIPS)
     def test_clips(case): case.run()
-"""
-    % ALL
-)  # noqa: UP031
+""".replace("[all of them]", str(ALL))
 
 #: A case of each capability, and the case of the fault.
 _TRIED = (
-    "accumulate[parts2-ws2] or clip[cut or closure[LBFGS-everything or parity.groups[SGD-groups-flags or parity.schedule "
-    "or alias[at-once or fresh-ws2 or large-world[long-ws1024 or mean[falling"
+    "accumulate[parts2-ws2] or clip[cut or closure[LBFGS-everything or parity.groups[SGD-groups-flags "
+    "or parity.schedule or alias[at-once or fresh-ws2 or large-world[long-ws1024 or mean[falling"
 )
 
 

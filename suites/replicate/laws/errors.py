@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from everyrank import current_world
 from everyrank.fixtures.failing import InjectedError
-from everyrank.suites.arena.groups import Group, collect, error_of, names_rank, own_group, root, text_of
+from everyrank.suites.arena.groups import NAMES_RANKS, Group, collect, error_of, names_rank, own_group, root, text_of
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.reference import Plan, order_matched
 from everyrank.suites.replicate import points
@@ -49,10 +49,11 @@ def _uneven() -> Iterator[UnevenPoint]:
 
 @law("uneven", _uneven, groups=("TRAINED",))
 def uneven(arena: Arena, point: UnevenPoint) -> None:
-    """A rank without a batch counts as zero and all end equal, or the others raise and name it. None hangs.
+    """A rank without a batch counts as zero and all end equal, or the others raise. None hangs.
 
     A rank that is done enters ``join()`` if the module has it, otherwise it leaves. If it stays and does nothing at
-    all, the others get an error after the time limit of their group.
+    all, the others get an error after the time limit of their group. If the subject declares `names-ranks`, their
+    error names a rank that is done.
     """
     plan = point.plan
     with own_group() as group:
@@ -113,7 +114,7 @@ def _must_raise(arena: Arena, plan: Plan, error: Exception | None) -> None:
     done = [rank for rank, batches in enumerate(plan.batches) if batches == fewest]
     if arena.rank not in done:
         arena.check(error is not None, "trained on, though another rank had no more batches")
-        named = any(names_rank(error, rank) for rank in done)
+        named = NAMES_RANKS not in arena.subject.declares or any(names_rank(error, rank) for rank in done)
         arena.check(named, f"the error names none of ranks {done}, which had no more batches: {text_of(error)}")
 
 
@@ -142,7 +143,10 @@ def _failures() -> Iterator[FailurePoint]:
 
 @law("errors.rank", _failures)
 def errors_rank(arena: Arena, point: FailurePoint) -> None:
-    """When one rank fails and leaves, it gets its own error, and all others soon get an error that names it."""
+    """When one rank fails and leaves, it gets its own error, and all others soon get an error.
+
+    If the subject declares `names-ranks`, their error names the rank.
+    """
     plan, culprit = point.plan, point.culprit
     with own_group() as group:
         module = arena.build_model(plan)
@@ -163,7 +167,8 @@ def errors_rank(arena: Arena, point: FailurePoint) -> None:
             arena.check(own, f"rank {culprit}'s own error did not reach it: {text_of(error)}")
         else:
             arena.check(error is not None, f"trained on, though rank {culprit} had failed")
-            arena.check(names_rank(error, culprit), f"the error does not name rank {culprit}: {text_of(error)}")
+            named = NAMES_RANKS not in arena.subject.declares or names_rank(error, culprit)
+            arena.check(named, f"the error does not name rank {culprit}: {text_of(error)}")
         del module, optimizer, error
         collect()
 

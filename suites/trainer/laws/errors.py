@@ -9,7 +9,7 @@ from functools import partial
 
 from everyrank.fixtures.failing import InjectedError
 from everyrank.fixtures.optimizers import Row, rows
-from everyrank.suites.arena.groups import collect, error_of, names_rank, own_group, root, text_of
+from everyrank.suites.arena.groups import NAMES_RANKS, collect, error_of, names_rank, own_group, root, text_of
 from everyrank.suites.arena.subject_errors import in_a_line
 from everyrank.suites.compare.comparison import same
 from everyrank.suites.compare.reference import Plan
@@ -41,9 +41,10 @@ def _failures() -> Iterator[FailurePoint]:
 
 @law("errors.rank", _failures)
 def errors_rank(arena: Arena, point: FailurePoint) -> None:
-    """If the loss raises on one rank, that rank gets its own error, and all others soon get one that names the rank.
+    """If the loss raises on one rank, that rank gets its own error, and all others soon get one too.
 
-    Nobody has changed its parameters in that step.
+    Nobody has changed its parameters in that step. If the subject declares `names-ranks`, the error of the others
+    names the rank.
     """
     with own_group() as group:
         training = arena.begin(point.plan)
@@ -62,7 +63,7 @@ def errors_rank(arena: Arena, point: FailurePoint) -> None:
             arena.check(own, f"rank {point.culprit}'s own error did not reach it: {text_of(error)}")
         else:
             arena.check(error is not None, f"trained on, though rank {point.culprit} had failed")
-            named = names_rank(error, point.culprit)
+            named = NAMES_RANKS not in arena.subject.declares or names_rank(error, point.culprit)
             arena.check(named, f"the error does not name rank {point.culprit}: {text_of(error)}")
         for name, value in training.own.items():
             if value.shape == before[name].shape:  # else it was put together for the step that was interrupted

@@ -6,12 +6,17 @@ from typing import Any
 
 import torch
 from everyrank.fixtures.exemplars.trainer import DataParallel, Sharded
+from everyrank.suites.arena.groups import NAMES_RANKS
 from everyrank.suites.engine.subject import Subject
 from torch import nn
 
-DATA_PARALLEL = Subject("everyrank.DataParallel", contract="trainer", build=DataParallel, exemplar=True)
+_DECLARES = frozenset({NAMES_RANKS})
 
-SHARDED = Subject("everyrank.Sharded", contract="trainer", build=Sharded, exemplar=True)
+DATA_PARALLEL = Subject(
+    "everyrank.DataParallel", contract="trainer", build=DataParallel, declares=_DECLARES, exemplar=True
+)
+
+SHARDED = Subject("everyrank.Sharded", contract="trainer", build=Sharded, declares=_DECLARES, exemplar=True)
 
 
 class Nothing:

@@ -1,0 +1,117 @@
+"""A subject may build on the ledger of another: an entry excuses what deviates as it states, and asks for nothing."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from everyrank.reports.ledger.accept import accept
+from everyrank.reports.runfile.model import LedgerPart
+from everyrank.reports.runfile.read import read as read_run
+from everyrank.suites import Subject
+from everyrank.suites.engine.case import Case, cases, properties
+from everyrank.suites.engine.judge import Outcome, judge
+from everyrank.suites.engine.ledger import Entry, Ledger
+from everyrank.suites.errors import DeclarationError, Deviation, LedgerError
+
+from tests.made_up_runs import case, header, run_of
+
+TRAINER = Subject("mine", contract="trainer", build=print, known=["torch:fsdp2", "mine.toml"])
+
+_MINE = """
+    [[known]]
+    case = "{case}"
+    kind = "fail"
+    match = "{match}"
+    issue = "unreported"
+"""
+
+
+def _cases(folder: Path, subject: Subject = TRAINER, case: str = "loss[*]") -> dict[str, Case]:
+    (folder / "mine.toml").write_text(_MINE.format(case=case, match="the loss").replace("    ", ""))
+    return {each.short_id: each for each in cases(subject, folder)}
+
+
+def test_a_case_has_the_entry_of_the_shared_ledger(tmp_path: Path) -> None:
+    entry = _cases(tmp_path)["parity.models[scalars-ws2]"].entry
+    assert entry is not None
+    assert (entry.shared, entry.raises) == ("torch:fsdp2", "ValueError")
+
+
+def test_the_own_entry_of_a_case_comes_first_whatever_the_order(tmp_path: Path) -> None:
+    for known in (["torch:fsdp2", "mine.toml"], ["mine.toml", "torch:fsdp2"]):
+        found = _cases(tmp_path, replace(TRAINER, known=known), "parity.models[scalars-*]")
+        entry = found["parity.models[scalars-ws2]"].entry
+        assert entry is not None
+        assert (entry.shared, entry.match) == ("", ("the loss",))
+
+
+def test_a_shared_entry_may_match_no_case_and_an_own_one_may_not(tmp_path: Path) -> None:
+    small = replace(TRAINER, sizes=(1,))
+    assert _cases(tmp_path, replace(small, known="torch:fsdp2"))
+    with pytest.raises(LedgerError, match=r"mine.toml: the entry 'mean\[\*\]' matches no case"):
+        _cases(tmp_path, small, "mean[*]")
+
+
+def test_the_ledger_to_write_into_is_the_own_one(tmp_path: Path) -> None:
+    found = _cases(tmp_path)
+    files = {Path(str(dict(properties(each))["ledger-file"])).name for each in found.values()}
+    assert files == {"mine.toml"}
+    shared = dict(properties(found["parity.models[scalars-ws2]"]))["ledger-shared"]
+    assert shared == "torch:fsdp2"
+
+
+_DEVIATES = Outcome("fail", "step 2: off by 3", Deviation("step 2: off by 3"))
+
+
+@pytest.mark.parametrize(
+    ("shared", "outcome", "verdict"),
+    [
+        ("", Outcome("pass"), "stale"),
+        ("torch:fsdp2", Outcome("pass"), "pass"),
+        ("torch:fsdp2", Outcome("approximate"), "approximate"),
+        ("torch:fsdp2", _DEVIATES, "known"),
+        ("torch:fsdp2", replace(_DEVIATES, text="step 2: nan", error=Deviation("step 2: nan")), "fail"),
+    ],
+)
+def test_an_entry_that_is_shared_excuses_and_demands_nothing(shared: str, outcome: Outcome, verdict: str) -> None:
+    entry = Entry("law[*]", "fail", "unreported", match=("off by",), shared=shared)
+    assert judge(outcome, entry, None, False)[0] == verdict
+
+
+def test_a_crash_or_a_hang_is_excused_for_no_other() -> None:
+    kinds = ("fail", "error", "timeout", "crash", "documented")
+    ledger = Ledger(tuple(Entry(f"law[{kind}]", kind) for kind in kinds), "theirs.toml")
+    assert [entry.kind for entry in ledger.shared("torch:theirs").entries] == ["fail", "error", "documented"]
+
+
+def test_what_a_shared_entry_states_is_no_lack(tmp_path: Path) -> None:
+    """A subject without a state_dict is asked for it, although the other's states deviate."""
+    needs = _cases(tmp_path)["state.round-trip[NAdam-ws2]"].needs
+    assert "state_dict" in needs
+
+
+def test_a_case_that_deviates_otherwise_goes_into_the_own_ledger(tmp_path: Path) -> None:
+    part = LedgerPart("fail", "unreported", "theirs", file="mine.toml", shared="torch:fsdp2")
+    red = case("none.position", "Muon", "fail", ledger=part)
+    run_of(header(subjects={red.subject: "mine.toml"}), [red]).write(tmp_path / "run.jsonl")
+    (edit,), left = accept(read_run(tmp_path / "run.jsonl"), {red.subject: tmp_path / "mine.toml"})
+    assert ([entry.case for entry in edit.added], left) == (["none.position[Muon-ws2]"], [])
+
+
+@pytest.mark.parametrize(
+    ("known", "error", "message"),
+    [
+        (["torch:fsdp3"], LedgerError, "mine: trainer has no ledger 'torch:fsdp3'. Did you mean 'torch:fsdp"),
+        (
+            ["a.toml", "b.toml"],
+            DeclarationError,
+            "a subject has one ledger of its own at most, and it names a.toml and b",
+        ),
+    ],
+)
+def test_a_wrong_name_is_refused(known: list[str], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        cases(replace(TRAINER, known=known))
