@@ -38,7 +38,7 @@ def judge(outcome: Outcome, entry: Entry | None, lack: Lack | None, others_faile
 
     ``others_failed``: another rank of this case ended otherwise, so this rank's success proves nothing.
     """
-    if lack is not None:
+    if lack is not None and not (entry is not None and entry.shared and entry.covers(outcome.seen)):
         return _probed(outcome, lack, others_failed)
     if entry is None:
         return outcome.kind, outcome.text

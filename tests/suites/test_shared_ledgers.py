@@ -10,7 +10,7 @@ import pytest
 from everyrank.reports.ledger.accept import accept
 from everyrank.reports.runfile.model import LedgerPart
 from everyrank.reports.runfile.read import read as read_run
-from everyrank.suites import Subject
+from everyrank.suites import Lack, Subject
 from everyrank.suites.engine.case import Case, cases, properties
 from everyrank.suites.engine.judge import Outcome, judge
 from everyrank.suites.engine.ledger import Entry, Ledger
@@ -79,6 +79,19 @@ _DEVIATES = Outcome("fail", "step 2: off by 3", Deviation("step 2: off by 3"))
 def test_an_entry_that_is_shared_excuses_and_demands_nothing(shared: str, outcome: Outcome, verdict: str) -> None:
     entry = Entry("law[*]", "fail", "unreported", match=("off by",), shared=shared)
     assert judge(outcome, entry, None, False)[0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("outcome", "verdict"),
+    [
+        (Outcome("fail", "raised TypeError", Deviation("raised TypeError", ("TypeError",))), "unsupported"),
+        (_DEVIATES, "known"),
+        (Outcome("pass"), "stale"),
+    ],
+)
+def test_what_a_subject_lacks_may_first_deviate_as_the_shared_entry_states(outcome: Outcome, verdict: str) -> None:
+    entry = Entry("law[*]", "fail", "unreported", match=("off by",), shared="torch:fsdp2")
+    assert judge(outcome, entry, Lack(TypeError, "not there"), False)[0] == verdict
 
 
 def test_a_crash_or_a_hang_is_excused_for_no_other() -> None:

@@ -17,7 +17,7 @@ from everyrank.suites.trainer.laws.state import Mutation, Part, mutate
 from everyrank.suites.trainer.subjects.pipelines import owners, stages
 
 from tests.documents import as_program, blocks
-from tests.inner import Project
+from tests.inner import Inner, Project
 
 CPU = torch.device("cpu")
 
@@ -124,24 +124,39 @@ def test_one_entry_of_a_state_is_made_wrong(part: Part, mutation: Mutation) -> N
     assert str(wrong[chosen]) != str(right[chosen])
 
 
-SUBJECTS = """
+#: The document's engine has no test of its own.
+ENGINE = """
 from everyrank.suites import Subject, conformance
 
-SUBJECT = Subject("of the document", contract="trainer", build={build}, declares=frozenset({declares}), sizes=(2,))
+SUBJECT = Subject("of the document", contract="trainer", build=EngineTrainer, sizes=(2,))
 
 
 @conformance(SUBJECT)
-def test_document(case):
+def test_engine(case):
     case.run()
 """
 
+#: The engine keeps the laws that need nothing but a step and the parameters; the whole files keep all, as declared.
+TRIED = "test_ddp or test_sharded or (test_engine and (trainer/mean or trainer/late))"
 
-@pytest.mark.parametrize(("build", "declares"), [("Ddp", []), ("Sharded", ["trusts-init"]), ("EngineTrainer", [])])
-def test_the_examples_train(project: Project, build: str, declares: list[str]) -> None:
-    """Each keeps the laws that need nothing but a step and the parameters."""
-    (program,) = [block.text for block in blocks("docs/trainer.md") if f"class {build}:" in block.text]
-    without_test = program.partition("SUBJECT = ")[0]
-    project.write("test_it.py", as_program(without_test + SUBJECTS.format(build=build, declares=declares)))
-    for law, count in (("mean", 2), ("late", 1)):
-        outcomes = project.run(f"--law={law}").outcomes()
-        assert list(outcomes.values()) == ["passed"] * count, outcomes
+
+@pytest.fixture(scope="module")
+def inner(module_project: Project) -> Inner:
+    for build, more in (("Ddp", ""), ("Sharded", ""), ("EngineTrainer", ENGINE)):
+        (program,) = [block.text for block in blocks("docs/trainer.md") if f"class {build}:" in block.text]
+        module_project.write(f"test_{build.lower()}.py", as_program(program + more))
+    return module_project.run("--profile=quick", "-k", TRIED)
+
+
+@pytest.mark.parametrize(("test", "count"), [("test_ddp", 20), ("test_sharded", 20), ("test_engine", 2)])
+def test_the_examples_train(inner: Inner, test: str, count: int) -> None:
+    mine = {nodeid: case for nodeid, case in inner.tests.items() if f"::{test}[" in nodeid}
+    assert len(mine) >= count
+    red = {nodeid: case.text for nodeid, case in mine.items() if case.outcome in ("failed", "error")}
+    assert red == {}
+
+
+def test_the_example_of_a_sharded_trainer_builds_on_torchs_ledger(inner: Inner) -> None:
+    outcomes = [case.properties["outcome"] for nodeid, case in inner.tests.items() if "::test_sharded[" in nodeid]
+    assert {"known", "unsupported"} <= set(outcomes)
+    assert "not-run" not in outcomes

@@ -240,7 +240,9 @@ def strict(arena: Arena, point: MutationPoint) -> None:
     state = save(training)
     changed = mutate(state, point.part, point.mutation, len(set(training.names.values())))
     fresh = arena.begin(point.plan, arena.model(point.plan, _FRESH))
-    error = error_of(lambda: fresh.trainer.load_state_dict(state))
+    with subject_acts():
+        load = fresh.trainer.load_state_dict  # that there is none is no refusal
+    error = error_of(lambda: load(state))
     if point.may_start_anew and set(arena.meet("the state is loaded", str(error is None))) == {"True"}:
         names = list(dict.fromkeys(training.names.values()))
         name = changed if isinstance(changed, str) else names[changed]
@@ -284,6 +286,9 @@ def _misshapen(tensor: torch.Tensor) -> torch.Tensor:
 
 def _entries(state: Any, values: bool, count: int) -> Iterator[dict[Any, Any]]:
     """Yield the dicts in a state that have a tensor, or a dict with a tensor, for each parameter."""
+    if isinstance(state, (list, tuple)):  # such as what get_state_dict returns
+        for part in state:
+            yield from _entries(part, values, count)
     if not isinstance(state, Mapping):
         return
     fits: Callable[[Any], bool] = (
