@@ -103,7 +103,7 @@ def test_an_error_over_c10d_need_not_name_the_rank_that_failed(inner: Inner) -> 
     assert _outcomes(inner, "test_bare")["errors.rank"] == "pass"
 
 
-def test_the_red_case_says_in_a_line_what_to_paste_and_then_how_each_was_missed(inner: Inner) -> None:
+def test_the_red_case_has_a_line_to_paste_and_the_error_of_each(inner: Inner) -> None:
     text = inner["test_bare[trainer/parity.closure[LBFGS-everything-ws2]]"].text
     lines = text[text.index("bare lacks") :].splitlines()
     assert lines[0] == f"bare lacks what it does not declare: add it, or paste {DECLARATION} into its Subject"
@@ -116,7 +116,7 @@ def test_a_case_that_is_not_tried_names_what_it_needs(inner: Inner) -> None:
     assert "not tried: no clipping: see test_inner.py::test_bare[trainer/parity.closure[" in text
 
 
-def test_the_end_of_the_run_counts_them_and_says_what_to_paste(inner: Inner) -> None:
+def test_the_end_of_the_run_counts_them_and_has_the_line_to_paste(inner: Inner) -> None:
     text = f"bare lacks what it does not declare: add it, or paste {DECLARATION} into its Subject"
     assert f"conformance: 7 cases not tried: {text}" in inner.out.splitlines()
 

@@ -55,7 +55,7 @@ def test_a_shared_entry_may_match_no_case_and_an_own_one_may_not(tmp_path: Path)
         _cases(tmp_path, small, "mean[*]")
 
 
-def test_the_ledger_to_write_into_is_the_own_one(tmp_path: Path) -> None:
+def test_accept_writes_into_the_ledger_of_the_subject(tmp_path: Path) -> None:
     found = _cases(tmp_path)
     files = {Path(str(dict(properties(each))["ledger-file"])).name for each in found.values()}
     assert files == {"mine.toml"}
