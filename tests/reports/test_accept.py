@@ -368,3 +368,12 @@ not accepted: a crash is never accepted
 dry run, nothing was written: 1 deviation added as unreported, 1 stale entry removed, 1 case not accepted
 """,
         )
+
+
+def test_the_last_entry_goes_without_the_table_of_blind_spots_below_it(folder: Path, accept: Accept) -> None:
+    blind = '\n[blind]\nsome-rogue = "the same"\n'
+    (folder / "mine.toml").write_text(LEDGER.replace("\n# the end\n", blind))
+    code, printed = accept([case("clip", "SGD", "stale")])
+    assert code == 0, printed
+    assert read_as_the_kit_does(folder / "mine.toml").blind == {"some-rogue": "the same"}
+    assert _cases(folder) == ["none.position[Adam-ws2]", "none.position[SGD-*]"]
