@@ -163,7 +163,7 @@ def run(
     rank = Rank(setup, truth.store, held, dtype, limit, parts, exact, healed)
     judged = []
     for step in range(START, steps):
-        seen = rank.start() if step == START else rank.step(step, cut.of)
+        seen = rank.start() if step == START else rank.step(step, cut.apply)
         if exact:
             parts.update({(step, *seat): part for seat, part in {**seen.expected_parts, **seen.parts}.items()})
         # One rank judges for all: ranks that round in another way would part here, and wait for each other.

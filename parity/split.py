@@ -17,27 +17,27 @@ from torch import nn
 class Cut:
     """How this rank comes to its part of a batch, and the words for it."""
 
-    of: Callable[[Any], Any]
+    apply: Callable[[Any], Any]
     words: str
     pieces: int
 
 
 def choose(setup: Setup, modules: Iterable[nn.Module], cuts_weights: bool, rank: int, size: int) -> Cut:
-    """Return how the batch is cut: as the user says, or by who averages gradients."""
+    """Return how the batch is cut: as the user says, or by wrapper averages gradients."""
     if callable(setup.split):
         return Cut(setup.split, "by split=", 1)
     if setup.step is not None:
         return Cut(lambda batch: batch, "the step's own", 1)
     if setup.split == "none":
         return Cut(lambda batch: batch, "none", 1)
-    index, count, who = rank, size, "all ranks"
+    index, count, wrapper = rank, size, "all ranks"
     if setup.split is None:
         found = _data_parallel(modules)
         if found is not None:
-            index, count, who = found
+            index, count, wrapper = found
         elif cuts_weights:
             return Cut(lambda batch: batch, "none, since ranks hold parts of weights", 1)
-    return Cut(lambda batch: rows(batch, index, count), f"rows over {who}", count)
+    return Cut(lambda batch: rows(batch, index, count), f"rows over {wrapper}", count)
 
 
 def cuts_weights(holdings: Holdings, sizes: Mapping[str, torch.Size]) -> bool:

@@ -98,7 +98,7 @@ class Witnesses:
             part = seen.parts.get(kind, seen.expected_parts.get(kind))
             if part is None:
                 continue
-            ids = part.of(numbers)
+            ids = part.select(numbers)
             values = seen.unmatched.get(kind)
             if ids is None or (values is not None and values.shape != ids.shape):
                 continue

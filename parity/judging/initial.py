@@ -23,13 +23,13 @@ def initial(ranks: Ranks, held: Holdings, store: Store, setup: Setup, deviates: 
     """
     gathered = ranks.gather(held)
     for name in reversed(store.notes[BACKWARD]):
-        found = None if setup.skips(name) else _of(name, gathered, store, deviates)
+        found = None if setup.skips(name) else _fault_of(name, gathered, store, deviates)
         if found is not None:
             return found
     return None
 
 
-def _of(name: str, gathered: list[Holdings], store: Store, deviates: bool) -> Fault | None:
+def _fault_of(name: str, gathered: list[Holdings], store: Store, deviates: bool) -> Fault | None:
     elsewhere = _ranks_with("misplaced", name, gathered)
     if elsewhere:
         other = next(each[2] for holdings in gathered for each in holdings.misplaced if each[1] == name)

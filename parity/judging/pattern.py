@@ -155,16 +155,16 @@ def _factor(evidence: Evidence) -> Pattern | None:
     factor = _uniform(evidence)
     if factor is None:
         return None
-    where = ranks_text(evidence.wrong)
+    location = ranks_text(evidence.wrong)
     for number, meaning in _meanings(evidence):
         for known, words in ((number, f"{number:g} times"), (1 / number, f"1/{number:g} of")):
             if number > 1 and abs(factor / known - 1) < 1 / evidence.times / 100:
-                return Pattern("sum-for-mean", f"is {words} the plain model's on {where}: {meaning}")
+                return Pattern("sum-for-mean", f"is {words} the plain model's on {location}: {meaning}")
     counts = any(_is_simple(abs(each)) for each in (factor, factor * evidence.size, factor / evidence.size))
-    elements = sum(len(evidence.held[rank].ids) for rank in evidence.wrong)
+    elements = max(len(evidence.held[rank].ids) for rank in evidence.wrong)
     # Any one number is a multiple of any other.
     return (
-        Pattern("sum-for-mean", f"is {factor:.6g} times the plain model's on {where}")
+        Pattern("sum-for-mean", f"is {factor:.6g} times the plain model's on {location}")
         if counts and elements > 1
         else None
     )
@@ -172,7 +172,7 @@ def _factor(evidence: Evidence) -> Pattern | None:
 
 def _other_factor(evidence: Evidence) -> Pattern | None:
     factor = _uniform(evidence)
-    if factor is None or sum(len(evidence.held[rank].ids) for rank in evidence.wrong) < 2:
+    if factor is None or all(len(evidence.held[rank].ids) < 2 for rank in evidence.wrong):
         return None
     return Pattern("", f"is {factor:.6g} times the plain model's on {ranks_text(evidence.wrong)}")
 
@@ -243,13 +243,14 @@ def _mixed(evidence: Evidence, pieces: Sequence[torch.Tensor]) -> Pattern | None
         return None
     factors = [round(float(factor), 4) for factor in solved]
     formula = " + ".join(f"{factor:g} * g{number}" for number, factor in enumerate(factors, 1))
-    where = ranks_text(evidence.wrong)
+    location = ranks_text(evidence.wrong)
     counted = [number for number, factor in enumerate(factors, 1) if factor]
     if len(counted) == 1:
         return Pattern(
-            "not-reduced", f"has the gradient of part {counted[0]} of {len(factors)} of the batch alone, on {where}"
+            "not-reduced",
+            f"has the gradient of part {counted[0]} of {len(factors)} of the batch alone, on {location}",
         )
-    words = f"is {formula} on {where}, with g1 of the first part of the batch"
+    words = f"is {formula} on {location}, with g1 of the first part of the batch"
     if all(earlier > later > 0 for earlier, later in itertools.pairwise(factors)):
         return Pattern("reduced-twice", f"{words}, which is reduced again with each that follows")
     return Pattern("", words)
@@ -295,7 +296,7 @@ def _moved(evidence: Evidence, flat: torch.Tensor, stride: int, size: int, by: i
 
 def _rounded(evidence: Evidence) -> Pattern | None:
     """Ask whether all values can be written in a narrower dtype, and are as near as rounding to it leaves them."""
-    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):  # what fits the first fits the others, too
         limits = torch.finfo(dtype)
 
         def fits(rank: int, dtype: torch.dtype = dtype, eps: float = limits.eps) -> bool:
@@ -336,17 +337,17 @@ def _from_index(evidence: Evidence) -> Pattern | None:
 
 
 def _replicas_differ(evidence: Evidence) -> Pattern | None:
-    right = [rank for rank in evidence.held if rank not in evidence.wrong]
+    correct = [rank for rank in evidence.held if rank not in evidence.wrong]
     mine = set(torch.cat([evidence.held[rank].ids for rank in evidence.wrong]).tolist())
-    if any(mine & set(evidence.held[rank].ids.tolist()) for rank in right):
+    if any(mine & set(evidence.held[rank].ids.tolist()) for rank in correct):
         return Pattern(
-            "replicas-differ", f"is right on {ranks_text(right)} and wrong on {ranks_text(evidence.wrong)}"
+            "replicas-differ", f"is right on {ranks_text(correct)} and wrong on {ranks_text(evidence.wrong)}"
         )
-    for one, other in itertools.combinations(evidence.wrong, 2):
-        first, second = evidence.held[one], evidence.held[other]
+    for left, right in itertools.combinations(evidence.wrong, 2):
+        first, second = evidence.held[left], evidence.held[right]
         if torch.equal(first.ids, second.ids):
             apart = _distance(first.values.double(), second.values.double())
-            if apart > min(evidence.off(one), evidence.off(other)) / evidence.times:
+            if apart > min(evidence.off(left), evidence.off(right)) / evidence.times:
                 return Pattern("replicas-differ", f"is wrong on {ranks_text(evidence.wrong)}, on each in another way")
     return None
 

@@ -151,7 +151,7 @@ class Activations:
         if kind == BACKWARD:
             forward = self._seen.parts.get((FORWARD, output), self._seen.expected_parts.get((FORWARD, output)))
             hints = [forward] if forward is not None else []
-        pairs = [(part, piece) for part in hints if (piece := part.of(expected)) is not None]
+        pairs = [(part, piece) for part in hints if (piece := part.select(expected)) is not None]
         pairs = [pair for pair in pairs if pair[1].shape == mine.shape]
         if not pairs and mine.shape == expected.shape:
             pairs = [(whole(mine.shape), expected)]
@@ -164,7 +164,7 @@ class Activations:
             return None
         kinds = (kind, f"partial {kind}", FORWARD)
         known = next((part for each in kinds if (part := self._parts.get((self._step, each, output)))), None)
-        piece = known.of(self._store[kind, self._step, truth]) if known is not None else None
+        piece = known.select(self._store[kind, self._step, truth]) if known is not None else None
         mine = local(value.detach())
         if piece is None or piece.shape != mine.shape:
             return None
@@ -183,7 +183,7 @@ class Activations:
             self._search(seat, key, mine, expected)
             return
         known = self._parts.get((self._step, *seat))
-        piece = known.of(expected) if known is not None else None
+        piece = known.select(expected) if known is not None else None
         if known is None or piece is None or piece.shape != mine.shape:
             return
         factor = _factor(mine, piece) if seat[0] == BACKWARD else 1.0
@@ -204,7 +204,7 @@ class Activations:
         part = locate(mine, expected, near, reversed(hints))
         if part is None and kind == BACKWARD and hints:
             # A uniform factor on gradients of outputs alone is a convention: a sum of means, or a mean of sums.
-            piece = hints[0].of(expected)
+            piece = hints[0].select(expected)
             factor = _factor(mine, piece) if piece is not None and piece.shape == mine.shape else 0.0
             if piece is not None and factor and distance(mine.double() / factor, piece) <= near:
                 part, self._factor = hints[0], factor

@@ -213,7 +213,7 @@ def _parameters(recorder: Recorder, model: nn.Module, step: int) -> None:
 def microbatch_gradients(setup: Setup, dtype: torch.dtype, pieces: int) -> list[dict[str, torch.Tensor]]:
     """Return the gradients of each microbatch of the first step, which add up to the step's if the loss is a mean.
 
-    Each of so many pieces of the batch is cut into microbatches, and those of one number belong together.
+    Each of this many pieces of the batch is cut into microbatches, and those of one number belong together.
     """
     model, count = setup.fresh().to(dtype), setup.microbatches
     found = []

@@ -24,7 +24,7 @@ class Strided:
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
 
-    def of(self, flat: torch.Tensor) -> torch.Tensor:
+    def select(self, flat: torch.Tensor) -> torch.Tensor:
         return flat.as_strided(self.sizes, self.strides, flat.storage_offset() + self.start).reshape(-1)
 
     def ids(self) -> torch.Tensor:
@@ -37,7 +37,7 @@ class Listed:
 
     indices: torch.Tensor
 
-    def of(self, flat: torch.Tensor) -> torch.Tensor:
+    def select(self, flat: torch.Tensor) -> torch.Tensor:
         return flat[self.indices]
 
     def ids(self) -> torch.Tensor:
@@ -64,7 +64,7 @@ class Share:
 
     def read(self, values: torch.Tensor) -> torch.Tensor:
         """Return this part of the rank's tensor."""
-        return self.mine.of(values.detach().reshape(-1))
+        return self.mine.select(values.detach().reshape(-1))
 
     def write(self, values: torch.Tensor, part: torch.Tensor) -> None:
         """Put values in place of this part of the rank's tensor."""
@@ -73,7 +73,7 @@ class Share:
 
     def expected(self, whole: torch.Tensor) -> torch.Tensor:
         """Return this part of the plain model's tensor."""
-        return self.plain.of(whole.reshape(-1))
+        return self.plain.select(whole.reshape(-1))
 
     @property
     def elements(self) -> int:

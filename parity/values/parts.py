@@ -22,7 +22,7 @@ class Part:
     flattened: bool = False
     """Whether the first two dimensions of the whole are one here."""
 
-    def of(self, whole: torch.Tensor) -> torch.Tensor | None:
+    def select(self, whole: torch.Tensor) -> torch.Tensor | None:
         """Return this part of a tensor, or None if it has another shape."""
         if self.flattened:
             if whole.ndim < 2:
@@ -72,7 +72,7 @@ def distance(mine: torch.Tensor, expected: torch.Tensor) -> float:
 def locate(mine: torch.Tensor, expected: torch.Tensor, limit: float, hints: Iterable[Part] = ()) -> Part | None:
     """Return the part of a tensor whose values are these, or None."""
     for hint in hints:
-        piece = hint.of(expected)
+        piece = hint.select(expected)
         if piece is not None and agree(mine, piece, limit):
             return hint
     if mine.shape == expected.shape:

@@ -19,7 +19,10 @@ import pytest
 from everyrank.cli import main
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"harness": "everyrank", **{name: f"everyrank/{name}" for name in ("fixtures", "reports", "suites")}}
+PACKAGES = {
+    "harness": "everyrank",
+    **{name: f"everyrank/{name}" for name in ("fixtures", "parity", "reports", "suites")},
+}
 
 #: Calls the build backend as pip does; needs no network if setuptools is installed.
 BUILD = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])(sys.argv[2]))"

@@ -17,10 +17,10 @@ from tests.javascript import css_names, javascript_names, javascript_texts
 
 ROOT = Path(__file__).parents[2]
 
-ROOMS = ("fixtures", "harness", "reports", "suites", "tests", "benchmarks", "examples", "ci")
+ROOMS = ("fixtures", "harness", "parity", "reports", "suites", "tests", "benchmarks", "examples", "ci")
 
 #: Rooms whose string constants users see, docstrings among them.
-SPEAKING = ("fixtures", "harness", "reports", "suites")
+SPEAKING = ("fixtures", "harness", "parity", "reports", "suites")
 
 DOCUMENTS = ("README.md", "CHANGELOG.md", "docs/*.md", "docs/findings/*.md", "examples/*.md", "benchmarks/*.md")
 

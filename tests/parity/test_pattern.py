@@ -1,0 +1,182 @@
+"""The closed list of patterns: each explains what it should, and nothing is named where nothing fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from everyrank.parity.judging.pattern import PATTERNS, Evidence, Held, Pattern, of_numbers, recognize
+
+SHAPE = torch.Size((6, 4))
+ALL = torch.arange(24)
+
+
+def random(seed: int) -> torch.Tensor:
+    return torch.randn(SHAPE, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+TRUTH = random(0)
+
+
+def found(*values: torch.Tensor, wrong: Sequence[int] | None = None, **more: Any) -> Pattern | None:
+    """Return the pattern of a tensor that each rank holds whole."""
+    held = {rank: Held(ALL, value.reshape(-1)) for rank, value in enumerate(values)}
+    more = {"size": len(values), "microbatches": 2, **more}
+    return recognize(Evidence(TRUTH, held, range(len(values)) if wrong is None else wrong, **more))
+
+
+def with_nan(value: torch.Tensor) -> torch.Tensor:
+    value = value.clone()
+    value[2, 1] = float("nan")
+    return value
+
+
+def wrong_from(row: int) -> torch.Tensor:
+    return torch.cat([TRUTH[:row], random(5)[row:]])
+
+
+G1, G2 = random(1), random(2)
+PIECES = [[G1, TRUTH - G1]]
+
+CASES: dict[str, tuple[str, str, Callable[[], Pattern | None]]] = {
+    "twice on two ranks": (
+        "sum-for-mean",
+        "is 2 times the plain model's on ranks 0 and 1: the number of ranks",
+        lambda: found(2 * TRUTH, 2 * TRUTH),
+    ),
+    "a third on three": (
+        "sum-for-mean",
+        "is 1/3 of the plain model's on ranks 0, 1 and 2: the number of ranks",
+        lambda: found(*[TRUTH / 3] * 3),
+    ),
+    "half as much again on three": (
+        "sum-for-mean",
+        "is 1.5 times the plain model's on ranks 0, 1 and 2",
+        lambda: found(*[TRUTH * 1.5] * 3),
+    ),
+    "each its own part": (
+        "not-reduced",
+        "is not reduced over ranks: each of ranks 0 and 1 has its own part",
+        lambda: found(G1, TRUTH - G1),
+    ),
+    "each its own part of a mean": (
+        "not-reduced",
+        "is not reduced over ranks: each of ranks 0 and 1 has its own part",
+        lambda: found(2 * G1, 2 * (TRUTH - G1)),
+    ),
+    "not over the tensor dimension": (
+        "not-reduced",
+        "is not reduced over tp: each of ranks 0 and 1 and ranks 2 and 3 has its own part",
+        lambda: found(G1, TRUTH - G1, G1, TRUTH - G1, groups={"tp": [[0, 1], [2, 3]], "dp": [[0, 2], [1, 3]]}),
+    ),
+    "one microbatch alone": (
+        "not-reduced",
+        "has the gradient of part 2 of 2 of the batch alone, on ranks 0 and 1",
+        lambda: found(TRUTH - G1, TRUTH - G1, pieces=PIECES),
+    ),
+    "the first microbatch again": (
+        "reduced-twice",
+        "is 2 * g1 + 1 * g2 on ranks 0 and 1, with g1 of the first part of the batch, which is reduced again with each "
+        "that follows",
+        lambda: found(G1 + TRUTH, G1 + TRUTH, pieces=PIECES),
+    ),
+    "one rank has another value": (
+        "replicas-differ",
+        "is right on rank 0 and wrong on rank 1",
+        lambda: found(TRUTH, G2, wrong=[1]),
+    ),
+    "another tensor": (
+        "other-parameter",
+        "is blocks.0.weight on rank 1",
+        lambda: found(TRUTH, G2, wrong=[1], others={"blocks.1.weight": G1, "blocks.0.weight": G2}),
+    ),
+    "the step before": ("stale", "is that of the step before on ranks 0 and 1", lambda: found(G2, G2, before=G2)),
+    "nothing": ("zero", "is zero on rank 1", lambda: found(TRUTH, TRUTH * 0, wrong=[1])),
+    "one row further": (
+        "shifted",
+        "is right but 1 positions further in dimension 0, on ranks 0 and 1",
+        lambda: found(TRUTH.roll(-1, 0), TRUTH.roll(-1, 0)),
+    ),
+    "two columns back": (
+        "shifted",
+        "is right but 2 positions further in dimension 1, on rank 0",
+        lambda: found(TRUTH.roll(2, 1), TRUTH, wrong=[0]),
+    ),
+    "wrong from a row on": (
+        "from-index",
+        "is right up to index 3 of dimension 0, and wrong from it on",
+        lambda: found(wrong_from(4), wrong_from(4)),
+    ),
+    "not a number": (
+        "nan",
+        "is not finite on rank 0, first at [2, 1]",
+        lambda: found(with_nan(TRUTH), TRUTH, wrong=[0]),
+    ),
+    "through bfloat16": (
+        "rounded",
+        "has gone through bf16 on ranks 0 and 1",
+        lambda: found(TRUTH.bfloat16().double(), TRUTH.bfloat16().double()),
+    ),
+    "through float32": (
+        "rounded",
+        "has gone through fp32 on ranks 0 and 1",
+        lambda: found(TRUTH.float().double(), TRUTH.float().double()),
+    ),
+    "a factor that counts nothing": (
+        "",
+        "is 1.37 times the plain model's on ranks 0 and 1",
+        lambda: found(TRUTH * 1.37, TRUTH * 1.37),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_pattern_is_named_where_it_explains_the_values(case: str) -> None:
+    pattern, words, find = CASES[case]
+    assert find() == Pattern(pattern, words)
+
+
+def test_each_pattern_of_values_has_a_case() -> None:
+    assert {pattern for pattern, _, _ in CASES.values()} - {""} == PATTERNS.keys() - {"other-dtype-only"}
+
+
+def test_nothing_is_named_where_nothing_fits() -> None:
+    assert found(random(7), random(7), pieces=PIECES, before=G2, others={"other": G1}) is None
+
+
+def test_a_pattern_that_explains_half_of_the_values_is_none() -> None:
+    half = torch.cat([TRUTH[:3] * 2, random(8)[3:]])
+    assert found(half, half) is None
+
+
+def test_ranks_that_hold_other_elements_have_nothing_to_sum() -> None:
+    rows = {0: Held(ALL[:12], random(3).reshape(-1)[:12]), 1: Held(ALL[12:], random(4).reshape(-1)[12:])}
+    assert recognize(Evidence(TRUTH, rows, [0, 1], 2)) is None
+
+
+def test_any_number_is_a_multiple_of_any_other() -> None:
+    held = {rank: Held(torch.tensor([0]), torch.tensor([3.0])) for rank in range(2)}
+    assert recognize(Evidence(torch.tensor([1.5]), held, [0, 1], 2)) == Pattern(
+        "sum-for-mean", "is 2 times the plain model's on ranks 0 and 1: the number of ranks"
+    )
+    held = {rank: Held(torch.tensor([0]), torch.tensor([3.0])) for rank in range(2)}
+    assert recognize(Evidence(torch.tensor([1.0]), held, [0, 1], 2)) is None
+
+
+@pytest.mark.parametrize(
+    ("numbers", "own", "pattern"),
+    [
+        ([4.0, 4.0], [], "sum-for-mean"),
+        ([1.0, 1.0], [], "sum-for-mean"),
+        ([6.0, 6.0], [], "sum-for-mean"),
+        ([1.2, 1.6], [1.2, 1.6], "not-reduced"),
+        ([1.2, 1.6], [1.1, 1.6], ""),
+        ([float("nan"), 2.0], [], "nan"),
+        ([0.0, 0.0], [], "zero"),
+        ([2.2, 2.2], [], ""),
+    ],
+)
+def test_a_loss_or_a_norm_has_a_pattern(numbers: list[float], own: list[float], pattern: str) -> None:
+    assert of_numbers(numbers, 2.0, 2, own).id == pattern
