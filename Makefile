@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed-$(FILES)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install conformance quick again kill-matrix blind-spots generate faults check bench clean
-.PHONY: test test-clusters test-browser test-packages test-all
+.PHONY: test test-clusters test-browser test-parity test-packages test-all
 
 install: $(STAMP)
 
@@ -43,7 +43,7 @@ test: $(STAMP)
 	$(BIN)/pytest tests/ -n auto
 
 # One group whole, or all that there is: see "What runs when" in CONTRIBUTING.md.
-test-clusters test-browser test-packages test-all: $(STAMP)
+test-clusters test-browser test-parity test-packages test-all: $(STAMP)
 	$(BIN)/pytest tests/ -n auto --group=$(@:test-%=%)
 
 # The tests must find each of the faults that ci/faults.toml lists, planted one at a time in a copy.

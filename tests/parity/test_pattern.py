@@ -78,8 +78,8 @@ CASES: dict[str, tuple[str, str, Callable[[], Pattern | None]]] = {
     ),
     "the first microbatch again": (
         "reduced-twice",
-        "is 2 * g1 + 1 * g2 on ranks 0 and 1, with g1 of the first part of the batch, which is reduced again with each "
-        "that follows",
+        "is 2 * g1 + 1 * g2 on ranks 0 and 1, with g1 of the first part of the batch, which is reduced again with "
+        "each that follows",
         lambda: found(G1 + TRUTH, G1 + TRUTH, pieces=PIECES),
     ),
     "one rank has another value": (
