@@ -6,9 +6,10 @@ stays empty. Each message on the socket is a request as JSON, with the descripto
 pipe. A fork gets the arguments, folder, environment and streams of the request, and goes on as a new interpreter with
 these arguments does; its pid and its exit code go into the pipe. The process ends when the socket is closed.
 
-A run may start interpreters of its own: workers of pytest-xdist, or torchrun's processes. Forks of the run would not
-be new interpreters. So forks of the server, made before the run begins, wait for its commands, and ``subprocess`` and
-``os.execve`` use them as long as there are any. They are children of the run, as what it starts must be.
+A run may start interpreters of its own: workers of pytest-xdist, torchrun's processes, the keeper of spawned ranks.
+Forks of the run would not be new interpreters. So forks of the server, made before the run begins, wait for its
+commands, and ``subprocess`` and ``os.execve`` use them as long as there are any. They are children of the run, as
+what it starts must be.
 """
 
 import atexit
@@ -32,13 +33,19 @@ import sys
 import tempfile
 import termios
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _AT_START = set(os.environ)
 #: A request is one message, with these descriptors.
 _LARGEST, _DESCRIPTORS = 1 << 20, 4
+#: A command may have more, which keep their numbers. They come in above these, so that none takes another's.
+_ABOVE = 200
+#: A variable that says how many more interpreters a run starts than its arguments show.
+_MORE = "INNER_INTERPRETERS"
+#: The keeper of spawned ranks gets variables that the start of an interpreter reads; they have no effect on a fork.
+_KEEPER = "everyrank.rank.spawned"
 #: The flags of an interpreter that a fork can follow, and those before a module or a program.
 _FLAGS, _WAYS = ("-u", "-B"), ("-m", "-c")
 #: How many interpreters a run starts, by its arguments: pytest-xdist's workers, or torchrun's processes.
@@ -75,7 +82,7 @@ def serve(control: socket.socket, door: socket.socket) -> dict | None:
             if pid == 0:
                 control.close()
                 door.close()
-                _have_streams(streams)
+                _have(streams, range(3))
                 for fd in (pipe, *running, *(pipe for _, pipe in running.values())):
                     os.close(fd)
                 return json.loads(message)
@@ -90,11 +97,14 @@ def _report(pipe: int, number: int) -> None:
         os.write(pipe, b"%d\n" % number)
 
 
-def _have_streams(streams: list[int]) -> None:
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-    for stream in streams:
-        os.close(stream)
+def _have(descriptors: list[int], numbers: Sequence[int]) -> None:
+    """Give descriptors these numbers."""
+    lifted = [fcntl.fcntl(fd, fcntl.F_DUPFD, _ABOVE) for fd in descriptors]
+    for fd in descriptors:
+        os.close(fd)
+    for fd, number in zip(lifted, numbers, strict=True):
+        os.dup2(fd, number)
+        os.close(fd)
 
 
 def lead(request: dict) -> None:
@@ -111,7 +121,7 @@ def fork_waiting(request: dict) -> dict | None:
     The forks end with this process.
     """
     waiting: Waiting = []
-    for _ in range(_interpreters(request["command"])):
+    for _ in range(_interpreters(request["command"]) + int(request["environment"].pop(_MORE, 0))):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pid = os.fork()
         if pid == 0:
@@ -140,23 +150,24 @@ def _interpreters(command: list[str]) -> int:
 def _wait_for_command(control: socket.socket) -> dict:
     prctl = ctypes.CDLL(None).prctl
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    message, streams, _, _ = socket.recv_fds(control, _LARGEST, _DESCRIPTORS)
+    message, descriptors, _, _ = socket.recv_fds(control, _LARGEST, _ABOVE)
     if not message:
         os._exit(0)
     request = json.loads(message)
     if not request["dies"]:
         prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
     control.close()
-    _have_streams(streams)
+    _have(descriptors, request["numbers"])
     lead(request)
     return request
 
 
-def _give(waiting: Waiting, streams: list[int], **request: Any) -> int:
+def _give(waiting: Waiting, streams: list[int], passed: Sequence[int] = (), **request: Any) -> int:
     """Let the first that waits become this interpreter; return its pid."""
     pid, control = waiting.pop(0)
     with control:
-        socket.send_fds(control, [json.dumps(request).encode()], streams)
+        request["numbers"] = [0, 1, 2, *passed]
+        socket.send_fds(control, [json.dumps(request).encode()], [*streams, *passed])
     return pid
 
 
@@ -168,14 +179,15 @@ def _let_subprocess_use(waiting: Waiting, usual: dict[str, str]) -> None:
     def execute_child(self: Any, *args: Any, **options: Any) -> None:
         asked = signature.bind(self, *args, **options).arguments
         environment = dict(os.environ if asked["env"] is None else asked["env"])
-        more = any(asked[name] for name in ("executable", "preexec_fn", "pass_fds", "shell"))
-        if not waiting or more or not _is_usual(asked["args"]) or _read_early(environment) != usual:
+        more = any(asked[name] for name in ("executable", "preexec_fn", "shell"))
+        if not waiting or more or not _is_usual(asked["args"]) or not _may_differ(asked["args"], environment, usual):
             really(self, *args, **options)
             return
         streams = [asked["p2cread"], asked["c2pwrite"], asked["errwrite"]]
         self.pid = _give(
             waiting,
             [number if fd == -1 else fd for number, fd in enumerate(streams)],
+            asked["pass_fds"],
             command=list(asked["args"]),
             folder=str(asked["cwd"] or os.getcwd()),
             environment=environment,
@@ -212,6 +224,10 @@ def _let_exec_use(waiting: Waiting, usual: dict[str, str]) -> None:
         os._exit(code)
 
     os.execve = execve
+
+
+def _may_differ(command: Sequence[str], environment: Mapping[str, str], usual: dict[str, str]) -> bool:
+    return _KEEPER in command or _read_early(environment) == usual
 
 
 def _read_early(environment: Mapping[str, str]) -> dict[str, str]:

@@ -132,6 +132,8 @@ class Project:
         self.marker = uuid.uuid4().hex
         #: Whether roll calls of a run read C frames: pystack costs more than a test, so only its own test wants it.
         self.native = False
+        #: Whether the keeper of spawned ranks may be a fork, too. Its ranks are new processes then, but not clean.
+        self.forks_keeper = False
         (folder / "everyrank_inner_reporter.py").write_text(_REPORTER)
 
     def write(self, name: str, text: str) -> Path:
@@ -153,6 +155,7 @@ class Project:
             "PYTHONPATH": str(self.folder),
             "PYTHONDONTWRITEBYTECODE": "1",
             **({"EVERYRANK_INNER_NATIVE": "1"} if self.native else {}),
+            **({"INNER_INTERPRETERS": "1"} if self.forks_keeper else {}),
         }
 
     def command(self, *arguments: str) -> list[str]:

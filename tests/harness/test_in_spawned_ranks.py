@@ -140,6 +140,7 @@ def both(tmp_path_factory: pytest.TempPathFactory, fork_servers: ForkServers) ->
     ran = []
     for launcher in ("fork", "spawn"):
         project = Project(tmp_path_factory.mktemp(launcher), fork_servers)
+        project.forks_keeper = launcher == "spawn"
         project.write("pytest.ini", INI)
         project.write("conftest.py", CONFTEST)
         project.write("test_inner.py", MIXED)
@@ -232,5 +233,6 @@ def test_a_rank_that_is_still_importing_is_not_cut_off_for_another_s_failure(pro
             raise ValueError("everywhere")
         """,
     )
+    project.forks_keeper = True
     result = project.run("--launcher=spawn")["test_fails"]
     assert result.text.startswith("on ranks 0,1\n"), result.text

@@ -200,6 +200,7 @@ def keeper_killed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, fork_servers: ForkServers
 ) -> Inner:
     project = Project(tmp_path_factory.mktemp("project"), fork_servers)
+    project.forks_keeper = True
     held_up = HeldUp(project, "--launcher", request.param)
     os.kill(held_up.keeper, signal.SIGKILL)
     return project.finish(held_up.process)
@@ -221,6 +222,7 @@ def test_after_a_killed_zygote_tests_run_on_spawned_worlds(keeper_killed: Inner)
 
 
 def test_a_zygote_killed_between_two_tests_fails_neither(project: Project) -> None:
+    project.forks_keeper = True
     project.write(
         "test_inner.py",
         """

@@ -228,6 +228,7 @@ def test_a_zygote_that_is_found_dead_by_the_forks_for_the_next_test(
 ) -> None:
     """A test that had begun fails by name, soon; one that had not runs again."""
     project.write("conftest.py", _LOSES_THE_ZYGOTE.format(cores=cores))
+    project.forks_keeper = True
     project.write("test_inner.py", _DESTROY_THEIR_GROUP)
     inner = project.run("-k", "destroys")
     assert inner.outcomes() == {

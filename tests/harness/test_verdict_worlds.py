@@ -285,6 +285,7 @@ def test_worlds_still_work_after_all_that(worlds: Inner) -> None:
 
 def test_ranks_that_are_parametrized_differently_are_an_error(project: Project) -> None:
     project.write("test_inner.py", DISAGREEING)
+    project.forks_keeper = True
     inner = project.run("--launcher=spawn", "--fresh-worlds")
     ids, values = inner.tests.values()
     assert ids.outcome == "error"
