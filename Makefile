@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed-$(FILES)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install conformance quick again kill-matrix blind-spots generate faults check bench clean
-.PHONY: test test-clusters test-browser test-parity test-packages test-all
+.PHONY: test test-clusters test-browser test-draws test-parity test-packages test-all
 
 install: $(STAMP)
 
@@ -38,12 +38,12 @@ generate: DRAWS ?= 30
 generate: $(STAMP)
 	$(BIN)/pytest suites/ -n auto --law generate --generate=$(DRAWS)
 
-# Without three groups, but for the smoke tests of each.
+# Without four groups, but for the smoke tests of each.
 test: $(STAMP)
 	$(BIN)/pytest tests/ -n auto
 
 # One group whole, or all that there is: see "What runs when" in CONTRIBUTING.md.
-test-clusters test-browser test-parity test-packages test-all: $(STAMP)
+test-clusters test-browser test-draws test-parity test-packages test-all: $(STAMP)
 	$(BIN)/pytest tests/ -n auto --group=$(@:test-%=%)
 
 # The tests must find each of the faults that ci/faults.toml lists, planted one at a time in a copy.

@@ -1,7 +1,8 @@
 """Groups of tests: what `pytest tests/` runs of each is its smoke tests, and an option chooses the rest.
 
 ``@pytest.mark.group("clusters")`` puts a test into a group. ``@pytest.mark.smoke`` on a test of a group says that it
-runs with all else. A test that asks for the fixture ``browser`` is in that group without a mark.
+runs with all else. Two kinds of tests are in their group without a mark: those that ask for the fixture ``browser``,
+and those of ``test_generate_CONTRACT.py`` that run on ranks.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ GROUPS = {
     "clusters": "every launcher but fork: clean interpreters, torchrun, Ray, several hosts",
     "browser": "the page in Chromium",
     "parity": "each way to be parallel and each of its rogues, at each size",
+    "draws": "sequences that the grammars of the contracts draw, carried out on ranks",
     "packages": "what builds packages or needs some installed, the nightly scripts, the programs of findings",
 }
 LEFT_OUT = pytest.StashKey["Counter[str]"]()
@@ -37,7 +39,8 @@ def group_of(item: pytest.Item) -> str | None:
     """Return the name of a test's group, or None."""
     mark = item.get_closest_marker("group")
     if mark is None:
-        return "browser" if "browser" in getattr(item, "fixturenames", ()) else None
+        drawn = item.path.match("test_generate_*.py") and item.get_closest_marker("world") is not None
+        return "browser" if "browser" in getattr(item, "fixturenames", ()) else "draws" if drawn else None
     (name,) = mark.args
     if name not in GROUPS:
         raise pytest.UsageError(f"{item.nodeid}: there is no group {name!r}; the groups are {', '.join(GROUPS)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import re
@@ -21,7 +22,9 @@ from everyrank.launch.remote import ray as ray_launcher
 from tests import on_hosts
 from tests.inner import Inner, Project, outer_environment
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install ray")
+# Each worker of the tests collects this file: the import itself would cost it more than all other of ours.
+if importlib.util.find_spec("ray") is None:
+    pytest.skip("Ray is not installed: pip install ray", allow_module_level=True)
 pytestmark = pytest.mark.group("clusters")
 
 

@@ -265,6 +265,7 @@ class Blocking(BatchUpdateParameterServer):
         return super().update_and_fetch(gradients, trainer).wait()
 
 
+@pytest.mark.smoke
 @pytest.mark.world(3)
 @with_agents
 def test_a_server_that_blocks_keeps_them_too(world: World, warm_rpc_agent: Any) -> None:

@@ -120,6 +120,7 @@ def test_the_exemplar_keeps_each_part_of_the_grammar(world: World, process_group
     assert perform(GRAMMAR, EXEMPLAR, EVERY_ACTION[name], world) == ""
 
 
+@pytest.mark.smoke
 @pytest.mark.world(3)
 def test_a_rogue_fails_where_its_fault_shows_and_nowhere_else(world: World, process_group: Any) -> None:
     synced = Draw(3, ONE, (Backward(), Step(), Clear()))

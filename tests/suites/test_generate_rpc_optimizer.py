@@ -95,6 +95,7 @@ def test_the_exemplar_is_green(world: World, warm_rpc_agent: Any) -> None:
     assert world.rank or found.draws + found.rejected >= 10
 
 
+@pytest.mark.smoke
 @with_agents
 @pytest.mark.world(3)
 def test_every_kind_of_action_is_carried_out_without_hypothesis(world: World, warm_rpc_agent: Any) -> None:

@@ -64,6 +64,7 @@ def test_rows_that_are_lost_mixed_up_or_not_divided_show(process_group: Any, rog
         replay(_subject(rogue), draw)
 
 
+@pytest.mark.smoke
 @pytest.mark.world(3)
 def test_one_row_of_a_table_cut_by_columns_reaches_that_row_alone(process_group: Any) -> None:
     """torch writes past the end of such a row, if its values are columns of a larger tensor."""

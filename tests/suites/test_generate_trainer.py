@@ -235,6 +235,7 @@ class _Uneven(DataParallel):
             next(iter(self.named().values())).data.add_(2.0**-52)
 
 
+@pytest.mark.smoke
 @pytest.mark.world(3)
 def test_ranks_that_differ_by_one_bit_are_found(world: World, process_group: Any) -> None:
     with pytest.raises(Deviation, match="rank 1 has other parameters"):
