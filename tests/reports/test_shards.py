@@ -16,25 +16,24 @@ from everyrank.reports.runfile.model import LeftOutPart, ShardPart, SinglePart
 from everyrank.reports.runfile.read import Run, read
 from everyrank.reports.shards import merge
 from everyrank.reports.shards.deal import deal, digest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from tests.made_up_runs import MadeUp, made_up, run_of
 
-IDS = st.text(min_size=1, max_size=8)
-TIMES = st.floats(0.0, 1e4)
-#: The machine may be busy: Hypothesis would call a slow example a failure.
-UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+IDS = [f"test_{number}" for number in range(12)]
 
 
 # --- dealing -----------------------------------------------------------------------------------------
 
 
-@settings(UNHURRIED)
-@given(st.lists(IDS), st.dictionaries(IDS, TIMES), st.integers(1, 12), st.randoms())
-def test_each_test_is_dealt_once_and_no_shard_has_too_much(
-    collected: list[str], times: dict[str, float], count: int, chance: random.Random
-) -> None:
+def test_each_test_is_dealt_once_and_no_shard_has_too_much() -> None:
+    for chance in map(random.Random, range(100)):
+        collected = chance.choices(IDS, k=chance.randrange(20))
+        timed = chance.sample(IDS, k=chance.randrange(12))
+        times = {name: chance.choice((0.0, 1e-6, 1.0, chance.uniform(0.0, 1e4))) for name in timed}
+        _check_deal(collected, times, chance.randint(1, 12), chance)
+
+
+def _check_deal(collected: list[str], times: dict[str, float], count: int, chance: random.Random) -> None:
     shards = deal(collected, times, count)
     assert len(shards) == count
     assert Counter(id for ids in shards for id in ids) == Counter(set(collected))
@@ -98,20 +97,18 @@ def outcomes(run: Run | MadeUp) -> Counter[tuple[str, str]]:
     return Counter((case.id, case.outcome) for case in run.cases)
 
 
-@settings(UNHURRIED, max_examples=25)
-@given(st.integers(0, 1000), st.integers(1, 30), st.integers(1, 9), st.data())
-def test_whatever_was_killed_no_case_is_lost_or_doubled(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, cases: int, count: int, data: st.DataObject
-) -> None:
-    folder = tmp_path_factory.mktemp("shards")
-    whole = made_up(seed, cases)
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_was_killed_no_case_is_lost_or_doubled(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    count = chance.randint(1, 9)
+    whole = made_up(seed, chance.randint(1, 30))
     shards = shards_of(whole, count)
-    killed = data.draw(st.sets(st.integers(0, count - 1)))
+    killed = set(chance.sample(range(count), k=chance.randint(0, count)))
     for number in killed:
-        shards[number] = shards[number].cut_after(data.draw(st.integers(0, len(shards[number].cases))))
-    runs = written(folder, shards)
-    data.draw(st.randoms()).shuffle(runs)
-    found = merged(folder, runs, partial=bool(killed))
+        shards[number] = shards[number].cut_after(chance.randint(0, len(shards[number].cases)))
+    runs = written(tmp_path, shards)
+    chance.shuffle(runs)
+    found = merged(tmp_path, runs, partial=bool(killed))
     assert Counter(found.header.cases) == Counter(case.id for case in whole.cases)
     reported = {case.id for shard in shards for case in shard.cases}
     assert outcomes(found) == Counter(
