@@ -189,7 +189,7 @@ def test_live_output_bears_its_rank_on_each_line(project: Project) -> None:
     assert "first" not in inner.out.replace("[rank 0] first", "").replace("[rank 1] first", "")
 
 
-@pytest.mark.parametrize("options", [["-n2"], ["-n2", "--dist=loadgroup"], ["-n1", "--dist=loadscope"]])
+@pytest.mark.parametrize("options", [["-n2", "--dist=loadgroup"], ["-n1", "--dist=loadscope"]])
 def test_xdist_runs_worlds_in_its_workers(project: Project, options: list[str]) -> None:
     project.write(
         "test_spread.py",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -106,11 +104,9 @@ def covered(project: Project) -> Project:
     return project
 
 
-def report_of_work(project: Project) -> dict[str, Any]:
+def report_of_work(project: Project, *options: str) -> dict[str, Any]:
     """Return the report of ``coverage json`` on work.py."""
-    subprocess.run(
-        [sys.executable, "-m", "coverage", "json", "-q", "-o", "report.json"], cwd=project.folder, check=True
-    )
+    assert project.python("-m", "coverage", "json", "-q", "-o", "report.json", *options).returncode == 0
     found: dict[str, Any] = json.loads((project.folder / "report.json").read_text())["files"]["work.py"]
     return found
 
@@ -133,15 +129,7 @@ def test_pytest_cov_has_the_lines_of_all_ranks(covered: Project, options: list[s
 
 @pytest.mark.parametrize("options", [[], elsewhere(["--launcher=spawn"])], ids=" ".join)
 def test_plain_coverage_has_them_without_combining(covered: Project, options: list[str]) -> None:
-    python, *rest = covered.command(*options)
-    done = subprocess.run(
-        [python, "-m", "coverage", "run", *rest],
-        cwd=covered.folder,
-        env=covered.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = covered.python("-m", "coverage", "run", *covered.command(*options)[1:])
     assert done.returncode == 0, done.stdout
     assert "Warning" not in done.stdout + done.stderr
     assert set(report_of_work(covered)["missing_lines"]) == MISSED
@@ -161,12 +149,7 @@ def test_branches_are_measured_if_the_command_line_asks(covered: Project) -> Non
 def test_contexts_name_the_test_that_ran_a_line_on_a_rank(covered: Project, options: list[str]) -> None:
     inner = covered.run("--cov", "--cov-context=test", "--cov-report=", "-k", "two or three or fresh", *options)
     assert inner.code == 0, inner.out
-    subprocess.run(
-        [sys.executable, "-m", "coverage", "json", "-q", "--show-contexts", "-o", "report.json"],
-        cwd=covered.folder,
-        check=True,
-    )
-    contexts = json.loads((covered.folder / "report.json").read_text())["files"]["work.py"]["contexts"]
+    contexts = report_of_work(covered, "--show-contexts")["contexts"]
     assert contexts[str(min(lines('"some other"')))] == ["test_inner.py::test_three|run"]
     assert set(contexts[str(min(lines('"one"')))]) == {"test_inner.py::test_three|run", "test_inner.py::test_two|run"}
 

