@@ -182,8 +182,8 @@ def zygote_run(project: Project, *arguments: str) -> Noted:
 
 
 @pytest.fixture(scope="module")
-def noted(tmp_path_factory: pytest.TempPathFactory) -> Noted:
-    return zygote_run(Project(tmp_path_factory.mktemp("project")), "-n1")
+def noted(module_project: Project) -> Noted:
+    return zygote_run(module_project, "-n1")
 
 
 class TestZygote:

@@ -11,8 +11,11 @@ SOURCE = """
     import pytest, torch
     import torch.distributed as dist
     import torch.distributed.rpc as rpc
+    import torch.distributed.fsdp, torch.distributed.tensor  # here once, or in each rank that a case makes anew
     from everyrank.testcase import *
     from everyrank.rpc.agents import faulty_agent_missing
+    from torch.distributed._shard import sharded_tensor
+    from torch.distributed._shard.sharding_spec import ChunkShardingSpec
 
     class Started(MultiProcessTestCase):
         @property
@@ -42,8 +45,6 @@ SOURCE = """
 
         @with_comms(backend="gloo")
         def test_shards(self):
-            from torch.distributed._shard import sharded_tensor
-            from torch.distributed._shard.sharding_spec import ChunkShardingSpec
             spec = ChunkShardingSpec(dim=0, placements=["rank:0/cpu", "rank:1/cpu"])
             first, second = (sharded_tensor.ones(spec, 4, 2, init_rrefs=True) for _ in range(2))
             self.assert_sharded_tensor_equal(first, second)
