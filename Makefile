@@ -38,7 +38,7 @@ generate: DRAWS ?= 30
 generate: $(STAMP)
 	$(BIN)/pytest suites/ -n auto --law generate --generate=$(DRAWS)
 
-# Without four groups, but for the smoke tests of each.
+# Without five groups, but for the smoke tests of each.
 test: $(STAMP)
 	$(BIN)/pytest tests/ -n auto
 

@@ -16,8 +16,8 @@ import pytest
 GROUPS = {
     "clusters": "every launcher but fork: clean interpreters, torchrun, Ray, several hosts",
     "browser": "the page in Chromium",
-    "parity": "each way to be parallel and each of its rogues, at each size",
     "draws": "sequences that the grammars of the contracts draw, carried out on ranks",
+    "parity": "each way to be parallel and each of its rogues, at each size",
     "packages": "what builds packages or needs some installed, the nightly scripts, the programs of findings",
 }
 LEFT_OUT = pytest.StashKey["Counter[str]"]()
