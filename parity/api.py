@@ -56,7 +56,7 @@ def parity(
         clip: the norm to which gradients are clipped.
         steps: how many steps are trained.
         microbatches: into how many parts the plain loop cuts a rank's rows.
-        compared: which part of the gradients and updates must have been compared.
+        compared: which part of the parameters ranks must hold.
     """
     setup = Setup(
         model if callable(model) and not isinstance(model, nn.Module) else (lambda: model),

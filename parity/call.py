@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 from everyrank.parity import passes
@@ -14,7 +13,7 @@ from everyrank.parity.judging.evidence import Witnesses, named_groups
 from everyrank.parity.judging.fault import Fault
 from everyrank.parity.judging.initial import initial
 from everyrank.parity.judging.pattern import Pattern, ranks_text
-from everyrank.parity.judging.steps import KINDS, Deviation, Judged
+from everyrank.parity.judging.steps import KINDS, Deviation, Judged, Limit
 from everyrank.parity.passes import Pass, Truth
 from everyrank.parity.ranks import Ranks, groups_of_torch
 from everyrank.parity.report import Finding, Line, Report, short
@@ -36,6 +35,7 @@ class Call:
         self._setup, self._ranks = setup, ranks
         self._remarks: list[str] = []
         self._microbatches: dict[tuple[torch.dtype, int], list[dict[str, torch.Tensor]]] = {}
+        self._limits: dict[tuple[torch.dtype, int], Limit] = {}
         self._parts: Parts = {}
 
     def report(self) -> Report:
@@ -43,6 +43,7 @@ class Call:
         passes.same_model(self._setup, self._ranks)
         truth = passes.truth(self._setup, self._ranks, self._remarks)
         self._held, self._cut, self._mixed = passes.holdings(self._setup, self._ranks, truth)
+        self._check_names(truth)
         self._groups = named_groups(self._ranks, groups_of_torch())
         wide = self._pass(truth)
         clip = self._found_clip(wide)
@@ -58,28 +59,40 @@ class Call:
         findings = self._findings(truth, faults, own)
         return self._made(truth, wide, shown, findings)
 
+    def _check_names(self, truth: Truth) -> None:
+        """Raise Unusable if too few parameters of the plain model are on any rank."""
+        held = {name for each in self._ranks.gather({share.name for share in self._held.shares}) for name in each}
+        trained = [name for name in truth.store.notes[BACKWARD] if not self._setup.skips(name)]
+        lost = [name for name in trained if name not in held]
+        if len(lost) > (1 - self._setup.compared) * len(trained):
+            raise Unusable(
+                f"only {len(trained) - len(lost)} of {len(trained)} parameters can be compared, as no rank holds "
+                f"values of {', '.join(sorted(lost)[:4])}: pass load= or rename=, or lower compared={self._setup.compared:g}."
+            )
+
     def _dtypes(self, truth: Truth) -> list[torch.dtype]:
         wanted = self._setup.dtypes or (own_dtype(self._setup.fresh()),)
         return [dtype for dtype in wanted if dtype != truth.dtype]
 
     def _pass(self, truth: Truth, healed: frozenset[tuple[str, str]] = frozenset()) -> Pass:
-        limit = passes.exactly
-        return self._run(truth, truth.dtype, limit, self._setup.steps, exact=True, healed=healed)
+        near, limit = LIMIT, passes.exactly
+        if not truth.exact:
+            near, limit = 1e3 * torch.finfo(truth.dtype).eps, self._limit(truth, truth.dtype, self._setup.steps)
+        return self._run(truth, truth.dtype, limit, self._setup.steps, near, healed)
 
     def _run(
         self,
         truth: Truth,
         dtype: torch.dtype,
-        limit: Any,
+        limit: Limit,
         steps: int,
-        *,
-        exact: bool,
+        near: float | None,
         healed: frozenset[tuple[str, str]] = frozenset(),
     ) -> Pass:
         groups = {tuple(group) for groups in self._groups.values() for group in groups}
         return passes.run(
             self._setup, self._ranks, truth, self._held, self._cut, dtype, limit, groups,
-            exact=exact, parts=self._parts, steps=steps, healed=healed,
+            exact=near is not None and truth.exact, near=near, parts=self._parts, steps=steps, healed=healed,
         )  # fmt: skip
 
     def _found_clip(self, wide: Pass) -> float | None:
@@ -156,8 +169,14 @@ class Call:
     def _own(self, truth: Truth, wide: Pass, dtype: torch.dtype) -> tuple[torch.dtype, Pass]:
         """Run in the user's dtype, as far as the pass in fp64 came."""
         steps = max(len(wide.judged) - 1, 1)
-        noise = passes.noise(self._setup, self._ranks, truth, dtype, self._cut.pieces, self._mixed, steps)
-        return dtype, self._run(truth, dtype, passes.within(noise, self._mixed or dtype), steps, exact=False)
+        return dtype, self._run(truth, dtype, self._limit(truth, dtype, steps), steps, None)
+
+    def _limit(self, truth: Truth, dtype: torch.dtype, steps: int) -> Limit:
+        """Return how far tensors may be off in a dtype, from what rounding does to one process."""
+        if (dtype, steps) not in self._limits:
+            noise = passes.noise(self._setup, self._ranks, truth, dtype, self._cut.pieces, self._mixed, steps)
+            self._limits[dtype, steps] = passes.within(noise, self._mixed or dtype)
+        return self._limits[dtype, steps]
 
     def _findings(self, truth: Truth, faults: list[Fault], own: list[tuple[torch.dtype, Pass]]) -> list[Finding]:
         """Return the faults, each with the dtypes in which it shows."""
@@ -188,7 +207,7 @@ class Call:
         return findings
 
     def _made(self, truth: Truth, wide: Pass, shown: Judged, findings: list[Finding]) -> Report:
-        """Return the report, or raise Unusable if too little was compared."""
+        """Return the report."""
         notes = truth.store.notes
         names = [*dict.fromkeys(output[0] for output in notes[FORWARD])]
         trained = [("gradient", name) for name in notes[BACKWARD]] + [("update", name) for name in notes[BACKWARD]]
@@ -198,13 +217,6 @@ class Call:
         if shown.step == START or shown.deviations:
             compared |= {each for each in trained if each[0] == "update"}  # Not reached: no reason for doubt.
         missing = [each for each in everything if each not in compared]
-        lost = [each for each in missing if each in set(trained)]
-        if not findings and len(lost) > (1 - self._setup.compared) * len(trained):
-            raise Unusable(
-                f"only {len(trained) - len(lost)} of {len(trained)} gradients and updates could be compared, as no "
-                f"rank holds values of {', '.join(sorted({name for _, name in lost})[:4])}: pass load= or rename=, "
-                f"or lower compared={self._setup.compared:g}."
-            )
         return Report(
             tuple(findings),
             tuple(_lines(shown, findings, names, notes[BACKWARD])),

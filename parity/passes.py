@@ -155,20 +155,24 @@ def run(
     groups: set[tuple[int, ...]],
     *,
     exact: bool,
+    near: float | None,
     parts: Parts,
     steps: int,
     healed: frozenset[tuple[str, str]] = frozenset(),
 ) -> Pass:
-    """Run the user's training; stop after the first step that deviates."""
-    rank = Rank(setup, truth.store, held, dtype, limit, parts, exact, healed)
+    """Run the user's training; stop after the first step that deviates.
+
+    ``near`` is how near an output must be to the part of the truth that it is; None if an earlier pass has found it.
+    """
+    rank = Rank(setup, truth.store, held, dtype, limit, parts, exact, near, healed)
     judged = []
     for step in range(START, steps):
         seen = rank.start() if step == START else rank.step(step, cut.apply)
-        if exact:
+        if near is not None:
             parts.update({(step, *seat): part for seat, part in {**seen.expected_parts, **seen.parts}.items()})
         # One rank judges for all: ranks that round in another way would part here, and wait for each other.
         judged.append(ranks.decide(_light(seen), partial(judge, truth.store, step, limit=limit, groups=groups)))
-        if exact:
+        if near is not None:
             for seat in judged[-1].partial:
                 part = parts.pop((step, *seat), None)
                 if part is not None:
@@ -189,7 +193,7 @@ def _light(seen: Seen) -> Seen:
     return replace(seen, kept={}, unmatched=values)
 
 
-def exactly(key: Key) -> float:
+def exactly(key: Key) -> float | None:
     """Return how far a tensor may be off in fp64."""
     return LIMIT
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from everyrank.parity.errors import Unusable
 from everyrank.parity.values.names import Rename
+from everyrank.parity.values.tree import in_dtype
 from torch import nn
 
 Loss = Callable[[Any, Any], Any]
@@ -52,6 +53,7 @@ class Setup:
     steps: int = 3
     microbatches: int = 2
     compared: float = 0.9
+    default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
 
     def fresh(self) -> nn.Module:
         """Return the plain model as the user builds it."""
@@ -60,6 +62,16 @@ class Setup:
         if not isinstance(model, nn.Module):
             raise Unusable(f"model() returned {type(model).__name__}: return the plain torch.nn.Module.")
         return model
+
+    def whole_batch(self, step: int, dtype: torch.dtype) -> Any:
+        """Return the batch of a step in a dtype; it is made as the user makes it, whatever dtype a run has."""
+        seed(SEED + step)
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(self.default_dtype)
+        try:
+            return in_dtype(self.batch(step), dtype)
+        finally:
+            torch.set_default_dtype(before)
 
     def skips(self, name: str) -> bool:
         """Return whether the user does not want this tensor compared."""

@@ -64,12 +64,12 @@ class Activations:
         self,
         setup: Setup,
         store: Store,
-        exact: bool,
+        near: float | None,
         limit: Callable[[Key], float | None],
         parts: Parts,
         healed: frozenset[tuple[str, str]],
     ) -> None:
-        self._setup, self._store, self._exact, self._limit = setup, store, exact, limit
+        self._setup, self._store, self._near, self._limit = setup, store, near, limit
         self._parts, self._healed = parts, healed
         self._hints: dict[int, list[Part]] = {}
         #: The factor between the ranks' gradients of outputs and the plain model's, where it was last seen.
@@ -96,7 +96,7 @@ class Activations:
 
     def called(self, inputs: Any) -> None:
         """Take the inputs of a whole module: where they stand in the batch shows which tokens this rank has."""
-        if not self._exact:
+        if self._near is None:
             return
         number, self._roots = self._roots, self._roots + 1
         for mine in tree_leaves(inputs):
@@ -135,7 +135,7 @@ class Activations:
 
     def end(self) -> None:
         """Note how far outputs without a match are from what their neighbours' parts say that they should be."""
-        for seat, mine in self._seen.unmatched.items() if self._exact else ():
+        for seat, mine in self._seen.unmatched.items() if self._near is not None else ():
             key = (seat[0], self._step, self._seen.whole[seat[1]])
             expected = self._store.get(key)
             found = None if expected is None else self._neighbours(seat, mine, expected)
@@ -179,8 +179,8 @@ class Activations:
         expected = self._store.get(key)
         if expected is None:
             return
-        if self._exact:
-            self._search(seat, key, mine, expected)
+        if self._near is not None:
+            self._search(seat, key, mine, expected, self._near * scale(self._store, key))
             return
         known = self._parts.get((self._step, *seat))
         piece = known.select(expected) if known is not None else None
@@ -194,9 +194,8 @@ class Activations:
         if allowed is not None and not error <= allowed:
             self._seen.unmatched[seat] = mine.clone()
 
-    def _search(self, seat: Seat, key: Key, mine: torch.Tensor, expected: torch.Tensor) -> None:
+    def _search(self, seat: Seat, key: Key, mine: torch.Tensor, expected: torch.Tensor, near: float) -> None:
         kind, output = seat
-        near = LIMIT * scale(self._store, key)
         hints = self._hints.setdefault(output[1], [])
         if kind == BACKWARD:
             forward = self._seen.parts.get((FORWARD, output))

@@ -12,7 +12,7 @@ from everyrank.parity.setup import SEED, Setup, own_dtype, seed
 from everyrank.parity.values.exact import running_in
 from everyrank.parity.values.names import buffers
 from everyrank.parity.values.store import Store, Writer
-from everyrank.parity.values.tree import in_dtype, rows, rows_of
+from everyrank.parity.values.tree import rows, rows_of
 from everyrank.parity.values.watch import Output, outputs, watchable
 from torch import nn
 
@@ -125,8 +125,8 @@ def play(
         optimizer = setup.optimizer([parameter for parameter in model.parameters() if parameter.requires_grad])
         _parameters(recorder, model, START)
         for step in range(steps):
+            batch = setup.whole_batch(step, dtype)
             seed(SEED + step)
-            batch = in_dtype(setup.batch(step), dtype)
             total = _backward(setup, recorder, model, batch, step, parts)
             recorder.value((LOSS, step), total)
             norm = _gradients(recorder, model, step)
@@ -218,7 +218,7 @@ def microbatch_gradients(setup: Setup, dtype: torch.dtype, pieces: int) -> list[
     model, count = setup.fresh().to(dtype), setup.microbatches
     found = []
     with running_in(dtype, exact=dtype == torch.float64):
-        batch = in_dtype(setup.batch(0), dtype)
+        batch = setup.whole_batch(0, dtype)
         if rows_of(batch) % (count * pieces):
             return []
         for number in range(count):

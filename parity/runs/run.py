@@ -19,7 +19,7 @@ from everyrank.parity.values.exact import drop_mixed_precision, running_in
 from everyrank.parity.values.names import buffers, chunks_of, known_name, parameters
 from everyrank.parity.values.parts import distance
 from everyrank.parity.values.store import Store
-from everyrank.parity.values.tree import gradient_of, in_dtype, local, parts
+from everyrank.parity.values.tree import gradient_of, local, parts
 from everyrank.parity.values.watch import Clip, clips, inputs, outputs, steps
 from torch import nn
 
@@ -85,12 +85,13 @@ class Rank:
         limit: Callable[[Key], float | None],
         known_parts: Parts,
         exact: bool,
+        near: float | None,
         healed: frozenset[tuple[str, str]] = frozenset(),
     ) -> None:
         self.setup, self.store, self.holdings, self.dtype, self.exact = setup, store, holdings, dtype, exact
         self.limit = limit
         self._healed = healed
-        self._activations = Activations(setup, store, exact, limit, known_parts, healed)
+        self._activations = Activations(setup, store, near, limit, known_parts, healed)
         self.clipped: float | None = None
         self._by_key: dict[str, list[Share]] = {}
         for share in holdings.shares:
@@ -108,8 +109,8 @@ class Rank:
         """Run one step of the user's training."""
         self.seen = Seen()
         self._read = False
+        batch = self.setup.whole_batch(number, self.dtype)
         seed(SEED + number)
-        batch = in_dtype(self.setup.batch(number), self.dtype)
         self._activations.begin(number, self.seen, batch)
         made, optimizer = self.parallel.made, self.parallel.optimizer
         with (
@@ -159,8 +160,8 @@ class Rank:
         self.seen.norm = _number(norm)
 
     def _clip(self, step: int, clip: Clip) -> None:
-        self._gradients(step)
         self.clipped = clip.most
+        self._gradients(step)
         if not hasattr(clip.norm, "full_tensor") and self.seen.norm is None:
             self.seen.norm = float(local(clip.norm))
 
@@ -210,10 +211,11 @@ class Rank:
                     square += float((expected * expected).sum())
         factor = both / square if square else wanted
         off = abs(factor / wanted - 1)
-        if not 0.01 < factor / wanted < 100 or off < LIMIT:
+        if not 0.01 < factor / wanted < 100 or off < (LIMIT if self.exact else 0.01):
             return wanted
+        near = LIMIT if self.exact else 100 * torch.finfo(self.dtype).eps
         alike = all(
-            distance(share.read(mine).double() / factor, share.expected(truth)) <= LIMIT * scale(self.store, known)
+            distance(share.read(mine).double() / factor, share.expected(truth)) <= near * scale(self.store, known)
             for key, mine in values.items()
             for share in self._by_key[key]
             if (truth := self.store.get(known := (GRADIENT, step, share.name))) is not None

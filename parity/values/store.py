@@ -56,6 +56,10 @@ class Writer:
         self._file.close()
         (self._folder / "index").write_bytes(pickle.dumps((self._index, self._largest, self.notes)))
 
+    def abandon(self) -> None:
+        """Let go of the file, whether or not it has ended."""
+        self._file.close()
+
 
 class Store:
     """The values, by key."""
@@ -106,5 +110,7 @@ class Shelf:
 
     def discard(self) -> None:
         """Remove the folder."""
+        if self.writer is not None:
+            self.writer.abandon()
         if self._mine is not None:
             shutil.rmtree(self._mine, ignore_errors=True)
