@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 #: How the text of a case begins if the case says nothing about its law.
 FAULT = "the adapter is at fault, not the implementation"
@@ -23,17 +24,43 @@ def undeclared(subject: str, missing: Iterable[str]) -> str:
     return f"{subject} lacks what it does not declare: add it, or paste {declaration(missing)} into its Subject"
 
 
+@dataclass(frozen=True)
+class Explanation:
+    """What a deviation looks like: where, the id of a pattern, and what it says there."""
+
+    where: str
+    pattern: str
+    text: str
+
+    @property
+    def news(self) -> str:
+        """The explanation in one line."""
+        return f"{self.where}: {self.text}"
+
+
 class Deviation(AssertionError):
     """The subject broke a law.
 
     ``raised`` names the class and the bases of an exception that the subject had no reason to raise. ``off`` is the
-    largest relative error if values were compared. An entry of a ledger may state both.
+    largest relative error if values were compared. An entry of a ledger may state both. ``explain`` finds out what
+    the deviation looks like. That may take a while, so it is asked only for a deviation that somebody will read.
     """
 
-    def __init__(self, text: str = "", raised: Sequence[str] = (), off: float | None = None) -> None:
+    def __init__(
+        self,
+        text: str = "",
+        raised: Sequence[str] = (),
+        off: float | None = None,
+        explain: Callable[[], Explanation | None] | None = None,
+    ) -> None:
         super().__init__(text)
         self.raised = tuple(raised)
         self.off = off
+        self._explain = explain
+
+    def explanation(self) -> Explanation | None:
+        """Return what the deviation looks like, if it looks like anything that is known."""
+        return self._explain() if self._explain is not None else None
 
     def packed(self) -> str:
         """Return the text by which a rank passes this deviation on to the others."""

@@ -58,6 +58,19 @@ def case(request: pytest.FixtureRequest) -> Case:
     return given
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if call.excinfo is not None and item.get_closest_marker("conformance") is not None:
+        from everyrank.suites.collect import failure_report
+
+        if report.failed and not failure_report.wants_traceback(item.config):
+            report.longrepr = failure_report.report(item, call.excinfo.value) or report.longrepr
+    return report
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(
     session: pytest.Session, config: pytest.Config, items: list[pytest.Item]

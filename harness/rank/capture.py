@@ -37,7 +37,23 @@ def begin(config: pytest.Config, out: int, err: int) -> None:
         _redirect(out, err)
         manager.start_global_capturing()
         manager.suspend_global_capture(in_=False)
+    _leave_out_c10d(config)
     _reopen_logs()
+
+
+def _leave_out_c10d(config: pytest.Config) -> None:
+    """Leave out what torch logs of each collective that raises: the test's failure has its error.
+
+    torch sets its logger to DEBUG whatever the user wants to see, and prints nothing of it; only pytest shows it. A
+    user who asks pytest for DEBUG gets it, and so does a test that looks at ``caplog``.
+    """
+    logs: Any = config.pluginmanager.getplugin("logging-plugin")
+    if logs is not None and (logs.log_level is None or logs.log_level > logging.DEBUG):
+        logs.report_handler.addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    return record.levelno > logging.DEBUG or not record.name.startswith("c10d-")
 
 
 class _Stderr:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from everyrank.rank.context import notes
+from everyrank.suites.compare.explain import FirstDeviation, Mistakes
+from everyrank.suites.compare.pattern import Values as Values
 from everyrank.suites.engine.subject import Bound
 from everyrank.suites.errors import Deviation, Vacuous
 
-Values = Mapping[str, torch.Tensor]
+#: From this number of ULPs on, it says no more than that the values differ.
+TELLING_ULPS = 1e6
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,13 @@ class Difference:
     relative: float
 
     def __str__(self) -> str:
-        off = f"off by {self.absolute:.3g}, {self.ulps:g} ULPs ({self.relative:.1e} relative)"
-        return f"step {self.step}, {self.name}: {off}"
+        return f"step {self.step}, {self.name}: {self.off}"
+
+    @property
+    def off(self) -> str:
+        """How large it is. Many ULPs say nothing that the relative error does not."""
+        ulps = f", {self.ulps:g} ULPs" if self.ulps < TELLING_ULPS else ""
+        return f"off by {self.absolute:.3g}{ulps} ({self.relative:.1e} relative)"
 
 
 @dataclass
@@ -54,9 +62,17 @@ class Comparison:
     approximate: bool = False
     keeps_first: bool = False
     """Whether the values of the first step are kept, for another law."""
+    ranks: int = 0
+    """How many ranks train together, if that matters for what is compared."""
+    mistakes: Mistakes | None = None
+    """What the values would be after a step with a mistake of this rank, if that can be computed."""
+    deviated: FirstDeviation | None = None
+    """All values at the first step that deviates."""
     _first: tuple[int, Values, Values] | None = None
     _start: dict[str, torch.Tensor] = field(default_factory=dict)
     _before: dict[str, torch.Tensor] = field(default_factory=dict)
+    _right: list[int] = field(default_factory=list)
+    """The steps that were compared before the first that deviates."""
     _moved: float = 0.0
     _in_a_step: float = 0.0
 
@@ -71,7 +87,7 @@ class Comparison:
             raise Deviation(f"step {number}: parameters {sorted(ours)} instead of {sorted(reference)}")
         if self.keeps_first and self._first is None:
             self._first = number, _copies(ours), _copies(reference)
-        worst: Difference | None = None
+        worst, so_far = None, len(self.differences)
         for name, expected in reference.items():
             found = self._compare_parameter(number, name, ours[name].detach(), expected.detach())
             worst = max(
@@ -80,11 +96,21 @@ class Comparison:
             if self._vacuous and name in self._start and expected.numel():
                 moved = (expected.detach() - self._start[name]).abs().max()
                 self._moved = max(self._moved, float(moved))
-            if self.bound is not None and name in self._before and expected.numel():
+            if self.bound is not None and name in self._start and expected.numel():
                 moved_in_step = _difference(number, name, expected.detach(), self._before[name])
                 self._in_a_step = max(self._in_a_step, moved_in_step.relative)
-                self._before[name] = expected.detach().clone()
+        if so_far == 0 and self.differences:
+            self.deviated = self._all_at(number, ours, reference)
+        if not self.differences and number not in self._right:
+            self._right.append(number)
+        self._before.update(_copies(reference))
         note(number, worst, self.allowed)
+
+    def _all_at(self, step: int, ours: Values, reference: Values) -> FirstDeviation:
+        names = tuple(difference.name for difference in self.differences)
+        found, expected, before = (_on_the_host(values) for values in (ours, reference, self._before))
+        relative = self.allowed.relative
+        return FirstDeviation(step, found, expected, before, names, relative, self.ranks, self.mistakes)
 
     @property
     def _vacuous(self) -> bool:
@@ -129,16 +155,14 @@ class Comparison:
     def raise_first(self, label: str = "") -> None:
         """Raise Deviation with the first difference, if there is one, without the number of its step."""
         if self.differences:
-            raise Deviation(label + str(self.differences[0]).partition(", ")[2])
+            assert self.deviated is not None
+            where = label + self.differences[0].name
+            raise Deviation(f"{where}: {self.differences[0].off}", explain=self.deviated.explainer(where))
 
     def verdict(self) -> None:
         """Raise Deviation with the first difference, or Vacuous if the reference did not move."""
         if self.differences:
-            first = self.differences[0]
-            steps = sorted({difference.step for difference in self.differences})
-            names = sorted({difference.name for difference in self.differences})
-            text = f"{first}\n  differs at steps {steps} in {', '.join(names)}"
-            raise Deviation(text, off=max(difference.relative for difference in self.differences))
+            raise self._deviation()
         if self._start and self._vacuous:
             raise Vacuous("the reference did not move, so there is nothing that could differ")
         if self.approximate and self.bound is not None:
@@ -146,9 +170,33 @@ class Comparison:
                 raise Vacuous(f"no step moved the reference by more than the bound, {self.bound.relative:g}")
             notes()["approximate"] = True
 
+    def _deviation(self) -> Deviation:
+        assert self.deviated is not None
+        first = self.differences[0]
+        steps = sorted({difference.step for difference in self.differences})
+        names = sorted({difference.name for difference in self.differences})
+        right = [step for step in self._right if step not in steps]
+        before = f"right in {_steps(right)}, " if right else ""
+        text = f"{first}\n  {before}wrong in {_steps(steps)}: {', '.join(names)}"
+        off = max(difference.relative for difference in self.differences)
+        return Deviation(text, off=off, explain=self.deviated.explainer(f"step {first.step}, {first.name}"))
+
+
+def _steps(numbers: Sequence[int]) -> str:
+    """Return numbers of steps in a few words: ``step 3``, ``steps 1, 2``, ``steps 1-10``."""
+    if len(numbers) == 1:
+        return f"step {numbers[0]}"
+    first, last = numbers[0], numbers[-1]
+    run = len(numbers) > 2 and last - first == len(numbers) - 1
+    return f"steps {first}-{last}" if run else f"steps {', '.join(map(str, numbers))}"
+
 
 def _copies(values: Values) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in values.items()}
+
+
+def _on_the_host(values: Values) -> Values:
+    return {name: value.detach().cpu().clone() for name, value in values.items()}
 
 
 def note(step: int, difference: Difference | None, allowed: Tolerance) -> None:
@@ -208,7 +256,9 @@ def same(ours: torch.Tensor, expected: torch.Tensor, name: str) -> None:
     comparison.step(0, {name: ours}, {name: expected})
     if comparison.differences:
         (difference,) = comparison.differences
-        raise Deviation(str(difference).removeprefix("step 0, "), off=difference.relative)
+        assert comparison.deviated is not None
+        explain = comparison.deviated.explainer(name)
+        raise Deviation(f"{name}: {difference.off}", off=difference.relative, explain=explain)
 
 
 def check(holds: bool, text: str) -> None:

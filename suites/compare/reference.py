@@ -93,14 +93,14 @@ def order_matched(plan: Plan) -> Trajectory:
     """Train on the ranks' parts one after the other, with their gradients averaged in rank order."""
 
     def gradients(module: nn.Module, step: int) -> tuple[torch.Tensor, Gradients]:
-        found = [_rank_gradients(plan, module, rank, step) for rank in range(plan.size)]
+        found = [rank_gradients(plan, module, rank, step) for rank in range(plan.size)]
         losses = [total for total, _ in found]
         names = [name for name, _ in module.named_parameters()]
         return sum_in_order(losses) / plan.size, {
             name: mean([gradients[name] for _, gradients in found]) for name in names
         }
 
-    return _run(plan, gradients)
+    return train(plan, gradients)
 
 
 @stored
@@ -114,12 +114,13 @@ def whole_batch(plan: Plan) -> Trajectory:
         whole = Batch(torch.cat([part.inputs for part in parts]), torch.cat([part.targets for part in parts]))
         total = loss(module, whole)
         total.backward()
-        return total.detach(), _take_gradients(module)
+        return total.detach(), take_gradients(module)
 
-    return _run(plan, gradients)
+    return train(plan, gradients)
 
 
-def _run(plan: Plan, gradients: Callable[[nn.Module, int], tuple[torch.Tensor, Gradients]]) -> Trajectory:
+def train(plan: Plan, gradients: Callable[[nn.Module, int], tuple[torch.Tensor, Gradients]]) -> Trajectory:
+    """Train as planned in one process, with these losses and gradients of each step."""
     module = plan.build()
     optimizer = plan.optimize(module)
     scheduler = plan.scheduler(optimizer)
@@ -152,21 +153,21 @@ def step_with(plan: Plan, optimizer: Any, closure: Callable[[], Any]) -> None:
     optimizer.step()
 
 
-def _rank_gradients(plan: Plan, module: nn.Module, rank: int, step: int) -> tuple[torch.Tensor, Gradients]:
+def rank_gradients(plan: Plan, module: nn.Module, rank: int, step: int) -> tuple[torch.Tensor, Gradients]:
     """Return the loss and the gradients of one rank's part."""
     plan.prepare(module, rank, step)
     module.zero_grad()
     if not plan.present(rank, step):
-        return torch.zeros((), dtype=plan.dtype), _take_gradients(module)
+        return torch.zeros((), dtype=plan.dtype), take_gradients(module)
     losses = []
     for part in range(plan.parts):
         part_loss = loss(module, plan.batch(rank, step, part)) / plan.parts
         part_loss.backward()
         losses.append(part_loss.detach())
-    return sum_in_order(losses), _take_gradients(module)
+    return sum_in_order(losses), take_gradients(module)
 
 
-def _take_gradients(module: nn.Module) -> Gradients:
+def take_gradients(module: nn.Module) -> Gradients:
     """Return the gradients of a module and leave it without any."""
     taken: Gradients = {}
     for name, parameter in module.named_parameters():

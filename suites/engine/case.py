@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import traceback
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,20 +14,18 @@ from everyrank.rank.context import BROKEN, current_rank, notes
 from everyrank.rank.world import current_world
 from everyrank.suites.engine.capability import claims, lacks, missing
 from everyrank.suites.engine.contract import Contract, Law, Point, contract
+from everyrank.suites.engine.failure import failure, fault, unusable
 from everyrank.suites.engine.judge import Outcome, judge
 from everyrank.suites.engine.ledger import Entry
 from everyrank.suites.engine.ledgers import ledgers
 from everyrank.suites.engine.subject import Lack, Subject
 from everyrank.suites.errors import (
-    FAULT,
     MISSING,
-    UNUSABLE,
     BrokenAdapter,
     DeclarationError,
     Deviation,
     LedgerError,
     NotApplicable,
-    Unusable,
     undeclared,
 )
 
@@ -94,7 +91,7 @@ class Case:
         # Another rank may not see the file, or see it at another time: rank 0 decides.
         if (answers := current_rank().gather("preflight", str(mark.exists()))) and answers[0] == str(True):
             return
-        problem = ""
+        problem = None
         try:
             with torch.random.fork_rng(devices=[]), self.contract.arena(self.subject, self.point) as arena:
                 if arena is not None:  # if it is None, another rank drives
@@ -102,13 +99,12 @@ class Case:
             if current_world().rank == 0:  # all went well
                 mark.touch()
         except BrokenAdapter as error:
-            notes()[BROKEN] = _fault(error)
-            text = f"[error] {self.subject.name}, before any law of {self.contract.name}\n  {_fault(error)}: {error}"
-            problem = "\n\n".join([text, *_subject_traceback(error.__cause__)])
+            notes()[BROKEN] = fault(error)
+            problem = unusable(self.subject.name, self.contract.name, error)
         except Deviation:
             pass  # the laws will find it
-        if problem:
-            pytest.fail(problem, pytrace=False)
+        if problem is not None:
+            raise problem
 
     def run(self, may_fail: bool = False) -> None:
         """Run on this rank, and end with the pytest outcome that stands for the case's outcome.
@@ -120,22 +116,26 @@ class Case:
             self._ask()
         outcome = self.outcome()
         verdict, text = self.judged(outcome)
+        expected = verdict == "known" or (may_fail and verdict == "fail")
         rank = current_rank()
         present = dict(rank.item.user_properties)
         rank.item.user_properties += [(name, value) for name, value in properties(self) if name not in present]
         rank.item.user_properties.append(("outcome", verdict))
+        failed = None
+        if verdict not in PASSED and not expected:
+            failed = failure(verdict, f"{self.subject.name} {self.id}", self.law.text, text, outcome.error)
         if text:
-            rank.notes["message"] = text.splitlines()[0]
+            rank.notes["message"] = failed.news if failed is not None else text.splitlines()[0]
         if outcome.bad:
             rank.notes["deviation"] = outcome.seen.as_note()
-        if verdict == "known" or (may_fail and verdict == "fail"):
+        if expected:
             if outcome.kind == "fail":
                 rank.keep_if_xfailed()
             pytest.xfail(text)
         if verdict == "not-applicable":
             pytest.skip(text)
-        if verdict not in ("pass", "approximate", "unsupported"):
-            raise _error(verdict, self, text) from outcome.error
+        if failed is not None:
+            raise failed from outcome.error
 
     def _ask(self) -> None:
         """Fail, with one sentence about all that is missing, if the subject lacks what this case needs."""
@@ -165,8 +165,8 @@ class Case:
         except Deviation as error:
             return Outcome("fail", str(error), error)
         except BrokenAdapter as error:
-            notes()[BROKEN] = _fault(error)
-            return Outcome("error", f"{_fault(error)}: {error}", error)
+            notes()[BROKEN] = fault(error)
+            return Outcome("error", f"{fault(error)}: {error}", error)
         except Exception as error:
             return Outcome("error", f"{type(error).__name__}: {error}", error)
         return Outcome("pass")
@@ -181,32 +181,11 @@ class Case:
         return current_world().somebody_left()
 
 
+#: Verdicts that are no failure.
+PASSED = ("pass", "approximate", "unsupported", "not-applicable")
+
 #: The subjects whose plainest use this process has tried.
 _used: set[tuple[str, str]] = set()
-
-
-def _subject_traceback(error: BaseException | None) -> list[str]:
-    """Return the traceback of an error of the subject, without the kit's own frames at its start."""
-    frame, ours = (
-        error.__traceback__ if error is not None else None,
-        os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep,
-    )
-    while frame is not None and frame.tb_frame.f_code.co_filename.startswith(ours):
-        frame = frame.tb_next
-    return ["".join(traceback.format_exception(None, error, frame)).rstrip()] if frame is not None else []
-
-
-def _fault(error: BrokenAdapter) -> str:
-    return UNUSABLE if isinstance(error, Unusable) else FAULT
-
-
-class Failed(AssertionError):
-    """A case whose outcome is not the declared one."""
-
-
-def _error(kind: str, case: Case, text: str) -> Failed:
-    law = case.law.text.splitlines()[0] if case.law.text else ""
-    return Failed(f"[{kind}] {case.subject.name} {case.id}\n  law: {law}\n  {text}")
 
 
 def cases(subject: Subject, folder: Path | None = None) -> list[Case]:

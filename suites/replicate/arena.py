@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from everyrank.fixtures.data import loss
 from everyrank.suites.arena.base import BaseArena
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import CLOSE_FP64, EXACT, Comparison, Tolerance
+from everyrank.suites.compare.mistakes import would_be
 from everyrank.suites.compare.reference import (
     SEED,
     Gradients,
@@ -107,7 +109,7 @@ class Arena(BaseArena):
 
     def comparison(self, reference: Trajectory | None = None, tolerance: Tolerance | None = None) -> Comparison:
         """Return a new comparison for this case, from the reference's start if there is one."""
-        comparison = Comparison(tolerance or self.tolerance, self.subject.bound)
+        comparison = Comparison(tolerance or self.tolerance, self.subject.bound, ranks=self.size)
         if reference is not None:
             comparison.start(reference.start)
         return comparison
@@ -150,6 +152,7 @@ class Arena(BaseArena):
         """Train as planned. After each step compare with the reference, then go on from the reference's values."""
         reference = reference or order_matched(plan)
         comparison = self.comparison(reference, tolerance)
+        comparison.mistakes = partial(would_be, plan, self.rank)
         optimizer = plan.optimize(module)
         scheduler = plan.scheduler(optimizer)
         for step, expected in enumerate(reference.steps, 1):
@@ -163,13 +166,17 @@ class Arena(BaseArena):
 
     def compare_gradients(self, comparison: Comparison, step: int, ours: Gradients, reference: Gradients) -> None:
         """Compare gradients: each must be None in both, or the same in both."""
+        found: dict[str, torch.Tensor] = {}
+        wanted: dict[str, torch.Tensor] = {}
         for name, expected in reference.items():
             mine = ours.get(name)
             if mine is None or expected is None:
                 have, want = ("None" if gradient is None else "a gradient" for gradient in (mine, expected))
                 self.check(have == want, f"step {step}, {name}.grad is {have} instead of {want}")
             else:
-                comparison.step(step, {f"{name}.grad": dense(mine)}, {f"{name}.grad": dense(expected)})
+                found[f"{name}.grad"], wanted[f"{name}.grad"] = dense(mine), dense(expected)
+        if wanted:
+            comparison.step(step, found, wanted)
 
     def check_training(self, plan: Plan, **options: Any) -> None:
         """Check that a module built with these options trains as the reference does."""

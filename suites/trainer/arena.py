@@ -7,6 +7,7 @@ import functools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from everyrank import current_world
 from everyrank.suites.arena.base import BaseArena
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import CLOSE_FP64, Comparison, Tolerance
+from everyrank.suites.compare.mistakes import would_be
 from everyrank.suites.compare.reference import SEED, Plan, order_matched
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
@@ -58,7 +60,7 @@ class Training:
     def step(self, number: int, **options: Any) -> Any:
         """Train for one step on this rank's microbatches."""
         self.plan.prepare(self.model, self.index, number)
-        with subject_acts():
+        with subject_acts("step"):
             return self.trainer.step(*self.batches(self.index, number), **options)
 
     @property
@@ -116,7 +118,7 @@ class Arena(BaseArena):
             dealt = plan.choice.split(list(dict.fromkeys(names.values())))  # type: ignore[arg-type]
             groups = dealt
         asked = {} if groups is None else {"groups": [dict(group) for group in groups]}
-        with subject_acts():
+        with subject_acts("build"):
             trainer = self.subject.build(model, plan.row.optimizer, **plan.choice.make(), **asked)
         if not callable(getattr(trainer, "step", None)) or not callable(getattr(trainer, "parameters", None)):
             made = f"build of {self.subject.name} returned a {type(trainer).__name__}"
@@ -134,7 +136,7 @@ class Arena(BaseArena):
 
     def comparison(self, plan: Plan, start: Mapping[str, torch.Tensor] | None = None) -> Comparison:
         """Return a new comparison for this case."""
-        comparison = Comparison(self.tolerance(plan), self.subject.bound)
+        comparison = Comparison(self.tolerance(plan), self.subject.bound, ranks=plan.size)
         if start is not None:
             comparison.start(start)
         return comparison
@@ -143,6 +145,7 @@ class Arena(BaseArena):
         """Train as planned, and compare with the reference after each step."""
         reference = order_matched(training.plan)
         comparison = self.comparison(training.plan, reference.start)
+        comparison.mistakes = partial(would_be, training.plan, training.index)
         for number, expected in enumerate(reference.steps, 1):
             training.step(number, **options)
             comparison.step(number, training.values, expected.values)

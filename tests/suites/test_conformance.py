@@ -90,7 +90,7 @@ def test_a_subject_that_does_nothing_is_red(inner: Inner) -> None:
     result = inner["test_nothing[rpc-optimizer/state.kept[ws2]]"]
     assert result.outcome == "failed"
     assert "[fail] nothing rpc-optimizer/state.kept[ws2]" in result.text
-    assert "step 1, parameter 0 on worker1: off by" in result.text
+    assert "step 1, parameter 0 on worker1: as it was a step before (stale)\n  off by" in result.text
     assert result.properties["outcome"] == "fail"
 
 

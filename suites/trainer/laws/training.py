@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from everyrank.suites.arena.subject_errors import plainly, stayed, subject_acts
 from everyrank.suites.compare.comparison import same
+from everyrank.suites.compare.mistakes import would_be
 from everyrank.suites.compare.reference import Plan, order_matched
 from everyrank.suites.trainer import points
 from everyrank.suites.trainer.arena import Arena, Training
@@ -123,6 +124,7 @@ def after_each_step(arena: Arena, training: Training, act: Any) -> None:
     """Train with an action after each step, which the plan has as well, and compare with the reference."""
     reference = order_matched(training.plan)
     comparison = arena.comparison(training.plan, reference.start)
+    comparison.mistakes = partial(would_be, training.plan, training.index)
     for number, expected in enumerate(reference.steps, 1):
         training.step(number)
         with subject_acts():
