@@ -61,3 +61,12 @@ def duration(seconds: float) -> str:
 
 def _two_units(large: int, small: int, name: str, small_name: str) -> str:
     return f"{large} {name}" + (f" {small} {small_name}" if small else "")
+
+
+#: From this number of ULPs on, it says no more than that the values differ.
+_MOST_ULPS = 1e6
+
+
+def ulps_text(ulps: float) -> str:
+    """Return a number of ULPs, or nothing if it is so large that the relative error says all there is."""
+    return f"{ulps:g} ULPs" if ulps < _MOST_ULPS else ""

@@ -26,16 +26,16 @@ def undeclared(subject: str, missing: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a deviation looks like: where, the id of a pattern, and what it says there."""
+    """What a deviation looks like: its location, the id of a pattern, and what it says there."""
 
-    where: str
+    location: str
     pattern: str
     text: str
 
     @property
     def news(self) -> str:
         """The explanation in one line."""
-        return f"{self.where}: {self.text}"
+        return f"{self.location}: {self.text}"
 
 
 class Deviation(AssertionError):

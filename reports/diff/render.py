@@ -11,10 +11,10 @@ import msgspec
 from everyrank.model.outcome import ENDINGS, Ending
 from everyrank.reports.cause import signature
 from everyrank.reports.diff.diff import KINDS, WORSE, Change, Diff, Kind, LessExact
-from everyrank.reports.runfile.model import CaseLine
+from everyrank.reports.runfile.model import CaseLine, ErrorPart
 from everyrank.reports.runfile.read import Run
 from everyrank.reports.runfile.source import of_header
-from everyrank.reports.text import code, count, duration, plain, some
+from everyrank.reports.text import code, count, duration, plain, some, ulps_text
 
 #: The names of each kind of change: singular and plural.
 _NOUNS: dict[Kind, tuple[str, str]] = {
@@ -324,8 +324,14 @@ def _full(case: CaseLine) -> str:
 def _less(pair: LessExact, quote: Callable[[str], str]) -> str:
     old, new = pair.old, pair.new
     location = quote(f"{new.name}, step {new.step}, rank {new.rank}")
-    was = "exact" if old.relative == 0 else f"{old.relative:.2g} ({old.ulps:.3g} ULPs)"
-    return f"{quote(_full(pair.case))}: {was} -> {new.relative:.2g} ({new.ulps:.3g} ULPs) at {location}"
+    return f"{quote(_full(pair.case))}: {_error(old)} -> {_error(new)} at {location}"
+
+
+def _error(error: ErrorPart) -> str:
+    if error.relative == 0:
+        return "exact"
+    ulps = ulps_text(float(f"{error.ulps:.3g}"))
+    return f"{error.relative:.2g}" + (f" ({ulps})" if ulps else "")
 
 
 def _counts_table(diff: Diff) -> Iterator[str]:

@@ -11,6 +11,7 @@ import pytest
 from everyrank.model.outcome import ENDINGS, RED, Ending
 from everyrank.reports.live.tally import MOST, Tally
 from everyrank.reports.runfile.conclusion import Conclusion
+from everyrank.reports.text import ulps_text
 
 
 class FinishedRun(Protocol):
@@ -85,7 +86,10 @@ def text(tally: Tally, details: bool = False) -> list[str]:
     lines += _part("laws that are not green", [_law(*law) for law in tally.red_laws])
     lines += _part("worst", [f"{outcome:<8} {text}" for outcome, text in tally.worst], tally.red)
     lines += _part("slowest", [f"{seconds:7.2f} s  {id}" for seconds, id in tally.slowest])
-    errors = [f"{relative:8.1e}, {ulps:g} ULPs  {location}" for relative, ulps, location in tally.errors]
+    errors = [
+        f"{', '.join(filter(None, (f'{relative:8.1e}', ulps_text(ulps))))}  {location}"
+        for relative, ulps, location in tally.errors
+    ]
     return lines + _part("largest errors that are in no ledger", errors)
 
 

@@ -15,7 +15,7 @@ from everyrank.suites.engine.subject import Bound
 from everyrank.suites.errors import Deviation, Vacuous
 
 #: From this number of ULPs on, it says no more than that the values differ.
-TELLING_ULPS = 1e6
+MOST_ULPS = 1e6
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Difference:
     @property
     def off(self) -> str:
         """How large it is. Many ULPs say nothing that the relative error does not."""
-        ulps = f", {self.ulps:g} ULPs" if self.ulps < TELLING_ULPS else ""
+        ulps = f", {self.ulps:g} ULPs" if self.ulps < MOST_ULPS else ""
         return f"off by {self.absolute:.3g}{ulps} ({self.relative:.1e} relative)"
 
 
@@ -156,8 +156,8 @@ class Comparison:
         """Raise Deviation with the first difference, if there is one, without the number of its step."""
         if self.differences:
             assert self.deviated is not None
-            where = label + self.differences[0].name
-            raise Deviation(f"{where}: {self.differences[0].off}", explain=self.deviated.explainer(where))
+            location = label + self.differences[0].name
+            raise Deviation(f"{location}: {self.differences[0].off}", explain=self.deviated.explainer(location))
 
     def verdict(self) -> None:
         """Raise Deviation with the first difference, or Vacuous if the reference did not move."""

@@ -27,12 +27,12 @@ class FirstDeviation:
     ranks: int = 0
     mistakes: Mistakes | None = None
 
-    def explainer(self, where: str) -> Callable[[], Explanation | None]:
+    def explainer(self, location: str) -> Callable[[], Explanation | None]:
         """Return a function that explains the deviation, for a text that names its location so."""
 
         def explain() -> Explanation | None:
             found = self.pattern()
-            return None if found is None else Explanation(where, found.id, found.text)
+            return None if found is None else Explanation(location, found.id, found.text)
 
         return explain
 

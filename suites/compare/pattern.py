@@ -13,11 +13,11 @@ import torch
 
 Values = Mapping[str, torch.Tensor]
 
-#: Every pattern, and what it says of a tensor.
+#: Every pattern, and what it says of values.
 PATTERNS: Mapping[str, str] = {
     "nan": "not finite, where the reference is",
     "zero": "zero, where the reference is not",
-    "stale": "as it was a step before",
+    "stale": "as they were a step before",
     "sum-for-mean": "the reference or its step, times the number of ranks or divided by it",
     "factor": "the reference or its step, times another small number or divided by it",
     "not-reduced": "made from one rank's part alone",
@@ -128,8 +128,9 @@ def _nan(seen: Deviating) -> Pattern | None:
         return None
     first = int(spoilt.flatten().nonzero()[0])
     kind = "nan" if bool(seen.found.flatten()[first].isnan()) else "infinite"
-    where = "everywhere" if count == spoilt.numel() > 1 else f"in {count} of {spoilt.numel()} elements"
-    return Pattern("nan", f"{kind} {where}" + (f", first at {_index(seen, first)}" if count < spoilt.numel() else ""))
+    if count == spoilt.numel():
+        return Pattern("nan", f"{kind} everywhere")
+    return Pattern("nan", f"{kind} in {count} of {spoilt.numel()} elements, first at {_index(seen, first)}")
 
 
 def _zero(seen: Deviating) -> Pattern | None:

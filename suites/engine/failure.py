@@ -48,9 +48,9 @@ def _seen(text: str, error: BaseException | None) -> tuple[str, str]:
         explanation = error.explanation()
     except Exception as problem:  # what is known of the deviation must not be lost
         return first, f"{text}\n  (what it looks like is not known: {type(problem).__name__}: {problem})"
-    if explanation is None or explanation.where not in first:
+    if explanation is None or explanation.location not in first:
         return first, text
-    rest = text.removeprefix(f"{explanation.where}: ")
+    rest = text.removeprefix(f"{explanation.location}: ")
     return explanation.news, f"{explanation.news} ({explanation.pattern})\n  {rest}"
 
 

@@ -105,6 +105,16 @@ largest errors that are in no ledger:
    2.0e-10, 3 ULPs  test_mine.py::test[1] (step 3, layer0.weight, rank 1)""",
         )
 
+    def test_ulps_are_left_out_where_they_are_many(self) -> None:
+        errors = [ErrorPart(ulps, absolute=1.0, relative=0.5, step=1, name="w", rank=0) for ulps in (2e15, 3e5)]
+        tally = _tally(*(_case(number, "pass", error=error) for number, error in enumerate(errors)))
+        self.assertExpectedInline(
+            "\n".join(text(tally, details=True)[-2:]),
+            """\
+   5.0e-01  test_mine.py::test[0] (step 1, w, rank 0)
+   5.0e-01, 300000 ULPs  test_mine.py::test[1] (step 1, w, rank 0)""",
+        )
+
     def test_the_live_line(self) -> None:
         lines = [progress_text(_mixed(), 5_915, 12, 0.8), progress_text(_tally(_case(1, "pass")), 1, 1, 2.0)]
         self.assertExpectedInline(

@@ -157,8 +157,8 @@ def _failed(text: str, error: BaseException | None) -> Failed:
     return failure("fail", "mine c/law[ws2]", "The law.\n\nMore about it.", text, error)
 
 
-def _explained(where: str) -> Deviation:
-    return Deviation("step 1, w: off by 3", explain=lambda: Explanation(where, "zero", "zero"))
+def _explained(location: str) -> Deviation:
+    return Deviation("step 1, w: off by 3", explain=lambda: Explanation(location, "zero", "zero"))
 
 
 def test_a_deviation_that_looks_like_nothing_is_its_own_news() -> None:

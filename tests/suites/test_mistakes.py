@@ -89,7 +89,7 @@ def test_a_mistake_with_the_gradients_is_named(name: str, optimizer: str) -> Non
     assert explained(plan, combine) == f"step 2, first.weight: {text}"
 
 
-def test_nothing_is_said_of_a_mistake_that_is_not_in_the_list() -> None:
+def test_a_mistake_that_is_not_in_the_list_has_no_explanation() -> None:
     assert explained(Plan(RANKS, steps=2), lambda parts: mean(parts) ** 3) == ""
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from math import inf, nan
+from pathlib import Path
 
 import pytest
 import torch
@@ -75,6 +77,12 @@ def test_the_ids_are_those_of_the_list() -> None:
     assert set(ids.values()) <= set(PATTERNS)
 
 
+def test_the_document_lists_every_pattern() -> None:
+    document = Path(__file__).parents[2].joinpath("docs/conformance.md").read_text()
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| (.+) \|$", document.partition("| the values are |")[2], re.MULTILINE))
+    assert {name: rows.get(name) for name in PATTERNS} == dict(PATTERNS)
+
+
 def test_a_pattern_outside_the_list_is_refused() -> None:
     with pytest.raises(ValueError, match="no pattern is called 'guess'"):
         Pattern("guess", "it looks odd")
@@ -103,7 +111,7 @@ NOTHING = {
 
 
 @pytest.mark.parametrize("name", NOTHING)
-def test_nothing_is_said_where_nothing_fits(name: str) -> None:
+def test_values_that_fit_nothing_have_no_pattern(name: str) -> None:
     assert pattern(NOTHING[name]) is None
 
 

@@ -1,6 +1,13 @@
 // The columns: each is a row of reports/page/columns.py, with the functions of its kind.
 
-const errorText = (ulps) => (ulps === null ? "" : ulps === 0 ? "exact" : `${figure(ulps)} ulp`);
+/** From this number of ULPs on, it says no more than that the values differ. */
+const MOST_ULPS = 1e6;
+
+const errorText = (ulps) => {
+  if (ulps === null) return "";
+  if (ulps === 0) return "exact";
+  return ulps >= MOST_ULPS ? "over 1e6 ulp" : `${figure(ulps)} ulp`;
+};
 
 /** Return a key for sorting: errors that are not finite are the largest, a missing error is the smallest. */
 const errorKey = (ulps) => (ulps === null ? -1 : typeof ulps === "number" ? ulps : Infinity); // inf and nan are texts

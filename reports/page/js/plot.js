@@ -138,6 +138,8 @@ function plotLabel(steps, values, measure) {
   return `the error over ${plural(steps.length, "step")}, ${measure}: ${largest}`;
 }
 
+const ulpsBefore = (ulps) => (ulps < MOST_ULPS ? `${figure(ulps)} ulp, ` : "");
+
 /** Make the plot, the choice of the measure, and a sentence about the largest error. */
 function errorSection(detail) {
   const { steps, error } = detail;
@@ -151,7 +153,7 @@ function errorSection(detail) {
         { class: "largest" },
         exact
           ? "Bit for bit equal to the reference."
-          : `Largest: ${figure(number(error.ulps))} ulp, ${figure(number(error.relative))} relative, ` +
+          : `Largest: ${ulpsBefore(number(error.ulps))}${figure(number(error.relative))} relative, ` +
               `${figure(number(error.absolute))} absolute, at step ${error.step} in `,
         !exact && el("code", { text: error.name }),
         !exact && `, rank ${error.rank}.`,
