@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "conformance(subject, folder, again): run the test once for each case of a subject; see everyrank.suites",
+        "conformance(subjects, folder, again): run the test once for each case of each subject; see everyrank.suites",
     )
     if not config.pluginmanager.has_plugin("warnings"):  # under -p no:warnings the marks of cases still name it
         config.addinivalue_line("markers", "filterwarnings(filter): without pytest's own plugin it does nothing.")

@@ -116,13 +116,14 @@ def left_out(selections: Iterable[Selection]) -> LeftOut:
 def settle(config: pytest.Config, items: list[pytest.Item]) -> str:
     """After collection, note what the filters left out of the requested tests; return what is wrong with the filters.
 
-    For a subject without a fitting case pytest makes one skipped item. It is removed: it would look like a test.
+    For a test without a fitting case pytest makes one skipped item. It is removed: it would look like a test.
     """
     known = config.stash.get(SELECTIONS, {})
     # pytest collects all functions of a file, even if one of them was named.
     requested = {_function(item) for item in items}
-    selections = [selection for function, selection in known.items() if function in requested]
-    items[:] = [item for item in items if _function(item) not in known or known[_function(item)].cases]
+    selections = [selection for function in known if function in requested for selection in known[function]]
+    without = {function for function, found in known.items() if not any(selection.cases for selection in found)}
+    items[:] = [item for item in items if _function(item) not in without]
     problem = Filters.from_config(config).problem(selections)
     if not problem:
         config.stash[LEFT_OUT] = left_out(selections)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from everyrank.errors import RankLost, WorldTimeout
+from everyrank.suites.collect.declared import all_mistakes, declared
 from everyrank.suites.collect.filters import Filters
 from everyrank.suites.collect.outcomes import Outcomes
 from everyrank.suites.collect.stash import SELECTIONS
 from everyrank.suites.engine.case import Case, cases
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.errors import DeclarationError, LedgerError
 from everyrank.suites.generate.cases import generated
 from everyrank.suites.generate.options import PLAN
 
@@ -25,36 +25,47 @@ Test = TypeVar("Test", bound=Callable[..., Any])
 CASE_TIMEOUT = 30.0
 
 
-def conformance(subject: Subject) -> Callable[[Test], Test]:
-    """Make the decorated test, which takes ``case``, run once for each case of the subject."""
+def conformance(*subjects: Subject) -> Callable[[Test], Test]:
+    """Make the decorated test, which takes ``case``, run once for each case of each subject."""
 
     def decorate(test: Test) -> Test:
-        folder = Path(inspect.getfile(test)).parent
-        marked: Test = pytest.mark.conformance(subject, folder)(test)
+        marked: Test = _marked(subjects, test)
         return marked
 
-    return decorate
+    # The decorator without a subject gets the test itself: the collection says what to write.
+    return _marked((), subjects[0]) if len(subjects) == 1 and _is_test(subjects[0]) else decorate
+
+
+def _marked(subjects: Sequence[Subject], test: Any) -> Any:
+    return pytest.mark.conformance(subjects, Path(inspect.getfile(test)).parent)(test)
+
+
+def _is_test(value: Any) -> bool:
+    return inspect.isfunction(value) and "case" in inspect.signature(value).parameters
 
 
 def parametrize(metafunc: pytest.Metafunc) -> None:
-    """Give a conformance test one parameter for each case of its subject."""
+    """Give a conformance test one parameter for each case of its subjects."""
     mark = metafunc.definition.get_closest_marker("conformance")
     assert mark is not None
-    subject, folder = mark.args
+    subjects, folder = mark.args
+    tables, mistakes = declared(subjects, folder)
     if "case" not in metafunc.fixturenames:
-        pytest.fail(f"{metafunc.definition.nodeid}: a conformance test takes the argument `case`", pytrace=False)
-    problem = ""
-    try:
-        found = cases(subject, folder)
+        mistakes.append("a conformance test takes the argument `case`, and runs it by case.run()")
+    if mistakes:
+        pytest.fail(all_mistakes(metafunc.definition, mistakes), pytrace=False)
+    selections = []
+    for subject, found in zip(subjects, tables, strict=True):
         if (plan := metafunc.config.stash.get(PLAN, None)) is not None:
             found += generated(found, plan)
-    except (DeclarationError, LedgerError) as error:
-        problem = str(error)
-    if problem:
-        pytest.fail(problem, pytrace=False)
-    selection = Filters.from_config(metafunc.config).select(subject, found)
-    metafunc.config.stash.setdefault(SELECTIONS, {})[metafunc.definition.nodeid] = selection
-    metafunc.parametrize("case", [parameter(case, mark) for case in selection.cases], indirect=True)
+        selections.append(Filters.from_config(metafunc.config).select(subject, found))
+    metafunc.config.stash.setdefault(SELECTIONS, {})[metafunc.definition.nodeid] = selections
+    chosen = [
+        parameter(case, mark, id=f"{selection.subject.name}/{case.id}" if len(subjects) > 1 else "")
+        for selection in selections
+        for case in selection.cases
+    ]
+    metafunc.parametrize("case", chosen, indirect=True)
 
 
 def parameter(case: Case, *further: Any, id: str = "") -> Any:

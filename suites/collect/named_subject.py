@@ -63,7 +63,7 @@ def _without(pair: list[str], options: list[str]) -> list[str]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     subject, folder = _subject()
-    metafunc.definition.add_marker(pytest.mark.conformance(subject, folder, again=_repeat_command))
+    metafunc.definition.add_marker(pytest.mark.conformance((subject,), folder, again=_repeat_command))
 
 
 def test_conformance(case: Case) -> None:

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from everyrank.suites.collect.filters import Selection
     from everyrank.suites.collect.left_out import LeftOut
 
-#: The selection of each conformance test, by the node id of its function.
-SELECTIONS: pytest.StashKey[dict[str, Selection]] = pytest.StashKey()
+#: The selections of each conformance test, one for each subject, by the node id of its function.
+SELECTIONS: pytest.StashKey[dict[str, list[Selection]]] = pytest.StashKey()
 
 #: What the filters left out of this run; the controller of pytest-xdist has it from its workers.
 LEFT_OUT: pytest.StashKey[LeftOut] = pytest.StashKey()

@@ -60,17 +60,21 @@ def lacks(subject: Subject, chosen: Contract, ids: Collection[str], further: Seq
     declared: Mapping[str, Lack | None]
     declared = subject.lacks if isinstance(subject.lacks, Mapping) else dict.fromkeys(subject.lacks)
     found: dict[str, Lack] = {}
+    mistakes: list[str] = []
     for name, lack in {**declared, **dict.fromkeys(name for name in further if name not in declared)}.items():
         if name in known:
             covered: Collection[str] = known[name].needed_by(ids)
             lack = lack or known[name].lack
         elif lack is None:
-            raise DeclarationError(_unknown(subject, chosen, name, known))
+            mistakes.append(_unknown(subject, chosen, name, known))
+            continue
         else:
             covered = matching(name, ids)
         if not covered and name not in known:
-            raise DeclarationError(f"{subject.name}: lacks[{name!r}] matches no case of {chosen.name}")
+            mistakes.append(f"{subject.name}: lacks[{name!r}] matches no case of {chosen.name}")
         found = {**dict.fromkeys(covered, lack), **found}
+    if mistakes:
+        raise DeclarationError("\n".join(mistakes))
     return found
 
 

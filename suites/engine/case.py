@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from everyrank.suites.engine.contract import Contract, Law, Point, contract
 from everyrank.suites.engine.failure import failure, fault, unusable
 from everyrank.suites.engine.judge import Outcome, judge
 from everyrank.suites.engine.ledger import Entry
-from everyrank.suites.engine.ledgers import ledgers
+from everyrank.suites.engine.ledgers import Ledgers, ledgers
 from everyrank.suites.engine.subject import Lack, Subject
 from everyrank.suites.errors import (
     MISSING,
@@ -189,20 +189,17 @@ _used: set[tuple[str, str]] = set()
 
 
 def cases(subject: Subject, folder: Path | None = None) -> list[Case]:
-    """Return all cases of a subject. Raise if its declaration or its ledger is wrong.
+    """Return all cases of a subject. Raise if its declaration or its ledger is wrong, with all that is wrong.
 
     ``folder`` is the one in which a relative path of a ledger is looked up.
     """
     chosen = contract(subject.contract)
-    _check_sizes(subject, chosen)
-    _check_choices(subject, chosen)
     plain = [Case(subject, chosen, law, point) for law, point in chosen.points(subject.sizes)]
     ids = [case.short_id for case in plain]
     if len(set(ids)) < len(ids):
         twice = next(case_id for case_id in ids if ids.count(case_id) > 1)
         raise DeclarationError(f"{chosen.name}: the case {twice} exists twice")
-    named = ledgers(subject, chosen, folder)
-    entries, lacking = named.assign(ids), lacks(subject, chosen, ids, named.own.lacks)
+    named, entries, lacking = _declared(subject, chosen, folder, ids)
     free = {id for id in ids if id not in lacking and (id not in entries or entries[id].shared)}
     claimed = claims(chosen, free)
     found = [
@@ -226,24 +223,40 @@ def _needing(case: Case, claimed: Mapping[str, Collection[str]]) -> Case:
     return replace(case, needs=needs, claims=tuple(claimed)) if needs else case
 
 
-def _check_sizes(subject: Subject, chosen: Contract) -> None:
-    """Refuse a world size without a case: nothing would check that claim."""
-    if subject.sizes is None:
-        return
+def _mistakes(subject: Subject, chosen: Contract) -> Iterator[str]:
+    """Yield what the subject claims and the contract does not have: a world size without a case, or a choice."""
     known = {point.claimed_size for _, point in chosen.points()}
-    strange = sorted(set(subject.sizes) - known)
-    if strange or not subject.sizes:
-        raise DeclarationError(
+    strange = sorted(set(subject.sizes or ()) - known)
+    if strange or subject.sizes == ():
+        yield (
             f"{subject.name}: {chosen.name} has no case at world size {', '.join(map(str, strange)) or '()'}: "
             f"it has cases at {', '.join(map(str, sorted(known)))}"
         )
+    left = f"it leaves {', '.join(chosen.choices)}" if chosen.choices else "it leaves none"
+    for choice in sorted(subject.declares - set(chosen.choices)):
+        yield f"{subject.name}: {chosen.name} leaves no choice called {choice!r}: {left}"
 
 
-def _check_choices(subject: Subject, chosen: Contract) -> None:
-    strange = sorted(subject.declares - set(chosen.choices))
-    if strange:
-        known = f"it leaves {', '.join(chosen.choices)}" if chosen.choices else "it leaves none"
-        raise DeclarationError(f"{subject.name}: {chosen.name} leaves no choice called {strange[0]!r}: {known}")
+def _declared(
+    subject: Subject, chosen: Contract, folder: Path | None, ids: Collection[str]
+) -> tuple[Ledgers, dict[str, Entry], dict[str, Lack]]:
+    """Return the ledgers, and the entry and the lack of each case. Raise with all that is wrong with them."""
+    wrong: list[Exception] = [DeclarationError(mistake) for mistake in _mistakes(subject, chosen)]
+    named, entries, lacking = Ledgers(), dict[str, Entry](), dict[str, Lack]()
+    try:
+        named = ledgers(subject, chosen, folder)
+        entries = named.assign(ids) if ids else {}
+    except (DeclarationError, LedgerError) as error:
+        wrong.append(error)
+    try:
+        lacking = lacks(subject, chosen, ids, named.own.lacks) if ids else {}
+    except DeclarationError as error:
+        wrong.append(error)
+    if len(wrong) == 1:
+        raise wrong[0]
+    if wrong:
+        raise DeclarationError("\n".join(map(str, wrong)))
+    return named, entries, lacking
 
 
 def properties(case: Case) -> list[tuple[str, object]]:

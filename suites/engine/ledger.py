@@ -131,22 +131,30 @@ class Ledger:
     def assign(self, cases: Collection[str]) -> dict[str, Entry]:
         """Return the entry of each case that has one.
 
-        Raise LedgerError for an entry that matches no case, or several without a statement, and for a case that two
-        entries match.
+        Raise LedgerError for entries that match no case, or several without a statement, and for a case that two
+        entries match: with all of these at once.
         """
         found: dict[str, Entry] = {}
+        mistakes: list[str] = []
         for entry in self.entries:
             covered = matching(entry.case, cases)
             if not covered:
-                raise LedgerError(f"{self.file}: the entry {entry.case!r} matches no case: correct or remove it")
+                mistakes.append(f"{self.file}: the entry {entry.case!r} matches no case: correct or remove it")
             if len(covered) > 1 and not entry.states and entry.kind not in ("crash", "timeout"):
-                raise LedgerError(
+                mistakes.append(
                     f"{self.file}: the entry {entry.case!r} covers {len(covered)} cases: say what is seen, by match, "
                     "raises or at_most"
                 )
+            others: dict[str, str] = {}  # another entry, and the first case of both
             for case in covered:
                 if (other := found.setdefault(case, entry)) is not entry:
-                    raise LedgerError(f"{self.file}: {case} is claimed twice, by {other.case!r} and {entry.case!r}")
+                    others.setdefault(other.case, case)
+            mistakes += [
+                f"{self.file}: {case} is claimed twice, by {other_case!r} and {entry.case!r}"
+                for other_case, case in others.items()
+            ]
+        if mistakes:
+            raise LedgerError("\n".join(mistakes))
         return found
 
     def shared(self, name: str) -> Ledger:
@@ -205,8 +213,22 @@ def read(path: Path) -> Ledger:
     lacks = data.get("lacks", [])
     if not isinstance(lacks, list) or not all(isinstance(name, str) for name in lacks):
         raise LedgerError(f"{path.name}: lacks is a list of the names of capabilities, not {lacks!r}")
-    entries = tuple(_entry(path.name, raw) for raw in data.get("known", []))
+    entries = tuple(_entries(path.name, data.get("known", [])))
     return Ledger(entries, path.name, tuple(lacks), blind)
+
+
+def _entries(file: str, raws: list[dict[str, Any]]) -> list[Entry]:
+    """Return the entries. Raise LedgerError with what is wrong with each of them."""
+    found: list[Entry] = []
+    mistakes: list[str] = []
+    for raw in raws:
+        try:
+            found.append(_entry(file, raw))
+        except LedgerError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise LedgerError("\n".join(mistakes))
+    return found
 
 
 def _entry(file: str, raw: dict[str, Any]) -> Entry:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,42 +78,49 @@ class Subject:
         return self.contract if isinstance(self.contract, str) else self.contract.name
 
     def __post_init__(self) -> None:
-        if not self.name or not isinstance(self.name, str):
-            raise DeclarationError(f"a subject needs a name, not {self.name!r}")
-        if not callable(self.build):
-            raise DeclarationError(f"{self.name}: build must be callable, not a {type(self.build).__name__}")
+        if mistakes := list(self._mistakes()):
+            raise DeclarationError("\n".join(mistakes))
+
+    def _mistakes(self) -> Iterator[str]:
+        """Yield what is wrong with this declaration, and what to write instead: all at once."""
+        values: Any = self  # of whatever types
+        if not values.name or not isinstance(values.name, str):
+            yield f"a subject needs a name, not {self.name!r}"
+        if not callable(values.build):
+            yield f"{self.name}: build must be callable, not a {type(self.build).__name__}"
         if self.device not in ("cpu", "cuda"):
-            raise DeclarationError(f"{self.name}: device must be 'cpu' or 'cuda', not {self.device!r}")
-        for size in self.sizes or ():
+            yield f"{self.name}: device must be 'cpu' or 'cuda', not {self.device!r}"
+        for size in values.sizes or ():
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise DeclarationError(f"{self.name}: a world size must be a whole number of ranks, not {size!r}")
+                yield f"{self.name}: a world size must be a whole number of ranks, not {size!r}"
         if bool(self.touches) != (self.variant_of is not None):
-            raise DeclarationError(f"{self.name}: variant_of and touches go together: name the laws that it touches")
+            yield f"{self.name}: variant_of and touches go together: name the laws that it touches"
         for warning in self.warns:
-            self._check_warning(warning)
-        self._check_lacks()
+            yield from self._mistakes_in(warning)
+        yield from self._mistakes_in_lacks(values.lacks)
 
-    def _check_lacks(self) -> None:
-        if isinstance(self.lacks, str):
-            raise DeclarationError(f"{self.name}: lacks is a list of capabilities: [{self.lacks!r}]")
-        if not isinstance(self.lacks, Mapping):
-            for name in self.lacks:
+    def _mistakes_in_lacks(self, lacks: Any) -> Iterator[str]:
+        if isinstance(lacks, str):
+            yield f"{self.name}: lacks is a list of capabilities: [{lacks!r}]"
+        elif isinstance(lacks, Mapping):
+            for pattern, lack in lacks.items():
+                if not isinstance(lack, Lack):
+                    yield f"{self.name}: lacks[{pattern!r}] must be Lack(error, reason), not {lack!r}"
+        else:
+            for name in lacks:
                 if not isinstance(name, str):
-                    raise DeclarationError(f"{self.name}: lacks is a list of names of capabilities, not of {name!r}")
-            return
-        for pattern, lack in self.lacks.items():
-            if not isinstance(lack, Lack):
-                raise DeclarationError(f"{self.name}: lacks[{pattern!r}] must be Lack(error, reason), not {lack!r}")
+                    yield f"{self.name}: lacks is a list of names of capabilities, not of {name!r}"
 
-    def _check_warning(self, warning: str) -> None:
+    def _mistakes_in(self, warning: str) -> Iterator[str]:
         """Refuse a filter that pytest would not understand, or that would hide every warning of a category."""
         try:
             action, text, _, module, _ = parse_warning_filter(warning, escape=False)
         except (pytest.UsageError, ImportError) as error:
             reason = str(error).strip().splitlines()[-1]
-            raise DeclarationError(f"{self.name}: warns: {warning!r} is not a filter of warnings: {reason}") from None
+            yield f"{self.name}: warns: {warning!r} is not a filter of warnings: {reason}"
+            return
         if action != "ignore" or not (text or module):
-            raise DeclarationError(
+            yield (
                 f"{self.name}: warns: a declared warning is ignored, and is named by its text: write "
                 f"'ignore:the start of its text:Category', not {warning!r}"
             )

@@ -76,7 +76,7 @@ def dtypes() -> Iterator[DtypePoint]:
                 variant=row.plain,
                 dtype=dtype,
             )
-        everything = next((variant for variant in row.variants if variant.name == "everything"), row.plain)
+        everything = row.fullest
         if "complex" in row.takes - everything.refuses:
             yield DtypePoint(
                 f"{row.name}-complex-everything",

@@ -194,7 +194,7 @@ def beside() -> Iterator[WholePoint]:
         if "sparse" not in optimizer.needs:
             yield point(make, f"each-{optimizer.name}", optimizer, "defaults", specs=_BESIDE["beside"])
             if optimizer.name not in ("SGD", "Adam"):
-                yield point(make, f"empty-{optimizer.name}", optimizer, "everything", specs=_BESIDE["empty"])
+                yield point(make, f"empty-{optimizer.name}", optimizer, optimizer.fullest, specs=_BESIDE["empty"])
     for size in (1, 2, 4):
         yield point(make, "beside-SGD-momentum", sgd, "momentum", size, specs=_BESIDE["beside"])
     for name in ("fp32", "bf16", "complex"):
@@ -253,7 +253,7 @@ def subclasses() -> Iterator[SubclassPoint]:
     for optimizer in elementwise():
         if "sparse" not in optimizer.needs:
             label, core = f"unchanged-{optimizer.name}", optimizer.name == "Adam"
-            yield point(SubclassPoint, label, optimizer, "everything", core=core)
+            yield point(SubclassPoint, label, optimizer, optimizer.fullest, core=core)
     yield point(SubclassPoint, "signed-SGD", row("SGD"), "everything", core=True, signed=True)
 
 
@@ -336,7 +336,7 @@ class SavedPoint(OptimizerPoint):
 def saved() -> Iterator[SavedPoint]:
     """Yield every optimizer, plain and with all its options."""
     for optimizer in rows():
-        for variant in ("defaults", "everything"):
+        for variant in dict.fromkeys(("defaults", optimizer.fullest.name)):
             label, plainest = f"{optimizer.name}-{variant}", _is_plainest(optimizer, variant)
             core = (optimizer.name, variant) in {("SGD", "everything"), ("Adam", "defaults")}
             yield point(SavedPoint, label, optimizer, variant, core=core, plainest=plainest)

@@ -177,7 +177,7 @@ class TrainerDrawing(Drawing):
 
     def _has_decay(self) -> bool:
         # No optimizer adds its weight decay to a sparse gradient.
-        return self.kind != "sparse" and "weight_decay" in row(self.optimizer).variant("everything").arguments
+        return self.kind != "sparse" and "weight_decay" in row(self.optimizer).fullest.arguments
 
 
 #: A model and a sequence of actions, for a world of this size and a subject that claims these features.

@@ -35,3 +35,19 @@ def test_every_example_passes(example: Inner) -> None:
 )
 def test_the_kinds_of_test_that_the_readme_names_are_there(example: Inner, name: str) -> None:
     assert example[name].outcome == "passed"
+
+
+@pytest.fixture(scope="module")
+def own_optimizer(tmp_path_factory: pytest.TempPathFactory, module_project: Project, example: Inner) -> Inner:
+    project = Project(tmp_path_factory.mktemp("own_optimizer"), module_project.servers)
+    shutil.copytree(EXAMPLES / "own_optimizer", project.folder, dirs_exist_ok=True)
+    return project.run("--law=parity.train", "--profile=full", "-k", "(Lion or ScheduleFree) and ws2")
+
+
+@pytest.mark.parametrize("optimizer", ["Lion", "ScheduleFree"])
+def test_an_optimizer_of_ones_own_is_asked_for_the_laws(own_optimizer: Inner, optimizer: str) -> None:
+    if optimizer == "ScheduleFree":
+        pytest.importorskip("schedulefree", reason="schedulefree is not installed")
+    mine = {name: end for name, end in own_optimizer.outcomes().items() if f"[{optimizer}-" in name}
+    assert mine, own_optimizer.out
+    assert set(mine.values()) == {"passed"}, own_optimizer.out

@@ -21,7 +21,7 @@ law = CONTRACT.law
 
 def _whole_list(row: Row) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return the arguments by position, with the table's values. The last is not a default: its loss shows."""
-    moved = next((variant for variant in row.variants if variant.name == "everything"), row.plain).make()
+    moved = row.fullest.make()
     by_position = [argument for argument in _documented(row) if argument.kind is argument.POSITIONAL_OR_KEYWORD]
     while by_position and by_position[-1].name not in moved:
         by_position.pop()
@@ -29,9 +29,12 @@ def _whole_list(row: Row) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _defaults_by_name(row: Row) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return every argument of the class by keyword, with its default."""
+    """Return every argument of the class by keyword, with its default; if it has none, with the table's."""
+    passed = row.variant("defaults").make()
     return (), {
-        argument.name: argument.default for argument in _documented(row) if argument.default is not argument.empty
+        argument.name: passed.get(argument.name, argument.default)
+        for argument in _documented(row)
+        if argument.name in passed or argument.default is not argument.empty
     }
 
 
