@@ -45,7 +45,7 @@ def own_optimizer(tmp_path_factory: pytest.TempPathFactory, module_project: Proj
 
 
 @pytest.mark.parametrize("optimizer", ["Lion", "ScheduleFree"])
-def test_an_optimizer_of_ones_own_is_asked_for_the_laws(own_optimizer: Inner, optimizer: str) -> None:
+def test_an_optimizer_that_torch_does_not_have_is_asked_for_the_laws(own_optimizer: Inner, optimizer: str) -> None:
     if optimizer == "ScheduleFree":
         pytest.importorskip("schedulefree", reason="schedulefree is not installed")
     mine = {name: end for name, end in own_optimizer.outcomes().items() if f"[{optimizer}-" in name}
