@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from everyrank.model.outcome import RED, Ending
+from everyrank.model.versions import minor_release
 from everyrank.reports.errors import BadLedger, NoSubject
 from everyrank.reports.ledger.ledger_file import FileEntry, LedgerFile, new_ledger, read_ledger
 from everyrank.reports.ledger.statement import statement
@@ -154,7 +155,9 @@ def _edit(run: Run, path: Path, cases: Sequence[CaseLine]) -> tuple[Edit | None,
     red = sorted((case for case in cases if case.outcome in RED), key=lambda case: listed[case.id])
     if not red:
         return None, []
-    ledger = read_ledger(path) if path.exists() else new_ledger(path, red[0].subject, run.header.torch)
+    ledger = (
+        read_ledger(path, run.header.torch) if path.exists() else new_ledger(path, red[0].subject, run.header.torch)
+    )
     added, restated, left = _new(ledger, red)
     removed, kept = _stale(run, ledger, cases)
     if not (added or removed or restated):
@@ -176,7 +179,9 @@ def _new(ledger: LedgerFile, red: Iterable[CaseLine]) -> tuple[list[FileEntry], 
         if reason:
             left.append(NotAccepted(case, reason))
         elif entry is None:
-            added[short(case)] = FileEntry(short(case), "fail", note=_note(case), states=seen)
+            added[short(case)] = FileEntry(
+                short(case), "fail", note=_note(case), states=seen, torch=_torch(ledger, case)
+            )
         elif case.ledger is not None and entry.states != seen:  # else an entry that this run did not know
             restated[short(case)] = replace(entry, states=seen)
     return list(added.values()), list(restated.values()), left
@@ -244,6 +249,11 @@ def _chosen(command: Iterable[str]) -> bool:
 def short(case: CaseLine) -> str:
     """Return the id of a case as its ledger has it: without the contract."""
     return case.case.partition("/")[2]
+
+
+def _torch(ledger: LedgerFile, case: CaseLine) -> str:
+    """Return the versions of torch that a new entry is about: the run's own, if other versions have another entry."""
+    return minor_release(ledger.torch) if ledger.is_for_other_versions(short(case)) else ""
 
 
 def _note(case: CaseLine) -> str:

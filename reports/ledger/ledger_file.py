@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from everyrank.model.versions import is_in_force, is_specifier
 from everyrank.reports.errors import BadLedger
 from everyrank.reports.ledger.statement import NOTHING, Statement
 from everyrank.reports.runfile.inputs import read_input
@@ -30,7 +31,7 @@ else:
 _HEADER = re.compile(r"[ \t]*\[\[[ \t]*known[ \t]*\]\][ \t]*(#.*)?")
 
 #: The keys of an entry, in the order in which they are written.
-_KEYS = ("case", "kind", "match", "raises", "at_most", "issue", "note", "link")
+_KEYS = ("case", "kind", "torch", "match", "raises", "at_most", "issue", "note", "link")
 
 #: The table below the entries.
 _BLIND = re.compile(r"[ \t]*\[[ \t]*blind[ \t]*\][ \t]*(#.*)?")
@@ -55,6 +56,7 @@ class FileEntry:
     states: Statement = NOTHING
     first: int = -1
     end: int = -1
+    torch: str = ""
 
     @property
     def law(self) -> str:
@@ -95,10 +97,18 @@ class LedgerFile:
     path: Path
     text: str
     entries: tuple[FileEntry, ...]
+    torch: str = ""  # the version under which its entries are in force, or not
 
     def entry(self, case: str) -> FileEntry | None:
-        """Return the entry that matches this case (given without its contract)."""
-        return next((entry for entry in self.entries if entry.matches(case)), None)
+        """Return the entry that is in force for this case (given without its contract)."""
+        return next((entry for entry in self._about(case) if is_in_force(entry.torch, self.torch)), None)
+
+    def is_for_other_versions(self, case: str) -> bool:
+        """Return whether this case has an entry that is not in force."""
+        return any(not is_in_force(entry.torch, self.torch) for entry in self._about(case))
+
+    def _about(self, case: str) -> Iterable[FileEntry]:
+        return (entry for entry in self.entries if entry.matches(case))
 
     @property
     def lacks(self) -> list[str]:
@@ -173,11 +183,14 @@ class LedgerFile:
 def new_ledger(path: Path, subject: str, torch: str) -> LedgerFile:
     """Return a new ledger without entries."""
     head = f"# Known deviations of {plain(subject)}, torch {plain(torch)}.\nsubject = {_quoted(subject)}\n"
-    return LedgerFile(path, head, ())
+    return LedgerFile(path, head, (), torch)
 
 
-def read_ledger(path: Path) -> LedgerFile:
-    """Read a ledger, and find the lines of each entry. Raise `BadLedger`."""
+def read_ledger(path: Path, torch: str = "") -> LedgerFile:
+    """Read a ledger, and find the lines of each entry. Raise `BadLedger`.
+
+    Of its entries, those are in force that are about this version of torch; all, if it is unknown.
+    """
     try:
         text = read_input(path).decode("utf-8")
     except OSError as error:
@@ -193,7 +206,7 @@ def _read(path: Path, text: str) -> LedgerFile:
     heads = [number for number, line in enumerate(lines) if _HEADER.fullmatch(line)]
     if not isinstance(known, list) or len(heads) != len(known):
         raise BadLedger(f"{path}: cannot be changed line by line: write its entries as plain [[known]] tables")
-    return LedgerFile(path, text, tuple(_entries(path, lines, heads, known)))
+    return LedgerFile(path, text, tuple(_entries(path, lines, heads, known)), torch)
 
 
 def _entries(path: Path, lines: list[str], heads: list[int], known: list[Any]) -> Iterable[FileEntry]:
@@ -206,7 +219,10 @@ def _entries(path: Path, lines: list[str], heads: list[int], known: list[Any]) -
         if not {"case", "kind"} <= raw.keys() <= set(_KEYS):
             raise BadLedger(f"{path}:{first + 1}: not an entry: it holds {', '.join(_KEYS)}")
         case, kind, issue, note, link = (str(raw.get(key, "")) for key in ("case", "kind", "issue", "note", "link"))
-        yield FileEntry(case, kind, issue, note, link, _stated(raw), first, end)
+        torch = raw.get("torch", "")
+        if torch and not is_specifier(torch):
+            raise BadLedger(f'{path}:{first + 1}: torch must name versions as pip does, such as "<2.14"')
+        yield FileEntry(case, kind, issue, note, link, _stated(raw), first, end, torch)
 
 
 def _stated(raw: dict[str, Any]) -> Statement:

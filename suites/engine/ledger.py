@@ -1,7 +1,8 @@
 """A ledger: a subject's known deviations, in TOML, checked in both directions.
 
 An entry that matches no case is an error at collection. A case that passes although it has an entry is stale and red.
-An entry states how the case deviates: a case that deviates in another way is red too.
+An entry states how the case deviates: a case that deviates in another way is red too. An entry may name the versions
+of torch that it is about; under another version it is not in force, and is not read.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from everyrank.model.versions import is_in_force, is_specifier
 from everyrank.suites.errors import LedgerError
 
 if sys.version_info >= (3, 11):
@@ -65,6 +67,8 @@ class Entry:
     """The largest relative error."""
     shared: str = ""
     """The name of the ledger if it is another subject's, such as ``torch:fsdp2``: then the case may as well pass."""
+    torch: str = ""
+    """The versions of torch for which it is in force, as PEP 440 specifies them; empty for all."""
 
     @property
     def documented(self) -> bool:
@@ -194,8 +198,11 @@ def holds(text: str, pattern: str) -> bool:
     return re.search(".*".join(parts), " ".join(text.split())) is not None
 
 
-def read(path: Path) -> Ledger:
-    """Read a ledger, or raise an error with one sentence that says what is wrong with it."""
+def read(path: Path, version: str | None = None) -> Ledger:
+    """Read what is in force under this version of torch, or the installed one.
+
+    Raise an error with one sentence that says what is wrong with the ledger.
+    """
     try:
         with path.open("rb") as file:
             data = tomllib.load(file)
@@ -213,8 +220,16 @@ def read(path: Path) -> Ledger:
     lacks = data.get("lacks", [])
     if not isinstance(lacks, list) or not all(isinstance(name, str) for name in lacks):
         raise LedgerError(f"{path.name}: lacks is a list of the names of capabilities, not {lacks!r}")
-    entries = tuple(_entries(path.name, data.get("known", [])))
-    return Ledger(entries, path.name, tuple(lacks), blind)
+    entries = _entries(path.name, data.get("known", []))
+    version = _installed() if version is None else version
+    in_force = tuple(entry for entry in entries if is_in_force(entry.torch, version))
+    return Ledger(in_force, path.name, tuple(lacks), blind)
+
+
+def _installed() -> str:
+    import torch
+
+    return str(torch.__version__)
 
 
 def _entries(file: str, raws: list[dict[str, Any]]) -> list[Entry]:
@@ -236,14 +251,17 @@ def _entry(file: str, raw: dict[str, Any]) -> Entry:
     if not isinstance(name, str) or not name:
         raise LedgerError(f"{file}: an entry without `case`")
     source = f"{file}: {name}"
-    unknown = set(raw) - {"case", "kind", "issue", "note", "link", "match", "raises", "at_most"}
+    unknown = set(raw) - {"case", "kind", "issue", "note", "link", "match", "raises", "at_most", "torch"}
     if unknown:
         raise LedgerError(f"{source}: unknown key {sorted(unknown)[0]!r}")
     if raw.get("kind") not in KINDS:
         raise LedgerError(f"{source}: kind must be one of {', '.join(KINDS)}, not {raw.get('kind')!r}")
+    torch = raw.get("torch", "")
+    if "torch" in raw and not is_specifier(torch):
+        raise LedgerError(f'{source}: torch must name versions as pip does, such as "<2.14", not {torch!r}')
     issue, link = _reported(source, raw)
     note, (match, raises, at_most) = str(raw.get("note", "")), _statement(source, raw)
-    return Entry(name, raw["kind"], issue, note, link, match, raises, at_most)
+    return Entry(name, raw["kind"], issue, note, link, match, raises, at_most, torch=torch)
 
 
 def _reported(source: str, raw: dict[str, Any]) -> tuple[str, str]:

@@ -14,7 +14,7 @@ import pytest
 from everyrank.cli import main
 from everyrank.model.outcome import Ending
 from everyrank.reports.ledger.ledger_file import FileEntry, read_ledger
-from everyrank.reports.runfile.model import CaseLine, Footer, LedgerPart, SinglePart
+from everyrank.reports.runfile.model import CaseLine, DeviationPart, Footer, LedgerPart, SinglePart
 from everyrank.suites.engine.ledger import read as read_as_the_kit_does
 
 from tests.made_up_runs import case, header, run_of
@@ -271,6 +271,33 @@ def test_only_the_subject_that_is_named_is_brought_up_to_date(folder: Path, acce
     )
     assert (code, printed.splitlines()[0]) == (0, "other.toml")
     assert (folder / "mine.toml").read_text() == LEDGER
+
+
+_OLD = '[[known]]\ncase = "clip[SGD-ws2]"\nkind = "fail"\ntorch = "<2.14"\nissue = "unreported"\n'
+
+
+def test_an_entry_for_versions_of_torch_is_restated_and_keeps_them(folder: Path, accept: Accept) -> None:
+    (folder / "mine.toml").write_text(_OLD)
+    known = LedgerPart("fail", "unreported", "")
+    accept(
+        [case("clip", "SGD", "fail", deviations=[DeviationPart("another value", [0])], ledger=known)],
+        torch="2.13.0+cpu",
+    )
+    (entry,) = read_as_the_kit_does(folder / "mine.toml", "2.13.0").entries
+    assert (entry.torch, entry.match) == ("<2.14", ("another value",))
+
+
+def test_a_deviation_beside_an_entry_for_other_versions_is_one_of_this_version(folder: Path, accept: Accept) -> None:
+    (folder / "mine.toml").write_text(_OLD)
+    assert accept([case("clip", "SGD", "fail")], torch="2.14.1+cu130")[0] == 0
+    assert (folder / "mine.toml").read_text().startswith(_OLD)
+    assert [entry.torch for entry in read_ledger(folder / "mine.toml").entries] == ["<2.14", "==2.14.*"]
+
+
+def test_of_two_entries_the_one_that_was_in_force_is_stale(folder: Path, accept: Accept) -> None:
+    (folder / "mine.toml").write_text(_OLD + _OLD.replace("<2.14", ">=2.14"))
+    accept([case("clip", "SGD", "stale")], torch="2.14.1+cu130")
+    assert (folder / "mine.toml").read_text() == _OLD
 
 
 def test_two_subjects_of_one_ledger_keep_what_one_of_them_needs(folder: Path, accept: Accept) -> None:

@@ -162,6 +162,39 @@ def test_a_statement_that_cannot_be_believed_is_refused(tmp_path: Path, text: st
     assert message in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("torch", "version", "in_force"),
+    [
+        ("<2.14", "2.13.0+cpu", True),
+        ("<2.14", "2.14.1+cu130", False),
+        ("<2.14", "2.14.0.dev20260301+cpu", False),
+        (">=2.14", "2.14.0a0+git1234567", True),
+        ("==2.14.*", "2.14.1", True),
+        (">=2.12, !=2.13.1", "2.13.1", False),
+    ],
+)
+def test_an_entry_for_other_versions_of_torch_is_not_in_force(
+    tmp_path: Path, torch: str, version: str, in_force: bool
+) -> None:
+    (tmp_path / "known.toml").write_text(f'{_HEAD}torch = "{torch}"\n')
+    assert bool(read(tmp_path / "known.toml", version).entries) is in_force
+
+
+@pytest.mark.parametrize("torch", ['""', '"2.14"', '"new"', "2.14"])
+def test_versions_that_are_no_specifier_are_refused(tmp_path: Path, torch: str) -> None:
+    (tmp_path / "known.toml").write_text(f"{_HEAD}torch = {torch}\n")
+    with pytest.raises(LedgerError, match=r'torch must name versions as pip does, such as "<2.14", not'):
+        read(tmp_path / "known.toml")
+
+
+def test_an_entry_that_is_not_in_force_neither_expects_nor_complains(tmp_path: Path) -> None:
+    (tmp_path / "known.toml").write_text(f'{_HEAD}torch = "<2.14"\n{_HEAD}torch = ">=2.14"\n')
+    entries = read(tmp_path / "known.toml", "2.13.0").assign(["a"])
+    assert entries["a"].torch == "<2.14"
+    (tmp_path / "known.toml").write_text(f'{_HEAD}torch = "<2.14"\n')
+    assert read(tmp_path / "known.toml", "2.14.1").assign(["b"]) == {}
+
+
 def test_a_crash_has_nothing_to_match(tmp_path: Path) -> None:
     (tmp_path / "known.toml").write_text(_HEAD.replace('"fail"', '"crash"') + 'match = "x"')
     with pytest.raises(LedgerError, match="a crash leaves no text: match, raises and at_most are for other kinds"):
