@@ -16,7 +16,8 @@ import torch.distributed as dist
 from everyrank import current_world
 from everyrank.fixtures.failing import InjectedError
 from everyrank.rank.groups import forget_meshes
-from torch.distributed.distributed_c10d import _set_pg_timeout, _world
+from torch.distributed import distributed_c10d
+from torch.distributed.distributed_c10d import _world
 
 #: A choice that a subject may declare: if a rank fails, the errors of the others name it. Over c10d nobody has that
 #: for nothing: gloo and NCCL report a connection or a time limit, and no rank.
@@ -76,7 +77,7 @@ class Group:
     def shorten_patience(self) -> None:
         """Let this rank's operations end soon from now on if a peer does not answer."""
         for group in set(_world.pg_map) - self.groups_before:
-            _set_pg_timeout(_SHORT_PATIENCE, group)
+            _set_timeout(_SHORT_PATIENCE, group)
 
     def leave(self) -> None:
         """Shut all connections down, whatever still holds them, as the kernel does when a process dies."""
@@ -89,6 +90,12 @@ class Group:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
                 connection.getpeername()  # raises for a socket that only listens
                 connection.shutdown(socket.SHUT_RDWR)
+
+
+def _set_timeout(timeout: timedelta, group: Any) -> None:
+    """Set the time limit of a group: in public from torch 2.14 on, which warns of the private function."""
+    public = getattr(dist, "set_timeout", None)
+    (public or distributed_c10d._set_pg_timeout)(timeout, group)
 
 
 def _connections() -> dict[int, str]:

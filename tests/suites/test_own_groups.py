@@ -1,0 +1,29 @@
+"""The groups of one case: what a rank does to its own group is done by what torch offers in public."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from everyrank.suites.arena.groups import Group
+
+
+@pytest.fixture
+def group() -> Iterator[dist.ProcessGroup]:
+    """A group of gloo with one rank, which is not the default group."""
+    store = dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield dist.new_group([0], timeout=timedelta(seconds=10))
+    dist.destroy_process_group()
+
+
+def test_operations_end_soon_and_torch_warns_of_nothing(group: dist.ProcessGroup) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Group({}, {dist.group.WORLD}).shorten_patience()
+    backend = group._get_backend(torch.device("cpu"))
+    assert backend.options._timeout == timedelta(milliseconds=300)
