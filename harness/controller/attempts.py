@@ -6,7 +6,7 @@ import contextlib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 import pytest
@@ -18,6 +18,7 @@ from everyrank.controller.debugger import DebugOptions
 from everyrank.controller.interrupts import Interrupts
 from everyrank.controller.jobs import Jobs
 from everyrank.controller.live_world import LiveWorld
+from everyrank.controller.recorders import Recorders
 from everyrank.controller.watch import Watch
 from everyrank.controller.worlds import Worlds, warn, why_not_kept
 from everyrank.declare import claims
@@ -108,8 +109,7 @@ class Attempts:
                 folder = f"test-{self._tests}"
                 self._tests += 1
                 orders = self._orders(job, following if keep else None, world, folder, meet_at, keep)
-                census = Census.for_orders(orders) if world.launcher.same_host else None
-                talk = self._converse(world, self._limit(job), census)
+                talk = self._converse(world, self._limit(job), orders if world.launcher.same_host else [])
                 try:
                     fates = self._watch(talk, orders, job, following)
                     fates.waited = waited
@@ -169,8 +169,10 @@ class Attempts:
             return contextlib.nullcontext("")
         return self._leases.held(job.size, job.nodeid)
 
-    def _converse(self, world: LiveWorld, limit: TimeLimit, census: Census | None = None) -> Conversation:
-        return Conversation(world, limit, census, _print_live, self._debug)
+    def _converse(self, world: LiveWorld, limit: TimeLimit, asked: Sequence[Order] = ()) -> Conversation:
+        """Return the conversation with a world, and with the witnesses of the ranks that have these orders."""
+        census, recorders = Census.for_orders(asked), Recorders.for_orders(asked)
+        return Conversation(world, limit, census, _print_live, self._debug, recorders)
 
     def _limit(self, job: Job) -> TimeLimit:
         """Return the deadline and its source. While a person debugs, there is none."""

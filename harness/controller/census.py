@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 from everyrank.controller import stillness
 from everyrank.wire.messages import Order, WitnessStatement
-from everyrank.wire.witness_pipe import path
+from everyrank.wire.witness_pipe import ask, path
 
 #: The interval between two looks at the processes of a world, in seconds; and the number of equal looks in a row
 #: after which the ranks are asked.
@@ -108,7 +108,7 @@ class Census:
         asked_before = asked_before or look.time < self._again_at
         if len(self._looks) >= _LOOKS and not asked_before and look.rests_or_polls_since(self._looks[0]):
             self._asked_at = look.time
-            if not all(_ask(path(self._folder, pid)) for pid in pids):
+            if not all(ask(path(self._folder, pid)) for pid in pids):
                 self._answered = look
                 self.forget(look.time)
 
@@ -152,17 +152,3 @@ def _sleeps(
     if look.moved(main, before):
         return statement.sleep == "polls" and look.polled(main, before)
     return statement.sleep not in ("ever", "timed") or stillness.sleep_of(main) == statement.sleep
-
-
-def _ask(fifo: str) -> bool:
-    """Wake a rank's witness. Return False if it has none."""
-    try:
-        fd = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        return os.write(fd, b"?") == 1
-    except OSError:
-        return False
-    finally:
-        os.close(fd)

@@ -10,6 +10,7 @@ from everyrank.controller.cutoff import CutOff, TimeLimit
 from everyrank.controller.debugger import Debugger, DebugOptions
 from everyrank.controller.live_world import LiveWorld, PrintLine
 from everyrank.controller.meeting import Meeting
+from everyrank.controller.recorders import Recorders
 from everyrank.launch.protocol import LostLauncher, Seat
 from everyrank.rollcall import rollcall
 from everyrank.verdict.rules import Fate, Fates
@@ -23,6 +24,7 @@ from everyrank.wire.messages import (
     Granted,
     LeftWorld,
     Meet,
+    OnNccl,
     PhaseEnded,
     Record,
     ToRank,
@@ -41,6 +43,7 @@ class Conversation:
         census: Census | None,
         print_line: PrintLine,
         debug: DebugOptions,
+        recorders: Recorders | None = None,
     ) -> None:
         self.world = world
         ranks = [Fate(rank) for rank in range(len(world.seats))]
@@ -48,6 +51,7 @@ class Conversation:
         self.limit = limit
         self.cut_off = CutOff(lambda rank: world.seats[rank].processor_time())
         self.census = census
+        self.recorders = recorders
         self.meeting = Meeting(len(ranks), self.send)
         self.closed_up: dict[int, str] = {}
         self.left: dict[int, str] = {}
@@ -131,6 +135,9 @@ class Conversation:
         elif isinstance(message, WitnessStatement):
             if self.census is not None:
                 self.census.hear(rank, message)
+        elif isinstance(message, OnNccl):
+            if self.recorders is not None:
+                self.recorders.hear(rank, message)
         elif isinstance(message, Meet):
             self.meeting.come(rank, message, self._ended())
         elif isinstance(message, WantsDebugger):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from everyrank.model.ranks import few_ranks_text
+from everyrank.model.ranks import few_ranks_text, ordinal
 from everyrank.wire.messages import Begun, Collective, WitnessStatement
 
 #: A time limit of a wait that is this long, in seconds, is not what a test is about.
@@ -187,7 +187,7 @@ def _passed_with_other_tensors(inside: Mapping[int, WitnessStatement]) -> list[s
         for rank, statement in inside.items():
             passed = _passed(statement, waiting)
             if passed is not None and _current(statement) != passed and _key(passed) != _call(waiting):
-                which = _ordinal(_number(waiting) or passed.number)
+                which = ordinal(_number(waiting) or passed.number)
                 return [f"rank {rank} has left its {which}, {passed.name} of {passed.tensors}"]
     return []
 
@@ -229,7 +229,7 @@ def _waits(inside: Mapping[int, WitnessStatement], with_tensors: bool) -> list[s
         alone = len(ranks) == 1
         again = any(" collective" in clause for clause in clauses)
         verb = " in" if again and number is not None else " waits in" if alone else " wait in"
-        which = f" {'its' if alone else 'their'} {_ordinal(number)}" if number is not None else ""
+        which = f" {'its' if alone else 'their'} {ordinal(number)}" if number is not None else ""
         noun = "" if again or not which else " collective"
         group = f" of {_group(statement)}" if with_groups and which else ""
         comma = "," if which else ""
@@ -250,8 +250,3 @@ def _root(statement: WitnessStatement) -> str:
     if statement.root is None:
         return ""
     return f" {'from' if statement.operation in _FROM_ROOT else 'to'} rank {statement.root}"
-
-
-def _ordinal(number: int) -> str:
-    ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"

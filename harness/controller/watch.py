@@ -11,6 +11,7 @@ from everyrank.controller.conversation import Conversation
 from everyrank.controller.cutoff import START
 from everyrank.controller.deadlock import Deadlock, deadlock
 from everyrank.controller.interrupts import Interrupts
+from everyrank.controller.recorders import ANSWER
 from everyrank.rollcall import rollcall
 from everyrank.rollcall.blame import Evidence, blame
 from everyrank.rollcall.rollcall import Stance
@@ -117,15 +118,33 @@ class Watch:
         return min(future) - now
 
     def _interrupt(self, open_ranks: list[Fate]) -> None:
-        self.fates.interrupted = self.interrupts.name
         self.talk.end_debugging()
-        self._cut(open_ranks, native=NATIVE)
+        if not self._ask_recorders():
+            return
+        self.fates.interrupted = self.interrupts.name
+        self._cut(self._open(), native=NATIVE)
 
     def _miss_deadline(self) -> None:
+        if not self._ask_recorders():
+            return
         begun = any(fate.phase for fate in self.fates.ranks)
         self.fates.deadline = self.talk.limit.seconds if begun else START
         self.fates.deadline_from = self.talk.limit.source if begun else "for a world's start"
         self._cut(self._open(), native=NATIVE)
+
+    def _ask_recorders(self) -> bool:
+        """Ask what the ranks' GPUs wait for, if they have any. Return whether a rank is still in the test.
+
+        This comes before the roll call, whose signal might wake a rank.
+        """
+        recorders = self.talk.recorders
+        if recorders is None:
+            return True
+        recorders.ask({fate.rank: self.world.seats[fate.rank].pid for fate in self._open()})
+        until = time.monotonic() + ANSWER
+        while self._open() and not recorders.all_answered() and (left := until - time.monotonic()) > 0:
+            self.talk.listen(left)
+        return bool(self._open())
 
     def _all_is_well(self) -> bool:
         """Return whether all ranks have begun and nothing has gone wrong: only a deadlock can stop such a test."""
@@ -162,6 +181,8 @@ class Watch:
         for fate in cut:
             fate.cut = True
             fate.stance = stances.get(fate.rank)
+            if fate.stance is not None and self.talk.recorders is not None:
+                fate.stance = fate.stance.on_gpu(self.talk.recorders.shown_by(fate.rank))
             self.talk.keep_last_words(fate)
         self.world.broken = True
         self.world.launcher.kill(list(seats.values()))

@@ -27,3 +27,9 @@ def few_ranks_text(ranks: list[int], most: int = 8) -> str:
     if len(ranks) <= most or "-" in text:
         return text
     return f"{len(ranks)} ranks ({','.join(map(str, sorted(ranks)[:most]))},...)"
+
+
+def ordinal(number: int) -> str:
+    """Return ``1st``, ``2nd``, ``3rd``, ``4th``, ..."""
+    ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"

@@ -21,6 +21,22 @@ _TWICE = (
     "itself, let the test ask for `world` instead."
 )
 
+_NO_GPU = (
+    "A rank sees the GPUs that its test declares, and no others. Declare what it needs:\n"
+    "@pytest.mark.world(2, gpus=2) for a GPU for each rank, gpus=1 for one that both share."
+)
+_FAULT_ON_GPU = (
+    "A GPU works while Python goes on, so the fault may lie before this line: run the test again with\n"
+    "CUDA_LAUNCH_BLOCKING=1 before `pytest`. Whatever this process asks of CUDA from now on fails too; the next\n"
+    "test gets new processes."
+)
+#: Advice by a part of the error's text, for what is the same in each phase.
+_ADVICE = {
+    "No CUDA GPUs are available": _NO_GPU,
+    "CUDA error: device-side assert triggered": _FAULT_ON_GPU,
+    "CUDA error: an illegal memory access was encountered": _FAULT_ON_GPU,
+}
+
 
 def hint(error: BaseException, when: str, group_is_ours: bool) -> str:
     """Return advice for this error in this phase, or an empty text."""
@@ -32,7 +48,7 @@ def hint(error: BaseException, when: str, group_is_ours: bool) -> str:
         return _ASK_IN_FIXTURE if when == "setup" else _ASK
     if _TWO_GROUPS in text and group_is_ours:
         return _TWICE
-    return ""
+    return next((advice for part, advice in _ADVICE.items() if part in text), "")
 
 
 def add_hint(report: pytest.TestReport, advice: str) -> None:

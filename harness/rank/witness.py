@@ -2,7 +2,7 @@
 
 The thread sleeps until the controller asks, which happens only when the whole world stands still (``stillness.py``).
 Its report on collectives comes from torch's flight recorder. If torch has no recorder, the controller does not ask,
-and the deadline decides.
+and the deadline decides. At a deadline it is asked what NCCL's recorder shows.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from types import FrameType
 from typing import Any
 
 from everyrank.leaks.snapshot import Watch
-from everyrank.rank import recorder
+from everyrank.rank import nccl, recorder
 from everyrank.rank.main_wait import Groups, MainWait, stack_of
 from everyrank.stack.frames import users_frame
-from everyrank.wire.messages import WitnessStatement
-from everyrank.wire.witness_pipe import path, remove
+from everyrank.wire.messages import OnNccl, WitnessStatement
+from everyrank.wire.witness_pipe import NCCL, path, remove
 
 #: The number of a test's last collectives that are reported.
 _LAST_COLLECTIVES = 64
@@ -36,9 +36,9 @@ _IDLE = {
 
 
 class Witness:
-    """The witness of one rank. Its thread starts with the first default group of gloo and ends with the process."""
+    """The witness of one rank. Its thread starts with the first default group of gloo or NCCL, and ends with it."""
 
-    def __init__(self, answer: Callable[[WitnessStatement], None]) -> None:
+    def __init__(self, answer: Callable[[WitnessStatement | OnNccl], None]) -> None:
         self._answer = answer
         self._fd = -1
         self._test = 0
@@ -60,6 +60,8 @@ class Witness:
         update = getattr(c10d, "_update_default_pg", None)
         if update is None or hasattr(update, "__wrapped__"):
             return
+        with self._watch.allowing():
+            nccl.turn_on()
 
         @functools.wraps(update)
         def updated(group: Any) -> None:
@@ -67,7 +69,7 @@ class Witness:
             self._group = group
             if group is None:
                 self._made_at.clear()
-            if group is not None and c10d.get_backend(group) == "gloo":
+            if group is not None and _is_recorded(c10d.get_backend(group)):
                 self._began = time.time_ns()  # torch reuses the names of destroyed groups
                 self._start()
 
@@ -84,7 +86,7 @@ class Witness:
         c10d._register_process_group = registered
 
     def _start(self) -> None:
-        if self._fd < 0 and hasattr(sys, "_current_frames") and recorder.exists():
+        if self._fd < 0 and hasattr(sys, "_current_frames"):
             with self._watch.allowing():
                 fifo = path(self._run_folder, os.getpid())
                 remove(self._run_folder, os.getpid())  # of a rank that has ended: the kernel reuses process ids
@@ -94,7 +96,10 @@ class Witness:
                 _thread.start_new_thread(self._serve, ())
 
     def _serve(self) -> None:
-        while os.read(self._fd, 1):
+        while question := os.read(self._fd, 1):
+            if question == NCCL:
+                self._answer(nccl.report(self._test, self._began))
+                continue
             try:
                 statement = self._statement()
             except Exception as error:  # torch's recorder is private, and the frame belongs to another thread
@@ -145,6 +150,10 @@ class Witness:
         if not dist.is_initialized() or dist.group.WORLD is not self._group:
             return "its default group is gone"
         return ""
+
+
+def _is_recorded(backend: str) -> bool:
+    return (backend == "gloo" and recorder.exists()) or ("nccl" in backend and nccl.has_recorder())
 
 
 def _is_idle(frame: FrameType) -> bool:

@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from everyrank.launch.native import reader_path
 from everyrank.launch.protocol import NATIVE_READERS, AskedStacks, Launcher, NativeFrames, Seat
 from everyrank.model.ranks import few_ranks_text, ranks_text
+from everyrank.rollcall import nccl
 from everyrank.rollcall.blame import ENDED, Blame, Evidence, blame
 from everyrank.stack.frames import Frame, imports, is_ours, is_users, standing, waits
+from everyrank.wire.messages import OnNccl
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 _THREAD = re.compile(r"^(?:Current thread|Thread) (?P<id>0x[0-9a-f]+)")
@@ -34,11 +36,19 @@ class Stance:
     number: int | None = None  # the number of the collective of the default group that it waits in, if known
     misled: bool = False  # it waits for a root that takes another rank for it
     native: tuple[str, ...] = ()  # its C frames, innermost first, or why they are unknown
+    nccl: OnNccl | None = None  # what its GPU was asked to do, if it has one
+
+    def on_gpu(self, seen: OnNccl | None) -> Stance:
+        """Return this stance with what NCCL's flight recorder shows."""
+        waits_in = seen.first if seen is not None else None
+        number = waits_in.number if waits_in is not None and not waits_in.group else None
+        return replace(self, nccl=seen, number=number)
 
     @property
     def doing(self) -> str:
         doing = _doing(self.stack) if self.stack else _NO_ANSWER
-        return ", ".join([doing, *filter(None, (self.state, "for another root" if self.misled else ""))])
+        beside = (self.state, "for another root" if self.misled else "", nccl.doing(self.nccl))
+        return ", ".join([doing, *filter(None, beside)])
 
     def sentence(self, ranks: list[int]) -> str:
         """Return a clause about ranks that share this stance: ``ranks 0,2,3 wait in all_reduce at test_x.py:25``."""
@@ -52,6 +62,11 @@ class Stance:
         """Return the evidence for blame. A rank that is stopped keeps others waiting, wherever it is."""
         operation, _, location = standing(self.stack).rpartition(" at ")
         held = False if self.state else waits(self.stack)
+        if self.nccl is not None and self.nccl.first is not None and not self.state:
+            # Its GPU waits for other ranks, and its main thread for the GPU, maybe in a call that has no frame.
+            held, operation = True, self.nccl.first.name
+        if self.nccl is not None and self.nccl.problem and not self.state:
+            held = held or None
         return Evidence(self.rank, None, False, held, operation, location, self.number, self.misled)
 
 
@@ -148,6 +163,8 @@ def render(stances: list[Stance], blamed: Blame, cause_is_known: bool = False) -
     if not stances:
         return "no rank is left to ask"
     lines = folded(stances, blamed)
+    if on_nccl := _on_nccl(stances):
+        lines += ["", "NCCL's flight recorder, in this test:", *on_nccl]
     for _, group in groups(stances, blamed):
         lines += ["", f"{ranks_text([stance.rank for stance in group])}, innermost frame first:"]
         lines += [f"  {frame.function} at {frame}" for frame in until_pytest(group[0].stack)]
@@ -159,6 +176,15 @@ def render(stances: list[Stance], blamed: Blame, cause_is_known: bool = False) -
     if wanted and any(stance.doing.startswith("waiting") for stance in stances):
         lines += ["", "(native frames: pip install pystack)"]
     return "\n".join(lines)
+
+
+def _on_nccl(stances: Iterable[Stance]) -> list[str]:
+    """Describe what NCCL's flight recorders show: one line for all ranks with the same."""
+    shown: dict[str, list[int]] = {}
+    for stance in stances:
+        if stance.nccl is not None:
+            shown.setdefault(nccl.text(stance.nccl), []).append(stance.rank)
+    return [f"{ranks_text(ranks)}: {text}" for text, ranks in shown.items()]
 
 
 def _beside(group: list[Stance]) -> list[str]:

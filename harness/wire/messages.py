@@ -219,6 +219,27 @@ class WitnessStatement(Message, frozen=True):
     before: dict[str, int] = {}  # by group: the number of collectives before this test, if known
 
 
+class NcclCall(msgspec.Struct, frozen=True):
+    """One collective, or one message to or from a rank, on NCCL, as torch recorded it."""
+
+    name: str
+    number: int | None  # of a collective, among those of its group
+    group: str  # its title, or its name; empty for the default group
+    tensors: str  # shapes and dtypes
+    started: bool  # whether the GPU is known to have begun it
+
+
+class OnNccl(Message, frozen=True):
+    """Report what NCCL's flight recorder shows of a test: the witness's answer at a deadline."""
+
+    test: int  # the number of the order
+    first: NcclCall | None = None  # the oldest call that is not over: the GPU waits in it
+    last: NcclCall | None = None  # the youngest call
+    pending: int = 0  # how many are not over
+    begun: int = 0  # how many there are
+    problem: str = ""  # why the recorder could not be read
+
+
 class ClosedUp(Message, frozen=True):
     """Report that the closing barrier was passed, or why it was not."""
 
@@ -246,6 +267,7 @@ FromRank = (
     | DebuggerLeft
     | Meet
     | WitnessStatement
+    | OnNccl
     | Record
     | ClosedUp
     | LeftWorld

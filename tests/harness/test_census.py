@@ -50,7 +50,7 @@ def turns(monkeypatch: pytest.MonkeyPatch, asked_times: list[float]) -> Turns:
 
         monkeypatch.setattr(stillness, "look", look)
         monkeypatch.setattr(census, "time", clock)
-        monkeypatch.setattr(census, "_ask", lambda fifo: asked.append(fifo) or True)
+        monkeypatch.setattr(census, "ask", lambda fifo: asked.append(fifo) or True)
         watching, answers = Census("", test=1), []
         while left:
             clock.now = watching.next_at
