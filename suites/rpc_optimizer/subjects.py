@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from everyrank.fixtures import optimizers
 from everyrank.fixtures.exemplars.rpc_optimizer import RpcOptimizer
+from everyrank.model.versions import is_in_force
 from everyrank.suites.engine.subject import Lack, Subject
 from torch.distributed.optim import DistributedOptimizer
 from torch.distributed.optim.utils import functional_optim_map
@@ -23,22 +24,29 @@ def _eager(optimizer: Any, parameters: Any, *args: Any, **kwargs: Any) -> Distri
         state._enabled.enabled = enabled
 
 
-def _refused_by_torchscript() -> dict[str, Lack]:
-    """Return what the functional twins refuse with an error: unscripted kernels, and arguments that they lack."""
-    lacks = {}
+def _refused_by_the_twins() -> dict[str, Lack]:
+    """Return what the functional twins refuse with an error: arguments that they lack, and what TorchScript refuses.
+
+    From 2.14 on, torch no longer compiles them with TorchScript.
+    """
+    lacks: dict[str, Lack] = {}
+    scripted = is_in_force("<2.14", torch.__version__)
     for row in optimizers.TABLE:
         if row.optimizer not in functional_optim_map:
             continue
         for variant in row.variants:
             cases = f"parity.*[{row.name}-{variant.name}-ws3]"
-            if variant.arguments.get("foreach") or variant.arguments.get("fused"):
+            if scripted and (variant.arguments.get("foreach") or variant.arguments.get("fused")):
                 lacks[cases] = Lack(RuntimeError, "torch.jit.script does not support foreach and fused")
             if variant.arguments.get("decoupled_weight_decay"):
                 lacks[cases] = Lack(TypeError, "the functional twin has no decoupled_weight_decay")
         lacks[f"parity.arguments[{row.name}-explicit-defaults-ws2]"] = Lack(
             TypeError, "the functional twins have no differentiable"
         )
-        lacks[f"errors.arguments[{row.name}-lr-two-elements-ws2]"] = Lack(RuntimeError, "refused, by another error")
+        if scripted:
+            lacks[f"errors.arguments[{row.name}-lr-two-elements-ws2]"] = Lack(
+                RuntimeError, "refused, by another error"
+            )
     lacks["errors.arguments[*-fused-differentiable-ws2]"] = Lack(
         TypeError, "the functional twins have no differentiable"
     )
@@ -50,7 +58,7 @@ SCRIPTED = Subject(
     "torch.DistributedOptimizer.scripted",
     contract="rpc-optimizer",
     build=DistributedOptimizer,
-    lacks=_refused_by_torchscript(),
+    lacks=_refused_by_the_twins(),
     known="scripted.toml",
     # For each functional optimizer that torch scripts; torch shows this warning despite all filters.
     warns=("ignore:`TorchScript` support for functional optimizers is deprecated:DeprecationWarning",),
