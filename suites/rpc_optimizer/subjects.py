@@ -24,6 +24,10 @@ def _eager(optimizer: Any, parameters: Any, *args: Any, **kwargs: Any) -> Distri
         state._enabled.enabled = enabled
 
 
+#: The twins that ask whether lr is at least 0, which torch refuses for two elements, with or without TorchScript.
+_COMPARE_LR = ("Adam", "Adamax", "AdamW")
+
+
 def _refused_by_the_twins() -> dict[str, Lack]:
     """Return what the functional twins refuse with an error: arguments that they lack, and what TorchScript refuses.
 
@@ -43,7 +47,7 @@ def _refused_by_the_twins() -> dict[str, Lack]:
         lacks[f"parity.arguments[{row.name}-explicit-defaults-ws2]"] = Lack(
             TypeError, "the functional twins have no differentiable"
         )
-        if scripted:
+        if scripted or row.name in _COMPARE_LR:
             lacks[f"errors.arguments[{row.name}-lr-two-elements-ws2]"] = Lack(
                 RuntimeError, "refused, by another error"
             )
