@@ -69,7 +69,7 @@ class Witness:
             self._group = group
             if group is None:
                 self._made_at.clear()
-            if group is not None and _is_recorded(c10d.get_backend(group)):
+            if group is not None and is_recorded(c10d.get_backend(group)):
                 self._began = time.time_ns()  # torch reuses the names of destroyed groups
                 self._start()
 
@@ -152,7 +152,8 @@ class Witness:
         return ""
 
 
-def _is_recorded(backend: str) -> bool:
+def is_recorded(backend: str) -> bool:
+    """Return whether torch records what is called on groups of this backend, so that there is something to report."""
     return (backend == "gloo" and recorder.exists()) or ("nccl" in backend and nccl.has_recorder())
 
 

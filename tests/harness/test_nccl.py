@@ -14,7 +14,7 @@ import expecttest
 import pytest
 import torch._C._distributed_c10d as c10d
 from everyrank.controller.recorders import Recorders
-from everyrank.rank import nccl
+from everyrank.rank import nccl, witness
 from everyrank.rollcall import rollcall
 from everyrank.rollcall.blame import blame
 from everyrank.rollcall.nccl import text
@@ -105,18 +105,27 @@ def test_only_releases_that_do_not_record_are_asked_to(
     assert os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE") == value
 
 
+@pytest.mark.parametrize(
+    ("backend", "recorded"),
+    [("nccl", True), ("cpu:gloo,cuda:nccl", True), ("gloo", True), ("mpi", False)],
+)
+def test_a_witness_starts_with_a_group_whose_calls_are_recorded(recorder: Fake, backend: str, recorded: bool) -> None:
+    recorder()
+    assert witness.is_recorded(backend) is recorded
+
+
 # --- in the controller -----------------------------------------------------------------------------------
 
 
 def test_a_rank_with_a_witness_is_asked_and_one_that_does_not_answer_is_reported_as_silent(tmp_path: Path) -> None:
     asked = Recorders(str(tmp_path), test=7)
     os.mkfifo(path(str(tmp_path), 100))
-    witness = os.open(path(str(tmp_path), 100), os.O_RDWR)
+    fifo = os.open(path(str(tmp_path), 100), os.O_RDWR)
     try:
         asked.ask({0: 100, 1: 200})
-        assert os.read(witness, 9) == NCCL
+        assert os.read(fifo, 9) == NCCL
     finally:
-        os.close(witness)
+        os.close(fifo)
     assert not asked.all_answered()
     asked.hear(0, OnNccl(6))  # an answer that came too late, in the test before
     assert asked.shown_by(0) == OnNccl(7, problem="it did not answer")
