@@ -21,7 +21,7 @@ def has_recorder() -> bool:
 
 
 def turn_on() -> None:
-    """Let torch record before the first group is made. The releases before 2.8 must be asked to."""
+    """Let torch record before the first group is made. Releases that do not record gloo must be asked to."""
     c10d = sys.modules.get("torch._C._distributed_c10d")
     if has_recorder() and not hasattr(c10d, "_dump_fr_trace_json"):
         os.environ.setdefault("TORCH_NCCL_TRACE_BUFFER_SIZE", str(_CALLS))
@@ -30,12 +30,14 @@ def turn_on() -> None:
 def report(test: int, began: int) -> OnNccl:
     """Return what was called on NCCL since a time in ns."""
     try:
-        recorded = json.loads(_dump()(True, False)).get("entries", [])
-    except Exception as error:  # after a fault on the GPU, CUDA refuses to say what is over
+        return _shown(test, began, json.loads(_dump()(True, False)).get("entries", []))
+    except Exception as error:  # after a fault on the GPU, CUDA does not say what is over; and the format is private
         return OnNccl(test, problem=f"{type(error).__name__}: {error}".splitlines()[0])
-    calls = sorted(
-        (entry for entry in recorded if entry["time_created_ns"] >= began), key=lambda entry: int(entry["record_id"])
-    )
+
+
+def _shown(test: int, began: int, recorded: list[dict[str, Any]]) -> OnNccl:
+    ordered = sorted(recorded, key=lambda entry: int(entry["record_id"]))
+    calls = [entry for entry in ordered if entry["time_created_ns"] >= began]
     pending = [entry for entry in calls if not (entry["retired"] or entry["state"] == _OVER)]
     return OnNccl(
         test,

@@ -93,6 +93,11 @@ def test_a_fault_on_the_gpu_is_reported(recorder: Fake) -> None:
     assert nccl.report(7, 0).problem == "RuntimeError: CUDA error: device-side assert triggered"
 
 
+def test_a_format_of_another_torch_is_reported(recorder: Fake) -> None:
+    recorder({"record_id": 0})
+    assert nccl.report(7, 0).problem == "KeyError: 'time_created_ns'"
+
+
 @pytest.mark.parametrize(("records_already", "value"), [(True, None), (False, "2000")])
 def test_only_releases_that_do_not_record_are_asked_to(
     recorder: Fake, monkeypatch: pytest.MonkeyPatch, records_already: bool, value: str | None
