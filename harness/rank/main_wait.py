@@ -33,6 +33,8 @@ _BETWEEN_TWO = ("recv", "send")
 _ROOTED = ("broadcast", "gather", "reduce", "scatter")
 #: The function in which torch makes a group: it returns when all members have met in the store.
 _MAKES_GROUP = "_new_process_group_helper"
+#: From torch 2.14 on, that function calls this one, which waits.
+_MAKES_GLOO = "_create_gloo_process_group"
 _FUTURES = re.compile(r"torch/futures/__init__\.py$")
 
 
@@ -74,8 +76,8 @@ class MainWait:
             found = self._message()
         elif in_c10d and innermost.function in _WAIT:
             found = self._collective()
-        elif in_c10d and innermost.function == _MAKES_GROUP:
-            found = self._new_group()
+        elif in_c10d and (helper := self._making_a_group()) is not None:
+            found = self._new_group(helper.f_locals)
         elif _FUTURES.search(innermost.file) and innermost.function in ("wait", "wait_all"):
             found = {"kind": "future", "others": self._all_begun(), "sleep": "ever"}
         elif self._begun and (_is_torchs(innermost.file) or self._in_wait_of_user()):
@@ -131,8 +133,12 @@ class MainWait:
         number = own[-1]["collective_seq_id"]
         return {"group": _name(group), "members": _members(group), "number": number, "root": root}
 
-    def _new_group(self) -> dict[str, Any]:
-        arguments = self._frame.f_locals
+    def _making_a_group(self) -> FrameType | None:
+        """Return the frame of torch's function that makes a group, if the main thread waits in it."""
+        caller = self._frame.f_back if self._stack[0].function == _MAKES_GLOO else self._frame
+        return caller if caller is not None and caller.f_code.co_name == _MAKES_GROUP else None
+
+    def _new_group(self, arguments: dict[str, Any]) -> dict[str, Any]:
         members = arguments.get("global_ranks_in_group") or _members(self._groups.default)
         timeout = arguments.get("timeout")
         limit = timeout.total_seconds() if timeout is not None else 0.0
