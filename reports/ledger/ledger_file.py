@@ -124,7 +124,7 @@ class LedgerFile:
         lines[start:end] = [f"lacks = {_value(wanted)}"]
         newline = "\r\n" if "\r\n" in self.text else "\n"
         with contextlib.suppress(BadLedger):  # such as a key that is there twice
-            changed = _read(self.path, newline.join([*lines, ""]))
+            changed = _read(self.path, newline.join([*lines, ""]), self.torch)
             if changed.lacks == wanted and changed.data == self.data:
                 return changed
         raise BadLedger(f"{self.path}: cannot be changed line by line: write lacks = [...] on one line")
@@ -197,10 +197,10 @@ def read_ledger(path: Path, torch: str = "") -> LedgerFile:
         raise BadLedger(f"{path}: cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise BadLedger(f"{path}: not TOML: it is no UTF-8 text") from None
-    return _read(path, text)
+    return _read(path, text, torch)
 
 
-def _read(path: Path, text: str) -> LedgerFile:
+def _read(path: Path, text: str, torch: str) -> LedgerFile:
     known = _loaded(path, text).get("known", [])
     lines = _lines(text)
     heads = [number for number, line in enumerate(lines) if _HEADER.fullmatch(line)]
