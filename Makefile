@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed-$(FILES)
 # The tests start hundreds of interpreters: without .pyc files, each compiles everyrank again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install conformance quick again kill-matrix blind-spots generate faults check bench clean
+.PHONY: install conformance quick again kill-matrix blind-spots generate faults check bench kills clean
 .PHONY: test test-clusters test-browser test-draws test-parity test-packages test-all
 
 install: $(STAMP)
@@ -58,6 +58,13 @@ check: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+# Kill random processes of runs: what each run reports must be true, and nothing may be left.
+kills: LAUNCHER ?= fork
+kills: KILLS ?= 300
+kills: SEED ?= 0
+kills: $(STAMP)
+	$(BIN)/python -m benchmarks.kills --launcher $(LAUNCHER) --kills $(KILLS) --seed $(SEED)
 
 $(STAMP): pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)

@@ -1,0 +1,194 @@
+"""One run of pytest, of whose processes some are killed as planned."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.kills import left, processes
+from benchmarks.kills.judge import Kill, Line, Seen, Span
+from benchmarks.kills.plan import ENDING, Plan, Shot, pick
+from benchmarks.kills.truth import DEADLINE
+
+SUITE = Path(__file__).parent / "suite"
+
+#: A run that has not ended within this many seconds never will: one without kills takes a few.
+BOUND = {"fork": 240.0, "spawn": 300.0, "torchrun": 300.0, "ray": 420.0}
+
+
+@dataclass
+class Hunt:
+    """What happened in a run so far."""
+
+    plan: Plan
+    folder: Path
+    marker: str = field(default_factory=lambda: uuid.uuid4().hex)
+    kills: list[Kill] = field(default_factory=list)
+    log: list[dict[str, Any]] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+    pids: set[int] = field(default_factory=set)  # all that were seen
+    roles: dict[int, str] = field(default_factory=dict)
+    stacks: str = ""
+
+    def run(self) -> Seen:
+        temp, leases = self.folder / "tmp", self.folder / "leases"
+        temp.mkdir(parents=True)
+        leases.mkdir()
+        before = left.shared_memory()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock, open(self.folder / "out.txt", "wb") as out:
+            sock.bind(str(self.folder / "events"))
+            root = subprocess.Popen(
+                self._command(),
+                cwd=SUITE,
+                env=self._environment(temp, leases),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            )
+            try:
+                ended = self._follow(root, sock)
+            except BaseException:  # Ctrl-C
+                left.end(self.marker)
+                raise
+        if not ended:
+            self.stacks = left.stacks(self.marker)
+        things = left.found(self.marker, temp, leases, before, self.pids) if ended else []
+        left.end(self.marker)
+        status = root.wait()
+        output = (self.folder / "out.txt").read_text(errors="replace")
+        lines, has_footer = _read(self.folder / "run.jsonl")
+        return Seen(self.kills, self.spans, lines, status if ended else None, has_footer, output, things)
+
+    def _command(self) -> list[str]:
+        launcher = self.plan.launcher
+        command = [sys.executable, "-m", "pytest", "hunted.py", f"--launcher={launcher}", "-q"]
+        command += [f"--run-file={self.folder / 'run.jsonl'}", "-o", f"everyrank_timeout={DEADLINE}"]
+        if self.plan.workers:
+            command.append(f"-n{self.plan.workers}")
+        if launcher == "torchrun":
+            agent = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=3"]
+            command[:3] = [*agent, "-m", "pytest"]
+        return command
+
+    def _environment(self, temp: Path, leases: Path) -> dict[str, str]:
+        outer = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "RAY_"))}
+        return {
+            **outer,
+            processes.MARKER: self.marker,
+            "KILLS_SOCKET": str(self.folder / "events"),
+            "TMPDIR": str(temp),
+            "EVERYRANK_LEASES": str(leases),
+        }
+
+    # --- while it runs -----------------------------------------------------------------------------
+
+    def _follow(self, root: subprocess.Popen[bytes], sock: socket.socket) -> bool:
+        """Kill as planned until the run ends. Return whether it has ended in time."""
+        waiting = {shot.event: shot for shot in self.plan.shots}
+        due: list[tuple[float, Shot]] = []
+        until = time.monotonic() + BOUND[self.plan.launcher]
+        sock.setblocking(False)
+        with selectors.DefaultSelector() as selector, _pidfd(root.pid) as end:
+            selector.register(sock, selectors.EVENT_READ)
+            selector.register(end, selectors.EVENT_READ)
+            while root.poll() is None and (now := time.monotonic()) < until:
+                selector.select(max(0.0, min([at for at, _ in due] + [until]) - now))
+                for event in _events(sock):
+                    self._note(event)
+                    if shot := waiting.pop((event["kind"], event["test"]), None):
+                        due.append((time.monotonic() + shot.delay, shot))
+                for at, shot in sorted(due, key=lambda pair: pair[0]):
+                    if at <= time.monotonic():
+                        due.remove((at, shot))
+                        self._shoot(shot, root.pid)
+            for event in _events(sock):
+                self._note(event)
+        return root.poll() is not None
+
+    def _note(self, event: dict[str, Any]) -> None:
+        kind, test, pid = event["kind"], event["test"], event["pid"]
+        self.pids.add(pid)
+        if kind == "start":
+            self.spans.append(Span(test, pid, event["at"]))
+        for index, span in enumerate(self.spans):
+            if span.test != test or span.ended != math.inf:
+                continue
+            if kind == "finish" and span.controller == pid:
+                self.spans[index] = Span(test, pid, span.began, event["at"], span.ranks)
+            elif kind == "began":
+                ranks = {pid: event["at"], **span.ranks}
+                self.spans[index] = Span(test, span.controller, span.began, span.ended, ranks)
+
+    def _shoot(self, shot: Shot, root: int) -> None:
+        living = processes.found(self.marker)
+        roles: dict[str, list[int]] = {}
+        for role, pids in processes.by_role(living, root, self.plan.launcher, self.plan.workers).items():
+            for pid in pids:  # an orphan keeps its role
+                roles.setdefault(self.roles.setdefault(pid, role) if role == "other" else role, []).append(pid)
+        self.pids |= set(living)
+        if (target := pick(shot, roles)) is None:
+            return
+        role, pid = target
+        family = [pid] if role == "rank" else processes.below(living, pid)
+        sent = time.monotonic()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, getattr(signal, shot.signal))
+            self.kills.append(Kill(role, pid, shot.signal, sent, self._gone(family, shot.signal), role in ENDING))
+            self.log.append(
+                {"event": "/".join(shot.event), "role": role, "signal": shot.signal, "pid": pid, "at": sent}
+            )
+
+    def _gone(self, family: list[int], name: str) -> float:
+        """Wait, briefly, until a killed process and all that die with it have ended."""
+        if name == "SIGSTOP":
+            return math.inf
+        until = time.monotonic() + 5
+        while not all(processes.is_gone(pid) for pid in family):
+            if time.monotonic() > until:
+                return math.inf
+            time.sleep(0.001)
+        return time.monotonic()
+
+
+@contextlib.contextmanager
+def _pidfd(pid: int) -> Any:
+    fd = os.pidfd_open(pid)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _events(sock: socket.socket) -> list[dict[str, Any]]:
+    found = []
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            found.append(json.loads(sock.recv(1 << 12)))
+    return found
+
+
+def _read(path: Path) -> tuple[list[Line], bool]:
+    """Return the tests of a run file, which may be cut off, and whether it has a footer."""
+    lines, has_footer = [], False
+    for text in path.read_text().splitlines() if path.exists() else ():
+        with contextlib.suppress(ValueError):
+            data = json.loads(text)
+            has_footer |= data["line"] == "footer"
+            if data["line"] == "case":
+                name = data["id"].rpartition("::")[2]
+                lines.append(Line(name, data["outcome"], data.get("message", ""), data.get("text", "")))
+    return lines, has_footer
