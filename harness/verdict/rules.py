@@ -128,9 +128,6 @@ def failures(fates: Fates) -> list[Failure]:
     return sorted(found, key=lambda failure: (*failure.order, failure.rank))
 
 
-# --- blame ----------------------------------------------------------------------------------
-
-
 def blamed(fates: Fates) -> Blame:
     """Return the ranks to blame, by the evidence in these fates."""
     return blame([_evidence(fate, fates) for fate in fates.ranks])
@@ -240,6 +237,9 @@ def _failed(fates: Fates) -> Verdict | None:
     found = failures(fates)
     if not found:
         return None
+    if found[0].is_echo and (died := _disorder(fates)) is not None:
+        ranks = {fate.rank for fate in fates.ranks if fate.out_of_order}
+        return replace(died, others=(*died.others, *_others(fates, ranks)))  # its peers only lost the connection
     same = [failure for failure in found if failure.phase.signature == found[0].phase.signature]
     root = min(same, key=lambda failure: failure.rank)  # which of them was first is chance
     alike = sorted({failure.rank for failure in same})

@@ -111,6 +111,24 @@ def test_a_rank_that_does_not_leave_in_order_is_failed(call: Phase) -> None:
     assert judged.others == ("rank 1 ended after its record: exit code 3",)
 
 
+def test_a_rank_that_dies_after_its_record_is_named_and_not_the_peer_that_lost_the_connection() -> None:
+    bad = ran(1)
+    bad.out_of_order = "ended after its record: killed by SIGSEGV"
+    judged = verdict(ran(0, failed(ECHO)), bad)
+    assert decision(judged) == ("disorder", "failed", "call")
+    assert judged.headline == "rank 1 of 2 did not leave in order"
+    assert judged.others == (
+        "rank 1 ended after its record: killed by SIGSEGV",
+        "rank 0: lost the connection to a peer at test_x.py:5",
+    )
+
+
+def test_a_rank_that_dies_after_its_record_does_not_hide_the_failure_of_another() -> None:
+    bad = ran(1)
+    bad.out_of_order = "ended after its record: killed by SIGSEGV"
+    assert decision(verdict(ran(0, failed()), bad)) == ("failed", "failed", "call")
+
+
 def test_a_rank_that_never_finished_is_failed_though_no_rank_failed() -> None:
     judged = verdict(ran(0), cut(1), cut(2))
     assert decision(judged) == ("cut", "failed", "call")
