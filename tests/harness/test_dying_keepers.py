@@ -126,34 +126,39 @@ ONE = """
     def test_one(world): pass
 """
 
-#: Ends one process before all have met. The others would wait for ten minutes.
+#: Ends one process while it collects, once all have met: the kernel reports it, and nobody waits for ten minutes.
 ENDS = """
-    import os, signal
-    from everyrank.launch.remote import torchrun
+    import os, pathlib, signal, time
 
-    torchrun._COLLECT = torchrun._SILENT = 2
-    if os.environ["RANK"] == os.environ["ENDS"]:
-        torchrun._store = lambda: os.kill(os.getpid(), signal.SIGKILL)
+    def pytest_collection_finish():
+        met = pathlib.Path(__file__).parent
+        (met / f"met-{os.environ['RANK']}").touch()
+        if os.environ["RANK"] == os.environ["ENDS"]:
+            while len(list(met.glob("met-*"))) < int(os.environ["WORLD_SIZE"]):
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_the_controller_reports_that_a_process_never_came(project: Project) -> None:
+@pytest.mark.parametrize("ends", [1, 2])
+def test_the_controller_reports_at_once_that_another_process_ended(project: Project, ends: int) -> None:
     project.write("conftest.py", ENDS)
     project.write("test_inner.py", ONE)
-    started = by_hand(project, count=2, ENDS="1")
+    started = by_hand(project, count=3, ENDS=str(ends))
     inner = started.finish()  # nothing is left, also no folder
-    assert [process.returncode for process in started.agents] == [pytest.ExitCode.USAGE_ERROR, -9]
-    assert "process 0 did not meet the other processes at 127.0.0.1:" in inner.out
-    assert "one of them ended before it had collected its tests, or cannot be reached (" in inner.out
+    codes = [process.returncode for process in started.agents]
+    assert (codes[0], codes[ends]) == (pytest.ExitCode.USAGE_ERROR, -9), inner.out
+    assert codes[3 - ends] == pytest.ExitCode.INTERNAL_ERROR
+    assert f"process {ends} of torchrun ended before the first test: the output there says why" in inner.out
 
 
-def test_the_others_report_that_the_controller_never_came(project: Project) -> None:
+def test_the_others_report_at_once_that_the_controller_ended(project: Project) -> None:
     project.write("conftest.py", ENDS)
     project.write("test_inner.py", ONE)
     started = by_hand(project, count=2, ENDS="0")
     inner = started.finish()
     assert [process.returncode for process in started.agents] == [-9, pytest.ExitCode.INTERNAL_ERROR]
-    assert "process 1 of torchrun cannot reach the controller: process 1 did not meet" in inner.out
+    assert "process 1 of torchrun cannot reach the controller: it ended before it had collected" in inner.out
 
 
 # --- a whole run ---------------------------------------------------------------------------------------------

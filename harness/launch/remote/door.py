@@ -100,6 +100,10 @@ class Door:
             self._turn(min(left, 1.0))
         return {visitor: self._admitted.pop(visitor) for visitor in wanted & self._admitted.keys()}
 
+    def arrived(self) -> set[Visitor]:
+        """Return those who are in, and have not been returned yet."""
+        return set(self._admitted)
+
     def close(self) -> None:
         for sock in [*self._pending, *self._admitted.values(), self._listener]:
             sock.close()

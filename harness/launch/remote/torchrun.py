@@ -1,8 +1,8 @@
 """The launcher ``torchrun``: every process that torchrun started keeps one rank of a world.
 
 The process of rank 0 is the controller: it runs pytest as usual, and the verdict is made and written there, once. The
-others collect the same tests and keep ranks for it. All end with the same exit code. The store that torchrun gives to
-its processes hands them the address and the secret of the controller.
+others collect the same tests and keep ranks for it. All end with the same exit code. The store of torchrun's agent
+hands them the address and the secret of the controller; without an agent the controller does it (``roster.py``).
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import os
 import signal
 import socket
 import sys
 import threading
+import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import timedelta
@@ -32,6 +34,7 @@ from everyrank.launch.remote.door import KEEPER, Door, knock, new_secret
 from everyrank.launch.remote.keeper import Invitation, RemoteKeeper, use_interface_of
 from everyrank.launch.remote.launcher import RemoteLauncher
 from everyrank.launch.remote.link import Link, introduced
+from everyrank.launch.remote.roster import Entry, Roster, master
 from everyrank.launch.remote.run_folder import RunFolder
 from everyrank.resources.gpus import devices
 from everyrank.wire.channel import Channel
@@ -45,12 +48,11 @@ VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 #: All processes must have collected their tests within this many seconds of the first.
 _COLLECT = 600.0
-#: Once all have, they come to the controller within this many seconds.
-_COME = 60.0
 #: A wait for other processes that is longer than this many seconds is reported.
 _SILENT = 10.0
 
 _KEY = "everyrank/invitation"
+_ROSTER = pytest.StashKey[Roster]()
 _USAGE = "torchrun --nproc-per-node=4 -m pytest --launcher=torchrun"
 
 
@@ -69,11 +71,31 @@ def configure(config: pytest.Config) -> Member | None:
     if config.getoption("usepdb", False) or config.getoption("trace", False):
         raise pytest.UsageError("--launcher=torchrun: a debugger needs the ranks on this host: use --launcher=fork")
     if _rank() == 0:
+        if not _has_agent():
+            config.stash[_ROSTER] = _open_roster(config)
         return None
-    member = TorchrunMember()
+    member = TorchrunMember(None if _has_agent() else Entry(_rank()))
     # By this name plugins know a process that collects only to run ranks: it reports and writes nothing.
     config.pluginmanager.register(member, "everyrank-spawned")
     return member
+
+
+def _has_agent() -> bool:
+    """Return whether torchrun's agent started this process. It has a store, and ends all if one has died."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _open_roster(config: pytest.Config) -> Roster:
+    port = int(os.environ["MASTER_PORT"])
+    try:
+        roster = Roster(port, int(os.environ["WORLD_SIZE"]))
+    except OSError as error:
+        raise pytest.UsageError(
+            f"--launcher=torchrun: process 0 cannot listen at MASTER_PORT, {port}, where the others look for it: "
+            f"{error}; name a port that is free"
+        ) from None
+    config.add_cleanup(roster.close)
+    return roster
 
 
 def launch(context: LaunchContext) -> Launcher:
@@ -84,11 +106,17 @@ def launch(context: LaunchContext) -> Launcher:
     ours = alike.describe(session, _node(), folder)
     door = Door(_address(), secret)
     invitation = Invitation(door.address, secret, folder)
-    own = _fork_keeper(context, invitation, door)
+    roster = session.config.stash.get(_ROSTER, None)
+    own = _fork_keeper(context, invitation, door, roster)
     try:
-        store = _store()  # it may start a thread: after the fork
-        store.set(_KEY, json.dumps([door.address, secret.hex(), folder, _base_folder(session)]))
-        links = _admitted(door, ours, own)
+        letter = json.dumps([door.address, secret.hex(), folder, _base_folder(session)])
+        store = None
+        if roster is not None:
+            roster.invite(letter.encode())
+        else:
+            store = _store()  # it may start a thread: after the fork
+            store.set(_KEY, letter)
+        links = _admitted(door, ours, own, roster)
     except BaseException:
         _end_alone(own, door, folder)
         raise
@@ -104,19 +132,36 @@ def launch(context: LaunchContext) -> Launcher:
     return launcher
 
 
-def _admitted(door: Door, ours: Ready, own: int) -> list[Link]:
+def _admitted(door: Door, ours: Ready, own: int, roster: Roster | None) -> list[Link]:
     """Let all processes in, by their keepers."""
     size = int(os.environ["WORLD_SIZE"])
-    # Without an agent, the store is open when all processes have collected. An agent ends all if one has ended.
-    within = _COLLECT if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else _COME
-    came = door.admit({(KEEPER, number) for number in range(size)}, within, lambda: _has_ended(own))
+    ended: list[int] = []
+    reported_at = time.monotonic() + _SILENT
+
+    def hopeless() -> bool:
+        nonlocal reported_at
+        arrived = {number for _, number in door.arrived()}
+        if roster is not None:
+            ended[:] = roster.ended(arrived)
+        if time.monotonic() >= reported_at:
+            reported_at = math.inf
+            missing = ", ".join(str(number) for number in range(size) if number not in arrived)
+            _report(f"waits for the processes {missing}, at most {_COLLECT:g} s")
+        return bool(ended) or _has_ended(own)
+
+    came = door.admit({(KEEPER, number) for number in range(size)}, _COLLECT, hopeless)
     if _has_ended(own):
         raise MisuseError("the keeper of this process's ranks ended at its start; it says above why")
+    if ended:
+        numbers = f"process {ended[0]}" if len(ended) == 1 else f"processes {', '.join(map(str, ended))}"
+        raise MisuseError(f"{numbers} of torchrun ended before the first test: the output there says why")
     if late := [str(number) for number in range(size) if (KEEPER, number) not in came]:
         raise MisuseError(
-            f"of torchrun's processes, {', '.join(late)} did not come within {within:g} s: they ended or hang; their "
-            "output says more"
+            f"of torchrun's processes, {', '.join(late)} did not come within {_COLLECT:g} s: they ended or hang; "
+            "their output says more"
         )
+    if roster is not None:
+        roster.close()
     return [_link(number, came[KEEPER, number], ours) for number in range(size)]
 
 
@@ -158,9 +203,13 @@ class _Farewell:
 
 
 class TorchrunMember(Member):
-    """A process of torchrun that is not the controller. It collects in silence."""
+    """A process of torchrun that is not the controller. It collects in silence.
 
-    def __init__(self) -> None:
+    Without an agent it has an entry in the controller's roster, by which each learns that the other has ended.
+    """
+
+    def __init__(self, entry: Entry | None) -> None:
+        self._entry = entry
         self._printed = io.StringIO()
         self._terminal: Any = None
 
@@ -171,25 +220,52 @@ class TorchrunMember(Member):
             self._terminal = reporter._tw._file
             reporter._tw._file = self._printed
 
+    def pytest_collectstart(self) -> None:
+        if self._entry is not None:
+            self._entry.try_again()
+
     def pytest_unconfigure(self) -> None:
         if self._terminal is not None:  # it has not come to its service: show why
             self._terminal.write(self._printed.getvalue())
 
     def serve(self, context: LaunchContext) -> int:
         try:
-            invitation, base = _invited()
+            invitation, base = _read(_invitation_of_store() if self._entry is None else _invitation_of(self._entry))
             connection = knock(invitation.address, invitation.secret, (KEEPER, _rank()), _COLLECT)
         except (OSError, MisuseError) as error:
-            print(f"everyrank: process {_rank()} of torchrun cannot reach the controller: {error}", file=sys.stderr)
+            _report(f"cannot reach the controller: {error}")
             return int(pytest.ExitCode.INTERNAL_ERROR)
+        if self._entry is not None:
+            self._entry.close()
         return _keep(context, invitation, connection, base)
 
 
-def _invited() -> tuple[Invitation, str]:
-    """Return the controller's invitation, and its folder of pytest's temp folders."""
+def _invitation_of_store() -> str:
     store = _store()
-    address, secret, folder, base = json.loads(_patiently(lambda: store.get(_KEY)))
+    letter: bytes = _patiently(lambda: store.get(_KEY))
+    return letter.decode()
+
+
+def _invitation_of(entry: Entry) -> str:
+    """Wait for the controller, which may still collect. It is known at once if it ends, if it had begun to listen."""
+    letter = entry.read_invitation(_SILENT)
+    if letter is None:
+        _report(f"waits for the controller at {_master()}, at most {_COLLECT:g} s")
+        letter = entry.read_invitation(_COLLECT)
+    if letter is None:
+        problem = f" ({entry.problem})" if entry.problem else ""
+        raise MisuseError(f"it did not answer at {_master()} within {_COLLECT:g} s: it ended, or hangs{problem}")
+    return letter.decode()
+
+
+def _read(letter: str) -> tuple[Invitation, str]:
+    """Return the controller's invitation, and its folder of pytest's temp folders."""
+    address, secret, folder, base = json.loads(letter)
     return Invitation((address[0], address[1]), bytes.fromhex(secret), folder), base
+
+
+def _report(text: str) -> None:
+    print(f"everyrank: process {_rank()} of torchrun {text}", file=sys.stderr, flush=True)
 
 
 def _base_folder(session: pytest.Session) -> str:
@@ -218,13 +294,15 @@ def _keep(context: LaunchContext, invitation: Invitation, connection: socket.soc
     return keeper.serve(ready)
 
 
-def _fork_keeper(context: LaunchContext, invitation: Invitation, door: Door) -> int:
+def _fork_keeper(context: LaunchContext, invitation: Invitation, door: Door, roster: Roster | None) -> int:
     """Fork the keeper of this process. It runs no tests, so it can fork ranks all the time."""
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
             door.close()  # only the controller holds it, so that it ends with it
+            if roster is not None:
+                roster.close()
             code = _keep(context, invitation, _let_in(invitation))
         except BaseException as error:
             print(f"everyrank: the keeper of process 0 of torchrun: {error!r}", file=sys.__stderr__)
@@ -272,11 +350,11 @@ def _patiently(wait: Callable[[], Any]) -> Any:
             found.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    others = f"the other processes at {os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    others = f"the other processes at {_master()}"
     with contextlib.suppress(FutureTimeout):
         found.exception(_SILENT)
     if not found.done():
-        print(f"everyrank: process {_rank()} of torchrun waits for {others}, at most {_COLLECT:g} s", file=sys.stderr)
+        _report(f"waits for {others}, at most {_COLLECT:g} s")
     try:
         return found.result()
     except RuntimeError as error:  # torch's DistError
@@ -289,12 +367,16 @@ def _patiently(wait: Callable[[], Any]) -> Any:
 
 def _address() -> str:
     """Return this host's address at which the other processes can reach it."""
-    master = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-    family, _, _, _, found = socket.getaddrinfo(*master, type=socket.SOCK_DGRAM)[0]
+    family, _, _, _, found = socket.getaddrinfo(*master(), type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(found)  # sends nothing
         address: str = probe.getsockname()[0]
     return address
+
+
+def _master() -> str:
+    host, port = master()
+    return f"{host}:{port}"
 
 
 def _rank() -> int:
