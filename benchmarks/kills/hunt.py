@@ -106,14 +106,14 @@ class Hunt:
             selector.register(sock, selectors.EVENT_READ)
             selector.register(end, selectors.EVENT_READ)
             while root.poll() is None and (now := time.monotonic()) < until:
-                selector.select(max(0.0, min([at for at, _ in due] + [until]) - now))
+                selector.select(max(0.0, min([moment for moment, _ in due] + [until]) - now))
                 for event in _events(sock):
                     self._note(event)
                     if shot := waiting.pop((event["kind"], event["test"]), None):
                         due.append((time.monotonic() + shot.delay, shot))
-                for at, shot in sorted(due, key=lambda pair: pair[0]):
-                    if at <= time.monotonic():
-                        due.remove((at, shot))
+                for moment, shot in sorted(due, key=lambda pair: pair[0]):
+                    if moment <= time.monotonic():
+                        due.remove((moment, shot))
                         self._shoot(shot, root.pid)
             for event in _events(sock):
                 self._note(event)
