@@ -24,6 +24,7 @@ from everyrank.launch.protocol import (
     Seat,
     Shape,
     read_all,
+    run_mark,
 )
 from everyrank.launch.succession import PATIENCE
 from everyrank.wire import witness_pipe
@@ -290,7 +291,7 @@ class LocalLauncher(Launcher):
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.killpg(seat.pid, signal.SIGKILL)
             self._seats.clear()
-            _end_orphans(self.run_folder, set(self._sockets.values()))
+            _end_orphans(run_mark(self.run_folder, self.keeper), set(self._sockets.values()))
             self.before_tidying()
             self._tidy()
         return self.lost
@@ -315,13 +316,13 @@ class LocalLauncher(Launcher):
         return os.waitpid(self.keeper, 0)[1]
 
 
-def _end_orphans(folder: str, sockets: set[int]) -> None:
+def _end_orphans(mark: str, sockets: set[int]) -> None:
     """End what the ranks of a lost keeper had started, in any session.
 
-    A program that a rank ran has the run's folder in its environment. A fork of a rank holds its channel.
+    A program that a rank ran has the mark of its keeper in its environment. A fork of a rank holds its channel.
     """
     until = time.monotonic() + 5
-    while (orphans := _orphans(f"{RUN_VARIABLE}={folder}".encode(), sockets)) and time.monotonic() < until:
+    while (orphans := _orphans(f"{RUN_VARIABLE}={mark}".encode(), sockets)) and time.monotonic() < until:
         for pid in orphans:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

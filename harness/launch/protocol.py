@@ -30,11 +30,18 @@ if TYPE_CHECKING:
 #: signal, so that nothing else uses it.
 STACKS_SIGNAL: int = signal.SIGRTMIN + 8 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 
-#: An environment variable of every rank, and so of every program that it runs: the folder of the run.
+#: An environment variable of every rank, and so of every program that it runs: the run's folder, and its keeper.
 RUN_VARIABLE = "EVERYRANK_RUN"
+
 
 #: At most this many readers of C frames run at a time.
 NATIVE_READERS = 4
+
+
+def run_mark(run_folder: str, keeper: int) -> str:
+    """Return the value of ``RUN_VARIABLE`` for the ranks of a keeper. Keepers of one host may share the folder."""
+    return f"{run_folder} {keeper}"
+
 
 #: The C frames of ranks, or why they are unknown.
 NativeFrames = dict[int, tuple[str, ...]]

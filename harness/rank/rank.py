@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
-from everyrank.launch.protocol import RUN_VARIABLE
+from everyrank.launch.protocol import RUN_VARIABLE, run_mark
 from everyrank.leaks import libraries
 from everyrank.leaks.describe import KINDS
 from everyrank.leaks.snapshot import Watch, swept_folders
@@ -279,7 +279,7 @@ def _enter(order: Order, run_folder: str, meet: MeetOthers) -> World:
     if order.visible is not None:
         os.environ[devices.variable()] = order.visible
     os.environ["EVERYRANK_NODEID"] = order.nodeid
-    os.environ[RUN_VARIABLE] = run_folder
+    os.environ[RUN_VARIABLE] = run_mark(run_folder, os.getsid(0))  # its keeper leads the session
     libraries.redirect_multiprocessing(run_folder)
     seed_generators(order.seed)
     return world

@@ -143,9 +143,10 @@ class OneGpu(msgspec.Struct, frozen=True):
 
 
 class LostRanks(Message, frozen=True):
-    """Report that all ranks of this keeper died with the process that they were children of."""
+    """Report that these ranks died with the process that they were children of."""
 
     reason: str
+    numbers: list[int]
 
 
 class Answer(Message, frozen=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ import pytest
 from everyrank.errors import MisuseError
 from everyrank.launch import local
 from everyrank.launch.local import LocalLauncher
-from everyrank.launch.protocol import CannotLaunch
+from everyrank.launch.protocol import RUN_VARIABLE, CannotLaunch, run_mark
+from everyrank.launch.remote.door import Door
 from everyrank.launch.remote.keeper import Invitation, RemoteKeeper
-from everyrank.launch.remote.link import introduced
+from everyrank.launch.remote.launcher import RemoteLauncher
+from everyrank.launch.remote.link import Link, RankChannel, RemoteSeat, introduced
 from everyrank.launch.remote.run_folder import RunFolder, mark
 from everyrank.wire.channel import Channel
 from everyrank.wire.messages import NotStarted, ToKeeper, Unsafe
@@ -106,7 +109,7 @@ def test_ranks_are_not_started_if_a_keeper_and_all_that_replace_it_die(tmp_path:
     serving.start()
     assert isinstance(controllers.receive(), Ready)
     os.kill(launchers[0].keeper, signal.SIGKILL)
-    assert controllers.receive() == LostRanks("its zygote was killed by SIGKILL")
+    assert controllers.receive() == LostRanks("its zygote was killed by SIGKILL", [])
     for number in (7, 8):
         controllers.send(StartSeat(number, "name", live=False))
         reason = "its zygote was killed by SIGKILL at its start, and its own output says why"
@@ -115,6 +118,44 @@ def test_ranks_are_not_started_if_a_keeper_and_all_that_replace_it_die(tmp_path:
     serving.join(30)
     theirs.close()
     assert not serving.is_alive()
+
+
+def test_a_rank_that_was_ordered_after_its_keeper_had_died_is_not_lost_with_it() -> None:
+    ours, theirs = socket.socketpair()
+    keeper: Channel[Any] = Channel(theirs, ToRemoteKeeper)
+    ready = Ready("host", "node", "boot", 0.0, {}, {}, "", "", "")
+    link = Link("process 1", Channel(ours, FromRemoteKeeper), ready, "boot")
+    launcher = RemoteLauncher("torchrun", "", Door("127.0.0.1", b"secret"), [link], live=False, forks=True)
+    ranks = [socket.socketpair() for _ in range(2)]
+    seats = [RemoteSeat(7 + index, RankChannel(pair[0], 0.0), link, {}) for index, pair in enumerate(ranks)]
+    launcher._seats.update({seat.number: seat for seat in seats})
+    # The controller ordered rank 8 before it had read that the ranks before were lost.
+    keeper.send(LostRanks("its zygote was killed by SIGKILL", [7]))
+    assert list(launcher.events()) == [seats[0]]
+    assert [(seat.gone, seat.lost) for seat in seats] == [
+        (True, "its zygote was killed by SIGKILL (on process 1)"),
+        (False, ""),
+    ]
+    launcher.say_goodbye(0)
+    for sock in [ours, theirs, *(end for pair in ranks for end in pair)]:
+        sock.close()
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
+def test_a_dead_keeper_ends_what_its_own_ranks_had_started_and_nothing_of_other_keepers(tmp_path: Path) -> None:
+    keepers = (101, 102)  # of one host, whose ranks have the run's folder together
+    programs = [
+        subprocess.Popen(["sleep", "600"], env={RUN_VARIABLE: run_mark(str(tmp_path), keeper), "PATH": os.defpath})
+        for keeper in keepers
+    ]
+    try:
+        local._end_orphans(run_mark(str(tmp_path), keepers[0]), set())
+        assert programs[0].wait(60) == -signal.SIGKILL
+        assert programs[1].poll() is None
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
 
 
 # --- torchrun's processes without an agent -------------------------------------------------------------------

@@ -258,8 +258,9 @@ class RemoteKeeper:
         for key in list(self._selector.get_map().values()):
             if key.fileobj not in (self._control, self._engine):
                 self._selector.unregister(key.fileobj)
+        lost = list(self._seats)
         self._seats.clear()
-        self._control.send(LostRanks(f"its {title} {reason}"))
+        self._control.send(LostRanks(f"its {title} {reason}", lost))
         if self._preloading:
             self._preloading = False
             self._control.send(Preloaded())

@@ -197,7 +197,8 @@ class RemoteLauncher(Launcher):
                 self.preloading = any(link.preloading and not link.lost for link in self.links)
             elif isinstance(message, LostRanks):
                 for seat in self._seats_of(link):
-                    self._end(seat, f"{message.reason} (on {link.name})")
+                    if seat.number in message.numbers:  # others were ordered later: the next launcher starts them
+                        self._end(seat, f"{message.reason} (on {link.name})")
             elif (seat_of := self._seats.get(getattr(message, "number", -1))) is None or seat_of.closed:
                 continue
             elif isinstance(message, Started):
