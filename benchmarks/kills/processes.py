@@ -109,7 +109,7 @@ def _role(process: Process, processes: dict[int, Process], root: int, launcher: 
     if workers and process.parent == root and _WORKER in process.command:
         return "worker"
     if _is_keeper(process):
-        return "keeper"
+        return "guard" if launcher == "ray" and "spawned" not in process.command else "keeper"
     if process.group == process.pid:
         return (
             "rank" if process.has_stacks and not _has_forks(process, processes) else _role_of_fork(process, processes)

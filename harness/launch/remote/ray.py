@@ -79,21 +79,23 @@ def launch(context: LaunchContext) -> Launcher:
     """Connect to the cluster. Actors are started when a world needs them."""
     config = context.session.config
     working_dir = _working_dir(config)
-    _connect(_given_address(config), working_dir)
-    secret, folder = new_secret(), context.new_folder()
-    run_folder.mark(folder, secret)
-    ours = alike.describe(context.session, "", folder)
     import ray
 
+    secret, folder = new_secret(), context.new_folder()
+    run_folder.mark(folder, secret)
+    guard = run_folder.Guard(folder)  # forked before Ray has threads in this process
     try:
+        _connect(_given_address(config), working_dir)
+        ours = alike.describe(context.session, "", folder)
         if _given_address(config):
             _check_nodes(context.session, ours, working_dir)
     except BaseException:
+        guard.dismiss()
         shutil.rmtree(folder, ignore_errors=True)
         ray.shutdown()
         raise
     door = Door(ray.util.get_node_ip_address(), secret)
-    launcher = RayLauncher(config, Invitation(door.address, secret, folder), door, ours, context.print_live)
+    launcher = RayLauncher(config, Invitation(door.address, secret, folder), door, ours, context.print_live, guard)
     if working_dir:
         launcher.working_dir, launcher.shares_files = working_dir, False
     return launcher
@@ -189,13 +191,22 @@ def _on_loopback() -> Iterator[None]:
 class RayLauncher(RemoteLauncher):
     """Ranks of Ray's actors. A world takes the actors that are there, and new ones for the rest."""
 
-    def __init__(self, config: pytest.Config, invitation: Invitation, door: Door, ours: Ready, live: bool) -> None:
+    def __init__(
+        self,
+        config: pytest.Config,
+        invitation: Invitation,
+        door: Door,
+        ours: Ready,
+        live: bool,
+        guard: run_folder.Guard,
+    ) -> None:
         super().__init__("ray", invitation.folder, door, [], live, forks=False)
         self.keeper_title = "Ray cluster"
         self.spans_hosts = True
         self._config = config
         self._invitation = invitation
         self._ours = ours
+        self._guard = guard
         self._imports: Preload | None = None  # what each actor imports before it starts ranks
         self._groups: list[Group] = []
         self._actors = 0
@@ -321,3 +332,4 @@ class RayLauncher(RemoteLauncher):
         for group in self._groups:
             group.end()
         ray.shutdown()
+        self._guard.dismiss()

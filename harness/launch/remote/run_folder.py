@@ -6,13 +6,16 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import select
+import signal
 import socket
 import stat
 import tempfile
+import warnings
 from pathlib import Path
 
 from everyrank.errors import MisuseError
-from everyrank.launch.keeper import remove_traces
+from everyrank.launch.keeper import own_session, pidfd, remove_traces
 
 #: A file in the controller's folder by which a process knows that it sees the same folder.
 _MARK = "controller"
@@ -60,6 +63,40 @@ class RunFolder:
             remove_traces(self.path)
         os.close(self._lock)
         self._lock = None
+
+
+class Guard:
+    """A fork that removes the controller's folder once the controller has ended, whatever ended it.
+
+    Under Ray the controller has no keeper of its own on its host, and its actors may end before it: if the head of a
+    cluster dies, Ray first ends the nodes, and a minute later the process that has connected to it.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._pid = 0
+        controller = os.getpid()
+        if (end := pidfd(controller)) is None:
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # threads are not copied, and are not needed
+            self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                own_session()
+                select.select([end], [], [])
+                remove_traces(folder)
+            finally:
+                os._exit(0)
+        os.close(end)
+
+    def dismiss(self) -> None:
+        """End it: the controller has removed the folder."""
+        if self._pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self._pid, 0)
+            self._pid = 0
 
 
 def _own(controllers: str) -> str:
