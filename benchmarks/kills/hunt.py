@@ -66,7 +66,7 @@ class Hunt:
                 raise
         if not ended:
             self.stacks = left.stacks(self.marker)
-        things = left.found(self.marker, temp, leases, before, self.pids) if ended else []
+        things = left.found(self.marker, temp, leases, before, self.pids, self.plan.launcher) if ended else []
         left.end(self.marker)
         status = root.wait()
         output = (self.folder / "out.txt").read_text(errors="replace")
