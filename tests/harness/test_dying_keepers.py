@@ -16,7 +16,7 @@ from everyrank.launch import local
 from everyrank.launch.local import LocalLauncher
 from everyrank.launch.protocol import RUN_VARIABLE, CannotLaunch, run_mark
 from everyrank.launch.remote.door import Door
-from everyrank.launch.remote.keeper import Invitation, RemoteKeeper
+from everyrank.launch.remote.keeper import CONTROLLER_GONE, Invitation, RemoteKeeper
 from everyrank.launch.remote.launcher import RemoteLauncher
 from everyrank.launch.remote.link import Link, RankChannel, RemoteSeat, introduced
 from everyrank.launch.remote.run_folder import RunFolder, mark
@@ -189,7 +189,8 @@ def test_the_controller_reports_at_once_that_another_process_ended(project: Proj
     inner = started.finish()  # nothing is left, also no folder
     codes = [process.returncode for process in started.agents]
     assert (codes[0], codes[ends]) == (pytest.ExitCode.USAGE_ERROR, -9), inner.out
-    assert codes[3 - ends] == pytest.ExitCode.INTERNAL_ERROR
+    # The third has met the controller by then, or has not.
+    assert codes[3 - ends] in (CONTROLLER_GONE, pytest.ExitCode.INTERNAL_ERROR)
     assert f"process {ends} of torchrun ended before the first test: the output there says why" in inner.out
 
 

@@ -60,7 +60,7 @@ def knock(address: tuple[str, int], secret: bytes, visitor: Visitor, within: flo
         if not hmac.compare_digest(_read(sock, _PROOF), _proof(secret, b"door", theirs, claim)):
             raise Refused(f"{address[0]}:{address[1]} does not know the secret of this run")
         sock.settimeout(None)
-        _prepare(sock)
+        notice_end(sock)
     except BaseException:
         sock.close()
         raise
@@ -170,7 +170,7 @@ class Door:
         try:
             sock.sendall(_proof(self._secret, b"door", greeting, claim))
             sock.settimeout(None)
-            _prepare(sock)
+            notice_end(sock)
         except OSError:
             sock.close()
             return
@@ -198,7 +198,7 @@ def _read(sock: socket.socket, count: int) -> bytes:
     return found
 
 
-def _prepare(sock: socket.socket) -> None:
+def notice_end(sock: socket.socket) -> None:
     """Send each message at once, and notice when the other host is gone without a word."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -16,6 +16,8 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from everyrank.launch.remote.door import notice_end
+
 #: What a process sends first: who it is.
 _HELLO = struct.Struct("!16sI")
 _NAME = b"everyrank roster"
@@ -65,6 +67,7 @@ class Roster:
             while True:
                 sock, _ = self._listener.accept()
                 sock.setblocking(False)
+                notice_end(sock)  # also that of a whole host
                 self._guests[sock] = _Guest()
         for sock, guest in list(self._guests.items()):
             self._hear(sock, guest)
@@ -119,6 +122,7 @@ class Entry:
         if self._sock is None and began >= self._next:
             try:
                 self._sock = socket.create_connection(master(), timeout=within)
+                notice_end(self._sock)
                 self._sock.sendall(_HELLO.pack(_NAME, self._number))
             except OSError as error:
                 self.problem = str(error)
