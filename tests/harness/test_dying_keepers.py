@@ -167,11 +167,14 @@ ONE = """
     def test_one(world): pass
 """
 
-#: Ends one process while it collects, once all have met: the kernel reports it, and nobody waits for ten minutes.
+#: Ends one process while it collects, once all have connected: the kernel reports it, and nobody waits for long.
 ENDS = """
     import os, pathlib, signal, time
 
-    def pytest_collection_finish():
+    def pytest_collection_finish(session):
+        member = session.config.pluginmanager.get_plugin("everyrank-spawned")
+        while member is not None and not member.connects():  # process 0 may not listen yet
+            time.sleep(0.01)
         met = pathlib.Path(__file__).parent
         (met / f"met-{os.environ['RANK']}").touch()
         if os.environ["RANK"] == os.environ["ENDS"]:

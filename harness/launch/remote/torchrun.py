@@ -220,9 +220,16 @@ class TorchrunMember(Member):
             self._terminal = reporter._tw._file
             reporter._tw._file = self._printed
 
+    def connects(self) -> bool:
+        """Connect to the controller, if it listens already. Return whether there is a connection."""
+        return self._entry is not None and self._entry.try_again()
+
     def pytest_collectstart(self) -> None:
-        if self._entry is not None:
-            self._entry.try_again()
+        self.connects()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_finish(self) -> None:
+        self.connects()
 
     def pytest_unconfigure(self) -> None:
         if self._terminal is not None:  # it has not come to its service: show why
