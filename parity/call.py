@@ -67,7 +67,8 @@ class Call:
         if len(lost) > (1 - self._setup.compared) * len(trained):
             raise Unusable(
                 f"only {len(trained) - len(lost)} of {len(trained)} parameters can be compared, as no rank holds "
-                f"values of {', '.join(sorted(lost)[:4])}: pass load= or rename=, or lower compared={self._setup.compared:g}."
+                f"values of {', '.join(sorted(lost)[:4])}: pass load= or rename=, or lower "
+                f"compared={self._setup.compared:g}."
             )
 
     def _dtypes(self, truth: Truth) -> list[torch.dtype]:
@@ -75,7 +76,8 @@ class Call:
         return [dtype for dtype in wanted if dtype != truth.dtype]
 
     def _pass(self, truth: Truth, healed: frozenset[tuple[str, str]] = frozenset()) -> Pass:
-        near, limit = LIMIT, passes.exactly
+        near: float = LIMIT
+        limit: Limit = passes.exactly
         if not truth.exact:
             near, limit = 1e3 * torch.finfo(truth.dtype).eps, self._limit(truth, truth.dtype, self._setup.steps)
         return self._run(truth, truth.dtype, limit, self._setup.steps, near, healed)

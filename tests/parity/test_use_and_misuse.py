@@ -40,7 +40,7 @@ def compare(**changed: Any) -> Report:
     return parity(**{**arguments, **changed})
 
 
-# -- models that work --------------------------------------------------------------------------------------------------
+# -- models that work ------------------------------------------------------------------------------------------------
 
 
 class Twice(Net):
@@ -131,7 +131,7 @@ def test_what_is_skipped_is_not_compared(process_group: Any) -> None:
     assert compare(parallelize=wrong, skip=["last.bias"], steps=1).passed
 
 
-# -- what it says if it cannot -----------------------------------------------------------------------------------------
+# -- what it says if it cannot ---------------------------------------------------------------------------------------
 
 
 def test_without_a_process_group_the_message_says_where_one_comes_from() -> None:
