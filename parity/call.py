@@ -61,7 +61,7 @@ class Call:
 
     def _check_names(self, truth: Truth) -> None:
         """Raise Unusable if too few parameters of the plain model are on any rank."""
-        held = {name for each in self._ranks.gather({share.name for share in self._held.shares}) for name in each}
+        held = {name for each in self._ranks.gather(self._held.names()) for name in each}
         trained = [name for name in truth.store.notes[BACKWARD] if not self._setup.skips(name)]
         lost = [name for name in trained if name not in held]
         if len(lost) > (1 - self._setup.compared) * len(trained):
@@ -114,6 +114,7 @@ class Call:
             return
         healed: set[tuple[str, str]] = set()
         for _ in range(_FAULTS):
+            wide = self._without_conventions(truth, wide, frozenset(healed))
             if not wide.deviates:
                 return
             fault = self._unreduced(truth, wide, frozenset(healed)) or self._first(wide)
@@ -123,6 +124,21 @@ class Call:
             yield fault
             healed |= names
             wide = self._pass(truth, frozenset(healed))
+
+    def _without_conventions(self, truth: Truth, wide: Pass, healed: frozenset[tuple[str, str]]) -> Pass:
+        """Leave out gradients of outputs that differ without consequence: the truth in their place heals nothing."""
+        if not wide.deviates or wide.judged[-1].deviations[0].kind != "activation-gradient":
+            return wide
+        first = wide.judged[-1].deviations[0]
+        again = self._pass(truth, healed | {(BACKWARD, first.name)})
+        before, after = (
+            {each.key for each in judged.deviations if each.kind not in ("forward", "activation-gradient")}
+            for judged in (wide.judged[-1], again.judged[-1])
+        )
+        if not before <= after or first.key in {each.key for each in again.judged[-1].deviations}:
+            return wide
+        left = tuple(each for each in wide.judged[-1].deviations if each.kind != "activation-gradient")
+        return replace(wide, judged=(*wide.judged[:-1], replace(wide.judged[-1], deviations=left)))
 
     def _first(self, wide: Pass) -> Fault:
         """Return the first deviation, with the others of its kind to which the same has happened."""

@@ -10,7 +10,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 
@@ -273,25 +272,32 @@ def _other_parameter(evidence: Evidence) -> Pattern | None:
 
 
 def _shifted(evidence: Evidence) -> Pattern | None:
-    """Look for the values at other positions: so many rows further or back."""
+    """Look for the values at other positions: some rows further or back, around the end or beyond it."""
     shape = evidence.whole.shape
     flat = evidence.whole.reshape(-1).double()
     for dimension, size in enumerate(shape):
         stride = shape[dimension + 1 :].numel()
         for number in range(1, size):
             for by in (number, -number):
-                if evidence.explains(partial(_moved, evidence, flat, stride, size, by)):
-                    words = (
-                        f"is right but {abs(by)} positions {'further' if by > 0 else 'back'} in dimension {dimension}"
-                    )
-                    return Pattern("shifted", f"{words}, on {ranks_text(evidence.wrong)}")
+                if all(_is_moved(evidence, flat, stride, size, by, rank) for rank in evidence.wrong):
+                    location = ranks_text(evidence.wrong)
+                    way = "further" if by > 0 else "back"
+                    words = f"is right but {abs(by)} positions {way} in dimension {dimension}, on {location}"
+                    return Pattern("shifted", words)
     return None
 
 
-def _moved(evidence: Evidence, flat: torch.Tensor, stride: int, size: int, by: int, rank: int) -> torch.Tensor:
+def _is_moved(evidence: Evidence, flat: torch.Tensor, stride: int, size: int, by: int, rank: int) -> bool:
+    """Return whether a rank's values are those that stand elsewhere, if most of them have a place there."""
     held = evidence.held[rank]
     position = held.ids // stride % size
-    return flat[held.ids + ((position + by) % size - position) * stride]
+    values = held.values.double()
+    near = evidence.off(rank) / evidence.times
+    around = flat[held.ids + ((position + by) % size - position) * stride]
+    if _distance(values, around) <= near:
+        return True
+    inside = (position + by >= 0) & (position + by < size)
+    return bool(2 * int(inside.sum()) > len(position)) and _distance(values[inside], around[inside]) <= near
 
 
 def _rounded(evidence: Evidence) -> Pattern | None:

@@ -109,6 +109,7 @@ class Rank:
         """Run one step of the user's training."""
         self.seen = Seen()
         self._read = False
+        self._late: dict[str, torch.Tensor] = {}
         batch = self.setup.whole_batch(number, self.dtype)
         seed(SEED + number)
         self._activations.begin(number, self.seen, batch)
@@ -128,6 +129,7 @@ class Rank:
             raise Unusable(
                 "step(model, optimizer, batch) did not call optimizer.step(): there is no update to compare."
             )
+        self._clipped_late(number)
         self._parameters(number)
         for kind in (LOSS, NORM):
             if (kind, "") in self._healed:
@@ -221,9 +223,22 @@ class Rank:
             if (truth := self.store.get(known := (GRADIENT, step, share.name))) is not None
         )
         if not alike:
+            # Each rank may have clipped by another norm: by which, the user's step returns.
+            self._late = {key: mine.clone() for key, mine in values.items()}
             return wanted
         self.seen.norm = float(self.store[NORM, step]) * wanted / factor
         return factor
+
+    def _clipped_late(self, step: int) -> None:
+        """Compare gradients again that were clipped by hand, by the norm that the user's step has returned."""
+        if not self._late or self.seen.norm is None or self.setup.clip is None:
+            return
+        factor = min(1.0, self.setup.clip / (self.seen.norm + 1e-6))
+        for known in [known for known in self.seen.errors if known[0] == GRADIENT]:
+            del self.seen.errors[known]
+        self.seen.kept = {key: values for key, values in self.seen.kept.items() if key[0] != GRADIENT}
+        for key, values in self._late.items():
+            self._share(GRADIENT, step, key, values / factor)
 
     def _parameters(self, step: int) -> None:
         for key, parameter in parameters(self.parallel.modules):

@@ -96,6 +96,11 @@ class Holdings:
     misplaced: tuple[tuple[str, str, str], ...]
     """Parameters that hold another than their name says: (key, name, the one that they hold)."""
 
+    def names(self) -> set[str]:
+        """Return the names in the plain model of all that the rank has, whatever its values."""
+        odd = (*self.lost, *self.empty, *self.mixed, *self.misplaced)
+        return {share.name for share in self.shares} | {each[1] for each in odd}
+
 
 def offsets(plain: nn.Module) -> dict[str, int]:
     """Return the number of the first element of each parameter."""
