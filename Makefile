@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed-$(FILES)
 # The tests start hundreds of interpreters: without .pyc files, each compiles everyrank again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install conformance quick again kill-matrix blind-spots generate faults check bench kills clean
+.PHONY: install conformance quick again kill-matrix blind-spots generate faults check bench kills test-models clean
 .PHONY: test test-clusters test-browser test-draws test-parity test-packages test-all
 
 install: $(STAMP)
@@ -45,6 +45,12 @@ test: $(STAMP)
 # One group whole, or all that there is: see "What runs when" in CONTRIBUTING.md.
 test-clusters test-browser test-draws test-parity test-packages test-all: $(STAMP)
 	$(BIN)/pytest tests/ -n auto --group=$(@:test-%=%)
+
+# Published models: transformers is no dependency of anything here, so it goes into an environment of its own.
+test-models: $(STAMP)
+	$(PYTHON) -m venv build/models
+	build/models/bin/pip install --quiet --constraint constraints.txt '.[dev]' transformers
+	build/models/bin/pytest tests/parity/test_published_models.py
 
 # The tests must find each of the faults that ci/faults.toml lists, planted one at a time in a copy.
 faults: $(STAMP)

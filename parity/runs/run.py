@@ -22,6 +22,7 @@ from everyrank.parity.values.store import Store
 from everyrank.parity.values.tree import gradient_of, local, parts
 from everyrank.parity.values.watch import Clip, clips, inputs, outputs, steps
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,27 @@ class Rank:
         self.parallel = parallelize(setup, dtype, exact=exact, prepare=lambda model: None)
         self._shadow = None if exact else Shadow(setup.optimizer, self.parallel.modules)
         self.seen = Seen()
+        if exact:
+            self._widen_buffers()
         self._parameters(START)
+
+    def _widen_buffers(self) -> None:
+        """Give buffers that the user's code makes itself the plain model's values, if rounding alone is between them.
+
+        The plain model made them in its own dtype and was widened whole; theirs may be as narrow as they were.
+        """
+        for module in self.parallel.modules:
+            for path, owner in module.named_modules():
+                for name, buffer in owner.named_buffers(recurse=False):
+                    truth = self._truth_of_buffer(f"{path}.{name}" if path else name, START)
+                    if truth is None or truth.shape != buffer.shape or isinstance(buffer, DTensor):
+                        continue
+                    if distance(buffer, truth) <= 1e-6 * float(truth.abs().max() if truth.numel() else 0):
+                        owner._buffers[name] = truth.clone()
+
+    def _truth_of_buffer(self, name: str, step: int) -> torch.Tensor | None:
+        found = known_name(name, self.setup.rename, self.store.notes["buffers"])
+        return self.store.get((BUFFER, step, found)) if found is not None else None
 
     def start(self) -> Seen:
         """Return what the initialization is."""
