@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,10 +12,11 @@ from everyrank.parity.judging.evidence import Witnesses, named_groups
 from everyrank.parity.judging.fault import Fault
 from everyrank.parity.judging.initial import initial
 from everyrank.parity.judging.pattern import Pattern, ranks_text
-from everyrank.parity.judging.steps import KINDS, Deviation, Judged, Limit
+from everyrank.parity.judging.steps import Deviation, Limit
 from everyrank.parity.passes import Pass, Truth
 from everyrank.parity.ranks import Ranks, groups_of_torch
-from everyrank.parity.report import Finding, Line, Report, short
+from everyrank.parity.report import Finding, Report, short
+from everyrank.parity.reporting import finding, written
 from everyrank.parity.runs.activations import LIMIT, Parts
 from everyrank.parity.runs.plain import BACKWARD, FORWARD, START, microbatch_gradients
 from everyrank.parity.setup import Setup, own_dtype
@@ -57,7 +57,20 @@ class Call:
         faults = list(self._faults(truth, wide))
         own = [self._own(truth, wide, dtype) for dtype in self._dtypes(truth)]
         findings = self._findings(truth, faults, own)
-        return self._made(truth, wide, shown, findings)
+        if findings and not faults:
+            # The user's dtype alone deviates: its pass is shown.
+            shown = next(each for _, each in own if each.deviates).judged[-1]
+        return written(
+            self._setup,
+            truth.store.notes,
+            [judged.compared for judged in wide.judged],
+            shown,
+            findings,
+            dtypes=(short(truth.dtype), *(short(dtype) for dtype in self._dtypes(truth))),
+            ranks=self._ranks.size,
+            split=self._cut.words,
+            remarks=tuple(self._remarks),
+        )
 
     def _check_names(self, truth: Truth) -> None:
         """Raise Unusable if too few parameters of the plain model are on any rank."""
@@ -211,7 +224,7 @@ class Call:
                 pattern = Pattern(
                     "other-dtype-only", f"differs in {' and '.join(seen)}, and not in {' and '.join(absent)}"
                 )
-            findings.append(_finding(deviation, pattern, tuple(seen), fault.same))
+            findings.append(finding(deviation, pattern, tuple(seen), fault.same))
         if findings:
             return findings
         for dtype, each in own:
@@ -221,78 +234,5 @@ class Call:
                 if pattern is None or not pattern.id:
                     words = f"differs in {short(dtype)}, and not in {short(truth.dtype)}"
                     pattern = Pattern("other-dtype-only", words)
-                findings.append(_finding(first, pattern, (short(dtype),), ()))
+                findings.append(finding(first, pattern, (short(dtype),), ()))
         return findings
-
-    def _made(self, truth: Truth, wide: Pass, shown: Judged, findings: list[Finding]) -> Report:
-        """Return the report."""
-        notes = truth.store.notes
-        names = [*dict.fromkeys(output[0] for output in notes[FORWARD])]
-        trained = [("gradient", name) for name in notes[BACKWARD]] + [("update", name) for name in notes[BACKWARD]]
-        everything = [("forward", name) for name in names] + trained
-        everything = [each for each in everything if not self._setup.skips(each[1])]
-        compared = {each for judged in wide.judged for each in judged.compared}
-        if shown.step == START or shown.deviations:
-            compared |= {each for each in trained if each[0] == "update"}  # Not reached: no reason for doubt.
-        missing = [each for each in everything if each not in compared]
-        return Report(
-            tuple(findings),
-            tuple(_lines(shown, findings, names, notes[BACKWARD])),
-            len(everything) - len(missing),
-            len(everything),
-            tuple(f"{kind} {name}" for kind, name in missing),
-            (short(truth.dtype), *(short(dtype) for dtype in self._dtypes(truth))),
-            self._ranks.size,
-            self._setup.steps,
-            self._cut.words,
-            tuple(self._remarks),
-        )
-
-
-def _finding(
-    deviation: Deviation, pattern: Pattern | None, dtypes: tuple[str, ...], same: tuple[str, ...]
-) -> Finding:
-    words = pattern.words if pattern is not None else deviation.words
-    if not words:
-        ranks = ", ".join(str(rank) for rank in deviation.ranks)
-        words = f"differs by {deviation.error:.2g} of its largest value on ranks {ranks}"
-    elif pattern is None:
-        words = f"is wrong: {words}"
-    return Finding(
-        deviation.kind,
-        deviation.name,
-        deviation.step + 1,
-        pattern.id if pattern is not None else "",
-        words,
-        deviation.error,
-        deviation.limit,
-        deviation.ranks,
-        dtypes,
-        same,
-    )
-
-
-def _lines(shown: Judged, findings: list[Finding], forward: list[str], backward: list[str]) -> Iterator[Line]:
-    """Yield the tensors of the step that deviates, in the order of the plain model's run."""
-    wrong = {(each.kind, each.name): each for each in shown.deviations}
-    named = [(each.kind, name) for each in findings for name in (each.tensor, *each.same)]
-    if findings and findings[0].kind == "initialization":
-        for name in reversed(backward):
-            bad = ("initialization", name) in named or ("initialization", name) in wrong
-            yield Line("initialization", name, math.inf if bad else 0.0, LIMIT, "first" if bad else "ok")
-        return
-    order: list[tuple[str, str]] = []
-    if shown.step != START:
-        order = [("forward", name) for name in forward] + [("loss", "")]
-        order += [("activation-gradient", name) for name in reversed(forward)]
-        order += [("gradient", name) for name in backward] + [("norm", "")] + [("update", name) for name in backward]
-    for each in sorted(order, key=lambda item: KINDS.index(item[0])):
-        deviation = wrong.get(each)
-        if deviation is None:
-            if each in shown.errors:
-                yield Line(*each, shown.errors[each], LIMIT, "ok")
-            continue
-        state = "first" if named[:1] == [each] else "also" if each in named else "follows"
-        if findings and each[0] == findings[0].kind and each[1] in findings[0].same:
-            state = "same"
-        yield Line(*each, deviation.error, deviation.limit, state)

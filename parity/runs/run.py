@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from everyrank.parity.errors import Unusable
-from everyrank.parity.runs.activations import LIMIT, Activations, Parts, Seen
+from everyrank.parity.runs.activations import Activations, Parts, Seen
+from everyrank.parity.runs.clip import clip_by_hand
 from everyrank.parity.runs.plain import BUFFER, GRADIENT, LOSS, NORM, PARAMETER, START, Key, scale
 from everyrank.parity.runs.shadow import Shadow
 from everyrank.parity.setup import SEED, Setup, own_dtype, seed
@@ -180,7 +181,8 @@ class Rank:
         """Take what the user's step returned: the loss, or the loss and the norm."""
         loss, norm = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
         self.seen.loss = _number(loss)
-        self.seen.norm = _number(norm)
+        if norm is not None:
+            self.seen.norm = _number(norm)
 
     def _clip(self, step: int, clip: Clip) -> None:
         self.clipped = clip.most
@@ -212,43 +214,15 @@ class Rank:
                 if (truth := self.store.get((GRADIENT, step, share.name))) is not None
             )
         )
-        factor = self._clip_by_hand(step, values_by_key)
+        factor = 1.0
+        if self.setup.clip is not None and self.clipped is None and self.setup.step is not None:
+            by_hand = clip_by_hand(self.setup.clip, self.store, step, self._by_key, values_by_key, self.exact)
+            factor, self.seen.norm = by_hand.factor, by_hand.norm
+            if by_hand.norm is None:
+                # Each rank may have clipped by another norm: by which, the user's step returns.
+                self._late = {key: values.clone() for key, values in values_by_key.items()}
         for key, values in values_by_key.items():
             self._share(GRADIENT, step, key, values if factor == 1 else values / factor)
-
-    def _clip_by_hand(self, step: int, values: dict[str, torch.Tensor]) -> float:
-        """Return the factor of a clip that was not torch's: the gradients have it already when they are read.
-
-        A factor that all gradients have alike and that is not the plain model's is a fault of the norm.
-        """
-        if self.setup.clip is None or self.clipped is not None or self.setup.step is None:
-            return 1.0
-        wanted = min(1.0, self.setup.clip / (float(self.store[NORM, step]) + 1e-6))
-        both = square = 0.0
-        for key, mine in values.items():
-            for share in self._by_key[key]:
-                truth = self.store.get((GRADIENT, step, share.name))
-                if truth is not None:
-                    expected = share.expected(truth).double()
-                    both += float((share.read(mine).double() * expected).sum())
-                    square += float((expected * expected).sum())
-        factor = both / square if square else wanted
-        off = abs(factor / wanted - 1)
-        if not 0.01 < factor / wanted < 100 or off < (LIMIT if self.exact else 0.01):
-            return wanted
-        near = LIMIT if self.exact else 100 * torch.finfo(self.dtype).eps
-        alike = all(
-            distance(share.read(mine).double() / factor, share.expected(truth)) <= near * scale(self.store, known)
-            for key, mine in values.items()
-            for share in self._by_key[key]
-            if (truth := self.store.get(known := (GRADIENT, step, share.name))) is not None
-        )
-        if not alike:
-            # Each rank may have clipped by another norm: by which, the user's step returns.
-            self._late = {key: mine.clone() for key, mine in values.items()}
-            return wanted
-        self.seen.norm = float(self.store[NORM, step]) * wanted / factor
-        return factor
 
     def _clipped_late(self, step: int) -> None:
         """Compare gradients again that were clipped by hand, by the norm that the user's step has returned."""

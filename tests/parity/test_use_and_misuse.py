@@ -134,7 +134,7 @@ def test_what_is_skipped_is_not_compared(process_group: Any) -> None:
 # -- what it says if it cannot ---------------------------------------------------------------------------------------
 
 
-def test_without_a_process_group_the_message_says_where_one_comes_from() -> None:
+def test_without_a_process_group_the_message_names_the_fixture() -> None:
     with pytest.raises(Unusable, match="ask for the fixture process_group in a test"):
         compare()
 
