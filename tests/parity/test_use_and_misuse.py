@@ -197,7 +197,7 @@ MISUSE: dict[str, tuple[dict[str, Any], str]] = {
 
 @WORLD
 @pytest.mark.parametrize("case", MISUSE)
-def test_misuse_is_one_sentence_that_says_what_to_do(case: str, process_group: Any) -> None:
+def test_misuse_is_one_sentence(case: str, process_group: Any) -> None:
     changed, message = MISUSE[case]
     with pytest.raises(Unusable, match=re.escape(message)):
         compare(**changed)
