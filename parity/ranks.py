@@ -54,7 +54,10 @@ def all_ranks() -> Iterator[Ranks]:
         )
     group = dist.new_group(backend="gloo")
     try:
-        yield Ranks(dist.get_rank(), dist.get_world_size(), group)
+        ranks = Ranks(dist.get_rank(), dist.get_world_size(), group)
+        # A gloo group that is closed before all ranks have met in it fails on those that come later.
+        ranks.gather(None)
+        yield ranks
     finally:
         # A rank that fails leaves alone: the others end by the harness' verdict or by the group's timeout.
         dist.destroy_process_group(group)

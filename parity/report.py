@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
@@ -84,7 +83,6 @@ class Report:
     steps: int
     split: str
     remarks: tuple[str, ...] = ()
-    holdings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from everyrank.parity.report import short
 
 #: The patterns, with a sentence for each; docs/parity-patterns.md has a page.
 PATTERNS: dict[str, str] = {
@@ -314,14 +315,8 @@ def _rounded(evidence: Evidence) -> Pattern | None:
 
         narrower = all(limits.bits < torch.finfo(evidence.held[rank].values.dtype).bits for rank in evidence.wrong)
         if narrower and all(fits(rank) for rank in evidence.wrong):
-            return Pattern("rounded", f"has gone through {_short(dtype)} on {ranks_text(evidence.wrong)}")
+            return Pattern("rounded", f"has gone through {short(dtype)} on {ranks_text(evidence.wrong)}")
     return None
-
-
-def _short(dtype: torch.dtype) -> str:
-    return {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}[
-        str(dtype).removeprefix("torch.")
-    ]
 
 
 def _from_index(evidence: Evidence) -> Pattern | None:

@@ -1,17 +1,15 @@
 """The values of the plain model's run, in a file that all ranks of a host read without a copy.
 
-The first rank of each host writes it, before the parallel run. Its name goes as soon as all ranks have opened it, so
-nothing is left behind, whatever ends the run.
+The first rank of each host writes it, before the parallel run. It never has a name: the other ranks open it as the
+writer's, so nothing is left behind, whatever ends the run.
 """
 
 from __future__ import annotations
 
-import pickle
-import shutil
+import os
 import tempfile
 from collections.abc import Hashable
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from everyrank.parity.ranks import Ranks
@@ -22,15 +20,20 @@ MOST_BYTES = 2 << 30
 _ALIGNED = 64
 
 
+Index = dict[Hashable, tuple[int, tuple[int, ...], torch.dtype]]
+
+#: The path and the size of a file, where each value is, the largest of each, and what else is known of the run.
+Contents = tuple[str, int, Index, dict[Hashable, float], dict[str, Any]]
+
+
 class Writer:
     """Append values to the file; each is written once."""
 
-    def __init__(self, folder: Path) -> None:
-        self._index: dict[Hashable, tuple[int, tuple[int, ...], torch.dtype]] = {}
+    def __init__(self) -> None:
+        self._index: Index = {}
         self._largest: dict[Hashable, float] = {}
         self.notes: dict[str, Any] = {}
-        self._file: BinaryIO = (folder / "values").open("wb")
-        self._folder = folder
+        self._file = tempfile.TemporaryFile(prefix="everyrank-parity-")  # noqa: SIM115
         self.outputs = 0
 
     def write(self, key: Hashable, value: torch.Tensor) -> None:
@@ -50,25 +53,26 @@ class Writer:
         self.write(key, value)
         return True
 
-    def close(self) -> None:
-        """End the file."""
-        self._file.truncate(max(self._file.tell(), _ALIGNED))
-        self._file.close()
-        (self._folder / "index").write_bytes(pickle.dumps((self._index, self._largest, self.notes)))
+    def end(self) -> Contents:
+        """End the file; return where other processes of this host find it, and what is in it."""
+        size = max(self._file.tell(), _ALIGNED)
+        self._file.truncate(size)
+        self._file.flush()
+        path = f"/proc/{os.getpid()}/fd/{self._file.fileno()}"
+        return path, size, self._index, self._largest, self.notes
 
-    def abandon(self) -> None:
-        """Let go of the file, whether or not it has ended."""
+    def close(self) -> None:
+        """Let go of the file: it goes when no rank has it open."""
         self._file.close()
 
 
 class Store:
     """The values, by key."""
 
-    def __init__(self, folder: Path) -> None:
-        path = folder / "values"
-        self._index, self._largest, self.notes = pickle.loads((folder / "index").read_bytes())
+    def __init__(self, contents: Contents) -> None:
+        path, size, self._index, self._largest, self.notes = contents
         # Mapped, not read: pages that are never compared cost nothing.
-        self._bytes = torch.from_file(str(path), shared=False, size=path.stat().st_size, dtype=torch.uint8)
+        self._bytes = torch.from_file(path, shared=False, size=size, dtype=torch.uint8)
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._index
@@ -88,29 +92,21 @@ class Store:
 
 
 class Shelf:
-    """The folder of one file while it is written: `writer` on the first rank of the host, None on the others."""
+    """A file while it is written: `writer` on the first rank of the host, None on the others."""
 
     def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
-        first = ranks.first_of_host()
-        mine = Path(tempfile.mkdtemp(prefix="everyrank-parity-")) if first == ranks.rank else None
-        self._folder = ranks.gather(mine)[first]
-        self._mine = mine
-        self.writer = Writer(mine) if mine is not None else None
+        self._ranks, self._first = ranks, ranks.first_of_host()
+        self.writer = Writer() if self._first == ranks.rank else None
 
     def open(self) -> Store:
-        """Close the file for writing, open it on every rank, and take its name away."""
-        if self.writer is not None:
-            self.writer.close()
-        self._ranks.gather(None)
-        store = Store(self._folder)
-        self._ranks.gather(None)
+        """End the file, and open it on every rank."""
+        contents = self._ranks.gather(self.writer.end() if self.writer is not None else None)[self._first]
+        store = Store(contents)
+        self._ranks.gather(None)  # The writer keeps it open until all have it.
         self.discard()
         return store
 
     def discard(self) -> None:
-        """Remove the folder."""
+        """Let go of the file."""
         if self.writer is not None:
-            self.writer.abandon()
-        if self._mine is not None:
-            shutil.rmtree(self._mine, ignore_errors=True)
+            self.writer.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from everyrank.parity.values import dye
 from everyrank.parity.values.dye import Holdings
 from everyrank.parity.values.parts import locate, whole
+from everyrank.parity.values.store import Store, Writer
 from torch import nn
 
 
@@ -135,3 +137,14 @@ def test_the_part_of_a_batch_is_that_of_what_a_module_makes_of_it() -> None:
     assert part is not None
     assert torch.equal(part.select(OUTPUT), OUTPUT[2:4, 4:])
     assert whole(tokens.shape).select(OUTPUT) is not None
+
+
+def test_the_file_of_the_plain_models_values_has_no_name() -> None:
+    writer = Writer()
+    writer.write("weight", OUTPUT)
+    contents = writer.end()
+    store = Store(contents)
+    assert os.stat(contents[0]).st_nlink == 0
+    writer.close()
+    assert torch.equal(store["weight"], OUTPUT)
+    assert store.largest("weight") == float(OUTPUT.abs().max())
