@@ -178,6 +178,9 @@ class Comparison:
         right = [step for step in self._right if step not in steps]
         before = f"right in {_steps(right)}, " if right else ""
         text = f"{first}\n  {before}wrong in {_steps(steps)}: {', '.join(names)}"
+        at_first = [name for name in names if name in self.deviated.names]
+        if len(at_first) < len(names):
+            text += f"\n  at first, in step {first.step}: {', '.join(at_first)} alone"
         off = max(difference.relative for difference in self.differences)
         return Deviation(text, off=off, explain=self.deviated.explainer(f"step {first.step}, {first.name}"))
 

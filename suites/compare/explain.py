@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from everyrank.suites.compare.pattern import Deviating, Pattern, Values, common_factor, is_clear, pattern
 from everyrank.suites.errors import Explanation
@@ -50,11 +50,21 @@ class FirstDeviation:
         return Deviating(found, expected, self.before.get(name), others, self.ranks, self.relative)
 
     def _mistake(self, deviating: list[Deviating]) -> Pattern | None:
-        """Return the mistake with which all values of the step would be as they were found."""
+        """Return the mistake with which all values of the step that deviate would be as they were found.
+
+        A mistake is made with every gradient, or with those of some parameters: all others are right then.
+        """
         if self.mistakes is None or not is_clear(deviating[0]):
             return None
-        everything = {name: self._deviating(name) for name in self.expected}
+        seen = dict(zip(self.names, deviating, strict=True))
         for fitting, values in self.mistakes(self.step):
-            if all(name in values and seen.is_like(values[name]) for name, seen in everything.items()):
-                return fitting
+            if all(name in values and one.is_like(values[name]) for name, one in seen.items()):
+                return (
+                    fitting
+                    if self._all_fit(values)
+                    else replace(fitting, text=f"{fitting.text}; the others are right")
+                )
         return None
+
+    def _all_fit(self, values: Values) -> bool:
+        return all(name in values and self._deviating(name).is_like(values[name]) for name in self.expected)

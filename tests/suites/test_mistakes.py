@@ -35,8 +35,8 @@ def gradients(plan: Plan, module: nn.Module, step: int) -> list[list[dict[str, t
     return [[of_part(rank, part) for part in range(plan.parts)] for rank in range(plan.size)]
 
 
-def explained(plan: Plan, combine: Combine, bad_step: int = BAD_STEP) -> str:
-    """Train with a mistake in one step, compare as a law does, and return what is said of it."""
+def deviation(plan: Plan, combine: Combine, only: str = "") -> Deviation:
+    """Train with a mistake in one step, with one parameter alone if it is named, and compare as a law does."""
     reference = order_matched(plan)
     comparison = Comparison(CLOSE_FP64, ranks=plan.size, mistakes=partial(would_be, plan, RANK))
     comparison.start(reference.start)
@@ -46,12 +46,17 @@ def explained(plan: Plan, combine: Combine, bad_step: int = BAD_STEP) -> str:
         parts = gradients(plan, module, step)
         for name, parameter in module.named_parameters():
             of_name = [[part[name] for part in own] for own in parts]
-            parameter.grad = combine(of_name) if step == bad_step else mean(of_name)
+            parameter.grad = combine(of_name) if step == BAD_STEP and only in ("", name) else mean(of_name)
         optimizer.step()
         comparison.step(step, dict(module.named_parameters()), expected.values)
     with pytest.raises(Deviation) as found:
         comparison.verdict()
-    explanation = found.value.explanation()
+    return found.value
+
+
+def explained(plan: Plan, combine: Combine, only: str = "") -> str:
+    """Return what is said of a mistake."""
+    explanation = deviation(plan, combine, only).explanation()
     return explanation.news if explanation is not None else ""
 
 
@@ -87,6 +92,14 @@ def test_a_mistake_with_the_gradients_is_named(name: str, optimizer: str) -> Non
     combine, text = SEEN[name]
     plan = Plan(RANKS, steps=3, optimizer=optimizer, parts=2)
     assert explained(plan, combine) == f"step 2, first.weight: {text}"
+
+
+def test_a_mistake_with_one_gradient_is_named_beside_the_others_that_are_right() -> None:
+    combine, text = SEEN["own"]
+    plan = Plan(RANKS, steps=3)
+    assert explained(plan, combine, only="last.bias") == f"step 2, last.bias: {text}; the others are right"
+    lines = str(deviation(plan, combine, only="last.bias")).splitlines()
+    assert lines[-1] == "  at first, in step 2: last.bias alone"
 
 
 def test_a_mistake_that_is_not_in_the_list_has_no_explanation() -> None:
