@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from everyrank.adopt.functions import functions, recognise_function
+from everyrank.adopt.missing import Missing
 from everyrank.adopt.recognise import CONTINUOUS, FUNCTION, Adopted, Finding, NotAdopted, Skipped, recognise
 from everyrank.adopt.transports import are_to_sleep, asleep
 from everyrank.declare.declaration import Declaration
@@ -21,7 +22,7 @@ from everyrank.resources.leases import cores
 FINDING: pytest.StashKey[Finding] = pytest.StashKey()
 
 
-class Adopter:
+class Adopter(Missing):
     """Recognises torch's test classes after collection, and lets ranks run them."""
 
     def __init__(self, transports: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from everyrank.adopt.missing import Missing
 from everyrank.adopt.plugin import find
 from everyrank.adopt.recognise import CONTINUOUS, Adopted, Finding, NotAdopted, Skipped, expects_death
 
@@ -18,6 +19,10 @@ _USAGE = """usage: everyrank adopt-report [PATH ...] [pytest's options]
 
 Lists for every test that pytest collects whether --adopt would run it on everyrank's ranks. Runs no test.
 With -v, prints one line for each test."""
+
+
+#: The command has imported the plugin that pytest would rewrite.
+_QUIET = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class AdoptLine:
     reason: str
 
 
-class _Report:
+class _Report(Missing):
     def __init__(self) -> None:
         self.lines: list[tuple[AdoptLine, str]] = []
 
@@ -51,7 +56,7 @@ def main(arguments: list[str]) -> int:
     verbose = any(argument in ("-v", "--verbose") for argument in arguments)
     report, output = _Report(), io.StringIO()
     with contextlib.redirect_stdout(output):
-        code = pytest.main(["--collect-only", "-p", "no:randomly", *arguments], plugins=[report])
+        code = pytest.main(["--collect-only", "-p", "no:randomly", *_QUIET, *arguments], plugins=[report])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         print(output.getvalue(), file=sys.stderr)
     print("\n".join(render_report(report.lines, verbose)))

@@ -58,7 +58,7 @@ class FirstDeviation:
             return None
         seen = dict(zip(self.names, deviating, strict=True))
         for fitting, values in self.mistakes(self.step):
-            if all(name in values and one.is_like(values[name]) for name, one in seen.items()):
+            if all(name in values and tensor.is_like(values[name]) for name, tensor in seen.items()):
                 return (
                     fitting
                     if self._all_fit(values)

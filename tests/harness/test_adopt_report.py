@@ -121,9 +121,12 @@ def test_each_test_has_a_line_if_asked_for(project: Project) -> None:
 
 def test_a_file_that_cannot_be_collected_is_reported(project: Project) -> None:
     project.write("test_theirs.py", "import no_such_module\n")
-    done = report(project, "test_theirs.py")
+    project.write("test_without.py", "raise ImportError(\"No module named 'expecttest'\")\n")
+    done = report(project, "test_theirs.py", "test_without.py")
     assert done.returncode != 0
     assert "no_such_module" in done.stderr
+    assert "torch's private test modules import expecttest: pip install expecttest" in done.stderr
+    assert "Warning" not in done.stderr
 
 
 def test_help_prints_the_usage(project: Project) -> None:
