@@ -61,7 +61,7 @@ def _probed(outcome: Outcome, lack: Lack, others_failed: bool) -> tuple[str, str
     if outcome.bad:
         return (
             outcome.kind,
-            f"declared as lacking ({lack.reason}), but not refused as declared: {outcome.text}",
+            f"{outcome.text}\n  the subject declares a lack here ({lack.reason}), so a refusal was expected",
         )
     if outcome.well and not others_failed:
         return "stale", f"declared as lacking ({lack.reason}), and it works: remove the declaration"

@@ -96,6 +96,12 @@ def test_what_a_case_that_is_declared_as_lacking_comes_to(
     assert judge(outcome, _entry(), Lack(KeyError, "not done"), others_failed)[0] == verdict
 
 
+def test_a_case_that_deviates_instead_of_refusing_leads_with_the_deviation() -> None:
+    _, text = judge(WRONG, None, Lack(KeyError, "no state"), False)
+    assert text.startswith(WRONG.text)
+    assert "declares a lack here (no state), so a refusal was expected" in text
+
+
 def test_a_rank_that_passes_beside_one_that_deviates_is_not_stale() -> None:
     assert judge(PASS, _entry(match=("step 2",)), None, True) == ("pass", "")
 
