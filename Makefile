@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed-$(FILES)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install conformance quick again kill-matrix blind-spots generate faults check bench kills test-models clean
-.PHONY: test test-clusters test-browser test-draws test-parity test-packages test-all
+.PHONY: test test-clusters test-browser test-draws test-packages test-all test-parity again-parity
 
 install: $(STAMP)
 
@@ -38,13 +38,22 @@ generate: DRAWS ?= 30
 generate: $(STAMP)
 	$(BIN)/pytest suites/ -n auto --law generate --generate=$(DRAWS)
 
-# Without five groups, but for the smoke tests of each.
+# Without four groups, but for the smoke tests of each.
 test: $(STAMP)
 	$(BIN)/pytest tests/ -n auto
 
 # One group whole, or all that there is: see "What runs when" in CONTRIBUTING.md.
-test-clusters test-browser test-draws test-parity test-packages test-all: $(STAMP)
+test-clusters test-browser test-draws test-packages test-all: $(STAMP)
 	$(BIN)/pytest tests/ -n auto --group=$(@:test-%=%)
+
+# Each way to be parallel at each size, and each of its rogues. The kill matrix has a part of them.
+test-parity: $(STAMP)
+	$(BIN)/everyrank kill-matrix --contract parity --others=all -n auto
+
+# parity says nothing against any honest way to be parallel, in fp64, fp32 and bf16, time after time.
+again-parity: TIMES ?= 20
+again-parity: $(STAMP)
+	$(BIN)/python ci/again.py $(TIMES) build/again-parity --pyargs everyrank.parity.kill.cases -k honest -n auto
 
 # Published models: transformers is no dependency of anything here, so it goes into an environment of its own.
 test-models: $(STAMP)

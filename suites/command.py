@@ -12,7 +12,7 @@ from typing import NoReturn
 from everyrank.suites.engine.contract import contracts
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import DeclarationError, LedgerError
-from everyrank.suites.kill import sample
+from everyrank.suites.kill import sample, tables
 
 _PYTEST = "all other arguments are passed to pytest, for example"
 
@@ -61,7 +61,10 @@ def kill_matrix(arguments: Sequence[str]) -> NoReturn:
         epilog=f"{_PYTEST} -n auto, or --generate=500 to show which rogues drawn sequences find and how fast",
     )
     parser.add_argument(
-        "--contract", choices=contracts(), action="append", help="only this contract; may be repeated"
+        "--contract",
+        choices=[*contracts(), *tables.tables()],
+        action="append",
+        help="only this contract, or parity's table; may be repeated",
     )
     parser.add_argument(
         "--others",
@@ -71,7 +74,12 @@ def kill_matrix(arguments: Sequence[str]) -> NoReturn:
     )
     parser.add_argument("--ledger", type=Path, help="judge the rogues under this ledger, and list its blind spots")
     given, rest = parser.parse_known_args(arguments)
-    names = given.contract or contracts()
+    names = [name for name in given.contract or contracts() if name in contracts()]
+    others = [name for name in given.contract or tables.tables() if name in tables.tables()]
+    if given.ledger is not None or any(word.startswith("--generate") for word in rest):
+        if given.contract and others:
+            parser.error(f"{others[0]} is no contract: it has no ledgers and no grammar")
+        others = []
     if given.ledger is not None:
         try:
             names = _contract_of_ledger(given.ledger, given.contract)
@@ -93,8 +101,12 @@ def kill_matrix(arguments: Sequence[str]) -> NoReturn:
         part = sample.by_commit() if given.others is None else sample.parsed(given.others)
     except ValueError as error:
         parser.error(str(error))
-    environment = {"EVERYRANK_CONTRACTS": ",".join(names), "EVERYRANK_LEDGER": ledger, **sample.as_environment(part)}
-    _pytest(["--pyargs", "everyrank.suites.kill.cases", *quiet, *rest], **environment)
+    environment = {"EVERYRANK_CONTRACTS": ",".join(names), "EVERYRANK_LEDGER": ledger}
+    modules = [*(["everyrank.suites.kill.cases"] if names else []), *map(tables.tests_of, others)]
+    _pytest(
+        ["--pyargs", *modules, *quiet, *rest],
+        **{**environment, **tables.as_environment(others), **sample.as_environment(part)},
+    )
 
 
 def _contract_of_ledger(ledger: Path, named: list[str] | None) -> list[str]:

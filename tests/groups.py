@@ -17,7 +17,6 @@ GROUPS = {
     "clusters": "every launcher but fork: clean interpreters, torchrun, Ray, several hosts",
     "browser": "the page in Chromium",
     "draws": "sequences that the grammars of the contracts draw, carried out on ranks",
-    "parity": "each way to be parallel and each of its rogues, at each size",
     "packages": "what builds packages or needs some installed, the nightly scripts, the programs of findings",
 }
 LEFT_OUT = pytest.StashKey["Counter[str]"]()

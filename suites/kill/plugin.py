@@ -10,10 +10,13 @@ import pytest
 from everyrank.suites.collect.outcomes import Outcomes
 from everyrank.suites.collect.profile import DEFAULT
 from everyrank.suites.generate.options import PLAN
-from everyrank.suites.kill import sample
+from everyrank.suites.kill import sample, tables
 from everyrank.suites.kill.blind_spots import BlindSpots, requested_ledger
 from everyrank.suites.kill.matrix import NO_KILL, Matrix, requested, sampled
+from everyrank.suites.kill.tables import Table
 from everyrank.suites.kill.worth import Worth
+
+_TABLES: pytest.StashKey[list[Table]] = pytest.StashKey()
 
 
 @pytest.hookimpl(trylast=True)
@@ -32,6 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError("--generate tries rogues without a ledger: leave out --ledger")
         config.stash[PLAN] = replace(config.stash[PLAN], shrink=False)
         config.pluginmanager.register(Worth(requested(), config.stash[PLAN]), "everyrank-worth")
+    config.stash[_TABLES] = [tables.table(name, sample.requested()) for name in tables.requested()]
+    for table in config.stash[_TABLES]:
+        config.pluginmanager.register(table, f"everyrank-table-{table.contract}")
 
 
 def _outcomes(config: pytest.Config) -> Outcomes:
@@ -39,13 +45,14 @@ def _outcomes(config: pytest.Config) -> Outcomes:
     return found
 
 
-def _matrices(config: pytest.Config) -> Sequence[Matrix | BlindSpots]:
+def _matrices(config: pytest.Config) -> Sequence[Table]:
     cells, ledger = _outcomes(config).cells, requested_ledger()
     if PLAN in config.stash:
         return []
     if ledger:
         return [BlindSpots(name, ledger, cells) for name in requested()]
-    return [Matrix(name, cells, sampled(name, sample.requested())) for name in requested()]
+    matrices = [Matrix(name, cells, sampled(name, sample.requested())) for name in requested()]
+    return [*matrices, *config.stash[_TABLES]]
 
 
 @pytest.hookimpl(trylast=True)
@@ -58,7 +65,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    matrices = _matrices(config) if _outcomes(config).cells or requested_ledger() else []
+    ran = _outcomes(config).cells or requested_ledger() or config.stash[_TABLES]
+    matrices = _matrices(config) if ran else []
     for matrix in matrices:
         terminalreporter.write_line(f"\n{matrix.text()}")
     for report in [*terminalreporter.stats.get("error", []), *terminalreporter.stats.get("failed", [])]:
