@@ -12,7 +12,7 @@ from everyrank.suites.collect.profile import DEFAULT
 from everyrank.suites.generate.options import PLAN
 from everyrank.suites.kill import sample, tables
 from everyrank.suites.kill.blind_spots import BlindSpots, requested_ledger
-from everyrank.suites.kill.matrix import NO_KILL, Matrix, requested, sampled
+from everyrank.suites.kill.matrix import Matrix, requested, sampled
 from everyrank.suites.kill.tables import Table
 from everyrank.suites.kill.worth import Worth
 
@@ -61,6 +61,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         return
     if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         perfect = not any(matrix.faults for matrix in _matrices(session.config))
+        perfect = perfect and not any(map(_is_unexpected, _red(session.config)))
         session.exitstatus = pytest.ExitCode.OK if perfect else pytest.ExitCode.TESTS_FAILED
 
 
@@ -69,16 +70,24 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     matrices = _matrices(config) if ran else []
     for matrix in matrices:
         terminalreporter.write_line(f"\n{matrix.text()}")
-    for report in [*terminalreporter.stats.get("error", []), *terminalreporter.stats.get("failed", [])]:
-        if _is_unexpected(report):
-            terminalreporter.write_line(f"\n{report.nodeid}\n{report.longreprtext}")
+    for report in filter(_is_unexpected, _red(config)):
+        terminalreporter.write_line(f"\n{report.nodeid}\n{report.longreprtext}")
     # The faults come last, so they are in the tail of a log.
     for matrix in matrices:
         for fault in matrix.faults:
             terminalreporter.write_line(f"FAULT: {matrix.contract}: {fault}")
 
 
+def _red(config: pytest.Config) -> list[pytest.CollectReport | pytest.TestReport]:
+    """Return the reports that pytest counts as errors and failures."""
+    stats = config.pluginmanager.getplugin("terminalreporter").stats
+    return [*stats.get("error", []), *stats.get("failed", [])]
+
+
 def _is_unexpected(report: pytest.CollectReport | pytest.TestReport) -> bool:
-    """Return whether a failure is no kill, or belongs to no case. Kills are what this run looks for."""
+    """Return whether a failure is no kill, or belongs to no case. Kills are what this run looks for.
+
+    A case may have failed by what its ranks did together, whatever the outcome that one of them has told.
+    """
     outcome = dict(getattr(report, "user_properties", ())).get("outcome", "error")
-    return outcome in NO_KILL and not (outcome == "stale" and requested_ledger())
+    return outcome != "fail" and not (outcome == "stale" and requested_ledger())

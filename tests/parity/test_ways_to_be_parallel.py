@@ -32,7 +32,7 @@ ROWS = {row.name: row for row in rows() if row.size == 2 and row.name in NAMES}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_honest_subject_is_silent_and_a_rogue_is_found_at_its_place(name: str, process_group: Any) -> None:
+def test_an_honest_subject_is_silent_and_a_rogue_is_found_as_it_must_be(name: str, process_group: Any) -> None:
     row: Row = ROWS[name]
     report = row.run()
     assert not row.fault(report), report.text()

@@ -184,6 +184,26 @@ def test_an_end_that_is_no_kill_is_shown_whole_and_the_faults_come_last(
     )
 
 
+def test_a_failure_of_the_ranks_together_is_shown_though_the_case_has_an_outcome_that_is_none(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One rank skips and the others pass: pytest counts a failure, so the run is not perfect without a word of it."""
+    monkeypatch.setenv("EVERYRANK_CONTRACTS", "")
+    project.write(
+        "test_inner.py",
+        """
+        import everyrank.suites
+
+        def test_kill(record_property):
+            record_property("outcome", "not-applicable")
+            raise RuntimeError("ranks disagree")
+        """,
+    )
+    done = project.run("--no-summary", "--tb=no", "-q", "-p", "everyrank.suites.kill.plugin")
+    assert done.code == 1
+    assert "RuntimeError: ranks disagree" in done.out
+
+
 def test_a_run_without_a_case_is_not_perfect(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVERYRANK_CONTRACTS", "rpc-optimizer")
     project.write("test_inner.py", "import everyrank.suites\ndef test_nothing(): pass")
