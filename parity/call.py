@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from everyrank.parity import passes
+from everyrank.parity import passes, record
 from everyrank.parity.errors import Unusable
 from everyrank.parity.judging.evidence import Witnesses, named_groups
 from everyrank.parity.judging.fault import Fault
@@ -60,7 +60,7 @@ class Call:
         if findings and not faults:
             # The user's dtype alone deviates: its pass is shown.
             shown = next(each for _, each in own if each.deviates).judged[-1]
-        return written(
+        report = written(
             self._setup,
             truth.store.notes,
             [judged.compared for judged in wide.judged],
@@ -71,6 +71,9 @@ class Call:
             split=self._cut.words,
             remarks=tuple(self._remarks),
         )
+        runs = [(truth.dtype, wide.judged), *((dtype, each.judged) for dtype, each in own)]
+        record.note(self._ranks, report, runs, record.Held(self._held, self._parts, truth.store))
+        return report
 
     def _check_names(self, truth: Truth) -> None:
         """Raise Unusable if too few parameters of the plain model are on any rank."""

@@ -89,7 +89,7 @@ def _lines(shown: Judged, findings: list[Finding], forward: list[str], backward:
         deviation = wrong.get(each)
         if deviation is None:
             if each in shown.errors:
-                yield Line(*each, shown.errors[each], LIMIT, "ok")
+                yield Line(*each, shown.errors[each], shown.limits.get(each, LIMIT), "ok")
             continue
         state = "first" if named[:1] == [each] else "also" if each in named else "follows"
         if findings and each[0] == findings[0].kind and each[1] in findings[0].same:

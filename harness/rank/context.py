@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import pytest
 from everyrank.errors import MisuseError
+from everyrank.model import notes as model_notes
 from everyrank.rank.world import World
 from everyrank.wire.messages import Leak
 
@@ -88,4 +89,5 @@ def notes() -> dict[str, Any]:
 def become(rank: RankContext, config: pytest.Config) -> None:
     """Make this process that rank."""
     _current[:] = [rank]
+    model_notes.keep(notes)
     config.stash[RANK] = rank

@@ -54,7 +54,9 @@ class Judged:
     """The tensors that were compared: kind and name."""
     not_compared: frozenset[tuple[str, str]]
     errors: dict[tuple[str, str], float]
-    """The largest error of each tensor that was compared."""
+    """The error of each tensor that was compared: the one that is nearest to its limit, or furthest beyond it."""
+    limits: dict[tuple[str, str], float]
+    """How large each of these may be; a tensor without a limit is missing."""
     partial: frozenset[Seat] = frozenset()
     """Outputs that are right if they are summed over ranks."""
 
@@ -67,21 +69,44 @@ def judge(store: Store, step: int, seen: list[Seen], limit: Limit, groups: Itera
     scalars = list(_scalars(store, step, seen, limit))
     matched = _matched(store, step, seen, set(groups))
     partial, missing = _outputs(store, step, seen, limit, matched)
-    found = [*held, *scalars]
+    found = [*held, *(each.deviation for each in scalars if each.deviation is not None)]
     if found:
         # An output that differs while all that is trained agrees is a convention, and no fault.
         found += [each for each in partial if each.error > LIMIT or each.words]
     else:
         missing |= {(each.kind, each.name) for each in partial}
-    errors: dict[tuple[str, str], float] = {}
+    errors = _nearest(seen, limit, {each.key for each in held})
+    errors.update({(each.kind, ""): (each.error, each.limit) for each in scalars})
+    errors.update({(deviation.kind, deviation.name): (deviation.error, deviation.limit) for deviation in found})
+    ordered = sorted(found, key=lambda each: each.order(forward, backward))
+    return Judged(
+        step,
+        tuple(ordered),
+        frozenset(errors) - missing,
+        frozenset(missing),
+        {name: error for name, (error, _) in errors.items()},
+        {name: allowed for name, (_, allowed) in errors.items() if allowed is not None},
+        frozenset(matched),
+    )
+
+
+def _nearest(seen: list[Seen], limit: Limit, wrong: set[Key]) -> dict[tuple[str, str], tuple[float, float | None]]:
+    """Return the error and the limit of each tensor where they are nearest; ``wrong`` is what ranks hold wrongly."""
+    found: dict[tuple[str, str], tuple[float, float | None]] = {}
     for each in seen:
         for key, error in each.errors.items():
-            name = (kind_of(key), name_of(key))
-            errors[name] = max(errors.get(name, 0.0), error)
-    errors.update({(deviation.kind, deviation.name): deviation.error for deviation in found})
-    ordered = sorted(found, key=lambda each: each.order(forward, backward))
-    compared = frozenset(errors) - missing
-    return Judged(step, tuple(ordered), compared, frozenset(missing), errors, frozenset(matched))
+            allowed, name = limit(key), (kind_of(key), name_of(key))
+            if key[0] == GRADIENT and key not in wrong and allowed is not None and not error <= allowed:
+                continue  # This rank does not step with it.
+            before = found.get(name, (-math.inf, None))
+            if _share_of(error, allowed) >= _share_of(*before):
+                found[name] = error, allowed
+    return found
+
+
+def _share_of(error: float, allowed: float | None) -> float:
+    """Return how large an error is beside what is allowed; those without a limit come first."""
+    return error / allowed if allowed else error
 
 
 def kind_of(key: Key) -> str:
@@ -124,8 +149,18 @@ def _held(step: int, seen: list[Seen], limit: Limit) -> Iterator[Deviation]:
         yield Deviation(kind_of(key), key[2], step, worst, limit(key) or 0.0, tuple(sorted(errors)), key)
 
 
-def _scalars(store: Store, step: int, seen: list[Seen], limit: Limit) -> Iterator[Deviation]:
-    """Yield the loss and the norm, if they differ under each convention: on each rank, as a mean, as a sum."""
+@dataclass(frozen=True)
+class _Scalar:
+    """The loss or the norm of a step on all ranks."""
+
+    kind: str
+    error: float
+    limit: float
+    deviation: Deviation | None
+
+
+def _scalars(store: Store, step: int, seen: list[Seen], limit: Limit) -> Iterator[_Scalar]:
+    """Yield the loss and the norm; they differ only if they do under each convention: on each rank, a mean, a sum."""
     if step == START:
         return
     for kind, values in ((LOSS, [each.loss for each in seen]), (NORM, [each.norm for each in seen])):
@@ -143,11 +178,13 @@ def _scalars(store: Store, step: int, seen: list[Seen], limit: Limit) -> Iterato
         error = min(
             [each, *(others if kind == LOSS else [])], key=lambda value: math.inf if math.isnan(value) else value
         )
+        deviation = None
         if not error <= allowed:
             ranks = tuple(rank for rank, value in enumerate(values) if value is not None)
             own = [each.own_norm for each, value in zip(seen, values, strict=True) if value is not None]
             pattern = of_numbers(numbers, float(truth), len(seen), own if kind == NORM else [])
-            yield Deviation(kind, "", step, error, allowed, ranks, (kind, step), pattern.words, pattern)
+            deviation = Deviation(kind, "", step, error, allowed, ranks, (kind, step), pattern.words, pattern)
+        yield _Scalar(kind, error, allowed, deviation)
 
 
 def _matched(store: Store, step: int, seen: list[Seen], groups: set[tuple[int, ...]]) -> dict[Seat, set[int]]:

@@ -200,20 +200,23 @@ class Activations:
         if kind == BACKWARD:
             forward = self._seen.parts.get((FORWARD, output))
             hints = [forward] if forward is not None else []
-        part = locate(mine, expected, near, reversed(hints))
+        part, factor = locate(mine, expected, near, reversed(hints)), 1.0
         if part is None and kind == BACKWARD and hints:
             # A uniform factor on gradients of outputs alone is a convention: a sum of means, or a mean of sums.
             piece = hints[0].select(expected)
             factor = _factor(mine, piece) if piece is not None and piece.shape == mine.shape else 0.0
             if piece is not None and factor and distance(mine.double() / factor, piece) <= near:
                 part, self._factor = hints[0], factor
-        if part is None:
+        piece = part.select(expected) if part is not None else None
+        if part is None or piece is None:
             self._seen.unmatched[seat] = mine.clone()
             return
         self._seen.parts[seat] = part
         if kind == FORWARD and not any(part is hint for hint in hints):
             hints.append(part)
-        self._seen.note(key, 0.0)
+        error, allowed = distance(mine.double() / factor, piece) / scale(self._store, key), self._limit(key)
+        # Where fp64 cannot run, a match by value is wider than the bound, and counts as right all the same.
+        self._seen.note(key, error if allowed is None else min(error, allowed))
 
 
 def _factor(mine: torch.Tensor, expected: torch.Tensor) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from everyrank.model.outcome import ENDINGS, RED, Ending, PhaseEnd, ending
+from everyrank.model.parity import NOTE, ParityPart
 from everyrank.model.result import LeakPart, RankResult, TestResult
 from everyrank.reports.live.failure_message import failure_message
 from everyrank.reports.runfile.model import (
@@ -59,6 +60,8 @@ def line(reports: Sequence[Any], result: TestResult | None, properties: Mapping[
         error=_error(result.ranks),
         steps=_steps(result.ranks),
         deviations=_deviations(result.ranks),
+        parity=_parity(result.ranks),
+        parity_calls=max((rank.notes.get(f"{NOTE}-calls", 0) for rank in result.ranks), default=0),
         refused=_refused(result.ranks),
         leaks=_leaks(result.leaks),
         rollcall=result.rollcall,
@@ -205,6 +208,12 @@ def _steps(ranks: Iterable[RankResult]) -> list[StepPart]:
     if not any(relative or ulps for relative, ulps in largest.values()):
         return []
     return [StepPart(step, relative, ulps) for step, (relative, ulps) in sorted(largest.items())]
+
+
+def _parity(ranks: Iterable[RankResult]) -> list[ParityPart]:
+    """Return what the calls of parity have found; one rank of the test notes them."""
+    noted: list[Any] = next((rank.notes[NOTE] for rank in ranks if NOTE in rank.notes), [])
+    return msgspec.convert(noted, list[ParityPart], strict=False)
 
 
 def _refused(ranks: Iterable[RankResult]) -> dict[str, str]:

@@ -78,6 +78,9 @@ COLUMNS = (
         name="message", value=lambda case: one_line(case.message), descending=True, searched=True,
         wide="minmax(120px, 2.4fr)", paper="", narrow="2 / 2",
     ),
+    Column(
+        name="pattern", value=lambda case: _pattern(case), fact="pattern: {}", filter="all patterns", searched=True,
+    ),
     Column(name="world", value=lambda case: case.world, fact="world {}"),
     Column(name="worker", value=lambda case: case.worker, fact="worker {}", filter="all workers"),
     # The page puts a node id together from its law, its case, and the texts before and after them.
@@ -148,6 +151,12 @@ def id_parts(case: CaseLine) -> tuple[str, str, str | None]:
 def _law(case: CaseLine) -> tuple[str, str]:
     """Return the contract and the law; for a test without a law, its file."""
     return (case.contract, case.law) if case.law else ("", case.id.partition("::")[0])
+
+
+def _pattern(case: CaseLine) -> str | None:
+    """Return the pattern of the first fault that the test's last call of parity has found."""
+    faults = case.parity[-1].faults if case.parity else []
+    return faults[0].pattern or None if faults else None
 
 
 def _leaks(case: CaseLine) -> str:

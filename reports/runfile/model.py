@@ -10,6 +10,7 @@ from typing import Annotated
 
 import msgspec
 from everyrank.model.outcome import Ending
+from everyrank.model.parity import ParityPart
 from everyrank.model.result import BlamePart, LeakPart, StancePart
 
 #: The version of the schema. A reader refuses a newer one. Version 2 has the outcome "interrupted".
@@ -173,6 +174,8 @@ class CaseLine(RunFileLine, tag="case", frozen=True):
     error: ErrorPart | None = None
     steps: list[StepPart] = []
     deviations: list[DeviationPart] = []
+    parity: list[ParityPart] = []  # its calls of everyrank.parity, up to a limit; the last is kept
+    parity_calls: int = 0  # how often it called it
     refused: dict[str, str] = {}  # the optional parts of the law that the subject refused, with the error
     leaks: list[LeakPart] = []
     rollcall: list[StancePart] = []

@@ -1,0 +1,256 @@
+"""Note for reports what a call has compared and found: bounded, as plain data, if somebody reads it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+from everyrank.model.notes import notes
+from everyrank.model.parity import (
+    NOTE,
+    ParityFaultPart,
+    ParityMapPart,
+    ParityPart,
+    ParityPassPart,
+    ParityRowPart,
+    most_telling,
+)
+from everyrank.parity.judging.steps import KINDS, Judged
+from everyrank.parity.ranks import Ranks
+from everyrank.parity.report import Finding, Report, short
+from everyrank.parity.runs.activations import Parts
+from everyrank.parity.runs.plain import BACKWARD, FORWARD, PARAMETER, START
+from everyrank.parity.values import layout
+from everyrank.parity.values.dye import Holdings
+from everyrank.parity.values.layout import Block
+from everyrank.parity.values.store import Store
+
+#: The limits of a record: rows of a pass, steps of a row, names of a list, calls of a test.
+ROWS, STEPS, NAMES, CALLS = 1000, 8, 40, 8
+#: How many maps are kept, and how many ranks and edges all of them name together.
+MAPS, NUMBERS = 64, 20_000
+#: The characters that are kept of a text.
+_TEXT = 400
+
+#: The ranks' blocks of a tensor of this shape, and whether each has a term of a sum.
+_Layout = tuple[tuple[int, ...], list[Block] | None, bool]
+
+
+@dataclass(frozen=True)
+class Held:
+    """What this rank holds of the plain model's parameters, and sees of its outputs."""
+
+    holdings: Holdings
+    parts: Parts
+    store: Store
+
+
+def note(ranks: Ranks, report: Report, passes: Iterable[tuple[torch.dtype, Sequence[Judged]]], held: Held) -> None:
+    """Note what a call has found; every rank calls it, and the first one's notes have it."""
+    noted = notes()
+    if noted is None:
+        return
+    made = record(report, passes, held.store.notes)
+    wanted = {row.tensor for each in made.passes for row in each.rows}
+    gathered = ranks.gather(_layouts(held, wanted))
+    if ranks.rank:
+        return
+    maps, mapped = _maps(gathered, [each.tensor for each in report.findings], wanted)
+    calls = noted.setdefault(NOTE, [])
+    noted[f"{NOTE}-calls"] = noted.get(f"{NOTE}-calls", 0) + 1
+    # The last call of a test is the one that it ends with.
+    calls[CALLS - 1 :] = []
+    calls.append(msgspec.to_builtins(msgspec.structs.replace(made, maps=maps, mapped=mapped)))
+
+
+def record(
+    report: Report, passes: Iterable[tuple[torch.dtype, Sequence[Judged]]], order: Mapping[str, Any]
+) -> ParityPart:
+    """Return all of a record but the maps; ``order`` has the outputs and the gradients as the plain model's run."""
+    return ParityPart(
+        compared=report.compared,
+        tensors=report.tensors,
+        dtypes=list(report.dtypes),
+        ranks=report.ranks,
+        steps=report.steps,
+        split=report.split[:_TEXT],
+        faults=[_fault(each) for each in report.findings],
+        passes=[_pass(dtype, judged, report, order) for dtype, judged in passes],
+        not_compared=list(report.not_compared[:NAMES]),
+        not_compared_left_out=max(len(report.not_compared) - NAMES, 0),
+        remarks=[each[:_TEXT] for each in report.remarks[:NAMES]],
+    )
+
+
+def _fault(found: Finding) -> ParityFaultPart:
+    return ParityFaultPart(
+        found.kind,
+        found.tensor,
+        found.step,
+        found.sentence()[:_TEXT],
+        _figure(found.error),
+        _figure(found.limit),
+        found.pattern,
+        list(found.ranks),
+        list(found.dtypes),
+        list(found.same[:NAMES]),
+        max(len(found.same) - NAMES, 0),
+    )
+
+
+def _figure(value: float) -> float:
+    """Return the value with two figures; infinity, which JSON does not have, as the largest float."""
+    return float(f"{value:.2g}") if abs(value) < sys.float_info.max / 2 else sys.float_info.max
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+def _pass(dtype: torch.dtype, judged: Sequence[Judged], report: Report, order: Mapping[str, Any]) -> ParityPassPart:
+    mine = [each for each in report.findings if short(dtype) in each.dtypes]
+    states = _States(mine, report.not_compared)
+    steps = [each for each in judged if each.step != START]
+    shown = steps[-STEPS:]
+    rows = []
+    for kind, name in _order(order, judged, mine):
+        of_kind = [each for each in judged if each.step == START] if kind == "initialization" else shown
+        row = _row(kind, name, of_kind, states)
+        if row is not None:
+            rows.append(row)
+    kept = most_telling(rows, ROWS)
+    first = shown[0].step + 1 if shown else 1
+    return ParityPassPart(short(dtype), kept, first, first - 1 + len(shown), len(rows) - len(kept))
+
+
+def _order(order: Mapping[str, Any], judged: Sequence[Judged], findings: Iterable[Finding]) -> list[tuple[str, str]]:
+    """Return all kinds and names in the order of the plain model's run."""
+    forward = list(dict.fromkeys(output[0] for output in order[FORWARD]))
+    backward = [*order[BACKWARD]]
+    names = {"forward": forward, "activation-gradient": forward[::-1], "gradient": backward, "update": backward}
+    names |= {"initialization": backward[::-1], "loss": [""], "norm": [""]}
+    more = dict.fromkeys((each.kind, each.tensor) for each in findings)
+    more |= dict.fromkeys(name for each in judged for name in sorted(each.errors))  # buffers
+    found = dict.fromkeys((kind, name) for kind in KINDS for name in names[kind])
+    return sorted({**found, **more}, key=lambda each: KINDS.index(each[0]))
+
+
+class _States:
+    """What is said of a tensor at a step beside its error."""
+
+    def __init__(self, findings: Sequence[Finding], not_compared: Iterable[str]) -> None:
+        self.findings = findings
+        self._not_compared = set(not_compared)
+
+    def of(self, kind: str, name: str, judged: Judged) -> str:
+        """Return ok, first, same, also, follows, sum or not-compared; empty if it is nothing to compare."""
+        deviates = any((each.kind, each.name) == (kind, name) for each in judged.deviations)
+        for number, found in enumerate(self.findings):
+            # A pass may deviate in another step than the first pass did.
+            if found.kind != kind or not (deviates or found.step == judged.step + 1):
+                continue
+            if found.tensor == name:
+                return "also" if number else "first"
+            if name in found.same:
+                return "same"
+        if deviates:
+            return "follows"
+        if (kind, name) in judged.compared:
+            return self._within(kind, name, judged)
+        if kind == "forward" and any(seat[0] == FORWARD and seat[1][0] == name for seat in judged.partial):
+            return "sum"
+        return "not-compared" if f"{kind} {name}" in self._not_compared or (kind, name) in judged.not_compared else ""
+
+    def _within(self, kind: str, name: str, judged: Judged) -> str:
+        error, limit = judged.errors[kind, name], judged.limits.get((kind, name))
+        if limit is None:
+            return "not-compared"
+        if error <= limit:
+            return "ok"
+        # A wrong gradient made the update; a factor on gradients of outputs alone is a convention.
+        return "follows" if kind == "update" else "not-compared"
+
+
+def _row(kind: str, name: str, steps: Sequence[Judged], states: _States) -> ParityRowPart | None:
+    found = [states.of(kind, name, each) for each in steps]
+    fault = next((each for each in states.findings if (each.kind, each.tensor) == (kind, name)), None)
+    if not any(found):
+        # Its ranks hold nothing that could be compared.
+        return ParityRowPart(kind, name[:_TEXT], [_figure(fault.error)], [], ["first"]) if fault is not None else None
+    errors = [_error(kind, name, *each, fault) for each in zip(steps, found, strict=True)]
+    limits = [_figure(each.limits.get((kind, name), 0.0)) for each in steps]
+    if len({limit for limit, error in zip(limits, errors, strict=True) if error is not None}) < 2:
+        limits = limits[:1]
+    return ParityRowPart(kind, name[:_TEXT], errors, limits, found if {*found} != {"ok"} else [])
+
+
+def _error(kind: str, name: str, judged: Judged, state: str, fault: Finding | None) -> float | None:
+    if state == "not-compared":
+        return None
+    known = judged.errors.get((kind, name), fault.error if fault is not None and state == "first" else None)
+    return None if known is None else _figure(known)
+
+
+# -- maps ------------------------------------------------------------------------------------------------------------
+
+
+def _layouts(held: Held, wanted: set[str]) -> dict[str, _Layout]:
+    """Return what this rank holds of each tensor."""
+    found: dict[str, _Layout] = {}
+    for share in held.holdings.shares:
+        if share.name in wanted:
+            shape = tuple(held.store[PARAMETER, START, share.name].shape)
+            blocks = layout.of_elements(share.plain, shape or (1,))
+            _add(found, share.name, (shape, blocks, False))
+    calls: dict[tuple[str, int], int] = {}
+    for name, _, number in held.store.notes[FORWARD]:
+        calls[name, number] = calls.get((name, number), 0) + 1
+    for (step, kind, (name, call, number)), part in held.parts.items():
+        partial = kind == f"partial {FORWARD}"
+        # A tuple's first tensor stands for the others, as do the first step and the plain model's first call.
+        if step or number or name not in wanted or not (kind == FORWARD or partial):
+            continue
+        whole = held.store.get((FORWARD, 0, (name, 0, 0)))
+        if whole is not None and whole.numel() and not call % calls.get((name, number), 1):
+            _add(found, name, (tuple(whole.shape), layout.of_part(part, whole.shape), partial))
+    return found
+
+
+def _add(found: dict[str, _Layout], name: str, more: _Layout) -> None:
+    """Add what another share, or another microbatch, has of the tensor."""
+    _, before, partial = found.get(name, (more[0], [], False))
+    both = None if before is None or more[1] is None else list(dict.fromkeys([*before, *more[1]]))
+    found[name] = (more[0], both, partial or more[2])
+
+
+def _maps(
+    gathered: Sequence[Mapping[str, _Layout]], first: Iterable[str], wanted: Iterable[str]
+) -> tuple[list[ParityMapPart], dict[str, int]]:
+    """Return the maps, each once, and which tensor has which; those of faults come first."""
+    known: dict[bytes, int] = {}
+    maps: list[ParityMapPart] = []
+    mapped: dict[str, int] = {}
+    room = NUMBERS
+    for name in dict.fromkeys([*first, *sorted(wanted)]):
+        having = {rank: each[name] for rank, each in enumerate(gathered) if name in each}
+        if not having:
+            continue
+        shapes = {shape for shape, _, _ in having.values()}
+        held = {rank: blocks for rank, (_, blocks, _) in having.items() if blocks is not None}
+        if len(shapes) > 1 or len(held) < len(having):
+            continue
+        partial = any(partial for _, _, partial in having.values())
+        made = layout.picture(held, shapes.pop(), partial=partial)
+        key = msgspec.msgpack.encode(made)
+        size = sum(len(region.ranks) + 5 for region in made.regions)
+        if key not in known:
+            if len(maps) == MAPS or size > room:
+                continue
+            room -= size
+            known[key] = len(maps)
+            maps.append(made)
+        mapped[name[:_TEXT]] = known[key]
+    return maps, mapped
