@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from everyrank import World
+from everyrank.model.ledger import matches
 from everyrank.suites.engine.case import cases
-from everyrank.suites.engine.ledger import matches
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate import options

@@ -17,8 +17,9 @@ from pathlib import Path
 from everyrank.model.outcome import RED, Ending
 from everyrank.model.versions import minor_release
 from everyrank.reports.errors import BadLedger, NoSubject
-from everyrank.reports.ledger.ledger_file import FileEntry, LedgerFile, new_ledger, read_ledger
-from everyrank.reports.ledger.statement import statement
+from everyrank.reports.ledger.entry import FileEntry
+from everyrank.reports.ledger.ledger_file import LedgerFile, new_ledger, read_ledger
+from everyrank.reports.ledger.statement import NOTHING, Statement, statement
 from everyrank.reports.runfile.model import CaseLine
 from everyrank.reports.runfile.read import Run
 from everyrank.reports.text import plain
@@ -170,6 +171,7 @@ def _new(ledger: LedgerFile, red: Iterable[CaseLine]) -> tuple[list[FileEntry], 
     """Return the entries that are new, those that state another deviation now, and the cases not accepted."""
     added: dict[str, FileEntry] = {}
     restated: dict[str, FileEntry] = {}
+    notes: dict[tuple[str, Statement], str] = {}
     left = []
     for case in red:
         if case.outcome == "stale":
@@ -179,9 +181,10 @@ def _new(ledger: LedgerFile, red: Iterable[CaseLine]) -> tuple[list[FileEntry], 
         if reason:
             left.append(NotAccepted(case, reason))
         elif entry is None:
-            added[short(case)] = FileEntry(
-                short(case), "fail", note=_note(case), states=seen, torch=_torch(ledger, case)
-            )
+            torch = _torch(ledger, case)
+            # Cases that state the same become one entry, with the note of the first.
+            note = _note(case) if seen == NOTHING else notes.setdefault((torch, seen), _note(case))
+            added[short(case)] = FileEntry(short(case), "fail", note=note, states=seen, torch=torch)
         elif case.ledger is not None and entry.states != seen:  # else an entry that this run did not know
             restated[short(case)] = replace(entry, states=seen)
     return list(added.values()), list(restated.values()), left
@@ -229,7 +232,7 @@ def _still_wanted(run: Run, entry: FileEntry, cases: Iterable[CaseLine]) -> str:
     others = sum(case.outcome not in _CLEAR for case in matched)
     if others:
         return f"the entry {entry.case!r} also matches {others} of {len(matched)} cases that do not pass: narrow it"
-    if entry.is_pattern and _chosen(run.header.command):
+    if entry.is_pattern and (run.header.left_out or _chosen(run.header.command)):
         return f"the entry {entry.case!r} matches more cases than this run chose: run them all"
     if entry.is_pattern and run.footer is not None and run.footer.troubles:
         return f"the entry {entry.case!r} may match more cases than were collected: {run.footer.troubles[0]}"

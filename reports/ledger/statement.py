@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from everyrank.model.ledger import holds
 from everyrank.reports.runfile.model import DeviationPart
 
 #: The limit of a pattern, in characters.
@@ -79,9 +80,3 @@ def _pattern(deviation: DeviationPart) -> str:
     if len(whole) > _LENGTH:
         text = text.rpartition(" ")[0] or text
     return text.strip("* ")
-
-
-def holds(text: str, pattern: str) -> bool:
-    """Return whether the text contains the pattern, by the kit's rules: a star matches anything."""
-    parts = [re.escape(" ".join(part.split())) for part in pattern.split("*")]
-    return re.search(".*".join(parts), " ".join(text.split())) is not None

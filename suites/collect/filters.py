@@ -12,13 +12,13 @@ from difflib import get_close_matches
 
 import pytest
 from everyrank.fixtures import optimizers
+from everyrank.model.ledger import matches
 from everyrank.suites.collect.left_out import FilterReason, LeftOut
 from everyrank.suites.collect.profile import FULL
 from everyrank.suites.collect.rotation import in_profile
 from everyrank.suites.collect.stash import LEFT_OUT, SELECTIONS
 from everyrank.suites.engine.case import Case
 from everyrank.suites.engine.contract import Contract, contract, contracts
-from everyrank.suites.engine.ledger import matches
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import DeclarationError
 from everyrank.suites.generate.options import GENERATE, PLAN

@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 
 from everyrank.fixtures.optimizers import TABLE
+from everyrank.model.ledger import matches
 from everyrank.suites.arena.first_step import longer
 from everyrank.suites.collect.profile import DEFAULT, QUICK
 from everyrank.suites.engine.case import Case
-from everyrank.suites.engine.ledger import matches
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.options import GENERATE
 
@@ -66,19 +66,21 @@ def quick(cases: Sequence[Case]) -> set[str]:
 def default(cases: Sequence[Case]) -> set[str]:
     """Return the ids of the cases in the default profile.
 
-    Besides the rotation it has one case at least of each entry of the ledger and of each lack. A subject that is a
-    variant of another has the rotation of the laws that its difference touches, and each other law once. An exemplar
-    has its core cases, on which the kill matrix tries it too.
+    What is known to deviate, what is lacking and what needs no run takes no part in the rotation: it has one case of
+    each statement of the ledger, and of each lack. A subject that is a variant of another has the rotation of the
+    laws that its difference touches, and each other law once. An exemplar has its core cases, on which the kill
+    matrix tries it too.
     """
     chosen = quick(cases)
     for law in _by_law(cases):
-        core = law if len(law) <= _FEW else [case for case in law if case.point.core]
+        strong = [case for case in law if not _is_settled(case)]
+        core = strong if len(law) <= _FEW else [case for case in strong if case.point.core]
         if not _is_touched(law[0]):
             chosen.add(_plainest_of(law).id)
         elif law[0].subject.exemplar:
             chosen |= {case.id for case in law if case.point.core}
         else:
-            chosen |= {case.id for case in (*core, *_rotate(law, core))}
+            chosen |= {case.id for case in (*core, *_rotate(strong, core))}
     declared = sorted(cases, key=lambda case: (case.id not in chosen, *_turn(case)))
     return chosen | {case.id for case in _cover(declared, _declared, ())}
 
@@ -112,7 +114,7 @@ def _rotate(law: Collection[Case], core: Iterable[Case]) -> Iterator[Case]:
     for _, row in groupby(sorted(law, key=_row), _row):
         left = [(case, set(_targets(case, varied)) - covered) for case in sorted(row, key=_turn)]
         while left := [(case, targets) for case, targets in left if targets]:
-            best, brought = max(left, key=lambda each: (not _is_weak(each[0]), len(each[1])))
+            best, brought = max(left, key=lambda each: len(each[1]))
             yield best
             covered |= brought
             left = [(case, targets - covered) for case, targets in left]
@@ -168,9 +170,9 @@ def _optimizer_of(case: Case) -> Iterator[Target]:
 
 
 def _declared(case: Case) -> Iterator[Target]:
-    """Yield what the subject declares of a case: the entry of its ledger, or a lack."""
+    """Yield what the subject declares of a case: what an entry of its ledger states, or a lack."""
     if case.entry is not None:
-        yield "entry", case.entry.case
+        yield "entry", repr(case.entry.statement)
     if case.lack is not None:
         yield "lack", str(id(case.lack))  # one declaration is one object
 
@@ -178,6 +180,11 @@ def _declared(case: Case) -> Iterator[Target]:
 def _is_weak(case: Case) -> bool:
     """Return whether the case needs no run, or is known to fail."""
     return bool(case.point.not_applicable or case.entry or case.lack)
+
+
+def _is_settled(case: Case) -> bool:
+    """Return whether the case needs no run, or must end as is declared: an entry of another subject may not hold."""
+    return _is_weak(case) and not (case.entry and case.entry.shared and not case.lack)
 
 
 def _row(case: Case) -> tuple[bool, int]:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from everyrank.model.ledger import matching
 from everyrank.rank.context import current_rank
 from everyrank.suites.engine.contract import Contract, Point
-from everyrank.suites.engine.ledger import matching
 from everyrank.suites.engine.subject import Lack, Subject
 from everyrank.suites.errors import DeclarationError
 

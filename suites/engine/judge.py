@@ -45,7 +45,7 @@ def judge(outcome: Outcome, entry: Entry | None, lack: Lack | None, others_faile
     if outcome.well and entry.shared:  # another subject's deviation need not be this one's
         return outcome.kind, outcome.text
     if outcome.well and not others_failed:
-        return "stale", f"the ledger expects {entry.kind!r} ({entry.case}), and it passes: remove the entry"
+        return "stale", f"the ledger expects {entry.kind!r} ({entry.case}), and it passes: {entry.remedy}"
     if not outcome.bad:
         return outcome.kind, outcome.text
     if entry.covers(outcome.seen):

@@ -7,27 +7,24 @@ of torch that it is about; under another version it is not in force, and is not 
 
 from __future__ import annotations
 
-import functools
 import math
-import re
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from everyrank.model.ledger import LedgerFault, Listed, contents, holds, load, matches, matching
 from everyrank.model.versions import is_in_force, is_specifier
 from everyrank.suites.errors import LedgerError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 #: The kind of a limit that the library itself documents, with a link. Its cases fail, as their law is broken.
 DOCUMENTED = "documented"
 
 KINDS = ("fail", "error", "timeout", "crash", DOCUMENTED)
+
+#: The kinds of cases that leave no text.
+_SILENT = ("crash", "timeout")
 
 
 @dataclass(frozen=True)
@@ -52,7 +49,10 @@ class SeenDeviation:
 
 @dataclass(frozen=True)
 class Entry:
-    """One known deviation: its cases, how they end and deviate, and its issue or documentation."""
+    """A known deviation of one case, or of those of one pattern: how they end and deviate, and where it is reported.
+
+    An entry of the file that lists several cases is as many of these.
+    """
 
     case: str
     kind: str
@@ -69,6 +69,22 @@ class Entry:
     """The name of the ledger if it is another subject's, such as ``torch:fsdp2``: then the case may as well pass."""
     torch: str = ""
     """The versions of torch for which it is in force, as PEP 440 specifies them; empty for all."""
+    source: tuple[str, ...] = ()
+    """The ledgers through which it was included, and which entry of the last of them it is."""
+
+    @property
+    def statement(self) -> Entry:
+        """What it has in common with the other cases that are listed with it."""
+        return replace(self, case="")
+
+    @property
+    def name(self) -> str:
+        return f"{self.case!r} of {self.source[0]}" if len(self.source) > 1 else repr(self.case)
+
+    @property
+    def remedy(self) -> str:
+        """What to do if it is not wanted."""
+        return f"take it away from {self.source[0]}, by `without`" if len(self.source) > 1 else "remove it"
 
     @property
     def documented(self) -> bool:
@@ -143,8 +159,8 @@ class Ledger:
         for entry in self.entries:
             covered = matching(entry.case, cases)
             if not covered:
-                mistakes.append(f"{self.file}: the entry {entry.case!r} matches no case: correct or remove it")
-            if len(covered) > 1 and not entry.states and entry.kind not in ("crash", "timeout"):
+                mistakes.append(f"{self.file}: the entry {entry.case!r} matches no case: correct or {entry.remedy}")
+            if len(covered) > 1 and not entry.states and entry.kind not in _SILENT:
                 mistakes.append(
                     f"{self.file}: the entry {entry.case!r} covers {len(covered)} cases: say what is seen, by match, "
                     "raises or at_most"
@@ -152,10 +168,10 @@ class Ledger:
             others: dict[str, str] = {}  # another entry, and the first case of both
             for case in covered:
                 if (other := found.setdefault(case, entry)) is not entry:
-                    others.setdefault(other.case, case)
+                    others.setdefault(other.name, case)
             mistakes += [
-                f"{self.file}: {case} is claimed twice, by {other_case!r} and {entry.case!r}"
-                for other_case, case in others.items()
+                f"{self.file}: {case} is claimed twice, by {other} and {entry.name}: narrow one, or {entry.remedy}"
+                for other, case in others.items()
             ]
         if mistakes:
             raise LedgerError("\n".join(mistakes))
@@ -163,7 +179,7 @@ class Ledger:
 
     def shared(self, name: str) -> Ledger:
         """Return what another subject may use of this ledger: a crash or a hang is never excused for another."""
-        entries = [replace(entry, shared=name) for entry in self.entries if entry.kind not in ("crash", "timeout")]
+        entries = [replace(entry, shared=name) for entry in self.entries if entry.kind not in _SILENT]
         return Ledger(tuple(entries), name)
 
     def lend(self, cases: Collection[str]) -> dict[str, Entry]:
@@ -175,55 +191,21 @@ class Ledger:
         return found
 
 
-def matches(pattern: str, case: str) -> bool:
-    """Return whether a case id matches: stars and question marks as in file names, brackets literally."""
-    return _expression(pattern).fullmatch(case) is not None
-
-
-def matching(pattern: str, cases: Iterable[str]) -> list[str]:
-    """Return the case ids that match."""
-    start = re.split(r"[*?]", pattern, maxsplit=1)[0]
-    fits = _expression(pattern).fullmatch
-    return [case for case in cases if case.startswith(start) and fits(case)]
-
-
-@functools.cache
-def _expression(pattern: str) -> re.Pattern[str]:
-    return re.compile("".join({"*": ".*", "?": "."}.get(character, re.escape(character)) for character in pattern))
-
-
-def holds(text: str, pattern: str) -> bool:
-    """Return whether the text contains the pattern: a star stands for anything, white space for any white space."""
-    parts = [re.escape(" ".join(part.split())) for part in pattern.split("*")]
-    return re.search(".*".join(parts), " ".join(text.split())) is not None
-
-
 def read(path: Path, version: str | None = None) -> Ledger:
     """Read what is in force under this version of torch, or the installed one.
 
     Raise an error with one sentence that says what is wrong with the ledger.
     """
     try:
-        with path.open("rb") as file:
-            data = tomllib.load(file)
+        found = contents(path, load(path))
     except FileNotFoundError:
         raise LedgerError(f"there is no ledger {path.name}: a subject without known deviations names none") from None
-    except tomllib.TOMLDecodeError as error:
-        raise LedgerError(f"{path.name}: not TOML: {error}") from None
-    unknown = set(data) - {"subject", "lacks", "known", "blind"}
-    if unknown:
-        holds = "a ledger holds `subject`, `lacks`, [[known]] and [blind]"
-        raise LedgerError(f"{path.name}: unknown key {sorted(unknown)[0]!r}: {holds}")
-    blind = data.get("blind", {})
-    if not isinstance(blind, dict) or not all(isinstance(reason, str) and reason for reason in blind.values()):
-        raise LedgerError(f"{path.name}: [blind] names rogues, each with the reason why it stays green")
-    lacks = data.get("lacks", [])
-    if not isinstance(lacks, list) or not all(isinstance(name, str) for name in lacks):
-        raise LedgerError(f"{path.name}: lacks is a list of the names of capabilities, not {lacks!r}")
-    entries = _entries(path.name, data.get("known", []))
+    except LedgerFault as fault:
+        raise LedgerError(str(fault)) from None
+    entries = _entries(path.name, found.cases)
     version = _installed() if version is None else version
     in_force = tuple(entry for entry in entries if is_in_force(entry.torch, version))
-    return Ledger(in_force, path.name, tuple(lacks), blind)
+    return Ledger(in_force, path.name, found.lacks, found.blind)
 
 
 def _installed() -> str:
@@ -232,13 +214,13 @@ def _installed() -> str:
     return str(torch.__version__)
 
 
-def _entries(file: str, raws: list[dict[str, Any]]) -> list[Entry]:
-    """Return the entries. Raise LedgerError with what is wrong with each of them."""
+def _entries(file: str, cases: Iterable[Listed]) -> list[Entry]:
+    """Return the entry of each case that is listed. Raise LedgerError with what is wrong with each of them."""
     found: list[Entry] = []
     mistakes: list[str] = []
-    for raw in raws:
+    for case in cases:
         try:
-            found.append(_entry(file, raw))
+            found.append(_entry(file, case))
         except LedgerError as error:
             mistakes.append(str(error))
     if mistakes:
@@ -246,11 +228,9 @@ def _entries(file: str, raws: list[dict[str, Any]]) -> list[Entry]:
     return found
 
 
-def _entry(file: str, raw: dict[str, Any]) -> Entry:
-    name = raw.get("case")
-    if not isinstance(name, str) or not name:
-        raise LedgerError(f"{file}: an entry without `case`")
-    source = f"{file}: {name}"
+def _entry(file: str, case: Listed) -> Entry:
+    raw = case.keys
+    source = f"{case.included[-1] if case.included else file}: {case.case}"
     unknown = set(raw) - {"case", "kind", "issue", "note", "link", "match", "raises", "at_most", "torch"}
     if unknown:
         raise LedgerError(f"{source}: unknown key {sorted(unknown)[0]!r}")
@@ -261,10 +241,14 @@ def _entry(file: str, raw: dict[str, Any]) -> Entry:
         raise LedgerError(f'{source}: torch must name versions as pip does, such as "<2.14", not {torch!r}')
     issue, link = _reported(source, raw)
     note, (match, raises, at_most) = str(raw.get("note", "")), _statement(source, raw)
-    return Entry(name, raw["kind"], issue, note, link, match, raises, at_most, torch=torch)
+    index = (*case.included, str(case.index))
+    found = Entry(case.case, raw["kind"], issue, note, link, match, raises, at_most, torch=torch, source=index)
+    if isinstance(raw["case"], list) and len(raw["case"]) > 1 and not found.states and found.kind not in _SILENT:
+        raise LedgerError(f"{source}: its entry lists several cases: say what is seen, by match, raises or at_most")
+    return found
 
 
-def _reported(source: str, raw: dict[str, Any]) -> tuple[str, str]:
+def _reported(source: str, raw: Mapping[str, Any]) -> tuple[str, str]:
     """Return the issue and the link of an entry: it has one of them."""
     issue, link = raw.get("issue"), raw.get("link")
     if raw["kind"] == DOCUMENTED:
@@ -280,11 +264,11 @@ def _reported(source: str, raw: dict[str, Any]) -> tuple[str, str]:
     return issue, ""
 
 
-def _statement(source: str, raw: dict[str, Any]) -> tuple[tuple[str, ...], str, float | None]:
+def _statement(source: str, raw: Mapping[str, Any]) -> tuple[tuple[str, ...], str, float | None]:
     """Return what an entry states about the deviation: match, raises and at_most."""
     match, raises, at_most = raw.get("match", []), raw.get("raises", ""), raw.get("at_most")
     patterns = [match] if isinstance(match, str) else match
-    if raw["kind"] in ("crash", "timeout") and raw.keys() & {"match", "raises", "at_most"}:
+    if raw["kind"] in _SILENT and raw.keys() & {"match", "raises", "at_most"}:
         raise LedgerError(f"{source}: a {raw['kind']} leaves no text: match, raises and at_most are for other kinds")
     if not isinstance(patterns, list) or not all(isinstance(text, str) and text.strip("* ") for text in patterns):
         raise LedgerError(f"{source}: match must be a part of the deviation's text, or a list of such, not {match!r}")

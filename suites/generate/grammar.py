@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from everyrank.model.ledger import matches
 from everyrank.suites.engine.contract import Point
-from everyrank.suites.engine.ledger import matches
 from everyrank.suites.engine.subject import Subject
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
+from everyrank.model.ledger import matches
 from everyrank.suites import Lack, Subject
 from everyrank.suites.engine.case import cases
-from everyrank.suites.engine.ledger import matches, read
+from everyrank.suites.engine.ledger import read
 from everyrank.suites.errors import DeclarationError, LedgerError
 
 from tests.inner import Inner, Project

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from everyrank.model.ledger import holds
 from everyrank.suites import Lack
 from everyrank.suites.compare.comparison import Comparison, same
 from everyrank.suites.engine.judge import Outcome, judge
-from everyrank.suites.engine.ledger import Entry, SeenDeviation, holds, read
+from everyrank.suites.engine.ledger import Entry, SeenDeviation, read
 from everyrank.suites.errors import Deviation, LedgerError, kinds
 
 from tests.inner import Project

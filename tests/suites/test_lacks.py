@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from everyrank.cli import main
+from everyrank.model.ledger import matching
 from everyrank.suites import Lack, Subject
 from everyrank.suites.engine.capability import capabilities
 from everyrank.suites.engine.case import Case, cases
 from everyrank.suites.engine.contract import contract, contracts
-from everyrank.suites.engine.ledger import matching
 from everyrank.suites.engine.ledger import read as read_ledger
 from everyrank.suites.errors import DeclarationError, LedgerError
 
