@@ -55,9 +55,9 @@ class FileEntry:
 
     @property
     def shape(self) -> object:
-        """What it must have in common with another, to be listed with it; its own case, if it says nothing more."""
-        said = {key: value for key, value in self.data.items() if key != "case"}
-        return self.case if self.states == NOTHING else ordered(said)
+        """What it must have in common with another, to be listed with it; its own case, if it states nothing."""
+        keys = {key: value for key, value in self.data.items() if key != "case"}
+        return self.case if self.states == NOTHING else ordered(keys)
 
     @property
     def data(self) -> dict[str, Any]:

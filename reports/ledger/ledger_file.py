@@ -20,7 +20,7 @@ from everyrank.model.ledger import LedgerFault, Listed, contents
 from everyrank.model.versions import is_in_force, is_specifier
 from everyrank.reports.errors import BadLedger
 from everyrank.reports.ledger.entry import KEYS, FileEntry, ordered, quoted, toml_value
-from everyrank.reports.ledger.line_edit import ENTRY, LineEdit, is_header
+from everyrank.reports.ledger.line_edit import ENTRY, LineEdit, end_of_table
 from everyrank.reports.ledger.statement import Statement
 from everyrank.reports.runfile.inputs import read_input
 from everyrank.reports.text import plain
@@ -149,7 +149,7 @@ def _read(path: Path, text: str, torch: str) -> LedgerFile:
     heads = [number for number, line in enumerate(lines) if ENTRY.fullmatch(line)]
     if not isinstance(known, list) or len(heads) != len(known):
         raise BadLedger(f"{path}: cannot be changed line by line: write its entries as plain [[known]] tables")
-    spans = list(_spans(lines, heads))
+    spans = [(first, end_of_table(lines, first)) for first in heads]
     for (first, _), raw in zip(spans, known, strict=True):
         _check_keys(f"{path}:{first + 1}", raw)
     try:
@@ -157,16 +157,6 @@ def _read(path: Path, text: str, torch: str) -> LedgerFile:
     except (LedgerFault, OSError) as fault:
         raise BadLedger(str(fault).splitlines()[0]) from None
     return LedgerFile(path, text, tuple(_entry(case, spans) for case in cases), torch)
-
-
-def _spans(lines: list[str], heads: list[int]) -> Iterable[tuple[int, int]]:
-    """Yield the first line of each entry, and the line after its last key."""
-    headers = [number for number, line in enumerate(lines) if is_header(line)]
-    for first in heads:
-        end = min((number for number in headers if number > first), default=len(lines))
-        while end > first + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
-            end -= 1  # blank lines and comments above the next entry belong to that entry
-        yield first, end
 
 
 def _check_keys(location: str, raw: Mapping[str, Any]) -> None:

@@ -70,12 +70,14 @@ class LineEdit:
     def take_away(self, entries: Sequence[FileEntry], includes: Sequence[Mapping[str, Any]]) -> None:
         """Take entries away from the ledgers that the file includes by these tables."""
         heads = [number for number, line in enumerate(self._lines) if _INCLUDE.fullmatch(line)]
-        ends = [*heads, *(number for number, line in enumerate(self._lines) if is_header(line)), len(self._lines)]
         for start, table in zip(heads, includes, strict=False):
             cases = [entry.case for entry in entries if entry.included == table["ledger"]]
             if cases:
-                end = min(number for number in ends if number > start)
-                self._replace(range(start, end), "without", [*table.get("without", []), *dict.fromkeys(cases)])
+                self._replace(
+                    range(start, end_of_table(self._lines, start)),
+                    "without",
+                    [*table.get("without", []), *dict.fromkeys(cases)],
+                )
 
     def _replace(self, numbers: range, key: str, values: Sequence[str]) -> None:
         """Write a key of a table anew, which may take several lines; below its last key if it is not there."""
@@ -87,7 +89,7 @@ class LineEdit:
             self._gone.update(there)
             position = there.stop
         else:
-            position = max(number for number in numbers if self._lines[number].strip()) + 1
+            position = numbers.stop
         self._after.setdefault(position, [])[:0] = list_lines(key, values)
 
     def add(self, entries: Sequence[FileEntry], removed: Collection[FileEntry]) -> None:
@@ -121,7 +123,16 @@ def _grouped(entries: Iterable[FileEntry]) -> list[str]:
     return [line for group in _groups(entries) for line in ("", *group[0].lines([entry.case for entry in group]))]
 
 
-def is_header(line: str) -> bool:
+def end_of_table(lines: Sequence[str], first: int) -> int:
+    """Return where a table ends: after its last key. Blank lines and comments above the next belong to that one."""
+    headers = (number for number in range(first + 1, len(lines)) if _is_header(lines[number]))
+    end = next(headers, len(lines))
+    while end > first + 1 and (not lines[end - 1].strip() or lines[end - 1].lstrip().startswith("#")):
+        end -= 1
+    return end
+
+
+def _is_header(line: str) -> bool:
     return bool(ENTRY.fullmatch(line) or _INCLUDE.fullmatch(line) or _BLIND.fullmatch(line))
 
 

@@ -66,8 +66,8 @@ def quick(cases: Sequence[Case]) -> set[str]:
 def default(cases: Sequence[Case]) -> set[str]:
     """Return the ids of the cases in the default profile.
 
-    What is known to deviate, what is lacking and what needs no run takes no part in the rotation: it has one case of
-    each statement of the ledger, and of each lack. A subject that is a variant of another has the rotation of the
+    What is known to deviate or to be lacking takes no part in the rotation: each statement of the ledger and each
+    lack has a case. A subject that is a variant of another has the rotation of the
     laws that its difference touches, and each other law once. An exemplar has its core cases, on which the kill
     matrix tries it too.
     """
@@ -183,8 +183,8 @@ def _is_weak(case: Case) -> bool:
 
 
 def _is_settled(case: Case) -> bool:
-    """Return whether the case needs no run, or must end as is declared: an entry of another subject may not hold."""
-    return _is_weak(case) and not (case.entry and case.entry.shared and not case.lack)
+    """Return whether the case must end as its subject declares. An entry of another subject may not hold."""
+    return case.lack is not None or (case.entry is not None and not case.entry.shared)
 
 
 def _row(case: Case) -> tuple[bool, int]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from everyrank.cli import COMMANDS, main
 from everyrank.reports.diff.pairing import Aliases, read_aliases
+from everyrank.suites.engine.ledger import read as read_ledger
 
 from tests.documents import DOCUMENTS, ROOT, Block, as_program, blocks, commands, quoted_options
 from tests.inner import Inner, Project
@@ -45,7 +46,7 @@ def _is_tests(block: Block) -> bool:
 def ran(module_project: Project) -> Inner:
     """Run all blocks that are test files, in one run."""
     module_project.write("mylib.py", MYLIB)
-    (ledger,) = [block for block in blocks("docs/conformance.md") if block.kind == "toml"]
+    ledger, _ = [block for block in blocks("docs/conformance.md") if block.kind == "toml"]
     module_project.write("conformance.toml", ledger.text)
     for block in filter(_is_tests, PROGRAMS):
         module_project.write(_file(block), _numbered(as_program("import pytest\n" + block.text)))
@@ -91,6 +92,10 @@ def test_any_other_program_in_a_document_runs(block: Block) -> None:
 def test_a_block_of_toml_is_read(block: Block, tmp_path: Path) -> None:
     """Read each block; the ledger is also read by the test of the program beside it, above."""
     assert tomllib.loads(block.text)
+    if "[[include]]" in block.text:
+        (tmp_path / "mylib.toml").write_text(next(each for each in BLOCKS if "[[known]]" in each.text).text)
+        (tmp_path / "other.toml").write_text(block.text)
+        assert read_ledger(tmp_path / "other.toml").entries
     if "[laws]" in block.text:
         (tmp_path / "aliases.toml").write_text(block.text)
         assert read_aliases(tmp_path / "aliases.toml", [], []) != Aliases({}, {})

@@ -81,7 +81,7 @@ _TRIED = (
 @pytest.fixture(scope="module")
 def inner(module_project: Project) -> Inner:
     module_project.write("test_inner.py", _BARE)
-    return module_project.run("-k", _TRIED, "-p", "no:randomly", "--run-file=run.jsonl")
+    return module_project.run("-k", _TRIED, "--profile=full", "-p", "no:randomly", "--run-file=run.jsonl")
 
 
 def _outcomes(inner: Inner, test: str) -> dict[str, str]:

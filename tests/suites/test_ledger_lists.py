@@ -125,7 +125,7 @@ _TWO = '["a[x]", "b[x]"]'
         (_include("base.toml"), "[[known", "base.toml: not TOML"),
     ],
 )
-def test_what_is_wrong_is_one_sentence_that_says_what_to_do(
+def test_a_mistake_is_refused_in_a_sentence_with_what_to_do(
     tmp_path: Path, mine: str, base: str, message: str
 ) -> None:
     with pytest.raises(LedgerError) as refused:
@@ -162,7 +162,7 @@ def test_an_entry_that_does_not_fit_the_cases_is_refused(
     assert message in str(refused.value)
 
 
-def test_a_case_that_passes_says_from_which_ledger_to_take_it_away(tmp_path: Path) -> None:
+def test_a_case_that_passes_is_to_be_taken_away_from_the_ledger_that_lists_it(tmp_path: Path) -> None:
     (entry,) = _read(tmp_path, mine=_include("base.toml"), base=_known('"a[*]"')).entries
     assert judge(Outcome("pass"), entry, None, False) == (
         "stale",

@@ -176,13 +176,52 @@ def test_a_row_that_is_registered_changes_nothing_for_the_others() -> None:
     assert all("Aardvark" in case for case in added)
 
 
-def test_each_entry_of_a_ledger_and_each_lack_is_seen_in_the_default_profile() -> None:
+def test_each_statement_of_a_ledger_and_each_lack_is_seen_in_the_default_profile() -> None:
     for subject in _of_torch():
         found = cases(subject, FOLDER / subject.contract_name.replace("-", "_"))
         chosen = _chosen(found, default(found))
-        entries = {case.entry.case for case in found if case.entry}
-        assert {case.entry.case for case in chosen if case.entry} == entries, subject.name
+        stated = {case.entry.statement for case in found if case.entry}
+        assert {case.entry.statement for case in chosen if case.entry} == stated, subject.name
         assert {id(case.lack) for case in chosen if case.lack} == {id(case.lack) for case in found if case.lack}
+
+
+_KNOWN = """
+[[known]]
+case = {cases}
+kind = "fail"
+match = "off by"
+issue = "unreported"
+"""
+
+_ALL_OF_SGD = '["parity.train[SGD-*]", "parity.groups[SGD-*]"]'
+
+
+def _known_in_default(folder: Path, known: str, shared: bool = False) -> list[Case]:
+    """Return the cases of the default profile that have an entry."""
+    (folder / "mine.toml").write_text(known)
+    found = cases(replace(TRAINER, known="mine.toml"), folder)
+    if shared:  # as if the ledger were another subject's
+        theirs = {case.id: replace(case.entry, shared="torch:ddp") for case in found if case.entry}
+        found = [replace(case, entry=theirs.get(case.id)) for case in found]
+    return [case for case in _chosen(found, default(found)) if case.entry]
+
+
+def test_of_an_entry_that_lists_cases_one_is_in_the_default_profile(tmp_path: Path) -> None:
+    assert len(_known_in_default(tmp_path, _KNOWN.format(cases=_ALL_OF_SGD))) == 1
+
+
+def test_of_two_entries_each_has_a_case_in_the_default_profile(tmp_path: Path) -> None:
+    first, second = (_KNOWN.format(cases=f'"parity.{law}[SGD-*]"') for law in ("train", "groups"))
+    assert [case.law.id for case in _known_in_default(tmp_path, first + second)] == ["parity.train", "parity.groups"]
+
+
+def test_a_law_that_is_known_to_be_broken_throughout_has_a_case_in_the_default_profile(tmp_path: Path) -> None:
+    chosen = _known_in_default(tmp_path, _KNOWN.format(cases='["parity.train[*]", "parity.groups[*]"]'))
+    assert {"parity.train", "parity.groups"} <= {case.law.id for case in chosen}
+
+
+def test_what_is_known_of_another_subject_takes_part_in_the_rotation(tmp_path: Path) -> None:
+    assert len(_known_in_default(tmp_path, _KNOWN.format(cases=_ALL_OF_SGD), shared=True)) > 2
 
 
 def test_a_variant_has_the_laws_that_its_difference_touches_and_each_other_law_once() -> None:
