@@ -67,9 +67,8 @@ def default(cases: Sequence[Case]) -> set[str]:
     """Return the ids of the cases in the default profile.
 
     What is known to deviate or to be lacking takes no part in the rotation: each statement of the ledger and each
-    lack has a case. A subject that is a variant of another has the rotation of the
-    laws that its difference touches, and each other law once. An exemplar has its core cases, on which the kill
-    matrix tries it too.
+    lack has a case. A subject that is a variant of another has the rotation of the laws that its difference touches,
+    and each other law once. An exemplar has its core cases, on which the kill matrix tries it too.
     """
     chosen = quick(cases)
     for law in _by_law(cases):
