@@ -291,9 +291,11 @@ class LocalLauncher(Launcher):
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.killpg(seat.pid, signal.SIGKILL)
             self._seats.clear()
-            _end_orphans(run_mark(self.run_folder, self.keeper), set(self._sockets.values()))
-            self.before_tidying()
-            self._tidy()
+            try:
+                _end_orphans(run_mark(self.run_folder, self.keeper), set(self._sockets.values()))
+                self.before_tidying()
+            finally:  # no keeper is left that would remove the folder after a Ctrl-C
+                self._tidy()
         return self.lost
 
     def _tidy(self) -> None:

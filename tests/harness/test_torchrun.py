@@ -219,6 +219,26 @@ def test_nothing_is_left_of_a_run_whose_controller_is_killed(project: Project) -
     assert [process.returncode for process in started.agents] == [-9, 1]
 
 
+#: In the controller alone: as if a signal came while it removes its folder.
+INTERRUPTED = """
+    from everyrank.launch.remote import launcher
+
+    def remove_traces(folder):
+        raise KeyboardInterrupt("planted")
+
+    launcher.remove_traces = remove_traces
+"""
+
+
+def test_nothing_is_left_of_a_run_that_is_interrupted_while_it_tidies_up(project: Project) -> None:
+    project.write("conftest.py", INTERRUPTED)
+    project.write("test_inner.py", "def test_plain():\n    pass\n")
+    started = by_hand(project, count=1)
+    inner = started.finish()
+    assert "KeyboardInterrupt: planted" in inner.out
+    assert [process.returncode for process in started.agents] == [pytest.ExitCode.INTERRUPTED]
+
+
 def test_nothing_is_left_on_hosts_that_share_no_folder(project: Project) -> None:
     project.write("test_inner.py", KILLS)
     second = project.folder / f"temp-of-the-second-{'long-' * 20}"  # too long for multiprocessing's sockets

@@ -298,7 +298,10 @@ def _keep(context: LaunchContext, invitation: Invitation, connection: socket.soc
         control.send(msgspec.structs.replace(ready, problem=str(problem)))
         return int(pytest.ExitCode.USAGE_ERROR)
     interrupts.leave_to_controller()
-    return keeper.serve(ready)
+    code = keeper.serve(ready)
+    # After its goodbye the controller has ended, too: a signal may have come while it removed the folder.
+    folder.leave(controller_is_gone=True)
+    return code
 
 
 def _fork_keeper(context: LaunchContext, invitation: Invitation, door: Door, roster: Roster | None) -> int:
