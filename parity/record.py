@@ -17,8 +17,9 @@ from everyrank.model.parity import (
     ParityPart,
     ParityPassPart,
     ParityRowPart,
-    most_telling,
+    most_urgent,
 )
+from everyrank.parity.judging.pattern import PATTERNS
 from everyrank.parity.judging.steps import KINDS, Judged
 from everyrank.parity.ranks import Ranks
 from everyrank.parity.report import Finding, Report, short
@@ -95,6 +96,7 @@ def _fault(found: Finding) -> ParityFaultPart:
         _figure(found.error),
         _figure(found.limit),
         found.pattern,
+        PATTERNS.get(found.pattern, ""),
         list(found.ranks),
         list(found.dtypes),
         list(found.same[:NAMES]),
@@ -121,7 +123,7 @@ def _pass(dtype: torch.dtype, judged: Sequence[Judged], report: Report, order: M
         row = _row(kind, name, of_kind, states)
         if row is not None:
             rows.append(row)
-    kept = most_telling(rows, ROWS)
+    kept = most_urgent(rows, ROWS)
     first = shown[0].step + 1 if shown else 1
     return ParityPassPart(short(dtype), kept, first, first - 1 + len(shown), len(rows) - len(kept))
 
@@ -145,7 +147,7 @@ class _States:
         self.findings = findings
         self._not_compared = set(not_compared)
 
-    def of(self, kind: str, name: str, judged: Judged) -> str:
+    def state(self, kind: str, name: str, judged: Judged) -> str:
         """Return ok, first, same, also, follows, sum or not-compared; empty if it is nothing to compare."""
         deviates = any((each.kind, each.name) == (kind, name) for each in judged.deviations)
         for number, found in enumerate(self.findings):
@@ -175,7 +177,7 @@ class _States:
 
 
 def _row(kind: str, name: str, steps: Sequence[Judged], states: _States) -> ParityRowPart | None:
-    found = [states.of(kind, name, each) for each in steps]
+    found = [states.state(kind, name, each) for each in steps]
     fault = next((each for each in states.findings if (each.kind, each.tensor) == (kind, name)), None)
     if not any(found):
         # Its ranks hold nothing that could be compared.

@@ -20,6 +20,7 @@ class ParityFaultPart(ResultPart, frozen=True, omit_defaults=True):
     error: float
     limit: float
     pattern: str = ""  # the id of the pattern; empty if none explains it
+    meaning: str = ""  # of the pattern
     ranks: list[int] = []
     dtypes: list[str] = []  # in which it shows
     same: list[str] = []  # other tensors of the kind to which the same has happened
@@ -85,13 +86,13 @@ class ParityPart(ResultPart, frozen=True, omit_defaults=True):
 _URGENT = ("first", "also", "same", "follows", "not-compared")
 
 
-def most_telling(rows: Sequence[ParityRowPart], limit: int) -> list[ParityRowPart]:
+def most_urgent(rows: Sequence[ParityRowPart], limit: int) -> list[ParityRowPart]:
     """Return as many rows, in their order: those that deviate before others, then the largest errors."""
-    ranked = sorted(range(len(rows)), key=lambda index: _telling(rows[index]))
+    ranked = sorted(range(len(rows)), key=lambda index: _urgency(rows[index]))
     return [rows[index] for index in sorted(ranked[:limit])]
 
 
-def _telling(row: ParityRowPart) -> tuple[int, float]:
+def _urgency(row: ParityRowPart) -> tuple[int, float]:
     worst = min((_URGENT.index(state) for state in row.states if state in _URGENT), default=len(_URGENT))
     limits = row.limits * len(row.errors) if len(row.limits) == 1 else row.limits
     shares = ((error or 0.0) / limit for error, limit in zip(row.errors, limits, strict=False) if limit)

@@ -24,7 +24,7 @@ _MOST_CELLS = 1 << 12
 
 
 def of_elements(elements: Elements, shape: Sequence[int]) -> list[Block] | None:
-    """Return the blocks that elements of a flat tensor make up in its shape; None if they are too many to tell."""
+    """Return the blocks that elements of a flat tensor make up in its shape; None if they are too many."""
     if isinstance(elements, Strided):
         if (block := _cut_out(elements, shape)) is not None:
             return [block]
@@ -35,7 +35,7 @@ def of_elements(elements: Elements, shape: Sequence[int]) -> list[Block] | None:
 
 
 def of_part(part: Part, shape: Sequence[int]) -> list[Block] | None:
-    """Return the blocks of a part of an output; None if they are too many to tell."""
+    """Return the blocks of a part of an output; None if they are too many."""
     whole = [((0, size),) for size in shape]
     mine = [None if indices is None else _runs_of(indices) for indices in part.indices]
     if not part.flattened:

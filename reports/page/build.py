@@ -20,13 +20,14 @@ from everyrank.reports.runfile.read import Run
 
 #: The scripts, in the order in which they are joined: code that runs at once follows the code that it uses.
 SCRIPTS = (
-    "dom", "store", "columns", "address", "filters", "matrix", "cases", "plot", "lanes", "ranks", "issue", "drawer",
-    "timeline", "times", "findings", "history", "keys", "main",
+    "dom", "store", "columns", "address", "filters", "matrix", "cases", "plot", "lanes", "ranks", "issue",
+    "parts", "parity", "drawer", "timeline", "times", "findings", "history", "keys", "main",
 )  # fmt: skip
 #: The generator's name, which identifies a page of everyrank.
 GENERATOR = "everyrank page"
 STYLES = (
-    "tokens", "base", "head", "matrix", "list", "time", "findings", "drawer", "lanes", "plot", "history", "media",
+    "tokens", "base", "head", "matrix", "list", "time", "findings", "drawer", "lanes", "plot", "parity",
+    "history", "media",
 )  # fmt: skip
 
 _ONCE = "a page shows each once (--history adds earlier nights)"

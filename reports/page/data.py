@@ -12,11 +12,13 @@ import math
 import zlib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
 import msgspec
 from everyrank.model.outcome import ENDINGS, RED
+from everyrank.model.parity import ParityPart, most_urgent
 from everyrank.reports.cause import causes
 from everyrank.reports.history.history import History
 from everyrank.reports.history.index import case_key
@@ -33,8 +35,19 @@ from everyrank.reports.shorten import WITHIN, cut_middle
 CHUNK = 128
 #: The limit of a page's deflated details, in bytes of base64. If they are larger, texts are shortened further.
 BUDGET = 6_500_000
-#: The longest failure text and the longest captured output of one case, from generous to harsh.
-BOUNDS = ((16_000, 8_000), (4_000, 1_500), (1_200, 300), (300, 0))
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much of one case the page has."""
+
+    text: int  # the longest failure text
+    output: int  # the longest captured output
+    rows: int  # of a pass of parity
+
+
+#: From generous to harsh.
+BOUNDS = (Bounds(16_000, 8_000, 1_000), Bounds(4_000, 1_500, 200), Bounds(1_200, 300, 60), Bounds(300, 0, 20))
 
 
 def page_data(runs: Sequence[Run], against: Against | None = None) -> dict[str, Any]:
@@ -71,15 +84,15 @@ def details(
 ) -> tuple[list[str], bool]:
     """Return the details of all cases in chunks, and whether texts were shortened to fit."""
     cases = [case for run in runs for case in _as_listed(run)]
-    for text, output in BOUNDS:
+    for bounds in BOUNDS:
         found = [
-            _detail(case, text, output) | _nights(case, history) | (against.detail(case) if against else {})
+            _detail(case, bounds) | _nights(case, history) | (against.detail(case) if against else {})
             for case in cases
         ]
         chunks = [_chunk(found[start : start + CHUNK]) for start in range(0, len(found), CHUNK)]
         if sum(map(len, chunks)) <= budget:
             break
-    return chunks, (text, output) != BOUNDS[0]
+    return chunks, bounds != BOUNDS[0]
 
 
 def _as_listed(run: Run) -> list[CaseLine]:
@@ -128,21 +141,33 @@ def _chunk(cases: Sequence[dict[str, Any]]) -> str:
 _IN_COLUMNS = ("line", "id", "outcome", "subject", "contract", "law", "case", "optimizer", "size", "world", "worker")
 
 
-def _detail(case: CaseLine, text: int, output: int) -> dict[str, Any]:
+def _detail(case: CaseLine, bounds: Bounds) -> dict[str, Any]:
     kept = msgspec.structs.replace(
         case,
-        text=cut_middle(case.text, text // 2, WITHIN),
+        text=cut_middle(case.text, bounds.text // 2, WITHIN),
         output=[
-            OutputPart(part.name, cut_middle(part.text, output // 2, WITHIN), part.ranks)
+            OutputPart(part.name, cut_middle(part.text, bounds.output // 2, WITHIN), part.ranks)
             for part in case.output
-            if output
+            if bounds.output
         ],
+        parity=[_within(call, bounds.rows) for call in case.parity],
         ranks=_without_the_message(case),
     )
     detail: dict[str, Any] = msgspec.to_builtins(kept)
     for name in (*_IN_COLUMNS, "started", "seconds"):
         detail.pop(name, None)
     return _finite(detail)  # type: ignore[no-any-return]
+
+
+def _within(call: ParityPart, rows: int) -> ParityPart:
+    """Return a call of parity with as many rows in each pass, the most urgent."""
+    passes = [
+        msgspec.structs.replace(
+            each, rows=most_urgent(each.rows, rows), left_out=each.left_out + max(len(each.rows) - rows, 0)
+        )
+        for each in call.passes
+    ]
+    return msgspec.structs.replace(call, passes=passes)
 
 
 def _without_the_message(case: CaseLine) -> list[RankPart]:

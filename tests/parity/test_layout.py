@@ -93,7 +93,7 @@ def test_a_vector_is_a_row() -> None:
     assert drawn(found) == {(0, 1, 0, 3): [0], (0, 1, 3, 6): [1]}
 
 
-def test_a_number_is_a_row_of_one() -> None:
+def test_a_number_is_a_row_of_one_element() -> None:
     assert drawn(picture({0: [whole(1)], 1: [whole(1)]}, ())) == {(0, 1, 0, 1): [0, 1]}
 
 

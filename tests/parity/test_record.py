@@ -13,7 +13,7 @@ import msgspec
 import pytest
 import torch
 from everyrank.model import notes
-from everyrank.model.parity import NOTE, ParityPart, ParityRowPart, most_telling
+from everyrank.model.parity import NOTE, ParityPart, ParityRowPart, most_urgent
 from everyrank.parity.judging.steps import Deviation, Judged
 from everyrank.parity.record import CALLS, NAMES, ROWS, STEPS, Held, note, record
 from everyrank.parity.report import Finding, Report
@@ -59,8 +59,8 @@ def rows(found: ParityPart) -> dict[Named, ParityRowPart]:
     return {(row.kind, row.tensor): row for row in found.passes[0].rows}
 
 
-def made(*steps: Judged, of: Report | None = None) -> ParityPart:
-    return record(of or report(), [(torch.float64, steps)], ORDER)
+def made(*steps: Judged, whole: Report | None = None) -> ParityPart:
+    return record(whole or report(), [(torch.float64, steps)], ORDER)
 
 
 GREEN = [
@@ -88,7 +88,7 @@ def test_rows_stand_in_the_order_of_the_plain_models_run() -> None:
 
 def test_a_fault_has_its_sentence_its_pattern_and_its_row() -> None:
     steps = (*GREEN[:2], judged(1, {("gradient", "last.weight"): 0.5}, [("gradient", "last.weight")]))
-    found = made(*steps, of=report(finding("gradient", "last.weight", step=2)))
+    found = made(*steps, whole=report(finding("gradient", "last.weight", step=2)))
     (fault,) = found.faults
     assert (fault.pattern, fault.step, fault.error, fault.limit) == ("stale", 2, 0.5, 1e-8)
     assert fault.text == "gradient of `last.weight` is old (step 2, fp64)"
@@ -103,7 +103,7 @@ def test_a_fault_has_its_sentence_its_pattern_and_its_row() -> None:
 def test_a_tensor_that_deviates_is_the_first_alike_another_fault_or_a_consequence(name: str, state: str) -> None:
     names = [("gradient", f"{each}.weight") for each in ("last", "first", "middle", "more")]
     faults = finding("gradient", "last.weight", same=("first.weight",)), finding("gradient", "middle.weight")
-    found = made(judged(0, dict.fromkeys(names, 0.5), names), of=report(*faults))
+    found = made(judged(0, dict.fromkeys(names, 0.5), names), whole=report(*faults))
     assert rows(found)["gradient", name].states == [state]
 
 
@@ -111,12 +111,12 @@ def test_an_update_beyond_its_bound_that_is_no_fault_follows_from_its_gradient()
     step = judged(
         0, {("gradient", "first.weight"): 0.5, ("update", "first.weight"): 0.1}, [("gradient", "first.weight")]
     )
-    found = made(step, of=report(finding("gradient", "first.weight")))
+    found = made(step, whole=report(finding("gradient", "first.weight")))
     assert rows(found)["update", "first.weight"].states == ["follows"]
 
 
 def test_what_is_not_compared_is_there_without_an_error() -> None:
-    found = made(judged(0, {}, missing=[("forward", "last")]), of=report(not_compared=("forward last",)))
+    found = made(judged(0, {}, missing=[("forward", "last")]), whole=report(not_compared=("forward last",)))
     assert rows(found)["forward", "last"] == ParityRowPart("forward", "last", [None], [0.0], ["not-compared"])
     assert found.not_compared == ["forward last"]
 
@@ -127,7 +127,7 @@ def test_an_output_that_is_right_as_a_sum_over_ranks_is_called_so() -> None:
 
 def test_an_initialization_that_nobody_holds_has_a_row() -> None:
     lost = finding("initialization", "first.weight", step=0, error=math.inf)
-    row = rows(made(judged(START, {}), of=report(lost)))["initialization", "first.weight"]
+    row = rows(made(judged(START, {}), whole=report(lost)))["initialization", "first.weight"]
     assert (row.errors, row.states) == ([sys.float_info.max], ["first"])
 
 
@@ -152,7 +152,7 @@ def test_of_very_many_tensors_those_that_deviate_and_the_largest_errors_are_kept
     errors = {("gradient", f"layer{number}.weight"): number * 1e-13 for number in range(3 * ROWS)}
     errors["gradient", "layer0.weight"] = 0.5
     step = judged(0, errors, [("gradient", "layer0.weight")])
-    found = made(step, of=report(finding("gradient", "layer0.weight"), not_compared=("forward x",) * 10_000))
+    found = made(step, whole=report(finding("gradient", "layer0.weight"), not_compared=("forward x",) * 10_000))
     (kept,) = found.passes
     assert (len(kept.rows), kept.left_out) == (ROWS, 2 * ROWS)
     assert (kept.rows[0].tensor, kept.rows[0].states) == ("layer0.weight", ["first"])
@@ -161,9 +161,9 @@ def test_of_very_many_tensors_those_that_deviate_and_the_largest_errors_are_kept
     assert len(msgspec.json.encode(found)) < 200_000
 
 
-def test_the_most_telling_rows_stay_in_their_order() -> None:
+def test_the_most_urgent_rows_stay_in_their_order() -> None:
     names = [ParityRowPart("forward", name, [error], [1.0]) for name, error in (("a", 0.1), ("b", 0.3), ("c", 0.2))]
-    assert [row.tensor for row in most_telling(names, 2)] == ["b", "c"]
+    assert [row.tensor for row in most_urgent(names, 2)] == ["b", "c"]
 
 
 # -- what is noted --------------------------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ def test_a_red_test_has_the_first_tensor_its_pattern_and_its_ranks(inner: tuple[
     assert states["first.weight"] == ["same"]
 
 
-def test_the_map_of_a_tensor_says_which_rank_holds_what(inner: tuple[Inner, RunFile]) -> None:
+def test_the_map_of_a_tensor_shows_which_rank_holds_what(inner: tuple[Inner, RunFile]) -> None:
     (call,) = inner[1]["test_green"]["parity"]
     weight, output = (call["maps"][call["mapped"][name]] for name in ("first.weight", "first"))
     assert weight["regions"] == [{"ranks": [0, 1], "box": [0, 6, 0, 4]}]

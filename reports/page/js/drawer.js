@@ -180,6 +180,7 @@ function caseParts(index, detail) {
   return [
     ...repeatPart(index, detail),
     beforePart(index, detail),
+    ...parityPart(detail),
     textPart(detail),
     seenPart(detail),
     refusedPart(detail),

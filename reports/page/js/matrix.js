@@ -200,12 +200,18 @@ function nothing() {
 
 // --- arrows over cells -----------------------------------------------------------------------------------
 
+/** What the arrows move over: cells of the matrices of the view, and those of one table in an open case. */
+const GRIDS = [
+  { selector: ".cell", parent: () => byId("main") },
+  { selector: ".mark", parent: (from) => from.closest("table") },
+];
+
 /** Return the cell that an arrow key goes to: in the same row, or the nearest above or below, in other tables too. */
-function neighbour(from, key) {
-  const rows = [...byId("main").querySelectorAll("tbody tr")];
+function neighbour(from, key, { selector, parent }) {
+  const rows = [...parent(from).querySelectorAll("tbody tr")];
   const row = from.closest("tr");
   const across = from.closest("td").cellIndex;
-  const inRow = (tr) => [...tr.querySelectorAll(".cell")];
+  const inRow = (tr) => [...tr.querySelectorAll(selector)];
   if (key === "ArrowRight" || key === "ArrowLeft") {
     const cells = inRow(row);
     return cells[cells.indexOf(from) + (key === "ArrowRight" ? 1 : -1)] || null;
@@ -222,10 +228,11 @@ function neighbour(from, key) {
 }
 
 function moveInMatrix(event) {
-  const from = event.target.closest && event.target.closest(".cell");
-  if (!from || !["ArrowRight", "ArrowLeft", "ArrowUp", "ArrowDown", "Home", "End"].includes(event.key))
-    return false;
-  const to = neighbour(from, event.key);
+  if (!["ArrowRight", "ArrowLeft", "ArrowUp", "ArrowDown", "Home", "End"].includes(event.key)) return false;
+  const grid = event.target.closest && GRIDS.find(({ selector }) => event.target.closest(selector));
+  if (!grid) return false;
+  const from = event.target.closest(grid.selector);
+  const to = neighbour(from, event.key, grid);
   if (to) {
     from.tabIndex = -1;
     to.tabIndex = 0;
