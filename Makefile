@@ -55,11 +55,11 @@ again-parity: TIMES ?= 20
 again-parity: $(STAMP)
 	$(BIN)/python ci/again.py $(TIMES) build/again-parity --pyargs everyrank.parity.kill.cases -k honest -n auto
 
-# Published models: transformers is no dependency of anything here, so it goes into an environment of its own.
+# Published models: their packages are no dependencies of anything here, so they go into an environment of their own.
 test-models: $(STAMP)
 	$(PYTHON) -m venv build/models
-	build/models/bin/pip install --quiet --constraint constraints.txt '.[dev]' transformers
-	build/models/bin/pytest tests/parity/test_published_models.py
+	build/models/bin/pip install --quiet --constraint constraints.txt '.[dev]' transformers accelerate ibm-fms
+	build/models/bin/pytest tests/parity/published
 
 # The tests must find each of the faults that ci/faults.toml lists, planted one at a time in a copy.
 faults: $(STAMP)
