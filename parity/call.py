@@ -212,6 +212,11 @@ class Call:
             self._limits[dtype, steps] = passes.within(noise, self._mixed or dtype)
         return self._limits[dtype, steps]
 
+    def _hides(self, dtype: torch.dtype, deviation: Deviation) -> bool:
+        """Return whether rounding in a dtype may hide a deviation of this size."""
+        allowed = [limit(deviation.key) for (each, _), limit in self._limits.items() if each == dtype]
+        return not any(each is not None and each < deviation.error for each in allowed)
+
     def _findings(self, truth: Truth, faults: list[Fault], own: list[tuple[torch.dtype, Pass]]) -> list[Finding]:
         """Return the faults, each with the dtypes in which it shows."""
         findings = []
@@ -223,10 +228,11 @@ class Call:
                 names = {(found.kind, found.name) for judged in each.judged for found in judged.deviations}
                 shows = (deviation.kind, deviation.name) in names or deviation.step == START
                 (seen if shows else absent).append(short(dtype))
-            if absent and not any(each.deviates for _, each in own) and pattern is None:
-                pattern = Pattern(
-                    "other-dtype-only", f"differs in {' and '.join(seen)}, and not in {' and '.join(absent)}"
-                )
+            if absent and not any(each.deviates or self._hides(dtype, deviation) for dtype, each in own):
+                # That it is there in one dtype alone says more than what it is: a test in the other sees nothing.
+                what = pattern.words if pattern is not None else "differs"
+                words = f"in {' and '.join(seen)}, and not in {' and '.join(absent)}, {what}"
+                pattern = Pattern("other-dtype-only", words)
             findings.append(finding(deviation, pattern, tuple(seen), fault.same))
         if findings:
             return findings

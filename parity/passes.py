@@ -12,7 +12,7 @@ from everyrank.parity.errors import Unusable
 from everyrank.parity.judging.steps import Judged, judge
 from everyrank.parity.ranks import Ranks
 from everyrank.parity.runs.activations import LIMIT, Parts, Seen
-from everyrank.parity.runs.plain import START, Keeper, Key, Noise, play
+from everyrank.parity.runs.plain import START, Keeper, Key, Noise, play, weight_of_parts
 from everyrank.parity.runs.run import Rank, parallelize
 from everyrank.parity.setup import Setup, own_dtype
 from everyrank.parity.split import Cut, choose, cuts_weights
@@ -119,10 +119,13 @@ def noise(
     runs = [(1, 0), *((count, 0) for count in sorted({pieces, pieces * setup.microbatches} - {1})), (1, 1)]
     measured = Noise(truth.store)
     for number, (parts, jitter) in enumerate(runs):
-        if number % ranks.size == ranks.rank:
-            narrow = mixed or dtype
+        if number % ranks.size != ranks.rank:
+            continue
+        weight = weight_of_parts(setup, truth.dtype, truth.store, parts)
+        if weight is not None:
             play(
-                setup, measured, narrow, exact=False, steps=steps, parts=parts, cast=mixed is not None, jitter=jitter
+                setup, measured, mixed or dtype, exact=False, steps=steps, parts=parts, weight=weight,
+                cast=mixed is not None, jitter=jitter,
             )  # fmt: skip
     errors: dict[Key, float] = {}
     for each in ranks.gather(measured.errors):

@@ -109,12 +109,14 @@ def play(
     exact: bool,
     steps: int,
     parts: int = 1,
+    weight: float = 1.0,
     cast: bool = False,
     jitter: int = 0,
 ) -> None:
     """Train the plain model in one process; the batch of a step in one piece, or in equal parts one after another.
 
-    ``jitter`` is the seed by which each weight is moved by about as much as it is rounded.
+    ``weight`` is how much the loss of each part counts. ``jitter`` is the seed by which each parameter is moved by
+    about as much as it is rounded.
     """
     model = setup.fresh()
     if exact or cast or dtype != own_dtype(model):
@@ -127,7 +129,7 @@ def play(
         for step in range(steps):
             batch = setup.whole_batch(step, dtype)
             seed(SEED + step)
-            total = _backward(setup, recorder, model, batch, step, parts)
+            total = _backward(setup, recorder, model, batch, step, parts, weight)
             recorder.value((LOSS, step), total)
             norm = _gradients(recorder, model, step)
             recorder.value((NORM, step), norm)
@@ -146,7 +148,9 @@ def _jitter(model: nn.Module, dtype: torch.dtype, number: int) -> None:
             parameter.mul_(1 + torch.finfo(dtype).eps * random)
 
 
-def _backward(setup: Setup, recorder: Recorder, model: nn.Module, batch: Any, step: int, parts: int) -> torch.Tensor:
+def _backward(
+    setup: Setup, recorder: Recorder, model: nn.Module, batch: Any, step: int, parts: int, weight: float
+) -> torch.Tensor:
     """Run forward and backward; return the loss."""
     # Gradients of outputs come in a backward's order, from hooks; a module's name says whose they are.
     named = [(name, module) for name, module in watchable(model) if name]
@@ -165,8 +169,8 @@ def _backward(setup: Setup, recorder: Recorder, model: nn.Module, batch: Any, st
             _check_loss(loss)
             if not torch.equal(before, torch.get_rng_state()):
                 raise Unusable(_random(model))
-        (loss / parts).backward()
-        losses.append(loss.detach().reshape(()) / parts)
+        (loss * weight).backward()
+        losses.append(loss.detach().reshape(()) * weight)
     return torch.stack(losses).sum()
 
 
@@ -208,6 +212,25 @@ def _parameters(recorder: Recorder, model: nn.Module, step: int) -> None:
         recorder.value((PARAMETER, step, name), parameter)
     for name, buffer in buffers([model]):
         recorder.value((BUFFER, step, name), buffer)
+
+
+def weight_of_parts(setup: Setup, dtype: torch.dtype, store: Store, parts: int) -> float | None:
+    """Return how much the loss of each part of a batch counts; None if they are of unequal weight.
+
+    A loss may be the mean over a part, or what the part adds to the whole batch's. Where it is neither, as a mean
+    over unequal numbers of tokens, a run in parts is another training, and shows more than rounding.
+    """
+    if parts == 1:
+        return 1.0
+    model = setup.fresh().to(dtype)
+    with running_in(dtype, exact=dtype == torch.float64), torch.no_grad():
+        batch = setup.whole_batch(0, dtype)
+        seed(SEED)
+        total = sum(float(setup.loss(model, rows(batch, part, parts))) for part in range(parts))
+    whole = float(store[LOSS, 0])
+    near = 1e-8 if dtype == torch.float64 else 1e3 * torch.finfo(dtype).eps
+    known = (1 / parts, 1.0, *(1 / count for count in range(2, parts) if parts % count == 0))
+    return next((each for each in known if math.isclose(total * each, whole, rel_tol=near)), None)
 
 
 def microbatch_gradients(setup: Setup, dtype: torch.dtype, pieces: int) -> list[dict[str, torch.Tensor]]:
