@@ -230,8 +230,8 @@ class Call:
                 (seen if shows else absent).append(short(dtype))
             if absent and not any(each.deviates or self._hides(dtype, deviation) for dtype, each in own):
                 # That it is there in one dtype alone says more than what it is: a test in the other sees nothing.
-                what = pattern.words if pattern is not None else "differs"
-                words = f"in {' and '.join(seen)}, and not in {' and '.join(absent)}, {what}"
+                words = pattern.words if pattern is not None else "differs"
+                words = f"in {' and '.join(seen)}, and not in {' and '.join(absent)}, {words}"
                 pattern = Pattern("other-dtype-only", words)
             findings.append(finding(deviation, pattern, tuple(seen), fault.same))
         if findings:

@@ -48,13 +48,23 @@ def ran(module_project: Project) -> Inner:
     module_project.write("mylib.py", MYLIB)
     ledger, _ = [block for block in blocks("docs/conformance.md") if block.kind == "toml"]
     module_project.write("conformance.toml", ledger.text)
+    for block in PROGRAMS:
+        if (name := _saved_as(block)) is not None:
+            module_project.write(name, block.text)
     for block in filter(_is_tests, PROGRAMS):
-        module_project.write(_file(block), _numbered(as_program("import pytest\n" + block.text)))
+        if _saved_as(block) is None:
+            module_project.write(_file(block), _numbered(as_program("import pytest\n" + block.text)))
     return module_project.run("-o", "everyrank_timeout=120", ONE_LAW)
 
 
+def _saved_as(block: Block) -> str | None:
+    """Return the file that a block names in its first line, so that others can import it."""
+    named = re.match(r"# (\w+\.py)$", block.text.partition("\n")[0])
+    return named[1] if named else None
+
+
 def _file(block: Block) -> str:
-    return f"test_{re.sub(r'[^a-z0-9]', '_', block.id.lower())}.py"
+    return _saved_as(block) or f"test_{re.sub(r'[^a-z0-9]', '_', block.id.lower())}.py"
 
 
 def _numbered(program: str) -> str:

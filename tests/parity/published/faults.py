@@ -44,8 +44,8 @@ def planted(
     """Declare a way to be faulty."""
 
     def declare(made: Any) -> Any:
-        at = tensor if callable(tensor) else lambda of: tensor
-        FAULTS.append(Fault(made.__name__, source, made, models, kind, at, pattern))
+        patterns = tensor if callable(tensor) else lambda _: tensor
+        FAULTS.append(Fault(made.__name__, source, made, models, kind, patterns, pattern))
         return made
 
     return declare
@@ -54,11 +54,16 @@ def planted(
 # -- FSDP2
 
 
-@planted("torchtitan#2972: a factor on one layer", "gradient", lambda of: f"{of.root}.layers.1.*", "sum-for-mean")
+@planted(
+    "torchtitan#2972: a factor on one layer",
+    "gradient",
+    lambda published: f"{published.root}.layers.1.*",
+    "sum-for-mean",
+)
 class FactorOfOneLayer(Fsdp):
     def parallelize(self, model: Any) -> Any:
         super().parallelize(model)
-        layer: Any = list(self.of.layers(model))[1]
+        layer: Any = list(self.published.layers(model))[1]
         layer.set_gradient_divide_factor(1.0)
         layer.set_force_sum_reduction_for_comms(True)
         return model
@@ -67,14 +72,14 @@ class FactorOfOneLayer(Fsdp):
 @planted(
     "pytorch#98281: a parameter is left out, and nobody reduces it",
     "gradient",
-    lambda of: f"{of.norm}.weight",
+    lambda published: f"{published.norm}.weight",
     "not-reduced",
 )
 class NormIsIgnored(Fsdp):
     def parallelize(self, model: Any) -> Any:
-        for layer in self.of.layers(model):
+        for layer in self.published.layers(model):
             fully_shard(layer)
-        return fully_shard(model, ignored_params=set(model.get_submodule(self.of.norm).parameters()))
+        return fully_shard(model, ignored_params=set(model.get_submodule(self.published.norm).parameters()))
 
 
 @planted("pytorch#149205: the optimizer has other parameters than the model trains", "update", "*", "zero")
@@ -90,37 +95,37 @@ class OptimizerOfTheOldParameters(Fsdp):
 @planted(
     "common mistake: a row-wise product whose sum is left to somebody else",
     "forward",
-    lambda of: f"{of.root}.layers.0.{of.rows[0]} {of.root}.layers.0.{of.rows[0].partition('.')[0]}",
+    lambda model: f"{model.root}.layers.0.{model.rows[0]} {model.root}.layers.0.{model.attention}",
     "not-reduced",
 )
 class OutputIsNotSummed(Tensor):
     def rules(self) -> dict[str, ParallelStyle]:
-        return {**super().rules(), self.of.rows[0]: RowwiseParallel(output_layouts=Partial())}
+        return {**super().rules(), self.published.rows[0]: RowwiseParallel(output_layouts=Partial())}
 
 
 @planted(
     "common mistake: the first rank loads a checkpoint, and nobody broadcasts it",
     "initialization",
-    lambda of: f"{of.embedding}.weight",
+    lambda published: f"{published.embedding}.weight",
     "replicas-differ",
 )
 class FirstRankAloneLoads(Tensor):
     def parallelize(self, model: Any) -> Any:
         if dist.get_rank() > 0:
-            nn.init.normal_(model.get_submodule(self.of.embedding).weight)
+            nn.init.normal_(model.get_submodule(self.published.embedding).weight)
         return super().parallelize(model)
 
 
 @planted(
     "common mistake: a gradient that is whole on each rank is summed over them",
     "gradient",
-    lambda of: f"{of.norm}.weight",
+    lambda published: f"{published.norm}.weight",
     "sum-for-mean",
 )
 class LastNormIsSummed(Tensor):
     def parallelize(self, model: Any) -> Any:
         super().parallelize(model)
-        self.reduce(model.get_submodule(self.of.norm), dist.group.WORLD)
+        self.reduce(model.get_submodule(self.published.norm), dist.group.WORLD)
         return model
 
 

@@ -39,6 +39,11 @@ class Published:
     heads: tuple[str, ...] = ()
     """In a layer, the modules that have the number of heads written down."""
 
+    @property
+    def attention(self) -> str:
+        """In a layer, the attention."""
+        return self.rows[0].partition(".")[0]
+
     def layers(self, model: Any) -> Iterator[nn.Module]:
         """Yield the layers of a model."""
         yield from model.get_submodule(self.root).layers

@@ -36,20 +36,20 @@ def _name(made: Any) -> str:
     return str(made.__name__)
 
 
-@pytest.mark.parametrize(("of", "made"), [param(of, made, id=_name(made)) for of, made in HONEST])
+@pytest.mark.parametrize(("published", "made"), [param(model, made, id=_name(made)) for model, made in HONEST])
 def test_a_model_that_is_trained_rightly_is_the_plain_model(
-    of: Published, made: Made, process_group: Any, tmp_path: Path
+    published: Published, made: Made, process_group: Any, tmp_path: Path
 ) -> None:
-    report = made(of, tmp_path).report()
+    report = made(published, tmp_path).report()
     assert (report.passed, report.not_compared, report.dtypes) == (True, (), ("fp64", "fp32")), report.text()
 
 
 @pytest.mark.parametrize(
-    ("of", "fault"), [param(of, fault, id=fault.name) for fault in FAULTS for of in fault.models]
+    ("published", "fault"), [param(model, fault, id=fault.name) for fault in FAULTS for model in fault.models]
 )
-def test_a_planted_fault_is_named(of: Published, fault: Fault, process_group: Any, tmp_path: Path) -> None:
-    report = fault.made(of, tmp_path).report()
+def test_a_planted_fault_is_named(published: Published, fault: Fault, process_group: Any, tmp_path: Path) -> None:
+    report = fault.made(published, tmp_path).report()
     assert report.findings, f"nothing was found: {fault.source}\n{report.text()}"
     first = report.findings[0]
     assert (first.kind, first.pattern) == (fault.kind, fault.pattern), report.text()
-    assert any(fnmatchcase(first.tensor, pattern) for pattern in fault.tensor(of).split()), report.text()
+    assert any(fnmatchcase(first.tensor, pattern) for pattern in fault.tensor(published).split()), report.text()

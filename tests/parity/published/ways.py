@@ -24,8 +24,8 @@ class Way:
     split: ClassVar[str | None] = "none"
     microbatches: ClassVar[int] = 2
 
-    def __init__(self, of: Published, folder: Path) -> None:
-        self.of = of
+    def __init__(self, published: Published, folder: Path) -> None:
+        self.published = published
         self.size = dist.get_world_size()
         self.folder = _of_first_rank(str(folder / "model"))
 
@@ -36,7 +36,7 @@ class Way:
         """Return what parity says."""
         try:
             return parity(
-                model=self.of.build,
+                model=self.published.build,
                 parallelize=self.parallelize,
                 batch=batch,
                 loss=loss,
@@ -60,7 +60,7 @@ class Fsdp(Way):
     split = None
 
     def parallelize(self, model: Any) -> Any:
-        for layer in self.of.layers(model):
+        for layer in self.published.layers(model):
             fully_shard(layer)
         return fully_shard(model)
 
@@ -70,18 +70,18 @@ class Tensor(Way):
 
     def parallelize(self, model: Any) -> Any:
         mesh = init_device_mesh("cpu", (self.size,), mesh_dim_names=("tp",))
-        for layer in self.of.layers(model):
-            for name in self.of.heads:
+        for layer in self.published.layers(model):
+            for name in self.published.heads:
                 module: Any = layer.get_submodule(name)
                 module.nheads, module.kvheads = module.nheads // self.size, module.kvheads // self.size
             parallelize_module(layer, mesh, self.rules())
-            for name in self.of.head_norms:
+            for name in self.published.head_norms:
                 self.reduce(layer.get_submodule(name), mesh.get_group())
         return model
 
     def rules(self) -> dict[str, ParallelStyle]:
-        columns: dict[str, ParallelStyle] = {name: ColwiseParallel() for name in self.of.columns}
-        return {**columns, **{name: RowwiseParallel() for name in self.of.rows}}
+        columns: dict[str, ParallelStyle] = {name: ColwiseParallel() for name in self.published.columns}
+        return {**columns, **{name: RowwiseParallel() for name in self.published.rows}}
 
     def reduce(self, norm: nn.Module, group: Any) -> None:
         """Sum the gradients over ranks: of each backward, and not what has been accumulated."""
