@@ -58,6 +58,8 @@ def parity(
         microbatches: into how many parts the plain loop cuts a rank's rows.
         compared: which part of the parameters ranks must hold.
     """
+    # A test's failure begins at the line that called this, and not with all that stands here.
+    __tracebackhide__ = True
     setup = Setup(
         model if callable(model) and not isinstance(model, nn.Module) else (lambda: model),
         parallelize,

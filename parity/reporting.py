@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from everyrank.parity.judging.pattern import Pattern
+from everyrank.parity.judging.pattern import Pattern, ranks_text
 from everyrank.parity.judging.steps import KINDS, Deviation, Judged
 from everyrank.parity.report import Finding, Line, Report
 from everyrank.parity.runs.activations import LIMIT
@@ -53,8 +53,7 @@ def finding(deviation: Deviation, pattern: Pattern | None, dtypes: tuple[str, ..
     """Return a fault as the report has it."""
     words = pattern.words if pattern is not None else deviation.words
     if not words:
-        ranks = ", ".join(str(rank) for rank in deviation.ranks)
-        words = f"differs by {deviation.error:.2g} of its largest value on ranks {ranks}"
+        words = f"differs by {deviation.error:.2g} of its largest value on {ranks_text(deviation.ranks)}"
     elif pattern is None:
         words = f"is wrong: {words}"
     return Finding(

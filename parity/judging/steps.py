@@ -172,7 +172,9 @@ def _scalars(store: Store, step: int, seen: list[Seen], limit: Limit) -> Iterato
         if allowed is None:
             continue
         unit = scale(store, (kind, step))
-        each = max(abs(number - float(truth)) for number in numbers) / unit
+        # Of a number that is not one, `max` says what it likes.
+        finite = all(math.isfinite(number) for number in numbers)
+        each = max(abs(number - float(truth)) for number in numbers) / unit if finite else math.inf
         total = sum(numbers)
         others = [abs(total / len(numbers) - float(truth)) / unit, abs(total - float(truth)) / unit]
         error = min(

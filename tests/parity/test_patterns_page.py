@@ -31,7 +31,7 @@ def sections() -> list[Section]:
     found = []
     for match in _SECTION.finditer(page):
         (line,) = re.findall(r"^    (parity: .*)$", match[2], re.MULTILINE)
-        (rogue,) = re.findall(r"^Rogue: `([a-z-]+)`\.$", match[2], re.MULTILINE)
+        (rogue,) = re.findall(r"^Rogue: `([a-z0-9-]+)`\.$", match[2], re.MULTILINE)
         found.append(Section(match[1] or "", line, rogue))
     return found
 
@@ -46,7 +46,7 @@ def test_the_rogue_of_a_pattern_declares_it(section: Section) -> None:
     assert section.pattern in patterns or not (section.pattern or any(patterns))
 
 
-@pytest.mark.group("parity")
+@pytest.mark.group("packages")
 @pytest.mark.parametrize(
     "section",
     [

@@ -1,0 +1,60 @@
+"""A run of the plain model in parts shows rounding alone if the losses of the parts add up to the whole batch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from everyrank.parity.runs.plain import LOSS, weight_of_parts
+from everyrank.parity.setup import Setup
+from torch import nn
+
+ROWS = 8
+COUNTS = torch.tensor([1.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0])
+
+
+def batch(step: int) -> dict[str, torch.Tensor]:
+    rows = torch.randn(ROWS, 4, generator=torch.Generator().manual_seed(step))
+    return {"rows": rows, "counts": COUNTS}
+
+
+def mean(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return model(batch["rows"]).square().mean()
+
+
+def share_of_the_whole(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return model(batch["rows"]).square().sum() / ROWS
+
+
+def share_in_a_microbatch(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Give what the rows of two ranks add, each with a mean over its microbatches."""
+    ranks = 1 if len(batch["rows"]) == ROWS else 2
+    return mean(model, batch) / ranks
+
+
+def mean_of_what_counts(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    return (model(batch["rows"])[:, 0].square() * batch["counts"]).sum() / batch["counts"].sum()
+
+
+def weight(loss: Callable[[Any, Any], Any], parts: int) -> float | None:
+    setup = Setup(lambda: nn.Linear(4, 1), lambda model: model, batch, loss)
+    whole = loss(setup.fresh().double(), setup.whole_batch(0, torch.float64))
+    store: Any = {(LOSS, 0): whole.detach()}
+    return weight_of_parts(setup, torch.float64, store, parts)
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"), [(mean, 1 / 4), (share_of_the_whole, 1.0), (share_in_a_microbatch, 1 / 2)]
+)
+def test_parts_count_as_their_loss_is_meant(loss: Callable[[Any, Any], Any], expected: float) -> None:
+    assert weight(loss, 4) == expected
+
+
+def test_parts_of_unequal_weight_do_not_count() -> None:
+    assert weight(mean_of_what_counts, 4) is None
+
+
+def test_the_whole_batch_counts_once() -> None:
+    assert weight(mean_of_what_counts, 1) == 1
