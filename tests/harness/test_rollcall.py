@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from everyrank.launch import native
+from everyrank.launch import native, processes
 from everyrank.rank import witness
 from everyrank.rollcall import rollcall
 from everyrank.rollcall.blame import ENDED, Blame, blame
@@ -352,3 +352,28 @@ Current thread 0x00007f12 (most recent call first):
         "Current thread 0x00007f12 (most recent call first):",
         f'  File "{HERE}", line 12 in test_loop',
     ]
+
+
+# --- the wait for answers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("state", "text"), [("R", "an answer"), ("S", "")], ids=["runnable", "asleep"])
+def test_a_rank_that_waits_for_the_processor_has_longer_to_answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: str, text: str
+) -> None:
+    """On a busy machine it is late; it answers here once it has been looked at often enough."""
+    looks = []
+
+    def stat(_: object) -> str:
+        looks.append(1)
+        if len(looks) == 5:
+            (tmp_path / "stacks").write_text("an answer")
+        return f"1 (python) {state} 0"
+
+    monkeypatch.setattr(processes, "_ANSWER", 0.0)
+    monkeypatch.setattr(processes, "_stat", stat)
+    monkeypatch.setattr(processes, "_signal", lambda *_: None)
+    (tmp_path / "stacks").touch()
+    with (tmp_path / "stacks").open("rb") as stacks:
+        answers = processes.ask({0: processes.AskedProcess(1, stacks)}, stopped={0: ""})
+    assert answers[0].text == text
