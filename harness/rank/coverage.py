@@ -104,13 +104,19 @@ class _Contexts:
         self._cov = cov
 
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        self._cov.switch_context(f"{item.nodeid}|setup")
+        self._switch(f"{item.nodeid}|setup")
 
     def pytest_runtest_call(self, item: pytest.Item) -> None:
-        self._cov.switch_context(f"{item.nodeid}|run")
+        self._switch(f"{item.nodeid}|run")
 
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
-        self._cov.switch_context(f"{item.nodeid}|teardown")
+        self._switch(f"{item.nodeid}|teardown")
+
+    def _switch(self, context: str) -> None:
+        from coverage.exceptions import CoverageException
+
+        with contextlib.suppress(CoverageException):  # pytest-cov has stopped it: the test has the mark no_cover
+            self._cov.switch_context(context)
 
 
 _started: list[RankCoverage] = []

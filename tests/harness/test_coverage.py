@@ -97,12 +97,16 @@ def lines(*texts: str) -> set[int]:
 MISSED = lines("nobody comes here", "os.kill")
 
 
-@pytest.fixture
-def covered(project: Project) -> Project:
+def write_code(project: Project) -> Project:
     project.write("work.py", WORK)
     project.write("test_inner.py", TESTS)
     project.write(".coveragerc", "[run]\nsource = .\nomit = everyrank_*\n")
     return project
+
+
+@pytest.fixture
+def covered(project: Project) -> Project:
+    return write_code(project)
 
 
 def report_of_work(project: Project, *options: str) -> dict[str, Any]:
@@ -116,7 +120,7 @@ def data_files(folder: Path) -> list[str]:
     return sorted(name for name in os.listdir(folder) if name.startswith(".coverage") and name != ".coveragerc")
 
 
-HOW = [[], elsewhere(["--launcher=spawn"]), ["--fresh-worlds"], ["-n", "2"]]
+HOW = [elsewhere(["--launcher=spawn"]), ["--fresh-worlds"], ["-n", "2"]]
 
 
 @pytest.mark.parametrize("options", HOW, ids=" ".join)
@@ -148,27 +152,37 @@ def test_plain_coverage_has_them_without_combining(covered: Project, options: li
     covered.assert_nothing_left()
 
 
-def test_branches_are_measured_if_the_command_line_asks(covered: Project) -> None:
-    inner = covered.run("--cov", "--cov-branch", "--cov-report=", "-k", "two or three")
+@pytest.fixture(scope="module")
+def with_branches(module_project: Project) -> dict[str, Any]:
+    """The report of a run that measures branches and contexts; one test is not to be measured."""
+    write_code(module_project)
+    module_project.write("test_inner.py", TESTS.replace("def test_fresh", "@pytest.mark.no_cover\ndef test_fresh"))
+    inner = module_project.run("--cov", "--cov-branch", "--cov-context=test", "--cov-report=")
     assert inner.code == 0, inner.out
+    return report_of_work(module_project, "--show-contexts")
+
+
+def test_branches_are_measured_if_the_command_line_asks(with_branches: dict[str, Any]) -> None:
     before, after = min(lines('"never"')), min(lines("nobody comes here"))
-    assert [before, after] in report_of_work(covered)["missing_branches"]
-    assert len(report_of_work(covered)["missing_branches"]) == 1
+    assert with_branches["missing_branches"] == [[before, after]]
 
 
-@pytest.mark.parametrize("options", [[], elsewhere(["--launcher=spawn"])], ids=" ".join)
-def test_contexts_name_the_test_that_ran_a_line_on_a_rank(covered: Project, options: list[str]) -> None:
-    inner = covered.run("--cov", "--cov-context=test", "--cov-report=", "-k", "two or three or fresh", *options)
+def test_contexts_name_the_test_that_ran_a_line_on_a_rank(with_branches: dict[str, Any]) -> None:
+    two, three = "test_inner.py::test_two|run", "test_inner.py::test_three|run"
+    assert with_branches["contexts"][str(min(lines('"some other"')))] == [three]
+    assert set(with_branches["contexts"][str(min(lines('"one"')))]) == {two, three}
+
+
+def test_lines_marked_as_excluded_are_not_measured(with_branches: dict[str, Any]) -> None:
+    assert set(with_branches["missing_lines"]) == MISSED | lines("new processes")
+
+
+@pytest.mark.group("clusters")
+def test_clean_interpreters_have_contexts_too(covered: Project) -> None:
+    inner = covered.run("--cov", "--cov-context=test", "--cov-report=", "-k", "three", "--launcher=spawn")
     assert inner.code == 0, inner.out
     contexts = report_of_work(covered, "--show-contexts")["contexts"]
     assert contexts[str(min(lines('"some other"')))] == ["test_inner.py::test_three|run"]
-    assert set(contexts[str(min(lines('"one"')))]) == {"test_inner.py::test_three|run", "test_inner.py::test_two|run"}
-
-
-def test_lines_marked_as_excluded_are_not_measured(covered: Project) -> None:
-    covered.write("test_inner.py", TESTS.replace("def test_fresh", "@pytest.mark.no_cover\ndef test_fresh"))
-    assert covered.run("--cov", "--cov-report=").code == 0
-    assert set(report_of_work(covered)["missing_lines"]) == MISSED | lines("new processes")
 
 
 def test_without_coverage_no_rank_knows_of_it(project: Project) -> None:
