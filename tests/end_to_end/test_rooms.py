@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import sys
 from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
@@ -97,3 +98,27 @@ def test_a_documented_module_works_under_its_old_name_with_a_warning(old: str, n
     names = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == new]
     assert names
     assert all(getattr(module, name) is getattr(importlib.import_module(new), name) for name in names)
+
+
+def _rows() -> dict[str, str]:
+    """The rows of the tables of rooms in docs/design.md: each room's folder, and the text that names its modules."""
+    rows = {}
+    for line in re.findall(r"^\|.*", (ROOT / "docs" / "design.md").read_text(), re.MULTILINE):
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        for name in re.findall(r"`([\w/]+)/`", cells[0]):
+            rows[name if name.split("/")[0] in FOLDERS.values() else f"harness/{name}"] = cells[-1]
+        if line.startswith("| `plugin`"):  # what stands in harness/ itself
+            rows["harness"] = cells[0]
+    return rows
+
+
+def test_the_design_names_every_module_with_its_room() -> None:
+    """But those of the contracts and of the rogues, which are named in other documents or in their own modules."""
+    rows = _rows()
+    own = [*(f"suites/{contract}" for contract in CONTRACTS), "fixtures/exemplars", "fixtures/rogues"]
+    own += ["fixtures/parallel/rogues", "fixtures/parallel/subjects"]
+    paths = [path.relative_to(ROOT) for path in MODULES.values() if not path.stem.startswith("__")]
+    named = {path for path in paths if f"`{path.stem}`" in rows.get(str(path.parent), "")}
+    assert [str(path) for path in paths if path not in named and not str(path).startswith(tuple(own))] == []
+    stems = {str(path.parent): {path.stem for path in paths} for path in paths}
+    assert [room for room in rows if room not in stems] == []
