@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 from everyrank.rollcall.rollcall import Stance
 from everyrank.stack.frames import Frame
-from everyrank.verdict.rules import Fate, Fates, Verdict, judge
+from everyrank.verdict.rules import Fate, Fates, judge
 from everyrank.wire.messages import Phase, Record
 
 EXIT_0, EXIT_3, SIGKILL, SIGSEGV = 0, 3 << 8, 9, 11 | 0x80
@@ -52,386 +51,347 @@ def cut(rank: int, **more: Any) -> Fate:
     return Fate(rank, cut=True, phase=more.pop("when", "call"), stance=Stance(rank, stack), **more)
 
 
-def verdict(*fates: Fate, **more: Any) -> Verdict:
-    return judge(Fates(list(fates), **more))
+def out_of_order(fate: Fate, reason: str = "killed by SIGSEGV") -> Fate:
+    fate.out_of_order = f"ended after its record: {reason}"
+    return fate
 
 
-def decision(judged: Verdict) -> tuple[str, str, str]:
-    return judged.rule, judged.outcome, judged.when
+def in_phase(when: str, bad: Phase) -> Fate:
+    """Return the fate of rank 1, which went through all phases, one of them bad."""
+    return Fate(1, record(*(bad if name == when else phase(name) for name in ("setup", "call", "teardown"))))
+
+
+Row = tuple[Fates, dict[str, Any]]
+
+
+def row(*fates: Fate, world: dict[str, Any] | None = None, **expected: Any) -> Row:
+    """Return the fates of a world, and what must be true of its verdict: of each value that is named."""
+    if "end" in expected:
+        expected["rule"], expected["outcome"], expected["when"] = expected.pop("end")
+    return Fates(list(fates), **world or {}), expected
 
 
 WAITING = "waiting in all_reduce at test_x.py:12"
-
-
-# --- green needs proof -----------------------------------------------------------------------------------
-
-
-def test_passed_when_every_rank_filed_a_complete_record() -> None:
-    assert decision(verdict(ran(0), ran(1), ran(2))) == ("passed", "passed", "call")
-
-
-@pytest.mark.parametrize(
-    "phases",
-    [
-        [],
-        [phase("setup")],
-        [phase("setup"), phase("call")],
-        [phase("setup"), phase("teardown")],
-        [phase("setup"), phase("call"), phase("call"), phase("teardown")],
-    ],
-    ids=lambda phases: "-".join(phase.when for phase in phases) or "nothing",
-)
-def test_an_incomplete_record_is_failed(phases: Sequence[Phase]) -> None:
-    judged = verdict(ran(0), Fate(1, record(*phases)))
-    assert decision(judged) == ("incomplete", "failed", "call")
-    assert judged.headline.startswith("rank 1 filed an incomplete record: only ")
-
-
-def test_an_incomplete_record_beside_an_xpass_is_failed() -> None:
-    assert verdict(ran(0, phase("call", "xpassed")), Fate(1, record(phase("setup")))).outcome == "failed"
-
-
-def test_silence_is_failed() -> None:
-    judged = verdict(ran(0), Fate(1))
-    assert decision(judged) == ("silent", "failed", "call")
-    assert judged.headline == "rank 1 filed no record"
-
-
-def test_a_world_without_any_news_is_failed() -> None:
-    assert verdict(Fate(0), Fate(1)).outcome == "failed"
-
-
-@pytest.mark.parametrize("call", [phase(), phase("call", "xpassed"), skip()], ids=["passed", "xpassed", "skipped"])
-def test_a_rank_that_does_not_leave_in_order_is_failed(call: Phase) -> None:
-    bad = ran(1, call)
-    bad.out_of_order = "ended after its record: exit code 3"
-    judged = verdict(ran(0, call), bad)
-    assert decision(judged) == ("disorder", "failed", "call")
-    assert judged.headline == "rank 1 of 2 did not leave in order"
-    assert judged.others == ("rank 1 ended after its record: exit code 3",)
-
-
-def test_a_rank_that_dies_after_its_record_is_named_and_not_the_peer_that_lost_the_connection() -> None:
-    bad = ran(1)
-    bad.out_of_order = "ended after its record: killed by SIGSEGV"
-    judged = verdict(ran(0, failed(ECHO)), bad)
-    assert decision(judged) == ("disorder", "failed", "call")
-    assert judged.headline == "rank 1 of 2 did not leave in order"
-    assert judged.others == (
-        "rank 1 ended after its record: killed by SIGSEGV",
-        "rank 0: lost the connection to a peer at test_x.py:5",
-    )
-
-
-def test_a_rank_that_dies_after_its_record_does_not_hide_the_failure_of_another() -> None:
-    bad = ran(1)
-    bad.out_of_order = "ended after its record: killed by SIGSEGV"
-    assert decision(verdict(ran(0, failed()), bad)) == ("failed", "failed", "call")
-
-
-def test_a_rank_that_never_finished_is_failed_though_no_rank_failed() -> None:
-    judged = verdict(ran(0), cut(1), cut(2))
-    assert decision(judged) == ("cut", "failed", "call")
-    assert judged.headline == "ranks 1,2 of 3 never finished"
-    assert judged.others == ("rank 0: passed", f"ranks 1,2: {WAITING}")
-
-
-# --- an interrupt ----------------------------------------------------------------------------------------
-
-
-def test_an_interrupted_world_has_failed_and_names_what_its_ranks_did() -> None:
-    judged = verdict(ran(0), cut(1), cut(2), interrupted="Ctrl-C")
-    assert decision(judged) == ("interrupted", "failed", "call")
-    assert judged.headline == (
-        "rank 0 ended its test; ranks 1,2 wait in all_reduce at test_x.py:12 (interrupted)\n"
-        "Ctrl-C interrupted the world of 3: ranks 1,2 had not finished"
-    )
-
-
-def test_a_rank_that_failed_or_died_before_the_interrupt_is_the_cause() -> None:
-    assert verdict(cut(0), ran(1, failed()), interrupted="Ctrl-C").rule == "failed"
-    assert verdict(cut(0), lost(1, SIGKILL), interrupted="Ctrl-C").rule == "lost"
-
-
-def test_an_interrupt_is_no_expected_failure() -> None:
-    assert verdict(ran(0, phase(outcome="xfailed")), cut(1), interrupted="SIGTERM").outcome == "failed"
-
-
-# --- failures --------------------------------------------------------------------------------------------
-
-
-def test_a_failure_on_one_rank_is_failed_with_its_peers_folded() -> None:
-    judged = verdict(cut(0), ran(1, failed()), cut(2), cut(3))
-    assert decision(judged) == ("failed", "failed", "call")
-    assert (judged.lead, judged.alike) == (1, (1,))
-    assert judged.headline == "rank 1 of 4 failed first, in call"
-    assert judged.others == (f"ranks 0,2,3: {WAITING}",)
-
-
-def test_the_earliest_failure_is_the_root() -> None:
-    judged = verdict(ran(0, failed("KeyError: late", time=2.0)), ran(1, failed("ValueError: early", time=1.0)))
-    assert judged.lead == 1
-    assert judged.others == ("rank 0: KeyError: late at test_x.py:5",)
-
-
-def test_of_failures_at_the_same_time_the_lowest_rank_is_the_root() -> None:
-    assert verdict(ran(0, failed("KeyError: a")), ran(1, failed("ValueError: b"))).lead == 0
-
-
-def test_the_same_failure_on_all_ranks_is_reported_once() -> None:
-    judged = verdict(*(ran(rank, failed(time=rank)) for rank in range(4)))
-    assert judged.headline == "on ranks 0-3"
-    assert judged.others == ()
-
-
-def test_a_failure_in_a_world_of_one_needs_no_rank() -> None:
-    assert verdict(ran(0, failed())).headline == ""
-
-
-@pytest.mark.parametrize(
-    "brief",
-    [
-        ECHO,
-        "ConnectionResetError: [Errno 104] Connection reset by peer",
-        "BrokenPipeError: [Errno 32] Broken pipe",
-        "RuntimeError: eof (this error originated at tensorpipe/transport/uv/connection_impl.cc:142)",
-        "DistBackendError: NCCL error: remote process exited or there was a network error",
-    ],
-)
-def test_an_echo_never_outranks_a_real_cause_even_if_it_came_first(brief: str) -> None:
-    judged = verdict(ran(0, failed(brief, time=1.0)), ran(1, failed("ValueError: the cause", time=2.0)))
-    assert judged.lead == 1
-
-
-def test_an_echo_alone_is_still_a_failure() -> None:
-    judged = verdict(ran(0, failed(ECHO)), ran(1))
-    assert decision(judged) == ("failed", "failed", "call")
-    assert judged.lead == 0
-
-
-def test_an_assertion_is_never_an_echo() -> None:
-    judged = verdict(
-        ran(0, failed("AssertionError: broken pipe", time=1.0)), ran(1, failed("RuntimeError: timed out", time=2.0))
-    )
-    assert judged.lead == 0
-
-
-def test_an_echo_is_described_in_plain_words_among_the_others() -> None:
-    judged = verdict(ran(0, failed("ValueError: the cause")), ran(1, failed(ECHO, location="test_x.py:9")))
-    assert judged.others == ("rank 1: lost the connection to a peer at test_x.py:9",)
-
-
-@pytest.mark.parametrize("when", ["setup", "teardown"])
-def test_a_failure_outside_of_the_users_code_is_described_by_its_phase(when: str) -> None:
-    phases = [phase("setup"), phase("call"), phase("teardown")]
-    phases[0 if when == "setup" else 2] = failed(ECHO, when=when, location="")
-    judged = verdict(lost(0, SIGSEGV), Fate(1, record(*phases)))
-    assert judged.others == (f"rank 1: lost the connection to a peer, in {when}",)
-
-
-@pytest.mark.parametrize("when", ["setup", "teardown"])
-def test_a_failure_is_reported_in_its_phase(when: str) -> None:
-    phases = [phase("setup"), phase("call"), phase("teardown")]
-    phases[0 if when == "setup" else 2] = failed(when=when)
-    judged = verdict(ran(0), Fate(1, record(*phases)))
-    assert decision(judged) == ("failed", "failed", when)
-    assert judged.headline == f"rank 1 of 2 failed first, in {when}"
-
-
-def test_a_failure_is_the_root_though_its_rank_hung_in_the_teardown_afterwards() -> None:
-    judged = verdict(cut(0, when="teardown", early=[failed()]), cut(1))
-    assert decision(judged) == ("failed", "failed", "call")
-    assert judged.others == (
-        f"rank 0: ValueError: bad at test_x.py:5; then, in teardown, {WAITING}",
-        f"rank 1: {WAITING}",
-    )
-
-
-def test_a_failure_is_the_root_though_its_rank_died_in_the_teardown_afterwards() -> None:
-    judged = verdict(lost(0, SIGSEGV, time=2.0, when="teardown", early=[failed(time=1.0)]), cut(1))
-    assert decision(judged) == ("failed", "failed", "call")
-    assert judged.others[0] == "rank 0: ValueError: bad at test_x.py:5; then, in teardown, was killed by SIGSEGV"
-
-
-# --- deaths ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("status", "death"),
-    [
-        (EXIT_0, "left without a record (exit code 0)"),
-        (EXIT_3, "left without a record (exit code 3)"),
-        (SIGKILL, "was killed by SIGKILL"),
-        (SIGSEGV, "was killed by SIGSEGV"),
-        (40, "was killed by signal 40"),
-    ],
-)
-def test_a_death_names_rank_and_cause(status: int, death: str) -> None:
-    judged = verdict(cut(0), lost(1, status), cut(2))
-    assert decision(judged) == ("lost", "failed", "call")
-    assert judged.headline == f"rank 1 of 3 {death} in call"
-    assert judged.others == (f"ranks 0,2: {WAITING}",)
-
-
-def test_ranks_that_died_in_the_same_way_are_listed_together() -> None:
-    judged = verdict(lost(0, SIGKILL), ran(1), lost(2, SIGKILL, time=2.0))
-    assert judged.headline == "ranks 0,2 of 3 were killed by SIGKILL in call"
-
-
-def test_the_first_of_several_deaths_is_the_root() -> None:
-    judged = verdict(lost(0, EXIT_3, time=2.0), lost(1, SIGKILL, time=1.0))
-    assert judged.lead == 1
-    assert judged.others == ("rank 0: left without a record (exit code 3)",)
-
-
-def test_a_death_before_an_exception_is_the_root() -> None:
-    judged = verdict(lost(0, SIGKILL, time=1.0), ran(1, failed("RuntimeError: timed out", time=2.0)))
-    assert judged.rule == "lost"
-    assert judged.others == ("rank 1: RuntimeError: timed out at test_x.py:5",)
-
-
-def test_a_death_after_an_exception_is_not_the_root() -> None:
-    judged = verdict(lost(0, EXIT_3, time=2.0), ran(1, failed(time=1.0)))
-    assert (judged.rule, judged.lead) == ("failed", 1)
-    assert judged.others == ("rank 0: left without a record (exit code 3)",)
-
-
-def test_an_echo_never_outranks_a_death_even_if_it_was_noticed_first() -> None:
-    assert verdict(lost(0, SIGKILL, time=2.0), ran(1, failed(ECHO, time=1.0))).rule == "lost"
-
-
-def test_a_lost_launcher_outranks_all() -> None:
-    judged = verdict(ran(0, failed()), Fate(1), launcher_lost="was killed by SIGKILL")
-    assert decision(judged) == ("launcher lost", "failed", "call")
-    assert judged.headline == "the zygote was killed by SIGKILL, and all ranks with it"
-
-
-# --- deadlines -------------------------------------------------------------------------------------------
-
-
-def test_a_missed_deadline_names_the_late_ranks_and_its_source() -> None:
-    judged = verdict(ran(0), cut(1), cut(2), deadline=2.0, deadline_from="the mark world")
-    assert decision(judged) == ("deadline", "failed", "call")
-    assert judged.headline == (
-        "rank 0 ended its test; ranks 1,2 wait in all_reduce at test_x.py:12 (deadline 2 s)\n"
-        "the world of 3 missed its deadline of 2 s (the mark world): ranks 1,2 had not finished"
-    )
-    assert judged.others == ("rank 0: passed",)
-
-
-def test_a_deadlocked_world_has_its_cause() -> None:
-    judged = verdict(cut(0), ran(1), deadlock="rank 1 ended its test without reaching this all_reduce (test_x.py:12)")
-    assert decision(judged) == ("deadlock", "failed", "call")
-    assert judged.headline == (
-        "rank 1 ended its test without reaching this all_reduce (test_x.py:12)\n"
-        "the world of 2 was deadlocked: rank 0 could never have continued, so the test ended before its deadline"
-    )
-    assert judged.others == ("rank 1: passed",)
-
-
-def test_a_failure_in_a_deadlocked_world_is_the_root() -> None:
-    bad = Fate(1, record(phase("setup"), phase(), failed(when="teardown")))
-    assert decision(verdict(cut(0), bad, deadlock="they wait")) == ("failed", "failed", "teardown")
-
-
-def test_an_expected_failure_does_not_cover_a_deadlock() -> None:
-    assert verdict(ran(0, phase("call", "xfailed")), cut(1), deadlock="they wait").outcome == "failed"
-
-
-def test_a_failure_before_the_deadline_is_the_root() -> None:
-    judged = verdict(ran(0, failed()), cut(1), deadline=2.0, deadline_from="the mark world")
-    assert decision(judged) == ("failed", "failed", "call")
-
-
-def test_a_death_before_the_deadline_is_the_root() -> None:
-    assert verdict(lost(0, SIGKILL), cut(1), deadline=2.0).rule == "lost"
-
-
-# --- skips -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("when", ["setup", "call"])
-def test_a_skip_on_all_ranks_is_skipped_in_its_phase(when: str) -> None:
-    phases = (
-        [phase("setup"), skip(), phase("teardown")] if when == "call" else [skip(when="setup"), phase("teardown")]
-    )
-    judged = verdict(Fate(0, record(*phases)), Fate(1, record(*phases)))
-    assert decision(judged) == ("all skipped", "skipped", when)
-
-
-def test_a_skip_on_some_ranks_is_failed_with_ranks_and_reason() -> None:
-    judged = verdict(ran(0), ran(1, skip("no room")), cut(2), ran(3, skip("no data")))
-    assert decision(judged) == ("some skipped", "failed", "call")
-    assert judged.headline == "ranks disagree: only some of them skipped"
-    assert judged.others == (
-        "rank 1 skipped: no room",
-        "rank 3 skipped: no data",
-        "rank 0: passed",
-        f"rank 2: {WAITING}",
-    )
-
-
-def test_a_failure_outranks_a_disagreement_on_skipping() -> None:
-    assert verdict(ran(0, skip()), ran(1, failed())).rule == "failed"
-
-
-def test_a_skip_beside_an_expected_failure_is_a_disagreement() -> None:
-    assert verdict(ran(0, skip()), ran(1, phase("call", "xfailed"))).rule == "some skipped"
-
-
-def test_a_failed_teardown_after_skips_is_reported_in_the_teardown() -> None:
-    judged = verdict(ran(0, skip()), Fate(1, record(phase("setup"), skip(), failed(when="teardown"))))
-    assert decision(judged) == ("failed", "failed", "teardown")
-
-
-# --- xfail -----------------------------------------------------------------------------------------------
-
-
-def test_an_expected_failure_on_one_rank_is_the_worlds() -> None:
-    judged = verdict(ran(0), ran(1, phase("call", "xfailed")), cut(2))
-    assert decision(judged) == ("xfailed", "xfailed", "call")
-    assert judged.lead == 1
-
-
-def test_an_expected_failure_on_one_rank_outranks_passing_on_another() -> None:
-    assert verdict(ran(0, phase("call", "xpassed")), ran(1, phase("call", "xfailed"))).outcome == "xfailed"
-
-
-@pytest.mark.parametrize(
-    ("bad", "rule"),
-    [(lost(1, SIGKILL), "lost"), (Fate(1), "silent"), (ran(1, failed()), "failed")],
-    ids=["death", "silence", "another failure"],
-)
-def test_an_expected_failure_covers_nothing_else(bad: Fate, rule: str) -> None:
-    assert decision(verdict(ran(0, phase("call", "xfailed")), bad)) == (rule, "failed", "call")
-
-
-def test_an_expected_failure_does_not_cover_a_timeout() -> None:
-    assert verdict(ran(0, phase("call", "xfailed")), cut(1), deadline=1.0).outcome == "failed"
-
-
-def test_an_unexpected_pass_on_all_ranks_is_xpassed() -> None:
-    call = phase("call", "xpassed")
-    assert decision(verdict(ran(0, call), ran(1, call))) == ("xpassed", "xpassed", "call")
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_strict_unexpected_pass_on_any_rank_is_failed(rank: int) -> None:
-    fates = [ran(0), ran(1)]
-    fates[rank] = ran(rank, phase("call", "xpassed", strict_xpass=True))
-    assert decision(verdict(*fates)) == ("strict xpass", "failed", "call")
-
-
-# --- ranks that did not run the same test ------------------------------------------------------------------
-
-
-def test_ranks_that_ran_different_tests_are_an_error() -> None:
-    judged = verdict(ran(0, print_="test_x a=1"), ran(1, print_="test_x a=2"), ran(2, print_="test_x a=1"))
-    assert decision(judged) == ("different items", "error", "setup")
-    assert judged.headline == "ranks ran different tests\n  ranks 0,2: test_x a=1\n  rank 1: test_x a=2"
-
-
-def test_a_rank_that_could_not_run_the_test_is_an_error_and_outranks_deaths() -> None:
-    judged = verdict(lost(0, SIGKILL, time=0.5), Fate(1, record(print_="", trouble="no such test here")))
-    assert decision(judged) == ("not run", "error", "setup")
-    assert judged.headline == "rank 1 could not run the test:\nno such test here"
+FAILED, LOST, INCOMPLETE = (("failed",) * 2, ("lost", "failed"), ("incomplete", "failed"))
+DEADLINE = {"deadline": 2.0, "deadline_from": "the mark world"}
+XPASSED, XFAILED = phase("call", "xpassed"), phase("call", "xfailed")
+
+GREEN_NEEDS_PROOF = {
+    "every rank filed a complete record": row(ran(0), ran(1), ran(2), end=("passed", "passed", "call")),
+    **{
+        f"only {'-'.join(phases) or 'nothing'} is recorded": row(
+            ran(0),
+            Fate(1, record(*map(phase, phases))),
+            end=(*INCOMPLETE, "call"),
+            starts="rank 1 filed an incomplete record: only ",
+        )
+        for phases in ([], ["setup"], ["setup", "call"], ["setup", "teardown"], ["setup", "call", "call", "teardown"])
+    },
+    "an incomplete record beside an xpass": row(ran(0, XPASSED), Fate(1, record(phase("setup"))), outcome="failed"),
+    "silence": row(ran(0), Fate(1), end=("silent", "failed", "call"), headline="rank 1 filed no record"),
+    "no news at all": row(Fate(0), Fate(1), outcome="failed"),
+    **{
+        f"a rank that {call.outcome} does not leave in order": row(
+            ran(0, call),
+            out_of_order(ran(1, call), "exit code 3"),
+            end=("disorder", "failed", "call"),
+            headline="rank 1 of 2 did not leave in order",
+            others=("rank 1 ended after its record: exit code 3",),
+        )
+        for call in (phase(), XPASSED, skip())
+    },
+    "a rank dies after its record, and its peer loses the connection": row(
+        ran(0, failed(ECHO)),
+        out_of_order(ran(1)),
+        end=("disorder", "failed", "call"),
+        headline="rank 1 of 2 did not leave in order",
+        others=(
+            "rank 1 ended after its record: killed by SIGSEGV",
+            "rank 0: lost the connection to a peer at test_x.py:5",
+        ),
+    ),
+    "a rank dies after its record, and another has failed": row(
+        ran(0, failed()), out_of_order(ran(1)), end=(*FAILED, "call")
+    ),
+    "some never finish though no rank failed": row(
+        ran(0),
+        cut(1),
+        cut(2),
+        end=("cut", "failed", "call"),
+        headline="ranks 1,2 of 3 never finished",
+        others=("rank 0: passed", f"ranks 1,2: {WAITING}"),
+    ),
+}
+
+INTERRUPTS = {
+    "an interrupted world names what its ranks did": row(
+        ran(0),
+        cut(1),
+        cut(2),
+        world={"interrupted": "Ctrl-C"},
+        end=("interrupted", "failed", "call"),
+        headline="rank 0 ended its test; ranks 1,2 wait in all_reduce at test_x.py:12 (interrupted)\n"
+        "Ctrl-C interrupted the world of 3: ranks 1,2 had not finished",
+    ),
+    "a failure before the interrupt": row(cut(0), ran(1, failed()), world={"interrupted": "Ctrl-C"}, rule="failed"),
+    "a death before the interrupt": row(cut(0), lost(1, SIGKILL), world={"interrupted": "Ctrl-C"}, rule="lost"),
+    "an interrupt is no expected failure": row(
+        ran(0, XFAILED), cut(1), world={"interrupted": "SIGTERM"}, outcome="failed"
+    ),
+}
+
+FAILURES = {
+    "one rank failed, its peers are folded": row(
+        cut(0),
+        ran(1, failed()),
+        cut(2),
+        cut(3),
+        end=(*FAILED, "call"),
+        lead=1,
+        alike=(1,),
+        headline="rank 1 of 4 failed first, in call",
+        others=(f"ranks 0,2,3: {WAITING}",),
+    ),
+    "the earliest is the root": row(
+        ran(0, failed("KeyError: late", time=2.0)),
+        ran(1, failed("ValueError: early", time=1.0)),
+        lead=1,
+        others=("rank 0: KeyError: late at test_x.py:5",),
+    ),
+    "of failures at the same time the lowest rank is the root": row(
+        ran(0, failed("KeyError: a")), ran(1, failed("ValueError: b")), lead=0
+    ),
+    "the same on all ranks is reported once": row(
+        *(ran(rank, failed(time=rank)) for rank in range(4)), headline="on ranks 0-3", others=()
+    ),
+    "a world of one needs no rank": row(ran(0, failed()), headline=""),
+    **{
+        f"an echo that came first never outranks the cause: {brief}": row(
+            ran(0, failed(brief, time=1.0)), ran(1, failed("ValueError: the cause", time=2.0)), lead=1
+        )
+        for brief in (
+            ECHO,
+            "ConnectionResetError: [Errno 104] Connection reset by peer",
+            "BrokenPipeError: [Errno 32] Broken pipe",
+            "RuntimeError: eof (this error originated at tensorpipe/transport/uv/connection_impl.cc:142)",
+            "DistBackendError: NCCL error: remote process exited or there was a network error",
+        )
+    },
+    "an echo alone": row(ran(0, failed(ECHO)), ran(1), end=(*FAILED, "call"), lead=0),
+    "an assertion is never an echo": row(
+        ran(0, failed("AssertionError: broken pipe", time=1.0)),
+        ran(1, failed("RuntimeError: timed out", time=2.0)),
+        lead=0,
+    ),
+    "an echo among the others has plain words": row(
+        ran(0, failed("ValueError: the cause")),
+        ran(1, failed(ECHO, location="test_x.py:9")),
+        others=("rank 1: lost the connection to a peer at test_x.py:9",),
+    ),
+    **{
+        f"outside of the user's code, the {when} is named": row(
+            lost(0, SIGSEGV),
+            in_phase(when, failed(ECHO, when=when, location="")),
+            others=(f"rank 1: lost the connection to a peer, in {when}",),
+        )
+        for when in ("setup", "teardown")
+    },
+    **{
+        f"it is reported in its phase: {when}": row(
+            ran(0),
+            in_phase(when, failed(when=when)),
+            end=(*FAILED, when),
+            headline=f"rank 1 of 2 failed first, in {when}",
+        )
+        for when in ("setup", "teardown")
+    },
+    "its rank hung in the teardown afterwards": row(
+        cut(0, when="teardown", early=[failed()]),
+        cut(1),
+        end=(*FAILED, "call"),
+        others=(f"rank 0: ValueError: bad at test_x.py:5; then, in teardown, {WAITING}", f"rank 1: {WAITING}"),
+    ),
+    "its rank died in the teardown afterwards": row(
+        lost(0, SIGSEGV, time=2.0, when="teardown", early=[failed(time=1.0)]),
+        cut(1),
+        end=(*FAILED, "call"),
+        others=(
+            "rank 0: ValueError: bad at test_x.py:5; then, in teardown, was killed by SIGSEGV",
+            f"rank 1: {WAITING}",
+        ),
+    ),
+}
+
+DEATHS = {
+    **{
+        f"it {death}": row(
+            cut(0),
+            lost(1, status),
+            cut(2),
+            end=(*LOST, "call"),
+            headline=f"rank 1 of 3 {death} in call",
+            others=(f"ranks 0,2: {WAITING}",),
+        )
+        for status, death in (
+            (EXIT_0, "left without a record (exit code 0)"),
+            (EXIT_3, "left without a record (exit code 3)"),
+            (SIGKILL, "was killed by SIGKILL"),
+            (SIGSEGV, "was killed by SIGSEGV"),
+            (40, "was killed by signal 40"),
+        )
+    },
+    "several ranks died in the same way": row(
+        lost(0, SIGKILL), ran(1), lost(2, SIGKILL, time=2.0), headline="ranks 0,2 of 3 were killed by SIGKILL in call"
+    ),
+    "the first of several is the root": row(
+        lost(0, EXIT_3, time=2.0),
+        lost(1, SIGKILL, time=1.0),
+        lead=1,
+        others=("rank 0: left without a record (exit code 3)",),
+    ),
+    "before an exception it is the root": row(
+        lost(0, SIGKILL, time=1.0),
+        ran(1, failed("RuntimeError: timed out", time=2.0)),
+        rule="lost",
+        others=("rank 1: RuntimeError: timed out at test_x.py:5",),
+    ),
+    "after an exception it is not": row(
+        lost(0, EXIT_3, time=2.0),
+        ran(1, failed(time=1.0)),
+        rule="failed",
+        lead=1,
+        others=("rank 0: left without a record (exit code 3)",),
+    ),
+    "an echo that was noticed first never outranks it": row(
+        lost(0, SIGKILL, time=2.0), ran(1, failed(ECHO, time=1.0)), rule="lost"
+    ),
+    "a lost launcher outranks all": row(
+        ran(0, failed()),
+        Fate(1),
+        world={"launcher_lost": "was killed by SIGKILL"},
+        end=("launcher lost", "failed", "call"),
+        headline="the zygote was killed by SIGKILL, and all ranks with it",
+    ),
+}
+
+DEADLINES = {
+    "the late ranks and the source of the deadline are named": row(
+        ran(0),
+        cut(1),
+        cut(2),
+        world=DEADLINE,
+        end=("deadline", "failed", "call"),
+        headline="rank 0 ended its test; ranks 1,2 wait in all_reduce at test_x.py:12 (deadline 2 s)\n"
+        "the world of 3 missed its deadline of 2 s (the mark world): ranks 1,2 had not finished",
+        others=("rank 0: passed",),
+    ),
+    "a deadlocked world has its cause": row(
+        cut(0),
+        ran(1),
+        world={"deadlock": "rank 1 ended its test without reaching this all_reduce (test_x.py:12)"},
+        end=("deadlock", "failed", "call"),
+        headline="rank 1 ended its test without reaching this all_reduce (test_x.py:12)\n"
+        "the world of 2 was deadlocked: rank 0 could never have continued, so the test ended before its deadline",
+        others=("rank 1: passed",),
+    ),
+    "a failure in a deadlocked world is the root": row(
+        cut(0),
+        in_phase("teardown", failed(when="teardown")),
+        world={"deadlock": "they wait"},
+        end=(*FAILED, "teardown"),
+    ),
+    "an expected failure does not cover a deadlock": row(
+        ran(0, XFAILED), cut(1), world={"deadlock": "they wait"}, outcome="failed"
+    ),
+    "a failure before the deadline is the root": row(ran(0, failed()), cut(1), world=DEADLINE, end=(*FAILED, "call")),
+    "a death before the deadline is the root": row(lost(0, SIGKILL), cut(1), world=DEADLINE, rule="lost"),
+}
+
+SKIPS = {
+    **{
+        f"all ranks skip in {when}": row(
+            *(Fate(rank, record(*phases)) for rank in range(2)), end=("all skipped", "skipped", when)
+        )
+        for when, phases in {
+            "setup": [skip(when="setup"), phase("teardown")],
+            "call": [phase("setup"), skip(), phase("teardown")],
+        }.items()
+    },
+    "only some skip": row(
+        ran(0),
+        ran(1, skip("no room")),
+        cut(2),
+        ran(3, skip("no data")),
+        end=("some skipped", "failed", "call"),
+        headline="ranks disagree: only some of them skipped",
+        others=("rank 1 skipped: no room", "rank 3 skipped: no data", "rank 0: passed", f"rank 2: {WAITING}"),
+    ),
+    "a failure outranks a disagreement": row(ran(0, skip()), ran(1, failed()), rule="failed"),
+    "a skip beside an expected failure": row(ran(0, skip()), ran(1, XFAILED), rule="some skipped"),
+    "a failed teardown after skips": row(
+        ran(0, skip()), Fate(1, record(phase("setup"), skip(), failed(when="teardown"))), end=(*FAILED, "teardown")
+    ),
+}
+
+EXPECTED_FAILURES = {
+    "on one rank it is the world's": row(ran(0), ran(1, XFAILED), cut(2), end=("xfailed", "xfailed", "call"), lead=1),
+    "it outranks passing on another": row(ran(0, XPASSED), ran(1, XFAILED), outcome="xfailed"),
+    **{
+        f"it does not cover {name}": row(ran(0, XFAILED), bad, end=(rule, "failed", "call"))
+        for name, bad, rule in (
+            ("a death", lost(1, SIGKILL), "lost"),
+            ("silence", Fate(1), "silent"),
+            ("another failure", ran(1, failed()), "failed"),
+        )
+    },
+    "it does not cover a timeout": row(ran(0, XFAILED), cut(1), world={"deadline": 1.0}, outcome="failed"),
+    "an unexpected pass on all ranks": row(ran(0, XPASSED), ran(1, XPASSED), end=("xpassed", "xpassed", "call")),
+    **{
+        f"a strict unexpected pass on rank {strict}": row(
+            *(ran(rank, phase("call", "xpassed", strict_xpass=True) if rank == strict else None) for rank in (0, 1)),
+            end=("strict xpass", "failed", "call"),
+        )
+        for strict in (0, 1)
+    },
+}
+
+OTHER_TESTS = {
+    "ranks ran different tests": row(
+        ran(0, print_="test_x a=1"),
+        ran(1, print_="test_x a=2"),
+        ran(2, print_="test_x a=1"),
+        end=("different items", "error", "setup"),
+        headline="ranks ran different tests\n  ranks 0,2: test_x a=1\n  rank 1: test_x a=2",
+    ),
+    "a rank that could not run the test outranks deaths": row(
+        lost(0, SIGKILL, time=0.5),
+        Fate(1, record(print_="", trouble="no such test here")),
+        end=("not run", "error", "setup"),
+        headline="rank 1 could not run the test:\nno such test here",
+    ),
+}
+
+TABLE = {
+    f"{about}: {name}": row
+    for about, rows in {
+        "green needs proof": GREEN_NEEDS_PROOF,
+        "interrupts": INTERRUPTS,
+        "failures": FAILURES,
+        "deaths": DEATHS,
+        "deadlines": DEADLINES,
+        "skips": SKIPS,
+        "expected failures": EXPECTED_FAILURES,
+        "other tests": OTHER_TESTS,
+    }.items()
+    for name, row in rows.items()
+}
+
+
+@pytest.mark.parametrize(("fates", "expected"), TABLE.values(), ids=TABLE)
+def test_a_row_of_the_truth_table(fates: Fates, expected: dict[str, Any]) -> None:
+    judged = judge(fates)
+    starts = expected.get("starts", "")
+    assert judged.headline.startswith(starts)
+    assert {name: getattr(judged, name) for name in expected if name != "starts"} == {
+        name: value for name, value in expected.items() if name != "starts"
+    }
