@@ -100,6 +100,13 @@ class Inner:
         assert len(found) == 1, f"{name}: {len(found)} of {sorted(self.tests)}\n{self.out[-3000:]}"
         return found[0]
 
+    def check(self, name: str, outcome: str, *texts: str) -> None:
+        """Assert a test's outcome, and texts of its report; a text after ``^`` is where the report begins."""
+        test = self[name]
+        assert test.outcome == outcome, test.text
+        absent = [text for text in texts if text not in test.text and not ("^" + test.text).startswith(text)]
+        assert absent == [], test.text
+
     def outcomes(self) -> dict[str, str]:
         return {nodeid.rsplit("::", 1)[-1]: test.outcome for nodeid, test in self.tests.items()}
 

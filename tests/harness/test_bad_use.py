@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import textwrap
 
-import expecttest
 import pytest
 
 from tests.inner import Inner, Project
@@ -177,210 +175,105 @@ def test_the_summary_states_the_mistake(inner: Inner) -> None:
     assert "ERROR test_inner.py::test_zero - the mark world: a world size must be" in inner.out
 
 
-class TestTexts(expecttest.TestCase):
-    """The texts that a user reads."""
+#: test -> the text that a user reads, without its line breaks.
+TEXTS = {
+    "test_zero": (
+        "the mark world: a world size must be a whole number of ranks, 1 or more, not 0; write world(4), or "
+        "world([1, 2, 4]) to run the test once for each"
+    ),
+    "test_four": (
+        "the mark world: a world size must be a whole number of ranks, 1 or more, not 'four'; write world(4), "
+        "or world([1, 2, 4]) to run the test once for each"
+    ),
+    "test_no_size": (
+        "the mark world: the list of world sizes is empty; write world(4), or world([1, 2, 4]) to run the "
+        "test once for each"
+    ),
+    "test_twice": (
+        "the mark world: a world size is named twice in [2, 2]; write world(4), or world([1, 2, 4]) to run "
+        "the test once for each"
+    ),
+    "test_unknown_keyword": (
+        "the mark world: got an unexpected keyword argument 'gpu'; it takes a size, or a list of sizes, and "
+        "the keywords device, gpus, gpu_memory, capability, p2p, spread, backend, timeout and fresh"
+    ),
+    "test_two_values": (
+        "the mark world: too many positional arguments; it takes a size, or a list of sizes, and the keywords "
+        "device, gpus, gpu_memory, capability, p2p, spread, backend, timeout and fresh"
+    ),
+    "test_device": "the mark world: device must be 'cpu' or 'cuda', not 'tpu'",
+    "test_gpus_on_cpu": "the mark world: gpus=2 asks for GPUs and device='cpu' for none: drop one of them",
+    "test_all_gpus": (
+        "the mark world: gpus must be the number of GPUs that the world needs, 0 or more, or its share of one "
+        "GPU, such as 0.5, not 'all'"
+    ),
+    "test_timeout": "the mark world: timeout must be a number of seconds above 0, not 0",
+    "test_endless": "the mark world: timeout must be a number of seconds above 0, not inf",
+    "test_fresh": "the mark world: fresh must be True or False, not 'yes'",
+    "test_spread": "the mark world: spread must be True or False, not 1",
+    "test_backend_number": "the mark world: backend must be a name such as 'gloo', not 3",
+    "test_zero_on_the_class": (
+        "the mark world: a world size must be a whole number of ranks, 1 or more, not 0; write world(4), or "
+        "world([1, 2, 4]) to run the test once for each"
+    ),
+    "test_unittest_sizes": (
+        "a method of a unittest class takes one world size, since unittest knows no parameters: write a "
+        "method for each size, or a plain class"
+    ),
+    "test_size_of_class": (
+        "TestByClass.world_size cannot be used: a world size must be a whole number of ranks, 1 or more, not 'many'"
+    ),
+    "test_no_size_of_class": (
+        "TestBroken.world_size cannot be used: AttributeError: 'TestBroken' object has no attribute 'world_size'"
+    ),
+    "test_list_added_late": (
+        "a mark world that is added after collection takes one size: write the list above the test"
+    ),
+    "first line": "the mark world is for test functions and methods, not for a Line: take it off",
+    "test_session_fixture": (
+        "the session fixture 'wide' asks for the rank fixture 'world', which lives in a rank, for one test: "
+        "make 'wide' a function fixture"
+    ),
+    "test_module_fixture_behind_another": (
+        "the module fixture 'middle' asks for the rank fixture 'process_group', which lives in a rank, for "
+        "one test: make 'middle' a function fixture"
+    ),
+    "test_asked_late": (
+        "a rank fixture was asked for by request.getfixturevalue(), in a test that does not run on ranks: "
+        "name the fixture in the test's signature, or mark the test with @pytest.mark.world(n)"
+    ),
+    "test_no_world_here": (
+        "def test_no_world_here(): > everyrank.current_world() E everyrank.errors.MisuseError: this process "
+        "is not a rank of a world: mark the test with @pytest.mark.world(n), or ask for the fixture `world` "
+        "test_inner.py:93: MisuseError"
+    ),
+    "test_nested": (
+        "on ranks 0,1 ERROR: worlds do not nest: this pytest runs inside a rank of "
+        "'test_inner.py::test_nested', and has multi-rank tests itself. Start it from a single-process test."
+    ),
+}
 
-    @pytest.fixture(autouse=True)
-    def _inner(self, inner: Inner) -> None:
-        self.inner = inner
 
-    def text(self, name: str) -> str:
-        text = re.split(r"\n-+ to repeat", self.inner[name].text)[0]
-        return "\n".join(textwrap.fill(line, 100) for line in text.strip().splitlines())
+def words(text: str) -> str:
+    return " ".join(re.split(r"\n-+ to repeat", text)[0].split())
 
-    def test_zero(self) -> None:
-        self.assertExpectedInline(
-            self.text("test_zero"),
-            """\
-the mark world: a world size must be a whole number of ranks, 1 or more, not 0; write world(4), or
-world([1, 2, 4]) to run the test once for each""",
-        )
 
-    def test_four(self) -> None:
-        self.assertExpectedInline(
-            self.text("test_four"),
-            """\
-the mark world: a world size must be a whole number of ranks, 1 or more, not 'four'; write world(4),
-or world([1, 2, 4]) to run the test once for each""",
-        )
+@pytest.mark.parametrize("test", TEXTS)
+def test_a_mistake_has_one_clear_text(inner: Inner, test: str) -> None:
+    assert words(inner[test].text) == TEXTS[test]
 
-    def test_no_size(self) -> None:
-        self.assertExpectedInline(
-            self.text("test_no_size"),
-            """\
-the mark world: the list of world sizes is empty; write world(4), or world([1, 2, 4]) to run the
-test once for each""",
-        )
 
-    def test_twice(self) -> None:
-        self.assertExpectedInline(
-            self.text("test_twice"),
-            """\
-the mark world: a world size is named twice in [2, 2]; write world(4), or world([1, 2, 4]) to run
-the test once for each""",
-        )
+def test_an_unknown_backend_is_reported_with_those_that_are_known(inner: Inner) -> None:
+    assert re.fullmatch(
+        r"the backend 'carrier-pigeon' is not known to this torch, which knows [^:]*gloo[^:]*: register a backend of "
+        r"your own when the test file is imported",
+        words(inner["test_unknown_backend"].text),
+    )
 
-    def test_unknown_keyword(self) -> None:
-        self.assertExpectedInline(
-            self.text("test_unknown_keyword"),
-            """\
-the mark world: got an unexpected keyword argument 'gpu'; it takes a size, or a list of sizes, and
-the keywords device, gpus, gpu_memory, capability, p2p, spread, backend, timeout and fresh""",
-        )
 
-    def test_two_values(self) -> None:
-        self.assertExpectedInline(
-            self.text("test_two_values"),
-            """\
-the mark world: too many positional arguments; it takes a size, or a list of sizes, and the keywords
-device, gpus, gpu_memory, capability, p2p, spread, backend, timeout and fresh""",
-        )
-
-    def test_device(self) -> None:
-        self.assertExpectedInline(
-            self.text("test_device"), """the mark world: device must be 'cpu' or 'cuda', not 'tpu'"""
-        )
-
-    def test_gpus_on_cpu(self) -> None:
-        self.assertExpectedInline(
-            self.text("test_gpus_on_cpu"),
-            """the mark world: gpus=2 asks for GPUs and device='cpu' for none: drop one of them""",
-        )
-
-    def test_all_gpus(self) -> None:
-        self.assertExpectedInline(
-            self.text("test_all_gpus"),
-            """\
-the mark world: gpus must be the number of GPUs that the world needs, 0 or more, or its share of one
-GPU, such as 0.5, not 'all'""",
-        )
-
-    def test_timeout(self) -> None:
-        self.assertExpectedInline(
-            self.text("test_timeout"), """the mark world: timeout must be a number of seconds above 0, not 0"""
-        )
-
-    def test_endless(self) -> None:
-        self.assertExpectedInline(
-            self.text("test_endless"), """the mark world: timeout must be a number of seconds above 0, not inf"""
-        )
-
-    def test_fresh(self) -> None:
-        self.assertExpectedInline(
-            self.text("test_fresh"), """the mark world: fresh must be True or False, not 'yes'"""
-        )
-
-    def test_spread(self) -> None:
-        self.assertExpectedInline(self.text("test_spread"), """the mark world: spread must be True or False, not 1""")
-
-    def test_backend_number(self) -> None:
-        self.assertExpectedInline(
-            self.text("test_backend_number"), """the mark world: backend must be a name such as 'gloo', not 3"""
-        )
-
-    def test_unknown_backend(self) -> None:
-        text = self.text("test_unknown_backend")
-        self.assertExpectedInline(
-            re.sub(r"which\s+knows [^:]*:\s+", "which knows ...:\n", text),
-            """\
-the backend 'carrier-pigeon' is not known to this torch, which knows ...:
-register a backend of your own when the test file is imported""",
-        )
-
-    def test_zero_on_the_class(self) -> None:
-        self.assertExpectedInline(
-            self.text("test_zero_on_the_class"),
-            """\
-the mark world: a world size must be a whole number of ranks, 1 or more, not 0; write world(4), or
-world([1, 2, 4]) to run the test once for each""",
-        )
-
-    def test_unittest_sizes(self) -> None:
-        self.assertExpectedInline(
-            self.text("test_unittest_sizes"),
-            """\
-a method of a unittest class takes one world size, since unittest knows no parameters: write a
-method for each size, or a plain class""",
-        )
-
-    def test_size_of_class(self) -> None:
-        self.assertExpectedInline(
-            self.text("test_size_of_class"),
-            """\
-TestByClass.world_size cannot be used: a world size must be a whole number of ranks, 1 or more, not
-'many'""",
-        )
-
-    def test_no_size_of_class(self) -> None:
-        self.assertExpectedInline(
-            self.text("test_no_size_of_class"),
-            """\
-TestBroken.world_size cannot be used: AttributeError: 'TestBroken' object has no attribute
-'world_size'""",
-        )
-
-    def test_list_added_late(self) -> None:
-        self.assertExpectedInline(
-            self.text("test_list_added_late"),
-            """a mark world that is added after collection takes one size: write the list above the test""",
-        )
-
-    def test_mark_on_an_item_that_is_not_a_test_function(self) -> None:
-        self.assertExpectedInline(
-            self.text("first line"),
-            """the mark world is for test functions and methods, not for a Line: take it off""",
-        )
-
-    def test_session_fixture(self) -> None:
-        self.assertExpectedInline(
-            self.text("test_session_fixture"),
-            """\
-the session fixture 'wide' asks for the rank fixture 'world', which lives in a rank, for one test:
-make 'wide' a function fixture""",
-        )
-
-    def test_module_fixture_behind_another(self) -> None:
-        self.assertExpectedInline(
-            self.text("test_module_fixture_behind_another"),
-            """\
-the module fixture 'middle' asks for the rank fixture 'process_group', which lives in a rank, for
-one test: make 'middle' a function fixture""",
-        )
-
-    def test_session_fixture_at_run_time(self) -> None:
-        """pytest's own message is clear enough."""
-        assert "ScopeMismatch: You tried to access the function scoped fixture world" in self.text(
-            "test_session_fixture_at_run_time"
-        )
-
-    def test_asked_late(self) -> None:
-        self.assertExpectedInline(
-            self.text("test_asked_late"),
-            """\
-a rank fixture was asked for by request.getfixturevalue(), in a test that does not run on ranks:
-name the fixture in the test's signature, or mark the test with @pytest.mark.world(n)""",
-        )
-
-    def test_no_world_here(self) -> None:
-        self.assertExpectedInline(
-            self.text("test_no_world_here"),
-            """\
-def test_no_world_here():
->       everyrank.current_world()
-E       everyrank.errors.MisuseError: this process is not a rank of a world: mark the test with
-@pytest.mark.world(n), or ask for the fixture `world`
-
-test_inner.py:93: MisuseError""",
-        )
-
-    def test_nested(self) -> None:
-        self.assertExpectedInline(
-            self.text("test_nested"),
-            """\
-on ranks 0,1
-ERROR: worlds do not nest: this pytest runs inside a rank of 'test_inner.py::test_nested', and has
-multi-rank tests itself. Start it from a single-process test.""",
-        )
+def test_a_session_fixture_that_asks_at_run_time_gets_pytests_own_message(inner: Inner) -> None:
+    text = "ScopeMismatch: You tried to access the function scoped fixture world"
+    assert text in inner["test_session_fixture_at_run_time"].text
 
 
 def test_a_mark_on_a_fixture_is_refused(project: Project) -> None:

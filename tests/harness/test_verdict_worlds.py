@@ -157,59 +157,46 @@ def worlds(request: pytest.FixtureRequest, module_project: Project) -> Inner:
     return run_under(request.param, module_project, "--fresh-worlds")
 
 
-# --- exceptions ------------------------------------------------------------------------------------------
+#: test -> its outcome, and texts of its report; one after ``^`` is where the report begins.
+REPORTS = {
+    "test_one_raises_while_others_reduce": (
+        "failed",
+        "^rank 1 of 4 failed first, in call",
+        "RuntimeError: out of luck",
+        "ranks 0,2,3: waiting in all_reduce at test_inner.py:14",
+    ),
+    "test_all_raise_the_same": ("failed", "^on ranks 0-3\n", "RuntimeError: wrong everywhere"),
+    "test_each_asserts_something_else": ("failed", "assert 0 == (100 + 0)", "assert 1 == (100 + 1)"),
+    "test_sys_exit_0": ("failed", "SystemExit: 0"),
+    "test_pytest_fail": ("failed", "Failed: by hand"),
+    # fixtures
+    "test_setup_error": ("error", "rank 1 of 2 failed first, in setup", "no setup on this rank"),
+    "test_teardown_error": ("error", "rank 1 of 2 failed first, in teardown", "no teardown on this rank"),
+    # texts that are hard to transmit
+    "test_not_picklable": ("failed", "^on ranks 0,1\n", "NotPicklable: cannot travel"),
+    "test_no_text": ("failed", "^on ranks 0,1\n", "NoText"),
+    "test_lone_surrogates": ("failed", "^on ranks 0,1\n", "said \\udc80"),
+    "test_long_text": ("failed", "^on ranks 0,1\n", "the end", "everyrank left out"),
+    # other ways out
+    "test_keyboard_interrupt": (
+        "failed",
+        ">           raise KeyboardInterrupt",
+        "rank 0: waiting in barrier at test_inner.py",
+    ),
+    "test_closes_its_standard_streams": ("passed",),
+    "test_after_all_that_worlds_still_work": ("passed",),
+}
 
 
-def test_the_rank_that_raised_is_shown_and_the_waiting_ranks_are_folded(worlds: Inner) -> None:
-    result = worlds["test_one_raises_while_others_reduce"]
-    assert result.outcome == "failed"
-    assert result.text.startswith("rank 1 of 4 failed first, in call")
-    assert "RuntimeError: out of luck" in result.text
-    assert "ranks 0,2,3: waiting in all_reduce at test_inner.py:14" in result.text
+@pytest.mark.parametrize("test", REPORTS)
+def test_what_ends_a_test_on_some_rank_is_reported(worlds: Inner, test: str) -> None:
+    worlds.check(test, *REPORTS[test])
 
 
 def test_the_same_exception_on_all_ranks_is_reported_once(worlds: Inner) -> None:
-    result = worlds["test_all_raise_the_same"]
-    assert result.outcome == "failed"
-    assert result.text.startswith("on ranks 0-3\n")
-    assert result.text.count("RuntimeError: wrong everywhere") == 1
-    assert "the other ranks" not in result.text
-
-
-def test_different_assertions_are_reported_as_root_and_others(worlds: Inner) -> None:
-    result = worlds["test_each_asserts_something_else"]
-    assert result.outcome == "failed"
-    assert "assert 0 == (100 + 0)" in result.text
-    assert "assert 1 == (100 + 1)" in result.text
-
-
-def test_sys_exit_is_a_failure_even_with_0(worlds: Inner) -> None:
-    result = worlds["test_sys_exit_0"]
-    assert result.outcome == "failed"
-    assert "SystemExit: 0" in result.text
-
-
-def test_pytest_fail_on_one_rank_fails_the_test(worlds: Inner) -> None:
-    result = worlds["test_pytest_fail"]
-    assert result.outcome == "failed"
-    assert "Failed: by hand" in result.text
-
-
-# --- fixtures --------------------------------------------------------------------------------------------
-
-
-def test_a_fixture_that_fails_in_setup_on_one_rank_is_an_error(worlds: Inner) -> None:
-    result = worlds["test_setup_error"]
-    assert result.outcome == "error"
-    assert "rank 1 of 2 failed first, in setup" in result.text
-    assert "no setup on this rank" in result.text
-
-
-def test_a_fixture_that_fails_in_teardown_on_one_rank_is_an_error(worlds: Inner) -> None:
-    result = worlds["test_teardown_error"]
-    assert result.outcome == "error"
-    assert "rank 1 of 2 failed first, in teardown" in result.text
-    assert "no teardown on this rank" in result.text
+    text = worlds["test_all_raise_the_same"].text
+    assert text.count("RuntimeError: wrong everywhere") == 1
+    assert "the other ranks" not in text
 
 
 def test_a_failed_call_and_a_failed_teardown_are_both_reported(worlds: Inner) -> None:
@@ -219,25 +206,6 @@ def test_a_failed_call_and_a_failed_teardown_are_both_reported(worlds: Inner) ->
     assert "no teardown on this rank" in result.reports[2]["text"]
 
 
-# --- texts that are hard to transmit-----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("test", "text"),
-    [
-        ("test_not_picklable", "NotPicklable: cannot travel"),
-        ("test_no_text", "NoText"),
-        ("test_lone_surrogates", "said \\udc80"),
-        ("test_long_text", "the end"),
-    ],
-)
-def test_an_exception_travels_as_text(worlds: Inner, test: str, text: str) -> None:
-    result = worlds[test]
-    assert result.outcome == "failed"
-    assert result.text.startswith("on ranks 0,1\n")
-    assert text in result.text
-
-
 @pytest.mark.skipif("sys.version_info < (3, 11)", reason="needs exception groups")
 def test_an_exception_group_is_shown_whole(worlds: Inner) -> None:
     text = worlds["test_exception_group"].text
@@ -245,10 +213,9 @@ def test_an_exception_group_is_shown_whole(worlds: Inner) -> None:
     assert "KeyError: 'two'" in text
 
 
-def test_a_long_text_is_bounded(worlds: Inner) -> None:
-    text = worlds["test_long_text"].text
-    assert len(text) < 500_000
-    assert "everyrank left out" in text
+def test_a_long_text_is_bounded_and_plugins_are_not_shown(worlds: Inner) -> None:
+    assert len(worlds["test_long_text"].text) < 500_000
+    assert "pluggy" not in worlds["test_keyboard_interrupt"].text
 
 
 @pytest.mark.parametrize("test", ["test_100_mb_of_output", "test_100_mb_written_past_python"])
@@ -259,25 +226,6 @@ def test_output_is_bounded_with_start_and_end_kept(worlds: Inner, test: str) -> 
     assert output.rstrip().endswith("the last line")
     assert "everyrank left out" in output
     assert len(output) < 200_000
-
-
-# --- other ways out --------------------------------------------------------------------------------------
-
-
-def test_a_keyboard_interrupt_in_a_rank_is_its_failure(worlds: Inner) -> None:
-    result = worlds["test_keyboard_interrupt"]
-    assert result.outcome == "failed"
-    assert ">           raise KeyboardInterrupt" in result.text
-    assert "pluggy" not in result.text
-    assert "rank 0: waiting in barrier at test_inner.py" in result.text
-
-
-def test_a_rank_may_close_its_standard_streams(worlds: Inner) -> None:
-    assert worlds["test_closes_its_standard_streams"].outcome == "passed"
-
-
-def test_worlds_still_work_after_all_that(worlds: Inner) -> None:
-    assert worlds["test_after_all_that_worlds_still_work"].outcome == "passed"
 
 
 # --- runs of their own -----------------------------------------------------------------------------------
