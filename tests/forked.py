@@ -25,7 +25,7 @@ from _pytest.config import default_plugins
 #: A project or a test sets these. Nothing that a server imports reads them, except TMPDIR: see ``fork_server.py``.
 _OF_A_PROJECT = (
     *("EVERYRANK_", "INNER_", "COLUMNS", "LINES", "TERM", "PYTHONPATH", "TMPDIR", "CUDA_VISIBLE_DEVICES"),
-    *("RANK", "WORLD_SIZE", "MASTER_", "PYTEST_PLUGINS"),
+    *("RANK", "WORLD_SIZE", "MASTER_", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD"),
 )
 #: numpy's OpenBLAS starts a thread for each core when it is imported, and a process with threads must not fork.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
@@ -37,8 +37,8 @@ _START = """exec(__import__("sys").argv[4], {"__name__": "tests.fork_server"})""
 
 
 _IMPORT = re.compile(
-    r"^(?:import|from) [^#\n]*?\b"
-    r"(torch\.testing\._internal|torch|everyrank\.suites|everyrank\.(?:testcase|fixtures\.\w+))\b",
+    r"^(?:import|from) [^#\n]*?\b(?:(?P<large>everyrank\.suites|torch\.testing\._internal"
+    r"|torch\.distributed\.(?:fsdp|optim|tensor))|torch|everyrank\.(?:testcase|fixtures\.\w+))\b",
     re.MULTILINE,
 )
 #: A run of multi-rank tests imports torch in its ranks, so its server may have it, unless a file looks at what the
@@ -46,11 +46,8 @@ _IMPORT = re.compile(
 _RANKS, _LOOKS = re.compile(r"\bworld\b"), re.compile(r"\bsys\.(?:modules|addaudithook)\b")
 _PYTEST = ("pytest", *(f"_pytest.{name}" for name in default_plugins))
 _TORCH = (*_PYTEST, "msgspec", "numpy.random", "torch", "torch.distributed")
-#: What a server imports, by what a file of the run imports. Every contract imports ``torch._dynamo``.
-_MODULES = {
-    "torch.testing._internal": (*_TORCH, "torch.testing._internal.common_distributed"),
-    "everyrank.suites": (*_TORCH, "torch._dynamo"),
-}
+#: Every contract imports ``torch._dynamo``, and so do torch's own test cases and these of its modules.
+_LARGE = (*_TORCH, "torch.distributed.optim", "torch.testing._internal.common_distributed")
 
 
 class ForkedRun:
@@ -211,10 +208,9 @@ class ForkServers:
         if _shared(environment) != self._environment:  # a variable may be read at the start, or by an import
             return None
         texts = [path.read_text(errors="replace") for path in folder.rglob("*.py")]
-        imported = {name for text in texts for name in _IMPORT.findall(text)}
-        torch = imported or (any(map(_RANKS.search, texts)) and not any(map(_LOOKS.search, texts)))
-        otherwise = _TORCH if torch else _PYTEST
-        modules = next((modules for name, modules in _MODULES.items() if name in imported), otherwise)
+        imports = [found for text in texts for found in _IMPORT.finditer(text)]
+        torch = imports or (any(map(_RANKS.search, texts)) and not any(map(_LOOKS.search, texts)))
+        modules = _LARGE if any(found["large"] for found in imports) else _TORCH if torch else _PYTEST
         if modules not in self._servers:
             door = Path(self._temp.name, f"{len(self._servers)}.door")
             self._servers[modules] = ForkServer(modules, {**self._environment, "TMPDIR": self._temp.name}, door)
