@@ -46,15 +46,21 @@ def shard(project: Project, number: int, count: int, *arguments: str) -> Inner:
     return project.run(f"--shard={number}/{count}", "--run-file", f"shard-{number}.jsonl", *arguments)
 
 
-def test_the_shards_are_the_whole_run(project: Project) -> None:
+@pytest.fixture(scope="module")
+def whole(module_project: Project) -> Inner:
+    """The run that is not split, with its run file."""
+    module_project.write("test_it.py", TESTS)
+    return module_project.run("--run-file", "whole.jsonl")
+
+
+def test_the_shards_are_the_whole_run(project: Project, whole: Inner) -> None:
     project.write("test_it.py", TESTS)
-    whole = project.run("--run-file", "whole.jsonl")
     inners = [shard(project, number, 3, *(["-n", "1"] if number == 2 else [])) for number in (1, 2, 3)]
     ran = Counter(id for inner in inners for id in inner.tests)
     assert ran == Counter(whole.tests.keys())
     code, found = merged(project)
     assert code == 0
-    expected = read(project.folder / "whole.jsonl")
+    expected = read(whole.folder / "whole.jsonl")
     assert outcomes(found) == outcomes(expected)
     assert found.counts == expected.counts
     assert found.footer is not None
@@ -68,10 +74,9 @@ def test_the_shards_are_the_whole_run(project: Project) -> None:
     assert all(f"shard {number} of 3: 4 of 12 tests" in inner.out for number, inner in enumerate(inners, 1))
 
 
-def test_times_of_an_earlier_run_balance_the_shards(project: Project) -> None:
+def test_times_of_an_earlier_run_balance_the_shards(project: Project, whole: Inner) -> None:
     project.write("test_it.py", TESTS)
-    project.run("--run-file", "whole.jsonl")
-    lines = (project.folder / "whole.jsonl").read_text().splitlines()
+    lines = (whole.folder / "whole.jsonl").read_text().splitlines()
     slow = [i for i, line in enumerate(lines) if "test_three" in line and '"line":"case"' in line]
     assert len(slow) == 1
     line = msgspec.json.decode(lines[slow[0]])

@@ -69,8 +69,8 @@ SOURCE = """
 
     def test_needs_a_queue():
         queue = mp.get_context("spawn").SimpleQueue()
-        mp.spawn(puts, args=(queue,), nprocs=2)
-        assert {queue.get(), queue.get()} == {0, 1}
+        mp.spawn(puts, args=(queue,), nprocs=1)
+        assert queue.get() == 0
 
     def test_has_as_many_as_there_are_cores():
         mp.spawn(fails, args=(2,), nprocs=os.cpu_count() and 1)

@@ -150,9 +150,11 @@ def test_breakpoint_stops_rank_0_and_the_others_wait_for_it(sessions: Any, optio
     assert "Warning" not in rest
 
 
-def test_breakpoint_stops_the_rank_that_was_chosen(sessions: Any) -> None:
-    session = sessions("test_stops_again", "--pdb-rank=1")
+def test_breakpoint_and_pdb_set_trace_stop_the_rank_that_was_chosen(sessions: Any) -> None:
+    session = sessions("test_stops_again test_module_trace", "--pdb-rank=1")
     session.ask("p 'rank', world.rank")
+    assert "('rank', 1)" in session.ask("c")
+    assert "look here" in session.ask("p 'rank', world.rank")
     assert "('rank', 1)" in session.ask("c")
     assert session.end()[0] == 0
 
@@ -188,15 +190,6 @@ def test_the_end_of_the_input_fails_the_test(sessions: Any) -> None:
     assert "[rank 0] bdb.BdbQuit" in rest
 
 
-def test_trace_stops_at_the_start_of_each_test(sessions: Any) -> None:
-    session = sessions("test_never_stops test_stops_late", "--trace")
-    assert "-> first = world.rank" in session.ask("c")
-    assert "-> yes = 1" in session.ask("c")
-    code, rest = session.end()
-    assert code == 0
-    assert "2 passed" in rest
-
-
 @pytest.mark.parametrize("options", [[], elsewhere(["--launcher=spawn"])], ids=lambda options: "".join(options))
 def test_trace_stops_the_rank_that_was_chosen(sessions: Any, options: list[str]) -> None:
     """It stops no other rank: the prompt is at the start of the test on that rank, and ``next`` steps through it."""
@@ -211,10 +204,9 @@ def test_trace_stops_the_rank_that_was_chosen(sessions: Any, options: list[str])
     assert "2 passed" in rest
 
 
-@pytest.mark.parametrize("options", [["-s"], ["--capture=sys"]], ids=lambda options: "".join(options))
-def test_breakpoints_that_a_person_sets_are_reached(sessions: Any, options: list[str]) -> None:
-    """After ``b`` and ``c`` the prompt stays on this rank until the test has ended."""
-    session = sessions("test_never_stops test_stops_again", "--trace", *options)
+def test_breakpoints_that_a_person_sets_are_reached(sessions: Any) -> None:
+    """``--trace`` stops where each test starts; then ``b`` and ``c`` stay on this rank until the test has ended."""
+    session = sessions("test_never_stops test_stops_again", "--trace", "--capture=sys")
     session.ask(f"b {LAST}")
     assert "Breakpoint 1" in session.ask("c")
     assert "-> last = first + world.size" in session.ask("p 'first', first")
@@ -225,12 +217,6 @@ def test_breakpoints_that_a_person_sets_are_reached(sessions: Any, options: list
     code, rest = session.end()
     assert code == 0
     assert "2 passed" in rest
-
-
-def test_pdb_set_trace_is_breakpoint(sessions: Any) -> None:
-    session = sessions("test_module_trace")
-    assert "look here" in session.ask("c")
-    assert session.end()[0] == 0
 
 
 def test_an_interrupt_at_the_prompt_is_for_the_rank(sessions: Any) -> None:

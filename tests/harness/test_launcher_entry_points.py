@@ -49,6 +49,7 @@ def install(project: Project, launcher: str, *lines: str, name: str = "cluster")
 def test_a_package_brings_a_launcher(project: Project) -> None:
     install(project, LAUNCHER)
     project.write("test_it.py", TEST)
+    project.forks_keeper = True
     inner = project.run("--launcher=cluster")
     assert inner.outcomes() == {"test_agrees": "passed", "test_loses_its_launcher": "failed"}
     assert "the cluster was killed by SIGKILL, and all ranks with it" in inner["test_loses_its_launcher"].text
@@ -66,6 +67,7 @@ def test_an_unknown_name_lists_those_that_are_installed(project: Project) -> Non
 def test_a_launcher_that_refuses_is_replaced_with_a_warning(project: Project) -> None:
     install(project, REFUSES)
     project.write("test_it.py", TEST)
+    project.forks_keeper = True
     inner = project.run("--launcher=cluster", "-k", "agrees")
     assert inner.outcomes() == {"test_agrees": "passed"}
     assert "--launcher=cluster is not possible: the cluster is asleep. Worlds are spawned instead" in inner.out

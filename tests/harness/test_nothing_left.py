@@ -109,10 +109,6 @@ def test_a_killed_pytest_leaves_nothing(project: Project, launcher: str, number:
     assert held_up.process.returncode == expected
 
 
-def test_a_killed_xdist_controller_leaves_nothing(project: Project) -> None:
-    HeldUp(project, "-n", "1").end(signal.SIGKILL)
-
-
 #: Notes the signal by which execnet ends the test of a worker whose controller is gone, when it has waited enough.
 NOTES_INTERRUPTS = """
     import pathlib, signal

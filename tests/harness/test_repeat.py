@@ -47,12 +47,6 @@ def _repeats(project: Project, folder: str, *arguments: str) -> None:
     assert line in again.splitlines()
 
 
-def test_in_the_folder_of_the_project(project: Project) -> None:
-    project.write("pytest.ini", "[pytest]")
-    project.write("tests/test_inner.py", FAILS)
-    _repeats(project, ".", "tests")
-
-
 def test_in_a_folder_below(project: Project) -> None:
     project.write("pytest.ini", "[pytest]")
     project.write("tests/test_inner.py", FAILS)

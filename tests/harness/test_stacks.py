@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -24,28 +25,19 @@ import torch
 import torch.distributed as dist
 
 
-def notify(name):
-    with open(os.environ["EVERYRANK_TEST_FIFO"], "w") as fifo:
-        fifo.write(f"{name} {os.getpid()}\\n")
+@pytest.mark.world(2)
+def test_is_kept(world):
+    pass
 
 
 @pytest.mark.world(3)
 def test_waits(process_group, world):
     world.barrier()
     if world.rank == 1:
-        notify("rank-1")
+        with open(os.environ["EVERYRANK_TEST_FIFO"], "w") as fifo:
+            fifo.write(f"{os.getpid()}\\n")
         open(os.environ["EVERYRANK_TEST_GO"]).read()  # alone
     dist.all_reduce(torch.ones(1))  # together
-
-
-@pytest.mark.world(2)
-def test_is_kept(world):
-    pass
-
-
-def test_single():
-    notify("controller")
-    open(os.environ["EVERYRANK_TEST_GO"]).read()
 """
 
 
@@ -68,7 +60,7 @@ class Running:
 
     project: Project
     process: Any
-    notice: tuple[str, int]  # the process that stands still, and its pid
+    rank: int  # the pid of rank 1, which stands still
 
     def end(self) -> Any:
         with open(self.project.folder / "go", "w"):
@@ -76,74 +68,70 @@ class Running:
         return self.project.finish(self.process)
 
 
-@pytest.fixture
-def standing(project: Project) -> Iterator[Any]:
+def start(project: Project, *arguments: str) -> Running:
+    """Start a run, and return when rank 1 of its world stands still."""
     project.write("test_inner.py", TESTS)
     os.mkfifo(project.folder / "notice")
     os.mkfifo(project.folder / "go")
-    runs = []
-
-    def start(*arguments: str) -> Running:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("EVERYRANK_TEST_FIFO", str(project.folder / "notice"))
-            patch.setenv("EVERYRANK_TEST_GO", str(project.folder / "go"))
-            process = project.start(*arguments)
-        runs.append(process)
-        with open(project.folder / "notice") as fifo:
-            rank, pid = fifo.readline().split()
-        return Running(project, process, (rank, int(pid)))
-
-    yield start
-    for process in runs:
-        if process.poll() is None:
-            process.kill()
-            process.communicate()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EVERYRANK_TEST_FIFO", str(project.folder / "notice"))
+        patch.setenv("EVERYRANK_TEST_GO", str(project.folder / "go"))
+        process = project.start(*arguments)
+    with open(project.folder / "notice") as fifo:
+        return Running(project, process, int(fifo.readline()))
 
 
-@pytest.mark.parametrize("options", [[], elsewhere(["--launcher=spawn"]), ["-n", "1"]], ids=" ".join)
-def test_stacks_of_a_pytest_process_shows_all_its_ranks(standing: Any, options: list[str]) -> None:
-    run = standing("-k", "waits", *options)
-    done = stacks(run.process.pid)
-    assert done.returncode == 0, done.stderr
-    head, *rest = done.stdout.splitlines()
-    assert head.startswith("world of 3 ranks, pytest process ")
-    assert head.endswith(", in test_waits (test_inner.py)")
-    if not options:
-        assert f"process {run.process.pid}," in head
-    assert rest[0].startswith("rank 1 is in test_waits at test_inner.py:" + str(line("alone")))
-    assert rest[1].startswith("ranks 0,2 are waiting in all_reduce at test_inner.py:" + str(line("together")))
-    assert "ranks 0,2, innermost frame first:" in done.stdout
-    assert run.end()["test_waits"].outcome == "passed"
-
-
-def test_stacks_of_a_rank_shows_its_own_world(standing: Any) -> None:
-    """The test continues unharmed, however often it is asked."""
-    run = standing("-k", "kept or waits", "-p", "no:randomly")
-    for _ in range(3):
-        done = stacks(run.notice[1])
-        assert done.stdout.count("world of") == 1
-        assert "rank 1 is in test_waits" in done.stdout
+@pytest.fixture(scope="module")
+def run(module_project: Project) -> Iterator[Running]:
+    """A run with a world that is kept, and one that waits. However often it is asked, it continues unharmed."""
+    run = start(module_project)
+    yield run
     inner = run.end()
-    assert inner["test_waits"].outcome == "passed"
+    assert inner.outcomes() == {"test_is_kept": "passed", "test_waits": "passed"}
     assert inner.warnings == []
 
 
-def test_worlds_that_are_kept_for_another_test_are_shown_in_one_line(standing: Any) -> None:
-    run = standing("-k", "kept or single")
-    assert stacks(run.process.pid).stdout == (
-        f"world of 2 ranks, pytest process {run.process.pid}: idle, kept for another test\n"
-    )
-    assert run.end()["test_single"].outcome == "passed"
+def assert_stacks(text: str) -> None:
+    head, *rest = text[text.index("world of 3 ranks") :].splitlines()
+    assert head.startswith("world of 3 ranks, pytest process ")
+    assert head.endswith(", in test_waits (test_inner.py)")
+    assert rest[0].startswith("rank 1 is in test_waits at test_inner.py:" + str(line("alone")))
+    assert rest[1].startswith("ranks 0,2 are waiting in all_reduce at test_inner.py:" + str(line("together")))
+    assert "ranks 0,2, innermost frame first:" in text
 
 
-def test_without_a_pid_it_lists_what_runs(standing: Any) -> None:
-    run = standing("-k", "waits")
-    done = stacks()
-    lines = done.stdout.splitlines()
+def test_stacks_of_a_pytest_process_shows_all_its_ranks(run: Running) -> None:
+    """A world that is kept for another test has one line. C frames are shown where they are asked for."""
+    native = ["--native"] if find_spec("pystack") else []
+    done = stacks(run.process.pid, *native)
+    assert done.returncode == 0, done.stderr
+    assert_stacks(done.stdout)
+    assert f"world of 3 ranks, pytest process {run.process.pid}," in done.stdout
+    assert f"world of 2 ranks, pytest process {run.process.pid}: idle, kept for another test\n" in done.stdout
+    assert ("native frames of rank 0:" in done.stdout) == bool(native)
+
+
+def test_stacks_of_a_rank_shows_its_own_world(run: Running) -> None:
+    for _ in range(2):
+        done = stacks(run.rank)
+        assert done.stdout.count("world of") == 1
+        assert_stacks(done.stdout)
+
+
+def test_without_a_pid_it_lists_what_runs(run: Running) -> None:
+    lines = stacks().stdout.splitlines()
     (index,) = [index for index, text in enumerate(lines) if text.startswith(f"pytest {run.process.pid}, for ")]
     assert f" s, in {run.project.folder}: " in lines[index]
-    assert lines[index].endswith(" -k waits")
-    assert re.fullmatch(r"    has a world of 3 ranks, for \d+ s in test_inner\.py::test_waits", lines[index + 1])
+    text = r"    has worlds of (2 and 3|3 and 2) ranks, for \d+ s in test_inner\.py::test_waits"
+    assert re.fullmatch(text, lines[index + 1])
+
+
+@pytest.mark.parametrize("options", [elsewhere(["--launcher=spawn"]), ["-n", "1"]], ids=" ".join)
+def test_stacks_of_a_run_of_another_kind_are_the_same(project: Project, options: list[str]) -> None:
+    run = start(project, "-k", "waits", *options)
+    done = stacks(run.process.pid)
+    assert done.returncode == 0, done.stderr
+    assert_stacks(done.stdout)
     assert run.end()["test_waits"].outcome == "passed"
 
 
@@ -157,14 +145,6 @@ def test_a_run_between_two_tests_has_worlds_and_no_test() -> None:
         "pytest 4711, for 90 s, in /home/me: pytest tests/",
         "    has worlds of 2 and 4 ranks",
     ]
-
-
-def test_c_frames_where_they_are_asked_for(standing: Any) -> None:
-    pytest.importorskip("pystack")
-    run = standing("-k", "waits")
-    done = stacks(run.process.pid, "--native")
-    assert "native frames of rank 0:" in done.stdout
-    assert run.end()["test_waits"].outcome == "passed"
 
 
 def test_the_roll_call_of_a_missed_deadline_has_c_frames(project: Project) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import subprocess
 import unittest
 from pathlib import Path
 from typing import Any
@@ -132,22 +131,11 @@ def test_values_that_do_not_fit_are_refused() -> None:
 # --- as a script --------------------------------------------------------------------------------------
 
 
-def run_as_script(project: Project, *arguments: str) -> subprocess.CompletedProcess[str]:
+def test_a_file_runs_as_a_script_the_tests_that_are_named_with_pytests_options(project: Project) -> None:
     path = project.write("some_tests.py", by_other_imports())
-    return project.python(str(path), "-p", "no:randomly", "-p", "no:cacheprovider", *arguments)
-
-
-def test_a_file_runs_as_a_script(project: Project) -> None:
-    done = run_as_script(project, "-k", "Base or OnMesh", "-v")
-    ends = "6 passed" if torch.distributed.is_nccl_available() else "5 passed, 1 skipped"
-    assert ends in done.stdout.replace("25 deselected, ", ""), done.stdout
-    assert done.returncode == 0
-    project.assert_nothing_left()
-
-
-def test_a_script_runs_the_tests_that_are_named(project: Project) -> None:
-    done = run_as_script(project, "Spawned.test_fails_on_one_rank", "Calls.test_call")
-    assert "1 failed, 1 passed" in done.stdout, done.stdout
+    plain = ("-p", "no:randomly", "-p", "no:cacheprovider", "-k", "not SkipsInSetUp")
+    done = project.python(str(path), *plain, "Spawned.test_fails_on_one_rank", "Calls.test_call", "SkipsInSetUp")
+    assert "1 failed, 1 passed, 1 deselected" in done.stdout, done.stdout
     assert done.returncode == 1
     project.assert_nothing_left()
 

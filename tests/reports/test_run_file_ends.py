@@ -90,13 +90,14 @@ def _started(  # type: ignore[no-untyped-def]
     return process
 
 
-def test_after_x_the_rest_was_not_run(project: Project) -> None:
+def test_after_x_the_rest_was_not_run_and_what_is_deselected_is_not_listed(project: Project) -> None:
     project.write("test_inner.py", _TWO)
-    inner = project.run("-x", "--run-file", "run.jsonl")
+    inner = project.run("-x", "-k", "two or three", "--run-file", "run.jsonl")
     run_file = read(project.folder / "run.jsonl")
-    assert run_file.outcomes == {"test_one": "pass", "test_two": "fail", "test_three": "not-run"}
+    assert run_file.header["cases"] == ["test_inner.py::test_two", "test_inner.py::test_three"]
+    assert run_file.outcomes == {"test_two": "fail", "test_three": "not-run"}
     assert run_file.footer is not None
-    assert run_file.footer["counts"] == {"pass": 1, "fail": 1, "not-run": 1}
+    assert run_file.footer["counts"] == {"fail": 1, "not-run": 1}
     assert run_file.footer["exit"] == inner.code
 
 
@@ -120,21 +121,6 @@ def test_what_passes_alone_is_marked(project: Project) -> None:
     assert run_file["test_trips_over_it"]["passes_alone"]
     assert run_file["test_trips_over_it"]["world"] == run_file["test_leaves_something"]["world"]
     assert "passes_alone" not in run_file["test_leaves_something"]
-
-
-def test_what_is_deselected_is_not_listed(project: Project) -> None:
-    project.write("test_inner.py", _TWO)
-    project.run("-k", "two or three", "--run-file", "run.jsonl")
-    run_file = read(project.folder / "run.jsonl")
-    assert run_file.header["cases"] == ["test_inner.py::test_two", "test_inner.py::test_three"]
-
-
-def test_the_last_failed_alone_are_listed_with_lf(project: Project) -> None:
-    project.write("test_inner.py", _TWO)
-    again = ["-p", "cacheprovider", "--run-file", "run.jsonl"]
-    project.run(*again)
-    project.run(*again, "--lf")
-    assert read(project.folder / "run.jsonl").outcomes == {"test_two": "fail"}
 
 
 def test_a_killed_run_with_workers_leaves_no_footer(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,24 +183,18 @@ def test_a_worker_that_is_killed_is_a_crash_of_its_test(project: Project) -> Non
     assert "crashed while running" in crash["message"]
 
 
-def test_two_tests_of_one_name_have_a_line_each(project: Project) -> None:
+def test_each_worker_reports_each_test_if_all_run_all_and_two_tests_of_one_name_have_a_line_each(
+    project: Project,
+) -> None:
     project.write("test_inner.py", _TWO)
     project.write("conftest.py", "def pytest_collection_modifyitems(items): items.append(items[0])")
-    project.run("--run-file", "run.jsonl", "-n", "2")
-    run_file = read(project.folder / "run.jsonl")
-    assert sorted(run_file.header["cases"]) == sorted(case["id"] for case in run_file.cases)
-    assert Counter(run_file.header["cases"])["test_inner.py::test_one"] == 2
-    assert run_file.footer is not None
-    assert run_file.footer["counts"] == {"pass": 3, "fail": 1}
-
-
-def test_each_worker_reports_each_test_if_all_run_all(project: Project) -> None:
-    project.write("test_inner.py", _TWO)
     project.run("--dist", "each", "--tx", "2*popen", "--run-file", "run.jsonl")
     run_file = read(project.folder / "run.jsonl")
-    assert len(run_file.header["cases"]) == len(run_file.cases) == 6
+    assert sorted(run_file.header["cases"]) == sorted(case["id"] for case in run_file.cases)
+    assert len(run_file.cases) == 8
+    assert Counter(run_file.header["cases"])["test_inner.py::test_one"] == 4
     assert run_file.footer is not None
-    assert run_file.footer["counts"] == {"pass": 4, "fail": 2}
+    assert run_file.footer["counts"] == {"pass": 6, "fail": 2}
 
 
 def test_a_run_without_multi_rank_tests_leaves_an_empty_list(project: Project) -> None:
@@ -228,13 +208,15 @@ def test_a_run_without_multi_rank_tests_leaves_an_empty_list(project: Project) -
 
 
 def test_a_file_that_could_not_be_collected_is_named_in_the_footer(project: Project) -> None:
-    project.write("test_inner.py", _TWO)
-    project.write("test_broken.py", "import nothing_of_that_name")
-    project.run("--run-file", "run.jsonl")
-    run_file = read(project.folder / "run.jsonl")
+    """The path of the run file, an ini key, is below the root folder."""
+    project.write("pytest.ini", "[pytest]\neveryrank_run_file = kept/run.jsonl")
+    project.write("below/test_inner.py", _TWO)
+    project.write("below/test_broken.py", "import nothing_of_that_name")
+    project.run("below")
+    run_file = read(project.folder / "kept/run.jsonl")
     assert set(run_file.outcomes.values()) == {"not-run"}
     assert run_file.footer is not None
-    assert run_file.footer["troubles"] == ["test_broken.py could not be collected"]
+    assert run_file.footer["troubles"] == ["below/test_broken.py could not be collected"]
 
 
 def test_an_old_run_file_is_written_anew_and_collecting_only_leaves_it(project: Project) -> None:
@@ -245,13 +227,6 @@ def test_an_old_run_file_is_written_anew_and_collecting_only_leaves_it(project: 
     assert (project.folder / "run.jsonl").read_text() == first
     project.run("--run-file", "run.jsonl", "-k", "one")
     assert read(project.folder / "run.jsonl").outcomes == {"test_one": "pass"}
-
-
-def test_the_ini_key_is_from_the_root_folder(project: Project) -> None:
-    project.write("pytest.ini", "[pytest]\neveryrank_run_file = kept/run.jsonl")
-    project.write("below/test_inner.py", _TWO)
-    project.run("below", "-k", "one")
-    assert read(project.folder / "kept/run.jsonl").outcomes == {"test_one": "pass"}
 
 
 def test_a_file_that_is_not_ours_stops_the_run_before_any_test(project: Project) -> None:
@@ -324,14 +299,15 @@ def test_text_that_is_no_utf8_is_escaped(tmp_path: Path) -> None:
 # --- compressed --------------------------------------------------------------------------------------
 
 
-def test_a_run_file_may_be_compressed(project: Project) -> None:
+def test_a_run_file_may_be_compressed_and_with_lf_only_the_last_failed_are_listed(project: Project) -> None:
     project.write("test_inner.py", _TWO)
-    project.run("--run-file", "run.jsonl.gz")
+    again = ["-p", "cacheprovider", "--run-file", "run.jsonl.gz"]
+    project.run(*again)
     file = project.folder / "run.jsonl.gz"
     assert gzip.decompress(file.read_bytes()).count(b"\n") == 5
     assert believed(file).counts == {"fail": 1, "pass": 2}
-    project.run("--run-file", "run.jsonl.gz", "-k", "one")
-    assert believed(file).counts == {"pass": 1}, "an older one is written anew"
+    project.run(*again, "--lf")
+    assert believed(file).counts == {"fail": 1}, "an older one is written anew"
 
 
 def test_a_killed_run_leaves_its_lines_in_a_compressed_file_too(

@@ -46,17 +46,13 @@ def test_a_subject_that_keeps_the_law_ends_well_and_its_cases_are_counted(projec
     assert "1 pass" in done.stdout
 
 
-def test_a_subject_that_breaks_it_ends_badly(project: Project) -> None:
-    done = _everyrank(project, "run", "mine:BAD", "--law=state.kept", "--world-seed=3")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "[fail] mine.Bad rpc-optimizer/state.kept[ws2]" in done.stdout
-    assert "1 fail" in done.stdout
-
-
-def test_the_printed_command_repeats_the_failure_alone(project: Project) -> None:
+def test_a_subject_that_breaks_it_ends_badly_and_the_printed_command_repeats_one_failure(project: Project) -> None:
     first = _everyrank(
         project, "run", "mine:BAD", "-k", "parity.one-step[SGD-momentum or state.kept", "--world-seed=3"
     )
+    assert first.returncode == 1, first.stdout + first.stderr
+    assert "[fail] mine.Bad rpc-optimizer/state.kept[ws2]" in first.stdout
+    assert "2 fail" in first.stdout
     lines = [line for line in first.stdout.splitlines() if line.startswith("everyrank run ")]
     assert len(lines) == 2, first.stdout
     again = _everyrank(project, *shlex.split(lines[0], comments=True)[1:])
