@@ -15,6 +15,8 @@ import pytest
 from tests.forked import ForkedRun, ForkServers
 from tests.inner import Project
 
+pytestmark = pytest.mark.group("clusters")
+
 #: A plugin that writes what a program can see of its own process after collection, with what tests imported.
 LOOKS = """
     import __main__, atexit, json, os, random, signal, sys, tempfile, threading
@@ -68,6 +70,7 @@ def project_of(folder: Path, servers: ForkServers | None, text: str) -> Project:
     return project
 
 
+@pytest.mark.smoke
 def test_a_fork_sees_what_a_new_interpreter_sees(tmp_path: Path, fork_servers: ForkServers) -> None:
     seen = []
     for chosen in (None, fork_servers):
@@ -106,6 +109,7 @@ sys.exit(3)
 """
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("arguments", [("-c", SAW, "1"), ("some/script.py", "2"), ("-u", "-B", "-m", "some.script")])
 def test_a_fork_runs_programs_and_scripts_as_a_new_interpreter_does(
     tmp_path: Path, fork_servers: ForkServers, arguments: tuple[str, ...]
@@ -132,6 +136,7 @@ def test_forks_draw_different_numbers(project: Project) -> None:
     assert numpy != numpys_next
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
 def test_a_fork_ends_by_a_signal_as_any_process(project: Project, number: signal.Signals) -> None:
     project.write(

@@ -184,6 +184,7 @@ ENDS = """
 """
 
 
+@pytest.mark.group("clusters")
 @pytest.mark.parametrize("ends", [1, 2])
 def test_the_controller_reports_at_once_that_another_process_ended(project: Project, ends: int) -> None:
     project.write("conftest.py", ENDS)
@@ -197,6 +198,7 @@ def test_the_controller_reports_at_once_that_another_process_ended(project: Proj
     assert f"process {ends} of torchrun ended before the first test: the output there says why" in inner.out
 
 
+@pytest.mark.group("clusters")
 def test_the_others_report_at_once_that_the_controller_ended(project: Project) -> None:
     project.write("conftest.py", ENDS)
     project.write("test_inner.py", ONE)
