@@ -258,6 +258,10 @@ def test_nothing_is_left_on_hosts_that_share_no_folder(project: Project) -> None
 ONE = "import pytest\n\n@pytest.mark.world(2)\ndef test_one(world):\n    pass\n"
 
 
+HALF = {"RANK": "0", "WORLD_SIZE": "1"}
+WHOLE = {**HALF, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+
 @pytest.mark.parametrize(
     ("variables", "arguments", "expected"),
     [
@@ -266,21 +270,9 @@ ONE = "import pytest\n\n@pytest.mark.world(2)\ndef test_one(world):\n    pass\n"
             [],
             "torchrun did not start this process; say torchrun --nproc-per-node=4 -m pytest --launcher=torchrun",
         ),
-        (
-            {"RANK": "0", "WORLD_SIZE": "2"},
-            [],
-            "the environment is only half set: MASTER_ADDR, MASTER_PORT is missing",
-        ),
-        (
-            {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
-            ["-n2"],
-            "the ranks are torchrun's processes: leave out -n",
-        ),
-        (
-            {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"},
-            ["--pdb"],
-            "a debugger needs the ranks on this host: use --launcher=fork",
-        ),
+        (HALF, [], "the environment is only half set: MASTER_ADDR, MASTER_PORT is missing"),
+        (WHOLE, ["-n2"], "the ranks are torchrun's processes: leave out -n"),
+        (WHOLE, ["--pdb"], "a debugger needs the ranks on this host: use --launcher=fork"),
     ],
     ids=["no torchrun", "half an environment", "xdist", "debugger"],
 )
