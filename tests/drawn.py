@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,12 +31,12 @@ def drawn(
     """Return what is drawn. Nothing of it is carried out."""
     seen: list[Drawn] = []
 
-    def note(subject: Subject, draw: Drawn) -> Iterator[None]:
+    def note(subject: Subject, draw: Drawn) -> str:
         seen.append(draw)
-        yield from itertools.repeat(None, len(draw.actions) + 1)
+        return ""
 
     drawn_features = frozenset(grammar.features) if features is None else features
-    Search(replace(grammar, carry_out=note), subject, drawn_features, world).run(plan)
+    Search(replace(grammar, play=note), subject, drawn_features, world).run(plan)
     return seen
 
 

@@ -47,7 +47,11 @@ class Grammar:
     subject has no such case: then no ledger could speak of it."""
     strategy: Callable[[int, frozenset[str]], Any]
     """A function of world size and features that returns a Hypothesis strategy of draws. It imports Hypothesis."""
-    carry_out: Callable[[Subject, Any], Iterator[None]]
+    carry_out: Callable[[Subject, Any], Iterator[None]] | None = None
+    play: Callable[[Subject, Any], str | None] | None = None
+    """Carries a draw out in place of ``carry_out``: as `perform` does."""
+    printed: Callable[[Subject, Any], str] | None = None
+    """Renders a draw as a test, if it is not the call of a function with it."""
     driven: bool = False
     """Whether rank 0 carries a draw out alone, while the others serve it."""
     fixtures: tuple[str, ...] | None = None

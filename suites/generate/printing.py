@@ -30,10 +30,9 @@ from {module} import {names}
 
 def as_test(found: Grammar, subject: Subject, draw: Any) -> str:
     """Return a whole test file that carries out this draw on this subject."""
-    module, name = _home(subject)
-    line = f"from {module} import {name}"
-    if not module:
-        line = f"from ... import {name}  # where {subject.name} is declared"
+    if found.printed is not None:
+        return found.printed(subject, draw)
+    line, name = home_of(subject)
     names = ", ".join(sorted(names_in(draw)))
     needs = contract(subject.contract)
     return _TEST.format(
@@ -43,14 +42,22 @@ def as_test(found: Grammar, subject: Subject, draw: Any) -> str:
         name=name,
         size=draw.size,
         draw=code(draw, "    "),
-        marks="".join(f"@pytest.mark.{_mark(decorator.mark)}\n" for decorator in needs.marks),
+        marks="".join(f"@pytest.mark.{mark_of(decorator.mark)}\n" for decorator in needs.marks),
         fixtures=", ".join(needs.fixtures if found.fixtures is None else found.fixtures),
     )
 
 
-def _mark(mark: pytest.Mark) -> str:
+def mark_of(mark: pytest.Mark) -> str:
+    """Return a mark as code."""
     given = [*map(repr, mark.args), *(f"{name}={value!r}" for name, value in mark.kwargs.items())]
     return f"{mark.name}({', '.join(given)})"
+
+
+def home_of(subject: Subject) -> tuple[str, str]:
+    """Return the line that imports a subject, and its name there."""
+    module, name = _home(subject)
+    line = f"from {module} import {name}"
+    return line if module else f"from ... import {name}  # where {subject.name} is declared", name
 
 
 def _home(subject: Subject) -> tuple[str, str]:

@@ -43,6 +43,9 @@ def perform(found: Grammar, subject: Subject, draw: Drawn, world: World | None, 
 
     Return, on all ranks alike, a text that says what differs, an empty text, or None if the draw was rejected.
     """
+    if found.play is not None:
+        return found.play(subject, draw)
+    assert found.carry_out is not None
     with contextlib.closing(found.carry_out(subject, draw)) as actions:  # type: ignore[type-var]
         for number in range(len(draw.actions) + 1):  # the first step makes the objects
             texts = meet(world, f"{name}, action {number}", _attempt(actions))

@@ -1,11 +1,11 @@
-"""Draw for ``trainer`` with Hypothesis. A draw is valid by construction, also while it shrinks."""
+"""Draw models of ``trainer`` with Hypothesis. A model is valid by construction, also while it shrinks."""
 
 from __future__ import annotations
 
 from everyrank.fixtures.optimizers import Row, Variant, row
-from everyrank.suites.generate.drawing import Drawing, draws_of
-from everyrank.suites.trainer import grammar as g
-from everyrank.suites.trainer.drawing_actions import TrainerActions
+from everyrank.suites.generate.drawing import Drawing
+from everyrank.suites.trainer.features import OPTIMIZERS
+from everyrank.suites.trainer.model import Group, Model, Param
 from hypothesis import strategies as st
 
 #: Prefixes of parameter names: the whole model, or a submodule.
@@ -28,16 +28,16 @@ _LAYOUTS = {
 }
 
 
-class TrainerDrawing(Drawing):
-    """One draw while it is made."""
+class ModelDrawing(Drawing):
+    """One model while it is drawn."""
 
-    def make(self) -> g.Draw:
+    def make(self) -> Model:
         self.closures = self.sometimes("closures") and self.chance(3)
         self.sparse = not self.closures and self.sometimes("sparse gradients")
         self.kind = self._kind()
         self.optimizer, self.variant = self._optimizer()
         self.layers = self._layers()
-        self.params: list[g.Param] = []
+        self.params: list[Param] = []
         count = self.one_of(0, 1, 2, 3, 1, 2, 3)
         for number in range(count if self._more_than_layers() else 0):
             self.params.append(self._param(number))
@@ -49,7 +49,7 @@ class TrainerDrawing(Drawing):
         # A parameter with two names goes by that which was registered first, and LBFGS sums over all in their order.
         able = not tied and not self.closures and self.sometimes("orders of registration", 2)
         self.reordered = self._ranks() if able else ()
-        return g.Draw(
+        return Model(
             size=self.size,
             layers=self.layers,
             params=tuple(self.params),
@@ -61,7 +61,6 @@ class TrainerDrawing(Drawing):
             own_buffer=own_buffer,
             reordered=self.reordered,
             losses=self.has("losses"),
-            actions=TrainerActions(self).make(),
         )
 
     def _ranks(self) -> tuple[int, ...]:
@@ -89,7 +88,7 @@ class TrainerDrawing(Drawing):
         elif self.kind == "mixed":
             found = [row("SGD")]  # others amplify the error of a coarse sum
         else:
-            found = [optimizer for optimizer in g.OPTIMIZERS if self.has(optimizer.name)]
+            found = [optimizer for optimizer in OPTIMIZERS if self.has(optimizer.name)]
         if self.kind in ("sparse", "complex"):
             found = [optimizer for optimizer in found if self.kind in optimizer.takes]
         pairs = [
@@ -125,7 +124,7 @@ class TrainerDrawing(Drawing):
     def _more_than_layers(self) -> bool:
         return self.has("branches") and self.has("parameters of no layer")
 
-    def _param(self, number: int) -> g.Param:
+    def _param(self, number: int) -> Param:
         name = self.one_of("", *_PREFIXES) + f"p{number}"
         frozen = not self.closures and self.sometimes("frozen parameters", 2)
         unused = not self.closures and self.sometimes("unused parameters")
@@ -133,7 +132,7 @@ class TrainerDrawing(Drawing):
         if self.sometimes("tied parameters"):
             also = f"{self.one_of('', 'other.')}p{number}_again"
         if self.sparse and (number == 0 or self.chance(2)):
-            return g.Param(name, (3, 2), "embedding", frozen=frozen, also=also, unused=unused)
+            return Param(name, (3, 2), "embedding", frozen=frozen, also=also, unused=unused)
         shape, layout = self._shape()
         if self.params and self.chance(3) and self.params[-1].layout == "plain":
             # With equal shapes a gradient of the wrong parameter raises no error.
@@ -141,7 +140,7 @@ class TrainerDrawing(Drawing):
         dtype = "float64"
         if self.kind in ("mixed", "complex") and self.one_of(True, False):
             dtype = {"mixed": "float32", "complex": "complex128"}[self.kind]
-        return g.Param(name, shape, layout, dtype, frozen, also, unused)
+        return Param(name, shape, layout, dtype, frozen, also, unused)
 
     def _shape(self) -> tuple[tuple[int, ...], str]:
         fewest = 1 if self.has("few rows") else self.size
@@ -159,26 +158,22 @@ class TrainerDrawing(Drawing):
             return (2 + rows % 2, 4), layout
         return shape, layout
 
-    def _groups(self) -> tuple[g.Group, ...]:
+    def _groups(self) -> tuple[Group, ...]:
         """Draw the groups that the trainer is built with; parameters that are in none are added later."""
         if self.closures or not (self.has("groups") or self.has("added groups")) or self.chance(2):
             return ()
         count = len(self.params)
-        groups = [g.Group(self.below(count + 1) if self.has("added groups") else count)]
+        groups = [Group(self.below(count + 1) if self.has("added groups") else count)]
         left = count - groups[0].count
         if left and self.has("groups") and self.chance(2):
             groups.append(self.group(left))
         return tuple(groups)
 
-    def group(self, left: int) -> g.Group:
+    def group(self, left: int) -> Group:
         """Draw a group of the next parameters, of which ``left`` are in no group."""
         decays = self.one_of(None, 0.25) if self._has_decay() else None
-        return g.Group(1 + self.below(left), self.one_of(0.03125, 0.25), decays)
+        return Group(1 + self.below(left), self.one_of(0.03125, 0.25), decays)
 
     def _has_decay(self) -> bool:
         # No optimizer adds its weight decay to a sparse gradient.
         return self.kind != "sparse" and "weight_decay" in row(self.optimizer).fullest.arguments
-
-
-#: A model and a sequence of actions, for a world of this size and a subject that claims these features.
-draws = draws_of(TrainerDrawing)

@@ -1,4 +1,4 @@
-"""The objects of a draw of ``trainer`` on one rank: the subject's trainer, and the reference beside it."""
+"""Both sides of a script of ``trainer`` on one rank: the subject's trainer, and the reference beside it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from everyrank.suites.compare.comparison import CLOSE_FP64, EXACT, Comparison, T
 from everyrank.suites.compare.reference import SEED
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.grammar import Rejected
-from everyrank.suites.generate.player import DrawnObjects, reference_acts
-from everyrank.suites.trainer import grammar as g
+from everyrank.suites.generate.player import reference_acts
 from everyrank.suites.trainer.arena import (
     AMPLIFIED,
     CLOSE_FP32,
@@ -27,9 +26,9 @@ from everyrank.suites.trainer.arena import (
     own_parameters,
 )
 from everyrank.suites.trainer.batches import Microbatch
-from everyrank.suites.trainer.drawn_alone import DrawnAlone
-from everyrank.suites.trainer.drawn_model import DrawnModel, make, microbatches
 from everyrank.suites.trainer.laws.ranks import reordered
+from everyrank.suites.trainer.model import Model, Step, Trained, make, microbatches
+from everyrank.suites.trainer.model_alone import ModelAlone
 
 #: The seed of a model into which a state is loaded: none of its values may stay.
 FRESH = 99
@@ -39,26 +38,26 @@ _COARSE = (torch.float32, torch.complex64)
 
 
 @dataclass
-class DrawnTraining:
-    """A trainer of the subject on the model of a draw."""
+class TrainingSide:
+    """A trainer of the subject on a model."""
 
     trainer: Any
-    model: DrawnModel
+    model: Trained
     names: Mapping[str, str]
     index: int
     """Which part of each batch this rank trains on, of ``parts``."""
     parts: int
 
-    def step(self, action: g.Step, number: int, time: int) -> Any:
+    def step(self, step: Step, number: int, time: int) -> Any:
         """Train for one step on this rank's microbatches."""
-        options = {"max_norm": action.max_norm} if action.max_norm else {}
-        batches = self.batches(action, number, time)
+        options = {"max_norm": step.max_norm} if step.max_norm else {}
+        batches = self.batches(step, number, time)
         with subject_acts("step"):
             return self.trainer.step(*batches, **options)
 
-    def batches(self, action: g.Step, number: int, time: int) -> list[Microbatch]:
-        self.model.skips = action.skips if self.index in action.skipped_by else ()
-        return list(microbatches(action, number, time, self.index))
+    def batches(self, step: Step, number: int, time: int) -> list[Microbatch]:
+        self.model.skips = step.skipped_on(self.index)
+        return list(microbatches(step, number, time, self.index))
 
     @property
     def values(self) -> Values:
@@ -69,13 +68,13 @@ class DrawnTraining:
         return own_parameters(self.model)
 
 
-class TrainerObjects(DrawnObjects):
-    """The objects of one draw on this rank. The parameters of both sides may differ by the order of a sum alone."""
+class Sides:
+    """Both sides of one training. Their parameters may differ by the order of a sum alone."""
 
-    def __init__(self, arena: Arena, draw: g.Draw, seed: int = SEED) -> None:
-        self.arena, self.draw = arena, draw
-        self.frozen = {number for number, param in enumerate(draw.params) if param.frozen}
-        self.groups = list(draw.groups)
+    def __init__(self, arena: Arena, made_of: Model, seed: int = SEED) -> None:
+        self.arena, self.made_of = arena, made_of
+        self.frozen = {number for number, param in enumerate(made_of.params) if param.frozen}
+        self.groups = list(made_of.groups)
         """The groups with which a fresh trainer is built, for a state of now."""
         self.exact_so_far = True
         """Whether all parameters of a coarse dtype have had the reference's bits at each comparison.
@@ -83,19 +82,19 @@ class TrainerObjects(DrawnObjects):
         Their error reaches the others in the step after, or by the norm in a step that clips.
         """
         with reference_acts():
-            self.alone = DrawnAlone(draw, self.frozen)
+            self.alone = ModelAlone(made_of, self.frozen)
         self.training = self.begin(seed)
 
-    def begin(self, seed: int, orders: Iterable[int] | None = None) -> DrawnTraining:
+    def begin(self, seed: int, orders: Iterable[int] | None = None) -> TrainingSide:
         """Let the subject build on a fresh model. It has no reason to raise.
 
-        ``orders``: the ranks that register in the opposite order, if not those of the draw.
+        ``orders``: the ranks that register in the opposite order, if not those of the model.
         """
-        model = self._model(seed, self.draw.reordered if orders is None else orders)
+        model = self._model(seed, self.made_of.reordered if orders is None else orders)
         names = first_names(model)
-        found = row(self.draw.optimizer)
+        found = row(self.made_of.optimizer)
         given: dict[str, Any] = {"groups": self.alone.named(self.groups)} if self.groups else {}
-        arguments = found.variant(self.draw.variant).make()
+        arguments = found.variant(self.made_of.variant).make()
         try:
             trainer = self.arena.subject.build(model, found.optimizer, **arguments, **given)
         except Exception as error:
@@ -104,17 +103,17 @@ class TrainerObjects(DrawnObjects):
             with subject_acts("build"):
                 raise
         index, parts = getattr(trainer, "part", (dist.get_rank(), dist.get_world_size()))
-        return DrawnTraining(trainer, model, names, index, parts)
+        return TrainingSide(trainer, model, names, index, parts)
 
     def build_with(self, arguments: Mapping[str, Any]) -> Any:
         """Let the subject build with these arguments of the optimizer."""
-        model = self._model(SEED, self.draw.reordered)
-        return self.arena.subject.build(model, row(self.draw.optimizer).optimizer, **arguments)
+        model = self._model(SEED, self.made_of.reordered)
+        return self.arena.subject.build(model, row(self.made_of.optimizer).optimizer, **arguments)
 
-    def _model(self, seed: int, orders: Iterable[int]) -> DrawnModel:
-        draw, rank = self.draw, self.arena.rank
-        model = make(draw, seed + (rank if draw.own_values else 0), self.frozen)
-        if draw.own_buffer:
+    def _model(self, seed: int, orders: Iterable[int]) -> Trained:
+        made_of, rank = self.made_of, self.arena.rank
+        model = make(made_of, seed + (rank if made_of.own_values else 0), self.frozen)
+        if made_of.own_buffer:
             model.get_buffer("shift").add_(rank)
         if rank in orders:
             reordered(model)
@@ -122,26 +121,28 @@ class TrainerObjects(DrawnObjects):
 
     # --- training ------------------------------------------------------------------------------------
 
-    def step(self, action: g.Step, time: int) -> None:
+    def step(self, step: Step, number: int, time: int) -> None:
         """Train both sides for one step, and compare the loss, if one is returned."""
-        self.exact_so_far &= not (action.max_norm and self.coarse)
+        self.exact_so_far &= not (step.max_norm and self.coarse)
         with reference_acts():
-            wanted = self.alone.step(action, self.number, time, self.training.parts)
-        found = self.training.step(action, self.number, time)
-        if action.waits and time == action.times - 1:
-            before = self.training.own
-            self.arena.wait_a_while()
-            for name, value in self.training.own.items():
-                same(value, before[name], f"{name}, some time after the step,")
-        if found is not None and self.draw.losses:
+            wanted = self.alone.step(step, number, time, self.training.parts)
+        found = self.training.step(step, number, time)
+        if found is not None and self.made_of.losses:
             self.compare_loss(torch.as_tensor(found), wanted)
+
+    def wait(self) -> None:
+        """Check that nothing changes for a while."""
+        before = self.training.own
+        self.arena.wait_a_while()
+        for name, value in self.training.own.items():
+            same(value, before[name], f"{name}, some time after the step,")
 
     def state(self) -> Any:
         """Return a copy of the state."""
         with subject_acts("state_dict"):
             return copy.deepcopy(self.training.trainer.state_dict())
 
-    def load(self, state: Any, training: DrawnTraining) -> None:
+    def load(self, state: Any, training: TrainingSide) -> None:
         with subject_acts("load_state_dict"):
             training.trainer.load_state_dict(state)
         self.training = training
@@ -150,7 +151,7 @@ class TrainerObjects(DrawnObjects):
 
     def tolerances(self, wanted: Values) -> dict[str, Tolerance]:
         """Return how far each parameter may be off."""
-        fine = AMPLIFIED if self.draw.optimizer == "LBFGS" else CLOSE_FP64
+        fine = AMPLIFIED if self.made_of.optimizer == "LBFGS" else CLOSE_FP64
         fine = fine if self.exact_so_far else CLOSE_FP32
         return {name: CLOSE_FP32 if value.dtype in _COARSE else fine for name, value in wanted.items()}
 
@@ -168,13 +169,11 @@ class TrainerObjects(DrawnObjects):
     def check(self, found: Values, wanted: Values, allowed: Mapping[str, Tolerance]) -> None:
         """Raise Deviation with the first difference."""
         if set(found) != set(wanted):
-            Comparison(EXACT).step(self.number, found, wanted)
+            Comparison(EXACT).step(0, found, wanted)
         for tolerance in dict.fromkeys(allowed.values()):
             comparison = Comparison(tolerance, self.arena.subject.bound)
             alike = [name for name in wanted if allowed[name] == tolerance]
-            comparison.step(
-                self.number, {name: found[name] for name in alike}, {name: wanted[name] for name in alike}
-            )
+            comparison.step(0, {name: found[name] for name in alike}, {name: wanted[name] for name in alike})
             comparison.raise_first()
 
     def compare_loss(self, found: torch.Tensor, wanted: torch.Tensor) -> None:

@@ -1,0 +1,6 @@
+"""Moves: what can be done with a subject, in any order, with the reference beside it.
+
+A contract's player has a method for each move. A script is a model and a list of moves with their arguments: plain
+data. Three things make scripts: a person who pastes one as a test, a draw of Hypothesis, and the crossings, which
+cover the pairs and triples of moves.
+"""

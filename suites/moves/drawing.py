@@ -1,0 +1,76 @@
+"""Draw scripts. Import this only in processes that draw: it needs Hypothesis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from inspect import Parameter
+from typing import Any
+
+from everyrank.suites.generate.drawing import Draw, Drawing
+from everyrank.suites.moves.move import Move, Writing, moves_of
+from everyrank.suites.moves.player import Player
+from everyrank.suites.moves.script import Script
+from hypothesis import strategies as st
+
+#: The largest number of moves that are drawn, without those that come before and after them.
+_MOST = 8
+
+
+class ScriptDrawing(Drawing):
+    """A script while it is drawn. It makes sense at each point, also while it shrinks."""
+
+    player: type[Player]
+
+    def make(self) -> Script:
+        model = self.player.draw_model(self)
+        self.writing = Writing(moves_of(self.player), self.features, self.player.outline(model))
+        names = [name for name, move in self.writing.moves.items() for _ in range(move.often)]
+        for index in self._indices(len(names)):
+            self._add(names[index])
+        if not self.writing.calls:
+            self._add(names[0])
+        return Script(model, tuple(self.writing.calls))
+
+    def _indices(self, count: int) -> Iterable[int]:
+        found: list[int] = self.draw(st.lists(st.sampled_from(range(count)), min_size=1, max_size=_MOST))
+        return found
+
+    def _add(self, name: str) -> None:
+        """Add a move, with what must come before it, and with what shows its effect."""
+        move = self.writing.moves[name]
+        if move.after and (not self.writing.allows(name, {}) or self.chance(2)):
+            self._add_alone(move.after)
+        if move.after and move.shown_by and self.chance(2):
+            self._add_alone(move.shown_by)
+        if self._add_alone(name) and move.shown_by and self.one_of(True, True, False):
+            self._add_alone(move.shown_by)
+
+    def _add_alone(self, name: str) -> bool:
+        """Add a move with drawn arguments, without those that make no sense here."""
+        move = self.writing.moves[name]
+        drawn = {argument: self._value(move, argument) for argument in move.drawn}
+        arguments = {
+            argument: value for argument, value in drawn.items() if move.defaults[argument] is Parameter.empty
+        }
+        if not self.writing.allows(name, arguments):
+            return False
+        for argument, value in drawn.items():
+            if value != move.defaults[argument] and self.writing.allows(name, {**arguments, argument: value}):
+                arguments[argument] = value
+        return self.writing.try_to_add(name, arguments)
+
+    def _value(self, move: Move, argument: str) -> Any:
+        values = move.drawn[argument]
+        able = values(self.writing.outline) if callable(values) else values
+        return self.one_of(*able) if able else move.defaults[argument]
+
+
+def scripts_of(player: type[Player]) -> Callable[[int, frozenset[str]], Any]:
+    """Return the strategy of a player's scripts, a function of world size and features."""
+    drawing = type("Drawing", (ScriptDrawing,), {"player": player})
+
+    def make(draw: Draw, size: int, features: frozenset[str]) -> Script:
+        found: Script = drawing(draw, size, features).make()
+        return found
+
+    return st.composite(make)

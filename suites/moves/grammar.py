@@ -1,0 +1,31 @@
+"""The grammar of a player: its draws are random scripts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from everyrank.suites.generate.grammar import Grammar
+from everyrank.suites.moves.player import Player, play
+from everyrank.suites.moves.printing import printed
+from everyrank.suites.moves.script import Call, Script
+
+
+def grammar_of(player: type[Player]) -> Grammar:
+    """Return the grammar of these moves, for ``--generate``."""
+
+    def strategy(size: int, features: frozenset[str]) -> Any:
+        from everyrank.suites.moves.drawing import scripts_of
+
+        return scripts_of(player)(size, features)
+
+    return Grammar(
+        module=player.kinds[0].__module__,
+        kinds=(Script, Call, *player.kinds),
+        sizes=player.sizes,
+        features=player.features,
+        claims=player.claims,
+        choices=player.choices,
+        strategy=strategy,
+        play=play,
+        printed=printed,
+    )

@@ -1,0 +1,130 @@
+"""A move: one decorated method of a player, with all that is known of it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from everyrank.suites.moves.script import Call
+
+#: What a call needs that makes no sense at its point of a script: no subject has it.
+NEVER = "never"
+
+P = ParamSpec("P")
+AnyPlayer = TypeVar("AnyPlayer")
+
+#: The values from which an argument is drawn, one that is listed twice twice as often; or a function of the outline.
+Values = Sequence[Any] | Callable[[Any], Sequence[Any]]
+
+
+def _nothing(outline: Any, **arguments: Any) -> Iterable[str]:
+    return ()
+
+
+def _as_it_was(outline: Any, **arguments: Any) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Move:
+    """All that is known of a move besides what it does. An outline is what a script has done so far."""
+
+    name: str
+    law: str
+    """The law that it belongs to."""
+    laws: Mapping[str, str] = field(default_factory=dict)
+    """The laws of its arguments: the first that is given counts."""
+    needs: Callable[..., Iterable[str]] = _nothing
+    """Yields the features that a call needs, given the outline; NEVER if the call makes no sense there."""
+    then: Callable[..., None] = _as_it_was
+    """Changes the outline as the call changes the objects."""
+    drawn: Mapping[str, Values] = field(default_factory=dict)
+    """The values that are drawn for each argument."""
+    kinds: Sequence[Mapping[str, Any]] = ({},)
+    """The arguments with which it is crossed. A value may be a function of the outline; None if there is none now."""
+    often: int = 1
+    """How often it is drawn, beside the others."""
+    after: str = ""
+    """The move that must have come before, such as a save before a load: if it is drawn, that is drawn with it."""
+    shown_by: str = ""
+    """The move that shows its effect: if it is drawn, that often follows."""
+    apart: bool = False
+    """Whether it has objects of its own: then it is crossed with models, and not with other moves."""
+
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """The default of each argument, as the method's signature has it."""
+
+    def law_of(self, arguments: Mapping[str, Any]) -> str:
+        return next((law for name, law in self.laws.items() if arguments.get(name)), self.law)
+
+    def allowed(self, outline: Any, arguments: Mapping[str, Any], features: frozenset[str]) -> bool:
+        """Return whether a call makes sense now, for a subject that claims these features."""
+        return features.issuperset(self.needs(outline, **arguments))
+
+    def arguments(self, kind: int, outline: Any) -> dict[str, Any] | None:
+        """Return the arguments of a kind at this point of a script, or None if there are none."""
+        found = {name: value(outline) if callable(value) else value for name, value in self.kinds[kind].items()}
+        return None if None in found.values() else found
+
+
+def move(
+    law: str, **known: Any
+) -> Callable[[Callable[Concatenate[AnyPlayer, P], None]], Callable[Concatenate[AnyPlayer, P], None]]:
+    """Make the decorated method a move. ``known`` are the fields of Move."""
+
+    def decorate(act: Callable[Concatenate[AnyPlayer, P], None]) -> Callable[Concatenate[AnyPlayer, P], None]:
+        signature = inspect.signature(act)
+        _, *parameters = signature.parameters.values()
+        found = Move(act.__name__, law, defaults={each.name: each.default for each in parameters}, **known)
+
+        @functools.wraps(act)
+        def made(player: AnyPlayer, /, *args: P.args, **options: P.kwargs) -> None:
+            __tracebackhide__ = True
+            _, *given = signature.bind(player, *args, **options).arguments.items()
+            anything: Any = player
+            anything.make(found, functools.partial(act, player, *args, **options), dict(given))
+
+        made.move = found  # type: ignore[attr-defined]
+        return made
+
+    return decorate
+
+
+def moves_of(player: type) -> dict[str, Move]:
+    """Return the moves of a player's class by their names, in the order in which they stand there."""
+    found: dict[str, Move] = {}
+    for kind in reversed(player.__mro__):
+        found |= {
+            name: value.move for name, value in vars(kind).items() if isinstance(getattr(value, "move", None), Move)
+        }
+    return found
+
+
+@dataclass
+class Writing:
+    """A script while it is written: its calls, and the outline after them."""
+
+    moves: Mapping[str, Move]
+    features: frozenset[str]
+    outline: Any
+    calls: list[Call] = field(default_factory=list)
+
+    def allows(self, name: str, arguments: Mapping[str, Any]) -> bool:
+        return self.moves[name].allowed(self.outline, arguments, self.features)
+
+    def add(self, name: str, arguments: Mapping[str, Any]) -> None:
+        """Add a call; an argument that is its default is left out."""
+        defaults = self.moves[name].defaults
+        given = {key: value for key, value in arguments.items() if value != defaults[key]}
+        self.calls.append(Call(name, tuple(given.items())))
+        self.moves[name].then(self.outline, **given)
+
+    def try_to_add(self, name: str, arguments: Mapping[str, Any]) -> bool:
+        """Add a call if it makes sense and the subject claims what it needs; return whether it did."""
+        able = self.allows(name, arguments)
+        if able:
+            self.add(name, arguments)
+        return able

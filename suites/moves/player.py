@@ -1,0 +1,180 @@
+"""The base of the players of all contracts: subject and reference, side by side on one rank."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar
+
+from everyrank import current_world
+from everyrank.suites.engine.contract import contract
+from everyrank.suites.engine.subject import Subject
+from everyrank.suites.errors import BrokenAdapter, Deviation
+from everyrank.suites.generate.grammar import Rejected
+from everyrank.suites.generate.replay import meet
+from everyrank.suites.moves.move import Move
+from everyrank.suites.moves.script import Call, Script
+
+_REJECTED = "(the reference refuses)"
+
+
+class Outline:
+    """What a script has done so far, for a contract whose moves make sense at any time."""
+
+
+class Player:
+    """Makes moves on the subject and on the reference of this rank, and compares them after each, on all ranks.
+
+    A subclass has a constructor that makes both, a ``compare`` and its moves: methods that are decorated by ``move``.
+    All ranks make the same moves; if one of them deviates, all raise.
+    """
+
+    features: ClassVar[Mapping[str, str]] = {}
+    """Features, each with a pattern: a subject whose ledger or lacks match such a case is not asked for it."""
+    claims: ClassVar[Mapping[str, frozenset[str]]] = {}
+    choices: ClassVar[Mapping[str, frozenset[str]]] = {}
+    kinds: ClassVar[tuple[type, ...]] = ()
+    """The dataclasses of a model: the model's own first. A printed test imports them from the player's module."""
+    traits: ClassVar[Mapping[str, tuple[Any, ...]]] = {"size": (3,)}
+    """What a model is like, with which moves are crossed: for each trait its values. Traits with the same name and a
+    number, such as param1 and param2, have their values in common."""
+    sizes: ClassVar[tuple[int, ...]] = (3,)
+    """The world sizes of draws."""
+
+    def __init__(self, subject: Subject, model: Any) -> None:
+        self.subject, self.model = subject, model
+        self.number = 0
+        """The number of the current move, counted from 1; 0 before the first."""
+
+    # --- what a contract says about its moves ----------------------------------------------------------
+
+    @classmethod
+    def outline(cls, model: Any) -> Any:
+        """Return what is known of the objects before the first move."""
+        return Outline()
+
+    @classmethod
+    def settled(cls, traits: Mapping[str, Any]) -> dict[str, Any]:
+        """Return traits that go together, in place of these."""
+        return dict(traits)
+
+    @classmethod
+    def label(cls, traits: Mapping[str, Any]) -> str:
+        """Return how a model with these traits is called in the ids of cases."""
+        return "-".join(str(value) for name, value in traits.items() if name != "size")
+
+    @classmethod
+    def model_of(cls, traits: Mapping[str, Any], features: frozenset[str]) -> Any:
+        """Return the model with these traits, as far as a subject with these features claims them."""
+        return cls.kinds[0](**traits)
+
+    @classmethod
+    def draw_model(cls, drawing: Any) -> Any:
+        """Draw a model: each trait by itself."""
+        return cls.model_of({**_drawn(cls.traits, drawing), "size": drawing.size}, drawing.features)
+
+    @classmethod
+    def simpler(cls, model: Any) -> Iterator[Any]:
+        """Yield simpler models, with which a script may fail as well."""
+        return iter(())
+
+    @classmethod
+    @contextlib.contextmanager
+    def stage(cls, model: Any) -> Iterator[None]:
+        """What stands around the life of the objects."""
+        yield
+
+    def compare(self) -> str:
+        """Raise Deviation if subject and reference differ; return a text that must be the same on all ranks."""
+        raise NotImplementedError
+
+    # --- making moves ------------------------------------------------------------------------------------
+
+    def make(self, move: Move, act: Callable[[], None], arguments: Mapping[str, Any]) -> None:
+        """Make a move on this rank, and compare. All ranks raise alike."""
+        __tracebackhide__ = True
+        self.number += 1
+        label = f"{move.law_of(arguments)}: move {self.number}, {Call(move.name, tuple(arguments.items()))}"
+        _together(label, lambda: self._made(act))
+
+    def _made(self, act: Callable[[], None]) -> str:
+        act()
+        return self.compare()
+
+
+def _together(label: str, act: Callable[[], str]) -> None:
+    """Act on all ranks: each returns a text, which must be the same on all. All ranks raise alike."""
+    __tracebackhide__ = True
+    ended = _attempt(act)
+    ends = [json.loads(text) for text in meet(current_world(), label, json.dumps(ended))]
+    if any(kind == _REJECTED for kind, _ in ends):
+        raise Rejected(next(text for kind, text in ends if kind == _REJECTED))
+    for rank, (kind, packed) in enumerate(ends):
+        if kind == "deviation":
+            raise Deviation.unpacked(packed, f"{label}: on rank {rank}: ")
+        if kind == "error":
+            raise RuntimeError(f"{label}: on rank {rank}: the kit itself raised:\n{packed}")
+    for rank, (_, text) in enumerate(ends):
+        if text != ends[0][1] and text and ends[0][1]:
+            raise Deviation(f"{label}: on rank {rank}: rank {rank} has other values than rank 0")
+
+
+def _attempt(act: Callable[[], str]) -> tuple[str, str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a script is about values; the laws are about warnings too
+        try:
+            return "done", act()
+        except Rejected as error:
+            return _REJECTED, str(error)
+        except Deviation as deviation:
+            return "deviation", deviation.packed()
+        except Exception as error:
+            return "error", "".join(traceback.format_exception(error))
+
+
+def _drawn(traits: Mapping[str, tuple[Any, ...]], drawing: Any) -> dict[str, Any]:
+    return {name: drawing.one_of(*values) for name, values in traits.items()}
+
+
+@contextlib.contextmanager
+def playing(subject: Subject, model: Any) -> Iterator[Any]:
+    """Give the player of a subject's contract, with its objects made, in a test of ``model.size`` ranks."""
+    __tracebackhide__ = True
+    kind: type[Player] = contract(subject.contract).part("player")
+    world = current_world()
+    if model.size != world.size:
+        raise BrokenAdapter(f"the model is for {model.size} ranks, and this world has {world.size}")
+    with kind.stage(model):
+        made: list[Player] = []
+
+        def build() -> str:
+            made.append(kind(subject, model))
+            return made[0].compare()
+
+        _together("when the objects are made", build)
+        yield made[0]
+
+
+def play(subject: Subject, script: Script) -> str | None:
+    """Play a script on all ranks.
+
+    Return, on all ranks alike, a text that says what differs, an empty text, or None if the reference refused.
+    """
+    try:
+        play_or_raise(subject, script)
+    except Deviation as deviation:
+        return str(deviation)
+    except Rejected:
+        return None
+    return ""
+
+
+def play_or_raise(subject: Subject, script: Script) -> None:
+    """Play a script on all ranks; raise Deviation or Rejected, on all alike."""
+    __tracebackhide__ = True
+    with playing(subject, script.model) as player:
+        for each in script.moves:
+            getattr(player, each.move)(**dict(each.arguments))

@@ -1,0 +1,82 @@
+"""The features of the scripts of ``trainer``: each belongs to cases, of which a ledger or a lack may speak."""
+
+from __future__ import annotations
+
+from everyrank.fixtures.optimizers import rows
+
+#: The parts and mutations of a wrong state. An optimizer's entry that is missing may be taken for one that never was.
+WRONG_STATES = tuple(
+    (part, mutation)
+    for part, mutations in (
+        ("model", ("missing", "extra", "misshapen")),
+        ("optimizer", ("extra", "misshapen")),
+    )
+    for mutation in mutations
+)
+
+#: The optimizers of scripts. SparseAdam takes no dense gradients; Muon orthogonalizes in bf16, where the order of a
+#: sum decides how a number is rounded.
+OPTIMIZERS = tuple(row for row in rows() if not row.needs & {"sparse", "2d"})
+
+#: A subject is not asked for a feature if an entry of the subject's ledger or of its lacks matches these cases.
+FEATURES = {
+    "own values": "init.sync[trained-*]",
+    "own frozen values": "init.sync[built-frozen-*]",
+    "own buffers": "init.sync[buffers-*]",
+    "orders of registration": "in-order[*]",
+    "any width": "parity.models[equal-shapes-*]",
+    "branches": "equal[unused-*]",
+    "parameters of no layer": "parity.models[unused-ws*]",
+    "frozen parameters": "parity.models[frozen-*]",
+    "thawed parameters": "parity.models[thawed-*]",
+    "tied parameters": "parity.models[tied-*]",
+    "unused parameters": "parity.models[unused-ws*]",
+    "parameters that some ranks use": "parity.models[unused-on-*]",
+    "parameters that no rank uses later": "parity.models[unused-later-*]",
+    "scalars": "parity.models[scalars-*]",
+    "empty parameters": "parity.models[empty-*]",
+    "few rows": "parity.models[few-rows-*]",
+    "transposed parameters": "parity.models[non-contiguous-*]",
+    "parameters with gaps": "parity.models[gaps-*]",
+    "shared storage": "parity.models[views-*]",
+    "mixed dtypes": "parity.models[mixed-dtypes-*]",
+    "complex parameters": "parity.models[complex-*]",
+    "buffers": "parity.models[buffers-*]",
+    "sparse gradients": "parity.sparse[*]",
+    "closures": "parity.closure[*]",
+    "losses": "loss[*]",
+    "rows": "mean[*]",
+    "microbatches": "accumulate[parts*]",
+    "sparse microbatches": "accumulate[sparse-*]",
+    "microbatches of some ranks": "accumulate[unused-*]",
+    "clipping": "clip[cut-*]",
+    "clipping of microbatches": "clip[accumulated-*]",
+    "clipping of frozen parameters": "clip[frozen-*]",
+    "clipping of tied parameters": "clip[tied-*]",
+    "clipping of unused parameters": "clip[unused-*]",
+    "clipping of mixed dtypes": "clip[mixed-dtypes-*]",
+    "infinity": "non-finite[inf-ws*]",
+    "nan": "non-finite[nan-*]",
+    "clipped infinity": "non-finite[inf-clipped-*]",
+    "groups": "parity.groups[SGD-groups-*]",
+    "added groups": "parity.groups[added-*]",
+    "schedulers": "parity.schedule[*]",
+    "changed rates": "alias[*]",
+    "late changes": "late[*]",
+    "states": "state.round-trip[rate-*]",
+    "states in between": "state.inert[between-*]",
+    "states of fresh trainers": "state.inert[fresh-*]",
+    "states of tied parameters": "state.round-trip[tied-*]",
+    "states of frozen parameters": "state.round-trip[frozen-*]",
+    "states of unused parameters": "state.round-trip[unused-*]",
+    "states of buffers": "state.round-trip[buffers-*]",
+    "states in another order": "state.in-order[*]",
+    "states of the first rank": "state.reshard[*]",
+    "errors": "errors.rank[*]",
+    "invalid arguments": "errors.arguments[SGD-*]",
+    **{f"{part} states, {mutation}": f"state.strict[{part}-{mutation}-*]" for part, mutation in WRONG_STATES},
+    **{row.name: f"parity.train[{row.name}-defaults-*]" for row in OPTIMIZERS if "closure" not in row.needs},
+    **{
+        f"states of {row.name}": f"state.round-trip[{row.name}-*]" for row in OPTIMIZERS if "closure" not in row.needs
+    },
+}

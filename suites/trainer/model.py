@@ -1,0 +1,172 @@
+"""The models of scripts of ``trainer``: a chain of layers, to whose output every other parameter adds a term."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from everyrank.fixtures.models import fill
+from everyrank.suites.generate.models import new_parameters, put
+from everyrank.suites.trainer.batches import Microbatch
+from torch import nn
+
+#: How many numbers the model takes and returns for a row, the rows of a microbatch, and those of an embedding.
+FEATURES, WIDTH, ROWS, VOCABULARY = 4, 2, 4, 3
+
+
+@dataclass(frozen=True)
+class Param:
+    """One parameter besides those of the layers. If its name has dots, it is in a submodule."""
+
+    name: str
+    shape: tuple[int, ...]
+    layout: str = "plain"
+    """plain, transposed, gaps (its elements do not lie side by side), shared (one storage for all of this layout) or
+    embedding, whose gradients are sparse."""
+    dtype: str = "float64"
+    frozen: bool = False
+    also: str = ""
+    """A second name of the same parameter."""
+    unused: bool = False
+    """Whether no forward ever uses it."""
+    zero: bool = False
+    """Whether its gradient is always zero."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """The next parameters in a group, with its own options, if any; the first group has the layers too."""
+
+    count: int
+    lr: float | None = None
+    weight_decay: float | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """How a step is done: see ``TrainerPlayer.step``."""
+
+    parts: int = 1
+    max_norm: float = 0.0
+    skips: tuple[int, ...] = ()
+    skipped_by: tuple[int, ...] = ()
+    rows: tuple[int, ...] = ()
+    spoiled: str = ""
+    by: int = 0
+
+    def skipped_on(self, index: int) -> tuple[int, ...]:
+        """Return the parameters that this rank does not use."""
+        return self.skips if not self.skipped_by or index in self.skipped_by else ()
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model, the differences between the ranks at the start, and an optimizer with its groups."""
+
+    size: int
+    layers: tuple[int, ...] = ()
+    """The widths between the linear layers; without one there is one layer."""
+    params: tuple[Param, ...] = ()
+    buffer: bool = False
+    optimizer: str = "SGD"
+    variant: str = "lr"
+    groups: tuple[Group, ...] = ()
+    """The groups that the trainer is built with; without one it is built without groups."""
+    own_values: bool = False
+    """Whether each rank has built other parameters; those of rank 0 count."""
+    own_buffer: bool = False
+    reordered: tuple[int, ...] = ()
+    """Ranks that have registered their parameters in the opposite order."""
+    losses: bool = True
+    """Whether the loss that a step returns is compared."""
+
+
+class Trained(nn.Module):
+    """The module of a model. Its forward follows the model, so that the order of registration makes no difference."""
+
+    def __init__(self, made_of: Model) -> None:
+        super().__init__()
+        self.made_of = made_of
+        self.skips: tuple[int, ...] = ()
+        """The parameters that the next forwards do not use."""
+        widths = (FEATURES, *made_of.layers, WIDTH)
+        for number, (wide, next_wide) in enumerate(itertools.pairwise(widths)):
+            self.add_module(f"layer{number}", nn.Linear(wide, next_wide, dtype=torch.float64))
+        for param, made in new_parameters(made_of.params):
+            for name in filter(None, (param.name, param.also)):
+                put(self, name, made)
+        if made_of.buffer:
+            self.register_buffer("shift", torch.arange(WIDTH, dtype=torch.float64) / 8)
+
+    @property
+    def layers(self) -> int:
+        return len(self.made_of.layers) + 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = x
+        for number in range(self.layers):
+            out = self.get_submodule(f"layer{number}")(torch.tanh(out) if number else out)
+        if self.made_of.buffer:
+            out = out + self.get_buffer("shift")
+        for index, param in enumerate(self.made_of.params):
+            if param.unused or index in self.skips:
+                continue
+            for again, name in enumerate(filter(None, (param.name, param.also))):
+                # Where a trainer keeps parameters elsewhere, the attribute is a tensor in its place.
+                value: torch.Tensor = functools.reduce(getattr, name.split("."), self)  # type: ignore[assignment]
+                term = _term(param, value, x, index + again)
+                out = out + (term * 0.0 if param.zero else term)
+        return out
+
+
+def _term(param: Param, parameter: torch.Tensor, x: torch.Tensor, index: int) -> torch.Tensor:
+    """Return a term to which each element, and each name of one parameter, contributes in its own way."""
+    if param.layout == "embedding":
+        ids = (x[:, index % FEATURES] * 4).floor().long() % VOCABULARY
+        return nn.functional.embedding(ids, parameter, sparse=True)
+    flat, count = parameter.reshape(-1), parameter.numel()
+    phases = torch.arange(1, count * WIDTH + 1, dtype=x.dtype) + index
+    factors = torch.sin(x[:, :1] * phases).view(len(x), count, WIDTH).to(parameter.dtype)
+    term = (flat[None, :, None] * factors).sum(1) / math.sqrt(max(count, 1))
+    return (term.real + term.imag / 2 if term.is_complex() else term).to(x.dtype)
+
+
+def make(made_of: Model, seed: int, frozen: Iterable[int]) -> Trained:
+    """Return a fresh model with these parameters frozen; equal seeds give equal values."""
+    with torch.random.fork_rng(devices=[]):
+        model = Trained(made_of)
+    fill(model, seed)
+    set_frozen(model, made_of, frozen)
+    return model
+
+
+def set_frozen(model: nn.Module, made_of: Model, frozen: Iterable[int]) -> None:
+    """Freeze these parameters of a model, and thaw the others."""
+    numbers = set(frozen)
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    for number, param in enumerate(made_of.params):
+        parameters[param.name].requires_grad_(number not in numbers)
+
+
+def layer_names(made_of: Model) -> list[str]:
+    """Return the names of the layers' parameters."""
+    return [f"layer{number}.{kind}" for number in range(len(made_of.layers) + 1) for kind in ("weight", "bias")]
+
+
+def microbatches(step: Step, number: int, time: int, index: int) -> Sequence[Microbatch]:
+    """Return the microbatches of a part, which differ for each move, each step of it and each part."""
+    return [_microbatch(step, number, time, index, part) for part in range(step.parts)]
+
+
+def _microbatch(step: Step, number: int, time: int, index: int, part: int) -> Microbatch:
+    generator = torch.Generator().manual_seed(1 + index + 4 * (part + 4 * (time + 8 * number)))
+    inputs = torch.randn(8, FEATURES, dtype=torch.float64, generator=generator) * (1 + 0.25 * index)
+    targets = torch.randn(8, WIDTH, dtype=torch.float64, generator=generator) + 0.5 * (index + 1)
+    rows = step.rows[index] if step.rows else ROWS
+    if step.spoiled and index == step.by:
+        targets = torch.full_like(targets, float(step.spoiled))
+    return Microbatch(inputs[:rows], targets[:rows], step.parts)

@@ -1,0 +1,250 @@
+"""The moves of ``trainer`` that save and load, and those that have trainers of their own."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import torch
+from everyrank.fixtures.failing import InjectedError
+from everyrank.fixtures.optimizers import row
+from everyrank.suites.arena.groups import NAMES_RANKS, collect, error_of, names_rank, own_group, root, text_of
+from everyrank.suites.arena.subject_errors import in_a_line
+from everyrank.suites.compare.comparison import check, same
+from everyrank.suites.moves.move import NEVER, move
+from everyrank.suites.trainer.batches import Failing
+from everyrank.suites.trainer.features import WRONG_STATES
+from everyrank.suites.trainer.laws.state import Mutation, Part, mutate
+from everyrank.suites.trainer.model import Model, Param, Step
+from everyrank.suites.trainer.moves_of_training import TrainingMoves
+from everyrank.suites.trainer.outline import Outline
+from everyrank.suites.trainer.sides import FRESH, Sides
+
+
+def _saving_needs(at: Outline) -> Iterator[str]:
+    yield "states"
+    yield from at.saving_needs()
+    if at.handed < at.count or at.closures or at.spoiled:
+        yield NEVER
+
+
+def _saved(at: Outline) -> None:
+    at.saved = not at.fresh  # to ask for the state of a fresh trainer changes nothing; no law is about loading it
+
+
+def _loading_needs(
+    at: Outline, fresh: bool = False, reordered: bool = False, of_first: bool = False
+) -> Iterator[str]:
+    if reordered:
+        yield "states in another order"
+    if of_first:
+        yield "states of the first rank"
+    if not at.saved or (reordered and (not fresh or at.tied)):
+        yield NEVER
+
+
+def _loaded(at: Outline, **given: Any) -> None:
+    at.loaded, at.spoiled = True, False
+
+
+def _refusing_needs(at: Outline, invalid: int = 0) -> Iterator[str]:
+    yield "invalid arguments"
+
+
+def _wrong_needs(at: Outline, part: str = "", mutation: str = "") -> Iterator[str]:
+    yield f"{part} states, {mutation}"
+    if (part, mutation) not in WRONG_STATES or at.closures:
+        yield NEVER
+
+
+def _failing_needs(at: Outline, rank: int = 0) -> Iterator[str]:
+    yield "errors"
+    if at.closures or at.model.size < 2:
+        yield NEVER
+
+
+def _resharding_needs(at: Outline, before: int = 0, after: int = 0) -> Iterator[str]:
+    yield "states of the first rank"
+    yield "states of Adam"
+    yield from _saving_needs(at)
+    if not 0 < before <= at.model.size >= after > 0:
+        yield NEVER
+
+
+class StateMoves(TrainingMoves):
+    """What is done with states, on both sides."""
+
+    @property
+    def file(self) -> str:
+        """The file with rank 0's copy of the state."""
+        return f"{self.arena.world.folder}/state-of-rank-0"
+
+    @move("state.inert", needs=_saving_needs, then=_saved)
+    def save(self) -> None:
+        """Copy the state, which replaces the last copy."""
+        state = self.sides.state()
+        if self.arena.rank == 0:
+            torch.save(state, self.file)
+        self.saved = state, self.sides.alone.copy()
+
+    @move(
+        "state.round-trip",
+        laws={"reordered": "state.in-order"},
+        needs=_loading_needs,
+        then=_loaded,
+        drawn={
+            "fresh": (True, False),
+            "reordered": (False, False, False, True, True),
+            "of_first": (False, False, False, True, True),
+        },
+        kinds=({}, {"fresh": True}, {"fresh": True, "reordered": True}, {"fresh": True, "of_first": True}),
+        often=3,
+        after="save",
+        shown_by="step",
+    )
+    def load(self, fresh: bool = False, reordered: bool = False, of_first: bool = False) -> None:
+        """Load the last copy into the same trainer, or into a fresh one of another model.
+
+        ``reordered``: the fresh model has registered its parameters in the opposite order. ``of_first``: every rank
+        loads the copy of rank 0.
+        """
+        sides = self.sides
+        state, alone = self.saved
+        state = torch.load(self.file, weights_only=False) if of_first else copy.deepcopy(state)
+        orders = range(self.model.size) if reordered else None
+        sides.load(state, sides.begin(FRESH, orders) if fresh else sides.training)
+        sides.alone = alone.copy()
+        sides.alone.freeze(sides.frozen)
+        self.schedulers.clear()
+
+
+class ApartMoves(StateMoves):
+    """What is done with trainers of its own, and leaves the player's as they are."""
+
+    @move(
+        "errors.arguments",
+        needs=_refusing_needs,
+        drawn={"invalid": lambda at: range(len(row(at.model.optimizer).invalid))},
+        apart=True,
+    )
+    def refuse(self, invalid: int = 0) -> None:
+        """Build a fresh trainer with the invalid arguments of this number, which must be refused."""
+        found = row(self.model.optimizer)
+        wrong = found.invalid[invalid % len(found.invalid)]
+        error = error_of(partial(self.sides.build_with, wrong.make()))
+        as_due = isinstance(error, wrong.error) and re.search(wrong.match, str(error)) is not None
+        raised = "nothing" if error is None else in_a_line(error)
+        check(as_due, f"{wrong.name}: raised {raised} instead of {wrong.error.__name__}: {wrong.match}")
+
+    @move(
+        "state.strict",
+        needs=_wrong_needs,
+        drawn={"part": ("model", "optimizer"), "mutation": ("extra", "misshapen", "missing")},
+        kinds=tuple({"part": part, "mutation": mutation} for part, mutation in WRONG_STATES),
+        apart=True,
+    )
+    def load_wrong(self, part: str, mutation: str) -> None:
+        """Load a state with one entry that is missing, extra or misshapen into a fresh trainer: it is refused."""
+        params = tuple(param for param in self.model.params if param.shape and _is_plain(param))
+        # Each parameter has a state.
+        sides = self._sides(replace(self.model, params=params, optimizer="SGD", variant="momentum"))
+        for time in (0, 1):
+            sides.step(Step(), self.number, time)
+        state = sides.state()
+        mutate(state, cast(Part, part), cast(Mutation, mutation), len(set(sides.training.names.values())))
+        fresh = sides.begin(FRESH)
+        error = error_of(lambda: fresh.trainer.load_state_dict(state))
+        check(error is not None, f"a state with a {mutation} entry of the {part} was loaded")
+
+    @move(
+        "errors.rank",
+        needs=_failing_needs,
+        drawn={"rank": lambda at: range(at.model.size)},
+        kinds=({"rank": lambda at: at.model.size - 1},),
+        apart=True,
+    )
+    def fail(self, rank: int) -> None:
+        """Let the loss raise on one rank in the second step, in a group of its own: all raise, nothing changes."""
+        with own_group() as group:
+            sides = self._sides(self.model)
+            sides.step(Step(), self.number, 0)
+            training = sides.training
+            before = training.own
+            batches = training.batches(Step(), self.number, 1)
+            if self.arena.rank == rank:
+                batches = [Failing(batch.inputs, batch.targets) for batch in batches]
+            error = error_of(partial(training.trainer.step, *batches))
+            group.leave()
+            raised, own = error is not None, isinstance(root(error), InjectedError)
+            text = text_of(error)
+            named = NAMES_RANKS not in self.subject.declares or names_rank(error, rank)
+            after = training.own
+            del training, sides, error  # they hold the group's sockets
+            collect()
+        if self.arena.rank == rank:
+            check(own, f"rank {rank}'s own error did not reach it: {text}")
+        else:
+            check(raised, f"trained on, though rank {rank} had failed")
+            check(named, f"the error does not name rank {rank}: {text}")
+        for name, value in after.items():
+            if value.shape == before[name].shape:  # else it was put together for the step that was interrupted
+                same(value, before[name], f"{name}, after the step that failed,")
+
+    @move(
+        "state.reshard",
+        needs=_resharding_needs,
+        drawn={"before": (2, 3), "after": (2, 3)},
+        kinds=({"before": 2, "after": 3}, {"before": 3, "after": 2}),
+        apart=True,
+    )
+    def reshard(self, before: int, after: int) -> None:
+        """Train and save on the first ``before`` ranks, load on the first ``after`` ranks, and go on there."""
+        file = f"{self.arena.world.folder}/resharded"
+
+        def saving() -> None:
+            sides = self._sides(self.model)
+            sides.step(Step(), self.number, 0)
+            sides.state()  # also before the state that counts
+            sides.step(Step(), self.number, 1)
+            state = sides.state()
+            if self.arena.rank == 0:
+                torch.save((state, sides.alone), file)
+
+        def loading() -> None:
+            state, alone = torch.load(file, weights_only=False)
+            sides = self._sides(self.model, FRESH)
+            sides.load(state, sides.training)
+            sides.alone = alone
+            sides.exact_so_far = not sides.coarse  # the steps before were not compared
+            sides.compare()
+            for time in (2, 3):
+                sides.step(Step(), self.number, time)
+                sides.compare()
+
+        if self._in_group(before, saving):
+            self._in_group(after, loading)
+
+    def _in_group(self, size: int, act: Callable[[], None]) -> bool:
+        """Let the first ranks act in a group of their own; return whether nothing went wrong on any of them."""
+        error: Exception | None = None
+        with own_group(size):
+            if self.arena.rank < size:
+                error = error_of(act)
+            collect()
+        failed = any(self.arena.meet("the group has acted", "" if error is None else "failed"))
+        if error is not None:
+            raise error
+        return not failed
+
+    def _sides(self, model: Model, *seed: int) -> Sides:
+        """Return both sides of a training that begins as the script does, without groups: moves add those."""
+        return Sides(self.arena, replace(model, groups=()), *seed)
+
+
+def _is_plain(param: Param) -> bool:
+    plain = param.layout in ("plain", "transposed", "gaps", "shared") and param.dtype == "float64"
+    return plain and not (param.frozen or param.unused) and 0 not in param.shape

@@ -1,0 +1,315 @@
+"""The moves of ``trainer`` that train: steps, options, groups, and parameters that are frozen and thawed."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from everyrank import current_world
+from everyrank.suites.arena.subject_errors import subject_acts
+from everyrank.suites.engine.contract import Point
+from everyrank.suites.engine.subject import Subject
+from everyrank.suites.moves.move import NEVER, move
+from everyrank.suites.moves.player import Player
+from everyrank.suites.trainer.arena import Arena
+from everyrank.suites.trainer.laws.ranks import digests
+from everyrank.suites.trainer.model import Group, Model, Step, set_frozen
+from everyrank.suites.trainer.outline import Outline
+from everyrank.suites.trainer.sides import Sides
+from torch.optim.lr_scheduler import ExponentialLR
+
+
+def _step_needs(at: Outline, **given: Any) -> Iterator[str]:
+    step = Step(**{name: value for name, value in given.items() if name not in ("times", "waits")})
+    if at.closures and (at.steps + given.get("times", 1) > 2 or not {"times", "parts"}.issuperset(given)):
+        yield NEVER  # LBFGS looks for the minimum several times a step: two orders of a sum are apart after two steps
+    if at.spoiled:
+        yield NEVER  # nothing can be seen until a state is loaded
+    if given.get("waits"):
+        yield "late changes"
+    if step.parts > 1:
+        yield "sparse microbatches" if at.sparse else "microbatches"
+    if step.rows:
+        yield "rows"
+    yield from _skipping_needs(at, step)
+    if step.max_norm:
+        yield "clipping"
+        yield from at.clipping_needs(step.parts)
+        if at.sparse or at.has("complex128") or at.model.reordered or at.handed < at.count:
+            yield NEVER  # a norm in another order has other bits, and gradients that no group has may pile up
+    if given.get("by") and not step.spoiled:
+        yield NEVER
+    if step.spoiled:
+        yield {"inf": "infinity", "nan": "nan"}[step.spoiled]
+        if step.max_norm:
+            yield "clipped infinity" if step.spoiled == "inf" else NEVER
+        if at.sparse:
+            yield NEVER
+
+
+def _skipping_needs(at: Outline, step: Step) -> Iterator[str]:
+    if any(number >= at.count for number in step.skips) or (step.skipped_by and not step.skips):
+        yield NEVER
+    if not step.skips:
+        return
+    if len(step.skipped_by) in (0, at.model.size):
+        yield "parameters that no rank uses later"
+        if at.fresh:
+            yield NEVER  # the law is about parameters that were used before
+    else:
+        yield "parameters that some ranks use"
+        if step.parts > 1:
+            yield "microbatches of some ranks"
+
+
+def _stepped(at: Outline, **given: Any) -> None:
+    at.steps += given.get("times", 1)
+    at.fresh = at.thawed = False
+    at.unused |= bool(given.get("skips")) and len(given.get("skipped_by", ())) in (0, at.model.size)
+    at.spoiled |= bool(given.get("spoiled"))
+
+
+def _one(at: Outline) -> tuple[int, ...] | None:
+    return (0,) if at.count else None
+
+
+def _subsets(values: range) -> Sequence[tuple[int, ...]]:
+    return [chosen for count in range(len(values) + 1) for chosen in itertools.combinations(values, count)]
+
+
+def _often_nothing(chosen: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:
+    return [()] * 3 * len(chosen) + [*chosen]
+
+
+_SOME_RANKS = {"skips": _one, "skipped_by": lambda at: (at.model.size - 1,) if at.model.size > 1 else None}
+_NO_RANK = {"skips": _one}
+_ROWS = {"rows": lambda at: (1, 4, 2, 5)[: at.model.size]}
+
+_STEPS: dict[str, Any] = {
+    "needs": _step_needs,
+    "then": _stepped,
+    "laws": {
+        "spoiled": "non-finite",
+        "waits": "late",
+        "max_norm": "clip",
+        "skips": "parity.models",
+        "parts": "accumulate",
+        "rows": "mean",
+    },
+    "often": 6,
+    "drawn": {
+        "times": (1, 1, 2),
+        "parts": (1, 1, 2, 3),
+        "max_norm": (0.0, 0.0, 0.0, 0.0, 0.05, 0.5),
+        "skips": lambda at: _often_nothing(_subsets(range(at.count))[1:]),
+        "skipped_by": lambda at: _subsets(range(at.model.size))[1:],
+        "rows": lambda at: _often_nothing([*itertools.product((1, 5, 2), repeat=at.model.size)]),
+        "spoiled": ("",) * 30 + ("inf", "nan"),
+        "by": lambda at: range(at.model.size),
+        "waits": (False,) * 15 + (True,),
+    },
+    "kinds": (
+        {},
+        {"parts": 2},
+        {"max_norm": 0.05},
+        {"parts": 2, "max_norm": 0.05},
+        _SOME_RANKS,
+        {**_SOME_RANKS, "parts": 2},
+        _NO_RANK,
+        _ROWS,
+        {"spoiled": "inf", "by": lambda at: at.model.size - 1},
+    ),
+}
+
+
+def _freezing_needs(at: Outline, param: int = -1) -> Iterator[str]:
+    yield "thawed parameters"
+    yield "frozen parameters"
+    if param not in range(at.count) or param in at.frozen or at.closures:
+        yield NEVER
+
+
+def _frozen(at: Outline, param: int) -> None:
+    at.frozen ^= {param}
+    at.thawed = True
+
+
+def _thawing_needs(at: Outline, param: int = -1) -> Iterator[str]:
+    yield "thawed parameters"
+    if param not in at.frozen:
+        yield NEVER
+
+
+def _first_trained(at: Outline) -> int | None:
+    return next((number for number in range(at.count) if number not in at.frozen), None)
+
+
+def _first_frozen(at: Outline) -> int | None:
+    return next(iter(sorted(at.frozen)), None)
+
+
+def _options(at: Outline) -> Sequence[str]:
+    decays = ["weight_decay"] if at.decays else []
+    return ["lr", *decays, "momentum"] if at.model.optimizer == "SGD" else ["lr", *decays]
+
+
+def _changing_needs(at: Outline, option: str = "lr", factor: float = 1.0, group: int = -1) -> Iterator[str]:
+    yield "changed rates"
+    if option not in _options(at) or at.closures:
+        yield NEVER
+
+
+def _scheduling_needs(at: Outline, gamma: float = 1.0) -> Iterator[str]:
+    yield "schedulers"
+    if at.loaded:
+        yield "changed rates"
+    if at.closures:
+        yield NEVER
+
+
+def _adding_needs(
+    at: Outline, count: int = 0, lr: float | None = None, weight_decay: float | None = None
+) -> Iterator[str]:
+    yield "added groups"
+    if count not in range(1, at.count - at.handed + 1) or (weight_decay is not None and not at.decays):
+        yield NEVER
+
+
+def _added(at: Outline, count: int, **given: Any) -> None:
+    at.handed += count
+    at.saved, at.fresh = False, True
+
+
+class TrainingMoves(Player):
+    """What is done to train, on both sides."""
+
+    def __init__(self, subject: Subject, model: Model) -> None:
+        super().__init__(subject, model)
+        world = current_world()
+        self.arena = Arena(subject, Point("script", world.size), world)
+        self.sides = Sides(self.arena, model)
+        self.schedulers: list[Any] = []
+        self.saved: Any = None
+        """The last copy of a state, with the reference at that point."""
+
+    def compare(self) -> str:
+        """Compare the full parameters with the reference's; on all ranks they are equal bit for bit."""
+        self.sides.compare()
+        return " ".join(digests(self.sides.training.values).values())
+
+    @move("parity.train", **_STEPS)
+    def step(
+        self,
+        times: int = 1,
+        parts: int = 1,
+        max_norm: float = 0.0,
+        skips: tuple[int, ...] = (),
+        skipped_by: tuple[int, ...] = (),
+        rows: tuple[int, ...] = (),
+        spoiled: str = "",
+        by: int = 0,
+        waits: bool = False,
+    ) -> None:
+        """Train for one step, or for several, each on microbatches of its own.
+
+        ``skips``: these parameters go unused, on the ranks ``skipped_by`` or on all. ``rows``: how many rows a
+        microbatch of each rank has. ``spoiled``: the targets of rank ``by`` are this value, inf or nan. ``waits``:
+        nothing may change a while after.
+        """
+        sides = self.sides
+        step = Step(parts, max_norm, skips, skipped_by, rows, spoiled, by)
+        for time in range(times):
+            sides.step(step, self.number, time)
+            for scheduler in self.schedulers:
+                with subject_acts("a scheduler"):
+                    scheduler.step()
+            if time < times - 1:
+                sides.compare()
+        if waits:
+            sides.wait()
+
+    @move(
+        "parity.models",
+        needs=_freezing_needs,
+        then=_frozen,
+        drawn={"param": lambda at: range(at.count)},
+        kinds=({"param": _first_trained},),
+        shown_by="step",
+    )
+    def freeze(self, param: int) -> None:
+        """Freeze a parameter, by its number."""
+        self._freeze(self.sides.frozen | {param})
+
+    @move(
+        "parity.models",
+        needs=_thawing_needs,
+        then=_frozen,
+        drawn={"param": lambda at: sorted(at.frozen)},
+        kinds=({"param": _first_frozen},),
+        shown_by="step",
+    )
+    def thaw(self, param: int) -> None:
+        """Thaw a parameter, by its number."""
+        self._freeze(self.sides.frozen - {param})
+
+    def _freeze(self, frozen: set[int]) -> None:
+        self.sides.frozen = frozen
+        self.sides.alone.freeze(frozen)
+        set_frozen(self.sides.training.model, self.model, frozen)
+
+    @move(
+        "alias",
+        needs=_changing_needs,
+        drawn={"option": lambda at: ["lr"] * 4 + [*_options(at)], "factor": (0.5, 2.0), "group": (-1, -1, 0, 1)},
+        kinds=(
+            {"factor": 0.5},
+            {"factor": 2.0, "group": 0},
+            {"option": lambda at: _options(at)[-1] if _options(at)[1:] else None},
+        ),
+        often=2,
+        shown_by="step",
+    )
+    def change(self, option: str = "lr", factor: float = 0.5, group: int = -1) -> None:
+        """Multiply an option of one of the groups, or of all if there is none of this number; 0 becomes an eighth."""
+        with subject_acts("param_groups"):
+            ours = list(self.sides.training.trainer.param_groups)
+        for groups in (ours, self.sides.alone.optimizer.param_groups):
+            for each in groups if group not in range(len(groups)) else [groups[group]]:
+                each[option] = each[option] * factor or 0.125
+
+    @move(
+        "parity.schedule",
+        needs=_scheduling_needs,
+        drawn={"gamma": (0.5, 0.25)},
+        kinds=({"gamma": 0.5},),
+        shown_by="step",
+    )
+    def schedule(self, gamma: float) -> None:
+        """Attach a scheduler, which multiplies the rates after each step until a state is loaded."""
+        with subject_acts("a scheduler"):
+            self.schedulers.append(ExponentialLR(self.sides.training.trainer.optimizer, gamma))
+        self.schedulers.append(ExponentialLR(self.sides.alone.optimizer, gamma))
+
+    @move(
+        "parity.groups",
+        needs=_adding_needs,
+        then=_added,
+        drawn={
+            "count": lambda at: range(1, at.count - at.handed + 1),
+            "lr": (None, 0.03125, 0.25),
+            "weight_decay": (None, 0.25),
+        },
+        kinds=({"count": 1, "lr": 0.25}, {"count": 1}),
+        often=3,
+    )
+    def add_group(self, count: int, lr: float | None = None, weight_decay: float | None = None) -> None:
+        """Add the next parameters, which no group has yet, as a group."""
+        sides = self.sides
+        sides.groups.append(Group(count, lr, weight_decay))
+        group = sides.alone.named(sides.groups)[-1]
+        with subject_acts("add_param_group"):
+            sides.training.trainer.add_param_group(copy.deepcopy(group))
+        sides.alone.add_param_group(group)
+        self.saved = None

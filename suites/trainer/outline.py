@@ -1,0 +1,115 @@
+"""What a script of ``trainer`` has done so far, as plain data, and what a model needs of a subject."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from everyrank.fixtures.optimizers import row
+from everyrank.suites.trainer.model import Model, Param
+
+
+@dataclass
+class Outline:
+    """The facts on which it depends whether a move makes sense, and what it needs."""
+
+    model: Model
+    frozen: set[int] = field(init=False)
+    handed: int = field(init=False)
+    """How many of the parameters are in a group."""
+    unused: bool = field(init=False)
+    """Whether there is a parameter that no rank has used, in all steps or in one."""
+    steps: int = 0
+    fresh: bool = True
+    """Whether some parameters have not been stepped yet."""
+    thawed: bool = False
+    """Whether a parameter was thawed, or frozen, after the last step."""
+    saved: bool = False
+    loaded: bool = False
+    spoiled: bool = False
+
+    def __post_init__(self) -> None:
+        model = self.model
+        self.frozen = {number for number, param in enumerate(model.params) if param.frozen}
+        self.handed = sum(group.count for group in model.groups) if model.groups else len(model.params)
+        self.unused = any(param.unused for param in model.params)
+
+    @property
+    def count(self) -> int:
+        return len(self.model.params)
+
+    @property
+    def closures(self) -> bool:
+        return self.model.optimizer == "LBFGS"
+
+    @property
+    def sparse(self) -> bool:
+        return any(param.layout == "embedding" for param in self.model.params)
+
+    @property
+    def tied(self) -> bool:
+        return any(param.also for param in self.model.params)
+
+    def has(self, dtype: str) -> bool:
+        return any(param.dtype == dtype for param in self.model.params)
+
+    @property
+    def decays(self) -> bool:
+        """Whether the optimizer has a weight decay. None adds it to a sparse gradient."""
+        return not self.sparse and "weight_decay" in row(self.model.optimizer).fullest.arguments
+
+    def clipping_needs(self, parts: int) -> Iterator[str]:
+        """Yield what a step that clips needs, besides clipping."""
+        if parts > 1:
+            yield "clipping of microbatches"
+        if self.frozen:
+            yield "clipping of frozen parameters"
+        if self.tied:
+            yield "clipping of tied parameters"
+        if self.unused:
+            yield "clipping of unused parameters"
+        if self.has("float32"):
+            yield "clipping of mixed dtypes"
+
+    def saving_needs(self) -> Iterator[str]:
+        yield f"states of {self.model.optimizer}"
+        if self.fresh or self.thawed:
+            yield "states of fresh trainers"
+        if not self.fresh:
+            yield "states in between"
+        if self.tied:
+            yield "states of tied parameters"
+        if self.frozen:
+            yield "states of frozen parameters"
+        if self.unused:
+            yield "states of unused parameters"
+        if self.model.buffer:
+            yield "states of buffers"
+
+
+_LAYOUTS = {
+    "transposed": "transposed parameters",
+    "gaps": "parameters with gaps",
+    "shared": "shared storage",
+    "embedding": "sparse gradients",
+}
+
+_DTYPES = {"float32": "mixed dtypes", "complex128": "complex parameters"}
+
+
+def needed_by(param: Param, size: int) -> Iterator[str]:
+    """Yield the features that a parameter needs."""
+    yield "branches"
+    yield "parameters of no layer"
+    found = {
+        _LAYOUTS.get(param.layout, ""): True,
+        _DTYPES.get(param.dtype, ""): True,
+        "frozen parameters": param.frozen,
+        "unused parameters": param.unused,
+        "tied parameters": bool(param.also),
+        "scalars": not param.shape,
+        "empty parameters": not math.prod(param.shape),
+        "few rows": bool(param.shape) and 0 < param.shape[0] < size,
+    }
+    yield from (feature for feature, needed in found.items() if feature and needed)

@@ -1,0 +1,170 @@
+"""The player of ``trainer``: its moves, and the models on which they are made."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from everyrank.fixtures.optimizers import row
+from everyrank.suites.arena.groups import NAMES_RANKS, own_group
+from everyrank.suites.moves.grammar import grammar_of
+from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT
+from everyrank.suites.trainer.features import FEATURES
+from everyrank.suites.trainer.model import Group, Model, Param
+from everyrank.suites.trainer.moves_of_states import ApartMoves
+from everyrank.suites.trainer.outline import Outline, needed_by
+
+#: What a parameter is like: the parameters that stand for it, by a name of their own.
+_PARAMS: dict[str, tuple[Param, ...]] = {
+    "plain": (Param("", (3, 2)),),
+    "scalar": (Param("", ()),),
+    "transposed": (Param("", (3, 4), "transposed"),),
+    "gaps": (Param("", (3, 2), "gaps"),),
+    "shared": (Param("", (3,), "shared"), Param("", (4,), "shared")),
+    "tied": (Param("", (3,), also="_again"),),
+    "frozen": (Param("", (3,), frozen=True),),
+    "unused": (Param("", (3,), unused=True),),
+    "zero": (Param("", (3,), zero=True),),
+    "large": (Param("", (1031,)),),
+    "empty": (Param("", (0, 2)),),
+    "row": (Param("", (1, 3)),),
+    "sparse": (Param("", (3, 2), "embedding"),),
+    "fp32": (Param("", (3,), dtype="float32"),),
+    "complex": (Param("", (3,), dtype="complex128"),),
+}
+
+#: Optimizers that differ in what they keep: nothing, a buffer that comes with the second step, counts, sums, ...
+_OPTIMIZERS = (
+    "SGD-lr",
+    "SGD-momentum",
+    "Adam-everything",
+    "SGD-everything",
+    "AdamW-defaults",
+    "Adagrad-lr",
+    "RMSprop-everything",
+    "Adadelta-defaults",
+    "ASGD-defaults",
+)
+
+#: How the parameters are grouped: not at all; in two groups; in one, so that the others are added.
+_GROUPS = ("", "two", "some")
+
+#: What differs between the ranks as they start.
+_STARTS = ("alike", "values", "buffers", "orders")
+
+
+class TrainerPlayer(ApartMoves):
+    """Subject and reference of ``trainer``."""
+
+    features = FEATURES
+    claims = {NAMES_RANKS: frozenset({"errors"})}
+    choices = {
+        TRUSTS_INIT: frozenset({"own values", "own frozen values", "own buffers", "orders of registration"}),
+        SAME_GRAPH: frozenset({"parameters that some ranks use", "microbatches of some ranks"}),
+    }
+    kinds = (Model, Param, Group)
+    traits = {
+        "size": (3, 2),
+        "optimizer": _OPTIMIZERS,
+        "param1": tuple(_PARAMS),
+        "param2": tuple(_PARAMS),
+        "param3": tuple(_PARAMS),
+        "groups": _GROUPS,
+        "start": _STARTS,
+        "layers": ("one", "two"),
+    }
+
+    @classmethod
+    def outline(cls, model: Model) -> Outline:
+        return Outline(model)
+
+    @classmethod
+    def settled(cls, traits: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the traits without those that exclude each other."""
+        found = dict(traits)
+        params = [found["param1"], found["param2"], found["param3"]]
+        special = [kind for kind in params if kind in ("sparse", "fp32", "complex")]
+        for name in ("param1", "param2", "param3"):
+            if found[name] in special and found[name] != special[0]:
+                found[name] = "plain"  # no optimizer takes both
+        taken = {"sparse": "sparse", "complex": "complex"}.get(special[0], "") if special else ""
+        optimizer, variant = found["optimizer"].split("-")
+        refused = row(optimizer).variant(variant).refuses
+        if (taken and (taken not in row(optimizer).takes or taken in refused)) or "fp32" in special:
+            found["optimizer"] = "SGD-lr"  # others amplify the error of a coarse sum
+        if found["start"] == "orders" and "tied" in params:
+            found["start"] = "values"  # a parameter with two names goes by that which was registered first
+        return found
+
+    @classmethod
+    def model_of(cls, traits: Mapping[str, Any], features: frozenset[str]) -> Model:
+        size = traits["size"]
+        params = [
+            replace(param, name=f"p{number}{part}", also=param.also and f"p{number}{part}{param.also}")
+            for number in (1, 2, 3)
+            for part, param in zip("ab", _PARAMS[traits[f"param{number}"]], strict=False)
+            if features.issuperset(needed_by(param, size))
+        ]
+        optimizer, variant = traits["optimizer"].split("-")
+        if optimizer not in features:
+            optimizer, variant = "SGD", "momentum"
+        start = traits["start"]
+        frozen = any(param.frozen for param in params)
+        own_values = "own values" in features and (not frozen or "own frozen values" in features)
+        return Model(
+            size=size,
+            layers=(size,) if traits["layers"] == "two" or not params else (),
+            params=tuple(params),
+            buffer=start == "buffers" and "buffers" in features,
+            optimizer=optimizer,
+            variant=variant,
+            groups=_groups(traits["groups"], len(params), features),
+            own_values=start == "values" and own_values,
+            own_buffer=start == "buffers" and {"buffers", "own buffers"} <= features,
+            reordered=(size - 1,) if start == "orders" and "orders of registration" in features else (),
+            losses="losses" in features,
+        )
+
+    @classmethod
+    def label(cls, traits: Mapping[str, Any]) -> str:
+        params = [traits[name] for name in ("param1", "param2", "param3")]
+        return "-".join((traits["optimizer"].split("-")[0], *params))
+
+    @classmethod
+    def draw_model(cls, drawing: Any) -> Model:
+        from everyrank.suites.trainer.drawing import ModelDrawing
+
+        return ModelDrawing(drawing.draw, drawing.size, drawing.features).make()
+
+    @classmethod
+    def simpler(cls, model: Model) -> Iterator[Model]:
+        for number in range(len(model.params)):
+            params = model.params[:number] + model.params[number + 1 :]
+            yield replace(model, params=params, groups=())
+        yield replace(model, groups=())
+        yield replace(model, layers=())
+        yield replace(model, optimizer="SGD", variant="lr")
+        yield replace(model, optimizer="SGD", variant="momentum")
+        yield replace(model, own_values=False, own_buffer=False, reordered=())
+        yield replace(model, buffer=False, own_buffer=False)
+        for number, param in enumerate(model.params):
+            plain = Param(param.name, (2,))
+            yield replace(model, params=(*model.params[:number], plain, *model.params[number + 1 :]))
+
+    @classmethod
+    @contextlib.contextmanager
+    def stage(cls, model: Model) -> Iterator[None]:
+        # A trainer whose ranks evaluate a closure unequally often would wait for ever, if no group lost patience.
+        with own_group() if model.optimizer == "LBFGS" else contextlib.nullcontext():
+            yield
+
+
+def _groups(kind: str, count: int, features: frozenset[str]) -> tuple[Group, ...]:
+    if kind == "two" and count and "groups" in features:
+        return (Group(count - 1), Group(1, lr=0.25))
+    return (Group(0),) if kind == "some" and count and "added groups" in features else ()
+
+
+GRAMMAR = grammar_of(TrainerPlayer)
