@@ -72,6 +72,7 @@ def default(cases: Sequence[Case]) -> set[str]:
     """
     chosen = quick(cases)
     for law in _by_law(cases):
+        law = [case for case in law if case.point.turns]
         strong = [case for case in law if not _is_settled(case)]
         core = strong if len(law) <= _FEW else [case for case in strong if case.point.core]
         if not _is_touched(law[0]):
@@ -142,7 +143,10 @@ def _cover(
 def _targets(case: Case, varied: bool) -> Iterator[Target]:
     """Yield what a case contributes to the default profile."""
     point = case.point
-    if not point.optimizer:
+    if point.turns > 1:
+        if _in_turn(case, point.label, point.turns):
+            yield "label", point.label
+    elif not point.optimizer:
         yield "label", point.label
         yield "size", str(point.claimed_size)
     elif case.law.check in longer:  # it judges the first step of a case of that law
@@ -158,9 +162,9 @@ def _targets(case: Case, varied: bool) -> Iterator[Target]:
             yield point.optimizer, "defaults"
 
 
-def _in_turn(case: Case, value: str) -> bool:
+def _in_turn(case: Case, value: str, turns: int = _TURNS) -> bool:
     """Return whether this subject has the value in this law: each has a third of them, and others the rest."""
-    return (_hash(value) + _hash(case.subject.name, case.law.id)) % _TURNS == 0
+    return (_hash(value) + _hash(case.subject.name, case.law.id)) % turns == 0
 
 
 def _optimizer_of(case: Case) -> Iterator[Target]:

@@ -122,6 +122,8 @@ class Case:
         rank.item.user_properties += [(name, value) for name, value in properties(self) if name not in present]
         rank.item.user_properties.append(("outcome", verdict))
         failed = None
+        if verdict == "fail" and not may_fail and self.law.explain is not None:
+            text = f"{text}\n\n{self.law.explain(self.subject, self.point)}"
         if verdict not in PASSED and not expected:
             failed = failure(verdict, f"{self.subject.name} {self.id}", self.law.text, text, outcome.error)
         if text:
@@ -157,7 +159,7 @@ class Case:
         try:
             with self.contract.arena(self.subject, self.point) as arena:
                 if arena is not None:
-                    self.law.check(arena, self.point)
+                    self.law.check(self.subject if self.law.crosses else arena, self.point)
             if notes().get("approximate"):
                 return Outcome("approximate", getattr(self.subject.bound, "reason", ""))
         except NotApplicable as error:
@@ -211,7 +213,15 @@ def cases(subject: Subject, folder: Path | None = None) -> list[Case]:
             raise LedgerError(f"{named.own.file}: the entry {entry.case!r} matches only cases that the subject lacks")
     if any(case.point.plainest and (case.entry or case.lack) for case in found):
         found = [replace(case, preflight=False) for case in found]
-    return [_needing(case, claimed) for case in found]
+    return [_needing(case, claimed) for case in _fitted(found)]
+
+
+def _fitted(found: list[Case]) -> list[Case]:
+    """Return the cases, of which some depend on what the subject declares."""
+    fits = {law.id: law.fit(found) for law in found[0].contract.laws.values() if law.fit} if found else {}
+    return [
+        replace(case, point=fits[case.law.id](case.point)) if case.law.id in fits else case for case in found
+    ]  # fmt: skip
 
 
 def _needing(case: Case, claimed: Mapping[str, Collection[str]]) -> Case:
@@ -219,7 +229,7 @@ def _needing(case: Case, claimed: Mapping[str, Collection[str]]) -> Case:
     subject = case.subject
     if subject.exemplar or subject.sabotage:
         return case  # it has all of them, or lacks what its rogue takes away
-    needs = tuple(name for name, cases in claimed.items() if case.short_id in cases)
+    needs = tuple(name for name, cases in claimed.items() if case.law.crosses or case.short_id in cases)
     return replace(case, needs=needs, claims=tuple(claimed)) if needs else case
 
 

@@ -33,6 +33,8 @@ class Point:
     optimizer: str = ""
     fixtures: tuple[str, ...] | None = None
     """Rank fixtures of this point, if they are not the law's."""
+    turns: int = 1
+    """How many subjects have the point once between them in the default profile; 0: it is in the full one alone."""
     simulated: int | None = None
     """The world size that the law simulates in its ranks: a subject that names its sizes must have named this."""
     plainest: bool = False
@@ -95,6 +97,12 @@ class Law:
     """The groups of its contract that it belongs to."""
     timeout: float | None = None
     """The time limit of its cases in seconds, if it is not the usual one."""
+    crosses: bool = False
+    """Whether it asks what all laws ask at once, by scripts: then it is checked on the subject itself."""
+    fit: Callable[[Sequence[Any]], Callable[[Any], Any]] | None = None
+    """Given all cases of a subject, returns what fits a point to what the subject declares."""
+    explain: Callable[[Subject, Any], str] | None = None
+    """Returns more about a point at which a subject fails, on all ranks."""
 
     @property
     def text(self) -> str:
@@ -170,10 +178,14 @@ class Contract:
                 raise DeclarationError(f"{self.name}: the law {id} has no docstring, which would be the law")
             if strange := [group for group in groups if group not in self.groups]:
                 raise DeclarationError(f"{self.name}: the law {id}: Contract(groups=...) has no {strange[0]}")
-            self._laws[id] = Law(id, check, points, fixtures, fresh, groups)
+            self.register(Law(id, check, points, fixtures, fresh, groups))
             return check
 
         return register
+
+    def register(self, law: Law) -> None:
+        """Add a law."""
+        self._laws[law.id] = law
 
     def part(self, name: str) -> Any:
         """Return a part of the contract, imported if it was given as a text."""

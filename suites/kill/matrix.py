@@ -10,7 +10,7 @@ from functools import cached_property
 from everyrank.fixtures.rogues import Rogue
 from everyrank.model.outcome import RED
 from everyrank.suites.engine.case import Case, cases
-from everyrank.suites.engine.contract import contract
+from everyrank.suites.engine.contract import Law, contract
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.cases import generated
 from everyrank.suites.generate.plan import SearchPlan
@@ -59,9 +59,15 @@ def tried(name: str, sample: Sample) -> list[Case]:
     found = [replace(case, subject=replace(subject, name=row)) for row, subject in subjects.items() for case in core]
     for rogue in rogues(name):
         subject = replace(_sabotaged(subjects[EXEMPLAR], rogue), name=rogue.name)
-        laws = {law for law in contract(name).laws if sample.has(rogue.name, law, rogue.breaks)}
+        known = contract(name).laws.values()
+        laws = {law.id for law in known if has(sample, law, rogue)}
         found += [replace(case, subject=subject) for case in core if case.law.id in laws]
     return found
+
+
+def has(sample: Sample, law: Law, rogue: Rogue) -> bool:
+    """Return whether a law is tried on a rogue. One that asks what all laws ask may kill any rogue."""
+    return law.id in rogue.breaks or (not law.crosses and sample.has(rogue.name, law.id, rogue.breaks))
 
 
 def sampled(name: str, sample: Sample) -> Sample:
@@ -126,7 +132,7 @@ class Matrix:
 
     def _reports(self, rogue: Rogue, law: str) -> bool:
         """Return whether silence of a law is a fault of its own: a law that the rogue names is reported already."""
-        return law not in rogue.breaks and self.sample.has(rogue.name, law, ())
+        return law not in rogue.breaks and has(self.sample, contract(self.contract).laws[law], rogue)
 
     def _faults_of_controls(self) -> list[str]:
         red = [f"the exemplar fails {law}" for law in sorted(self.killed(EXEMPLAR))]

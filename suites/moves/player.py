@@ -41,6 +41,8 @@ class Player:
     traits: ClassVar[Mapping[str, tuple[Any, ...]]] = {"size": (3,)}
     """What a model is like, with which moves are crossed: for each trait its values. Traits with the same name and a
     number, such as param1 and param2, have their values in common."""
+    crossings: ClassVar[str] = ""
+    """The file beside the player's module in which its crossings are kept, if it takes long to make them."""
     sizes: ClassVar[tuple[int, ...]] = (3,)
     """The world sizes of draws."""
 

@@ -53,6 +53,7 @@ CONTRACT = Contract(
         "everyrank.suites.trainer.laws.state",
         "everyrank.suites.trainer.laws.errors",
         "everyrank.suites.trainer.laws.large_world",
+        "everyrank.suites.trainer.laws.crossings",
     ),
     groups={
         "TRAINED": "train on a mean of three ranks",

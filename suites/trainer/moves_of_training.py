@@ -65,7 +65,7 @@ def _skipping_needs(at: Outline, step: Step) -> Iterator[str]:
 
 
 def _stepped(at: Outline, **given: Any) -> None:
-    at.steps += given.get("times", 1)
+    at.steps += given.get("times", 1) if at.closures else 0
     at.fresh = at.thawed = False
     at.unused |= bool(given.get("skips")) and len(given.get("skipped_by", ())) in (0, at.model.size)
     at.spoiled |= bool(given.get("spoiled"))
@@ -119,7 +119,7 @@ _STEPS: dict[str, Any] = {
         {**_SOME_RANKS, "parts": 2},
         _NO_RANK,
         _ROWS,
-        {"spoiled": "inf", "by": lambda at: at.model.size - 1},
+        {"spoiled": lambda at: "inf" if at.saved else None, "by": lambda at: at.model.size - 1},
     ),
 }
 

@@ -21,6 +21,7 @@ class Outline:
     unused: bool = field(init=False)
     """Whether there is a parameter that no rank has used, in all steps or in one."""
     steps: int = 0
+    """How many steps there were, if they are counted: LBFGS may do two."""
     fresh: bool = True
     """Whether some parameters have not been stepped yet."""
     thawed: bool = False

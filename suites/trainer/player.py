@@ -64,6 +64,7 @@ class TrainerPlayer(ApartMoves):
         TRUSTS_INIT: frozenset({"own values", "own frozen values", "own buffers", "orders of registration"}),
         SAME_GRAPH: frozenset({"parameters that some ranks use", "microbatches of some ranks"}),
     }
+    crossings = "crossings.txt"
     kinds = (Model, Param, Group)
     traits = {
         "size": (3, 2),

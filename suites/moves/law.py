@@ -1,0 +1,88 @@
+"""The law ``crossings`` of a contract that has a player: one case for each script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from everyrank.suites.engine.contract import Contract, Law, Point, contract
+from everyrank.suites.engine.subject import Subject
+from everyrank.suites.errors import NotApplicable
+from everyrank.suites.generate.grammar import Grammar, Rejected
+from everyrank.suites.moves.crossing import Crossing, stored
+from everyrank.suites.moves.player import Player, play_or_raise
+from everyrank.suites.moves.printing import printed
+from everyrank.suites.moves.script import Script
+from everyrank.suites.moves.shorten import shortest
+
+CROSSINGS = "crossings"
+
+#: How many subjects have each crossing of the default profile once between them.
+TURNS = 3
+
+#: The time limit of a case in seconds: a script, and many shorter ones if it fails.
+_TIMEOUT = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossingPoint(Point):
+    """A point with a script, as far as a subject without some features has it."""
+
+    crossing: Crossing
+    without: frozenset[str] = frozenset()
+
+    def script(self, player: type[Player]) -> Script:
+        """Return the script. Raise NotApplicable if the subject lacks all of its moves."""
+        found = self.crossing.script(player, frozenset(player.features) - self.without)
+        if not found.moves:
+            raise NotApplicable("the subject has none of these moves")
+        return found
+
+
+def crossed(chosen: Contract, core: Sequence[int] = ()) -> None:
+    """Register the law ``crossings``. ``core`` are the numbers of the crossings that rogues are tried on."""
+
+    def points() -> Iterator[CrossingPoint]:
+        player: Any = chosen.part("player")
+        for number, (crossing, full) in enumerate(stored(player), 1):
+            yield CrossingPoint(
+                f"{player.label(crossing.traits)}-{number:03d}",
+                crossing.traits["size"],
+                core=number in core,
+                turns=0 if full else TURNS,
+                crossing=crossing,
+            )
+
+    law = Law(CROSSINGS, _check, points, timeout=_TIMEOUT, crosses=True, fit=_fitted, explain=_explain)
+    chosen.register(law)
+
+
+def _check(subject: Any, point: CrossingPoint) -> None:
+    """Whatever is done before, subject and reference agree after each move.
+
+    Each pair of moves comes in a row in one of the cases, and triples in their order, on models of all kinds.
+    """
+    __tracebackhide__ = True
+    try:
+        play_or_raise(subject, point.script(_player(subject)))
+    except Rejected as error:
+        raise NotApplicable(f"plain torch or the subject refuses the model: {error}") from None
+
+
+def _player(subject: Subject) -> type[Player]:
+    found: type[Player] = contract(subject.contract).part("player")
+    return found
+
+
+def _fitted(cases: Sequence[Any]) -> Callable[[Any], Any]:
+    """Return what fits a point to the subject of these cases: it is not asked for what it says that it lacks."""
+    grammar: Grammar = cases[0].contract.part("grammar")
+    without = grammar.left_out(cases)
+    return lambda point: replace(point, without=without)
+
+
+def _explain(subject: Subject, point: CrossingPoint) -> str:
+    """Return a short script that fails as well, as a test."""
+    found = shortest(subject, point.script(_player(subject)))
+    return f"{found.problem}\n\nas a test:\n\n{printed(subject, found.script)}"

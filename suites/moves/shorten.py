@@ -1,0 +1,70 @@
+"""Make a script that fails shorter. All ranks do the same, since a script fails on all of them alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from everyrank.suites.engine.contract import contract
+from everyrank.suites.engine.subject import Subject
+from everyrank.suites.moves.move import Writing, moves_of
+from everyrank.suites.moves.player import Player, play
+from everyrank.suites.moves.script import Call, Script
+
+#: How many scripts are tried.
+_MOST = 200
+
+
+@dataclass
+class Shortened:
+    """A script that fails, and what differs there."""
+
+    script: Script
+    problem: str
+
+
+def shortest(subject: Subject, script: Script, most: int = _MOST) -> Shortened:
+    """Return a short script that fails for this subject, given one that does."""
+    player: type[Player] = contract(subject.contract).part("player")
+    found = Shortened(script, "it did not fail again")
+    tried = 0
+    again = True
+    while again and tried < most:
+        again = False
+        for shorter in _shorter(player, found.script, found.problem):
+            if tried >= most:
+                break
+            tried += 1
+            if makes_sense(player, shorter) and (problem := play(subject, shorter)):
+                found, again = Shortened(shorter, problem), True
+                break
+    if found.script is script:
+        found.problem = play(subject, script) or found.problem
+    return found
+
+
+def makes_sense(player: type[Player], script: Script) -> bool:
+    """Return whether each move makes sense where it stands."""
+    writing = Writing(moves_of(player), frozenset(player.features), player.outline(script.model))
+    return all(writing.try_to_add(each.move, dict(each.arguments)) for each in script.moves)
+
+
+def _shorter(player: type[Player], script: Script, problem: str) -> Iterator[Script]:
+    """Yield scripts that are shorter or simpler: first without many moves, then without one, ..."""
+    moves = script.moves
+    size = len(moves) // 2
+    while size:
+        for start in range(len(moves) - size, -1, -size):
+            yield replace(script, moves=moves[:start] + moves[start + size :])
+        size //= 2
+    for number, each in enumerate(moves):
+        for fewer in _simpler(each.arguments):
+            yield replace(script, moves=(*moves[:number], Call(each.move, fewer), *moves[number + 1 :]))
+    for model in player.simpler(script.model):
+        if model != script.model:
+            yield replace(script, model=model)
+
+
+def _simpler(arguments: Sequence[tuple[str, object]]) -> Iterator[tuple[tuple[str, object], ...]]:
+    for number in range(len(arguments)):
+        yield (*arguments[:number], *arguments[number + 1 :])

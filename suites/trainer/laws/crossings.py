@@ -1,0 +1,11 @@
+"""The law of ``trainer`` about moves in any order."""
+
+from __future__ import annotations
+
+from everyrank.suites.moves.law import crossed
+from everyrank.suites.trainer.contract import CONTRACT
+
+#: The crossings on which rogues are tried.
+_CORE = (1,)
+
+crossed(CONTRACT, _CORE)
