@@ -10,7 +10,7 @@ from functools import cached_property
 from everyrank.fixtures.rogues import Rogue
 from everyrank.model.outcome import RED
 from everyrank.suites.engine.case import Case, cases
-from everyrank.suites.engine.contract import Law, contract
+from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.cases import generated
 from everyrank.suites.generate.plan import SearchPlan
@@ -59,20 +59,17 @@ def tried(name: str, sample: Sample) -> list[Case]:
     found = [replace(case, subject=replace(subject, name=row)) for row, subject in subjects.items() for case in core]
     for rogue in rogues(name):
         subject = replace(_sabotaged(subjects[EXEMPLAR], rogue), name=rogue.name)
-        known = contract(name).laws.values()
-        laws = {law.id for law in known if has(sample, law, rogue)}
+        laws = {law for law in contract(name).laws if sample.has(rogue.name, law, rogue.breaks)}
         found += [replace(case, subject=subject) for case in core if case.law.id in laws]
     return found
 
 
-def has(sample: Sample, law: Law, rogue: Rogue) -> bool:
-    """Return whether a law is tried on a rogue. One that asks what all laws ask may kill any rogue."""
-    return law.id in rogue.breaks or (not law.crosses and sample.has(rogue.name, law.id, rogue.breaks))
-
-
 def sampled(name: str, sample: Sample) -> Sample:
     """Return the sample of a contract: a small contract has all."""
-    return ALL if len(contract(name).laws) * len(rogues(name)) <= _SMALL else sample
+    laws = contract(name).laws
+    chosen = ALL if len(laws) * len(rogues(name)) <= _SMALL else sample
+    # A law that asks what all laws ask may kill any rogue.
+    return replace(chosen, named=frozenset(law.id for law in laws.values() if law.crosses))
 
 
 def _core(subject: Subject) -> list[Case]:
@@ -132,7 +129,7 @@ class Matrix:
 
     def _reports(self, rogue: Rogue, law: str) -> bool:
         """Return whether silence of a law is a fault of its own: a law that the rogue names is reported already."""
-        return law not in rogue.breaks and has(self.sample, contract(self.contract).laws[law], rogue)
+        return law not in rogue.breaks and self.sample.has(rogue.name, law, ())
 
     def _faults_of_controls(self) -> list[str]:
         red = [f"the exemplar fails {law}" for law in sorted(self.killed(EXEMPLAR))]

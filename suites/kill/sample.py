@@ -28,9 +28,13 @@ class Sample:
     parts: int = 1
     reason: str = ""
     """Why it is this part."""
+    named: frozenset[str] = frozenset()
+    """Laws that are tried on no rogue but those that name them."""
 
     def has(self, rogue: str, law: str, breaks: Collection[str]) -> bool:
         """Return whether the law is tried on the rogue."""
+        if law in self.named and law not in breaks:
+            return False
         return law in breaks or zlib.crc32(f"{rogue}/{law}".encode()) % self.parts == self.number - 1
 
     def __str__(self) -> str:

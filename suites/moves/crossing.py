@@ -2,8 +2,8 @@
 
 This is a sequence covering array with constraints, made greedily: at each point of a script the move is chosen that
 brings most of what no script has had yet, among those that make sense there. What a model is like is crossed with the
-moves, and with what else it is like, pairwise. All is deterministic, and made for a subject that claims everything: for
-another one, the same scripts lack what it lacks, and what is left is still covered.
+moves, and with what else it is like, pairwise. All is deterministic, and made for a subject that claims everything:
+for another one, the same scripts lack what it lacks, and what is left is still covered.
 """
 
 from __future__ import annotations

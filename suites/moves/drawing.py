@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from inspect import Parameter
 from typing import Any
 
 from everyrank.suites.generate.drawing import Draw, Drawing
@@ -49,9 +48,7 @@ class ScriptDrawing(Drawing):
         """Add a move with drawn arguments, without those that make no sense here."""
         move = self.writing.moves[name]
         drawn = {argument: self._value(move, argument) for argument in move.drawn}
-        arguments = {
-            argument: value for argument, value in drawn.items() if move.defaults[argument] is Parameter.empty
-        }
+        arguments = {argument: drawn[argument] for argument in move.required}
         if not self.writing.allows(name, arguments):
             return False
         for argument, value in drawn.items():

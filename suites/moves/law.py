@@ -40,8 +40,11 @@ class CrossingPoint(Point):
         return found
 
 
-def crossed(chosen: Contract, core: Sequence[int] = ()) -> None:
-    """Register the law ``crossings``. ``core`` are the numbers of the crossings that rogues are tried on."""
+def crossed(chosen: Contract, module: str, core: Sequence[int] = ()) -> None:
+    """Register the law ``crossings``, as one of a module of laws.
+
+    ``core`` are the numbers of the crossings that rogues are tried on.
+    """
 
     def points() -> Iterator[CrossingPoint]:
         player: Any = chosen.part("player")
@@ -54,7 +57,11 @@ def crossed(chosen: Contract, core: Sequence[int] = ()) -> None:
                 crossing=crossing,
             )
 
-    law = Law(CROSSINGS, _check, points, timeout=_TIMEOUT, crosses=True, fit=_fitted, explain=_explain)
+    def check(subject: Subject, point: CrossingPoint) -> None:
+        _check(subject, point)
+
+    check.__doc__, check.__module__ = _check.__doc__, module
+    law = Law(CROSSINGS, check, points, timeout=_TIMEOUT, crosses=True, fit=_fitted, explain=_explain)
     chosen.register(law)
 
 

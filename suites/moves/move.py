@@ -62,7 +62,13 @@ class Move:
 
     def allowed(self, outline: Any, arguments: Mapping[str, Any], features: frozenset[str]) -> bool:
         """Return whether a call makes sense now, for a subject that claims these features."""
-        return features.issuperset(self.needs(outline, **arguments))
+        lacking = [name for name in self.required if name not in arguments]
+        return not lacking and features.issuperset(self.needs(outline, **arguments))
+
+    @property
+    def required(self) -> list[str]:
+        """The arguments without a default."""
+        return [name for name, value in self.defaults.items() if value is inspect.Parameter.empty]
 
     def arguments(self, kind: int, outline: Any) -> dict[str, Any] | None:
         """Return the arguments of a kind at this point of a script, or None if there are none."""

@@ -7,6 +7,7 @@ import json
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from everyrank import current_world
@@ -21,6 +22,7 @@ from everyrank.suites.moves.script import Call, Script
 _REJECTED = "(the reference refuses)"
 
 
+@dataclass
 class Outline:
     """What a script has done so far, for a contract whose moves make sense at any time."""
 

@@ -206,6 +206,37 @@ def test_its_law_passes_a_good_subject_and_fails_a_bad_subject(averaging: Projec
     assert "entry points were read: 1" in inner.out
 
 
+_WITH_MOVES = """law_modules=("averaging.moves",),
+    player="averaging.moves:Averaging",
+    grammar="averaging.moves:GRAMMAR",
+    rogues="""
+
+
+@pytest.fixture(scope="module")
+def moving(module_project: Project, averaging: Project) -> Project:
+    """Return the project in which the example has moves, too."""
+    program, _ = _example()
+    (moves,) = [block for block in blocks("docs/conformance.md") if "class Averaging(Player)" in block.text]
+    module_project.write("averaging/contract.py", program.replace("rogues=", _WITH_MOVES, 1))
+    module_project.write("averaging/moves.py", moves.text)
+    module_project.write("test_moving.py", _TESTS)
+    return module_project
+
+
+def test_one_file_gives_a_contract_crossings_that_find_a_bad_subject(moving: Project) -> None:
+    inner = moving.run("test_moving.py", "--law=crossings", "--profile=full")
+    ends = {(name, size): set() for name in ("good", "bad") for size in (2, 3)}
+    for case, end in inner.outcomes().items():
+        ends["good" if "test_good" in case else "bad", int(case[-3])].add(end)
+    assert ends == {("good", 2): {"passed"}, ("good", 3): {"passed"}, ("bad", 2): {"passed"}, ("bad", 3): {"failed"}}
+    bad = next(case for case in inner.outcomes() if "test_bad" in case and "ws3" in case)
+    text = inner[bad].text
+    print(text)
+    assert "mean: move 2, average(): on rank 0: the mean is" in text
+    assert "        player.draw(number=" in text
+    assert text.count("        player.") == 2
+
+
 @pytest.mark.group("packages")
 def test_the_laws_of_a_contract_that_is_not_installed_can_be_selected(project: Project) -> None:
     program, _ = _example()

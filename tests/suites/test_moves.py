@@ -1,0 +1,200 @@
+"""Moves: scripts that cover pairs and triples, and what is printed of one that fails."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import pytest
+from everyrank import World
+from everyrank.fixtures.rogues.trainer.crossings import ROGUES
+from everyrank.suites.collect.rotation import default
+from everyrank.suites.engine.case import cases
+from everyrank.suites.engine.contract import contract
+from everyrank.suites.engine.subject import Lack, Subject
+from everyrank.suites.errors import Deviation
+from everyrank.suites.moves.crossing import Covering, file_of, stored, written
+from everyrank.suites.moves.law import CROSSINGS
+from everyrank.suites.moves.move import NEVER, move, moves_of
+from everyrank.suites.moves.player import Player, play, playing
+from everyrank.suites.moves.printing import printed
+from everyrank.suites.moves.script import Script, call
+from everyrank.suites.moves.shorten import makes_sense, shortest
+from everyrank.suites.trainer.model import Model, Param
+from everyrank.suites.trainer.player import TrainerPlayer
+from everyrank.suites.trainer.subjects.exemplars import DATA_PARALLEL
+
+FEATURES = frozenset(TrainerPlayer.features)
+
+
+@dataclass(frozen=True)
+class Door:
+    """A model of a made-up contract."""
+
+    size: int
+    colour: str = "red"
+
+
+@dataclass
+class Seen:
+    """Whether the door is open."""
+
+    open: bool = False
+
+
+def _opening(at: Seen) -> Iterator[str]:
+    if at.open:
+        yield NEVER
+
+
+def _closing(at: Seen) -> Iterator[str]:
+    if not at.open:
+        yield NEVER
+
+
+class DoorPlayer(Player):
+    """It is opened, closed, and knocked at."""
+
+    kinds = (Door,)
+    traits = {"size": (2,), "colour": ("red", "green", "blue")}
+
+    @classmethod
+    def outline(cls, model: Any) -> Seen:
+        return Seen()
+
+    def compare(self) -> str:
+        return ""
+
+    @move("open", needs=_opening, then=lambda at: setattr(at, "open", True))
+    def open(self) -> None:
+        """Open it."""
+
+    @move("close", needs=_closing, then=lambda at: setattr(at, "open", False))
+    def close(self) -> None:
+        """Close it."""
+
+    @move("knock", kinds=({}, {"times": 2}))
+    def knock(self, times: int = 1) -> None:
+        """Knock."""
+
+
+@cache
+def _doors() -> Covering:
+    covering = Covering(DoorPlayer, 3)
+    covering.make(40)
+    return covering
+
+
+# --- crossings ---------------------------------------------------------------------------------------
+
+
+def test_each_pair_of_moves_that_can_come_in_a_row_does() -> None:
+    pairs = {pair for script in _doors().scripts for pair in itertools.pairwise(script.events)}
+    events = _doors().events
+    impossible = {(("open", 0), ("open", 0)), (("close", 0), ("close", 0))}
+    assert pairs == set(itertools.product(events, events)) - impossible
+
+
+def test_each_triple_of_moves_comes_in_its_order() -> None:
+    triples = {triple for script in _doors().scripts for triple in itertools.combinations(script.events, 3)}
+    assert triples == set(itertools.product(_doors().events, repeat=3))
+
+
+def test_each_move_is_made_on_each_kind_of_model() -> None:
+    met = {(event, script.traits["colour"]) for script in _doors().scripts for event in script.events}
+    assert met == set(itertools.product(_doors().events, ("red", "green", "blue")))
+
+
+def test_no_script_has_a_move_that_makes_no_sense() -> None:
+    for crossing in _doors().scripts:
+        assert makes_sense(DoorPlayer, crossing.script(DoorPlayer, frozenset()))
+
+
+def test_the_crossings_of_trainer_are_those_in_its_file() -> None:
+    assert file_of(TrainerPlayer).read_text() == written(TrainerPlayer), "python -m everyrank.suites.moves.crossing"
+
+
+def test_the_crossings_of_trainer_have_each_pair_in_a_row_that_makes_sense() -> None:
+    scripts = [crossing for crossing, full in stored(TrainerPlayer) if not full]
+    assert len(scripts) <= 150
+    moves = [tuple(each.move for each in script.script(TrainerPlayer, FEATURES).moves) for script in scripts]
+    pairs = {pair for script in moves for pair in itertools.pairwise(script)}
+    free = [name for name, known in moves_of(TrainerPlayer).items() if not known.apart]
+    # Parameters that are in no group have no state that can be saved.
+    groups_come_first = {("save", "add_group"), ("load", "add_group"), ("add_group", "load")}
+    assert set(itertools.product(free, free)) - pairs == groups_come_first
+
+
+def test_a_subject_is_crossed_without_what_it_lacks() -> None:
+    lacks = {"state.*": Lack(NotImplementedError, "no states"), "parity.models[scalars-*]": Lack(ValueError, "no")}
+    found = [case for case in cases(replace(DATA_PARALLEL, lacks=lacks)) if case.law.id == CROSSINGS]
+    scripts = [case.point.script(TrainerPlayer) for case in found]  # type: ignore[attr-defined]
+    assert {"save", "load", "reshard"}.isdisjoint(each.move for script in scripts for each in script.moves)
+    assert all(param.shape for script in scripts for param in script.model.params)
+
+
+def test_three_subjects_in_turn_have_each_crossing_between_them() -> None:
+    subjects = [replace(DATA_PARALLEL, name=f"mine.{number}", exemplar=False) for number in range(20)]
+    tables = [cases(subject) for subject in subjects]
+    chosen = [{id for id in default(table) if CROSSINGS in id} for table in tables]
+    every = {case.id for case in tables[0] if case.law.id == CROSSINGS and case.point.turns}
+    assert set().union(*chosen) == every
+    assert max(map(len, chosen)) < 0.6 * len(every)
+
+
+# --- a script that fails -----------------------------------------------------------------------------
+
+
+def _rogue(name: str) -> Subject:
+    (rogue,) = [rogue for rogue in ROGUES if rogue.name == name]
+    return replace(DATA_PARALLEL, name=name, build=rogue.build)
+
+
+SCALARS = _rogue("leaves-scalars-out-of-the-norm")
+LONG = Script(
+    Model(2, params=(Param("p0", (3,)), Param("p1", ())), optimizer="Adam", variant="everything", layers=(2,)),
+    (call("step"), call("save"), call("step", parts=2, max_norm=0.05), call("load"), call("step")),
+)
+
+
+@pytest.mark.world(2, timeout=120)
+def test_a_script_that_fails_is_made_short(world: World, process_group: Any) -> None:
+    found = shortest(SCALARS, LONG)
+    assert found.script.moves == (call("step", max_norm=0.05),)
+    assert [param.name for param in found.script.model.params] == ["p1"]
+    assert found.problem.startswith("clip: move 1, step(max_norm=0.05): on rank 0: ")
+
+
+@pytest.mark.world(2, timeout=120)
+def test_the_test_that_is_printed_fails_as_the_script_does(world: World, process_group: Any) -> None:
+    script = Script(Model(2, params=(Param("p0", ()),)), (call("step", max_norm=0.05),))
+    names: dict[str, Any] = {}
+    exec(printed(SCALARS, script), names)
+    with pytest.raises(Deviation) as caught:
+        names["test_found"](process_group)
+    assert str(caught.value) == play(SCALARS, script)
+
+
+@pytest.mark.world(2)
+def test_what_deviates_on_one_rank_is_raised_on_all(world: World) -> None:
+    with pytest.raises(Deviation, match=r"^knock: move 1, knock\(times=2\): on rank 1: it fell off$"):
+        with playing(Subject("door", DOORS, build=print), Door(2)) as player:
+            player.knock(2)
+
+
+class _Loose(DoorPlayer):
+    """The door falls off on one rank, if somebody knocks twice."""
+
+    @move("knock")
+    def knock(self, times: int = 1) -> None:
+        """Knock."""
+        from everyrank import current_world
+
+        if current_world().rank == 1 and times == 2:
+            raise Deviation("it fell off")
+
+
+DOORS = replace(contract("trainer"), name="doors", player=_Loose)
