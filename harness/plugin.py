@@ -62,6 +62,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from everyrank.adopt.plugin import Adopter
 
         config.pluginmanager.register(Adopter(chosen.adopt_transports), "everyrank-adopter")
+        if sys.platform == "linux":
+            from everyrank.scripts.plugin import ScriptAdopter
+
+            config.pluginmanager.register(ScriptAdopter(config), "everyrank-script-adopter")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.kills.hunt import Hunt
 from benchmarks.kills.judge import judge
-from benchmarks.kills.plan import ROLES, draw
+from benchmarks.kills.plan import ROLES, Plan, draw
 from benchmarks.kills.truth import TRUTHS
 
 
@@ -31,7 +31,8 @@ def main() -> int:
     verdicts = 0
     with open(report / "kills.jsonl", "a") as log:
         while kills < options.kills and time.monotonic() - began < options.minutes * 60:
-            hunt, problems, judged = _hunt(options.launcher, options.seed, run, options.most, report)
+            plan = draw(options.launcher, options.seed, run, options.most)
+            hunt, problems, judged = _hunt(plan, report, options.patience)
             for entry in hunt.log:
                 log.write(json.dumps({"kill": kills, "run": run, "seed": options.seed, **entry}) + "\n")
                 kills += 1
@@ -51,16 +52,16 @@ def main() -> int:
     return 1 if findings else 0
 
 
-def _hunt(launcher: str, seed: int, run: int, most: int, report: Path) -> tuple[Hunt, list[str], int]:
+def _hunt(plan: Plan, report: Path, patience: float) -> tuple[Hunt, list[str], int]:
     """Run a hunt, and judge it. What it printed is kept if anything is wrong."""
     # A short name: the names of sockets in it may have 107 bytes.
     folder = Path(tempfile.mkdtemp(prefix="kills-"))
     try:
-        hunt = Hunt(draw(launcher, seed, run, most), folder)
+        hunt = Hunt(plan, folder, patience)
         seen = hunt.run()
         problems = judge(seen, TRUTHS)
         if problems:
-            _keep(hunt, problems, folder, report / f"run-{run}")
+            _keep(hunt, problems, folder, report / f"run-{plan.run}")
         return hunt, problems, len(seen.lines)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -86,6 +87,12 @@ def _options() -> argparse.Namespace:
         "--minutes", type=float, default=60.0, help="begin no run after so many minutes (default: 60)"
     )
     parser.add_argument("--most", type=int, default=14, help="at most so many kills in one run (default: 14)")
+    parser.add_argument(
+        "--patience",
+        type=float,
+        default=1.0,
+        help="times by which all limits are longer, on a busy machine (default: 1)",
+    )
     parser.add_argument("--first", type=int, default=0, help="the number of the first run (default: 0)")
     parser.add_argument("--only", type=int, metavar="RUN", help="repeat this run alone")
     parser.add_argument("--report", help="the folder for the log and for what wrong runs printed")

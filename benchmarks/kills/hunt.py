@@ -34,6 +34,7 @@ class Hunt:
 
     plan: Plan
     folder: Path
+    patience: float = 1.0  # by which all limits are longer
     marker: str = field(default_factory=lambda: uuid.uuid4().hex)
     kills: list[Kill] = field(default_factory=list)
     log: list[dict[str, Any]] = field(default_factory=list)
@@ -66,17 +67,21 @@ class Hunt:
                 raise
         if not ended:
             self.stacks = left.stacks(self.marker)
-        things = left.found(self.marker, temp, leases, before, self.pids, self.plan.launcher) if ended else []
+        things = self._left(temp, leases, before) if ended else []
         left.end(self.marker)
         status = root.wait()
         output = (self.folder / "out.txt").read_text(errors="replace")
         lines, has_footer = _read(self.folder / "run.jsonl")
         return Seen(self.kills, self.spans, lines, status if ended else None, has_footer, output, things)
 
+    def _left(self, temp: Path, leases: Path, before: set[str]) -> list[str]:
+        within = left.WITHIN_RAY if self.plan.launcher == "ray" else left.WITHIN
+        return left.found(self.marker, temp, leases, before, self.pids, within * self.patience)
+
     def _command(self) -> list[str]:
         launcher = self.plan.launcher
         command = [sys.executable, "-m", "pytest", "hunted.py", f"--launcher={launcher}", "-q"]
-        command += [f"--run-file={self.folder / 'run.jsonl'}", "-o", f"everyrank_timeout={DEADLINE}"]
+        command += [f"--run-file={self.folder / 'run.jsonl'}", "-o", f"everyrank_timeout={DEADLINE * self.patience}"]
         if self.plan.workers:
             command.append(f"-n{self.plan.workers}")
         if launcher == "torchrun":
@@ -100,7 +105,7 @@ class Hunt:
         """Kill as planned until the run ends. Return whether it has ended in time."""
         waiting = {shot.event: shot for shot in self.plan.shots}
         due: list[tuple[float, Shot]] = []
-        until = time.monotonic() + BOUND[self.plan.launcher]
+        until = time.monotonic() + BOUND[self.plan.launcher] * self.patience
         sock.setblocking(False)
         with selectors.DefaultSelector() as selector, _pidfd(root.pid) as end:
             selector.register(sock, selectors.EVENT_READ)

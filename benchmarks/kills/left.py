@@ -16,16 +16,16 @@ from pathlib import Path
 from benchmarks.kills import processes
 
 #: What ends with a run may take this many seconds to do so. Ray's agents look now and then whether their node lives.
-_WITHIN = 30.0
-_WITHIN_RAY = 120.0
+WITHIN = 30.0
+WITHIN_RAY = 120.0
 
 #: What others leave: pytest keeps the folders of its last runs, Ray its logs, a killed agent of torchrun its own.
 _OF_OTHERS = ("pytest-of-", "ray", "torchelastic_", "torchinductor_")
 
 
-def found(marker: str, temp: Path, leases: Path, before: set[str], pids: set[int], launcher: str) -> list[str]:
-    """Wait until nothing of a run is left, and return what is left even so."""
-    until = time.monotonic() + (_WITHIN_RAY if launcher == "ray" else _WITHIN)
+def found(marker: str, temp: Path, leases: Path, before: set[str], pids: set[int], within: float) -> list[str]:
+    """Wait until nothing of a run is left, for so many seconds, and return what is left even so."""
+    until = time.monotonic() + within
     folders = set(os.listdir(temp))
     while things := _things(marker, temp, leases, before, pids, folders):
         if time.monotonic() > until:

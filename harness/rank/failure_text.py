@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import pytest
 from everyrank.stack.frames import Frame, is_users
 from everyrank.wire.truncate import one_line
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def fingerprint(item: pytest.Item) -> str:
@@ -28,16 +32,19 @@ def describe_failure(excinfo: pytest.ExceptionInfo[BaseException] | None) -> tup
     """Return a failure in one line, its location, and a text that is equal for equal failures."""
     if excinfo is None:
         return "", "", ""
+    frames = (Frame(str(entry.path), entry.lineno + 1, entry.name) for entry in excinfo.traceback)
+    return describe_exception(excinfo.value, frames)
+
+
+def describe_exception(error: BaseException, frames: Iterable[Frame]) -> tuple[str, str, str]:
+    """Do the same for an exception and its traceback, outermost frame first."""
+    kind = type(error)
     try:
-        message = str(excinfo.value)
-    except Exception as error:
-        message = f"(its message cannot be read: {type(error).__name__})"
+        message = str(error)
+    except Exception as unreadable:
+        message = f"(its message cannot be read: {type(unreadable).__name__})"
     first = next((line for line in message.splitlines() if line.strip()), "")
-    brief = one_line(f"{excinfo.type.__name__}: {first}" if first else excinfo.type.__name__)
-    location = ""
-    for entry in reversed(excinfo.traceback):
-        if is_users(str(entry.path)):
-            location = str(Frame(str(entry.path), entry.lineno + 1, entry.name))
-            break
-    plain = re.sub(r"0x[0-9a-f]+", "0x", f"{excinfo.type.__module__}.{brief}")
+    brief = one_line(f"{kind.__name__}: {first}" if first else kind.__name__)
+    location = next((str(frame) for frame in reversed(list(frames)) if is_users(frame.file)), "")
+    plain = re.sub(r"0x[0-9a-f]+", "0x", f"{kind.__module__}.{brief}")
     return brief, location, f"{plain} at {location}"

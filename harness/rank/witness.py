@@ -16,10 +16,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol
 
-from everyrank.leaks.snapshot import Watch
 from everyrank.rank import nccl, recorder
 from everyrank.rank.main_wait import Groups, MainWait, stack_of
 from everyrank.stack.frames import users_frame
@@ -35,6 +35,13 @@ _IDLE = {
 }
 
 
+class Allows(Protocol):
+    """Watches for leaks, if anybody does."""
+
+    def allowing(self) -> AbstractContextManager[None]:
+        """Ignore what is made in this context."""
+
+
 class Witness:
     """The witness of one rank. Its thread starts with the first default group of gloo or NCCL, and ends with it."""
 
@@ -45,10 +52,10 @@ class Witness:
         self._began = 0
         self._group: Any = None
         self._made_at: dict[str, str] = {}  # by group: the user's line that made it
-        self._watch: Watch
+        self._watch: Allows
         self._run_folder = ""
 
-    def begin(self, test: int, run_folder: str, watch: Watch) -> None:
+    def begin(self, test: int, run_folder: str, watch: Allows) -> None:
         """Begin a test: count collectives from now on, and notice each group that the test opens."""
         self._test, self._began = test, time.time_ns()
         self._run_folder, self._watch = run_folder, watch
@@ -101,14 +108,15 @@ class Witness:
                 self._answer(nccl.report(self._test, self._began))
                 continue
             try:
-                statement = self._statement()
+                statement = self.statement()
             except Exception as error:  # torch's recorder is private, and the frame belongs to another thread
                 statement = WitnessStatement(
                     self._test, threading.get_native_id(), may_act=f"{type(error).__name__}: {error}"
                 )
             self._answer(statement)
 
-    def _statement(self) -> WitnessStatement:
+    def statement(self) -> WitnessStatement:
+        """State what the main thread waits in, and which collectives this test has done."""
         recorded = recorder.entries()
         known = [entry for entry in recorded if entry["time_created_ns"] >= self._began]
         before: dict[str, int] = {}

@@ -1,0 +1,124 @@
+"""The folder of one run of a script: by its files the ranks, their watcher and the test hear of each other.
+
+Files, not sockets: a rank that writes one waits for nobody, and the watcher reads what a dead rank has written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+#: The variable that names the folder of a test, in which each run of a script has one of its own.
+VARIABLE = "EVERYRANK_SCRIPTS"
+#: What torchrun sets for the processes of a script.
+_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE")
+#: Only a watcher that was killed lets others wait for so many seconds, or a machine that has no time for it.
+_VERDICT = 20.0
+
+Struct = TypeVar("Struct", bound=msgspec.Struct)
+
+
+class ScriptRank(msgspec.Struct, frozen=True):
+    """A process of torchrun that runs the script as one rank."""
+
+    rank: int
+    size: int
+    pid: int
+    agent: int  # the process of torchrun that started it
+    script: str
+    error_file: str  # torchrun shows what this file has when the rank has failed
+
+
+class Raised(msgspec.Struct, frozen=True):
+    """The exception that ended a rank."""
+
+    brief: str
+    location: str
+    signature: str
+    time: float  # by the monotonic clock
+
+
+class Status(msgspec.Struct, frozen=True):
+    """How a process has ended, as its parent sees it: a wait status."""
+
+    status: int
+
+
+class ScriptFolder:
+    """The files of one run of a script."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def announce(self, process: ScriptRank) -> bool:
+        """Leave word that this process is a rank. Return False if another process is it: this one's parent."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        return self.take(f"pid-of-{process.rank}") and self.write(f"rank-{process.rank}", process)
+
+    def ranks(self) -> dict[int, ScriptRank]:
+        """Return the ranks that have announced themselves."""
+        found = [self.read(path.name, ScriptRank) for path in self.path.glob("rank-*")]
+        return {process.rank: process for process in found if process is not None}
+
+    def take(self, name: str) -> bool:
+        """Return whether this process is the first that asks for this name."""
+        try:
+            os.close(os.open(self.path / name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            return False
+        return True
+
+    def write(self, name: str, value: msgspec.Struct | str) -> bool:
+        """Write a file that is never read half. Return True."""
+        data = value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+        half = self.path / f"half-{os.getpid()}-{name}"
+        half.write_bytes(data)
+        half.replace(self.path / name)
+        return True
+
+    def read(self, name: str, kind: type[Struct]) -> Struct | None:
+        with contextlib.suppress(OSError, msgspec.DecodeError):
+            return msgspec.json.decode((self.path / name).read_bytes(), type=kind)
+        return None
+
+    def text(self, name: str) -> str:
+        with contextlib.suppress(OSError):
+            return (self.path / name).read_text()
+        return ""
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).exists()
+
+    def await_verdict(self) -> None:
+        """Wait until the watcher has asked all ranks, which takes a moment, or has ended."""
+        until = time.monotonic() + _VERDICT
+        while not (self.has("verdict") or self.has("over")) and time.monotonic() < until:
+            time.sleep(0.01)
+
+
+def folder_of_run(variables: Mapping[str, str], agent: int) -> ScriptFolder | None:
+    """Return the folder of the run that a process with these variables belongs to, if it is a script's rank."""
+    if not variables.get(VARIABLE) or any(not variables.get(name) for name in _NEEDED):
+        return None
+    alone = variables.get("LOCAL_WORLD_SIZE") == variables["WORLD_SIZE"]
+    parts = [
+        variables["TORCHELASTIC_RUN_ID"],
+        variables.get("TORCHELASTIC_RESTART_COUNT", ""),
+        # Two runs in a row may have one port, and the agents of one run have no process in common.
+        str(agent) if alone else variables["MASTER_PORT"],
+    ]
+    return ScriptFolder(Path(variables[VARIABLE], hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]))
+
+
+def runs(folder: Path) -> list[ScriptFolder]:
+    """Return the folders of all runs of scripts in a test, the oldest first."""
+    with contextlib.suppress(OSError):
+        return [ScriptFolder(path) for path in sorted(folder.iterdir(), key=lambda path: path.stat().st_ctime)]
+    return []
