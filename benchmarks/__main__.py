@@ -32,6 +32,7 @@ NAMES = (
     "cluster",
     "nodes",
     "long",
+    "parity",
 )
 
 _BEGIN, _END = "<!-- the last table: begin -->", "<!-- the last table: end -->"

@@ -23,7 +23,7 @@ PLUGINS = ("everyrank", "everyrank-fixtures", "everyrank-suites", "everyrank-rep
 WITHOUT = tuple(argument for plugin in PLUGINS for argument in ("-p", f"no:{plugin}"))
 
 #: The time limit of a run, in seconds; a run takes a few seconds unless it is stuck.
-LIMIT = 120
+LIMIT = 600
 
 
 class Cost(NamedTuple):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from everyrank.parity.call import Call
+from everyrank.parity import call
 from everyrank.parity.errors import Parted
 from everyrank.parity.ranks import all_ranks
 from everyrank.parity.report import Report
@@ -32,6 +32,7 @@ def parity(
     steps: int = 3,
     microbatches: int = 2,
     compared: float = 0.9,
+    reference: Literal["plain", "one rank"] = "plain",
 ) -> Report:
     """Train a model on all ranks and in one process, and compare: raise `Parted` at the first tensor that differs.
 
@@ -57,6 +58,9 @@ def parity(
         steps: how many steps are trained.
         microbatches: into how many parts the plain loop cuts a rank's rows.
         compared: which part of the parameters ranks must hold.
+        reference: "plain", or "one rank" for code that has no plain model: what ``model`` and ``parallelize`` make in
+            a world of one is trained on the whole batch. They must ask for the rank, the size and the mesh when they
+            are called.
     """
     # A test's failure begins at the line that called this, and not with all that stands here.
     __tracebackhide__ = True
@@ -75,12 +79,13 @@ def parity(
         steps=steps,
         microbatches=microbatches,
         compared=compared,
+        reference=reference,
     )
     if optimizer is not None:
         setup = replace(setup, optimizer=optimizer)
     setup = checked(setup, model)
     with all_ranks() as ranks:
-        report = Call(setup, ranks).report()
+        report = call.report(setup, ranks)
     if not report.passed:
         raise Parted(report)
     return report

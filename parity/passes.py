@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,8 +13,9 @@ from everyrank.parity.errors import Unusable
 from everyrank.parity.judging.steps import Judged, judge
 from everyrank.parity.ranks import Ranks
 from everyrank.parity.runs.activations import LIMIT, Parts, Seen
+from everyrank.parity.runs.made import parallelize, plain
 from everyrank.parity.runs.plain import START, Keeper, Key, Noise, play, weight_of_parts
-from everyrank.parity.runs.run import Rank, parallelize
+from everyrank.parity.runs.run import Rank, Trace
 from everyrank.parity.setup import Setup, own_dtype
 from everyrank.parity.split import Cut, choose, cuts_weights
 from everyrank.parity.values import dye
@@ -26,6 +28,11 @@ TIMES = 4
 
 #: How much of what a run does not carry over to others is sent: partial values of outputs.
 _MOST_SENT = 64 << 20
+
+
+#: Wrappers refer to themselves, so a model stays until garbage is collected. Of a model with so many elements it is
+#: worth the time.
+_LARGE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,7 @@ class Truth:
 class Pass:
     """One run of the user's training on all ranks, judged step by step up to the first that deviates."""
 
-    rank: Rank
+    trace: Trace
     judged: tuple[Judged, ...]
 
     @property
@@ -49,9 +56,28 @@ class Pass:
         return bool(self.judged[-1].deviations)
 
 
-def same_model(setup: Setup, ranks: Ranks) -> None:
+@dataclass(frozen=True)
+class Known:
+    """What is known of the plain model without building it again, which takes long if it is large."""
+
+    dtype: torch.dtype
+    """The dtype in which the user trains."""
+    sizes: dict[str, torch.Size]
+    """The sizes of its parameters, by name."""
+
+    @property
+    def elements(self) -> int:
+        """How many elements it has."""
+        return sum(size.numel() for size in self.sizes.values())
+
+
+def same_model(setup: Setup, ranks: Ranks) -> Known:
     """Check that the plain model is the same each time that it is built, and on each rank."""
-    sums = [_sums(setup.fresh()) for _ in range(2)]
+    model = plain(setup)
+    known = Known(own_dtype(model), {name: each.shape for name, each in model.named_parameters()})
+    sums = [_sums(model)]
+    del model
+    sums.append(_sums(plain(setup)))
     for name, (first, second) in {name: (sums[0][name], sums[1].get(name)) for name in sums[0]}.items():
         if first != second:
             raise Unusable(f"model() returns other values of {name} each time: build it from the same numbers.")
@@ -62,15 +88,15 @@ def same_model(setup: Setup, ranks: Ranks) -> None:
                     f"model() returns other values of {name} on rank {rank} than on rank {ranks.rank}: the plain "
                     "model is the same on every rank; what differs by rank belongs into parallelize."
                 )
+    return known
 
 
 def _sums(model: torch.nn.Module) -> dict[str, float]:
     return {name: float(each.detach().double().sum()) for name, each in model.named_parameters()}
 
 
-def truth(setup: Setup, ranks: Ranks, remarks: list[str]) -> Truth:
+def truth(setup: Setup, ranks: Ranks, own: torch.dtype, remarks: list[str]) -> Truth:
     """Run the plain model in fp64; where its code takes no fp64, in its own dtype."""
-    own = own_dtype(setup.fresh())
     store, failure = _kept(setup, ranks, torch.float64, exact=True)
     if store is not None:
         return Truth(store, torch.float64, True)
@@ -134,17 +160,24 @@ def noise(
     return errors
 
 
-def holdings(setup: Setup, ranks: Ranks, truth: Truth) -> tuple[Holdings, Cut, torch.dtype | None]:
+def holdings(setup: Setup, ranks: Ranks, known: Known, truth: Truth) -> tuple[Holdings, Cut, torch.dtype | None]:
     """Dye the plain model, make it parallel, and read what this rank holds; also how it cuts a batch."""
-    plain = setup.fresh()
-    sizes = {name: each.shape for name, each in plain.named_parameters()}
-    starts = dye.offsets(plain)
     # Whether FSDP2 computes in a narrower dtype is seen before the pass takes its policy away.
     mixed = has_mixed_precision(parallelize(setup, truth.dtype, exact=False, prepare=lambda model: None).modules)
+    _collect(known.elements)
     parallel = parallelize(setup, torch.float64, exact=True, prepare=dye.dye)
-    held = dye.read(parallel.modules, sizes, starts, setup.rename)
-    cut = any(ranks.gather(cuts_weights(held, sizes)))
-    return held, choose(setup, parallel.modules, cut, ranks.rank, ranks.size), mixed
+    held = dye.read(parallel.modules, known.sizes, dye.offsets(known.sizes), setup.rename)
+    cut = any(ranks.gather(cuts_weights(held, known.sizes)))
+    chosen = choose(setup, parallel.modules, cut, ranks.rank, ranks.size)
+    del parallel
+    _collect(known.elements)
+    return held, chosen, mixed
+
+
+def _collect(elements: int) -> None:
+    """Let go of models that are no longer used."""
+    if elements >= _LARGE:
+        gc.collect()
 
 
 def run(
@@ -182,7 +215,10 @@ def run(
                     parts[step, f"partial {seat[0]}", seat[1]] = part
         if judged[-1].deviations:
             break
-    return Pass(rank, tuple(judged))
+    trace = rank.trace()
+    del rank
+    _collect(sum(share.elements for share in held.shares))
+    return Pass(trace, tuple(judged))
 
 
 def _light(seen: Seen) -> Seen:

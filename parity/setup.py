@@ -53,7 +53,13 @@ class Setup:
     steps: int = 3
     microbatches: int = 2
     compared: float = 0.9
+    reference: str = "plain"
     default_dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
+
+    @property
+    def one_rank(self) -> bool:
+        """Whether the reference is the user's parallel code in a world of one."""
+        return self.reference == "one rank"
 
     def fresh(self) -> nn.Module:
         """Return the plain model as the user builds it."""
@@ -92,6 +98,8 @@ def checked(setup: Setup, model: Any) -> Setup:
             raise Unusable(f"{name}= is {type(getattr(setup, name)).__name__}: pass a function.")
     if setup.steps < 1 or setup.microbatches < 1:
         raise Unusable("steps= and microbatches= are 1 or more.")
+    if setup.reference not in ("plain", "one rank"):
+        raise Unusable(f'reference= is "{setup.reference}": pass "plain" or "one rank".')
     if isinstance(setup.split, str) and setup.split not in ("rows", "none"):
         raise Unusable(
             f'split= is "{setup.split}": pass "rows", "none", or a function from the whole batch to a part.'

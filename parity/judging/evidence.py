@@ -9,7 +9,7 @@ from everyrank.parity.judging.pattern import Evidence, Held, Pattern, recognize
 from everyrank.parity.judging.steps import Deviation
 from everyrank.parity.ranks import Ranks
 from everyrank.parity.runs.plain import BACKWARD, BUFFER, FORWARD, GRADIENT, PARAMETER, START, Key
-from everyrank.parity.runs.run import Rank
+from everyrank.parity.runs.run import Trace
 from everyrank.parity.values.dye import Share
 from everyrank.parity.values.store import Store
 
@@ -23,12 +23,12 @@ class Witnesses:
     def __init__(
         self,
         ranks: Ranks,
-        rank: Rank,
+        trace: Trace,
         groups: Mapping[str, list[list[int]]],
         pieces: list[list[dict[str, torch.Tensor]]],
         microbatches: int,
     ) -> None:
-        self._ranks, self._rank, self._groups, self._pieces = ranks, rank, groups, pieces
+        self._ranks, self._trace, self._groups, self._pieces = ranks, trace, groups, pieces
         self._microbatches = microbatches
 
     def pattern(self, deviation: Deviation) -> Pattern | None:
@@ -47,7 +47,7 @@ class Witnesses:
         return recognize(self._evidence(deviation.key, held, wrong)) if wrong else None
 
     def _evidence(self, key: Key, held: Mapping[int, Held], wrong: list[int]) -> Evidence:
-        store = self._rank.store
+        store = self._trace.store
         kind, step, name = key
         truth = _moved(store, key)
         before = None
@@ -63,7 +63,7 @@ class Witnesses:
                 and value.shape == truth.shape
             }
         pieces = [[piece[name] for piece in way if name in piece] for way in self._pieces]
-        times = 100.0 if torch.finfo(self._rank.dtype).eps < 1e-4 else 20.0
+        times = 100.0 if torch.finfo(self._trace.dtype).eps < 1e-4 else 20.0
         return Evidence(
             truth, held, wrong, self._ranks.size, self._microbatches, self._groups, pieces, before, others, times
         )
@@ -73,12 +73,12 @@ class Witnesses:
         if key[0] in (FORWARD, BACKWARD):
             return self._of_outputs(key)
         if key[0] == BUFFER:
-            truth = self._rank.store[key].reshape(-1)
-            return Held(torch.arange(truth.numel()), self._rank.seen.kept.get(key, truth).reshape(-1).clone())
-        return _joined(self._of_share(key, share) for share in self._rank.holdings.shares if share.name == key[2])
+            truth = self._trace.store[key].reshape(-1)
+            return Held(torch.arange(truth.numel()), self._trace.seen.kept.get(key, truth).reshape(-1).clone())
+        return _joined(self._of_share(key, share) for share in self._trace.holdings.shares if share.name == key[2])
 
     def _of_share(self, key: Key, share: Share) -> tuple[torch.Tensor, torch.Tensor]:
-        store, seen = self._rank.store, self._rank.seen
+        store, seen = self._trace.store, self._trace.seen
         values = seen.kept.get((*key, share.key))
         expected = share.expected(store[key])
         values = expected.clone() if values is None else values
@@ -87,7 +87,7 @@ class Witnesses:
         return share.plain.ids(), values
 
     def _of_outputs(self, key: Key) -> Held | None:
-        seen, store = self._rank.seen, self._rank.store
+        seen, store = self._trace.seen, self._trace.store
         truth = store[key]
         numbers = torch.arange(truth.numel()).view(truth.shape)
         pieces = []

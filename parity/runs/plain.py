@@ -8,12 +8,12 @@ from typing import Any, Protocol
 
 import torch
 from everyrank.parity.errors import Unusable
-from everyrank.parity.setup import SEED, Setup, own_dtype, seed
+from everyrank.parity.runs.made import Reference, reference, world_of
+from everyrank.parity.setup import SEED, Setup, seed
 from everyrank.parity.values.exact import running_in
-from everyrank.parity.values.names import buffers
 from everyrank.parity.values.store import Store, Writer
-from everyrank.parity.values.tree import rows, rows_of
-from everyrank.parity.values.watch import Output, outputs, watchable
+from everyrank.parity.values.tree import local, rows, rows_of
+from everyrank.parity.values.watch import Output, outputs
 from torch import nn
 
 #: A value of a run: its kind, the step, and what it belongs to.
@@ -118,29 +118,33 @@ def play(
     ``weight`` is how much the loss of each part counts. ``jitter`` is the seed by which each parameter is moved by
     about as much as it is rounded.
     """
-    model = setup.fresh()
-    if exact or cast or dtype != own_dtype(model):
-        model = model.to(dtype)
-    if jitter:
-        _jitter(model, dtype, jitter)
-    with running_in(dtype if exact else torch.get_default_dtype(), exact):
-        optimizer = setup.optimizer([parameter for parameter in model.parameters() if parameter.requires_grad])
-        _parameters(recorder, model, START)
-        for step in range(steps):
-            batch = setup.whole_batch(step, dtype)
-            seed(SEED + step)
-            total = _backward(setup, recorder, model, batch, step, parts, weight)
-            recorder.value((LOSS, step), total)
-            norm = _gradients(recorder, model, step)
-            recorder.value((NORM, step), norm)
-            if setup.clip is not None:
-                torch.nn.utils.clip_grad_norm_(model.parameters(), setup.clip)
-            optimizer.step()
-            optimizer.zero_grad()
-            _parameters(recorder, model, step)
+    with world_of(setup):
+        model = reference(setup, dtype, exact=exact, cast=cast, prepare=lambda fresh: _jitter(fresh, dtype, jitter))
+        with running_in(dtype if exact else torch.get_default_dtype(), exact):
+            _train(setup, recorder, model, dtype, steps, parts, weight)
+
+
+def _train(
+    setup: Setup, recorder: Recorder, model: Reference, dtype: torch.dtype, steps: int, parts: int, weight: float
+) -> None:
+    _parameters(recorder, model, START)
+    for step in range(steps):
+        batch = setup.whole_batch(step, dtype)
+        seed(SEED + step)
+        total = _backward(setup, recorder, model, batch, step, parts, weight)
+        recorder.value((LOSS, step), total)
+        norm = _gradients(recorder, model, step)
+        recorder.value((NORM, step), norm)
+        if setup.clip is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters.values(), setup.clip)
+        model.optimizer.step()
+        model.optimizer.zero_grad()
+        _parameters(recorder, model, step)
 
 
 def _jitter(model: nn.Module, dtype: torch.dtype, number: int) -> None:
+    if not number:
+        return
     generator = torch.Generator().manual_seed(number)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -149,28 +153,27 @@ def _jitter(model: nn.Module, dtype: torch.dtype, number: int) -> None:
 
 
 def _backward(
-    setup: Setup, recorder: Recorder, model: nn.Module, batch: Any, step: int, parts: int, weight: float
+    setup: Setup, recorder: Recorder, model: Reference, batch: Any, step: int, parts: int, weight: float
 ) -> torch.Tensor:
     """Run forward and backward; return the loss."""
-    # Gradients of outputs come in a backward's order, from hooks; a module's name says whose they are.
-    named = [(name, module) for name, module in watchable(model) if name]
 
     def watcher(output: Output, value: torch.Tensor) -> None:
-        recorder.value((FORWARD, step, output), value)
+        recorder.value((FORWARD, step, output), local(value))
         if value.requires_grad:
-            value.register_hook(lambda gradient: recorder.value((BACKWARD, step, output), gradient))
+            # Gradients of outputs come in a backward's order; a module's name says whose they are.
+            value.register_hook(lambda gradient: recorder.value((BACKWARD, step, output), local(gradient)))
 
     losses = []
     for part in range(parts):
         piece = batch if parts == 1 else rows(batch, part, parts)
-        with outputs(named, watcher):
+        with outputs(model.modules.items(), watcher):
             before = torch.get_rng_state()
-            loss = setup.loss(model, piece)
+            loss = setup.loss(model.made, piece)
             _check_loss(loss)
             if not torch.equal(before, torch.get_rng_state()):
                 raise Unusable(_random(model))
         (loss * weight).backward()
-        losses.append(loss.detach().reshape(()) * weight)
+        losses.append(local(loss.detach()).reshape(()) * weight)
     return torch.stack(losses).sum()
 
 
@@ -183,10 +186,10 @@ def _check_loss(loss: Any) -> None:
         raise Unusable("loss(model, batch) returned a tensor without a gradient")
 
 
-def _random(model: nn.Module) -> str:
+def _random(model: Reference) -> str:
     active = [
         name
-        for name, module in model.named_modules()
+        for name, module in model.modules.items()
         if isinstance(module, nn.modules.dropout._DropoutNd) and module.p
     ]
     if active:
@@ -199,19 +202,19 @@ def _random(model: nn.Module) -> str:
     )
 
 
-def _gradients(recorder: Recorder, model: nn.Module, step: int) -> torch.Tensor:
+def _gradients(recorder: Recorder, model: Reference, step: int) -> torch.Tensor:
     """Record each gradient, those of the last layers first; return their norm."""
-    named = [(name, each.grad) for name, each in model.named_parameters() if each.grad is not None]
+    named = [(name, local(each.grad)) for name, each in model.parameters.items() if each.grad is not None]
     for name, gradient in reversed(named):
         recorder.value((GRADIENT, step, name), gradient)
     return torch.nn.utils.get_total_norm([gradient for _, gradient in named]).detach().reshape(())
 
 
-def _parameters(recorder: Recorder, model: nn.Module, step: int) -> None:
-    for name, parameter in model.named_parameters():
-        recorder.value((PARAMETER, step, name), parameter)
-    for name, buffer in buffers([model]):
-        recorder.value((BUFFER, step, name), buffer)
+def _parameters(recorder: Recorder, model: Reference, step: int) -> None:
+    for name, parameter in model.parameters.items():
+        recorder.value((PARAMETER, step, name), local(parameter.detach()))
+    for name, buffer in model.buffers.items():
+        recorder.value((BUFFER, step, name), local(buffer))
 
 
 def weight_of_parts(setup: Setup, dtype: torch.dtype, store: Store, parts: int) -> float | None:
@@ -222,13 +225,15 @@ def weight_of_parts(setup: Setup, dtype: torch.dtype, store: Store, parts: int) 
     """
     if parts == 1:
         return 1.0
-    model = setup.fresh().to(dtype)
-    with running_in(dtype, exact=dtype == torch.float64), torch.no_grad():
-        batch = setup.whole_batch(0, dtype)
-        seed(SEED)
-        total = sum(float(setup.loss(model, rows(batch, part, parts))) for part in range(parts))
+    exact = dtype == torch.float64
+    with world_of(setup):
+        model = reference(setup, dtype, exact=exact, cast=True, prepare=lambda fresh: None)
+        with running_in(dtype, exact=exact), torch.no_grad():
+            batch = setup.whole_batch(0, dtype)
+            seed(SEED)
+            total = sum(float(local(setup.loss(model.made, rows(batch, part, parts)))) for part in range(parts))
     whole = float(store[LOSS, 0])
-    near = 1e-8 if dtype == torch.float64 else 1e3 * torch.finfo(dtype).eps
+    near = 1e-8 if exact else 1e3 * torch.finfo(dtype).eps
     known = (1 / parts, 1.0, *(1 / count for count in range(2, parts) if parts % count == 0))
     return next((each for each in known if math.isclose(total * each, whole, rel_tol=near)), None)
 
@@ -238,18 +243,21 @@ def microbatch_gradients(setup: Setup, dtype: torch.dtype, pieces: int) -> list[
 
     Each of this many pieces of the batch is cut into microbatches, and those of one number belong together.
     """
-    model, count = setup.fresh().to(dtype), setup.microbatches
+    count = setup.microbatches
     found = []
-    with running_in(dtype, exact=dtype == torch.float64):
-        batch = setup.whole_batch(0, dtype)
-        if rows_of(batch) % (count * pieces):
-            return []
-        for number in range(count):
-            for piece in range(pieces):
-                part = rows(batch, piece * count + number, pieces * count)
-                (setup.loss(model, part) / (count * pieces)).backward()
-            found.append(
-                {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
-            )
-            model.zero_grad()
+    exact = dtype == torch.float64
+    with world_of(setup):
+        model = reference(setup, dtype, exact=exact, cast=True, prepare=lambda fresh: None)
+        with running_in(dtype, exact=exact):
+            batch = setup.whole_batch(0, dtype)
+            if rows_of(batch) % (count * pieces):
+                return []
+            for number in range(count):
+                for piece in range(pieces):
+                    part = rows(batch, piece * count + number, pieces * count)
+                    (setup.loss(model.made, part) / (count * pieces)).backward()
+                gradients = [(name, each.grad) for name, each in model.parameters.items() if each.grad is not None]
+                found.append({name: local(gradient).clone() for name, gradient in gradients})
+                for each in model.parameters.values():
+                    each.grad = None
     return found

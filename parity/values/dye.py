@@ -7,6 +7,7 @@ padded or tied, without an annotation and without trust in what placements claim
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -102,19 +103,15 @@ class Holdings:
         return {share.name for share in self.shares} | {each[1] for each in odd}
 
 
-def offsets(plain: nn.Module) -> dict[str, int]:
+def offsets(sizes: Mapping[str, torch.Size]) -> dict[str, int]:
     """Return the number of the first element of each parameter."""
-    starts, total = {}, 0
-    for name, parameter in plain.named_parameters():
-        starts[name] = total
-        total += parameter.numel()
-    return starts
+    return dict(zip(sizes, itertools.accumulate((size.numel() for size in sizes.values()), initial=0), strict=False))
 
 
 def dye(plain: nn.Module) -> None:
     """Give each element of each parameter the value 1 + its number."""
     with torch.no_grad():
-        for name, start in offsets(plain).items():
+        for name, start in offsets({name: each.shape for name, each in plain.named_parameters()}).items():
             parameter = plain.get_parameter(name)
             numbers = torch.arange(start + 1, start + 1 + parameter.numel(), dtype=torch.float64)
             parameter.copy_(numbers.view(parameter.shape))

@@ -87,7 +87,7 @@ def _red(config: pytest.Config) -> list[pytest.CollectReport | pytest.TestReport
 def _is_unexpected(report: pytest.CollectReport | pytest.TestReport) -> bool:
     """Return whether a failure is no kill, or belongs to no case. Kills are what this run looks for.
 
-    A case may have failed by what its ranks did together, whatever the outcome that one of them has told.
+    A case may have failed by what its ranks did together, whatever outcome one of them has reported.
     """
     outcome = dict(getattr(report, "user_properties", ())).get("outcome", "error")
     return outcome != "fail" and not (outcome == "stale" and requested_ledger())

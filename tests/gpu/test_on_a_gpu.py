@@ -22,7 +22,7 @@ FORKED = """
 """
 
 
-def test_a_world_of_one_reduces_by_nccl(project: Project) -> None:
+def test_a_lone_world_reduces_by_nccl(project: Project) -> None:
     project.write(
         "test_inner.py",
         """

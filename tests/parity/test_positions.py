@@ -25,7 +25,7 @@ def holdings(change: Callable[[Plain], nn.Module]) -> Holdings:
     """Return what a rank holds that changes a dyed model so."""
     plain = Plain().double()
     sizes = {name: each.shape for name, each in plain.named_parameters()}
-    starts = dye.offsets(plain)
+    starts = dye.offsets(sizes)
     dye.dye(plain)
     return dye.read([change(plain)], sizes, starts, None)
 

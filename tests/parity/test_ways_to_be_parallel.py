@@ -22,7 +22,7 @@ NAMES = (
     "megatron-sequence",
     "torch-tensor",
     "never-syncs",
-    "computes-another-layer",
+    "own-seeds",
     "gives-the-last-steps-mean",
     "divides-by-no-tokens",
     "reduces-in-bfloat16",

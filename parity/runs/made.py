@@ -1,0 +1,155 @@
+"""The models of a run: what the user's code makes of a fresh plain model, and what it is compared with."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from everyrank.parity.errors import Unusable
+from everyrank.parity.runs.alone import lone_world
+from everyrank.parity.setup import SEED, Setup, own_dtype, seed
+from everyrank.parity.values.exact import drop_mixed_precision, running_in
+from everyrank.parity.values.names import buffers, chunks_of, known_name, parameters, without_number
+from everyrank.parity.values.watch import watchable
+from torch import nn
+
+#: What is done with a fresh model before it is made parallel.
+Prepare = Callable[[nn.Module], None]
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """What parallelize has made of a fresh copy of the plain model on this rank."""
+
+    made: Any
+    modules: list[nn.Module]
+    optimizer: Any
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The model that ranks are compared with: its tensors and modules under the plain model's names."""
+
+    made: Any
+    parameters: dict[str, nn.Parameter]
+    modules: dict[str, nn.Module]
+    buffers: dict[str, torch.Tensor]
+    optimizer: Any
+
+
+def world_of(setup: Setup) -> AbstractContextManager[None]:
+    """Return the world in which the reference is built and trained."""
+    return lone_world() if setup.one_rank else contextlib.nullcontext()
+
+
+def plain(setup: Setup) -> nn.Module:
+    """Return the model whose names, sizes and first values are the reference's."""
+    with world_of(setup):
+        return setup.fresh()
+
+
+def reference(setup: Setup, dtype: torch.dtype, *, exact: bool, cast: bool, prepare: Prepare) -> Reference:
+    """Build the reference in a dtype, inside of its world.
+
+    It is the plain model, or what the user's code makes of it on one rank.
+    """
+    model = setup.fresh()
+    if exact or cast or dtype != own_dtype(model):
+        model = model.to(dtype)
+    prepare(model)
+    if not setup.one_rank:
+        named = dict(model.named_parameters())
+        with running_in(dtype if exact else torch.get_default_dtype(), exact):
+            optimizer = setup.optimizer([each for each in named.values() if each.requires_grad])
+        return Reference(model, named, _below(model), dict(buffers([model])), optimizer)
+    names, sizes = dict(model.named_modules()), {name: each.shape for name, each in model.named_parameters()}
+    alone = _made(setup, model, dtype, exact=exact)
+    found = {_plain(setup, without_number(key), sizes): each for key, each in parameters(alone.modules)}
+    other = [name for name, size in sizes.items() if name not in found or found[name].shape != size]
+    if other:
+        raise Unusable(
+            f'parallelize makes other parameters on one rank than model() has: {other[0]}. With reference="one rank" '
+            "both have the same names and sizes there: pass rename=, or build the model whole in model()."
+        )
+    modules = {_plain(setup, name, names): each for module in alone.modules for name, each in _below(module).items()}
+    return Reference(
+        alone.made, {name: found[name] for name in sizes}, modules, dict(buffers(alone.modules)), alone.optimizer
+    )
+
+
+def _below(root: nn.Module) -> dict[str, nn.Module]:
+    return {name: module for name, module in watchable(root) if name}
+
+
+def _plain(setup: Setup, name: str, known: Any) -> str:
+    return known_name(name, setup.rename, known) or name
+
+
+def parallelize(setup: Setup, dtype: torch.dtype, *, exact: bool, prepare: Prepare) -> Parallel:
+    """Call the user's parallelize on a fresh plain model."""
+    model = setup.fresh()
+    if exact or dtype != own_dtype(model):
+        model = model.to(dtype)
+    if not (setup.one_rank and setup.load is not None):
+        _check_sizes(setup, model)
+        prepare(model)
+        return _made(setup, model, dtype, exact=exact)
+    whole = plain(setup).to(next(model.parameters()).dtype)
+    prepare(whole)
+    return _made(setup, model, dtype, exact=exact, state=whole.state_dict())
+
+
+def _check_sizes(setup: Setup, model: nn.Module) -> None:
+    """Raise Unusable if a model that is built on all ranks has not the parameters of the one that is built on one."""
+    if not setup.one_rank:
+        return
+    mine = {name: each.shape for name, each in model.named_parameters()}
+    for name, each in plain(setup).named_parameters():
+        if mine.get(name) != each.shape:
+            raise Unusable(
+                f"model() makes {name} of another size in a world of one: pass load=, which puts the state dict of "
+                "one rank into what parallelize returns."
+            )
+
+
+def _made(
+    setup: Setup, model: nn.Module, dtype: torch.dtype, *, exact: bool, state: dict[str, Any] | None = None
+) -> Parallel:
+    if setup.load is not None and state is None:
+        state = copy.deepcopy(model.state_dict())
+    before = _looks(model)
+    seed(SEED)
+    with running_in(dtype if exact else torch.get_default_dtype(), exact):
+        made = setup.parallelize(model)
+        optimizer = None
+        if isinstance(made, tuple) and len(made) == 2 and hasattr(made[1], "step"):
+            made, optimizer = made
+        modules = chunks_of(made)
+        if setup.load is not None:
+            setup.load(made, state or {})
+        if exact:
+            drop_mixed_precision(modules)
+        if optimizer is None:
+            optimizer = setup.optimizer([each for _, each in parameters(modules) if each.requires_grad])
+    if setup.step is None and not setup.one_rank and modules == [model] and _looks(model) == before:
+        raise Unusable(
+            "parallelize left the model as it is: nothing is cut, wrapped or hooked, so nothing reduces gradients. "
+            "Return what it should train, or pass step=, which reduces them."
+        )
+    return Parallel(made, modules, optimizer)
+
+
+def _looks(model: nn.Module) -> list[Any]:
+    """Return what changes in a model that was made parallel in place."""
+    return [
+        (type(each), id(each), len(each._forward_hooks), len(each._forward_pre_hooks), len(each._backward_hooks))
+        for each in model.modules()
+    ] + [
+        (id(each), tuple(each.shape), len(each._backward_hooks or ()), len(each._post_accumulate_grad_hooks or ()))
+        for each in model.parameters()
+    ]

@@ -1,0 +1,145 @@
+"""Compare what a rank holds of parameters, gradients and buffers with the plain model's values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from everyrank.parity.runs.activations import Seen
+from everyrank.parity.runs.clip import clip_by_hand
+from everyrank.parity.runs.plain import BUFFER, GRADIENT, PARAMETER, START, Key, scale
+from everyrank.parity.setup import Setup
+from everyrank.parity.values.dye import Holdings, Share
+from everyrank.parity.values.names import buffers, known_name, parameters
+from everyrank.parity.values.parts import distance
+from everyrank.parity.values.store import Store
+from everyrank.parity.values.tree import gradient_of, local
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+
+class Tensors:
+    """The tensors that a rank's model keeps from step to step, and their gradients."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        store: Store,
+        holdings: Holdings,
+        modules: list[nn.Module],
+        limit: Callable[[Key], float | None],
+        healed: frozenset[tuple[str, str]],
+        exact: bool,
+    ) -> None:
+        self._setup, self._store, self._modules, self._limit = setup, store, modules, limit
+        self._healed, self._exact = healed, exact
+        #: To which norm torch's function clips, if the user calls it.
+        self.clipped: float | None = None
+        self._by_key: dict[str, list[Share]] = {}
+        for share in holdings.shares:
+            self._by_key.setdefault(share.key, []).append(share)
+        self.begin(Seen())
+
+    def begin(self, seen: Seen) -> None:
+        """Begin a step; what is seen of it is noted there."""
+        self._seen, self.read = seen, False
+        self._late: dict[str, torch.Tensor] = {}
+
+    def widen_buffers(self) -> None:
+        """Give buffers that the user's code makes itself the plain model's values, if rounding alone is between them.
+
+        The plain model made them in its own dtype and was widened whole; theirs may be as narrow as they were.
+        """
+        for module in self._modules:
+            for path, owner in module.named_modules():
+                for name, buffer in owner.named_buffers(recurse=False):
+                    truth = self._store.get((BUFFER, START, self._buffer_name(f"{path}.{name}" if path else name)))
+                    if truth is None or truth.shape != buffer.shape or isinstance(buffer, DTensor):
+                        continue
+                    if buffer.dtype == truth.dtype and torch.equal(buffer, truth):
+                        continue  # It stays the one that wrappers know.
+                    if distance(buffer, truth) <= 1e-6 * float(truth.abs().max() if truth.numel() else 0):
+                        owner._buffers[name] = truth.clone()
+
+    def _buffer_name(self, name: str) -> str | None:
+        return known_name(name, self._setup.rename, self._store.notes["buffers"])
+
+    def gradients(self, step: int) -> None:
+        """Compare the gradients, once they are final: before a clip, or before the optimizer's step."""
+        if self.read:
+            return
+        self.read = True
+        values_by_key: dict[str, torch.Tensor] = {}
+        for key, parameter in parameters(self._modules):
+            if key in self._by_key:
+                absent = parameter.grad is None
+                values_by_key[key] = torch.zeros_like(local(parameter.detach())) if absent else gradient_of(parameter)
+        self._seen.own_norm = self._norm(step, values_by_key)
+        factor = 1.0
+        if self._setup.clip is not None and self.clipped is None and self._setup.step is not None:
+            by_hand = clip_by_hand(self._setup.clip, self._store, step, self._by_key, values_by_key, self._exact)
+            factor, self._seen.norm = by_hand.factor, by_hand.norm
+            if by_hand.norm is None:
+                # Each rank may have clipped by another norm: by which, the user's step returns.
+                self._late = {key: values.clone() for key, values in values_by_key.items()}
+        for key, values in values_by_key.items():
+            self._compare(GRADIENT, step, key, values if factor == 1 else values / factor)
+
+    def _norm(self, step: int, keys: dict[str, torch.Tensor]) -> float:
+        """Return the norm of the plain model's gradients of what this rank holds."""
+        squares = (
+            float(torch.linalg.vector_norm(share.expected(truth).double())) ** 2
+            for key in keys
+            for share in self._by_key[key]
+            if (truth := self._store.get((GRADIENT, step, share.name))) is not None
+        )
+        return math.sqrt(sum(squares))
+
+    def clipped_late(self, step: int) -> None:
+        """Compare gradients again that were clipped by hand, by the norm that the user's step has returned."""
+        if not self._late or self._seen.norm is None or self._setup.clip is None:
+            return
+        factor = min(1.0, self._setup.clip / (self._seen.norm + 1e-6))
+        for known in [known for known in self._seen.errors if known[0] == GRADIENT]:
+            del self._seen.errors[known]
+        self._seen.kept = {key: values for key, values in self._seen.kept.items() if key[0] != GRADIENT}
+        for key, values in self._late.items():
+            self._compare(GRADIENT, step, key, values / factor)
+
+    def parameters(self, step: int, agrees: Callable[[str, torch.Tensor], bool]) -> None:
+        """Compare parameters and buffers after a step.
+
+        ``agrees`` says whether the plain optimizer makes the same of the rank's gradients: then these decide.
+        """
+        for key, parameter in parameters(self._modules):
+            if key in self._by_key:
+                values = local(parameter.detach())
+                self._compare(PARAMETER, step, key, values, step != START and agrees(key, values))
+        for name, buffer in buffers(self._modules):
+            known = (BUFFER, step, self._buffer_name(name))
+            truth = self._store.get(known)
+            if truth is not None and truth.shape == buffer.shape:
+                mine = local(buffer)
+                self._note(known, known, mine, distance(mine, truth) / scale(self._store, known))
+
+    def _compare(self, kind: str, step: int, key: str, values: torch.Tensor, done: bool = False) -> None:
+        """Compare the parts of the plain model that a tensor of this rank holds; ``done`` if they agree anyway."""
+        for share in self._by_key[key]:
+            known = (kind, step, share.name)
+            truth = None if self._setup.skips(share.name) else self._store.get(known)
+            if truth is None:
+                continue
+            expected = share.expected(truth)
+            if (kind, share.name) in self._healed:
+                share.write(values, expected)
+            mine = share.read(values)
+            error = 0.0 if done else distance(mine, expected) / scale(self._store, known)
+            self._note(known, (*known, key), mine, error)
+
+    def _note(self, key: Key, own: Key, mine: torch.Tensor, error: float) -> None:
+        """Note an error, and keep this rank's values if it is beyond the limit."""
+        self._seen.note(key, error)
+        allowed = self._limit(key)
+        if allowed is not None and not error <= allowed:
+            self._seen.kept[own] = mine.clone()

@@ -1,0 +1,112 @@
+"""Look for the faults: the first tensor that deviates, and what is left when the truth is put in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from everyrank.parity.judging.evidence import Witnesses
+from everyrank.parity.judging.fault import Fault
+from everyrank.parity.judging.initial import initial
+from everyrank.parity.judging.pattern import Pattern, ranks_text
+from everyrank.parity.judging.steps import Deviation
+from everyrank.parity.passes import Pass
+from everyrank.parity.runs.plain import BACKWARD, FORWARD, microbatch_gradients
+from everyrank.parity.training import Healed, Training
+
+#: How many faults are looked for: each takes another pass.
+_FAULTS = 3
+
+#: How many tensors are asked whether the same has happened to them.
+_ALIKE = 64
+
+
+class Search:
+    """The search of one call on this rank; every rank does the same at the same time."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._microbatches: dict[tuple[torch.dtype, int], list[dict[str, torch.Tensor]]] = {}
+
+    def faults(self, wide: Pass) -> Iterator[Fault]:
+        """Yield the first deviation, then what is left when the truth is put in its place, and so on."""
+        training = self._training
+        found = initial(training.ranks, training.holdings, training.truth.store, training.setup, wide.deviates)
+        if found is not None:
+            yield found
+            return
+        healed: set[tuple[str, str]] = set()
+        for _ in range(_FAULTS):
+            wide = self._without_conventions(wide, frozenset(healed))
+            if not wide.deviates:
+                return
+            fault = self._unreduced(wide, frozenset(healed)) or self._first(wide)
+            names = {(fault.deviation.key[0], name) for name in (fault.deviation.name, *fault.same)}
+            if names <= healed:
+                return
+            yield fault
+            healed |= names
+            wide = training.wide(frozenset(healed))
+
+    def _without_conventions(self, wide: Pass, healed: Healed) -> Pass:
+        """Leave out gradients of outputs that differ without consequence: the truth in their place heals nothing."""
+        if not wide.deviates or wide.judged[-1].deviations[0].kind != "activation-gradient":
+            return wide
+        first = wide.judged[-1].deviations[0]
+        again = self._training.wide(healed | {(BACKWARD, first.name)})
+        before, after = (
+            {each.key for each in judged.deviations if each.kind not in ("forward", "activation-gradient")}
+            for judged in (wide.judged[-1], again.judged[-1])
+        )
+        if not before <= after or first.key in {each.key for each in again.judged[-1].deviations}:
+            return wide
+        left = tuple(each for each in wide.judged[-1].deviations if each.kind != "activation-gradient")
+        return replace(wide, judged=(*wide.judged[:-1], replace(wide.judged[-1], deviations=left)))
+
+    def _first(self, wide: Pass) -> Fault:
+        """Return the first deviation, with the others of its kind to which the same has happened."""
+        first, *others = wide.judged[-1].deviations
+        pattern = self.pattern(wide, first)
+        alike = [each for each in others if each.kind == first.kind and each.kind in ("gradient", "update")]
+        same = [each.name for each in alike[:_ALIKE] if self.pattern(wide, each) == pattern]
+        return Fault(first, pattern, tuple(same))
+
+    def _unreduced(self, wide: Pass, healed: Healed) -> Fault | None:
+        """Return the partial output that is the cause of the first deviation, if putting the truth there heals it.
+
+        A partial output is no fault in itself: the sum may come later.
+        """
+        judged = wide.judged[-1]
+        first = judged.deviations[0]
+        if first.kind != "forward":
+            return None
+        order = [output[0] for output in self._training.truth.store.notes[FORWARD]]
+        before = order[: order.index(first.name)]
+        names = {name for name in before if any(seat[0] == FORWARD and seat[1][0] == name for seat in judged.partial)}
+        for name in sorted(names, key=order.index, reverse=True)[:2]:
+            again = self._training.wide(healed | {(FORWARD, name)})
+            left = {each.key for each in again.judged[-1].deviations}
+            if first.key not in left:
+                words = f"is not reduced: the sum over {ranks_text(first.ranks)} is the plain model's"
+                key = (FORWARD, first.step, (name, 0, 0))
+                deviation = replace(first, name=name, key=key)
+                return Fault(deviation, Pattern("not-reduced", words))
+        return None
+
+    def _pieces(self, dtype: torch.dtype, count: int) -> list[dict[str, torch.Tensor]]:
+        if (dtype, count) not in self._microbatches:
+            self._microbatches[dtype, count] = microbatch_gradients(self._training.setup, dtype, count)
+        return self._microbatches[dtype, count]
+
+    def pattern(self, wide: Pass, deviation: Deviation) -> Pattern | None:
+        """Return what has happened to a tensor that deviates in a pass."""
+        training = self._training
+        pieces: list[list[dict[str, torch.Tensor]]] = []
+        if deviation.kind == "gradient" and deviation.step == 0:
+            pieces = [
+                self._pieces(wide.trace.dtype, count)
+                for count in sorted({1, training.cut.pieces, training.ranks.size})
+            ]
+        witnesses = Witnesses(training.ranks, wide.trace, training.groups, pieces, training.setup.microbatches)
+        return witnesses.pattern(deviation)
