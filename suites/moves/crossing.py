@@ -224,7 +224,7 @@ class _States:
         self.covering = covering
         self._known: dict[str, _State] = {}
 
-    def at(self, outline: Any) -> _State:
+    def state_of(self, outline: Any) -> _State:
         """Return the state of an outline."""
         key = repr(outline)
         if key not in self._known:
@@ -237,7 +237,7 @@ class _States:
             outline = copy.deepcopy(state.outline)
             name, _ = self.covering.events[number]
             self.covering.moves[name].then(outline, **state.able[number])
-            state.after[number] = self.at(outline)
+            state.after[number] = self.state_of(outline)
         return state.after[number]
 
 
@@ -250,7 +250,7 @@ class _Line:
         model = covering.player.model_of(traits, covering.features)
         self.states = _States(covering)
         self.writing = Writing(covering.moves, covering.features, covering.player.outline(model))
-        self.state = self.states.at(self.writing.outline)
+        self.state = self.states.state_of(self.writing.outline)
         self.prefix = _Prefix(len(covering.events), covering.width - 1)
         self.last: int | None = None
         self.unmet = 0

@@ -77,7 +77,7 @@ class Player:
 
     @classmethod
     def draw_model(cls, drawing: Any) -> Any:
-        """Draw a model: each trait by itself."""
+        """Draw a model: each trait on its own."""
         return cls.model_of({**_drawn(cls.traits, drawing), "size": drawing.size}, drawing.features)
 
     @classmethod

@@ -25,53 +25,55 @@ from everyrank.suites.trainer.outline import Outline
 from everyrank.suites.trainer.sides import FRESH, Sides
 
 
-def _saving_needs(at: Outline) -> Iterator[str]:
+def _saving_needs(outline: Outline) -> Iterator[str]:
     yield "states"
-    yield from at.saving_needs()
-    if at.handed < at.count or at.closures or at.spoiled:
+    yield from outline.saving_needs()
+    if outline.handed < outline.count or outline.closures or outline.spoiled:
         yield NEVER
 
 
-def _saved(at: Outline) -> None:
-    at.saved = not at.fresh  # to ask for the state of a fresh trainer changes nothing; no law is about loading it
+def _saved(outline: Outline) -> None:
+    outline.saved = (
+        not outline.fresh
+    )  # to ask for the state of a fresh trainer changes nothing; no law is about loading it
 
 
 def _loading_needs(
-    at: Outline, fresh: bool = False, reordered: bool = False, of_first: bool = False
+    outline: Outline, fresh: bool = False, reordered: bool = False, of_first: bool = False
 ) -> Iterator[str]:
     if reordered:
         yield "states in another order"
     if of_first:
         yield "states of the first rank"
-    if not at.saved or (reordered and (not fresh or at.tied)):
+    if not outline.saved or (reordered and (not fresh or outline.tied)):
         yield NEVER
 
 
-def _loaded(at: Outline, **given: Any) -> None:
-    at.loaded, at.spoiled = True, False
+def _loaded(outline: Outline, **given: Any) -> None:
+    outline.loaded, outline.spoiled = True, False
 
 
-def _refusing_needs(at: Outline, invalid: int = 0) -> Iterator[str]:
+def _refusing_needs(outline: Outline, invalid: int = 0) -> Iterator[str]:
     yield "invalid arguments"
 
 
-def _wrong_needs(at: Outline, part: str = "", mutation: str = "") -> Iterator[str]:
+def _wrong_needs(outline: Outline, part: str = "", mutation: str = "") -> Iterator[str]:
     yield f"{part} states, {mutation}"
-    if (part, mutation) not in WRONG_STATES or at.closures:
+    if (part, mutation) not in WRONG_STATES or outline.closures:
         yield NEVER
 
 
-def _failing_needs(at: Outline, rank: int = 0) -> Iterator[str]:
+def _failing_needs(outline: Outline, rank: int = 0) -> Iterator[str]:
     yield "errors"
-    if at.closures or at.model.size < 2:
+    if outline.closures or outline.model.size < 2:
         yield NEVER
 
 
-def _resharding_needs(at: Outline, before: int = 0, after: int = 0) -> Iterator[str]:
+def _resharding_needs(outline: Outline, before: int = 0, after: int = 0) -> Iterator[str]:
     yield "states of the first rank"
     yield "states of Adam"
-    yield from _saving_needs(at)
-    if not 0 < before <= at.model.size >= after > 0:
+    yield from _saving_needs(outline)
+    if not 0 < before <= outline.model.size >= after > 0:
         yield NEVER
 
 
@@ -128,7 +130,7 @@ class ApartMoves(StateMoves):
     @move(
         "errors.arguments",
         needs=_refusing_needs,
-        drawn={"invalid": lambda at: range(len(row(at.model.optimizer).invalid))},
+        drawn={"invalid": lambda outline: range(len(row(outline.model.optimizer).invalid))},
         apart=True,
     )
     def refuse(self, invalid: int = 0) -> None:
@@ -163,8 +165,8 @@ class ApartMoves(StateMoves):
     @move(
         "errors.rank",
         needs=_failing_needs,
-        drawn={"rank": lambda at: range(at.model.size)},
-        kinds=({"rank": lambda at: at.model.size - 1},),
+        drawn={"rank": lambda outline: range(outline.model.size)},
+        kinds=({"rank": lambda outline: outline.model.size - 1},),
         apart=True,
     )
     def fail(self, rank: int) -> None:

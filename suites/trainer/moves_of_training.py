@@ -21,23 +21,23 @@ from everyrank.suites.trainer.sides import Sides
 from torch.optim.lr_scheduler import ExponentialLR
 
 
-def _step_needs(at: Outline, **given: Any) -> Iterator[str]:
+def _step_needs(outline: Outline, **given: Any) -> Iterator[str]:
     step = Step(**{name: value for name, value in given.items() if name not in ("times", "waits")})
-    if at.closures and (at.steps + given.get("times", 1) > 2 or not {"times", "parts"}.issuperset(given)):
+    if outline.closures and (outline.steps + given.get("times", 1) > 2 or not {"times", "parts"}.issuperset(given)):
         yield NEVER  # LBFGS looks for the minimum several times a step: two orders of a sum are apart after two steps
-    if at.spoiled:
+    if outline.spoiled:
         yield NEVER  # nothing can be seen until a state is loaded
     if given.get("waits"):
         yield "late changes"
     if step.parts > 1:
-        yield "sparse microbatches" if at.sparse else "microbatches"
+        yield "sparse microbatches" if outline.sparse else "microbatches"
     if step.rows:
         yield "rows"
-    yield from _skipping_needs(at, step)
+    yield from _skipping_needs(outline, step)
     if step.max_norm:
         yield "clipping"
-        yield from at.clipping_needs(step.parts)
-        if at.sparse or at.has("complex128") or at.model.reordered or at.handed < at.count:
+        yield from outline.clipping_needs(step.parts)
+        if outline.sparse or outline.has("complex128") or outline.model.reordered or outline.handed < outline.count:
             yield NEVER  # a norm in another order has other bits, and gradients that no group has may pile up
     if given.get("by") and not step.spoiled:
         yield NEVER
@@ -45,18 +45,18 @@ def _step_needs(at: Outline, **given: Any) -> Iterator[str]:
         yield {"inf": "infinity", "nan": "nan"}[step.spoiled]
         if step.max_norm:
             yield "clipped infinity" if step.spoiled == "inf" else NEVER
-        if at.sparse:
+        if outline.sparse:
             yield NEVER
 
 
-def _skipping_needs(at: Outline, step: Step) -> Iterator[str]:
-    if any(number >= at.count for number in step.skips) or (step.skipped_by and not step.skips):
+def _skipping_needs(outline: Outline, step: Step) -> Iterator[str]:
+    if any(number >= outline.count for number in step.skips) or (step.skipped_by and not step.skips):
         yield NEVER
     if not step.skips:
         return
-    if len(step.skipped_by) in (0, at.model.size):
+    if len(step.skipped_by) in (0, outline.model.size):
         yield "parameters that no rank uses later"
-        if at.fresh:
+        if outline.fresh:
             yield NEVER  # the law is about parameters that were used before
     else:
         yield "parameters that some ranks use"
@@ -64,15 +64,15 @@ def _skipping_needs(at: Outline, step: Step) -> Iterator[str]:
             yield "microbatches of some ranks"
 
 
-def _stepped(at: Outline, **given: Any) -> None:
-    at.steps += given.get("times", 1) if at.closures else 0
-    at.fresh = at.thawed = False
-    at.unused |= bool(given.get("skips")) and len(given.get("skipped_by", ())) in (0, at.model.size)
-    at.spoiled |= bool(given.get("spoiled"))
+def _stepped(outline: Outline, **given: Any) -> None:
+    outline.steps += given.get("times", 1) if outline.closures else 0
+    outline.fresh = outline.thawed = False
+    outline.unused |= bool(given.get("skips")) and len(given.get("skipped_by", ())) in (0, outline.model.size)
+    outline.spoiled |= bool(given.get("spoiled"))
 
 
-def _one(at: Outline) -> tuple[int, ...] | None:
-    return (0,) if at.count else None
+def _first_param(outline: Outline) -> tuple[int, ...] | None:
+    return (0,) if outline.count else None
 
 
 def _subsets(values: range) -> Sequence[tuple[int, ...]]:
@@ -83,9 +83,12 @@ def _often_nothing(chosen: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...
     return [()] * 3 * len(chosen) + [*chosen]
 
 
-_SOME_RANKS = {"skips": _one, "skipped_by": lambda at: (at.model.size - 1,) if at.model.size > 1 else None}
-_NO_RANK = {"skips": _one}
-_ROWS = {"rows": lambda at: (1, 4, 2, 5)[: at.model.size]}
+_SOME_RANKS = {
+    "skips": _first_param,
+    "skipped_by": lambda outline: (outline.model.size - 1,) if outline.model.size > 1 else None,
+}
+_NO_RANK = {"skips": _first_param}
+_ROWS = {"rows": lambda outline: (1, 4, 2, 5)[: outline.model.size]}
 
 _STEPS: dict[str, Any] = {
     "needs": _step_needs,
@@ -103,11 +106,11 @@ _STEPS: dict[str, Any] = {
         "times": (1, 1, 2),
         "parts": (1, 1, 2, 3),
         "max_norm": (0.0, 0.0, 0.0, 0.0, 0.05, 0.5),
-        "skips": lambda at: _often_nothing(_subsets(range(at.count))[1:]),
-        "skipped_by": lambda at: _subsets(range(at.model.size))[1:],
-        "rows": lambda at: _often_nothing([*itertools.product((1, 5, 2), repeat=at.model.size)]),
+        "skips": lambda outline: _often_nothing(_subsets(range(outline.count))[1:]),
+        "skipped_by": lambda outline: _subsets(range(outline.model.size))[1:],
+        "rows": lambda outline: _often_nothing([*itertools.product((1, 5, 2), repeat=outline.model.size)]),
         "spoiled": ("",) * 30 + ("inf", "nan"),
-        "by": lambda at: range(at.model.size),
+        "by": lambda outline: range(outline.model.size),
         "waits": (False,) * 15 + (True,),
     },
     "kinds": (
@@ -119,67 +122,67 @@ _STEPS: dict[str, Any] = {
         {**_SOME_RANKS, "parts": 2},
         _NO_RANK,
         _ROWS,
-        {"spoiled": lambda at: "inf" if at.saved else None, "by": lambda at: at.model.size - 1},
+        {"spoiled": lambda outline: "inf" if outline.saved else None, "by": lambda outline: outline.model.size - 1},
     ),
 }
 
 
-def _freezing_needs(at: Outline, param: int = -1) -> Iterator[str]:
+def _freezing_needs(outline: Outline, param: int = -1) -> Iterator[str]:
     yield "thawed parameters"
     yield "frozen parameters"
-    if param not in range(at.count) or param in at.frozen or at.closures:
+    if param not in range(outline.count) or param in outline.frozen or outline.closures:
         yield NEVER
 
 
-def _frozen(at: Outline, param: int) -> None:
-    at.frozen ^= {param}
-    at.thawed = True
+def _frozen(outline: Outline, param: int) -> None:
+    outline.frozen ^= {param}
+    outline.thawed = True
 
 
-def _thawing_needs(at: Outline, param: int = -1) -> Iterator[str]:
+def _thawing_needs(outline: Outline, param: int = -1) -> Iterator[str]:
     yield "thawed parameters"
-    if param not in at.frozen:
+    if param not in outline.frozen:
         yield NEVER
 
 
-def _first_trained(at: Outline) -> int | None:
-    return next((number for number in range(at.count) if number not in at.frozen), None)
+def _first_trained(outline: Outline) -> int | None:
+    return next((number for number in range(outline.count) if number not in outline.frozen), None)
 
 
-def _first_frozen(at: Outline) -> int | None:
-    return next(iter(sorted(at.frozen)), None)
+def _first_frozen(outline: Outline) -> int | None:
+    return next(iter(sorted(outline.frozen)), None)
 
 
-def _options(at: Outline) -> Sequence[str]:
-    decays = ["weight_decay"] if at.decays else []
-    return ["lr", *decays, "momentum"] if at.model.optimizer == "SGD" else ["lr", *decays]
+def _options(outline: Outline) -> Sequence[str]:
+    decays = ["weight_decay"] if outline.decays else []
+    return ["lr", *decays, "momentum"] if outline.model.optimizer == "SGD" else ["lr", *decays]
 
 
-def _changing_needs(at: Outline, option: str = "lr", factor: float = 1.0, group: int = -1) -> Iterator[str]:
+def _changing_needs(outline: Outline, option: str = "lr", factor: float = 1.0, group: int = -1) -> Iterator[str]:
     yield "changed rates"
-    if option not in _options(at) or at.closures:
+    if option not in _options(outline) or outline.closures:
         yield NEVER
 
 
-def _scheduling_needs(at: Outline, gamma: float = 1.0) -> Iterator[str]:
+def _scheduling_needs(outline: Outline, gamma: float = 1.0) -> Iterator[str]:
     yield "schedulers"
-    if at.loaded:
+    if outline.loaded:
         yield "changed rates"
-    if at.closures:
+    if outline.closures:
         yield NEVER
 
 
 def _adding_needs(
-    at: Outline, count: int = 0, lr: float | None = None, weight_decay: float | None = None
+    outline: Outline, count: int = 0, lr: float | None = None, weight_decay: float | None = None
 ) -> Iterator[str]:
     yield "added groups"
-    if count not in range(1, at.count - at.handed + 1) or (weight_decay is not None and not at.decays):
+    if count not in range(1, outline.count - outline.handed + 1) or (weight_decay is not None and not outline.decays):
         yield NEVER
 
 
-def _added(at: Outline, count: int, **given: Any) -> None:
-    at.handed += count
-    at.saved, at.fresh = False, True
+def _added(outline: Outline, count: int, **given: Any) -> None:
+    outline.handed += count
+    outline.saved, outline.fresh = False, True
 
 
 class TrainingMoves(Player):
@@ -234,7 +237,7 @@ class TrainingMoves(Player):
         "parity.models",
         needs=_freezing_needs,
         then=_frozen,
-        drawn={"param": lambda at: range(at.count)},
+        drawn={"param": lambda outline: range(outline.count)},
         kinds=({"param": _first_trained},),
         shown_by="step",
     )
@@ -246,7 +249,7 @@ class TrainingMoves(Player):
         "parity.models",
         needs=_thawing_needs,
         then=_frozen,
-        drawn={"param": lambda at: sorted(at.frozen)},
+        drawn={"param": lambda outline: sorted(outline.frozen)},
         kinds=({"param": _first_frozen},),
         shown_by="step",
     )
@@ -262,11 +265,15 @@ class TrainingMoves(Player):
     @move(
         "alias",
         needs=_changing_needs,
-        drawn={"option": lambda at: ["lr"] * 4 + [*_options(at)], "factor": (0.5, 2.0), "group": (-1, -1, 0, 1)},
+        drawn={
+            "option": lambda outline: ["lr"] * 4 + [*_options(outline)],
+            "factor": (0.5, 2.0),
+            "group": (-1, -1, 0, 1),
+        },
         kinds=(
             {"factor": 0.5},
             {"factor": 2.0, "group": 0},
-            {"option": lambda at: _options(at)[-1] if _options(at)[1:] else None},
+            {"option": lambda outline: _options(outline)[-1] if _options(outline)[1:] else None},
         ),
         often=2,
         shown_by="step",
@@ -297,7 +304,7 @@ class TrainingMoves(Player):
         needs=_adding_needs,
         then=_added,
         drawn={
-            "count": lambda at: range(1, at.count - at.handed + 1),
+            "count": lambda outline: range(1, outline.count - outline.handed + 1),
             "lr": (None, 0.03125, 0.25),
             "weight_decay": (None, 0.25),
         },

@@ -45,13 +45,13 @@ class Seen:
     open: bool = False
 
 
-def _opening(at: Seen) -> Iterator[str]:
-    if at.open:
+def _opening(outline: Seen) -> Iterator[str]:
+    if outline.open:
         yield NEVER
 
 
-def _closing(at: Seen) -> Iterator[str]:
-    if not at.open:
+def _closing(outline: Seen) -> Iterator[str]:
+    if not outline.open:
         yield NEVER
 
 
@@ -68,11 +68,11 @@ class DoorPlayer(Player):
     def compare(self) -> str:
         return ""
 
-    @move("open", needs=_opening, then=lambda at: setattr(at, "open", True))
+    @move("open", needs=_opening, then=lambda outline: setattr(outline, "open", True))
     def open(self) -> None:
         """Open it."""
 
-    @move("close", needs=_closing, then=lambda at: setattr(at, "open", False))
+    @move("close", needs=_closing, then=lambda outline: setattr(outline, "open", False))
     def close(self) -> None:
         """Close it."""
 
