@@ -37,8 +37,9 @@ _START = """exec(__import__("sys").argv[4], {"__name__": "tests.fork_server"})""
 
 
 _IMPORT = re.compile(
-    r"^(?:import|from) [^#\n]*?\b(?:(?P<large>everyrank\.suites|torch\.testing\._internal"
-    r"|torch\.distributed\.(?:fsdp|optim|tensor))|torch|everyrank\.(?:testcase|fixtures\.\w+))\b",
+    r"^(?:import|from) [^#\n]*?\b(?:(?P<internal>torch\.testing\._internal)"
+    r"|(?P<large>everyrank\.suites|torch\.distributed\.(?:fsdp|optim|tensor))"
+    r"|torch|everyrank\.(?:testcase|fixtures\.\w+))\b",
     re.MULTILINE,
 )
 #: A run of multi-rank tests imports torch in its ranks, so its server may have it, unless a file looks at what the
@@ -46,8 +47,10 @@ _IMPORT = re.compile(
 _RANKS, _LOOKS = re.compile(r"\bworld\b"), re.compile(r"\bsys\.(?:modules|addaudithook)\b")
 _PYTEST = ("pytest", *(f"_pytest.{name}" for name in default_plugins))
 _TORCH = (*_PYTEST, "msgspec", "numpy.random", "torch", "torch.distributed")
-#: Every contract imports ``torch._dynamo``, and so do torch's own test cases and these of its modules.
-_LARGE = (*_TORCH, "torch.distributed.optim", "torch.testing._internal.common_distributed")
+#: Every contract imports ``torch._dynamo``, and so do these modules of torch. Its test cases import Hypothesis, too,
+#: of which pytest then warns that it came too early.
+_LARGE = (*_TORCH, "torch.distributed.optim")
+_INTERNAL = (*_TORCH, "torch.testing._internal.common_distributed")
 
 
 class ForkedRun:
@@ -210,7 +213,10 @@ class ForkServers:
         texts = [path.read_text(errors="replace") for path in folder.rglob("*.py")]
         imports = [found for text in texts for found in _IMPORT.finditer(text)]
         torch = imports or (any(map(_RANKS.search, texts)) and not any(map(_LOOKS.search, texts)))
-        modules = _LARGE if any(found["large"] for found in imports) else _TORCH if torch else _PYTEST
+        modules = _TORCH if torch else _PYTEST
+        for kind, larger in (("large", _LARGE), ("internal", _INTERNAL)):
+            if any(found[kind] for found in imports):
+                modules = larger
         if modules not in self._servers:
             door = Path(self._temp.name, f"{len(self._servers)}.door")
             self._servers[modules] = ForkServer(modules, {**self._environment, "TMPDIR": self._temp.name}, door)
