@@ -162,42 +162,36 @@ def worlds(request: pytest.FixtureRequest, module_project: Project) -> Inner:
     return run_under(request.param, module_project, "--fresh-worlds")
 
 
-@pytest.mark.parametrize(
-    ("test", "headline"),
-    [
-        ("test_exit_0", "rank 1 of 3 left without a record (exit code 0) in call"),
-        ("test_exit_3", "rank 1 of 3 left without a record (exit code 3) in call"),
-        ("test_exit_0_on_all", "ranks 0-2 of 3 left without a record (exit code 0) in call"),
-        ("test_sigkill", "rank 1 of 3 was killed by SIGKILL in call"),
-        ("test_sigkill_on_all", "ranks 0-2 of 3 were killed by SIGKILL in call"),
-        ("test_segfault", "rank 1 of 3 was killed by SIGSEGV in call"),
-        ("test_abort", "rank 1 of 3 was killed by SIGABRT in call"),
-        ("test_sigterm", "rank 1 of 3 was killed by SIGTERM in call"),
-        ("test_real_time_signal", "rank 2 of 3 was killed by signal"),
-        ("test_dies_while_others_pass", "rank 1 of 3 left without a record (exit code 0) in call"),
-        ("test_exits_in_a_thread", "rank 1 of 3 left without a record (exit code 5) in call"),
-        ("test_dies_in_setup", "rank 1 of 3 left without a record (exit code 4) in setup"),
-        ("test_dies_in_teardown", "rank 1 of 3 left without a record (exit code 4) in teardown"),
-        ("test_closes_all_descriptors", "rank 1 of 3"),
-        ("test_closes_all_but_the_standard_streams", "rank 1 of 3"),
-    ],
-)
-def test_a_death_names_the_rank_and_how_it_ended(worlds: Inner, test: str, headline: str) -> None:
-    assert worlds[test].outcome == "failed"
-    assert worlds[test].text.startswith(headline)
+FRAMES = ("Fatal Python error", "in on_rank_1")
+LAST_WORDS = ("last words of rank 1", "last words on stdout", "last words on stderr")
+#: test -> where its report begins, and texts that it has. Each test has failed.
+DEATHS = {
+    "test_exit_0": ("rank 1 of 3 left without a record (exit code 0) in call",),
+    "test_exit_3": ("rank 1 of 3 left without a record (exit code 3) in call", *LAST_WORDS),
+    "test_exit_0_on_all": ("ranks 0-2 of 3 left without a record (exit code 0) in call",),
+    "test_sigkill": ("rank 1 of 3 was killed by SIGKILL in call", *LAST_WORDS),
+    "test_sigkill_on_all": ("ranks 0-2 of 3 were killed by SIGKILL in call",),
+    "test_segfault": ("rank 1 of 3 was killed by SIGSEGV in call", *FRAMES, *LAST_WORDS),
+    "test_abort": ("rank 1 of 3 was killed by SIGABRT in call", *FRAMES),
+    "test_sigterm": ("rank 1 of 3 was killed by SIGTERM in call",),
+    "test_real_time_signal": ("rank 2 of 3 was killed by signal",),
+    "test_dies_while_others_pass": ("rank 1 of 3 left without a record (exit code 0) in call",),
+    "test_dies_while_another_has_raised": (
+        "rank 0 of 3 failed first, in call",
+        "rank 1: left without a record (exit code 1)",
+    ),
+    "test_exits_in_a_thread": ("rank 1 of 3 left without a record (exit code 5) in call",),
+    "test_dies_in_setup": ("rank 1 of 3 left without a record (exit code 4) in setup",),
+    "test_dies_in_teardown": ("rank 1 of 3 left without a record (exit code 4) in teardown",),
+    "test_closes_all_descriptors": ("rank 1 of 3",),
+    "test_closes_all_but_the_standard_streams": ("rank 1 of 3",),
+}
 
 
-@pytest.mark.parametrize("test", ["test_segfault", "test_abort"])
-def test_a_fatal_signal_shows_the_frames_it_came_from(worlds: Inner, test: str) -> None:
-    assert "Fatal Python error" in worlds[test].text
-    assert "in on_rank_1" in worlds[test].text
-
-
-@pytest.mark.parametrize("test", ["test_exit_3", "test_sigkill", "test_segfault"])
-def test_a_dying_ranks_last_words_are_shown(worlds: Inner, test: str) -> None:
-    assert "last words of rank 1" in worlds[test].text
-    assert "last words on stdout" in worlds[test].text
-    assert "last words on stderr" in worlds[test].text
+@pytest.mark.parametrize("test", DEATHS)
+def test_a_death_names_the_rank_and_how_it_ended(worlds: Inner, test: str) -> None:
+    headline, *texts = DEATHS[test]
+    worlds.check(test, "failed", f"^{headline}", *texts)
 
 
 def test_many_last_words_are_bounded_with_start_and_end_kept(worlds: Inner) -> None:
@@ -215,13 +209,6 @@ def test_the_ranks_left_behind_are_folded(worlds: Inner, test: str) -> None:
     assert section is not None
     left_behind = r"ranks? [02,]+: (lost the connection to a peer|waiting in all_reduce) at test_inner.py:16"
     assert [line for line in section[1].splitlines() if not re.fullmatch(left_behind, line)] == []
-
-
-def test_a_death_after_a_failure_does_not_hide_it(worlds: Inner) -> None:
-    result = worlds["test_dies_while_another_has_raised"]
-    assert result.outcome == "failed"
-    assert result.text.startswith("rank 0 of 3 failed first, in call")
-    assert "rank 1: left without a record (exit code 1)" in result.text
 
 
 @pytest.mark.parametrize(

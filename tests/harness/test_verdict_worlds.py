@@ -1,4 +1,4 @@
-"""The verdict's truth table on real worlds: exceptions, fixtures, odd texts."""
+"""The verdict's truth table on real worlds: exceptions, fixtures, odd texts, skips, expected failures."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.engines import LAUNCHERS, run_under
 from tests.inner import Inner, Project
 
 SOURCE = """
-    import os, sys
+    import os, sys, unittest
     import pytest, torch
     import torch.distributed as dist
 
@@ -127,6 +127,78 @@ SOURCE = """
     def test_closes_its_standard_streams(world):
         os.closerange(0, 3)
 
+    # --- skips
+
+    @world_of_2
+    def test_all_skip(world):
+        pytest.skip("not today")
+
+    @world_of_2
+    def test_all_skip_in_unittest_style(world):
+        raise unittest.SkipTest("not this way")
+
+    class TestUnittest(unittest.TestCase):
+        @world_of_2
+        def test_skips(self):
+            self.skipTest("not in this class")
+
+    @world_of_2
+    def test_one_skips(world):
+        if world.rank == 1:
+            pytest.skip("no room")
+
+    @world_of_2
+    def test_one_skips_while_the_other_waits(process_group, world):
+        if world.rank == 1:
+            pytest.skip("no room")
+        dist.barrier()
+
+    @world_of_2
+    def test_one_skips_in_unittest_style(world):
+        if world.rank == 0:
+            raise unittest.SkipTest("no room")
+
+    @pytest.fixture
+    def half_there(world):
+        if world.rank == 0:
+            pytest.skip("no data here")
+
+    @world_of_2
+    def test_a_fixture_skips_on_one_rank(half_there):
+        pass
+
+    # --- xfail
+
+    @world_of_2
+    @pytest.mark.xfail(reason="known")
+    def test_xfail_on_all(world):
+        assert False
+
+    @world_of_2
+    @pytest.mark.xfail(reason="known")
+    def test_xfail_on_one(process_group, world):
+        assert world.rank == 0
+        dist.barrier()
+
+    @world_of_2
+    @pytest.mark.xfail(reason="known")
+    def test_xpass(world):
+        pass
+
+    @world_of_2
+    @pytest.mark.xfail(reason="known", strict=True)
+    def test_strict_xpass(world):
+        pass
+
+    @world_of_2
+    @pytest.mark.xfail(reason="known", raises=ValueError)
+    def test_xfail_with_another_exception(world):
+        raise KeyError("not what was expected")
+
+    @world_of_2
+    def test_xfail_at_run_time(world):
+        pytest.xfail("found out late")
+
     @world_of_4
     def test_after_all_that_worlds_still_work(process_group):
         total = torch.ones(1)
@@ -184,6 +256,21 @@ REPORTS = {
         "rank 0: waiting in barrier at test_inner.py",
     ),
     "test_closes_its_standard_streams": ("passed",),
+    # skips: on all ranks, and on some
+    "test_all_skip": ("skipped", "Skipped: not today"),
+    "test_all_skip_in_unittest_style": ("skipped", "Skipped: not this way"),
+    "TestUnittest::test_skips": ("skipped", "Skipped: not in this class"),
+    "test_one_skips": ("failed", "ranks disagree", "rank 1 skipped: no room"),
+    "test_one_skips_while_the_other_waits": ("failed", "ranks disagree", "rank 1 skipped: no room"),
+    "test_one_skips_in_unittest_style": ("failed", "ranks disagree", "rank 0 skipped: no room"),
+    "test_a_fixture_skips_on_one_rank": ("failed", "ranks disagree", "rank 0 skipped: no data here"),
+    # expected failures are as pytest has them
+    "test_xfail_on_all": ("xfailed",),
+    "test_xfail_on_one": ("xfailed",),
+    "test_xfail_at_run_time": ("xfailed",),
+    "test_xpass": ("xpassed",),
+    "test_strict_xpass": ("failed", "[XPASS(strict)] known"),
+    "test_xfail_with_another_exception": ("failed",),
     "test_after_all_that_worlds_still_work": ("passed",),
 }
 
