@@ -16,7 +16,7 @@ from everyrank.cli import main
 from everyrank.model.outcome import Ending
 from everyrank.reports.ledger.entry import FileEntry
 from everyrank.reports.ledger.ledger_file import read_ledger
-from everyrank.reports.runfile.model import CaseLine, DeviationPart, Footer, LedgerPart, SinglePart
+from everyrank.reports.runfile.model import CaseLine, DeviationPart, Footer, LedgerPart
 from everyrank.suites.engine.ledger import Entry
 from everyrank.suites.engine.ledger import read as read_as_the_kit_does
 
@@ -206,19 +206,6 @@ def test_a_red_test_without_a_subject_is_named_and_not_accepted(folder: Path, ac
     assert accept([CaseLine("test_a.py::test_b[ws2]", "pass"), case()]) == (0, "nothing to accept\n")
 
 
-def test_a_reason_beside_the_cases_is_named_and_not_accepted(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    made = run_of(header(), [case()])
-    footer = Footer(
-        counts={"pass": 1}, seconds=1.0, exit=1, single=SinglePart(failed=1, failures=["test_a.py::test_b"])
-    )
-    replace(made, footer=footer).write(folder / "run.jsonl")
-    assert main(["accept", "run.jsonl"]) == 1
-    out = capsys.readouterr().out
-    assert out == "not accepted: 1 single-process test failed: test_a.py::test_b\nnothing to accept\n"
-
-
 def test_a_stale_pattern_stays_if_its_other_cases_may_not_have_been_collected(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -262,9 +249,8 @@ def test_a_subject_without_a_ledger_gets_one_at_the_named_path(folder: Path, acc
 def test_only_the_subject_that_is_named_is_brought_up_to_date(folder: Path, accept: Accept) -> None:
     cases = [case("tied", "SGD", "fail"), case("tied", "SGD", "fail", subject="mine.Other")]
     (folder / "other.toml").write_text('subject = "mine.Other"\n')
-    code, printed = accept(
-        cases, "--subject=mine.Other", subjects={"mine.Optimizer": "mine.toml", "mine.Other": "other.toml"}
-    )
+    subjects = {"mine.Optimizer": "mine.toml", "mine.Other": "other.toml"}
+    code, printed = accept(cases, "--subject=mine.Other", subjects=subjects)
     assert (code, printed.splitlines()[0]) == (0, "other.toml")
     assert (folder / "mine.toml").read_text() == LEDGER
 
@@ -274,11 +260,8 @@ _OLD = '[[known]]\ncase = "clip[SGD-ws2]"\nkind = "fail"\ntorch = "<2.14"\nissue
 
 def test_an_entry_for_versions_of_torch_is_restated_and_keeps_them(folder: Path, accept: Accept) -> None:
     (folder / "mine.toml").write_text(_OLD)
-    known = LedgerPart("fail", "unreported", "")
-    accept(
-        [case("clip", "SGD", "fail", deviations=[DeviationPart("another value", [0])], ledger=known)],
-        torch="2.13.0+cpu",
-    )
+    seen = {"ledger": LedgerPart("fail", "unreported", ""), "deviations": [DeviationPart("another value", [0])]}
+    accept([case("clip", "SGD", "fail", **seen)], torch="2.13.0+cpu")
     (entry,) = read_as_the_kit_does(folder / "mine.toml", "2.13.0").entries
     assert (entry.torch, entry.match) == ("<2.14", ("another value",))
 

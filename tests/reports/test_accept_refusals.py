@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from everyrank.cli import main
+from everyrank.reports.runfile.model import Footer, SinglePart
 
 from tests.made_up_runs import case, header, run_of
 
@@ -68,3 +70,14 @@ def test_a_ledger_is_never_written_over_the_run_file(folder: Path, capsys: pytes
     before = (folder / "run.jsonl").read_bytes()
     assert "not TOML" in _refusal(capsys, "--ledger", "run.jsonl", "--subject", "mine.Optimizer")
     assert (folder / "run.jsonl").read_bytes() == before
+
+
+def test_a_reason_beside_the_cases_is_named_and_not_accepted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    single = SinglePart(failed=1, failures=["test_a.py::test_b"])
+    footer = Footer(counts={"pass": 1}, seconds=1.0, exit=1, single=single)
+    replace(run_of(header(), [case()]), footer=footer).write(tmp_path / "run.jsonl")
+    assert main(["accept", str(tmp_path / "run.jsonl")]) == 1
+    out = capsys.readouterr().out
+    assert out == "not accepted: 1 single-process test failed: test_a.py::test_b\nnothing to accept\n"
