@@ -10,6 +10,7 @@ from everyrank.parity.errors import Unusable
 from everyrank.parity.judging.evidence import named_groups
 from everyrank.parity.judging.fault import Fault
 from everyrank.parity.judging.pattern import Pattern
+from everyrank.parity.maps import Held
 from everyrank.parity.passes import Pass
 from everyrank.parity.ranks import Ranks, groups_of_torch
 from everyrank.parity.report import Finding, Report, short
@@ -53,7 +54,7 @@ def report(setup: Setup, ranks: Ranks) -> Report:
         remarks=tuple(remarks),
     )
     runs = [(training.truth.dtype, wide.judged), *((dtype, each.judged) for dtype, each in own)]
-    record.note(ranks, made, runs, record.Held(training.holdings, training.parts, training.truth.store))
+    record.note(ranks, made, runs, Held(training.holdings, training.parts, training.truth.store))
     return made
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -13,7 +12,6 @@ from everyrank.model.notes import notes
 from everyrank.model.parity import (
     NOTE,
     ParityFaultPart,
-    ParityMapPart,
     ParityPart,
     ParityPassPart,
     ParityRowPart,
@@ -21,33 +19,15 @@ from everyrank.model.parity import (
 )
 from everyrank.parity.judging.pattern import PATTERNS
 from everyrank.parity.judging.steps import KINDS, Judged
+from everyrank.parity.maps import Held, maps_of
 from everyrank.parity.ranks import Ranks
 from everyrank.parity.report import Finding, Report, short
-from everyrank.parity.runs.activations import Parts
-from everyrank.parity.runs.plain import BACKWARD, FORWARD, PARAMETER, START
-from everyrank.parity.values import layout
-from everyrank.parity.values.dye import Holdings
-from everyrank.parity.values.layout import Block
-from everyrank.parity.values.store import Store
+from everyrank.parity.runs.plain import BACKWARD, FORWARD, START
 
 #: The limits of a record: rows of a pass, steps of a row, names of a list, calls of a test.
 ROWS, STEPS, NAMES, CALLS = 1000, 8, 40, 8
-#: How many maps are kept, and how many ranks and edges all of them name together.
-MAPS, NUMBERS = 64, 20_000
 #: The characters that are kept of a text.
 _TEXT = 400
-
-#: The ranks' blocks of a tensor of this shape, and whether each has a term of a sum.
-_Layout = tuple[tuple[int, ...], list[Block] | None, bool]
-
-
-@dataclass(frozen=True)
-class Held:
-    """What this rank holds of the plain model's parameters, and sees of its outputs."""
-
-    holdings: Holdings
-    parts: Parts
-    store: Store
 
 
 def note(ranks: Ranks, report: Report, passes: Iterable[tuple[torch.dtype, Sequence[Judged]]], held: Held) -> None:
@@ -56,11 +36,12 @@ def note(ranks: Ranks, report: Report, passes: Iterable[tuple[torch.dtype, Seque
     if noted is None:
         return
     made = record(report, passes, held.store.notes)
-    wanted = {row.tensor for each in made.passes for row in each.rows}
-    gathered = ranks.gather(_layouts(held, wanted))
+    names = dict.fromkeys(each.tensor for each in report.findings)
+    names |= dict.fromkeys(row.tensor for each in made.passes for row in each.rows)
+    gathered = ranks.gather(held.layouts({*names}))
     if ranks.rank:
         return
-    maps, mapped = _maps(gathered, [each.tensor for each in report.findings], wanted)
+    maps, mapped = maps_of(gathered, [*names], _states_of_outputs(made))
     calls = noted.setdefault(NOTE, [])
     noted[f"{NOTE}-calls"] = noted.get(f"{NOTE}-calls", 0) + 1
     # The last call of a test is the one that it ends with.
@@ -114,7 +95,7 @@ def _figure(value: float) -> float:
 
 def _pass(dtype: torch.dtype, judged: Sequence[Judged], report: Report, order: Mapping[str, Any]) -> ParityPassPart:
     mine = [each for each in report.findings if short(dtype) in each.dtypes]
-    states = _States(mine, report.not_compared)
+    states = _States(mine, report.not_compared, judged)
     steps = [each for each in judged if each.step != START]
     shown = steps[-STEPS:]
     rows = []
@@ -143,13 +124,15 @@ def _order(order: Mapping[str, Any], judged: Sequence[Judged], findings: Iterabl
 class _States:
     """What is said of a tensor at a step beside its error."""
 
-    def __init__(self, findings: Sequence[Finding], not_compared: Iterable[str]) -> None:
+    def __init__(self, findings: Sequence[Finding], not_compared: Iterable[str], judged: Iterable[Judged]) -> None:
         self.findings = findings
         self._not_compared = set(not_compared)
+        self._deviating = {(each.step, found.kind, found.name) for each in judged for found in each.deviations}
+        self._sums = {(each.step, kind, output[0]) for each in judged for kind, output in each.partial}
 
     def state(self, kind: str, name: str, judged: Judged) -> str:
         """Return ok, first, same, also, follows, sum or not-compared; empty if it is nothing to compare."""
-        deviates = any((each.kind, each.name) == (kind, name) for each in judged.deviations)
+        deviates = (judged.step, kind, name) in self._deviating
         for number, found in enumerate(self.findings):
             # A pass may deviate in another step than the first pass did.
             if found.kind != kind or not (deviates or found.step == judged.step + 1):
@@ -162,9 +145,11 @@ class _States:
             return "follows"
         if (kind, name) in judged.compared:
             return self._within(kind, name, judged)
-        if kind == "forward" and any(seat[0] == FORWARD and seat[1][0] == name for seat in judged.partial):
+        if kind == "forward" and (judged.step, FORWARD, name) in self._sums:
             return "sum"
-        return "not-compared" if f"{kind} {name}" in self._not_compared or (kind, name) in judged.not_compared else ""
+        listed = "gradient" if kind == "initialization" else kind
+        missing = f"{listed} {name}" in self._not_compared or (kind, name) in judged.not_compared
+        return "not-compared" if missing else ""
 
     def _within(self, kind: str, name: str, judged: Judged) -> str:
         error, limit = judged.errors[kind, name], judged.limits.get((kind, name))
@@ -196,63 +181,7 @@ def _error(kind: str, name: str, judged: Judged, state: str, fault: Finding | No
     return None if known is None else _figure(known)
 
 
-# -- maps ------------------------------------------------------------------------------------------------------------
-
-
-def _layouts(held: Held, wanted: set[str]) -> dict[str, _Layout]:
-    """Return what this rank holds of each tensor."""
-    found: dict[str, _Layout] = {}
-    for share in held.holdings.shares:
-        if share.name in wanted:
-            shape = tuple(held.store[PARAMETER, START, share.name].shape)
-            blocks = layout.of_elements(share.plain, shape or (1,))
-            _add(found, share.name, (shape, blocks, False))
-    calls: dict[tuple[str, int], int] = {}
-    for name, _, number in held.store.notes[FORWARD]:
-        calls[name, number] = calls.get((name, number), 0) + 1
-    for (step, kind, (name, call, number)), part in held.parts.items():
-        partial = kind == f"partial {FORWARD}"
-        # A tuple's first tensor stands for the others, as do the first step and the plain model's first call.
-        if step or number or name not in wanted or not (kind == FORWARD or partial):
-            continue
-        whole = held.store.get((FORWARD, 0, (name, 0, 0)))
-        if whole is not None and whole.numel() and not call % calls.get((name, number), 1):
-            _add(found, name, (tuple(whole.shape), layout.of_part(part, whole.shape), partial))
-    return found
-
-
-def _add(found: dict[str, _Layout], name: str, more: _Layout) -> None:
-    """Add what another share, or another microbatch, has of the tensor."""
-    _, before, partial = found.get(name, (more[0], [], False))
-    both = None if before is None or more[1] is None else list(dict.fromkeys([*before, *more[1]]))
-    found[name] = (more[0], both, partial or more[2])
-
-
-def _maps(
-    gathered: Sequence[Mapping[str, _Layout]], first: Iterable[str], wanted: Iterable[str]
-) -> tuple[list[ParityMapPart], dict[str, int]]:
-    """Return the maps, each once, and which tensor has which; those of faults come first."""
-    known: dict[bytes, int] = {}
-    maps: list[ParityMapPart] = []
-    mapped: dict[str, int] = {}
-    room = NUMBERS
-    for name in dict.fromkeys([*first, *sorted(wanted)]):
-        having = {rank: each[name] for rank, each in enumerate(gathered) if name in each}
-        if not having:
-            continue
-        shapes = {shape for shape, _, _ in having.values()}
-        held = {rank: blocks for rank, (_, blocks, _) in having.items() if blocks is not None}
-        if len(shapes) > 1 or len(held) < len(having):
-            continue
-        partial = any(partial for _, _, partial in having.values())
-        made = layout.picture(held, shapes.pop(), partial=partial)
-        key = msgspec.msgpack.encode(made)
-        size = sum(len(region.ranks) + 5 for region in made.regions)
-        if key not in known:
-            if len(maps) == MAPS or size > room:
-                continue
-            room -= size
-            known[key] = len(maps)
-            maps.append(made)
-        mapped[name[:_TEXT]] = known[key]
-    return maps, mapped
+def _states_of_outputs(made: ParityPart) -> dict[str, set[str]]:
+    """Return what is said of each output in the first pass."""
+    rows = [row for each in made.passes[:1] for row in each.rows if row.kind == "forward"]
+    return {row.tensor: set(row.states) or {"ok"} for row in rows}

@@ -62,6 +62,7 @@ class ParityMapPart(ResultPart, frozen=True, omit_defaults=True):
     regions: list[ParityRegionPart] = []  # empty if the parts are too many or too fine to draw
     also_cut: list[int] = []  # dimensions that are cut and not drawn
     partial: bool = False  # each rank has a term of a sum over ranks
+    alike: bool = False  # what no rank holds is equal to what one holds: it was looked for by value
 
 
 class ParityPart(ResultPart, frozen=True, omit_defaults=True):

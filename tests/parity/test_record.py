@@ -13,12 +13,14 @@ import msgspec
 import pytest
 import torch
 from everyrank.model import notes
-from everyrank.model.parity import NOTE, ParityPart, ParityRowPart, most_urgent
+from everyrank.model.parity import NOTE, ParityMapPart, ParityPart, ParityRowPart, most_urgent
 from everyrank.parity.judging.steps import Deviation, Judged
-from everyrank.parity.record import CALLS, NAMES, ROWS, STEPS, Held, note, record
+from everyrank.parity.maps import Held
+from everyrank.parity.record import CALLS, NAMES, ROWS, STEPS, note, record
 from everyrank.parity.report import Finding, Report
 from everyrank.parity.runs.plain import BACKWARD, FORWARD, START
 from everyrank.parity.values.dye import Holdings
+from everyrank.parity.values.parts import Part
 
 Named = tuple[str, str]
 ORDER = {FORWARD: [("first", 0, 0), ("last", 0, 0)], BACKWARD: ["last.weight", "first.weight"]}
@@ -225,3 +227,52 @@ def test_only_the_first_rank_notes(noted: dict[str, Any]) -> None:
 def test_a_script_notes_nothing() -> None:
     with patch.object(notes, "_current", []):
         call()
+
+
+# -- maps of outputs ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Shaped(Kept):
+    """A store that has outputs of a shape alone."""
+
+    shape: tuple[int, ...] = (4, 3)
+
+    def get(self, key: Any) -> torch.Tensor | None:  # type: ignore[override]
+        return torch.empty(self.shape) if key[0] == FORWARD else None
+
+
+def mapped(parts: dict[int, Part], step: Judged) -> list[ParityMapPart]:
+    """Return the maps of a call whose rank has these parts, by the number of the microbatch, of the first module."""
+    known = {(0, FORWARD, ("first", number, 0)): part for number, part in parts.items()}
+    found: dict[str, Any] = {}
+    held = Held(Holdings((), (), (), (), (), ()), known, Shaped(ORDER))  # type: ignore[arg-type]
+    with patch.object(notes, "_current", [lambda: found]):
+        note(Alone(), report(), [(torch.float64, [step])], held)  # type: ignore[arg-type]
+    return msgspec.convert(found[NOTE][0].get("maps", []), list[ParityMapPart])
+
+
+def rows_of(*indices: int) -> Part:
+    return Part((torch.tensor(indices), None), torch.Size((4, 3)))
+
+
+FINE = judged(0, {("forward", "first"): 0.0})
+
+
+def test_the_parts_of_all_microbatches_are_one_map() -> None:
+    (found,) = mapped({0: rows_of(0, 1), 1: rows_of(2, 3)}, FINE)
+    assert [(region.ranks, region.box) for region in found.regions] == [([0], [0, 4, 0, 3])]
+
+
+def test_rows_of_a_right_output_that_no_rank_seems_to_hold_are_equal_to_others() -> None:
+    (found,) = mapped({0: rows_of(0, 1, 3)}, FINE)
+    assert found.alike
+
+
+def test_rows_of_a_wrong_output_that_no_rank_holds_are_lost() -> None:
+    (found,) = mapped({0: rows_of(0, 1)}, judged(0, {("forward", "first"): 1.0}, [("forward", "first")]))
+    assert not found.alike
+
+
+def test_an_output_that_is_not_compared_has_no_map_with_holes() -> None:
+    assert mapped({0: rows_of(0, 1)}, judged(0, {}, missing=[("forward", "first")])) == []

@@ -150,6 +150,16 @@ def test_a_map_shows_what_each_rank_holds_and_what_none_does(opened: Browser) ->
         assert part in text, text
 
 
+def test_a_part_that_is_equal_to_another_is_not_called_lost(browser: Browser, tmp_path: Path) -> None:
+    call = msgspec.structs.replace(
+        CALL, maps=[msgspec.structs.replace(MAPS[1], alike=True)], mapped={"last.weight": 0}
+    )
+    browser.open(write(run_of(header(), [_red(call)]), tmp_path), case=_red().id)
+    browser.case_opened()
+    assert (len(browser.all(".map .alike")), browser.all(".map .lost")) == (1, [])
+    assert "equal to another part: 0-1 x 5" in browser.text(".map-of-ranks")
+
+
 def test_a_cell_opens_and_closes_by_the_keyboard(opened: Browser) -> None:
     opened.js("document.querySelector('.mark[data-state=first]').focus()")
     opened.keys("\ue012")  # left

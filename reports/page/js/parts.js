@@ -6,8 +6,8 @@ const MAP = { width: 300, least: 44, most: 190, left: 34, top: 18, foot: 2 };
 const LISTED_PARTS = 12;
 
 /** Name the ranks of a part: none, all, or which. */
-function holders(ranks, size) {
-  if (!ranks.length) return "no rank";
+function holders(ranks, { size, alike }) {
+  if (!ranks.length) return alike ? "equal to another part" : "no rank";
   if (ranks.length < size || size < 2) return ranges(ranks);
   return size === 2 ? "both ranks" : `all ${size} ranks`;
 }
@@ -47,18 +47,18 @@ function mapPicture(map, size) {
       svg(
         "rect",
         {
-          class: ranks.length ? "held" : "lost",
+          class: ranks.length ? "held" : map.alike ? "alike" : "lost",
           x: left,
           y: top,
           width: right - left,
           height: bottom - top,
           style: ranks.length ? { "--held": color } : null,
         },
-        svg("title", null, `${holders(ranks, size)}: ${boxText(map, box)}`),
+        svg("title", null, `${holders(ranks, { size, alike: map.alike })}: ${boxText(map, box)}`),
       ),
     );
-    if (!ranks.length) chart.append(cross(left, right, top, bottom));
-    const text = ranks.length ? ranges(ranks).replace(/^ranks? /, "") : "none";
+    if (!ranks.length && !map.alike) chart.append(cross(left, right, top, bottom));
+    const text = ranks.length ? ranges(ranks).replace(/^ranks? /, "") : map.alike ? "" : "none";
     if (right - left > 6 * text.length + 4 && bottom - top > 12)
       chart.append(
         svg("text", { class: "ranks-of-part", x: (left + right) / 2, y: (top + bottom) / 2 + 4 }, text),
@@ -86,7 +86,7 @@ function partTexts(map, size) {
     const whole = regions.length === 1 && map.regions.length === 1;
     const boxes = whole ? "all of it" : regions.slice(0, 4).map(({ box }) => boxText(map, box)).join(", ");
     const more = regions.length > 4 ? ` and ${count(regions.length - 4)} more parts` : "";
-    return `${holders(regions[0].ranks, size)}: ${boxes}${more}`;
+    return `${holders(regions[0].ranks, { size, alike: map.alike })}: ${boxes}${more}`;
   });
   const left = texts.length - LISTED_PARTS;
   return left > 1 ? [...texts.slice(0, LISTED_PARTS), `${count(left)} more sets of ranks`] : texts;
