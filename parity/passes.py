@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -175,9 +177,11 @@ def holdings(setup: Setup, ranks: Ranks, known: Known, truth: Truth) -> tuple[Ho
 
 
 def _collect(elements: int) -> None:
-    """Let go of models that are no longer used."""
+    """Let go of models that are no longer used, and give their memory back."""
     if elements >= _LARGE:
         gc.collect()
+        with contextlib.suppress(AttributeError):  # glibc has it; it keeps what was freed in small pieces
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def run(
