@@ -107,7 +107,7 @@ def test_a_known_deviation_is_an_expected_failure(inner: Inner) -> None:
 
 def test_a_ledger_entry_that_passes_is_stale_and_red(inner: Inner) -> None:
     assert _case(inner, "test_stale") == "failed"
-    assert "remove the entry" in inner["test_stale[rpc-optimizer/state.kept[ws2]]"].text
+    assert "and it passes: remove it" in inner["test_stale[rpc-optimizer/state.kept[ws2]]"].text
 
 
 def test_a_declared_lack_must_be_refused_as_declared(inner: Inner) -> None:
