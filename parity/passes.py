@@ -168,7 +168,7 @@ def holdings(setup: Setup, ranks: Ranks, known: Known, truth: Truth) -> tuple[Ho
     mixed = has_mixed_precision(parallelize(setup, truth.dtype, exact=False, prepare=lambda model: None).modules)
     _collect(known.elements)
     parallel = parallelize(setup, torch.float64, exact=True, prepare=dye.dye)
-    held = dye.read(parallel.modules, known.sizes, dye.offsets(known.sizes), setup.rename)
+    held = dye.read(parallel.modules, known.sizes, dye.offsets(known.sizes), parallel.rename)
     cut = any(ranks.gather(cuts_weights(held, known.sizes)))
     chosen = choose(setup, parallel.modules, cut, ranks.rank, ranks.size)
     del parallel

@@ -15,7 +15,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Ranks:
     """This process among all that called parity."""
 
@@ -38,6 +38,11 @@ class Ranks:
         found: R = decided[0]
         return found
 
+    def close(self) -> None:
+        """Close the group. A traceback that has this object must not keep its connections open."""
+        group, self.group = self.group, None
+        dist.destroy_process_group(group)
+
     def first_of_host(self) -> int:
         """Return the first rank that runs on this host."""
         hosts = self.gather(socket.gethostname())
@@ -52,15 +57,14 @@ def all_ranks() -> Iterator[Ranks]:
             "parity compares ranks, and this process belongs to no process group: ask for the fixture process_group "
             "in a test, or call torch.distributed.init_process_group in a script."
         )
-    group = dist.new_group(backend="gloo")
+    ranks = Ranks(dist.get_rank(), dist.get_world_size(), dist.new_group(backend="gloo"))
     try:
-        ranks = Ranks(dist.get_rank(), dist.get_world_size(), group)
         # A gloo group that is closed before all ranks have met in it fails on those that come later.
         ranks.gather(None)
         yield ranks
     finally:
         # A rank that fails leaves alone: the others end by the harness' verdict or by the group's timeout.
-        dist.destroy_process_group(group)
+        ranks.close()
 
 
 def groups_of_torch() -> dict[str, set[tuple[int, ...]]]:

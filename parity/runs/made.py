@@ -14,7 +14,15 @@ from everyrank.parity.errors import Unusable
 from everyrank.parity.runs.alone import lone_world
 from everyrank.parity.setup import SEED, Setup, own_dtype, seed
 from everyrank.parity.values.exact import drop_mixed_precision, running_in
-from everyrank.parity.values.names import buffers, chunks_of, known_name, parameters, without_number
+from everyrank.parity.values.names import (
+    Rename,
+    buffers,
+    chunks_of,
+    known_name,
+    parameters,
+    unwrapped,
+    without_number,
+)
 from everyrank.parity.values.watch import watchable
 from torch import nn
 
@@ -29,6 +37,8 @@ class Parallel:
     made: Any
     modules: list[nn.Module]
     optimizer: Any
+    rename: Rename | None = None
+    """The user's, or one that takes off the name by which the user's own wrapper has the plain model."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +79,14 @@ def reference(setup: Setup, dtype: torch.dtype, *, exact: bool, cast: bool, prep
         return Reference(model, named, _below(model), dict(buffers([model])), optimizer)
     names, sizes = dict(model.named_modules()), {name: each.shape for name, each in model.named_parameters()}
     alone = _made(setup, model, dtype, exact=exact)
-    found = {_plain(setup, without_number(key), sizes): each for key, each in parameters(alone.modules)}
+    found = {_plain(alone, without_number(key), sizes): each for key, each in parameters(alone.modules)}
     other = [name for name, size in sizes.items() if name not in found or found[name].shape != size]
     if other:
         raise Unusable(
             f'parallelize makes other parameters on one rank than model() has: {other[0]}. With reference="one rank" '
             "both have the same names and sizes there: pass rename=, or build the model whole in model()."
         )
-    modules = {_plain(setup, name, names): each for module in alone.modules for name, each in _below(module).items()}
+    modules = {_plain(alone, name, names): each for module in alone.modules for name, each in _below(module).items()}
     return Reference(
         alone.made, {name: found[name] for name in sizes}, modules, dict(buffers(alone.modules)), alone.optimizer
     )
@@ -86,8 +96,8 @@ def _below(root: nn.Module) -> dict[str, nn.Module]:
     return {name: module for name, module in watchable(root) if name}
 
 
-def _plain(setup: Setup, name: str, known: Any) -> str:
-    return known_name(name, setup.rename, known) or name
+def _plain(alone: Parallel, name: str, known: Any) -> str:
+    return known_name(name, alone.rename, known) or name
 
 
 def parallelize(setup: Setup, dtype: torch.dtype, *, exact: bool, prepare: Prepare) -> Parallel:
@@ -141,7 +151,7 @@ def _made(
             "parallelize left the model as it is: nothing is cut, wrapped or hooked, so nothing reduces gradients. "
             "Return what it should train, or pass step=, which reduces them."
         )
-    return Parallel(made, modules, optimizer)
+    return Parallel(made, modules, optimizer, setup.rename or unwrapped(modules, model))
 
 
 def _looks(model: nn.Module) -> list[Any]:

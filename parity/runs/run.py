@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -52,8 +52,9 @@ class Rank:
     ) -> None:
         self._setup, self._store, self._holdings, self._dtype, self._exact = setup, store, holdings, dtype, exact
         self._healed = healed
-        self._activations = Activations(setup, store, near, limit, known_parts, healed)
         self._parallel = parallelize(setup, dtype, exact=exact, prepare=lambda model: None)
+        setup = replace(setup, rename=self._parallel.rename)
+        self._activations = Activations(setup, store, near, limit, known_parts, healed)
         modules = self._parallel.modules
         self._tensors = Tensors(setup, store, holdings, modules, limit, healed, exact)
         self._shadow = None if exact else Shadow(setup.optimizer, modules)

@@ -35,6 +35,15 @@ def plain_name(name: str, rename: Rename | None) -> str:
     return rename(name) if rename is not None else name
 
 
+def unwrapped(modules: Iterable[nn.Module], model: nn.Module) -> Rename | None:
+    """Return what takes off the name by which modules have the plain model inside, or None if none has it so."""
+    below = (name for each in modules for name, inside in each.named_modules() if inside is model)
+    prefixes = [prefix for name in below if (prefix := plain_name(f"{name}.", None)) != "."]
+    if not prefixes:
+        return None
+    return lambda name: next((name.removeprefix(each) for each in prefixes if name.startswith(each)), name)
+
+
 def candidates(name: str, rename: Rename | None) -> Iterator[str]:
     """Yield the names that it may have in the plain model: DDP's wrapper may stand before it."""
     name = plain_name(name, rename)

@@ -85,6 +85,29 @@ def test_an_unusual_model_is_compared_whole(model: type[Net], process_group: Any
     assert not [name for name in report.not_compared if not name.startswith("forward first")]
 
 
+class Wrapper(nn.Module):
+    """A wrapper of the user's own, with the plain model under a name of its own."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.inner = model
+        for parameter in model.parameters():
+            parameter.register_hook(self._mean)
+
+    def _mean(self, gradient: torch.Tensor) -> torch.Tensor:
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return total / dist.get_world_size()
+
+    def forward(self, rows: torch.Tensor) -> Any:
+        return self.inner(rows)
+
+
+@WORLD
+def test_a_model_inside_of_a_wrapper_of_the_users_is_compared_whole(process_group: Any) -> None:
+    assert not compare(parallelize=Wrapper).not_compared
+
+
 @WORLD
 def test_a_model_may_be_given_in_place_of_a_function(process_group: Any) -> None:
     torch.manual_seed(3)
