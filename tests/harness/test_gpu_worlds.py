@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -168,18 +169,6 @@ def test_a_line_at_the_end_counts_what_was_skipped_for_what(ran: Any) -> None:
             assert f"1 ({reason})" in line
 
 
-def test_the_line_counts_across_workers(project: Project) -> None:
-    marks = "".join(f"@pytest.mark.world(1, gpus=9)\ndef test_{n}(world): ...\n" for n in range(3))
-    project.write("test_inner.py", "import pytest\n" + marks)
-    inner, _ = run(project, "-n", "2")
-    assert "everyrank skipped 3 tests: 3 (needs 9 GPUs, found 3)" in inner.out
-
-
-def test_a_run_that_skipped_nothing_for_want_of_gpus_prints_no_such_line(project: Project) -> None:
-    project.write("test_inner.py", "import pytest\n@pytest.mark.skip(reason='x')\ndef test_x(world): ...\n")
-    assert "everyrank skipped" not in run(project)[0].out
-
-
 # --- a nightly run that must not be green without its GPUs -----------------------------------------
 
 
@@ -200,10 +189,12 @@ def test_what_is_skipped_for_want_of_gpus_fails_where_they_are_required(module_p
 
 def test_a_machine_with_fewer_gpus_than_required_is_never_green(project: Project) -> None:
     """The same holds if only the user's own skipif has noticed."""
-    project.write("test_inner.py", "def test_x(): ...\n")
+    skips = "import pytest\n@pytest.mark.skip(reason='x')\ndef test_skips(world): ...\n"
+    project.write("test_inner.py", f"{skips}def test_x(): ...\n")
     inner, _ = run(project, "--require-gpus=4")
     assert inner.code == 1
     assert "everyrank: --require-gpus=4, found 3: this run is not green" in inner.out
+    assert "everyrank skipped" not in inner.out  # nothing was, for want of GPUs
     assert run(project, "--require-gpus=3")[0].code == 0
     assert run(project, "--require-gpus=4", "--collect-only")[0].code == 0
 
@@ -222,6 +213,10 @@ EXCLUSIVE = """
                 os.mkdir(os.path.join(os.environ["EVERYRANK_TEST_SEEN"] + gpu))  # fails where it is in use
             for gpu in os.environ["CUDA_VISIBLE_DEVICES"].split(","):
                 os.rmdir(os.path.join(os.environ["EVERYRANK_TEST_SEEN"] + gpu))
+
+    @pytest.mark.world(1, gpus=9)
+    @pytest.mark.parametrize("n", range(3))
+    def test_nine(world, n): ...
 """
 
 
@@ -229,8 +224,9 @@ def test_workers_share_no_gpu_and_none_waits_for_ever(project: Project) -> None:
     """Two workers, three GPUs, two each: one at a time."""
     project.write("test_inner.py", EXCLUSIVE)
     inner, _ = run(project, "-n", "2", "--fresh-worlds")
-    assert set(inner.outcomes().values()) == {"passed"}
-    assert len(inner.outcomes()) == 6
+    ends = Counter(name.partition("[")[0] + " " + outcome for name, outcome in inner.outcomes().items())
+    assert ends == {"test_two passed": 6, "test_nine skipped": 3}
+    assert "everyrank skipped 3 tests: 3 (needs 9 GPUs, found 3)" in inner.out
     assert list((project.folder / "leases").iterdir()) == []
 
 
