@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 from everyrank.parity import call
-from everyrank.parity.errors import Parted
+from everyrank.parity.errors import Parted, Unusable
 from everyrank.parity.ranks import all_ranks
 from everyrank.parity.report import Report
 from everyrank.parity.setup import Setup, Split, Step, checked
@@ -83,9 +83,13 @@ def parity(
     )
     if optimizer is not None:
         setup = replace(setup, optimizer=optimizer)
-    setup = checked(setup, model)
-    with all_ranks() as ranks:
-        report = call.report(setup, ranks)
+    try:
+        setup = checked(setup, model)
+        with all_ranks() as ranks:
+            report = call.report(setup, ranks)
+    except Unusable as unusable:
+        # What is to be written instead is in its text, and nothing in the lines that found it out.
+        raise unusable.with_traceback(None) from None
     if not report.passed:
         raise Parted(report)
     return report

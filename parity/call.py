@@ -51,7 +51,7 @@ def report(setup: Setup, ranks: Ranks) -> Report:
         dtypes=tuple(map(short, (training.truth.dtype, *training.dtypes()))),
         ranks=ranks.size,
         split=training.cut.words,
-        remarks=tuple(remarks),
+        remarks=(*remarks, *(passes.unequal_parts(setup, training.truth, training.cut) if findings else ())),
     )
     runs = [(training.truth.dtype, wide.judged), *((dtype, each.judged) for dtype, each in own)]
     record.note(ranks, made, runs, Held(training.holdings, training.parts, training.truth.store))

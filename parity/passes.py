@@ -162,6 +162,19 @@ def noise(
     return errors
 
 
+def unequal_parts(setup: Setup, truth: Truth, cut: Cut) -> tuple[str, ...]:
+    """Return what a user must know whose loss is no mean of the losses of parts, and who has no step of their own."""
+    parts = cut.pieces * setup.microbatches
+    if setup.step is not None or callable(setup.split):
+        return ()
+    if weight_of_parts(setup, truth.dtype, truth.store, parts) is not None:
+        return ()
+    return (
+        f"the mean of the losses of {parts} equal parts of the batch is not the whole's, as with a mean over unequal "
+        "numbers of tokens: divide by the whole batch's number in loss=, or pass step=",
+    )
+
+
 def holdings(setup: Setup, ranks: Ranks, known: Known, truth: Truth) -> tuple[Holdings, Cut, torch.dtype | None]:
     """Dye the plain model, make it parallel, and read what this rank holds; also how it cuts a batch."""
     # Whether FSDP2 computes in a narrower dtype is seen before the pass takes its policy away.

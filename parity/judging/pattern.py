@@ -250,6 +250,8 @@ def _mixed(evidence: Evidence, pieces: Sequence[torch.Tensor]) -> Pattern | None
             "not-reduced",
             f"has the gradient of part {counted[0]} of {len(factors)} of the batch alone, on {location}",
         )
+    if all(factor == 1 for factor in factors):
+        return Pattern("", f"is the mean over parts of the batch, each of which counts alike, on {location}")
     words = f"is {formula} on {location}, with g1 of the first part of the batch"
     if all(earlier > later > 0 for earlier, later in itertools.pairwise(factors)):
         return Pattern("reduced-twice", f"{words}, which is reduced again with each that follows")

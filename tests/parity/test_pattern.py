@@ -82,6 +82,11 @@ CASES: dict[str, tuple[str, str, Callable[[], Pattern | None]]] = {
         "each that follows",
         lambda: found(G1 + TRUTH, G1 + TRUTH, pieces=PIECES),
     ),
+    "parts of unequal weight count alike": (
+        "",
+        "is the mean over parts of the batch, each of which counts alike, on ranks 0 and 1",
+        lambda: found(G1 + G2, G1 + G2, pieces=[[G1, G2]]),
+    ),
     "one rank has another value": (
         "replicas-differ",
         "is right on rank 0 and wrong on rank 1",

@@ -224,3 +224,19 @@ def test_misuse_is_one_sentence(case: str, process_group: Any) -> None:
     changed, message = MISUSE[case]
     with pytest.raises(Unusable, match=re.escape(message)):
         compare(**changed)
+
+
+@WORLD
+def test_misuse_ends_at_the_call(process_group: Any) -> None:
+    with pytest.raises(Unusable) as caught:
+        compare(parallelize=lambda model: None)
+    assert caught.traceback[-1].name == "parity"
+
+
+@WORLD
+def test_a_loss_that_is_a_mean_over_unequal_numbers_is_named_as_that(process_group: Any) -> None:
+    def over_what_counts(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return nn.functional.cross_entropy(model(batch["rows"]), batch["labels"], ignore_index=0)
+
+    with pytest.raises(Parted, match="as with a mean over unequal numbers of tokens: divide by the whole batch's"):
+        compare(loss=over_what_counts)
