@@ -30,7 +30,8 @@ def seed(number: int) -> None:
         torch.cuda.manual_seed_all(number)
 
 
-def _sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+def plain_sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return the optimizer of a user who names none."""
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
 
 
@@ -42,7 +43,7 @@ class Setup:
     parallelize: Callable[[nn.Module], Any]
     batch: Callable[[int], Any]
     loss: Loss
-    optimizer: Callable[[Iterable[nn.Parameter]], Any] = _sgd
+    optimizer: Callable[[Iterable[nn.Parameter]], Any] = plain_sgd
     step: Step | None = None
     load: Callable[[Any, dict[str, torch.Tensor]], Any] | None = None
     rename: Rename | None = None

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from everyrank.parity.errors import Unusable
 from everyrank.parity.runs.alone import lone_world
-from everyrank.parity.setup import SEED, Setup, own_dtype, seed
+from everyrank.parity.setup import SEED, Setup, own_dtype, plain_sgd, seed
 from everyrank.parity.values.exact import drop_mixed_precision, running_in
 from everyrank.parity.values.names import (
     Rename,
@@ -139,6 +139,7 @@ def _made(
         optimizer = None
         if isinstance(made, tuple) and len(made) == 2 and hasattr(made[1], "step"):
             made, optimizer = made
+            _check_optimizer(setup)
         modules = chunks_of(made)
         if setup.load is not None:
             setup.load(made, state or {})
@@ -152,6 +153,15 @@ def _made(
             "Return what it should train, or pass step=, which reduces them."
         )
     return Parallel(made, modules, optimizer, setup.rename or unwrapped(modules, model))
+
+
+def _check_optimizer(setup: Setup) -> None:
+    """Raise Unusable if nobody has said with which optimizer the plain model trains."""
+    if setup.optimizer is plain_sgd:
+        raise Unusable(
+            "parallelize returned an optimizer of its own, and the plain model would train with another: pass "
+            "optimizer=, a function from parameters to the plain optimizer with the same settings."
+        )
 
 
 def _looks(model: nn.Module) -> list[Any]:

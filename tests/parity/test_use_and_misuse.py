@@ -207,6 +207,10 @@ MISUSE: dict[str, tuple[dict[str, Any], str]] = {
     "rows that cannot be cut": ({"batch": lambda step: batch(step, 7)}, "the batch has 7 rows, which 2 parts do not"),
     "parallelize without a return": ({"parallelize": lambda model: None}, "parallelize returned None"),
     "parallelize with a string": ({"parallelize": lambda model: "x"}, "parallelize returned str: return a module"),
+    "an optimizer that is not the plain model's": (
+        {"parallelize": lambda model: (DistributedDataParallel(model), torch.optim.SGD(model.parameters(), lr=1.0))},
+        "parallelize returned an optimizer of its own, and the plain model would train with another: pass optimizer=",
+    ),
     "parallelize that does nothing": ({"parallelize": lambda model: model}, "parallelize left the model as it is"),
     "a step that does not step": ({"step": lambda *_: None}, "did not call optimizer.step()"),
     "no steps": ({"steps": 0}, "steps= and microbatches= are 1 or more"),
