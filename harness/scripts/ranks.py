@@ -19,17 +19,19 @@ from typing import Any
 
 from everyrank.rank.failure_text import describe_exception
 from everyrank.rank.witness import Witness
-from everyrank.scripts.after_import import AfterImport
 from everyrank.scripts.folder import VARIABLE, Raised, ScriptFolder, ScriptRank, folder_of_run
 from everyrank.stack.frames import Frame
 from everyrank.wire.messages import OnNccl, WitnessStatement
+
+#: Makes a finder that calls a function when a module of this name has been imported.
+AfterImport = Callable[[str, Callable[[ModuleType], object]], Any]
 
 _C10D = "torch.distributed.distributed_c10d"
 #: The number of the test for the witness: a script is one.
 TEST = 1
 
 
-def start() -> None:
+def start(after_import: AfterImport) -> None:
     """Let this process be watched if it is a rank of a script. Its own children are not."""
     folder = folder_of_run(os.environ, os.getppid())
     os.environ.pop(VARIABLE, None)
@@ -51,7 +53,7 @@ def start() -> None:
     watched = _Watched(folder, rank)
     atexit.register(watched.leave)
     sys.excepthook = watched.reports(sys.excepthook)
-    sys.meta_path.insert(0, AfterImport(_C10D, watched.begin))
+    sys.meta_path.insert(0, after_import(_C10D, watched.begin))
 
 
 def _runs_pytest() -> bool:
