@@ -3,7 +3,12 @@
 /** The kinds across, with what the whole model has of each in place of a tensor. */
 const PARITY_KINDS = [
   { kind: "initialization", heading: "start", title: "the initialization" },
-  { kind: "forward", heading: "output", title: "what the module returns; of the whole model, the loss", whole: "loss" },
+  {
+    kind: "forward",
+    heading: "output",
+    title: "what the module returns; of the whole model, the loss",
+    whole: "loss",
+  },
   { kind: "activation-gradient", heading: "its gradient", title: "the gradient of what the module returns" },
   {
     kind: "gradient",
@@ -143,7 +148,10 @@ function parityMatrix(call, pass) {
       el("th", { scope: "row" }, module ? breakable(module) : el("i", { text: "the whole model" })),
       across.flatMap((kind) =>
         Array.from({ length: kind.steps }, (_, step) => {
-          const values = rows.filter(isParity(kind)).map((row) => valueOf(row, step)).filter(Boolean);
+          const values = rows
+            .filter(isParity(kind))
+            .map((row) => valueOf(row, step))
+            .filter(Boolean);
           const first = step === 0 ? "first" : null;
           return el("td", { class: first }, values.length > 0 && mark(pass, module, kind, step, values, open));
         }),
@@ -195,7 +203,11 @@ function shownModules(modules, body, rowOf) {
   body.append(...modules.slice(start, end).map(rowOf));
   const more = (some, text, add) => {
     if (!some.length) return null;
-    const button = el("button", { type: "button", class: "more", text: `${plural(some.length, "module")} ${text}` });
+    const button = el("button", {
+      type: "button",
+      class: "more",
+      text: `${plural(some.length, "module")} ${text}`,
+    });
     button.addEventListener("click", () => (add(...some.map(rowOf)), button.remove()));
     return button;
   };
@@ -234,15 +246,22 @@ function tensorsOf(call, pass, module, kind, step, values) {
     ),
   );
   const names = values.map((value) => value.row.tensor);
-  const isHere = (fault) =>
-    names.includes(fault.tensor) && (fault.kind === kind.kind || fault.kind === kind.whole);
+  const isHere = (fault) => names.includes(fault.tensor) && (fault.kind === kind.kind || fault.kind === kind.whole);
   return [
     el("h4", null, `${kind.whole && !module ? kind.whole : kind.heading}, ${stepName(pass, kind, step)}`),
     (call.faults || []).filter(isHere).map(meaningLine),
     el(
       "table",
       { class: "errors" },
-      el("thead", null, el("tr", null, ["tensor", "error", "bound", ""].map((text) => el("th", { scope: "col", text })))),
+      el(
+        "thead",
+        null,
+        el(
+          "tr",
+          null,
+          ["tensor", "error", "bound", ""].map((text) => el("th", { scope: "col", text })),
+        ),
+      ),
       el("tbody", null, rows),
     ),
     mapsOf(call, names),
@@ -252,7 +271,9 @@ function tensorsOf(call, pass, module, kind, step, values) {
 const shownOrDash = (error) => (error === null ? "–" : shownError(error));
 
 const stateText = (state) => [
-  STATES[state] && STATES[state].sign && el("span", { class: "sign", "data-state": state, text: STATES[state].sign }),
+  STATES[state] &&
+    STATES[state].sign &&
+    el("span", { class: "sign", "data-state": state, text: STATES[state].sign }),
   ` ${STATES[state] ? STATES[state].text : state}`,
 ];
 
@@ -329,7 +350,8 @@ function callPart(call, title) {
     put(
       holder,
       parityMatrix(call, pass),
-      pass.left_out && el("p", { class: "largest", text: `${plural(pass.left_out, "row")} of ${pass.dtype} left out.` }),
+      pass.left_out &&
+        el("p", { class: "largest", text: `${plural(pass.left_out, "row")} of ${pass.dtype} left out.` }),
     );
   const passes = (call.passes || []).filter((pass) => pass.rows.length);
   const red = passes.find((pass) => pass.rows.some((row) => (row.states || []).includes("first")));

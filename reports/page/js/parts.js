@@ -60,9 +60,7 @@ function mapPicture(map, size) {
     if (!ranks.length && !map.alike) chart.append(cross(left, right, top, bottom));
     const text = ranks.length ? ranges(ranks).replace(/^ranks? /, "") : map.alike ? "" : "none";
     if (right - left > 6 * text.length + 4 && bottom - top > 12)
-      chart.append(
-        svg("text", { class: "ranks-of-part", x: (left + right) / 2, y: (top + bottom) / 2 + 4 }, text),
-      );
+      chart.append(svg("text", { class: "ranks-of-part", x: (left + right) / 2, y: (top + bottom) / 2 + 4 }, text));
   }
   return chart;
 }
@@ -84,7 +82,12 @@ function partTexts(map, size) {
   const bySet = grouped(map.regions, ({ ranks }) => ranks.join());
   const texts = [...bySet.values()].map((regions) => {
     const whole = regions.length === 1 && map.regions.length === 1;
-    const boxes = whole ? "all of it" : regions.slice(0, 4).map(({ box }) => boxText(map, box)).join(", ");
+    const boxes = whole
+      ? "all of it"
+      : regions
+          .slice(0, 4)
+          .map(({ box }) => boxText(map, box))
+          .join(", ");
     const more = regions.length > 4 ? ` and ${count(regions.length - 4)} more parts` : "";
     return `${holders(regions[0].ranks, { size, alike: map.alike })}: ${boxes}${more}`;
   });
@@ -110,7 +113,11 @@ function mapFigure(map, names, size) {
     ),
     (map.regions || []).length > 0 && [
       mapPicture(map, size),
-      el("ul", { class: "plain small" }, partTexts(map, size).map((text) => el("li", { text }))),
+      el(
+        "ul",
+        { class: "plain small" },
+        partTexts(map, size).map((text) => el("li", { text })),
+      ),
     ],
     notes.map((text) => el("p", { class: "small faint", text })),
   );
