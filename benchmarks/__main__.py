@@ -35,17 +35,20 @@ NAMES = (
     "parity",
 )
 
+#: What takes minutes and much memory, and runs only if it is named.
+LARGE = ("parity_large",)
+
 _BEGIN, _END = "<!-- the last table: begin -->", "<!-- the last table: end -->"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"run only these: {', '.join(NAMES)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"run only these: {', '.join((*NAMES, *LARGE))}")
     parser.add_argument("--write", action="store_true", help="store the table in benchmarks/README.md")
     options = parser.parse_args()
     chosen = options.names or list(NAMES)
-    if unknown := set(chosen) - set(NAMES):
-        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    if unknown := set(chosen) - {*NAMES, *LARGE}:
+        parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join((*NAMES, *LARGE))}")
     if options.write and options.names:
         parser.error("--write stores the whole table: name no benchmark")
     started = time.monotonic()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import gc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +10,7 @@ from typing import Any
 import torch
 from everyrank.parity.errors import Unusable
 from everyrank.parity.judging.steps import Judged, judge
+from everyrank.parity.memory import collect
 from everyrank.parity.ranks import Ranks
 from everyrank.parity.runs.activations import LIMIT, Parts, Seen
 from everyrank.parity.runs.made import parallelize, plain
@@ -30,11 +28,6 @@ TIMES = 4
 
 #: How much of what a run does not carry over to others is sent: partial values of outputs.
 _MOST_SENT = 64 << 20
-
-
-#: Wrappers refer to themselves, so a model stays until garbage is collected. Of a model with so many elements it is
-#: worth the time.
-_LARGE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -179,22 +172,14 @@ def holdings(setup: Setup, ranks: Ranks, known: Known, truth: Truth) -> tuple[Ho
     """Dye the plain model, make it parallel, and read what this rank holds; also how it cuts a batch."""
     # Whether FSDP2 computes in a narrower dtype is seen before the pass takes its policy away.
     mixed = has_mixed_precision(parallelize(setup, truth.dtype, exact=False, prepare=lambda model: None).modules)
-    _collect(known.elements)
+    collect(known.elements)
     parallel = parallelize(setup, torch.float64, exact=True, prepare=dye.dye)
     held = dye.read(parallel.modules, known.sizes, dye.offsets(known.sizes), parallel.rename)
     cut = any(ranks.gather(cuts_weights(held, known.sizes)))
     chosen = choose(setup, parallel.modules, cut, ranks.rank, ranks.size)
     del parallel
-    _collect(known.elements)
+    collect(known.elements)
     return held, chosen, mixed
-
-
-def _collect(elements: int) -> None:
-    """Let go of models that are no longer used, and give their memory back."""
-    if elements >= _LARGE:
-        gc.collect()
-        with contextlib.suppress(AttributeError):  # glibc has it; it keeps what was freed in small pieces
-            ctypes.CDLL(None).malloc_trim(0)
 
 
 def run(
@@ -234,7 +219,7 @@ def run(
             break
     trace = rank.trace()
     del rank
-    _collect(sum(share.elements for share in held.shares))
+    collect(sum(share.elements for share in held.shares))
     return Pass(trace, tuple(judged))
 
 
