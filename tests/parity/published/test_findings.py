@@ -1,6 +1,6 @@
-"""Silent faults of transformers' tensor parallelism that parity has found: docs/findings/ has scripts of them.
+"""Silent faults that parity has found in published models: docs/findings/ has scripts of them.
 
-If one of these tests fails with a new transformers, the fault is mended there.
+If one of these tests fails with a new transformers or torch, the fault is mended there.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.parity.published.models import QWEN3, Published, of_transformers
-from tests.parity.published.ways import Library, LibraryAtOnce
+from tests.parity.published.models import MIXTRAL, QWEN3, Published, of_transformers
+from tests.parity.published.ways import Library, LibraryAtOnce, LibraryExperts
 
 pytest.importorskip("transformers", reason="transformers is not installed: make test-models")
 
@@ -33,3 +33,14 @@ def test_apertus_never_reduces_its_activations(process_group: Any, tmp_path: Pat
     assert (first.kind, first.pattern) == ("gradient", "not-reduced")
     names = {first.tensor, *first.same}
     assert names == {f"model.layers.{layer}.mlp.act_fn.alpha_{sign}" for layer in (0, 1) for sign in "pn"}
+
+
+def test_mixtrals_experts_on_groups_of_one_rank_are_divided_twice_in_one_dtype(
+    process_group: Any, tmp_path: Path
+) -> None:
+    (found,) = LibraryExperts(MIXTRAL, tmp_path).report().findings
+    assert (found.kind, found.pattern, found.dtypes) == ("gradient", "other-dtype-only", ("fp64",))
+    names = {found.tensor, *found.same}
+    assert names == {
+        f"model.layers.{layer}.mlp.experts.{name}_proj" for layer in (0, 1) for name in ("gate_up", "down")
+    }

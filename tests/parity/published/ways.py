@@ -96,7 +96,7 @@ class Tensor(Way):
 
 
 class Library(Way):
-    """The tensor parallelism of transformers: each rank loads its shards from a folder."""
+    """The tensor parallelism of transformers: each rank loads its parts from a folder."""
 
     def parallelize(self, model: Any) -> Any:
         import transformers
@@ -107,13 +107,16 @@ class Library(Way):
         dist.barrier()
         made = transformers.AutoModelForCausalLM.from_pretrained(
             self.folder,
-            distributed_config=DistributedConfig(tp_plan=self.plan() or "auto", tp_size=self.size),
+            distributed_config=DistributedConfig(**self.distributed()),
             dtype=model.dtype,
             attn_implementation="eager",
             experts_implementation="eager",
         )
         dist.barrier()
         return made.train()
+
+    def distributed(self) -> dict[str, Any]:
+        return {"tp_plan": self.plan() or "auto", "tp_size": self.size}
 
     def plan(self) -> dict[str, str]:
         """Return rules that stand in place of the model's own."""
@@ -124,6 +127,15 @@ class LibraryAtOnce(Library):
     """It with one microbatch, as some of its gradients are wrong with more: see test_findings."""
 
     microbatches = 1
+
+
+class LibraryExperts(Library):
+    """FSDP2 and experts over ranks, both by transformers: each rank has its rows and a part of the experts."""
+
+    split = "rows"
+
+    def distributed(self) -> dict[str, Any]:
+        return {"fsdp_size": self.size, "ep_size": self.size}
 
 
 Made = Callable[[Published, Path], Way]
