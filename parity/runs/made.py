@@ -164,15 +164,6 @@ def _check_optimizer(setup: Setup) -> None:
         )
 
 
-def _check_optimizer(setup: Setup) -> None:
-    """Raise Unusable if nobody has said with which optimizer the plain model trains."""
-    if setup.optimizer is plain_sgd:
-        raise Unusable(
-            "parallelize returned an optimizer of its own, and the plain model would train with another: pass "
-            "optimizer=, a function from parameters to the plain optimizer with the same settings."
-        )
-
-
 def _looks(model: nn.Module) -> list[Any]:
     """Return what changes in a model that was made parallel in place."""
     return [
