@@ -168,7 +168,8 @@ def _row(kind: str, name: str, steps: Sequence[Judged], states: _States) -> Pari
         # Its ranks hold nothing that could be compared.
         return ParityRowPart(kind, name[:_TEXT], [_figure(fault.error)], [], ["first"]) if fault is not None else None
     errors = [_error(kind, name, *each, fault) for each in zip(steps, found, strict=True)]
-    limits = [_figure(each.limits.get((kind, name), 0.0)) for each in steps]
+    unknown = fault.limit if fault is not None else 0.0
+    limits = [_figure(each.limits.get((kind, name), unknown)) for each in steps]
     if len({limit for limit, error in zip(limits, errors, strict=True) if error is not None}) < 2:
         limits = limits[:1]
     return ParityRowPart(kind, name[:_TEXT], errors, limits, found if {*found} != {"ok"} else [])

@@ -133,6 +133,12 @@ def test_an_initialization_that_nobody_holds_has_a_row() -> None:
     assert (row.errors, row.states) == ([sys.float_info.max], ["first"])
 
 
+def test_a_sum_that_is_a_fault_has_the_error_and_the_bound_of_the_fault() -> None:
+    step = judged(0, {}, partial=["last"])
+    row = rows(made(step, whole=report(finding("forward", "last", error=0.4))))["forward", "last"]
+    assert (row.errors, row.limits, row.states) == ([0.4], [1e-8], ["first"])
+
+
 def test_a_fault_of_one_dtype_is_marked_in_that_pass_alone() -> None:
     wrong = judged(0, {("gradient", "last.weight"): 0.5}, [("gradient", "last.weight")])
     passes = [(torch.float64, GREEN), (torch.float32, [wrong])]
