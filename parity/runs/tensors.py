@@ -115,13 +115,23 @@ class Tensors:
         for key, parameter in parameters(self._modules):
             if key in self._by_key:
                 values = local(parameter.detach())
-                self._compare(PARAMETER, step, key, values, step != START and agrees(key, values))
+                done = step != START and self._has_right_gradients(step, key) and agrees(key, values)
+                self._compare(PARAMETER, step, key, values, done)
         for name, buffer in buffers(self._modules):
             known = (BUFFER, step, self._buffer_name(name))
             truth = self._store.get(known)
             if truth is not None and truth.shape == buffer.shape:
                 mine = local(buffer)
                 self._note(known, known, mine, distance(mine, truth) / scale(self._store, known))
+
+    def _has_right_gradients(self, step: int, key: str) -> bool:
+        """Return whether this rank's gradients of a tensor are the plain model's.
+
+        What an optimizer makes of wrong ones is wrong, too: else they would pass for those that others reduce.
+        """
+        known = [(GRADIENT, step, share.name) for share in self._by_key[key]]
+        errors = [(self._seen.errors.get(each, 0.0), self._limit(each)) for each in known]
+        return all(allowed is None or error <= allowed for error, allowed in errors)
 
     def _compare(self, kind: str, step: int, key: str, values: torch.Tensor, done: bool = False) -> None:
         """Compare the parts of the plain model that a tensor of this rank holds; ``done`` if they agree anyway."""
