@@ -30,7 +30,10 @@ PYTHON = [block for block in BLOCKS if block.kind == "python"]
 PROGRAMS = [block for block in PYTHON if "docs/findings/" not in block.document and block.text.count("\n") > 3]
 
 #: Stands in for a user's own library.
-MYLIB = "from everyrank.fixtures.exemplars.rpc_optimizer import RpcOptimizer as MyOptimizer\n"
+MYLIB = """
+from everyrank.fixtures.exemplars.rpc_optimizer import RpcOptimizer as MyOptimizer
+from everyrank.suites.trainer.subjects.ddp import DDP as SUBJECT
+"""
 
 #: The one law of a whole contract that is run here.
 ONE_LAW = "--law=state.kept"
