@@ -231,7 +231,6 @@ def test_one_file_gives_a_contract_crossings_that_find_a_bad_subject(moving: Pro
     assert ends == {("good", 2): {"passed"}, ("good", 3): {"passed"}, ("bad", 2): {"passed"}, ("bad", 3): {"failed"}}
     bad = next(case for case in inner.outcomes() if "test_bad" in case and "ws3" in case)
     text = inner[bad].text
-    print(text)
     assert "mean: move 2, average(): on rank 0: the mean is" in text
     assert "        player.draw(number=" in text
     assert text.count("        player.") == 2
