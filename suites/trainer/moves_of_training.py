@@ -164,6 +164,14 @@ def _changing_needs(outline: Outline, option: str = "lr", factor: float = 1.0, g
         yield NEVER
 
 
+def _changed(outline: Outline, option: str = "lr", **given: Any) -> None:
+    outline.momentum |= option == "momentum"
+
+
+def _scheduled(outline: Outline, **given: Any) -> None:
+    outline.scheduled = True
+
+
 def _scheduling_needs(outline: Outline, gamma: float = 1.0) -> Iterator[str]:
     yield "schedulers"
     if outline.loaded:
@@ -265,6 +273,7 @@ class TrainingMoves(Player):
     @move(
         "alias",
         needs=_changing_needs,
+        then=_changed,
         drawn={
             "option": lambda outline: ["lr"] * 4 + [*_options(outline)],
             "factor": (0.5, 2.0),
@@ -289,6 +298,7 @@ class TrainingMoves(Player):
     @move(
         "parity.schedule",
         needs=_scheduling_needs,
+        then=_scheduled,
         drawn={"gamma": (0.5, 0.25)},
         kinds=({"gamma": 0.5},),
         shown_by="step",

@@ -29,6 +29,10 @@ class Outline:
     saved: bool = False
     loaded: bool = False
     spoiled: bool = False
+    scheduled: bool = False
+    """Whether there is a scheduler, or was: it leaves initial rates in the groups."""
+    momentum: bool = False
+    """Whether the momentum was changed."""
 
     def __post_init__(self) -> None:
         model = self.model
@@ -60,8 +64,16 @@ class Outline:
         """Whether the optimizer has a weight decay. None adds it to a sparse gradient."""
         return not self.sparse and "weight_decay" in row(self.model.optimizer).fullest.arguments
 
+    @property
+    def stateless(self) -> bool:
+        """Whether the optimizer keeps nothing."""
+        changed = row(self.model.optimizer).variant(self.model.variant).arguments
+        return self.model.optimizer == "SGD" and "momentum" not in changed and not self.momentum
+
     def clipping_needs(self, parts: int) -> Iterator[str]:
         """Yield what a step that clips needs, besides clipping."""
+        if self.count:
+            yield "clipping of parameters of no layer"
         if parts > 1:
             yield "clipping of microbatches"
         if self.frozen:
@@ -75,6 +87,10 @@ class Outline:
 
     def saving_needs(self) -> Iterator[str]:
         yield f"states of {self.model.optimizer}"
+        if self.stateless:
+            yield "states of optimizers without any"
+        if self.scheduled:
+            yield "states of scheduled rates"
         if self.fresh or self.thawed:
             yield "states of fresh trainers"
         if not self.fresh:
