@@ -54,7 +54,8 @@ FEATURES = {
     "clipping of frozen parameters": "clip[frozen-*]",
     "clipping of tied parameters": "clip[tied-*]",
     "clipping of unused parameters": "clip[unused-*]",
-    "clipping of parameters of no layer": "clip[views-*]",
+    # Where a plan cuts layers, a tied parameter and one of no layer stay plain tensors beside others.
+    "clipping of parameters of no layer": "clip[tied-*]",
     "clipping of mixed dtypes": "clip[mixed-dtypes-*]",
     "infinity": "non-finite[inf-ws*]",
     "nan": "non-finite[nan-*]",
@@ -65,7 +66,6 @@ FEATURES = {
     "changed rates": "alias[*]",
     "late changes": "late[*]",
     "states": "state.round-trip[rate-*]",
-    "states of optimizers without any": "state.round-trip[stateless-*]",
     "states of scheduled rates": "alias[resumed-by-count-*]",
     "states in between": "state.inert[between-*]",
     "states of fresh trainers": "state.inert[fresh-*]",

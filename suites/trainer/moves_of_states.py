@@ -33,9 +33,9 @@ def _saving_needs(outline: Outline) -> Iterator[str]:
 
 
 def _saved(outline: Outline) -> None:
-    outline.saved = (
-        not outline.fresh
-    )  # to ask for the state of a fresh trainer changes nothing; no law is about loading it
+    # To ask for the state of a fresh trainer changes nothing; no law is about loading it.
+    outline.saved = not outline.fresh
+    outline.saved_keeps = outline.keeps
 
 
 def _loading_needs(
@@ -51,6 +51,7 @@ def _loading_needs(
 
 def _loaded(outline: Outline, **given: Any) -> None:
     outline.loaded, outline.spoiled = True, False
+    outline.keeps = outline.will_keep = outline.saved_keeps
 
 
 def _refusing_needs(outline: Outline, invalid: int = 0) -> Iterator[str]:

@@ -67,6 +67,7 @@ def _skipping_needs(outline: Outline, step: Step) -> Iterator[str]:
 def _stepped(outline: Outline, **given: Any) -> None:
     outline.steps += given.get("times", 1) if outline.closures else 0
     outline.fresh = outline.thawed = False
+    outline.keeps = outline.will_keep
     outline.unused |= bool(given.get("skips")) and len(given.get("skipped_by", ())) in (0, outline.model.size)
     outline.spoiled |= bool(given.get("spoiled"))
 
@@ -165,7 +166,7 @@ def _changing_needs(outline: Outline, option: str = "lr", factor: float = 1.0, g
 
 
 def _changed(outline: Outline, option: str = "lr", **given: Any) -> None:
-    outline.momentum |= option == "momentum"
+    outline.will_keep |= option == "momentum"
 
 
 def _scheduled(outline: Outline, **given: Any) -> None:

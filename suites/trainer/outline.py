@@ -31,14 +31,18 @@ class Outline:
     spoiled: bool = False
     scheduled: bool = False
     """Whether there is a scheduler, or was: it leaves initial rates in the groups."""
-    momentum: bool = False
-    """Whether the momentum was changed."""
+    keeps: bool = field(init=False)
+    """Whether the optimizer keeps something for each parameter: after a step, if it does not yet but will."""
+    will_keep: bool = field(init=False)
+    saved_keeps: bool = False
 
     def __post_init__(self) -> None:
         model = self.model
         self.frozen = {number for number, param in enumerate(model.params) if param.frozen}
         self.handed = sum(group.count for group in model.groups) if model.groups else len(model.params)
         self.unused = any(param.unused for param in model.params)
+        given = row(model.optimizer).variant(model.variant).arguments
+        self.keeps = self.will_keep = model.optimizer != "SGD" or "momentum" in given
 
     @property
     def count(self) -> int:
@@ -64,12 +68,6 @@ class Outline:
         """Whether the optimizer has a weight decay. None adds it to a sparse gradient."""
         return not self.sparse and "weight_decay" in row(self.model.optimizer).fullest.arguments
 
-    @property
-    def stateless(self) -> bool:
-        """Whether the optimizer keeps nothing."""
-        changed = row(self.model.optimizer).variant(self.model.variant).arguments
-        return self.model.optimizer == "SGD" and "momentum" not in changed and not self.momentum
-
     def clipping_needs(self, parts: int) -> Iterator[str]:
         """Yield what a step that clips needs, besides clipping."""
         if self.count:
@@ -87,8 +85,8 @@ class Outline:
 
     def saving_needs(self) -> Iterator[str]:
         yield f"states of {self.model.optimizer}"
-        if self.stateless:
-            yield "states of optimizers without any"
+        if not self.keeps:
+            yield "states of fresh trainers"  # it is always as fresh as it was
         if self.scheduled:
             yield "states of scheduled rates"
         if self.fresh or self.thawed:

@@ -99,7 +99,6 @@ def _clips() -> Iterator[TrainingPoint]:
     yield from points.plain(2, label="within", core=(), clip=1e6, steps=2)
     for model in ("tied", "frozen", "unused", "mixed-dtypes"):
         yield from points.plain(2, label=model, model=model, core=(), clip=0.05)
-    yield from points.plain(2, label="views", model="views", core=(), clip=0.05)
     yield from points.plain(2, 3, label="accumulated", core=(), clip=0.05, parts=2)
 
 

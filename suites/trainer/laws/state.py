@@ -50,7 +50,6 @@ def _round_trips() -> Iterator[RoundTripPoint]:
         yield from points.each_size(make, 2, 3, label=model, model=model, steps=4, variant="momentum", core=core)
     for size in (1, 4):
         yield from points.each_size(RoundTripPoint, size, label="plain", steps=4, core=())
-    yield from points.each_size(RoundTripPoint, 2, 3, label="stateless", steps=4, variant="lr", core=())
     yield from points.each_size(
         partial(RoundTripPoint, rate=0.25), 2, 3, label="rate", steps=4, variant="momentum", core=(2,)
     )
