@@ -13,8 +13,6 @@ import inspect
 import itertools
 import json
 import math
-import pkgutil
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -368,9 +366,3 @@ def _read(line: str) -> tuple[Crossing, bool]:
     traits, end = json.JSONDecoder().raw_decode(rest)
     events = (word.split(".") for word in rest[end:].split())
     return Crossing(traits, tuple((name, int(kind)) for name, kind in events)), profile == "full"
-
-
-if __name__ == "__main__":  # python -m everyrank.suites.moves.crossing package.module:Player
-    chosen: Any = pkgutil.resolve_name(sys.argv[1])
-    print(f"{file_of(chosen)}: {crossings(chosen).strength()}", file=sys.stderr)
-    print(written(chosen), end="")

@@ -114,7 +114,7 @@ def test_no_script_has_a_move_that_makes_no_sense() -> None:
 
 
 def test_the_crossings_of_trainer_are_those_in_its_file() -> None:
-    assert file_of(TrainerPlayer).read_text() == written(TrainerPlayer), "python -m everyrank.suites.moves.crossing"
+    assert file_of(TrainerPlayer).read_text() == written(TrainerPlayer), "python -m everyrank.suites.moves"
 
 
 def test_the_crossings_of_trainer_have_each_pair_in_a_row_that_makes_sense() -> None:
