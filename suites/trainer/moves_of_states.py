@@ -74,6 +74,8 @@ def _resharding_needs(outline: Outline, before: int = 0, after: int = 0) -> Iter
     yield "states of the first rank"
     yield "states of Adam"
     yield from _saving_needs(outline)
+    if not outline.built_to_keep:
+        yield "states of fresh trainers"
     if not 0 < before <= outline.model.size >= after > 0:
         yield NEVER
 

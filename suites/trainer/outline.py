@@ -41,12 +41,17 @@ class Outline:
         self.frozen = {number for number, param in enumerate(model.params) if param.frozen}
         self.handed = sum(group.count for group in model.groups) if model.groups else len(model.params)
         self.unused = any(param.unused for param in model.params)
-        given = row(model.optimizer).variant(model.variant).arguments
-        self.keeps = self.will_keep = model.optimizer != "SGD" or "momentum" in given
+        self.keeps = self.will_keep = self.built_to_keep
 
     @property
     def count(self) -> int:
         return len(self.model.params)
+
+    @property
+    def built_to_keep(self) -> bool:
+        """Whether the optimizer keeps something as it is built."""
+        given = row(self.model.optimizer).variant(self.model.variant).arguments
+        return self.model.optimizer != "SGD" or "momentum" in given
 
     @property
     def closures(self) -> bool:
