@@ -101,7 +101,7 @@ def deepcopy(pair: Pair) -> Iterator[None]:
 def described(pair: Pair) -> Iterator[None]:
     """Check that a learning rate in repr() is the current one."""
     while True:
-        check_repr(pair.ours, {pair.rate})
+        check_repr(pair.ours, {float(group["lr"]) for group in pair.reference.param_groups})
         yield
 
 

@@ -58,5 +58,6 @@ CONTRACT = Contract(
     exemplar="everyrank.suites.sharded_optimizer.subjects:EXEMPLAR",
     nothing="everyrank.suites.sharded_optimizer.subjects:NOTHING",
     rogues="everyrank.fixtures.rogues.sharded_optimizer:ROGUES",
-    grammar="everyrank.suites.sharded_optimizer.grammar:GRAMMAR",
+    grammar="everyrank.suites.sharded_optimizer.player:GRAMMAR",
+    player="everyrank.suites.sharded_optimizer.player:ShardedPlayer",
 )

@@ -22,7 +22,9 @@ from everyrank.suites.generate.grammar import Rejected
 from everyrank.suites.generate.plan import SearchPlan
 from everyrank.suites.generate.replay import replay
 from everyrank.suites.generate.search import Found, Search
-from everyrank.suites.sharded_optimizer.grammar import GRAMMAR, Draw, Give, Param, Step
+from everyrank.suites.moves.script import Script, call
+from everyrank.suites.sharded_optimizer.model import Model, Param
+from everyrank.suites.sharded_optimizer.player import GRAMMAR
 from everyrank.suites.sharded_optimizer.subjects import EXEMPLAR, TORCH
 
 from tests.drawn import drawn, features_without_cases, hypothesis, left_out, printed_test
@@ -66,7 +68,7 @@ def test_a_planted_bug_shrinks_to_a_few_actions_and_the_printed_test_reproduces_
     found = _search(world, SUMS, 100)
     assert found.draw is not None
     assert len(found.draw.actions) <= 2
-    assert len(found.draw.params) == 1
+    assert len(found.draw.model.params) == 1
     with pytest.raises(Deviation) as caught:
         printed_test(GRAMMAR, SUMS, found.draw)(process_group)
     assert str(caught.value) == found.problem
@@ -94,11 +96,9 @@ def test_torchs_own_is_green_in_what_its_ledger_and_its_lacks_leave(world: World
 
 @pytest.mark.world(3)
 def test_a_draw_is_replayed_without_hypothesis(world: World, process_group: Any) -> None:
-    whole = Param("p0", (2,))
-    actions = (Give((), own=False), Step())
-    decaying = Draw(3, (whole,), "SGD", actions, variant="weight-decay")
+    decaying = Script(Model(3, (Param("p0", (2,)),), variant="weight-decay"), (call("train", missing=(0,)),))
     replay(EXEMPLAR, decaying)
-    with pytest.raises(Deviation, match=r"action 2, Step\(closure=False\): on rank 0: p0: off by"):
+    with pytest.raises(Deviation, match=r"^grad\.none: move 1, train\(missing=\(0,\)\): on rank 0: p0: off by"):
         replay(DECAYS, decaying)
     encoded = encode(decaying)
     assert Search(GRAMMAR, DECAYS, EVERYTHING, world).run(SearchPlan(0, draw=encoded)).draw == decaying
@@ -106,12 +106,12 @@ def test_a_draw_is_replayed_without_hypothesis(world: World, process_group: Any)
 
 @pytest.mark.world(2)
 def test_a_draw_that_the_reference_refuses_proves_nothing(world: World) -> None:
-    def refuse(subject: Subject, draw: Draw) -> Iterator[None]:
+    def refuse(subject: Subject, draw: Script) -> Iterator[None]:
         yield
         raise Rejected
 
-    plan = SearchPlan(0, draw=encode(Draw(2, (), "SGD", (Step(), Step()))))
-    found = Search(replace(GRAMMAR, carry_out=refuse), EXEMPLAR, EVERYTHING, world).run(plan)
+    plan = SearchPlan(0, draw=encode(Script(Model(2, ()), (call("step"),))))
+    found = Search(replace(GRAMMAR, play=None, carry_out=refuse), EXEMPLAR, EVERYTHING, world).run(plan)
     assert (found.draws, found.rejected, found.draw) == (0, 1, None)
 
 

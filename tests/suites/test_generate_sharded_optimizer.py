@@ -13,13 +13,16 @@ from everyrank.fixtures.optimizers import row
 from everyrank.fixtures.rogues.sharded_optimizer import steps
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
+from everyrank.suites.generate.data import decode, encode
 from everyrank.suites.generate.plan import SearchPlan
 from everyrank.suites.generate.replay import replay
 from everyrank.suites.generate.search import Search
-from everyrank.suites.sharded_optimizer.grammar import GRAMMAR, Clip, Draw, Give, Param, Rows, Step
+from everyrank.suites.moves.script import Script, call
+from everyrank.suites.sharded_optimizer.model import Model, Param
+from everyrank.suites.sharded_optimizer.player import GRAMMAR
 from everyrank.suites.sharded_optimizer.subjects import EXEMPLAR, TORCH
 
-from tests.drawn import check_journey, drawn, hypothesis, left_out
+from tests.drawn import drawn, hypothesis, left_out
 
 EVERYTHING = frozenset(GRAMMAR.features)
 ON_ALL_RANKS = ((0, 2), (1, 1), (2, 2))
@@ -32,36 +35,35 @@ def _subject(build: Any) -> Subject:
 # --- sparse gradients --------------------------------------------------------------------------------
 
 
-def _looked_up(*tables: tuple[tuple[int, ...], ...], optimizer: str = "Adagrad") -> Draw:
-    """Return a draw with one step, and tables of five rows: whole ones, if each rank looks up rows of its own."""
-    rows = tuple(Rows(number, ranks) for number, ranks in enumerate(tables))
-    own = any(len(ranks) > 1 for ranks in tables)
-    cut = None if own else ON_ALL_RANKS
-    params = tuple(Param(f"p{number}", (5, 2), cut, table=True) for number in range(len(tables)))
-    return Draw(3, params, optimizer, (Give((), own, rows), Step()), variant="lr")
+def _looked_up(*rows: tuple[int, ...], tables: int = 1, optimizer: str = "Adagrad") -> Script:
+    """Return a script with one step, and tables of five rows: whole ones, if each rank looks up rows of its own."""
+    cut = ON_ALL_RANKS if len(rows) == 1 else None
+    params = tuple(Param(f"p{number}", (5, 2), cut, table=True) for number in range(tables))
+    return Script(Model(3, params, optimizer, "lr"), (call("train", rows=rows),))
 
 
 @pytest.mark.world(3)
 @pytest.mark.parametrize("optimizer", ["Adagrad", "SGD", "SparseAdam"])
 def test_rows_may_come_in_any_order_several_times_or_not_at_all(process_group: Any, optimizer: str) -> None:
-    replay(EXEMPLAR, _looked_up(((4, 1, 4, 0),), ((),), optimizer=optimizer))
-    replay(EXEMPLAR, _looked_up(((2, 0, 2), (), (2, 4)), ((1,), (0,), (3,)), optimizer=optimizer))
+    replay(EXEMPLAR, _looked_up((4, 1, 4, 0), optimizer=optimizer))
+    replay(EXEMPLAR, _looked_up((), tables=2, optimizer=optimizer))
+    replay(EXEMPLAR, _looked_up((2, 0, 2), (), (2, 4), tables=2, optimizer=optimizer))
 
 
 @pytest.mark.world(3)
 @pytest.mark.parametrize(
-    ("rogue", "draw"),
+    ("rogue", "script"),
     [
-        (steps.TakesLastOfRepeatedRows, _looked_up(((0, 0),))),
-        (steps.MixesUpTables, _looked_up(((0,),), ((1,),))),
-        (steps.DividesByThoseWhoLookedUp, _looked_up(((0,), (1, 2), (1,)))),
+        (steps.TakesLastOfRepeatedRows, _looked_up((0, 0))),
+        (steps.MixesUpTables, _looked_up((0,), tables=2)),
+        (steps.DividesByThoseWhoLookedUp, _looked_up((0,), (1, 2), (1,))),
     ],
-    ids=lambda value: getattr(value, "__name__", "draw"),
+    ids=lambda value: getattr(value, "__name__", "script"),
 )
-def test_rows_that_are_lost_mixed_up_or_not_divided_show(process_group: Any, rogue: Any, draw: Draw) -> None:
-    replay(EXEMPLAR, draw)
-    with pytest.raises(Deviation, match=r"action 2, Step\(closure=False\): on rank \d: p\d.*off by"):
-        replay(_subject(rogue), draw)
+def test_rows_that_are_lost_mixed_up_or_not_divided_show(process_group: Any, rogue: Any, script: Script) -> None:
+    replay(EXEMPLAR, script)
+    with pytest.raises(Deviation, match=r"^parity\.embeddings: move 1, train\(rows=.*\): on rank \d: p\d.*off by"):
+        replay(_subject(rogue), script)
 
 
 @pytest.mark.smoke
@@ -69,8 +71,7 @@ def test_rows_that_are_lost_mixed_up_or_not_divided_show(process_group: Any, rog
 def test_one_row_of_a_table_cut_by_columns_reaches_that_row_alone(process_group: Any) -> None:
     """torch writes past the end of such a row, if its values are columns of a larger tensor."""
     table = Param("p0", (5, 4), ((0, 1), (1, 2), (2, 1)), dim=1, table=True)
-    actions = (Give((), rows=(Rows(0, ((0,),)),)), Step())
-    replay(EXEMPLAR, Draw(3, (table,), "SGD", actions, variant="lr"))
+    replay(EXEMPLAR, Script(Model(3, (table,), variant="lr"), (call("train", rows=((0,),)),)))
 
 
 @hypothesis
@@ -78,43 +79,34 @@ def test_one_row_of_a_table_cut_by_columns_reaches_that_row_alone(process_group:
 def test_a_bug_in_sparse_gradients_is_found(world: World, process_group: Any) -> None:
     found = Search(GRAMMAR, _subject(steps.MixesUpTables), EVERYTHING, world).run(SearchPlan(300, shrink=False))
     assert found.draw is not None
-    assert sum(param.table for param in found.draw.params) > 1
-    assert any(isinstance(action, Give) and len(action.rows) > 1 for action in found.draw.actions)
+    assert sum(param.table for param in found.draw.model.params) > 1
 
 
-def _given(draws: list[Draw]) -> list[tuple[Draw, Rows]]:
-    """Return the rows that are looked up, each with its draw."""
-    return [
-        (draw, rows) for draw in draws for action in draw.actions if isinstance(action, Give) for rows in action.rows
-    ]
+def _rows(scripts: list[Script]) -> list[tuple[Model, tuple[tuple[int, ...], ...]]]:
+    """Return the rows that are looked up, each with its model."""
+    calls = [(script.model, dict(each.arguments)) for script in scripts for each in script.moves]
+    return [(model, given["rows"]) for model, given in calls if "rows" in given]
 
 
 @hypothesis
 @pytest.mark.world(2)
 def test_tables_of_every_kind_are_drawn_with_optimizers_that_take_them(world: World) -> None:
-    draws = drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(100))
-    check_journey(GRAMMAR, draws)
-    given = _given(draws)
-    assert {draw.optimizer for draw, _ in given} == {"Adagrad", "SGD", "SparseAdam"}
-    assert {draw.params[rows.param].cut is None for draw, rows in given} == {True, False}
-    looked_up = [rows for _, rows in given]
-    assert any(() in rows.ranks and len(set(rows.ranks)) > 1 for rows in looked_up), "a rank looks up nothing"
-    assert any(len(set(rank_rows)) < len(rank_rows) for rows in looked_up for rank_rows in rows.ranks), (
-        "rows are repeated"
-    )
-    assert any(list(rank_rows) != sorted(rank_rows) for rows in looked_up for rank_rows in rows.ranks), (
-        "rows are not sorted"
-    )
-    shared = [rows for rows in looked_up if len(rows.ranks) > 1 and set(rows.ranks[0]) & set(rows.ranks[1])]
-    assert any(set(rows.ranks[0]) != set(rows.ranks[1]) for rows in shared), "ranks share some of their rows"
-    for draw, rows in given:
-        optimizer = row(draw.optimizer)
+    scripts = drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(100))
+    assert [decode(encode(script), GRAMMAR.by_name) for script in scripts] == scripts
+    given = _rows(scripts)
+    assert {model.optimizer for model, _ in given} == {"Adagrad", "SGD", "SparseAdam"}
+    assert {param.cut is None for model, _ in given for param in model.params if param.table} == {True, False}
+    alone = [rows for _, ranks in given for rows in ranks]
+    assert any(len(set(rows)) < len(rows) for rows in alone), "rows are repeated"
+    assert any(list(rows) != sorted(rows) for rows in alone), "rows are not sorted"
+    assert any(() in ranks and len(set(ranks)) > 1 for _, ranks in given), "a rank looks up nothing"
+    for model, _ in given:
+        optimizer = row(model.optimizer)
         assert "sparse" in optimizer.needs | optimizer.takes
-        assert "sparse" not in optimizer.variant(draw.variant).refuses
-        assert draw.params[rows.param].table
-    for draw in draws:
-        if "sparse" in row(draw.optimizer).needs:
-            assert all(param.table for param in draw.params)
+        assert "sparse" not in optimizer.variant(model.variant).refuses
+    for script in scripts:
+        if "sparse" in row(script.model.optimizer).needs:
+            assert all(param.table for param in script.model.params)
 
 
 @hypothesis
@@ -122,18 +114,18 @@ def test_tables_of_every_kind_are_drawn_with_optimizers_that_take_them(world: Wo
 def test_what_a_ledger_states_of_sparse_gradients_is_not_drawn(world: World) -> None:
     assert not {"sparse gradients", "repeated rows"} & left_out(GRAMMAR, TORCH)
     none = drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(50), EVERYTHING - {"sparse gradients"})
-    assert not any(param.table for draw in none for param in draw.params)
-    given = _given(drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(50), EVERYTHING - {"repeated rows"}))
+    assert not any(param.table for script in none for param in script.model.params)
+    given = _rows(drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(50), EVERYTHING - {"repeated rows"}))
     assert given
-    assert all(list(rank_rows) == sorted(set(rank_rows)) for _, rows in given for rank_rows in rows.ranks)
+    assert all(list(rows) == sorted(set(rows)) for _, ranks in given for rows in ranks)
 
 
 # --- closures ----------------------------------------------------------------------------------------
 
 
-def _with_closure(optimizer: str, cut: Any = ON_ALL_RANKS, subclass: str = "", times: int = 1) -> Draw:
+def _with_closure(optimizer: str, cut: Any = ON_ALL_RANKS, subclass: str = "", times: int = 1) -> Script:
     params = (Param("p0", (sum(length for _, length in cut), 2), cut),)
-    return Draw(3, params, optimizer, (Step(closure=True),) * times, subclass=subclass)
+    return Script(Model(3, params, optimizer, subclass=subclass), (call("step_with_closure"),) * times)
 
 
 class EvaluatesOnceMoreOnOneRank(ShardedOptimizer):
@@ -206,5 +198,5 @@ def test_an_evaluation_at_old_values_is_reported_even_if_the_step_ends_well(proc
 @pytest.mark.parametrize("closure", [False, True])
 def test_what_a_class_of_the_user_makes_of_its_gradients_does_not_count(process_group: Any, closure: bool) -> None:
     """The exemplar steps a copy in an unknown class: its own gradients stay, and a norm taken later is theirs."""
-    actions = (Give((0,)), Step(closure=closure), Clip(0.5, 2.0))
-    replay(EXEMPLAR, Draw(3, (Param("p0", (5,), ON_ALL_RANKS),), "SGD", actions, subclass="signed"))
+    moves = (call("give"), call("step_with_closure" if closure else "step"), call("clip"))
+    replay(EXEMPLAR, Script(Model(3, (Param("p0", (5,), ON_ALL_RANKS),), subclass="signed"), moves))

@@ -1,4 +1,4 @@
-"""A drawn step with a closure, of which no evaluation waits for another rank.
+"""A step with a closure, of which no evaluation waits for another rank.
 
 A subject with a bug may evaluate the closure more often on one rank than on another, and a closure that met the other
 ranks would then wait for one that has left the step. So the reference goes first, and notes where it evaluates.

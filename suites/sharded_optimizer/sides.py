@@ -1,8 +1,8 @@
-"""The objects of a draw of ``sharded-optimizer`` on one rank: make them and compare them with the reference."""
+"""Both sides of a script of ``sharded-optimizer`` on one rank: the subject, and the reference beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,39 +13,42 @@ from everyrank.suites.compare.comparison import CLOSE_FP64, EXACT, Comparison, T
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.models import put
-from everyrank.suites.generate.player import DrawnObjects, reference_acts
-from everyrank.suites.sharded_optimizer import grammar as g
+from everyrank.suites.generate.player import reference_acts
 from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, Spec
 from everyrank.suites.sharded_optimizer.geometry import Block, Geometry, along
+from everyrank.suites.sharded_optimizer.laws.sparse_gradients import give_rows, give_rows_of_ranks
 from everyrank.suites.sharded_optimizer.laws.training import Signed, unchanged
+from everyrank.suites.sharded_optimizer.model import Model, Param
 from torch import nn
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 
 
-class ShardedObjects(DrawnObjects):
-    """The parameters of one draw with their uncut twins, the subject over them, and the reference over the twins."""
+class Sides:
+    """The parameters of one model with their uncut twins, the subject over them, and the reference over the twins."""
 
-    def __init__(self, subject: Subject, draw: g.Draw) -> None:
+    def __init__(self, subject: Subject, made_of: Model) -> None:
         world = current_world()
-        self.subject, self.draw = subject, draw
-        self.arena = Arena(subject, Point("generated", world.size), world)
-        self.dtype: torch.dtype = getattr(torch, draw.dtype)
-        found = row(draw.optimizer)
-        self.variant = found.variant(draw.variant)
+        self.subject, self.made_of = subject, made_of
+        self.arena = Arena(subject, Point("script", world.size), world)
+        self.dtype: torch.dtype = getattr(torch, made_of.dtype)
+        found = row(made_of.optimizer)
+        self.variant = found.variant(made_of.variant)
         self.optimizer: Any = found.optimizer
-        if draw.subclass:
-            self.optimizer = Signed if draw.subclass == "signed" else unchanged(self.optimizer)
-        self.groups: list[tuple[int, int, dict[str, Any]]] = []
-        """First and last parameter of each group, and the options with which it was added."""
+        if made_of.subclass:
+            self.optimizer = Signed if made_of.subclass == "signed" else unchanged(self.optimizer)
         self.arguments: Mapping[str, Any] = {}
         """The arguments with which the subject was built."""
         self.module: tuple[nn.Module, nn.Module] | None = None
         """The module of the parameters, if they have one, and its uncut twin."""
-        if draw.module:
+        if made_of.module:
             self._make_module()
         else:
             self._make_parameters()
-        self.begin()
+        self.groups: list[tuple[int, int, dict[str, Any]]] = [(0, min(made_of.first, len(self.parameters)), {})]
+        """First and last parameter of each group, and the options with which it was added."""
+        with reference_acts():
+            self.reference = self.optimizer(self.handed_twins, **self.variant.make())
+        self.build(self.variant.make())
 
     @property
     def parameters(self) -> list[Parameter]:
@@ -54,17 +57,17 @@ class ShardedObjects(DrawnObjects):
     # --- making --------------------------------------------------------------------------------------
 
     def _make_parameters(self) -> None:
-        for param in self.draw.params:
-            made = self.arena.make([_spec(param)], self.dtype)[0]
+        params = self.made_of.params
+        for param, made in zip(params, self.arena.make([_spec(param) for param in params], self.dtype), strict=True):
             made.name = param.name
 
     def _make_module(self) -> None:
         """Make the parameters in a module, some of them cut by the subject's tool, and an uncut twin of it."""
         ours, twin = nn.Module(), nn.Module()
-        drawn = Arena(self.subject, self.arena.point, self.arena.world)
-        for param in self.draw.params:
+        uncut_values = Arena(self.subject, self.arena.point, self.arena.world)
+        for param in self.made_of.params:
             spec = Spec(param.shape, None, 0, param.layout) if param.tool else _spec(param)
-            made = drawn.make([spec], self.dtype)[0]
+            made = uncut_values.make([spec], self.dtype)[0]
             made.twin.requires_grad_(False)
             uncut = nn.Parameter(made.twin, requires_grad=not param.frozen)
             own = made.given
@@ -74,13 +77,13 @@ class ShardedObjects(DrawnObjects):
                 put(ours, name, own)
                 put(twin, name, uncut)
         with subject_acts():
-            for param in self.draw.params:
+            for param in self.made_of.params:
                 if param.tool:
                     self.arena.tool("shard_parameter")(ours, param.name, self.arena.spec(param.dim))
         self.module = ours, twin
         values = self.named_parameters()
         twins = dict(twin.named_parameters())
-        for param in self.draw.params:
+        for param in self.made_of.params:
             name = param.name if param.name in twins else param.also
             self.arena.adopt(name, values[name], twins[name])
 
@@ -95,14 +98,6 @@ class ShardedObjects(DrawnObjects):
         check(listed == wanted, f"the named parameters are {listed}, those of the model {wanted}")
         return dict(found)
 
-    def begin(self) -> None:
-        """Build the subject and the reference over the first parameters."""
-        first = min(self.draw.first, len(self.parameters))
-        self.groups = [(0, first, {})]
-        with reference_acts():
-            self.reference = self.optimizer([param.twin for param in self.parameters[:first]], **self.variant.make())
-        self.build(self.variant.make())
-
     def build(self, arguments: Mapping[str, Any], reverse: bool = False) -> None:
         """Build the subject over the current groups; with ``reverse``, each gets its names in reverse order."""
         self.arguments = arguments
@@ -115,10 +110,10 @@ class ShardedObjects(DrawnObjects):
     def named(self, start: int, end: int, reverse: bool = False) -> dict[str, Any]:
         """Return these parameters as the subject gets them, by name: a tied parameter has two names."""
         named = {}
-        pairs = list(zip(self.draw.params[start:end], self.parameters[start:end], strict=True))
+        pairs = list(zip(self.made_of.params[start:end], self.parameters[start:end], strict=True))
         for param, made in reversed(pairs) if reverse else pairs:
             named[made.name] = made.given
-            if param.also and not self.draw.module:
+            if param.also and not self.made_of.module:
                 named[param.also] = made.given
         return named
 
@@ -132,16 +127,68 @@ class ShardedObjects(DrawnObjects):
     def trained(self) -> list[Parameter]:
         return [param for param in self.parameters if param.twin.requires_grad]
 
+    @property
+    def handed_twins(self) -> list[torch.Tensor]:
+        """The reference's parameters that its optimizer has."""
+        return [param.twin for param in self.parameters[: self.groups[-1][1]]]
+
+    # --- what both are given ---------------------------------------------------------------------------
+
+    def give(
+        self, number: int, missing: Sequence[int] = (), rows: Sequence[Sequence[int]] = (), own: bool = False
+    ) -> None:
+        """Set new gradients of all that is trained; see ``TrainingMoves.train``."""
+        pairs = list(zip(self.made_of.params, self.parameters, strict=True))
+        used = [pair for index, pair in enumerate(pairs) if pair[1].twin.requires_grad and index not in missing]
+        self.arena.give_gradients([made for param, made in used if not param.table], number, own)
+        for param, made in used:
+            if param.table:
+                self._look_up(made, number, [_shifted(each, made) for each in rows or [(number,)]])
+            if param.zero:
+                for tensor in (made.twin, *(tensor for tensor, _ in made.pieces)):
+                    assert tensor.grad is not None
+                    tensor.grad = torch.zeros_like(tensor.grad)
+
+    def _look_up(self, table: Parameter, number: int, rows: Sequence[Sequence[int]]) -> None:
+        """Let each rank look up its own rows in a whole table, and all ranks the same in a sharded one."""
+        if len(rows) > 1 and table.whole and self.arena.syncs:
+            give_rows_of_ranks(self.arena, table, number, rows)
+        else:
+            give_rows(self.arena, table, number, rows[0])
+
+    @torch.no_grad()
+    def take_gradients_of_reference(self) -> None:
+        for param in self.parameters:
+            for tensor, index in param.pieces:
+                tensor.grad = None if param.twin.grad is None else param.twin.grad[index].clone()
+
+    def add_group(self, count: int, options: dict[str, Any]) -> None:
+        """Add the next parameters as a group."""
+        start = self.groups[-1][1]
+        self.groups.append((start, start + count, options))
+        with reference_acts():
+            self.reference.add_param_group({"params": self.handed_twins[start:], **options})
+        with subject_acts():
+            self.ours.add_param_group({"params": self.named(start, start + count), **options})
+
+    def require_gradient(self, number: int, required: bool) -> None:
+        """Clear a parameter's gradient, and freeze or thaw it."""
+        param = self.parameters[number]
+        for tensor in (param.twin, *(tensor for tensor, _ in param.pieces)):
+            tensor.grad = None
+        for whole in (param.twin, param.given):  # a ShardedTensor does so with all of its shards
+            whole.requires_grad_(required)
+
     # --- comparing -----------------------------------------------------------------------------------
 
-    def compare(self) -> None:
+    def compare(self, number: int) -> None:
         """Compare all parameters, bit for bit: the same kernels run on the same values.
 
         A row's sparse gradients may be added up before or after they are applied, which rounds differently.
         """
-        sparse = any(param.table for param in self.draw.params)
+        sparse = any(param.table for param in self.made_of.params)
         comparison = Comparison(CLOSE_FP64 if sparse else EXACT, self.subject.bound)
-        self.arena.compare(comparison, self.number)
+        self.arena.compare(comparison, number)
         comparison.raise_first()
         for param in self.parameters:
             for tensor, _ in param.pieces:
@@ -158,24 +205,23 @@ class ShardedObjects(DrawnObjects):
                 want = "None" if wanted is None else "a tensor"
                 check(have == want, f"{name} is {have} instead of {want}")
                 if tensor.grad is not None and wanted is not None:
-                    comparison.step(self.number, {name: tensor.grad.to_dense()}, {name: wanted})
+                    comparison.step(0, {name: tensor.grad.to_dense()}, {name: wanted})
         comparison.raise_first()
 
-    @torch.no_grad()
-    def start_from_reference(self) -> None:
-        """Give the subject's tensors the reference's values."""
-        for param in self.parameters:
-            for tensor, index in param.pieces:
-                tensor.copy_(param.twin[index])
+
+def _shifted(rows: Sequence[int], table: Parameter) -> list[int]:
+    """Return rows of a table: others for each table. Those that are sorted stay so."""
+    found = [(each + table.number) % table.twin.shape[0] for each in rows]
+    return sorted(set(found)) if list(rows) == sorted(set(rows)) else found
 
 
-def _spec(param: g.Param) -> Spec:
+def _spec(param: Param) -> Spec:
     geometry = None if param.cut is None else _geometry(param.cut)
     return Spec(param.shape, geometry, param.dim, param.layout, not param.frozen)
 
 
 def _geometry(cut: tuple[tuple[int, int], ...]) -> Geometry:
-    """Return a geometry that cuts as the draw does."""
+    """Return a geometry that cuts as the model does."""
 
     def blocks(shape: tuple[int, ...], dim: int, size: int) -> list[Block]:
         return along(shape, dim, [owner for owner, _ in cut], [length for _, length in cut])

@@ -1,0 +1,44 @@
+"""The models of scripts of ``sharded-optimizer``: parameters, their cuts, and an optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Param:
+    """One parameter. ``cut`` lists rank and length of each block along ``dim``; None for a whole parameter."""
+
+    name: str
+    shape: tuple[int, ...]
+    cut: tuple[tuple[int, int], ...] | None = None
+    dim: int = 0
+    layout: str = "plain"
+    """For a whole parameter: plain, view, transposed, or shared: in one buffer with others of this layout."""
+    frozen: bool = False
+    tool: bool = False
+    """Whether the subject's own shard_parameter cuts it, evenly and in rank order."""
+    also: str = ""
+    """A second name of the same parameter."""
+    table: bool = False
+    """Whether its gradients are sparse, as those of a table of embeddings."""
+    zero: bool = False
+    """Whether its gradient is zero, except in a closure."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """Parameters, and an optimizer over the first of them."""
+
+    size: int
+    params: tuple[Param, ...]
+    optimizer: str = "SGD"
+    """A row of the optimizer table."""
+    variant: str = "defaults"
+    subclass: str = ""
+    """Of the row's class: ``unchanged``, or ``signed``, a user's own SGD that takes the sign of each gradient."""
+    dtype: str = "float64"
+    first: int = 8
+    """How many parameters the optimizer is built with; the others may come as groups."""
+    module: bool = False
+    """Whether the parameters are in a module, for the subject's tools."""

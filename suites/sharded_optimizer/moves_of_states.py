@@ -1,0 +1,203 @@
+"""The moves of ``sharded-optimizer`` that save and load, use the subject's other parts, or let a rank fail."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from everyrank.fixtures import failing
+from everyrank.suites.arena import surface
+from everyrank.suites.arena.groups import error_of
+from everyrank.suites.arena.subject_errors import subject_acts
+from everyrank.suites.compare.comparison import check
+from everyrank.suites.errors import Deviation
+from everyrank.suites.moves.move import NEVER, move
+from everyrank.suites.sharded_optimizer.laws.errors import names_beside
+from everyrank.suites.sharded_optimizer.moves_of_training import TrainingMoves
+from everyrank.suites.sharded_optimizer.outline import Outline
+from everyrank.suites.sharded_optimizer.sides import Sides
+
+#: Fresh objects start with another learning rate than the state that they load.
+_OTHER_RATE = 0.5
+
+#: A learning rate that torch.optim refuses.
+_REFUSED = -17.5
+
+_PARTS = ("pre-hook", "post-hook", "defaults", "repr", "deepcopy")
+
+
+def _saving_needs(outline: Outline) -> Iterator[str]:
+    yield "saves and loads"
+
+
+def _saved(outline: Outline) -> None:
+    outline.saved = True
+
+
+def _loading_needs(outline: Outline, fresh: bool = False, reordered: bool = False) -> Iterator[str]:
+    # The state of an optimizer that flattens its parameters, as LBFGS does, depends on their order.
+    if not outline.saved or (reordered and (not fresh or outline.closures_only)):
+        yield NEVER
+
+
+def _loaded(outline: Outline, fresh: bool = False, **given: Any) -> None:
+    outline.differ &= not fresh
+
+
+def _naming_needs(outline: Outline, prefix: str = "", recurse: bool = True) -> Iterator[str]:
+    if not outline.model.module:
+        yield NEVER
+    if prefix:
+        yield "prefixes"
+    if not recurse:
+        yield "names without recursion"
+
+
+def _using_needs(outline: Outline, part: str = "") -> Iterator[str]:
+    yield "parts besides the step"
+    if outline.closures_only:
+        yield NEVER
+
+
+def _used(outline: Outline, part: str) -> None:
+    outline.differ = False
+
+
+def _failing_needs(outline: Outline, rank: int = 0, during: str = "construction") -> Iterator[str]:
+    yield "errors"
+    if during == "step":
+        yield "errors in a class of the user's own"
+    if during == "closure":
+        yield "errors in closures"
+        if not outline.apart or outline.tables:
+            yield NEVER  # if a subject raises on one rank only, the others would wait for its gradient
+
+
+class StateMoves(TrainingMoves):
+    """What is done besides training, on both sides."""
+
+    @move("state.round-trip", needs=_saving_needs, then=_saved, often=2)
+    def save(self) -> None:
+        """Copy the state dict, which replaces the last copy."""
+        with subject_acts():
+            state = copy.deepcopy(self.sides.ours.state_dict())
+        self.saved = state, _snapshot(self.sides.reference)
+
+    @move(
+        "state.round-trip",
+        needs=_loading_needs,
+        then=_loaded,
+        drawn={"fresh": (True, False), "reordered": (False, False, True)},
+        kinds=({}, {"fresh": True}, {"fresh": True, "reordered": True}),
+        often=3,
+        after="save",
+        shown_by="train",
+    )
+    def load(self, fresh: bool = False, reordered: bool = False) -> None:
+        """Load the last copy into the same optimizer, or into fresh objects.
+
+        ``reordered``: the fresh subject gets the names of each group in reverse order.
+        """
+        sides = self.sides
+        assert self.saved is not None
+        state, kept = self.saved
+        if fresh:
+            sides.renew()
+            sides.build({**sides.variant.make(), "lr": _OTHER_RATE}, reordered)
+        with subject_acts():
+            sides.ours.load_state_dict(copy.deepcopy(state))
+        _restore(sides.reference, kept)
+
+    @move(
+        "names",
+        needs=_naming_needs,
+        drawn={"prefix": ("", "model"), "recurse": (True, False)},
+        kinds=({}, {"prefix": "model"}, {"recurse": False}),
+        often=2,
+        apart=True,
+    )
+    def names(self, prefix: str = "", recurse: bool = True) -> None:
+        """Ask for the named parameters of the module."""
+        self.sides.named_parameters(prefix=prefix, recurse=recurse)
+
+    @move(
+        "surface",
+        needs=_using_needs,
+        then=_used,
+        drawn={"part": _PARTS},
+        kinds=tuple({"part": part} for part in ("pre-hook", "deepcopy")),
+    )
+    def use(self, part: str) -> None:
+        """Use a part of the optimizer besides its step, and step; a subject may refuse it with any error."""
+        sides = self.sides
+        sides.give(self.number)
+        built = {name: value for name, value in sides.arguments.items() if not torch.is_tensor(value)}
+        uses = surface.PARTS[part](surface.Pair(sides.ours, sides.reference, lambda other: other.step(), built))
+        surface.use_once(uses)
+        self._step()
+        surface.use_once(uses)
+
+    @move(
+        "errors.rank",
+        needs=_failing_needs,
+        drawn={
+            "rank": lambda outline: range(outline.model.size),
+            "during": ("construction", "step", "closure"),
+        },
+        kinds=tuple(
+            {"rank": lambda outline: outline.model.size - 1, "during": during}
+            for during in ("construction", "step", "closure")
+        ),
+        apart=True,
+    )
+    def fail(self, rank: int, during: str = "construction") -> None:
+        """Let one rank fail with objects of its own: the error is raised on all, with the rank and the cause."""
+        sides = Sides(self.subject, self.model)
+        fails = sides.arena.rank == rank
+        named = sides.named(0, len(sides.parameters))
+
+        def evaluate() -> torch.Tensor:
+            if fails:
+                raise failing.InjectedError(failing.MESSAGE)
+            return torch.ones(())
+
+        def act() -> None:
+            if during == "closure":
+                sides.ours.step(evaluate)
+            elif during == "step":
+                sides.arena.build_over(failing.FailsOnStep, named, only=rank).step()
+            else:
+                sides.arena.build_over(torch.optim.SGD, named, lr=_REFUSED if fails else 0.1)
+
+        sides.arena.give_gradients(sides.trained, self.number)
+        error = error_of(act)
+        if isinstance(error, Deviation):
+            raise error
+        cause = str(_REFUSED) if during == "construction" else failing.MESSAGE
+        text = f"{type(error).__name__}: {error}"
+        check(error is not None, f"nothing was raised, although rank {rank} failed")
+        check(f"rank {rank}" in text, f"the error does not name rank {rank}: {text}")
+        check(cause in text, f"the error does not hold its cause: {text}")
+        near = names_beside(cause, rank, text, sides.arena.rank)
+        check(near, f"the error names another rank than rank {rank} beside the cause: {text}")
+
+
+def _snapshot(optimizer: Any) -> Any:
+    """Return a copy of state and options, as they are: load_state_dict of torch.optim would cast the state."""
+    options = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
+    state = [
+        [dict(optimizer.state[tensor]) if tensor in optimizer.state else None for tensor in group["params"]]
+        for group in optimizer.param_groups
+    ]
+    return copy.deepcopy((options, state))
+
+
+def _restore(optimizer: Any, kept: Any) -> None:
+    for group, options, states in zip(optimizer.param_groups, *copy.deepcopy(kept), strict=True):
+        group.update(options)
+        for tensor, state in zip(group["params"], states, strict=True):
+            optimizer.state.pop(tensor, None)
+            if state is not None:
+                optimizer.state[tensor] = state

@@ -1,0 +1,323 @@
+"""The moves of ``sharded-optimizer`` that train: gradients, steps, options, groups, and what is frozen and thawed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from everyrank.suites.arena.subject_errors import subject_acts
+from everyrank.suites.compare.comparison import EXACT, Tolerance, check
+from everyrank.suites.engine.subject import Subject
+from everyrank.suites.generate.player import reference_acts
+from everyrank.suites.moves.move import NEVER, move
+from everyrank.suites.moves.player import Player
+from everyrank.suites.sharded_optimizer.evaluations import Evaluations
+from everyrank.suites.sharded_optimizer.model import Model
+from everyrank.suites.sharded_optimizer.outline import Outline
+from everyrank.suites.sharded_optimizer.sides import Sides
+
+#: A norm is summed over ranks in another order than over whole tensors.
+_NORM = {torch.float64: Tolerance(relative=1e-12), torch.float32: Tolerance(relative=1e-5)}
+
+#: Rows of a table that a rank looks up: none, one, several in any order, and some of them again.
+_ROWS = ((), (0,), (0, 2), (2, 0), (1, 1), (3, 0, 3))
+
+
+def _giving_needs(
+    outline: Outline, missing: tuple[int, ...] = (), rows: tuple[tuple[int, ...], ...] = (), own: bool = False
+) -> Iterator[str]:
+    if outline.closures_only or (own and not outline.wholes) or (rows and not outline.tables):
+        yield NEVER
+    if missing:
+        yield "missing gradients"
+    if any(number not in outline.trained for number in missing) or len(rows) not in (0, 1, outline.model.size):
+        yield NEVER
+    if any(list(looked_up) != sorted(set(looked_up)) for looked_up in rows):
+        yield "repeated rows"
+
+
+def _given_alike(outline: Outline, **given: Any) -> Iterator[str]:
+    yield from _giving_needs(outline, **given)
+    if len(given.get("rows", ())) > 1:
+        yield NEVER  # what a second step is to do with gradients that differ is not defined
+
+
+def _trained(outline: Outline, **given: Any) -> None:
+    outline.differ = bool(given.get("own")) or len(given.get("rows", ())) > 1
+
+
+def _alike(outline: Outline, **given: Any) -> None:
+    outline.differ = False
+
+
+def _stepping_needs(outline: Outline) -> Iterator[str]:
+    if outline.closures_only or outline.differ:
+        yield NEVER
+
+
+def _evaluating_needs(outline: Outline) -> Iterator[str]:
+    yield "closures"
+    if outline.tables:
+        yield NEVER  # its gradients are dense
+
+
+def _clearing_needs(outline: Outline, set_to_none: bool | None = None) -> Iterator[str]:
+    yield "zero_grad"
+    if outline.differ:
+        yield NEVER
+
+
+def _clipping_needs(outline: Outline, most: float = 0.5, norm: float = 2.0) -> Iterator[str]:
+    yield "clipping"
+    if outline.differ or outline.tables or (outline.empty and math.isinf(norm)):
+        yield NEVER  # a sparse gradient has no defined norm
+
+
+def _adding_needs(
+    outline: Outline, count: int = 1, lr: float = 0.3, weight_decay: float | None = None
+) -> Iterator[str]:
+    yield "groups"
+    if count not in range(1, outline.count - outline.handed + 1):
+        yield NEVER
+    if weight_decay is not None and "weight_decay" not in outline.options:
+        yield NEVER
+
+
+def _added(outline: Outline, count: int = 1, **given: Any) -> None:
+    outline.handed += count
+    outline.groups += 1
+    outline.saved = False
+
+
+def _changing_needs(outline: Outline, option: str = "lr", factor: float = 0.5, group: int = 0) -> Iterator[str]:
+    if option not in outline.options or group not in range(outline.groups):
+        yield NEVER
+
+
+def _freezing_needs(outline: Outline, param: int = -1) -> Iterator[str]:
+    yield "frozen parameters"
+    if param not in outline.trained:
+        yield NEVER
+
+
+def _thawing_needs(outline: Outline, param: int = -1) -> Iterator[str]:
+    yield "frozen parameters"
+    if param not in outline.frozen:
+        yield NEVER
+
+
+def _turned(outline: Outline, param: int) -> None:
+    outline.frozen ^= {param}
+
+
+def _first(numbers: Sequence[int]) -> int | None:
+    return next(iter(numbers), None)
+
+
+def _one_missing(outline: Outline) -> tuple[int, ...] | None:
+    return tuple(outline.trained[:1]) or None
+
+
+def _last_missing(outline: Outline) -> tuple[int, ...] | None:
+    return tuple(outline.trained[-1:]) or None
+
+
+def _some_missing(outline: Outline) -> Sequence[tuple[int, ...]]:
+    chosen = [some for count in (1, 2, 3) for some in itertools.combinations(outline.trained, count)]
+    return [()] * 2 * len(chosen) + chosen
+
+
+def _some_rows(outline: Outline) -> Sequence[tuple[tuple[int, ...], ...]]:
+    if not outline.tables:
+        return [()]
+    return [*((rows,) for rows in _ROWS), *itertools.product(_ROWS, repeat=outline.model.size)]
+
+
+def _changed(value: Any, factor: float) -> Any:
+    """Return an option multiplied, a flag turned over, or decay rates halved; 0 becomes an eighth."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (tuple, list)):
+        return tuple(part / 2 for part in value)
+    return value * factor or 0.125
+
+
+class TrainingMoves(Player):
+    """What is done to train, on both sides."""
+
+    def __init__(self, subject: Subject, model: Model) -> None:
+        super().__init__(subject, model)
+        self.sides = Sides(subject, model)
+        self.saved: tuple[Any, Any] | None = None
+        """The states of the subject and of the reference that were saved last."""
+
+    def compare(self) -> str:
+        self.sides.compare(self.number)
+        return ""
+
+    @move(
+        "grad.none",
+        needs=_given_alike,
+        then=_alike,
+        drawn={"missing": _some_missing, "rows": lambda outline: [(rows,) for rows in _ROWS if outline.tables]},
+        kinds=({}, {"missing": _one_missing}),
+    )
+    def give(self, missing: tuple[int, ...] = (), rows: tuple[tuple[int, ...], ...] = ()) -> None:
+        """Set new gradients of all that is trained, and of nothing else.
+
+        ``missing``: these parameters get none. ``rows``: the rows of tables that each rank looks up, or that all do.
+        """
+        self.sides.give(self.number, missing, rows)
+
+    @move(
+        "parity.shard",
+        laws={"missing": "grad.none", "own": "parity.whole", "rows": "parity.embeddings"},
+        needs=_giving_needs,
+        then=_trained,
+        drawn={"missing": _some_missing, "rows": _some_rows, "own": (False, True)},
+        kinds=(
+            {},
+            {"missing": _one_missing},
+            {"missing": _last_missing},
+            {"own": True},
+            {"rows": lambda outline: ((3, 0, 3),) if outline.tables else None},
+        ),
+        often=4,
+    )
+    def train(self, missing: tuple[int, ...] = (), rows: tuple[tuple[int, ...], ...] = (), own: bool = False) -> None:
+        """Set new gradients as ``give`` does, and step.
+
+        ``own``: whole parameters get another gradient on each rank, if the subject claims to average them.
+        """
+        self.sides.give(self.number, missing, rows, own)
+        self._step()
+
+    @move("parity.shard", needs=_stepping_needs, often=2)
+    def step(self) -> None:
+        """Step with the gradients that there are."""
+        self._step()
+
+    @move("closure", needs=_evaluating_needs, then=_alike)
+    def step_with_closure(self) -> None:
+        """Step with a closure, which sets the gradients itself."""
+        sides = self.sides
+        evaluations = Evaluations(sides.arena, sides.trained, self.number)
+        with reference_acts():
+            expected = float(sides.reference.step(evaluations.of_reference()))
+        loss = evaluations.let_step(sides.ours)
+        check(loss is not None, "step returned None instead of the closure's loss")
+        check(float(loss) == expected, f"step returned {float(loss)}, not the closure's loss {expected}")
+
+    def _step(self) -> None:
+        with reference_acts():
+            self.sides.reference.step()
+        with subject_acts():
+            self.sides.ours.step()
+
+    @move(
+        "grad.zero",
+        needs=_clearing_needs,
+        drawn={"set_to_none": (None, False, True)},
+        kinds=({}, {"set_to_none": False}),
+        after="give",
+    )
+    def clear(self, set_to_none: bool | None = None) -> None:
+        """Call ``zero_grad``, with ``set_to_none`` unless it is None."""
+        arguments = {} if set_to_none is None else {"set_to_none": set_to_none}
+        self.sides.reference.zero_grad(**arguments)
+        with subject_acts():
+            self.sides.ours.zero_grad(**arguments)
+        self.sides.compare_gradients(EXACT)
+
+    @move(
+        "clip",
+        needs=_clipping_needs,
+        drawn={"most": (0.5, 2.0, 100.0), "norm": (2.0, float("inf"), 1.0, float("inf"), 3.0)},
+        kinds=({}, {"norm": float("inf")}),
+        after="give",
+        shown_by="step",
+    )
+    def clip(self, most: float = 0.5, norm: float = 2.0) -> None:
+        """Call ``clip_grad_norm_``, and go on from the reference's gradients."""
+        sides = self.sides
+        tolerance = _NORM[sides.dtype]
+        with reference_acts():
+            expected = float(torch.nn.utils.clip_grad_norm_(sides.handed_twins, most, norm))
+        with subject_acts():
+            total = sides.ours.clip_grad_norm_(most, norm)
+        check(torch.is_tensor(total) or isinstance(total, float), f"the norm is {total!r}, which is no number")
+        off = abs(float(total) - expected)
+        check(off <= tolerance.relative * abs(expected), f"the norm is {float(total)} instead of {expected}")
+        sides.compare_gradients(tolerance)
+        sides.take_gradients_of_reference()
+
+    @move(
+        "state.groups",
+        needs=_adding_needs,
+        then=_added,
+        drawn={
+            "count": lambda outline: range(1, outline.count - outline.handed + 1),
+            "lr": (0.3, 0.02),
+            "weight_decay": (None, 0.2),
+        },
+        kinds=({}, {"lr": 0.02, "weight_decay": 0.2}),
+        often=4,
+        shown_by="train",
+    )
+    def add_group(self, count: int = 1, lr: float = 0.3, weight_decay: float | None = None) -> None:
+        """Add the next parameters, which the optimizer did not have, as a group with its own options."""
+        self.sides.add_group(count, {"lr": lr} | ({} if weight_decay is None else {"weight_decay": weight_decay}))
+
+    @move(
+        "surface",
+        needs=_changing_needs,
+        drawn={
+            "option": lambda outline: outline.options,
+            "factor": (0.5, 2.0),
+            "group": lambda outline: range(outline.groups),
+        },
+        kinds=(
+            {},
+            {"factor": 2.0, "group": lambda outline: outline.groups - 1 or None},
+            {"option": lambda outline: outline.options[1] if outline.options[1:] else None},
+        ),
+        shown_by="train",
+    )
+    def change(self, option: str = "lr", factor: float = 0.5, group: int = 0) -> None:
+        """Multiply an option of a group by hand, if the subject has ``param_groups``."""
+        own, count = getattr(self.sides.ours, "param_groups", None), len(self.sides.groups)
+        if own is None:  # the contract does not ask for it
+            return
+        check(len(own) == count, f"param_groups has {len(own)} groups instead of {count}")
+        for each in (self.sides.reference.param_groups[group], own[group]):
+            if torch.is_tensor(each[option]):
+                each[option].mul_(factor)
+            else:
+                each[option] = _changed(each[option], factor)
+
+    @move(
+        "frozen",
+        needs=_freezing_needs,
+        then=_turned,
+        drawn={"param": lambda outline: outline.trained},
+        kinds=({"param": lambda outline: _first(outline.trained)},),
+        shown_by="train",
+    )
+    def freeze(self, param: int) -> None:
+        """Clear a parameter's gradient and freeze it."""
+        self.sides.require_gradient(param, False)
+
+    @move(
+        "frozen",
+        needs=_thawing_needs,
+        then=_turned,
+        drawn={"param": lambda outline: sorted(outline.frozen)},
+        kinds=({"param": lambda outline: _first(sorted(outline.frozen))},),
+        shown_by="train",
+    )
+    def thaw(self, param: int) -> None:
+        """Thaw a parameter."""
+        self.sides.require_gradient(param, True)

@@ -1,0 +1,187 @@
+"""The player of ``sharded-optimizer``: its moves, and the models on which they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from everyrank.fixtures.optimizers import row
+from everyrank.suites.moves.grammar import grammar_of
+from everyrank.suites.sharded_optimizer.geometry import chunks
+from everyrank.suites.sharded_optimizer.model import Model, Param
+from everyrank.suites.sharded_optimizer.moves_of_states import StateMoves
+from everyrank.suites.sharded_optimizer.outline import FEATURES, Outline, needed_by
+
+#: How a parameter is cut, for each rank of a world the length of its block, or None if it has none.
+_CUTS: dict[str, tuple[int | None, ...]] = {
+    "uneven": (2, 1, 2),
+    "absent": (3, None, 2),
+    "few": (1, 0, 0),
+}
+
+#: What a parameter is like: the parameters that stand for it. A cut one has no shape along the dimension of its cut.
+_PARAMS: dict[str, tuple[Param, ...]] = {
+    "cut": (Param("even", (-1, 2)),),
+    "scalar": (Param("", ()),),
+    "columns": (Param("uneven", (3, -1), dim=1),),
+    "several": (Param("several", (-1, 2)),),
+    "tied": (Param("uneven", (-1,), also="_again"),),
+    "plain": (Param("", (3, 2)),),
+    "absent": (Param("absent", (-1,)),),
+    "transposed": (Param("", (3, 4), layout="transposed"),),
+    "shared": (Param("", (3,), layout="shared"), Param("", (4,), layout="shared")),
+    "frozen": (Param("uneven", (-1, 2), frozen=True),),
+    "zero": (Param("uneven", (-1,), zero=True),),
+    "large": (Param("large", (-1,)),),
+    "permuted": (Param("permuted", (-1, 2)),),
+    "empty": (Param("", (0, 2)),),
+    "table": (Param("uneven", (-1, 2), table=True),),
+    "few": (Param("few", (-1, 2)),),
+    "frozen-whole": (Param("", (2,), frozen=True),),
+    "whole-table": (Param("", (5, 2), table=True),),
+    "again": (Param("", (3,), also="_again"),),
+}
+
+#: Optimizers that differ in what they keep; some look at the whole tensor, and two are subclasses.
+_OPTIMIZERS = (
+    "SGD-momentum",
+    "Adam-everything",
+    "SGD-lr",
+    "Adafactor-defaults",
+    "SGD-everything-signed",
+    "Adagrad-lr",
+    "LBFGS-defaults",
+    "AdamW-defaults-unchanged",
+    "RMSprop-everything",
+    "Adadelta-defaults",
+    "SGD-everything",
+)
+
+
+class ShardedPlayer(StateMoves):
+    """Subject and reference of ``sharded-optimizer``."""
+
+    features = FEATURES
+    crossings = "crossings.txt"
+    kinds = (Model, Param)
+    traits = {
+        "size": (3, 2),
+        "optimizer": _OPTIMIZERS,
+        "param1": tuple(_PARAMS),
+        "param2": tuple(_PARAMS),
+        "param3": tuple(_PARAMS),
+        "groups": ("", "some"),
+        "home": ("", "tool", "module"),
+        "dtype": ("float64", "float32"),
+    }
+
+    @classmethod
+    def outline(cls, model: Model) -> Outline:
+        return Outline(model)
+
+    @classmethod
+    def settled(cls, traits: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the traits without those that exclude each other."""
+        found = dict(traits)
+        params = [found["param1"], found["param2"], found["param3"]]
+        if any("table" in param for param in params):
+            found["dtype"] = "float64"
+            if found["optimizer"] not in ("SGD-lr", "Adagrad-lr"):
+                found["optimizer"] = "SGD-lr" if found["optimizer"].startswith("SGD") else "Adagrad-lr"
+        elif found["optimizer"].startswith("Adafactor") and "empty" in params:
+            found["optimizer"] = "SGD-momentum"  # torch.optim divides by the number of elements
+        if "no-groups" in row(found["optimizer"].split("-")[0]).needs:
+            found["groups"] = ""
+        return found
+
+    @classmethod
+    def model_of(cls, traits: Mapping[str, Any], features: frozenset[str]) -> Model:
+        optimizer, variant, *subclass = traits["optimizer"].split("-")
+        able = set(features)
+        if optimizer in ("Adafactor", "LBFGS") and "optimizers that look at the whole tensor" not in able:
+            optimizer, variant = "SGD", "momentum"
+        if optimizer == "LBFGS" and "closures" not in able:
+            optimizer, variant = "SGD", "momentum"
+        home = traits["home"] if "modules" in able else ""
+        model = Model(
+            size=traits["size"],
+            params=(),
+            optimizer=optimizer,
+            variant=variant,
+            subclass=subclass[0] if subclass and "subclasses" in able else "",
+            dtype=traits["dtype"],
+            first=1 if traits["groups"] == "some" and "groups" in able else 8,
+            module=bool(home),
+        )
+        params = [
+            _made(param, f"{'inner.' if home and number == 2 else ''}p{number}{part}", model.size, home)
+            for number in (1, 2, 3)
+            for part, param in zip("ab", _PARAMS[traits[f"param{number}"]], strict=False)
+        ]
+        fitting = tuple(param for param in params if able.issuperset(needed_by(param, model)))
+        return replace(model, params=fitting or (_made(_PARAMS["cut"][0], "p0", model.size, home),))
+
+    @classmethod
+    def label(cls, traits: Mapping[str, Any]) -> str:
+        params = [traits[name] for name in ("param1", "param2", "param3")]
+        return "-".join((traits["optimizer"].split("-")[0], *params))
+
+    @classmethod
+    def draw_model(cls, drawing: Any) -> Model:
+        from everyrank.suites.sharded_optimizer.drawing import ModelDrawing
+
+        return ModelDrawing(drawing.draw, drawing.size, drawing.features).make()
+
+    @classmethod
+    def simpler(cls, model: Model) -> Iterator[Model]:
+        if len(model.params) > 1:
+            for number in range(len(model.params)):
+                yield replace(model, params=model.params[:number] + model.params[number + 1 :])
+        yield replace(model, first=8)
+        yield replace(model, subclass="")
+        if (model.optimizer, model.variant) not in (("SGD", "lr"), ("SGD", "momentum")):
+            yield replace(model, optimizer="SGD", variant="lr")
+            yield replace(model, optimizer="SGD", variant="momentum")
+        yield replace(model, dtype="float64")
+        untooled = tuple(replace(param, tool=False) for param in model.params)
+        yield replace(model, module=False, params=untooled)
+        for number, param in enumerate(model.params):
+            others = model.params[:number], model.params[number + 1 :]
+            for plainer in (Param(param.name, (2,)), replace(param, shape=param.shape[:1] or (2,), also="")):
+                if plainer.tool == param.tool and not param.dim:
+                    yield replace(model, params=(*others[0], plainer, *others[1]))
+
+
+def _made(param: Param, name: str, size: int, home: str) -> Param:
+    """Return a parameter with its name and its cut, for a world of this size."""
+    cut = _cut(param.name, size)
+    if home == "tool" and cut is not None and not param.table:
+        length = sum(part for _, part in cut)
+        cut = tuple(enumerate(chunks(max(length, size), size)))
+    tool = home == "tool" and cut is not None and not param.table
+    shape = param.shape
+    if cut is not None:
+        shape = tuple(sum(part for _, part in cut) if length < 0 else length for length in shape)
+    also = f"{name}{param.also}" if param.also and (tool or not home or cut is None) else ""
+    return replace(param, name=name, shape=shape, cut=cut, tool=tool, also=also)
+
+
+def _cut(kind: str, size: int) -> tuple[tuple[int, int], ...] | None:
+    """Return rank and length of each block of a cut of this kind; None if there is none."""
+    if not kind:
+        return None
+    ranks = range(size)
+    if kind == "even":
+        return tuple((rank, 2) for rank in ranks)
+    if kind == "several":
+        return tuple((number % size, 1 + number % 2) for number in range(2 * size))
+    if kind == "large":
+        return tuple((rank, 1031) for rank in ranks)
+    if kind == "permuted":
+        return tuple(((rank + 1) % size, 2 + rank % 2) for rank in ranks)
+    lengths = _CUTS[kind][:size]
+    return tuple((rank, length) for rank, length in enumerate(lengths) if length is not None)
+
+
+GRAMMAR = grammar_of(ShardedPlayer)
