@@ -50,6 +50,7 @@ CONTRACT = Contract(
         "everyrank.suites.sharded_optimizer.laws.surface",
         "everyrank.suites.sharded_optimizer.laws.tables",
         "everyrank.suites.sharded_optimizer.laws.large_world",
+        "everyrank.suites.sharded_optimizer.laws.crossings",
     ),
     groups={
         "AVERAGED": "look at whole parameters, whose gradients are averaged over ranks",

@@ -17,9 +17,10 @@ from everyrank.suites.generate.data import decode, encode
 from everyrank.suites.generate.plan import SearchPlan
 from everyrank.suites.generate.replay import replay
 from everyrank.suites.generate.search import Search
+from everyrank.suites.moves.crossing import crossings, stored
 from everyrank.suites.moves.script import Script, call
 from everyrank.suites.sharded_optimizer.model import Model, Param
-from everyrank.suites.sharded_optimizer.player import GRAMMAR
+from everyrank.suites.sharded_optimizer.player import GRAMMAR, ShardedPlayer
 from everyrank.suites.sharded_optimizer.subjects import EXEMPLAR, TORCH
 
 from tests.drawn import drawn, hypothesis, left_out
@@ -200,3 +201,11 @@ def test_what_a_class_of_the_user_makes_of_its_gradients_does_not_count(process_
     """The exemplar steps a copy in an unknown class: its own gradients stay, and a norm taken later is theirs."""
     moves = (call("give"), call("step_with_closure" if closure else "step"), call("clip"))
     replay(EXEMPLAR, Script(Model(3, (Param("p0", (5,), ON_ALL_RANKS),), subclass="signed"), moves))
+
+
+# --- crossings ---------------------------------------------------------------------------------------
+
+
+def test_the_crossings_are_those_in_their_file() -> None:
+    kept = [crossing for crossing, full in stored(ShardedPlayer) if not full]
+    assert kept == crossings(ShardedPlayer).scripts, "python -m everyrank.suites.moves.crossing"

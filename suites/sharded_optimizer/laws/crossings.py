@@ -1,0 +1,11 @@
+"""The law of ``sharded-optimizer`` about moves in any order."""
+
+from __future__ import annotations
+
+from everyrank.suites.moves.law import crossed
+from everyrank.suites.sharded_optimizer.contract import CONTRACT
+
+#: The crossings on which rogues are tried.
+_CORE = (9, 49)
+
+crossed(CONTRACT, __name__, _CORE)
