@@ -208,4 +208,4 @@ def test_what_a_class_of_the_user_makes_of_its_gradients_does_not_count(process_
 
 def test_the_crossings_are_those_in_their_file() -> None:
     kept = [crossing for crossing, full in stored(ShardedPlayer) if not full]
-    assert kept == crossings(ShardedPlayer).scripts, "python -m everyrank.suites.moves.crossing"
+    assert kept == crossings(ShardedPlayer).scripts, "python -m everyrank.suites.moves"
