@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -112,5 +111,5 @@ def needed_by(param: Param, model: Model) -> Iterator[str]:
             yield "bare shards in modules"
     found = {"frozen parameters": param.frozen, "tied parameters": bool(param.also), "sparse gradients": param.table}
     yield from (feature for feature, needed in found.items() if needed)
-    if param.tool and math.prod(param.shape) and any(length == 0 for _, length in param.cut or ()):
+    if param.tool and any(length == 0 for _, length in param.cut or ()):
         yield "ranks without a shard"
