@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 class Parted(AssertionError):
     """The parallel model does not train as the plain one does."""
 
+    __module__ = "everyrank.parity"  # where users import it from: a failure begins with this name
+
     def __init__(self, report: Report) -> None:
         super().__init__(report.text())
         self.report = report
@@ -18,3 +20,5 @@ class Parted(AssertionError):
 
 class Unusable(ValueError):
     """What parity was given cannot be compared; the message says what to write instead."""
+
+    __module__ = "everyrank.parity"

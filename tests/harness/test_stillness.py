@@ -139,11 +139,30 @@ def test_a_thread_that_waits_for_another_process_does_not_sleep_for_ever(start: 
     assert stillness.sleep_of((process.pid, process.pid)) == ""
 
 
-def test_a_killed_process_is_ending_at_once_and_until_it_is_gone(start: StartPython) -> None:
+@pytest.mark.parametrize(
+    ("state", "flags", "pending", "ending"),
+    [
+        ("S", 0x400000, 0, False),
+        ("S", 0x400000, 1 << (signal.SIGTERM - 1), False),
+        ("R", 0x400000, 1 << (signal.SIGKILL - 1), True),
+        ("R", 0x400000 | 0x4, 0, True),
+        ("Z", 0x400000, 0, True),
+    ],
+    ids=["asleep", "asked-to-end", "killed", "exiting", "ended"],
+)
+def test_a_process_is_ending_from_its_kill_on(state: str, flags: int, pending: int, ending: bool) -> None:
+    fields = [state, *["0"] * 40]
+    fields[6], fields[28] = str(flags), str(pending)
+    assert processes.is_ending_by(f"7 (a name) of ) it) {' '.join(fields)}") == ending
+
+
+def test_a_killed_process_is_ending_before_its_connections_close_and_until_it_is_gone(start: StartPython) -> None:
     for _ in range(5):
         process = start("print(flush=True); time.sleep(1000)")
         assert not processes.is_ending(process.pid)
         process.kill()
+        assert process.stdout is not None
+        assert process.stdout.read() == ""  # it has closed its end
         assert processes.is_ending(process.pid)
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert processes.is_ending(process.pid)
