@@ -50,6 +50,9 @@ class Grammar:
     carry_out: Callable[[Subject, Any], Iterator[None]] | None = None
     play: Callable[[Subject, Any], str | None] | None = None
     """Carries a draw out in place of ``carry_out``: as `perform` does."""
+    shorten: Callable[[Subject, Any, frozenset[str], int], tuple[Any, str]] | None = None
+    """Returns a shorter draw that fails as well, and what differs there, after as many attempts at the most; the
+    subject has these features. All ranks call it alike."""
     printed: Callable[[Subject, Any], str] | None = None
     """Renders a draw as a test, if it is not the call of a function with it."""
     driven: bool = False

@@ -18,6 +18,9 @@ from everyrank.suites.generate.replay import meet, perform
 #: How long a failing draw is made shorter, in seconds: each attempt takes long if it fails by waiting in vain.
 SHRINKING = 60.0
 
+#: How many shorter draws are tried at the most, once Hypothesis is done.
+_ATTEMPTS = 50
+
 #: The text that rank 0 sends instead of a draw at the end of the search.
 _END = "end"
 
@@ -53,6 +56,8 @@ class Search:
         self._failing: set[str] = set()
         self._passed: set[str] = set()
         self._shrinks_until = float("inf")
+        self._longest = 0.0
+        """How long a draw has taken at the most."""
 
     @property
     def encoded(self) -> str:
@@ -66,6 +71,8 @@ class Search:
             self._lead(plan)
         else:
             self._follow()
+        if plan.shrink and not plan.draw and self.result.draw is not None:
+            self._shorten()
         self.result.seconds = time.monotonic() - self.result._since
         return self.result
 
@@ -105,13 +112,27 @@ class Search:
         while (text := self._share("")) != _END:
             self._carry_out(decode(text, self.grammar.by_name))
 
+    def _shorten(self) -> None:
+        """Make the failing draw shorter by the rules of its grammar, in what is left of the time for that."""
+        if self.grammar.shorten is None:
+            return
+        left = self._shrinks_until - time.monotonic()
+        most = min(_ATTEMPTS, int(max(left, 0.0) / max(self._longest, 0.01)))
+        attempts = int(self._share(str(most)))  # each rank has a clock of its own
+        result = self.result
+        shorter, problem = self.grammar.shorten(self.subject, result.draw, self.features, attempts)
+        if shorter != result.draw:
+            result.draw, result.problem = shorter, problem
+
     def _share(self, text: str) -> str:
         """Return rank 0's text on every rank."""
         self.number += 1
         return meet(self.world, f"draw {self.number}", text)[0]
 
     def _carry_out(self, draw: Drawn) -> str | None:
+        began = time.monotonic()
         problem = perform(self.grammar, self.subject, draw, self.world, f"draw {self.number}")
+        self._longest = max(self._longest, time.monotonic() - began)
         result = self.result
         result.actions += len(draw.actions)
         if problem is None:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.grammar import Grammar
 from everyrank.suites.moves.player import Player, play
 from everyrank.suites.moves.printing import printed
 from everyrank.suites.moves.script import Call, Script
+from everyrank.suites.moves.shorten import shortest
+
+
+def _shorten(subject: Subject, script: Script, features: frozenset[str], most: int) -> tuple[Script, str]:
+    found = shortest(subject, script, features, most)
+    return found.script, found.problem
 
 
 def grammar_of(player: type[Player]) -> Grammar:
@@ -27,5 +34,6 @@ def grammar_of(player: type[Player]) -> Grammar:
         choices=player.choices,
         strategy=strategy,
         play=play,
+        shorten=_shorten,
         printed=printed,
     )

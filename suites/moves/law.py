@@ -32,9 +32,13 @@ class CrossingPoint(Point):
     crossing: Crossing
     without: frozenset[str] = frozenset()
 
+    def features(self, player: type[Player]) -> frozenset[str]:
+        """Return the features that the subject has."""
+        return frozenset(player.features) - self.without
+
     def script(self, player: type[Player]) -> Script:
         """Return the script. Raise NotApplicable if the subject lacks all of its moves."""
-        found = self.crossing.script(player, frozenset(player.features) - self.without)
+        found = self.crossing.script(player, self.features(player))
         if not found.moves:
             raise NotApplicable("the subject has none of these moves")
         return found
@@ -91,5 +95,6 @@ def _fitted(cases: Sequence[Any]) -> Callable[[Any], Any]:
 
 def _explain(subject: Subject, point: CrossingPoint) -> str:
     """Return a short script that fails as well, as a test."""
-    found = shortest(subject, point.script(_player(subject)))
+    player = _player(subject)
+    found = shortest(subject, point.script(player), point.features(player))
     return f"{found.problem}\n\nas a test:\n\n{printed(subject, found.script)}"

@@ -23,8 +23,11 @@ class Shortened:
     problem: str
 
 
-def shortest(subject: Subject, script: Script, most: int = _MOST) -> Shortened:
-    """Return a short script that fails for this subject, given one that does."""
+def shortest(subject: Subject, script: Script, features: frozenset[str], most: int = _MOST) -> Shortened:
+    """Return a short script that fails for this subject, given one that does.
+
+    It needs no feature but these: a subject fails with what it lacks, too, for another reason.
+    """
     player: type[Player] = contract(subject.contract).part("player")
     found = Shortened(script, "it did not fail again")
     tried = 0
@@ -35,7 +38,7 @@ def shortest(subject: Subject, script: Script, most: int = _MOST) -> Shortened:
             if tried >= most:
                 break
             tried += 1
-            if makes_sense(player, shorter) and (problem := play(subject, shorter)):
+            if makes_sense(player, shorter, features) and (problem := play(subject, shorter)):
                 found, again = Shortened(shorter, problem), True
                 break
     if found.script is script:
@@ -43,10 +46,12 @@ def shortest(subject: Subject, script: Script, most: int = _MOST) -> Shortened:
     return found
 
 
-def makes_sense(player: type[Player], script: Script) -> bool:
-    """Return whether each move makes sense where it stands."""
-    writing = Writing(moves_of(player), frozenset(player.features), player.outline(script.model))
-    return all(writing.try_to_add(each.move, dict(each.arguments)) for each in script.moves)
+def makes_sense(player: type[Player], script: Script, features: frozenset[str]) -> bool:
+    """Return whether each move makes sense where it stands, and a subject with these features has all of it."""
+    writing = Writing(moves_of(player), features, player.outline(script.model))
+    return features.issuperset(player.needed(script.model)) and all(
+        writing.try_to_add(each.move, dict(each.arguments)) for each in script.moves
+    )
 
 
 def _shorter(player: type[Player], script: Script, problem: str) -> Iterator[Script]:

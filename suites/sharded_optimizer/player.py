@@ -123,6 +123,11 @@ class ShardedPlayer(StateMoves):
         return replace(model, params=fitting or (_made(_PARAMS["cut"][0], "p0", model.size, home),))
 
     @classmethod
+    def needed(cls, model: Model) -> Iterator[str]:
+        for param in model.params:
+            yield from needed_by(param, model)
+
+    @classmethod
     def label(cls, traits: Mapping[str, Any]) -> str:
         params = [traits[name] for name in ("param1", "param2", "param3")]
         return "-".join((traits["optimizer"].split("-")[0], *params))

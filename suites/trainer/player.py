@@ -129,6 +129,11 @@ class TrainerPlayer(ApartMoves):
         )
 
     @classmethod
+    def needed(cls, model: Model) -> Iterator[str]:
+        for param in model.params:
+            yield from needed_by(param, model.size)
+
+    @classmethod
     def label(cls, traits: Mapping[str, Any]) -> str:
         params = [traits[name] for name in ("param1", "param2", "param3")]
         return "-".join((traits["optimizer"].split("-")[0], *params))

@@ -68,7 +68,7 @@ def test_a_planted_bug_shrinks_to_a_few_actions_and_the_printed_test_reproduces_
     found = _search(world, SUMS, 100)
     assert found.draw is not None
     assert len(found.draw.actions) <= 2
-    assert len(found.draw.model.params) <= 2
+    assert len(found.draw.model.params) == 1
     with pytest.raises(Deviation) as caught:
         printed_test(GRAMMAR, SUMS, found.draw)(process_group)
     assert str(caught.value) == found.problem

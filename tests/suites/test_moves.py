@@ -110,7 +110,14 @@ def test_each_move_is_made_on_each_kind_of_model() -> None:
 
 def test_no_script_has_a_move_that_makes_no_sense() -> None:
     for crossing in _doors().scripts:
-        assert makes_sense(DoorPlayer, crossing.script(DoorPlayer, frozenset()))
+        assert makes_sense(DoorPlayer, crossing.script(DoorPlayer, frozenset()), frozenset())
+
+
+@pytest.mark.parametrize("lacking", ["few rows", "clipping"])
+def test_a_script_that_a_subject_lacks_something_of_makes_no_sense_for_it(lacking: str) -> None:
+    script = Script(Model(3, params=(Param("p0", (2,)),)), (call("step", max_norm=0.05),))
+    assert makes_sense(TrainerPlayer, script, FEATURES)
+    assert not makes_sense(TrainerPlayer, script, FEATURES - {lacking})
 
 
 def test_the_crossings_of_trainer_are_those_in_its_file() -> None:
@@ -162,7 +169,7 @@ LONG = Script(
 
 @pytest.mark.world(2, timeout=120)
 def test_a_script_that_fails_is_made_short(world: World, process_group: Any) -> None:
-    found = shortest(SCALARS, LONG)
+    found = shortest(SCALARS, LONG, FEATURES)
     assert found.script.moves == (call("step", max_norm=0.05),)
     assert [param.name for param in found.script.model.params] == ["p1"]
     assert found.problem.startswith("clip: move 1, step(max_norm=0.05): on rank 0: ")
@@ -183,6 +190,25 @@ def test_what_deviates_on_one_rank_is_raised_on_all(world: World) -> None:
     with pytest.raises(Deviation, match=r"^knock: move 1, knock\(times=2\): on rank 1: it fell off$"):
         with playing(Subject("door", DOORS, build=print), Door(2)) as player:
             player.knock(2)
+
+
+@pytest.mark.world(2)
+def test_a_rank_that_compares_nothing_differs_from_one_that_does(world: World) -> None:
+    half = replace(DOORS, player=_Silent)
+    with (
+        pytest.raises(Deviation, match="on rank 1: rank 1 has other values than rank 0"),
+        playing(Subject("door", half, build=print), Door(2)),
+    ):
+        pass
+
+
+class _Silent(DoorPlayer):
+    """Rank 1 has nothing to show."""
+
+    def compare(self) -> str:
+        from everyrank import current_world
+
+        return "" if current_world().rank else "7"
 
 
 class _Loose(DoorPlayer):
