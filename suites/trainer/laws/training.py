@@ -46,7 +46,7 @@ def train(arena: Arena, point: TrainingPoint) -> None:
 def closure(arena: Arena, point: TrainingPoint) -> None:
     """An optimizer that computes the loss again trains as in one process, and sees the mean loss of all ranks.
 
-    The order of a sum is amplified: with three or more ranks two steps are compared, within 1e-9.
+    The order of a sum is amplified: two steps are compared, within 1e-9.
     """
     arena.follow(arena.begin(point.plan))
 
