@@ -10,7 +10,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from everyrank.errors import LeakWarning, MisuseError, RankLost, WorldTimeout
+    from everyrank.call.run import run
+    from everyrank.errors import LeakWarning, MisuseError, RankLost, WorldFailed, WorldTimeout
     from everyrank.rank.world import World, current_world
     from everyrank.rpc.fixture import RpcAgentTestFixture, dist_init
 
@@ -22,9 +23,11 @@ _HOME = {
     "RankLost": "everyrank.errors",
     "RpcAgentTestFixture": "everyrank.rpc.fixture",
     "World": "everyrank.rank.world",
+    "WorldFailed": "everyrank.errors",
     "WorldTimeout": "everyrank.errors",
     "current_world": "everyrank.rank.world",
     "dist_init": "everyrank.rpc.fixture",
+    "run": "everyrank.call.run",
 }
 
 __all__ = [
@@ -33,10 +36,12 @@ __all__ = [
     "RankLost",
     "RpcAgentTestFixture",
     "World",
+    "WorldFailed",
     "WorldTimeout",
     "__version__",
     "current_world",
     "dist_init",
+    "run",
 ]
 
 

@@ -7,11 +7,15 @@ class MisuseError(Exception):
     """everyrank was asked for something impossible; the text says what to do instead."""
 
 
-class RankLost(Exception):
+class WorldFailed(Exception):
+    """The verdict on a call of ``everyrank.run`` that did not end well; the text is the whole verdict."""
+
+
+class RankLost(WorldFailed):
     """A rank died or left without a record. Name it in ``xfail(raises=...)`` to expect that."""
 
 
-class WorldTimeout(Exception):
+class WorldTimeout(WorldFailed):
     """A world missed its deadline, or was deadlocked. Name it in ``xfail(raises=...)`` to expect that."""
 
 

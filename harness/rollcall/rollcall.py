@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -21,6 +22,9 @@ _THREAD = re.compile(r"^(?:Current thread|Thread) (?P<id>0x[0-9a-f]+)")
 _GROUPS_IN_HEADLINE = 3
 
 _NO_ANSWER = "not answering (no stack available)"
+
+#: The end of the file that makes a call of everyrank.run on a rank.
+_CALLS = os.path.join("everyrank", "call", "on_ranks.py")
 
 Stack = tuple[Frame, ...]  # innermost first
 
@@ -202,7 +206,10 @@ def _beside(group: list[Stance]) -> list[str]:
 
 
 def until_pytest(stack: Stack) -> list[Frame]:
-    """Return the stack down to the frame in which pytest called the user's code."""
+    """Return the stack down to the frame in which pytest called the user's code, or ``everyrank.run`` did."""
+    # A rank of a call is a fork of its caller, whose frames come after those of the call.
+    called = next((number for number, frame in enumerate(stack) if frame.file.endswith(_CALLS)), len(stack))
+    stack = stack[:called]
     users = [number for number, frame in enumerate(stack) if is_users(frame.file)]
     ours = [number for number, frame in enumerate(stack) if is_ours(frame.file)]
     return list(stack[: users[-1] + 1] if users else stack[: ours[0] + 1] if ours else stack[:20])

@@ -1,0 +1,1 @@
+"""Run a function on each rank of a world, without a test."""

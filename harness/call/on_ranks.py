@@ -1,0 +1,31 @@
+"""What pytest collects for a call of ``everyrank.run``: one test, which makes the call on each rank."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from everyrank.call.call import name_of
+from everyrank.call.plugin import CALL, RETURNED
+from everyrank.errors import MisuseError
+from everyrank.rank import context
+from everyrank.rank.world import World
+
+
+def test_call(request: pytest.FixtureRequest, world: World) -> None:
+    __tracebackhide__ = True
+    call = request.config.stash[CALL]
+    if call.group:
+        request.getfixturevalue("process_group")
+    returned = call.function()
+    path = Path(world.rendezvous("returned", outlives=True).removeprefix("file://") + f"-{world.rank}")
+    try:
+        path.write_bytes(pickle.dumps(returned))
+    except Exception as error:
+        path.unlink(missing_ok=True)
+        raise MisuseError(
+            f"{name_of(call.function)} returned a value of {type(returned).__name__} that cannot be pickled "
+            f"({type(error).__name__}: {error}): return plain data or tensors"
+        ) from None
+    context.notes()[RETURNED] = str(path)

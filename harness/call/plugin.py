@@ -1,0 +1,59 @@
+"""The pytest plugin of a call: it makes one test of the call, and hears how that test ended."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from everyrank.call.call import Call, unpacked
+from everyrank.declare.stash import REPEAT
+
+CALL: pytest.StashKey[Call] = pytest.StashKey()
+#: The note in which a rank names the file that holds what the function returned there.
+RETURNED = "returned"
+#: The option with which a packed call comes to ranks that are no forks of the process that made it.
+OPTION = "everyrank_call"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(f"--{OPTION}", help="for everyrank.run() alone")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if CALL not in config.stash:
+        config.stash[CALL] = unpacked(config.getoption(OPTION))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    call = config.stash[CALL]
+    for item in items:
+        item.add_marker(pytest.mark.world(**call.world))
+        if call.group:
+            item.add_marker(pytest.mark.rank_fixtures("process_group"))
+        item.stash[REPEAT] = lambda options: call.line
+
+
+class Ended:
+    """Hears how the test of a call ended."""
+
+    def __init__(self) -> None:
+        self.result: dict[str, Any] = {}
+        self.reports: list[pytest.TestReport] = []
+        self.returned: list[Any] = []
+        self.warnings: list[Any] = []
+
+    @property
+    def bad(self) -> pytest.TestReport | None:
+        """The report that is not of a passed phase."""
+        return next((report for report in self.reports if not report.passed), None)
+
+    def pytest_everyrank_result(self, result: dict[str, Any], reports: list[pytest.TestReport]) -> None:
+        self.result, self.reports = result, reports
+        if self.bad is None:  # the files go with the run
+            self.returned = [pickle.loads(Path(rank["notes"][RETURNED]).read_bytes()) for rank in result["ranks"]]
+
+    def pytest_warning_recorded(self, warning_message: Any) -> None:
+        self.warnings.append(warning_message)

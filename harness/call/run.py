@@ -1,0 +1,118 @@
+"""``everyrank.run``: call a function on each rank of a world, from a script or a notebook."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from _pytest.config import _prepareconfig
+from everyrank.call import torchrun
+from everyrank.call.call import Call, name_of
+from everyrank.call.plugin import CALL, OPTION, Ended
+from everyrank.errors import MisuseError, RankLost, WorldFailed, WorldTimeout
+from everyrank.model.outcome import RULES
+
+T = TypeVar("T")
+
+#: pytest's plugins that do nothing for a single call, or change the caller's process.
+_NOT_USED = ("cacheprovider", "faulthandler", "junitxml", "logging", "pastebin", "stepwise", "terminal")
+#: What pytest says of an exception in our own frames alone.
+_HIDDEN = "All traceback entries are hidden. Pass `--full-trace` to see hidden and internal frames.\n"
+
+
+def run(
+    function: Callable[[], T],
+    ranks: int | None = None,
+    *,
+    group: bool = True,
+    launcher: str | None = None,
+    seed: int = 0,
+    **world: Any,
+) -> list[T]:
+    """Call a function on each rank of a world, and return what it returned there, by rank.
+
+    The world is as that of a test with ``@pytest.mark.world(ranks, **world)``: ``backend``, ``device``, ``gpus``,
+    ``timeout`` and so on. The default process group is up while the function runs, unless ``group=False``. In a
+    script that torchrun has started, the function runs on torchrun's ranks.
+
+    If a rank fails, dies or waits for ever, raise WorldFailed; its text is the verdict that a test would have.
+    """
+    __tracebackhide__ = True
+    if nodeid := os.environ.get("EVERYRANK_NODEID"):
+        raise MisuseError(f"worlds do not nest, and this process is a rank of {nodeid!r}: call the function itself")
+    if torchrun.is_rank():
+        return torchrun.run_here(function, ranks, {**world, "launcher": launcher, "seed": seed})
+    size = 2 if ranks is None else ranks
+    line = _line(function, size, {**world, "seed": seed, "launcher": launcher})
+    call = Call(function, {**world, "size": size}, group, line)
+    ended = Ended()
+    _make(call, ended, launcher, seed)
+    for message in ended.warnings:
+        warnings.warn_explicit(message.message, message.category, message.filename, message.lineno)
+    if ended.bad is None:
+        return ended.returned
+    raise _error(ended.bad, ended.result["rule"])
+
+
+def _line(function: Callable[[], Any], ranks: int, options: dict[str, Any]) -> str:
+    """Return the call as a person would type it."""
+    typed = "".join(f", {name}={value!r}" for name, value in options.items() if value)
+    return f"everyrank.run({name_of(function)}, ranks={ranks}{typed})"
+
+
+def _make(call: Call, ended: Ended, launcher: str | None, seed: int) -> None:
+    """Let pytest run the call as its only test: with no plugin but ours, no file of the user's, and no report."""
+    arguments = [
+        *("-p", "everyrank.call.plugin", "-p", "everyrank"),
+        *(part for name in _NOT_USED for part in ("-p", f"no:{name}")),
+        *("-c", os.devnull, "--rootdir", os.getcwd(), "--noconftest", "--capture=no", "--assert=plain"),
+        *("--world-seed", str(seed), f"--{OPTION}", call.packed()),
+        *(("--launcher", launcher) if launcher else ()),
+        str(Path(__file__).parent / "on_ranks.py"),
+    ]
+    with _without_users_settings():
+        config = _prepareconfig(arguments, [ended])
+    config.stash[CALL] = call
+    try:
+        code = config.hook.pytest_cmdline_main(config=config)
+    except pytest.UsageError as error:
+        raise MisuseError(str(error)) from None
+    finally:
+        config._ensure_unconfigure()
+    if code == pytest.ExitCode.INTERRUPTED:
+        raise KeyboardInterrupt
+    if not ended.reports:
+        raise RuntimeError(f"everyrank.run: pytest ended with {code!r} and no verdict: see what it printed")
+
+
+@contextlib.contextmanager
+def _without_users_settings() -> Iterator[None]:
+    """Hide the variables by which a user changes every run of pytest, while pytest reads them."""
+    before = dict(os.environ)
+    os.environ.pop("PYTEST_ADDOPTS", None)
+    os.environ.pop("PYTEST_PLUGINS", None)
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    try:
+        yield
+    finally:
+        for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD"):
+            os.environ.pop(name, None)
+            if name in before:
+                os.environ[name] = before[name]
+
+
+def _error(report: pytest.TestReport, rule: str) -> BaseException:
+    """Return the verdict as an error."""
+    if report.skipped:
+        _, _, reason = report.longrepr
+        return pytest.skip.Exception(reason.removeprefix("Skipped: "))
+    text = report.longreprtext.replace(_HIDDEN, "")
+    if rule == "refused":
+        return MisuseError(text.removeprefix("the mark world: "))
+    kind = {"crash": RankLost, "timeout": WorldTimeout}.get(RULES.get(rule, ""), WorldFailed)
+    return kind("\n" + text)

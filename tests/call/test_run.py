@@ -1,0 +1,179 @@
+"""``everyrank.run``: a function on each rank of a world, without a test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import everyrank
+import pytest
+import torch
+import torch.distributed as dist
+
+
+def _rank_and_sum() -> tuple[int, torch.Tensor]:
+    mine = torch.full((2,), float(dist.get_rank()))
+    dist.all_reduce(mine)
+    return dist.get_rank(), mine
+
+
+def test_a_call_returns_what_the_function_returned_on_each_rank() -> None:
+    found = everyrank.run(_rank_and_sum, ranks=3)
+    assert [rank for rank, _ in found] == [0, 1, 2]
+    assert all(total.tolist() == [3.0, 3.0] for _, total in found)
+
+
+def test_a_local_function_sees_the_callers_variables_and_changes_none_of_them() -> None:
+    seen = [5]
+    assert everyrank.run(lambda: seen.append(everyrank.current_world().rank) or list(seen), 2) == [[5, 0], [5, 1]]
+    assert seen == [5]
+
+
+def test_without_a_group_torch_distributed_is_not_initialized() -> None:
+    assert everyrank.run(dist.is_initialized, group=False) == [False, False]
+
+
+def test_ranks_that_are_no_forks_import_the_function() -> None:
+    assert [rank for rank, _ in everyrank.run(_rank_and_sum, launcher="spawn")] == [0, 1]
+
+
+def _fails_on(rank: int) -> None:
+    if dist.get_rank() == rank:
+        raise ValueError("no such token")
+    dist.barrier()
+
+
+def _is_killed() -> None:
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+
+
+def _waits_for_nobody() -> None:
+    if dist.get_rank() == 0:
+        dist.barrier()
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "texts"),
+    [
+        (
+            partial(_fails_on, 1),
+            everyrank.WorldFailed,
+            ["rank 1 of 2 failed first", "ValueError: no such token", "everyrank.run(_fails_on, ranks=2)"],
+        ),
+        (_is_killed, everyrank.RankLost, ["rank 1 of 2 was killed by SIGKILL"]),
+        (_waits_for_nobody, everyrank.WorldTimeout, ["rank 1 ended its test without reaching this barrier"]),
+    ],
+)
+def test_a_call_raises_the_verdict(function: Callable[[], Any], kind: type[Exception], texts: list[str]) -> None:
+    with pytest.raises(everyrank.WorldFailed) as raised:
+        everyrank.run(function)
+    assert raised.type is kind
+    assert [text for text in texts if text not in str(raised.value)] == []
+
+
+def test_a_roll_call_ends_where_the_call_begins() -> None:
+    with pytest.raises(everyrank.WorldTimeout) as raised:
+        everyrank.run(_waits_for_nobody)
+    roll_call = str(raised.value).partition("roll call")[2]
+    assert "_waits_for_nobody at " in roll_call
+    assert "test_a_roll_call_ends_where_the_call_begins" not in roll_call
+    assert "_pytest" not in roll_call
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "text"),
+    [
+        (_rank_and_sum, {"ranks": 0}, "a world size must be a whole number of ranks, 1 or more, not 0"),
+        (_rank_and_sum, {"colour": 1}, "got an unexpected keyword argument 'colour'"),
+        (_rank_and_sum, {"launcher": "none"}, "must be one of fork, spawn, torchrun, ray, not 'none'"),
+        (_rank_and_sum, {"backend": "nope"}, "the backend 'nope' is not known"),
+    ],
+)
+def test_misuse_is_one_sentence(function: Callable[[], Any], options: dict[str, Any], text: str) -> None:
+    with pytest.raises(everyrank.MisuseError, match=text):
+        everyrank.run(function, **options)
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "text"),
+    [
+        (lambda: lambda: 1, {}, "<lambda> returned a value of function that cannot be pickled"),
+        (lambda: 1, {"launcher": "spawn"}, "define it at the top level of a module"),
+        (partial(everyrank.run, _rank_and_sum), {}, "worlds do not nest"),
+    ],
+)
+def test_misuse_that_only_a_rank_can_see_is_in_the_verdict(
+    function: Callable[[], Any], options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(everyrank.WorldFailed, match=text):
+        everyrank.run(function, **options)
+
+
+def test_a_call_that_needs_more_gpus_than_there_are_is_skipped() -> None:
+    with pytest.raises(pytest.skip.Exception, match="needs 99 GPUs"):
+        everyrank.run(_rank_and_sum, gpus=99)
+
+
+def _warns() -> None:
+    warnings.warn("the ranks look odd", stacklevel=1)
+
+
+def test_a_warning_of_ranks_comes_once_to_the_caller() -> None:
+    with pytest.warns(UserWarning, match="the ranks look odd") as warned:
+        everyrank.run(_warns)
+    assert len(warned) == 1
+
+
+def test_settings_of_pytest_are_no_settings_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_ADDOPTS", "--no-such-option")
+    assert everyrank.run(lambda: os.environ["PYTEST_ADDOPTS"]) == ["--no-such-option"] * 2
+
+
+# Each line is one write: two ranks print into one pipe.
+_SCRIPT = r"""
+import torch.distributed as dist
+import everyrank
+
+def fails():
+    if dist.get_rank() == 1:
+        raise ValueError("no such token")
+    dist.barrier()
+
+print(f"returned {everyrank.run(lambda: dist.get_rank() * 10)}\n", end="")
+try:
+    everyrank.run(fails)
+except Exception as error:
+    print(f"raised {type(error).__name__} {'no such token' in str(error)}\n", end="")
+try:
+    everyrank.run(fails, ranks=7)
+except everyrank.MisuseError as error:
+    print(f"{error}\n", end="")
+"""
+
+
+def test_in_a_script_that_torchrun_has_started_its_processes_are_the_ranks(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(_SCRIPT)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+    )
+    assert sorted(ran.stdout.splitlines()) == [
+        "raised ValueError True",
+        "raised WorldFailed True",
+        *["returned [0, 10]"] * 2,
+        *["torchrun has started 2 ranks, and the call asks for 7: leave `ranks` out"] * 2,
+    ]
