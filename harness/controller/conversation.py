@@ -49,7 +49,7 @@ class Conversation:
         ranks = [Fate(rank) for rank in range(len(world.seats))]
         self.fates = Fates(ranks, keeper=world.launcher.keeper_title, world=world.number)
         self.limit = limit
-        self.cut_off = CutOff(lambda rank: world.seats[rank].processor_time())
+        self.cut_off = CutOff(lambda rank: world.seats[rank].processor_time(), self.waited_for_cores)
         self.census = census
         self.recorders = recorders
         self.meeting = Meeting(len(ranks), self.send)
@@ -64,6 +64,10 @@ class Conversation:
     def debugging(self) -> bool:
         """Whether a person debugs a rank: then no clock counts."""
         return self._debugger.rank is not None
+
+    def waited_for_cores(self) -> float:
+        """Return how many seconds the ranks have waited for a core so far, all together."""
+        return sum(seat.waited_for_core() for seat in self.world.seats)
 
     def show_the_rest(self) -> None:
         """Print the rest of the ranks' output, if it is printed as it comes (``-s``)."""

@@ -1,12 +1,13 @@
 """When a test ends for ranks that have not finished: its deadline, and the time that is left after a failure.
 
-Nothing here asks the system anything: the clock and the ranks' processor time are handed in.
+Nothing here asks the system anything: the clock, the ranks' processor time and their waits for a core are handed in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from everyrank.patience import Patience
 from everyrank.verdict.rules import Fate
 
 #: After a failure, ranks that are still in the test get this long to finish or to fail, too. Most of
@@ -25,22 +26,21 @@ class TimeLimit:
         self.seconds = seconds
         self.source = source
         self.due: float | None = None
-        self._counts = False  # from the test's first phase
+        self._start: Patience | None = None  # until a rank begins
 
-    def order(self, now: float) -> None:
+    def order(self, now: float, waited: Callable[[], float] = lambda: 0.0) -> None:
         """Note that the orders were given. Clean interpreters import and collect before they begin."""
-        self.due = now + START if self.seconds is not None else None
+        if self.seconds is not None:
+            self._start = Patience(START, waited, began=now)
 
     def begin(self, began: float) -> None:
         """Note when the first rank began the test."""
-        if self.seconds is not None and not self._counts:
-            self._counts = True
+        if self.seconds is not None and self.due is None:
             self.due = began + self.seconds
 
     def start_anew(self, now: float, seconds: float, source: str) -> None:
         """Count from now: a timer of pytest-timeout starts with the call."""
         self.seconds, self.source = seconds, source
-        self._counts = True
         self.due = now + seconds
 
     def postpone(self, seconds: float) -> None:
@@ -48,25 +48,34 @@ class TimeLimit:
             self.due += seconds
 
     def missed(self, now: float) -> bool:
-        return self.due is not None and now >= self.due
+        if self.due is not None:
+            return now >= self.due
+        return self._start is not None and not self._start.turn(now)
 
     def times(self, now: float) -> list[float]:
         """Return when to look at the clock again."""
-        if self.due is None or self.seconds is None:
+        if self.due is not None:
+            return [self.due]
+        if self._start is None or self.seconds is None:
             return []
-        return (
-            [self.due] if self._counts else [self.due, now + self.seconds]
-        )  # a test that begins now must end by then
+        return [now + self._start.turn(now), now + self.seconds]  # a test that begins now must end by then
 
 
 class CutOff:
     """Decides which ranks will not finish any more, because another rank failed, died or skipped.
 
     ``processor_time`` returns, for a rank, the seconds that its process has run, and whether it wants to run.
+    ``waited`` returns how many seconds all ranks together have waited for a core.
     """
 
-    def __init__(self, processor_time: Callable[[int], tuple[float, bool]]) -> None:
+    def __init__(
+        self,
+        processor_time: Callable[[int], tuple[float, bool]],
+        waited: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self._processor_time = processor_time
+        self._waited = waited
+        self._patience: tuple[float, Patience] | None = None  # for busy ranks, and since when
         self.trouble_at: float | None = None
         self.skip_at: float | None = None
         self.began_at = 0.0  # when the last rank that has begun the test began it
@@ -97,7 +106,7 @@ class CutOff:
         if since is None:
             return []
         inside = [fate for fate in open_ranks if fate.phase != "teardown"]
-        if now >= since + BUSY_GRACE:
+        if not self._left(since, now):
             return list(open_ranks) if self.trouble_at is not None else inside
         if now < max(self._looked_at, since) + GRACE / 2:
             return []
@@ -112,7 +121,7 @@ class CutOff:
         if not self.all_is_well and any(not fate.phase for fate in open_ranks):
             times.append(now + GRACE / 2)  # a rank sends no message when it begins
         if (since := self._since(open_ranks)) is not None:
-            times.append(since + BUSY_GRACE)
+            times.append(now + self._left(since, now))
             if any(fate.phase != "teardown" for fate in open_ranks):
                 times.append(max(self._looked_at, since) + GRACE / 2)
         return times
@@ -123,6 +132,12 @@ class CutOff:
         if since is None or any(not fate.phase for fate in open_ranks):
             return None  # a rank that has not begun waits for no other rank: it may be importing
         return max(since, self.began_at)
+
+    def _left(self, since: float, now: float) -> float:
+        """Return how long ranks that are busy since then may be waited for now; 0 if their grace is over."""
+        if self._patience is None or self._patience[0] != since:
+            self._patience = since, Patience(BUSY_GRACE, self._waited, began=since)
+        return self._patience[1].turn(now)
 
     def _had_its_chance(self, fate: Fate) -> bool:
         """Return whether a rank is idle, or has used its grace after a failure.

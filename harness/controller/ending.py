@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 
 from everyrank.controller.conversation import Conversation
+from everyrank.patience import Patience
 from everyrank.verdict.rules import Fate
 from everyrank.wire.channel import Closed
 from everyrank.wire.messages import CloseUp, Leave
 
-#: The time within which a warm world must pass its closing barrier, and any world must leave.
+#: A warm world must pass its closing barrier within this many seconds, and any world must leave.
 IN_ORDER = 5.0
 
 
@@ -61,8 +61,8 @@ def _leave(talk: Conversation, leaving: list[Fate]) -> None:
 
 
 def _until(talk: Conversation, done: Callable[[], bool]) -> None:
-    until = time.monotonic() + IN_ORDER
-    while not done() and not talk.fates.launcher_lost and (left := until - time.monotonic()) > 0:
+    patience = Patience(IN_ORDER, talk.waited_for_cores)
+    while not done() and not talk.fates.launcher_lost and (left := patience.turn()):
         talk.listen(left)
 
 

@@ -49,7 +49,7 @@ class Watch:
     def run(self) -> Fates:
         """Give the orders and wait until every rank has filed its record, ended, or been cut off."""
         started = time.monotonic()
-        self.talk.limit.order(started)
+        self.talk.limit.order(started, self.talk.waited_for_cores)
         # Ask this before the first order: after it, the test itself may end a rank.
         self.fates.broken_before = any(seat.is_ending() for seat in self.world.seats)
         with self.interrupts.noted(self.world.selector):

@@ -27,8 +27,9 @@ from everyrank.launch.protocol import (
     run_mark,
 )
 from everyrank.launch.succession import PATIENCE
+from everyrank.patience import CoreWaits, Patience
 from everyrank.wire import witness_pipe
-from everyrank.wire.channel import Channel, Closed
+from everyrank.wire.channel import Channel, Closed, Late
 from everyrank.wire.messages import (
     Close,
     Exited,
@@ -48,6 +49,10 @@ from everyrank.wire.progress import Progress, shared_memory
 _START = 120.0
 #: After the time that was given for imports, a keeper reports within this many seconds that it has given them up.
 _GIVES_UP = 30.0
+#: A keeper that was ordered to close, or is lost, ends within this many seconds.
+_ENDS = 10.0
+#: What the ranks of a lost keeper had started ends within this many seconds.
+_ORPHANS = 5.0
 
 
 @dataclass
@@ -71,6 +76,7 @@ class LocalSeat(Seat):
         super().__init__(number, channel)
         self._output = output
         self._live = live
+        self._waits: CoreWaits | None = None
 
     @property
     def asked(self) -> processes.AskedProcess:
@@ -81,6 +87,11 @@ class LocalSeat(Seat):
 
     def processor_time(self) -> tuple[float, bool]:
         return processes.processor_time(self.pid)
+
+    def waited_for_core(self) -> float:
+        if self._waits is None and self.pid is not None:
+            self._waits = CoreWaits([self.pid])
+        return self._waits() if self._waits is not None else 0.0
 
     def is_ending(self) -> bool:
         return self.pid is not None and processes.is_ending(self.pid)
@@ -128,23 +139,21 @@ class LocalLauncher(Launcher):
         self._sockets: dict[int, int] = {}  # by seat: the inode of the rank's end of its channel
         self._next = 0
         self._worlds = 0
-        self._settles_by = 0.0  # when the imports of an order have ended, or the keeper hangs
+        self._settles = Patience(0.0)  # until the imports of an order have ended, or the keeper hangs
         self.run_folder = folder
         """The folder of the run, by whose name the programs that ranks run are found."""
 
     def handshake(self) -> str:
         """Wait for the keeper's first message. Return why it should not fork, or ""."""
-        self._control.sock.settimeout(_START)
         try:
-            message = self._control.receive()
+            message = self._control.receive(Patience(_START, CoreWaits([self.keeper])))
         except Closed as error:
-            if isinstance(error.__cause__, TimeoutError):
+            if isinstance(error, Late):
                 os.kill(self.keeper, signal.SIGKILL)
                 self._note_loss()
                 self.lost = f"did not start within {_START:g} s"
                 return self.lost
             return self._note_loss()
-        self._control.sock.settimeout(None)
         return message.reason if isinstance(message, Unsafe) else ""
 
     def fileno(self) -> int:
@@ -244,7 +253,7 @@ class LocalLauncher(Launcher):
         """Let the zygote import these modules before it forks further ranks. Return at once."""
         with contextlib.suppress(Closed):
             self._control.send(order)
-            self.preloading, self._settles_by = True, time.monotonic() + PATIENCE * order.within + _GIVES_UP
+            self.preloading, self._settles = True, Patience(PATIENCE * order.within + _GIVES_UP)
 
     def settle(self) -> None:
         """Wait until the zygote has imported the modules of its order, or has given up."""
@@ -252,7 +261,7 @@ class LocalLauncher(Launcher):
             return
         with selectors.DefaultSelector() as selector:
             selector.register(self, selectors.EVENT_READ)
-            while self.preloading and not self.lost and (left := self._settles_by - time.monotonic()) > 0:
+            while self.preloading and not self.lost and (left := self._settles.turn()):
                 selector.select(left)
                 self.catch_up()
         self.preloading = False  # a keeper that hangs: the ranks of the next world will not start
@@ -270,10 +279,10 @@ class LocalLauncher(Launcher):
         with contextlib.suppress(Closed):
             self._control.send(Close())
         # The keeper closes its end of the socket when it has ended everything; that never takes long.
-        self._control.sock.settimeout(10)
+        patience = Patience(_ENDS, CoreWaits([self.keeper]))
         with contextlib.suppress(Closed):
             while True:
-                self._control.receive()
+                self._control.receive(patience)
         self._wait()
         self._tidy()
 
@@ -304,8 +313,8 @@ class LocalLauncher(Launcher):
 
     def _wait(self) -> int | None:
         """Reap the keeper, our child, which is about to end. Return its wait status."""
-        until = time.monotonic() + 10
-        while time.monotonic() < until:
+        patience = Patience(_ENDS, CoreWaits([self.keeper]))
+        while patience.turn():
             try:
                 pid, status = os.waitpid(self.keeper, os.WNOHANG)
             except ChildProcessError:
@@ -323,8 +332,8 @@ def _end_orphans(mark: str, sockets: set[int]) -> None:
 
     A program that a rank ran has the mark of its keeper in its environment. A fork of a rank holds its channel.
     """
-    until = time.monotonic() + 5
-    while (orphans := _orphans(f"{RUN_VARIABLE}={mark}".encode(), sockets)) and time.monotonic() < until:
+    patience = Patience(_ORPHANS)
+    while (orphans := _orphans(f"{RUN_VARIABLE}={mark}".encode(), sockets)) and patience.turn():
         for pid in orphans:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

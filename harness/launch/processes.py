@@ -12,10 +12,10 @@ from typing import IO
 
 from everyrank.launch import native
 from everyrank.launch.protocol import NATIVE_READERS, STACKS_SIGNAL, AskedStacks, read_all
+from everyrank.patience import CoreWaits, Patience
 
-#: A rank that gets the processor answers within this many seconds. One that waits for the processor, because the
-#: machine has more to do than it can, has longer.
-_ANSWER, _BUSY_ANSWER = 0.5, 20.0
+#: A rank answers within this many seconds, and at most so many if it waits for a core.
+_ANSWER, _MOST = 0.5, 20.0
 #: Fields of /proc/PID/stat after the name: the flags, with one for an exiting process, and the pending signals.
 _FLAGS, _PENDING = 6, 28
 _EXITING, _SIGKILL = 0x4, 1 << (signal.SIGKILL - 1)
@@ -110,25 +110,14 @@ def _signal(processes: Mapping[int, AskedProcess], number: int) -> None:
 
 
 def _await_answers(processes: Mapping[int, AskedProcess], before: dict[int, int]) -> None:
-    began, last = time.monotonic(), before
-    while True:
+    patience = Patience(_ANSWER, CoreWaits(process.pid for process in processes.values()), _MOST)
+    last = before
+    while patience.turn():
         sizes = {rank: _size(process) for rank, process in processes.items()}
-        missing = [process for rank, process in processes.items() if sizes[rank] == before[rank]]
-        if sizes == last and not missing:
+        if sizes == last and all(sizes[rank] != before[rank] for rank in processes):
             return
-        waited, last = time.monotonic() - began, sizes
-        if waited >= _ANSWER and not (
-            waited < _BUSY_ANSWER and any(_wants_to_run(process.pid) for process in missing)
-        ):
-            return
+        last = sizes
         time.sleep(0.005)
-
-
-def _wants_to_run(pid: int | None) -> bool:
-    """Return whether the main thread of a process, which answers, runs or waits for the processor."""
-    with contextlib.suppress(OSError):
-        return _stat(pid).rpartition(")")[2].split()[0] == "R"
-    return False
 
 
 def _size(process: AskedProcess) -> int:

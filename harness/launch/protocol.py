@@ -97,6 +97,13 @@ class Seat(abc.ABC):
     def processor_time(self) -> tuple[float, bool]:
         """Return the seconds that the process and its children have run, and whether they want to run now."""
 
+    def waited_for_core(self) -> float:
+        """Return how many seconds the process has wanted to run and waited for a core, as far as it is known.
+
+        That counts from the first call. Limits of the harness are longer by this time.
+        """
+        return 0.0
+
     @abc.abstractmethod
     def is_ending(self) -> bool:
         """Return whether the process has ended or was killed, even if nothing has reported it yet."""

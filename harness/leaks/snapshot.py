@@ -22,6 +22,7 @@ from typing import Any
 from everyrank.leaks import describe, libraries
 from everyrank.leaks.child_processes import children
 from everyrank.leaks.origins import ORIGINS
+from everyrank.patience import CoreWaits, Patience
 from everyrank.wire.messages import Leak
 
 Snapshot = dict[tuple[str, str], str]
@@ -203,12 +204,12 @@ class Watch:
 
     def _settled(self) -> Snapshot:
         """Wait for threads and processes that are about to end; return what is left."""
-        began = time.monotonic()
+        began, patience = time.monotonic(), Patience(_BUSY_SETTLE, CoreWaits([os.getpid()]))
         used: dict[str, tuple[int, bool]] = {}
         while True:
             left = self._left()
             runs = [key for key in left if key[0] in ("thread", "process")]
-            if not runs or time.monotonic() - began > _BUSY_SETTLE:
+            if not runs or not patience.turn():
                 return left
             tasks = [_task(key) for key in runs]
             before, used = used, {task: _processor_time(task) for task in tasks}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import os
 import threading
 import time
 import warnings
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from everyrank.errors import MisuseError
+from everyrank.patience import CoreWaits, Patience
 from everyrank.rank.context import BROKEN
 from everyrank.rank.world import World
 from everyrank.wire.messages import Leak
@@ -260,8 +262,8 @@ def file_leak(leaks: list[Leak]) -> None:
 
 def wait_until(holds: Callable[[], bool], seconds: float) -> None:
     """Wait until a condition holds that depends on messages of other ranks."""
-    until = time.monotonic() + seconds
-    while not holds() and time.monotonic() < until:
+    patience = Patience(seconds, CoreWaits([os.getpid()]))
+    while not holds() and patience.turn():
         time.sleep(0.0005)
 
 

@@ -14,9 +14,12 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from everyrank.patience import Patience
 
 #: The variable that names the folder of a test, in which each run of a script has one of its own.
 VARIABLE = "EVERYRANK_SCRIPTS"
+#: The variable that names the pytest process of the test.
+PYTEST = "EVERYRANK_SCRIPTS_PYTEST"
 #: What torchrun sets for the processes of a script.
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE")
 #: Only a watcher that was killed lets others wait for so many seconds, or a machine that has no time for it.
@@ -34,6 +37,7 @@ class ScriptRank(msgspec.Struct, frozen=True):
     agent: int  # the process of torchrun that started it
     script: str
     error_file: str  # torchrun shows what this file has when the rank has failed
+    pytest: str = ""  # as ``process_name`` names it
 
 
 class Raised(msgspec.Struct, frozen=True):
@@ -98,9 +102,30 @@ class ScriptFolder:
 
     def await_verdict(self) -> None:
         """Wait until the watcher has asked all ranks, which takes a moment, or has ended."""
-        until = time.monotonic() + _VERDICT
-        while not (self.has("verdict") or self.has("over")) and time.monotonic() < until:
+        patience = Patience(_VERDICT)
+        while not (self.has("verdict") or self.has("over")) and patience.turn():
             time.sleep(0.01)
+
+
+def process_name(pid: int | str = "self") -> str:
+    """Return a name that no other process has, on any host or in any container; "" if there is no such process."""
+    with contextlib.suppress(OSError):
+        namespace = os.stat("/proc/self/ns/pid").st_ino
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read().strip()
+        with open(f"/proc/{pid}/stat") as file:
+            text = file.read()
+        fields = text.rpartition(")")[2].split()
+        if fields[0] not in "ZX":
+            return f"{text.partition(' ')[0]} {fields[19]} {namespace} {boot}"
+    return ""
+
+
+def has_ended(name: str) -> bool:
+    """Return whether the process of this name has ended. One that cannot be seen from here counts as living."""
+    if not name or name.split()[2:] != process_name().split()[2:]:
+        return False
+    return process_name(name.partition(" ")[0]) != name
 
 
 def folder_of_run(variables: Mapping[str, str], agent: int) -> ScriptFolder | None:

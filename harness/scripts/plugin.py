@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from everyrank.declare.stash import DECLARATION, MISUSE
-from everyrank.scripts.folder import VARIABLE, ScriptFolder, ScriptRank, runs
+from everyrank.patience import Patience
+from everyrank.scripts.folder import PYTEST, VARIABLE, ScriptFolder, ScriptRank, process_name, runs
 
 #: What torchrun has left ends within this many seconds of it, and the watcher with it.
 _ENDS = 10.0
@@ -34,8 +35,9 @@ class ScriptAdopter:
             return (yield)
         # It is made by the first rank that needs it.
         folder = item.stash[self._folder] = factory.getbasetemp() / "everyrank-scripts" / str(next(self._numbers))
-        before = {name: os.environ.get(name) for name in (VARIABLE, "PYTHONPATH")}
+        before = {name: os.environ.get(name) for name in (VARIABLE, PYTEST, "PYTHONPATH")}
         os.environ[VARIABLE] = str(folder)
+        os.environ[PYTEST] = process_name()
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_ON_PATH, before["PYTHONPATH"]]))
         try:
             return (yield)
@@ -56,8 +58,8 @@ class ScriptAdopter:
 
 def _verdict(run: ScriptFolder) -> str:
     """Return the verdict on a run, for which a run that has ended is waited for; "" if there is none."""
-    until = time.monotonic() + _ENDS
-    while not run.has("verdict") and not run.has("over") and _has_ended(run.ranks()) and time.monotonic() < until:
+    patience = Patience(_ENDS)
+    while not run.has("verdict") and not run.has("over") and _has_ended(run.ranks()) and patience.turn():
         time.sleep(0.01)
     return run.text("verdict")
 

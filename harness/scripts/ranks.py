@@ -19,7 +19,7 @@ from typing import Any
 
 from everyrank.rank.failure_text import describe_exception
 from everyrank.rank.witness import Witness
-from everyrank.scripts.folder import VARIABLE, Raised, ScriptFolder, ScriptRank, folder_of_run
+from everyrank.scripts.folder import PYTEST, VARIABLE, Raised, ScriptFolder, ScriptRank, folder_of_run
 from everyrank.stack.frames import Frame
 from everyrank.wire.messages import OnNccl, WitnessStatement
 
@@ -35,6 +35,7 @@ def start(after_import: AfterImport) -> None:
     """Let this process be watched if it is a rank of a script. Its own children are not."""
     folder = folder_of_run(os.environ, os.getppid())
     os.environ.pop(VARIABLE, None)
+    pytest = os.environ.pop(PYTEST, "")
     if folder is None or _runs_pytest():
         return
     rank = int(os.environ["RANK"])
@@ -45,6 +46,7 @@ def start(after_import: AfterImport) -> None:
         os.getppid(),
         _script(),
         os.environ["TORCHELASTIC_ERROR_FILE"],
+        pytest,
     )
     if not folder.announce(process):
         return

@@ -18,7 +18,8 @@ from dataclasses import replace
 
 from everyrank.controller.census import Census
 from everyrank.controller.deadlock import deadlock
-from everyrank.scripts.folder import Raised, ScriptFolder, ScriptRank, Status
+from everyrank.patience import CoreWaits, Patience
+from everyrank.scripts.folder import Raised, ScriptFolder, ScriptRank, Status, has_ended
 from everyrank.scripts.ranks import TEST
 from everyrank.scripts.verdict import Seen, fates, of_all, text
 from everyrank.verdict.rules import Fates, judge
@@ -31,7 +32,7 @@ _EVERY = 0.05
 _TOGETHER = 0.15
 #: If a rank has lost a peer, it fails within this many seconds; and torchrun reports how the peer has ended.
 _LATE = 3.0
-#: If torchrun was killed, its ranks have so many seconds to end on their own.
+#: If torchrun was killed, its ranks have so many seconds to end on their own; if pytest was, torchrun has them.
 _ORPHANS = 1.0
 #: All ranks come within this many seconds of the first, or none is left.
 _COME = 600.0
@@ -55,6 +56,9 @@ class Watcher:
         until = time.monotonic() + _COME
         while not self._over() and (self._ranks or time.monotonic() < until):
             self._look()
+            if self._ranks and has_ended(next(iter(self._ranks.values())).pytest):
+                self._end_all()
+                return
             if self._judged or not self._ranks:
                 continue
             if any(self._seen.is_bad(rank) for rank in range(self._seen.size)):
@@ -119,9 +123,10 @@ class Watcher:
 
     def _judge_trouble(self) -> None:
         """Judge, since a rank has ended badly. Ranks that fail, and torchrun itself, wait for the verdict."""
-        began, bad = time.monotonic(), [rank for rank in self._ranks if self._seen.is_bad(rank)]
+        bad = [rank for rank in self._ranks if self._seen.is_bad(rank)]
+        together, late = (Patience(seconds, self._waited()) for seconds in (_TOGETHER, _LATE))
         self._ask()
-        while (since := time.monotonic() - began) < _TOGETHER or (since < _LATE and self._is_open(bad)):
+        while together.turn() or (late.turn() and self._is_open(bad)):
             self._look()
         # If torchrun did not wait, it has ended what has ended since.
         raised = any(rank in self._seen.raised for rank in bad)
@@ -136,13 +141,34 @@ class Watcher:
     def _end_orphans(self) -> None:
         """Judge and end ranks whose torchrun was killed: by a test that waited for it no longer."""
         self._ask()
-        until = time.monotonic() + _ORPHANS
-        while self._alive() and time.monotonic() < until:
+        patience = Patience(_ORPHANS, self._waited())
+        while self._alive() and patience.turn():
             self._look()
         if self._alive():
             self._conclude(fates(self._seen, orphaned=True))
             for rank in self._alive():
                 _kill(self._ranks[rank].pid)
+
+    def _end_all(self) -> None:
+        """End torchrun and its ranks: nobody waits for them, since pytest has ended before the test.
+
+        torchrun ends the ranks that live, and removes its files. A rank leads a session, and its children are in it.
+        """
+        ranks = [self._ranks[rank] for rank in self._alive()]
+        agents = {rank.agent for rank in ranks if _parent(rank.pid) == rank.agent}
+        for agent in agents:
+            _kill(agent, signal.SIGTERM)
+        patience = Patience(_ORPHANS, self._waited())
+        while any(map(_lives, agents)) and patience.turn():
+            self._look()
+        for agent in agents:
+            _kill(agent)
+        for rank in self._alive():
+            _kill_group(self._ranks[rank].pid)
+
+    def _waited(self) -> CoreWaits:
+        """Return the count of how long the ranks that live wait for a core."""
+        return CoreWaits([self._ranks[rank].pid for rank in self._alive()])
 
     def _find_deadlock(self) -> None:
         """End the script if no rank that is left can ever go on."""
@@ -223,9 +249,23 @@ def _lives(pid: int) -> bool:
     return False
 
 
-def _kill(pid: int) -> None:
+def _parent(pid: int) -> int:
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+    return 0
+
+
+def _kill(pid: int, number: int = signal.SIGKILL) -> None:
     with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
+
+
+def _kill_group(pid: int) -> None:
+    """End a rank, and its children if it leads them."""
+    with contextlib.suppress(ProcessLookupError):
+        if os.getpgid(pid) == pid:
+            os.killpg(pid, signal.SIGKILL)
+    _kill(pid)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from everyrank.patience import Patience
 
 _LENGTH = struct.Struct("!I")
 _LARGEST = 256 * 1024 * 1024
@@ -20,6 +21,10 @@ In = TypeVar("In")
 
 class Closed(Exception):
     """The other side is gone."""
+
+
+class Late(Closed):
+    """Nothing came within the limit."""
 
 
 class Channel(Generic[In]):
@@ -47,10 +52,13 @@ class Channel(Generic[In]):
             except OSError as error:
                 raise Closed(str(error)) from error
 
-    def receive(self) -> In:
-        """Wait for the next message."""
+    def receive(self, within: Patience | None = None) -> In:
+        """Wait for the next message. Raise Late if none comes within the limit."""
         while (message := self._next()) is None:
-            self._read()
+            if within is None:
+                self._read()
+            else:
+                self._read_within(within)
         return message
 
     def arrived(self) -> Iterator[In]:
@@ -107,6 +115,20 @@ class Channel(Generic[In]):
             raise Closed("end of stream")
         self._buffer += data
         return True
+
+    def _read_within(self, patience: Patience) -> None:
+        while left := patience.turn():
+            self.sock.settimeout(left)
+            try:
+                self._read()
+                return
+            except Closed as error:
+                cause = error.__cause__
+                if not isinstance(cause, TimeoutError) or cause.errno is not None:
+                    raise  # with a number, it is the kernel that gives the other host up
+            finally:
+                self.sock.settimeout(None)
+        raise Late("timed out")
 
     def _next(self) -> In | None:
         if len(self._buffer) < _LENGTH.size:

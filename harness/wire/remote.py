@@ -129,6 +129,7 @@ class Ready(Message, frozen=True):
     tests: str  # a digest of the tests themselves
     folder: str  # the run's folder on its host
     folder_id: str  # differs between folders; "" if it is the controller's
+    pid: int = 0
     problem: str = ""  # why it cannot keep ranks
     gpus: list[OneGpu] = []  # that its ranks may use
 
@@ -171,6 +172,7 @@ class State(Answer, frozen=True):
     seconds: float  # of processor time
     wants: bool  # whether it wants to run now
     ending: bool
+    waited: float = 0.0  # seconds for a core, since it was asked first
 
 
 class Printed(Answer, frozen=True):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from everyrank.scripts.folder import Raised, ScriptFolder, ScriptRank, folder_of_run
+from everyrank.scripts.folder import Raised, ScriptFolder, ScriptRank, folder_of_run, has_ended, process_name
 from everyrank.scripts.verdict import Seen, fates, text
 from everyrank.wire.messages import WitnessStatement
 
@@ -209,6 +211,60 @@ def test_an_error_on_a_rank_is_in_the_report_and_in_the_output(inner: Inner) -> 
 def test_nothing_is_left_of_a_script_whose_torchrun_the_test_has_killed(inner: Inner) -> None:
     test = inner["test_is_killed"]  # the inner run asserts that nothing is left
     assert "torchrun was killed before ranks 0,1 had finished" in test.sections["torchrun"]
+
+
+# --- a pytest that is killed --------------------------------------------------------------------------------------
+
+OUTLIVED = """
+    import os, signal, subprocess
+
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    child = subprocess.Popen(["sleep", "1000"])
+    with open(f"pids-{os.environ['RANK']}.half", "w") as file:
+        file.write(f"{os.getpid()} {os.getppid()} {child.pid}")
+    os.rename(file.name, f"pids-{os.environ['RANK']}")
+    while True:
+        signal.pause()
+"""
+
+WAITS = """
+    import subprocess, sys
+
+    def test_script():
+        subprocess.run([sys.executable, "agent.py", "outlived.py"])
+"""
+
+
+def test_torchrun_and_its_ranks_end_if_pytest_is_killed(project: Project) -> None:
+    project.write(
+        "agent.py",
+        AGENT.replace(
+            "[sys.executable, *sys.argv[1:]], ", "[sys.executable, *sys.argv[1:]], start_new_session=True, "
+        ),
+    )
+    project.write("outlived.py", OUTLIVED)
+    project.write("test_inner.py", WAITS)
+    inner = project.start("--adopt")
+    files = [project.folder / f"pids-{rank}" for rank in range(2)]
+    while not all(file.exists() for file in files):
+        assert inner.poll() is None
+        time.sleep(0.01)
+    pids = {int(pid) for file in files for pid in file.read_text().split()}
+    assert len(pids) == 5
+    inner.kill()
+    inner.communicate()
+    project.assert_nothing_left()
+    assert [pid for pid in pids if os.path.exists(f"/proc/{pid}")] == []
+
+
+def test_a_process_that_cannot_be_seen_counts_as_living() -> None:
+    ours = process_name()
+    assert not has_ended(ours)
+    assert not has_ended("")
+    pid, born, namespace, boot = ours.split()
+    assert has_ended(f"{pid} {int(born) - 1} {namespace} {boot}")
+    assert not has_ended(f"{pid} {int(born) - 1} {namespace}7 {boot}")
+    assert not has_ended(f"{pid} {int(born) - 1} {namespace} {boot}7")
 
 
 # --- torchrun itself ---------------------------------------------------------------------------------------------

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator
 
 import pytest
+from everyrank.launch.remote import door as doors
 from everyrank.launch.remote.door import KEEPER, RANK, Door, Refused, Visitor, knock, new_secret
+from everyrank.patience import Patience
 from everyrank.wire.channel import Channel, Closed
 from everyrank.wire.messages import FromRank, Leave, ToRank
 from everyrank.wire.remote import RemoveFolder, ToRemoteKeeper
@@ -32,7 +35,7 @@ class WatchedDoor(Door):
         self.outside.append(knock(self.address, secret, visitor))
 
     def let_in(self, *wanted: Visitor, within: float = 20) -> list[Visitor]:
-        admitted = self.admit(wanted, within)
+        admitted = self.admit(wanted, Patience(within))
         self.inside += admitted.values()
         return list(admitted)
 
@@ -75,13 +78,50 @@ def test_who_knows_the_secret_gets_in_and_both_can_talk(door: WatchedDoor, secre
     assert Channel(door.inside[0], ToRank).receive() == Leave()
 
 
-def test_a_stranger_is_sent_away_and_does_not_learn_more(door: WatchedDoor, secret: bytes) -> None:
+def test_a_stranger_is_sent_away_and_does_not_learn_more(
+    door: WatchedDoor, secret: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doors, "_KNOCKS", 1)  # a stranger that waited for a core would knock again
+
     def with_another_secret() -> None:
         door.knock(new_secret(), (KEEPER, 0))
 
     with beside(with_another_secret) as raised, beside(lambda: door.knock(secret, (KEEPER, 1))):
         assert door.let_in((KEEPER, 0), (KEEPER, 1), within=3) == [(KEEPER, 1)]
-    assert [type(error) for error in raised] == [Refused]
+    assert [isinstance(error, Refused) for error in raised] == [True]
+
+
+@pytest.mark.parametrize(("hurry", "expected"), [(0.0, 5), (1e6, 1)], ids=["late", "in time"])
+def test_a_visitor_that_was_late_knocks_again(
+    secret: bytes, monkeypatch: pytest.MonkeyPatch, hurry: float, expected: int
+) -> None:
+    monkeypatch.setattr(doors, "_HURRY", hurry)
+    visits = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def send_away() -> None:
+            for _ in range(expected):
+                visitor, _ = listener.accept()
+                visits.append(visitor.getpeername())
+                visitor.close()
+
+        with beside(send_away), pytest.raises((Refused, ConnectionError)):
+            knock(listener.getsockname()[:2], secret, (RANK, 0))
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+    assert len(visits) == expected
+
+
+def test_a_controller_that_reads_late_does_not_lose_a_rank(door: WatchedDoor, secret: bytes) -> None:
+    """A stopped or starved process reads nothing: its kernel answers, and TCP_USER_TIMEOUT ends that nevertheless."""
+    if not hasattr(socket, "TCP_USER_TIMEOUT"):
+        pytest.skip("this system has no TCP_USER_TIMEOUT")
+    for visitor in ((RANK, 1), (KEEPER, 2)):
+        with beside(functools.partial(door.knock, secret, visitor)):
+            assert door.let_in(visitor) == [visitor]
+    limits = [sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) for sock in (*door.outside, *door.inside)]
+    assert limits == [0, 15000, 0, 15000]
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from everyrank import patience
 from everyrank.controller import ending
 from everyrank.controller.conversation import Conversation
 from everyrank.controller.cutoff import TimeLimit
@@ -230,6 +232,32 @@ def test_a_lost_launcher_ends_the_test(world: Callable[..., World]) -> None:
 
 def test_a_world_closes_up_to_be_kept(world: Callable[..., World]) -> None:
     whole = world(Part, Part)
+    whole.run()
+    assert ending.close_up(whole.talk)
+
+
+class WaitsForCore(Part):
+    """Waits for a core at the closing barrier, and gets it at the twentieth look: four looks are the whole limit."""
+
+    def close_up(self) -> str:
+        looks: list[float] = []
+
+        def look() -> float:
+            looks.append(time.monotonic())
+            return looks[-1]
+
+        self.seat.waited_for_core = look  # type: ignore[method-assign]
+        while len(looks) < 20 and not self.seat.killed.wait(0.001):
+            pass
+        return ""
+
+
+def test_a_rank_that_waits_for_a_core_is_not_late(
+    world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ending, "IN_ORDER", 0.2)
+    monkeypatch.setattr(patience, "_TIMES", 1e6)  # the machine that runs this test may be busy, too
+    whole = world(Part, WaitsForCore)
     whole.run()
     assert ending.close_up(whole.talk)
 

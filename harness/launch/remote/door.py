@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from everyrank.patience import Patience
+
 #: What a visitor comes for: the first byte of its answer.
 KEEPER, RANK, OUT, ERR = b"K", b"R", b"O", b"E"
 #: A visitor: what it comes for, and its number.
@@ -35,6 +37,13 @@ _AT_THE_DOOR = 128
 #: While that many are there, they must prove it within this many seconds: strangers do not shut the door for others.
 _HURRY = 0.5
 
+#: The controller opens its door within this many seconds, also on a busy host. If it ends, that is noticed at once.
+_OPENS = 150.0
+#: Its host answers within this many seconds.
+_REACH = 10.0
+#: A visitor that was sent away knocks so many times in all.
+_KNOCKS = 5
+
 #: A host that is silent for about this many seconds is lost: the kernel asks it every few seconds.
 SILENCE = 15
 
@@ -43,14 +52,33 @@ class Refused(OSError):
     """The other side does not know the secret of the run, or is not everyrank."""
 
 
+class _SentAway(Refused):
+    """The other side hung up before it had said anything."""
+
+
 def new_secret() -> bytes:
     return secrets.token_bytes(_NONCE)
 
 
-def knock(address: tuple[str, int], secret: bytes, visitor: Visitor, within: float = 10.0) -> socket.socket:
-    """Connect to a door and prove that we know the secret. Raise OSError if that fails."""
-    sock = socket.create_connection(address, timeout=within)
+def knock(address: tuple[str, int], secret: bytes, visitor: Visitor, within: float = _OPENS) -> socket.socket:
+    """Connect to a door and prove that we know the secret. Raise OSError if that fails.
+
+    A process that waits for a core answers too late, and is sent away like a stranger: it knocks again.
+    """
+    for _ in range(_KNOCKS - 1):
+        began = time.monotonic()
+        try:
+            return _knock(address, secret, visitor, within)
+        except (_SentAway, ConnectionResetError, BrokenPipeError):
+            if time.monotonic() - began < _HURRY:
+                raise
+    return _knock(address, secret, visitor, within)
+
+
+def _knock(address: tuple[str, int], secret: bytes, visitor: Visitor, within: float) -> socket.socket:
+    sock = socket.create_connection(address, timeout=min(within, _REACH))
     try:
+        sock.settimeout(within)
         theirs = _read(sock, len(_GREETING) + _NONCE)
         if not theirs.startswith(_GREETING):
             raise Refused(f"{address[0]}:{address[1]} is not the controller of a run")
@@ -60,7 +88,7 @@ def knock(address: tuple[str, int], secret: bytes, visitor: Visitor, within: flo
         if not hmac.compare_digest(_read(sock, _PROOF), _proof(secret, b"door", theirs, claim)):
             raise Refused(f"{address[0]}:{address[1]} does not know the secret of this run")
         sock.settimeout(None)
-        notice_end(sock)
+        notice_end(sock, reads_late=visitor[0] != KEEPER)
     except BaseException:
         sock.close()
         raise
@@ -91,13 +119,12 @@ class Door:
         self._listens = False
 
     def admit(
-        self, wanted: Iterable[Visitor], within: float, hopeless: Callable[[], bool] = lambda: False
+        self, wanted: Iterable[Visitor], within: Patience, hopeless: Callable[[], bool] = lambda: False
     ) -> dict[Visitor, socket.socket]:
-        """Wait until all of these visitors are in, the time is up, or it is hopeless. Return those who are in."""
+        """Wait until all of these visitors are in, the limit is over, or it is hopeless. Return those who are in."""
         wanted = set(wanted)
-        until = time.monotonic() + within
-        while not wanted <= self._admitted.keys() and (left := until - time.monotonic()) > 0 and not hopeless():
-            self._turn(min(left, 1.0))
+        while not wanted <= self._admitted.keys() and (left := within.turn()) and not hopeless():
+            self._turn(left)
         return {visitor: self._admitted.pop(visitor) for visitor in wanted & self._admitted.keys()}
 
     def arrived(self) -> set[Visitor]:
@@ -170,7 +197,7 @@ class Door:
         try:
             sock.sendall(_proof(self._secret, b"door", greeting, claim))
             sock.settimeout(None)
-            notice_end(sock)
+            notice_end(sock, reads_late=kind != KEEPER)
         except OSError:
             sock.close()
             return
@@ -193,16 +220,26 @@ def _read(sock: socket.socket, count: int) -> bytes:
     while len(found) < count:
         data = sock.recv(count - len(found))
         if not data:
-            raise Refused("the other side hung up: it does not take us for a process of its run")
+            raise _SentAway("the other side hung up: it does not take us for a process of its run")
         found += data
     return found
 
 
-def notice_end(sock: socket.socket) -> None:
-    """Send each message at once, and notice when the other host is gone without a word."""
+def notice_end(sock: socket.socket, reads_late: bool = False) -> None:
+    """Send each message at once, and notice when the other host is gone without a word.
+
+    With ``reads_late``, the other process may leave what we send unread for any time. Then a host that is gone while
+    something is on its way is noticed by another connection: here the kernel would take such a process for a host
+    that is gone.
+    """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    values = {"TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 5, "TCP_USER_TIMEOUT": SILENCE * 1000}
+    values = {
+        "TCP_KEEPIDLE": 5,
+        "TCP_KEEPINTVL": 2,
+        "TCP_KEEPCNT": 5,
+        "TCP_USER_TIMEOUT": 0 if reads_late else SILENCE * 1000,
+    }
     for name, value in values.items():
         if (option := getattr(socket, name, None)) is not None:  # not all systems have all of them
             sock.setsockopt(socket.IPPROTO_TCP, option, value)

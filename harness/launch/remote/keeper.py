@@ -106,7 +106,7 @@ class RemoteKeeper:
     def serve(self, ready: Ready) -> int:
         """Obey until the controller says goodbye, or is gone. Return the exit code."""
         try:
-            self._control.send(ready)
+            self._control.send(msgspec.structs.replace(ready, pid=os.getpid()))
             while True:
                 for key, _ in self._selector.select():
                     if key.fileobj == self._engine:
@@ -222,7 +222,7 @@ class RemoteKeeper:
         seat = self._seats.get(message.number)
         if seat is None or seat.gone:
             return State(message.request, 0.0, False, True)
-        return State(message.request, *seat.processor_time(), seat.is_ending())
+        return State(message.request, *seat.processor_time(), seat.is_ending(), seat.waited_for_core())
 
     def _reserve(self, message: ReservePort) -> None:
         with contextlib.ExitStack() as stack:

@@ -7,7 +7,6 @@ import itertools
 import os
 import selectors
 import socket
-import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -21,6 +20,7 @@ from everyrank.launch.remote import hosts
 from everyrank.launch.remote.door import ERR, OUT, RANK, Door, Visitor
 from everyrank.launch.remote.link import ANSWER, Kind, Link, RankChannel, RemoteSeat
 from everyrank.launch.succession import PATIENCE
+from everyrank.patience import Patience
 from everyrank.resources.gpus.needs import Needs
 from everyrank.resources.gpus.world_gpus import WorldGpus
 from everyrank.wire.messages import Close, Exited, Kill, NotStarted, Preload, Preloaded, Started
@@ -60,7 +60,7 @@ class RemoteLauncher(Launcher):
         self._events: deque[Seat | LostLauncher] = deque()
         self._selector = selectors.DefaultSelector()
         self._listening = False
-        self._settles_by = 0.0  # when the imports of an order have ended, or a keeper hangs
+        self._settles = Patience(0.0)  # until the imports of an order have ended, or a keeper hangs
         self._woken, self._waker = os.pipe()  # readable if something came while an answer was awaited
         self._selector.register(self._woken, selectors.EVENT_READ)
         for link in links:
@@ -124,7 +124,8 @@ class RemoteLauncher(Launcher):
         for rank, (number, link) in enumerate(zip(numbers, links, strict=True)):
             link.send(StartSeat(number, stacks_name(world, rank, shape.size), self._live))
         kinds = [RANK, OUT, ERR] if self._live else [RANK]
-        admitted = self.door.admit({(kind, number) for kind in kinds for number in numbers}, ANSWER)
+        patience = Patience(ANSWER, lambda: sum(link.waited_for_core() for link in links))
+        admitted = self.door.admit({(kind, number) for kind in kinds for number in numbers}, patience)
         return [self._seat(number, link, admitted) for number, link in zip(numbers, links, strict=True)]
 
     def _seat(self, number: int, link: Link, admitted: dict[Visitor, socket.socket]) -> RemoteSeat:
@@ -137,7 +138,7 @@ class RemoteLauncher(Launcher):
         if connection is None:
             connection, other = socket.socketpair()
             other.close()
-            link.lose(TimeoutError("timed out"))
+            link.lose_silent()
         seat = RemoteSeat(number, RankChannel(connection, link.clock_ahead), link, streams)
         self._seats[number] = seat
         if link.lost:
@@ -296,12 +297,12 @@ class RemoteLauncher(Launcher):
         """Let one keeper import these modules for its further ranks."""
         link.preloading = not link.lost
         link.send(order)
-        self.preloading, self._settles_by = True, time.monotonic() + PATIENCE * order.within + ANSWER
+        self.preloading, self._settles = True, Patience(PATIENCE * order.within + ANSWER)
 
     def settle(self) -> None:
         while self.preloading:
             waiting = [link for link in self.links if link.preloading and not link.lost]
-            left = self._settles_by - time.monotonic()
+            left = self._settles.turn()
             self.preloading = bool(waiting) and left > 0  # a keeper that hangs is found when it is to start a rank
             if self.preloading:
                 self._selector.select(left)

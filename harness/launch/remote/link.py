@@ -13,8 +13,9 @@ import msgspec
 from everyrank.errors import MisuseError
 from everyrank.launch.protocol import Seat
 from everyrank.launch.remote.door import SILENCE
+from everyrank.patience import CoreWaits, Patience
 from everyrank.resources.gpus.devices import Gpu
-from everyrank.wire.channel import Channel, Closed
+from everyrank.wire.channel import Channel, Closed, Late
 from everyrank.wire.messages import FromRank, Progressed, Record
 from everyrank.wire.remote import (
     Answer,
@@ -40,16 +41,14 @@ Kind = TypeVar("Kind", bound=Answer)
 def introduced(title: str, connection: socket.socket, within: float = INTRODUCTION) -> tuple[Channel[Any], Ready]:
     """Let a keeper that was let in introduce itself. Raise a MisuseError if it does not."""
     channel: Channel[Any] = Channel(connection, FromRemoteKeeper)
-    connection.settimeout(within)
     try:
-        ready = channel.receive()
+        ready = channel.receive(Patience(within))
     except Closed as error:
-        if isinstance(error.__cause__, TimeoutError):
+        if isinstance(error, Late):
             problem = f"did not introduce itself within {within:g} s: its host is too busy, or it hangs"
         else:
             problem = "ended before the first test: its own output says why"
         raise MisuseError(f"{title} {problem}") from None
-    connection.settimeout(None)
     if not isinstance(ready, Ready):
         raise MisuseError(f"{title} did not introduce itself: it sent {type(ready).__name__}")
     return channel, ready
@@ -69,6 +68,7 @@ class Link:
         """The GPUs that its ranks may use; those of other keepers on its host may be the same."""
         self.clock_ahead = 0.0 if self.same_host else ready.clock - time.monotonic()
         """How far its monotonic clock is ahead of ours."""
+        self.waited_for_core = CoreWaits([ready.pid] if self.same_host else [])
         self.lost = ""
         self.preloading = False
         self.wake: Callable[[], object] = lambda: None
@@ -99,15 +99,14 @@ class Link:
 
     def answer(self, request: int, kind: type[Kind]) -> Kind | None:
         """Wait for the answer to a question; None if the keeper is lost."""
-        until = time.monotonic() + ANSWER
+        patience = Patience(ANSWER, self.waited_for_core)
         while not self.lost and request not in self._answers:
-            self.channel.sock.settimeout(max(0.01, until - time.monotonic()))
             try:
-                self._take(self.channel.receive())
+                self._take(self.channel.receive(patience))
+            except Late:
+                self.lose_silent()
             except Closed as error:
                 self.lose(error)
-            finally:
-                self.channel.sock.settimeout(None)
         found = self._answers.pop(request, None)
         return found if isinstance(found, kind) else None
 
@@ -127,8 +126,15 @@ class Link:
             self.wake()
 
     def lose(self, error: Exception) -> None:
-        silent = isinstance(error.__cause__, TimeoutError) or "timed out" in str(error)
-        self.lost = f"{self.name} {f'was silent for {SILENCE} s' if silent else 'is gone'}"
+        silent = isinstance(error.__cause__, TimeoutError)  # its host does not answer the kernel's questions
+        self._lose(f"was silent for {SILENCE} s" if silent else "is gone")
+
+    def lose_silent(self) -> None:
+        """Give up a keeper that has not answered in time."""
+        self._lose(f"did not answer within {ANSWER:g} s: its host is too busy, or it hangs")
+
+    def _lose(self, reason: str) -> None:
+        self.lost = f"{self.name} {reason}"
         self.wake()
 
 
@@ -166,6 +172,7 @@ class RemoteSeat(Seat):
         self.link = link
         self.closed = False
         self._streams = streams
+        self._waited = 0.0
 
     def phase_of(self, order: int) -> tuple[str, float]:
         return self.channel.phase_of(order)
@@ -177,6 +184,11 @@ class RemoteSeat(Seat):
     def is_ending(self) -> bool:
         state = self._state()
         return state is None or state.ending
+
+    def waited_for_core(self) -> float:
+        state = self._state()
+        self._waited = state.waited if state is not None else self._waited
+        return self._waited
 
     def _state(self) -> State | None:
         return None if self.gone else self.link.ask(AskState(self.link.request(), self.number), State)

@@ -28,6 +28,7 @@ from everyrank.launch.remote.door import KEEPER, Door, new_secret
 from everyrank.launch.remote.keeper import Invitation
 from everyrank.launch.remote.launcher import RemoteLauncher
 from everyrank.launch.remote.link import Link, RemoteSeat, introduced
+from everyrank.patience import Patience
 from everyrank.resources import holders, leases
 from everyrank.wire.messages import Preload
 from everyrank.wire.remote import Ready
@@ -150,7 +151,7 @@ def _connect(given: str | None, working_dir: str) -> None:
             socket.create_connection((host, int(port)), _REACH).close()  # Ray itself would try for minutes
         with _drawn_anew(), contextlib.nullcontext() if given else _on_loopback():
             ray.init(logging_level=logging.ERROR, log_to_driver=False, configure_logging=False, **options)
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+    except Exception as error:  # Ray raises nothing less if its processes have started too late
         cluster = f"the Ray cluster at {given}" if given else "a Ray cluster on this host"
         raise MisuseError(f"cannot connect to {cluster}: {error}") from None
 
@@ -292,7 +293,7 @@ class RayLauncher(RemoteLauncher):
             numbers = range(self._actors, self._actors + shape.size)
             self._actors += shape.size
             group.start(self._invitation, numbers)
-            came = self.door.admit({(KEEPER, number) for number in numbers}, _START, group.has_ended)
+            came = self.door.admit({(KEEPER, number) for number in numbers}, Patience(_START), group.has_ended)
             for number in numbers:
                 if (KEEPER, number) not in came:
                     raise MisuseError(f"an actor of Ray did not start: {group.why()}")

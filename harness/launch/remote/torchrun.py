@@ -36,6 +36,7 @@ from everyrank.launch.remote.launcher import RemoteLauncher
 from everyrank.launch.remote.link import Link, introduced
 from everyrank.launch.remote.roster import Entry, Roster, master
 from everyrank.launch.remote.run_folder import RunFolder
+from everyrank.patience import Patience
 from everyrank.resources.gpus import devices
 from everyrank.wire.channel import Channel
 from everyrank.wire.remote import Ready, ToRemoteKeeper
@@ -149,7 +150,7 @@ def _admitted(door: Door, ours: Ready, own: int, roster: Roster | None) -> list[
             _report(f"waits for the processes {missing}, at most {_COLLECT:g} s")
         return bool(ended) or _has_ended(own)
 
-    came = door.admit({(KEEPER, number) for number in range(size)}, _COLLECT, hopeless)
+    came = door.admit({(KEEPER, number) for number in range(size)}, Patience(_COLLECT), hopeless)
     if _has_ended(own):
         raise MisuseError("the keeper of this process's ranks ended at its start; it says above why")
     if ended:
