@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from dataclasses import replace
@@ -254,7 +253,6 @@ def test_torchrun_and_its_ranks_end_if_pytest_is_killed(project: Project) -> Non
     inner.kill()
     inner.communicate()
     project.assert_nothing_left()
-    assert [pid for pid in pids if os.path.exists(f"/proc/{pid}")] == []
 
 
 def test_a_process_that_cannot_be_seen_counts_as_living() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -357,21 +358,22 @@ Current thread 0x00007f12 (most recent call first):
 # --- the wait for answers -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("state", "text"), [("R", "an answer"), ("S", "")], ids=["runnable", "asleep"])
+@pytest.mark.parametrize(("waits", "text"), [(1.0, "an answer"), (0.0, "")], ids=["runnable", "asleep"])
 def test_a_rank_that_waits_for_the_processor_has_longer_to_answer(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, state: str, text: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, waits: float, text: str
 ) -> None:
-    """On a busy machine it is late; it answers here once it has been looked at often enough."""
+    """On a busy machine it is late; it answers here at the tenth look, and the limit has four."""
     looks = []
 
-    def stat(_: object) -> str:
-        looks.append(1)
-        if len(looks) == 5:
+    def waited() -> float:
+        looks.append(waits * time.monotonic())
+        if len(looks) == 10:
             (tmp_path / "stacks").write_text("an answer")
-        return f"1 (python) {state} 0"
+        return looks[-1]
 
-    monkeypatch.setattr(processes, "_ANSWER", 0.0)
-    monkeypatch.setattr(processes, "_stat", stat)
+    monkeypatch.setattr(processes, "_ANSWER", 0.2)
+    monkeypatch.setattr(processes, "_MOST", 1e6)
+    monkeypatch.setattr(processes, "CoreWaits", lambda pids: waited)
     monkeypatch.setattr(processes, "_signal", lambda *_: None)
     (tmp_path / "stacks").touch()
     with (tmp_path / "stacks").open("rb") as stacks:
