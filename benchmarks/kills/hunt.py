@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from everyrank.patience import CoreWaits, Patience
+
 from benchmarks.kills import left, processes
 from benchmarks.kills.judge import Kill, Line, Seen, Span
 from benchmarks.kills.plan import ENDING, Plan, Shot, pick
@@ -24,7 +26,8 @@ from benchmarks.kills.truth import DEADLINE
 
 SUITE = Path(__file__).parent / "suite"
 
-#: A run that has not ended within this many seconds never will: one without kills takes a few.
+#: A run that has not ended within this many seconds never will: one without kills takes a few. The time in which its
+#: processes wait for a core does not count.
 BOUND = {"fork": 240.0, "spawn": 300.0, "torchrun": 300.0, "ray": 420.0}
 
 
@@ -105,13 +108,14 @@ class Hunt:
         """Kill as planned until the run ends. Return whether it has ended in time."""
         waiting = {shot.event: shot for shot in self.plan.shots}
         due: list[tuple[float, Shot]] = []
-        until = time.monotonic() + BOUND[self.plan.launcher] * self.patience
+        bound = Patience(BOUND[self.plan.launcher] * self.patience, CoreWaits([root.pid]))
         sock.setblocking(False)
         with selectors.DefaultSelector() as selector, _pidfd(root.pid) as end:
             selector.register(sock, selectors.EVENT_READ)
             selector.register(end, selectors.EVENT_READ)
-            while root.poll() is None and (now := time.monotonic()) < until:
-                selector.select(max(0.0, min([moment for moment, _ in due] + [until]) - now))
+            while root.poll() is None and (left := bound.turn()):
+                now = time.monotonic()
+                selector.select(max(0.0, min([left, *(moment - now for moment, _ in due)])))
                 for event in _events(sock):
                     self._note(event)
                     if shot := waiting.pop((event["kind"], event["test"]), None):

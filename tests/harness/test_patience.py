@@ -91,7 +91,7 @@ class TestPatience:
 
 
 class Proc:
-    """A folder with the files of /proc that tell of threads."""
+    """A folder with the files of /proc that describe threads."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -116,12 +116,12 @@ class TestCoreWaits:
         now = 0.0
         waits = CoreWaits([7, None], str(proc.folder), lambda: now)
 
-        def at(moment: float) -> float:
+        def seconds(moment: float) -> float:
             nonlocal now
             now = moment
             return waits()
 
-        return at
+        return seconds
 
     def test_what_was_before_the_first_look_does_not_count(self, proc: Proc, count: Callable[[float], float]) -> None:
         proc.thread(7, 7, waited=30)

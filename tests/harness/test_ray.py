@@ -363,6 +363,17 @@ def test_ray_draws_its_own_random_numbers(project: Project) -> None:
     assert len(set(later)) == 1
 
 
+def test_a_cluster_that_starts_too_late_is_no_internal_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: Any) -> None:
+        raise Exception("The current node timed out during startup.")  # as Ray has it
+
+    monkeypatch.setattr("ray.init", refuse)
+    with pytest.raises(
+        MisuseError, match=r"^cannot connect to a Ray cluster on this host: The current node timed out"
+    ):
+        ray_launcher._connect(None, "")
+
+
 def test_a_cluster_of_our_own_is_reached_from_this_host_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     from ray._private import services
 
