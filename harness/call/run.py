@@ -109,8 +109,8 @@ def _without_users_settings() -> Iterator[None]:
 def _error(report: pytest.TestReport, rule: str) -> BaseException:
     """Return the verdict as an error."""
     if report.skipped:
-        _, _, reason = report.longrepr
-        return pytest.skip.Exception(reason.removeprefix("Skipped: "))
+        assert isinstance(report.longrepr, tuple)
+        return pytest.skip.Exception(report.longrepr[2].removeprefix("Skipped: "))
     text = report.longreprtext.replace(_HIDDEN, "")
     if rule == "refused":
         return MisuseError(text.removeprefix("the mark world: "))
