@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 from everyrank.parity.report import short
+from everyrank.suites.compare.likeness import Held, distance, index_text, moved, multiple, spoilt, wrong_from
 
 #: The patterns, with a sentence for each; docs/parity-patterns.md has a page.
 PATTERNS: dict[str, str] = {
@@ -37,14 +38,6 @@ class Pattern:
 
     id: str
     words: str
-
-
-@dataclass(frozen=True)
-class Held:
-    """What one rank holds of a tensor: positions in the whole, flat, and values."""
-
-    ids: torch.Tensor
-    values: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -77,7 +70,7 @@ class Evidence:
 
     def off(self, rank: int) -> float:
         """Return how far a rank's values are from the truth."""
-        return _distance(self.held[rank].values.double(), self.expected(rank))
+        return distance(self.held[rank].values.double(), self.expected(rank))
 
     def explains(self, predicted: Callable[[int], torch.Tensor | None], ranks: Sequence[int] = ()) -> bool:
         """Return whether a prediction is much nearer to the values of the wrong ranks than the truth is."""
@@ -85,7 +78,7 @@ class Evidence:
             values = predicted(rank)
             if (
                 values is None
-                or not _distance(self.held[rank].values.double(), values.double()) <= self.off(rank) / self.times
+                or not distance(self.held[rank].values.double(), values.double()) <= self.off(rank) / self.times
             ):
                 return False
         return True
@@ -122,12 +115,6 @@ def _is_simple(factor: float) -> bool:
     return any(abs(each - round(each)) < 1e-6 and 1 < round(each) <= 4096 for each in (factor, 1 / factor))
 
 
-def _distance(values: torch.Tensor, expected: torch.Tensor) -> float:
-    if not values.numel():
-        return 0.0
-    return float((values - expected).abs().nan_to_num(nan=float("inf"), posinf=float("inf")).max())
-
-
 def ranks_text(ranks: Sequence[int]) -> str:
     """Return ranks as people write them."""
     names = [str(rank) for rank in sorted(ranks)]
@@ -136,10 +123,9 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 def _nan(evidence: Evidence) -> Pattern | None:
     for rank in evidence.wrong:
-        bad = ~evidence.held[rank].values.isfinite() & evidence.expected(rank).isfinite()
-        if bad.any():
-            first = int(evidence.held[rank].ids[int(bad.nonzero()[0])])
-            index = _index(first, evidence.whole.shape)
+        bad = spoilt(evidence.held[rank], evidence.whole)
+        if len(bad):
+            index = index_text(int(bad[0]), evidence.whole.shape)
             return Pattern("nan", f"is not finite on {ranks_text(evidence.wrong)}, first at {index}")
     return None
 
@@ -181,8 +167,7 @@ def _uniform(evidence: Evidence) -> float | None:
     """Return the factor between the values and the truth, if it explains the deviation."""
     values = torch.cat([evidence.held[rank].values.double() for rank in evidence.wrong])
     expected = torch.cat([evidence.expected(rank) for rank in evidence.wrong])
-    square = float((expected * expected).sum())
-    factor = float((values * expected).sum()) / square if square else 0.0
+    factor = multiple(values, expected)
     if not factor or not evidence.explains(lambda rank: evidence.expected(rank) * factor):
         return None
     return factor
@@ -221,7 +206,7 @@ def _sums_up(evidence: Evidence, group: Sequence[int], factor: float) -> bool:
     if len(held) * 2 > sum(len(evidence.held[rank].ids) for rank in group):
         return False  # They hold different elements: nothing is to be summed.
     off = min(evidence.off(rank) for rank in group)
-    return off > 0 and _distance(total[held] * factor, expected) <= off / evidence.times
+    return off > 0 and distance(total[held] * factor, expected) <= off / evidence.times
 
 
 def _reduced_twice(evidence: Evidence) -> Pattern | None:
@@ -276,31 +261,13 @@ def _other_parameter(evidence: Evidence) -> Pattern | None:
 
 def _shifted(evidence: Evidence) -> Pattern | None:
     """Look for the values at other positions: some rows further or back, around the end or beyond it."""
-    shape = evidence.whole.shape
-    flat = evidence.whole.reshape(-1).double()
-    for dimension, size in enumerate(shape):
-        stride = shape[dimension + 1 :].numel()
-        for number in range(1, size):
-            for by in (number, -number):
-                if all(_is_moved(evidence, flat, stride, size, by, rank) for rank in evidence.wrong):
-                    location = ranks_text(evidence.wrong)
-                    way = "further" if by > 0 else "back"
-                    words = f"is right but {abs(by)} positions {way} in dimension {dimension}, on {location}"
-                    return Pattern("shifted", words)
-    return None
-
-
-def _is_moved(evidence: Evidence, flat: torch.Tensor, stride: int, size: int, by: int, rank: int) -> bool:
-    """Return whether a rank's values are those that stand elsewhere, if most of them have a place there."""
-    held = evidence.held[rank]
-    position = held.ids // stride % size
-    values = held.values.double()
-    near = evidence.off(rank) / evidence.times
-    around = flat[held.ids + ((position + by) % size - position) * stride]
-    if _distance(values, around) <= near:
-        return True
-    inside = (position + by >= 0) & (position + by < size)
-    return bool(2 * int(inside.sum()) > len(position)) and _distance(values[inside], around[inside]) <= near
+    parts = [(evidence.held[rank], evidence.off(rank) / evidence.times) for rank in evidence.wrong]
+    if (found := moved(parts, evidence.whole)) is None:
+        return None
+    dimension, by = found
+    way = "further" if by > 0 else "back"
+    location = ranks_text(evidence.wrong)
+    return Pattern("shifted", f"is right but {abs(by)} positions {way} in dimension {dimension}, on {location}")
 
 
 def _rounded(evidence: Evidence) -> Pattern | None:
@@ -322,21 +289,16 @@ def _rounded(evidence: Evidence) -> Pattern | None:
 
 
 def _from_index(evidence: Evidence) -> Pattern | None:
-    for dimension, size in enumerate(evidence.whole.shape):
-        stride = evidence.whole.shape[dimension + 1 :].numel()
-        wrong, right = set(), set()
-        for rank, held in evidence.held.items():
-            limit = 1e-6 * float(evidence.whole.abs().max())
-            bad = (held.values.double() - evidence.expected(rank)).abs() > limit
-            rows = held.ids // stride % size
-            wrong |= set(rows[bad].tolist())
-            right |= set(rows[~bad].tolist())
-        first = min(wrong, default=0)
-        if first > 0 and wrong == set(range(first, size)) and right >= set(range(first)):
-            return Pattern(
-                "from-index", f"is right up to index {first - 1} of dimension {dimension}, and wrong from it on"
-            )
-    return None
+    limit = 1e-6 * float(evidence.whole.abs().max())
+    parts = (
+        (held.ids, (held.values.double() - evidence.expected(rank)).abs() > limit)
+        for rank, held in evidence.held.items()
+    )
+    if (found := wrong_from(parts, evidence.whole.shape)) is None:
+        return None
+    dimension, first = found
+    words = f"is right up to index {first - 1} of dimension {dimension}, and wrong from it on"
+    return Pattern("from-index", words)
 
 
 def _replicas_differ(evidence: Evidence) -> Pattern | None:
@@ -349,14 +311,10 @@ def _replicas_differ(evidence: Evidence) -> Pattern | None:
     for left, right in itertools.combinations(evidence.wrong, 2):
         first, second = evidence.held[left], evidence.held[right]
         if torch.equal(first.ids, second.ids):
-            apart = _distance(first.values.double(), second.values.double())
+            apart = distance(first.values.double(), second.values.double())
             if apart > min(evidence.off(left), evidence.off(right)) / evidence.times:
                 return Pattern("replicas-differ", f"is wrong on {ranks_text(evidence.wrong)}, on each in another way")
     return None
-
-
-def _index(flat: int, shape: torch.Size) -> str:
-    return str([int(index) for index in torch.unravel_index(torch.tensor(flat), shape)])
 
 
 _TESTS: tuple[Callable[[Evidence], Pattern | None], ...] = (

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from everyrank.suites.compare.likeness import all_of, index_text, moved, multiple, spoilt, wrong_from
 
 Values = Mapping[str, torch.Tensor]
 
@@ -70,6 +71,11 @@ class Deviating:
         """How far values may be apart that are the same, relative to the largest."""
         return max(self.relative, _ROUNDING * torch.finfo(self.expected.dtype).eps)
 
+    @property
+    def near(self) -> float:
+        """How far values may be apart that are the same."""
+        return self.slack * max(float(self.found.abs().max()), float(self.expected.abs().max()))
+
     def is_like(self, values: torch.Tensor) -> bool:
         """Return whether these values are those that were found."""
         return close(self.found, values, self.slack)
@@ -122,15 +128,15 @@ def _has_numbers(seen: Deviating) -> bool:
 
 
 def _nan(seen: Deviating) -> Pattern | None:
-    spoilt = ~seen.found.isfinite() & seen.expected.isfinite()
-    count = int(spoilt.sum())
-    if not count:
+    bad = spoilt(all_of(seen.found), seen.expected)
+    if not len(bad):
         return None
-    first = int(spoilt.flatten().nonzero()[0])
+    first = int(bad[0])
     kind = "nan" if bool(seen.found.flatten()[first].isnan()) else "infinite"
-    if count == spoilt.numel():
+    if len(bad) == seen.expected.numel():
         return Pattern("nan", f"{kind} everywhere")
-    return Pattern("nan", f"{kind} in {count} of {spoilt.numel()} elements, first at {_index(seen, first)}")
+    index = index_text(first, seen.expected.shape)
+    return Pattern("nan", f"{kind} in {len(bad)} of {seen.expected.numel()} elements, first at {index}")
 
 
 def _zero(seen: Deviating) -> Pattern | None:
@@ -157,7 +163,7 @@ def _multiple(seen: Deviating, origin: torch.Tensor, fewest: int) -> float | Non
     way, gone = expected - start, found - start
     if int((way.abs() > _CLEARLY * seen.slack * float(way.abs().max())).sum()) < fewest:
         return None
-    ratio = float((gone * way).sum() / (way * way).sum())
+    ratio = multiple(gone, way)
     numbers = {-1.0, *map(float, (*_FACTORS, *[seen.ranks] * (seen.ranks > 1)))}
     nearest = min(numbers | {1 / number for number in numbers}, key=lambda number: abs(number - ratio))
     return nearest if seen.is_like(start + nearest * way) else None
@@ -193,24 +199,23 @@ def _other_parameter(seen: Deviating) -> Pattern | None:
 
 
 def _shifted(seen: Deviating) -> Pattern | None:
-    rows = _rows(seen.expected)
-    if rows < 3 or seen.expected.unique().numel() < 3:
+    if _rows(seen.expected) < 3 or seen.expected.unique().numel() < 3:
         return None
-    for offset in sorted(range(1 - rows, rows), key=abs):
-        if offset and seen.is_like(seen.expected.roll(offset, 0)):
-            moved = f"{abs(offset)} row{'s' if abs(offset) > 1 else ''}"
-            return Pattern("shifted", f"the reference's rows, moved {'down' if offset > 0 else 'up'} by {moved}")
-    return None
+    if (found := moved([(all_of(seen.found), seen.near)], seen.expected)) is None:
+        return None
+    dimension, by = found
+    if dimension:
+        return Pattern("shifted", f"the reference's values, moved by {-by} along dimension {dimension}")
+    rows = f"{abs(by)} row{'s' if abs(by) > 1 else ''}"
+    return Pattern("shifted", f"the reference's rows, moved {'down' if by < 0 else 'up'} by {rows}")
 
 
 def _from_index(seen: Deviating) -> Pattern | None:
-    rows = _rows(seen.expected)
-    right = [
-        close(mine, other, seen.slack) for mine, other in zip(seen.found, seen.expected, strict=True)
-    ] if rows > 2 else []  # fmt: skip
-    first = right.index(False) if False in right else 0
+    rows, held = _rows(seen.expected), all_of(seen.found)
+    bad = (held.values.double() - seen.expected.reshape(-1).double()).abs() > seen.near
+    dimension, first = wrong_from([(held.ids, bad)], seen.expected.shape) or (0, 0)
     # Two rows on each side at the least: of three rows, one may be wrong for many reasons.
-    if not 2 <= first <= rows - 2 or any(right[first:]):
+    if dimension or not 2 <= first <= rows - 2:
         return None
     return Pattern("from-index", f"right up to row {first - 1} of {rows}, and wrong from row {first} on")
 
@@ -228,11 +233,3 @@ _RULES: Sequence[Callable[[Deviating], Pattern | None]] = (
 
 def _rows(tensor: torch.Tensor) -> int:
     return tensor.shape[0] if tensor.dim() else 0
-
-
-def _index(seen: Deviating, flat: int) -> str:
-    index = []
-    for length in reversed(seen.expected.shape):
-        flat, position = divmod(flat, length)
-        index.append(position)
-    return str([*reversed(index)])
