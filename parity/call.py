@@ -7,12 +7,11 @@ from dataclasses import replace
 import torch
 from everyrank.parity import passes, record
 from everyrank.parity.errors import Unusable
-from everyrank.parity.judging.evidence import named_groups
 from everyrank.parity.judging.fault import Fault
 from everyrank.parity.judging.pattern import Pattern
 from everyrank.parity.maps import Held
 from everyrank.parity.passes import Pass
-from everyrank.parity.ranks import Ranks, groups_of_torch
+from everyrank.parity.ranks import Ranks
 from everyrank.parity.report import Finding, Report, short
 from everyrank.parity.reporting import finding, written
 from everyrank.parity.runs.plain import BACKWARD, START
@@ -31,7 +30,7 @@ def report(setup: Setup, ranks: Ranks) -> Report:
     if clip is not None:
         # The plain model clips as the ranks do.
         setup = replace(setup, clip=clip)
-        truth = passes.truth(setup, ranks, training.known.dtype, [])
+        truth = passes.truth(setup, ranks, training.known.dtype, training.cut, [])
         training = replace(training, setup=setup, truth=truth, parts={}, _limits={})
         wide = training.wide()
     search = Search(training)
@@ -59,11 +58,11 @@ def report(setup: Setup, ranks: Ranks) -> Report:
 
 
 def _begun(setup: Setup, ranks: Ranks, remarks: list[str]) -> Training:
-    """Run the plain model, and find out what each rank holds."""
+    """Find out what each rank holds, and run the plain model."""
     known = passes.same_model(setup, ranks)
-    truth = passes.truth(setup, ranks, known.dtype, remarks)
-    held, cut, mixed = passes.holdings(setup, ranks, known, truth)
-    return Training(setup, ranks, known, truth, held, cut, mixed, named_groups(ranks, groups_of_torch()))
+    found = passes.dyed(setup, ranks, known)
+    truth = passes.truth(setup, ranks, known.dtype, found.cut, remarks)
+    return Training(setup, ranks, known, truth, found.holdings, found.cut, found.mixed, found.groups)
 
 
 def _check_names(training: Training) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from everyrank.parity.errors import Unusable
+from everyrank.parity.judging.evidence import named_groups
 from everyrank.parity.judging.steps import Judged, judge
 from everyrank.parity.memory import collect
-from everyrank.parity.ranks import Ranks
+from everyrank.parity.ranks import Ranks, groups_of_torch
 from everyrank.parity.runs.activations import LIMIT, Parts, Seen
 from everyrank.parity.runs.made import parallelize, plain
 from everyrank.parity.runs.plain import START, Keeper, Key, Noise, play, weight_of_parts
@@ -20,7 +21,6 @@ from everyrank.parity.setup import Setup, own_dtype
 from everyrank.parity.split import Cut, choose, cuts_weights
 from everyrank.parity.values import dye
 from everyrank.parity.values.dye import Holdings
-from everyrank.parity.values.exact import has_mixed_precision
 from everyrank.parity.values.store import Shelf, Store
 
 #: How many times the error of one process in the same dtype the ranks may be off.
@@ -59,6 +59,8 @@ class Known:
     """The dtype in which the user trains."""
     sizes: dict[str, torch.Size]
     """The sizes of its parameters, by name."""
+    sums: dict[str, float]
+    """The sums of their first values."""
 
     @property
     def elements(self) -> int:
@@ -67,17 +69,16 @@ class Known:
 
 
 def same_model(setup: Setup, ranks: Ranks) -> Known:
-    """Check that the plain model is the same each time that it is built, and on each rank."""
+    """Check that the plain model is the same on each rank; that it is so each time is seen when it is built again."""
     model = plain(setup)
-    known = Known(own_dtype(model), {name: each.shape for name, each in model.named_parameters()})
-    sums = [_sums(model)]
+    sizes = {name: each.shape for name, each in model.named_parameters()}
+    known = Known(own_dtype(model), sizes, _sums(model))
     del model
-    sums.append(_sums(plain(setup)))
-    for name, (first, second) in {name: (sums[0][name], sums[1].get(name)) for name in sums[0]}.items():
-        if first != second:
-            raise Unusable(f"model() returns other values of {name} each time: build it from the same numbers.")
-    for rank, other in enumerate(ranks.gather(sums[0])):
-        for name, value in sums[0].items():
+    if setup.one_rank:
+        # What is built next is built on all ranks, and may be another.
+        _check_again(ranks, known, _sums(plain(setup)))
+    for rank, other in enumerate(ranks.gather(known.sums)):
+        for name, value in known.sums.items():
             if other.get(name) != value:
                 raise Unusable(
                     f"model() returns other values of {name} on rank {rank} than on rank {ranks.rank}: the plain "
@@ -86,31 +87,47 @@ def same_model(setup: Setup, ranks: Ranks) -> Known:
     return known
 
 
+def _check_again(ranks: Ranks, known: Known, sums: dict[str, float]) -> None:
+    """Raise Unusable on all ranks if a rank's model has other values than the first time."""
+    other = next((name for name, value in known.sums.items() if sums.get(name) != value), None)
+    for name in ranks.gather(other):
+        if name is not None:
+            raise Unusable(f"model() returns other values of {name} each time: build it from the same numbers.")
+
+
 def _sums(model: torch.nn.Module) -> dict[str, float]:
-    return {name: float(each.detach().double().sum()) for name, each in model.named_parameters()}
+    return {name: float(each.detach().sum(dtype=torch.float64)) for name, each in model.named_parameters()}
 
 
-def truth(setup: Setup, ranks: Ranks, own: torch.dtype, remarks: list[str]) -> Truth:
+def counts_of_parts(setup: Setup, cut: Cut) -> list[int]:
+    """Return into how many parts a step's batch is cut: by ranks, and by microbatches, too."""
+    return sorted({cut.pieces, cut.pieces * setup.microbatches} - {1})
+
+
+def truth(setup: Setup, ranks: Ranks, own: torch.dtype, cut: Cut, remarks: list[str]) -> Truth:
     """Run the plain model in fp64; where its code takes no fp64, in its own dtype."""
-    store, failure = _kept(setup, ranks, torch.float64, exact=True)
+    counts = counts_of_parts(setup, cut)
+    store, failure = _kept(setup, ranks, torch.float64, counts, exact=True)
     if store is not None:
         return Truth(store, torch.float64, True)
     if own == torch.float64:
         raise Unusable(f"the plain model does not train: {failure}")
-    store, again = _kept(setup, ranks, own, exact=False)
+    store, again = _kept(setup, ranks, own, counts, exact=False)
     if store is None:
         raise Unusable(f"the plain model does not train: {again}")
     remarks.append(f"not in fp64, which the plain model does not take: {failure}")
     return Truth(store, own, False)
 
 
-def _kept(setup: Setup, ranks: Ranks, dtype: torch.dtype, *, exact: bool) -> tuple[Store | None, str]:
+def _kept(
+    setup: Setup, ranks: Ranks, dtype: torch.dtype, counts: list[int], *, exact: bool
+) -> tuple[Store | None, str]:
     """Run the plain model on the first rank of each host; return its values, or why there are none."""
     shelf = Shelf(ranks)
     failure: BaseException | None = None
     if shelf.writer is not None:
         try:
-            play(setup, Keeper(shelf.writer), dtype, exact=exact, steps=setup.steps)
+            play(setup, Keeper(shelf.writer), dtype, exact=exact, steps=setup.steps, counts=counts)
         except Exception as error:
             failure = error
     failures = [each for each in ranks.gather(_sendable(failure)) if each is not None]
@@ -129,7 +146,7 @@ def _sendable(error: BaseException | None) -> Unusable | str | None:
 
 
 def noise(
-    setup: Setup, ranks: Ranks, truth: Truth, dtype: torch.dtype, pieces: int, mixed: Any, steps: int
+    setup: Setup, ranks: Ranks, truth: Truth, dtype: torch.dtype, cut: Cut, mixed: Any, steps: int
 ) -> dict[Key, float]:
     """Measure what rounding does to one process in a dtype.
 
@@ -137,12 +154,12 @@ def noise(
 
     The runs are shared out among ranks.
     """
-    runs = [(1, 0), *((count, 0) for count in sorted({pieces, pieces * setup.microbatches} - {1})), (1, 1)]
+    runs = [(1, 0), *((count, 0) for count in counts_of_parts(setup, cut)), (1, 1)]
     measured = Noise(truth.store)
     for number, (parts, jitter) in enumerate(runs):
         if number % ranks.size != ranks.rank:
             continue
-        weight = weight_of_parts(setup, truth.dtype, truth.store, parts)
+        weight = weight_of_parts(truth.store, parts)
         if weight is not None:
             play(
                 setup, measured, mixed or dtype, exact=False, steps=steps, parts=parts, weight=weight,
@@ -160,7 +177,7 @@ def unequal_parts(setup: Setup, truth: Truth, cut: Cut) -> tuple[str, ...]:
     parts = cut.pieces * setup.microbatches
     if setup.step is not None or callable(setup.split):
         return ()
-    if weight_of_parts(setup, truth.dtype, truth.store, parts) is not None:
+    if weight_of_parts(truth.store, parts) is not None:
         return ()
     return (
         f"the mean of the losses of {parts} equal parts of the batch is not the whole's, as with a mean over unequal "
@@ -168,18 +185,34 @@ def unequal_parts(setup: Setup, truth: Truth, cut: Cut) -> tuple[str, ...]:
     )
 
 
-def holdings(setup: Setup, ranks: Ranks, known: Known, truth: Truth) -> tuple[Holdings, Cut, torch.dtype | None]:
+@dataclass(frozen=True)
+class Found:
+    """What the dye shows of the parallel model on this rank."""
+
+    holdings: Holdings
+    cut: Cut
+    mixed: torch.dtype | None
+    """The dtype in which FSDP2's modules compute, if it is another than their parameters'."""
+    groups: Mapping[str, list[list[int]]]
+    """The groups of all ranks, by name."""
+
+
+def dyed(setup: Setup, ranks: Ranks, known: Known) -> Found:
     """Dye the plain model, make it parallel, and read what this rank holds; also how it cuts a batch."""
-    # Whether FSDP2 computes in a narrower dtype is seen before the pass takes its policy away.
-    mixed = has_mixed_precision(parallelize(setup, truth.dtype, exact=False, prepare=lambda model: None).modules)
-    collect(known.elements)
-    parallel = parallelize(setup, torch.float64, exact=True, prepare=dye.dye)
+
+    def prepare(fresh: torch.nn.Module) -> None:
+        if not setup.one_rank:
+            _check_again(ranks, known, _sums(fresh))
+        dye.dye(fresh)
+
+    parallel = parallelize(setup, torch.float64, exact=True, prepare=prepare)
     held = dye.read(parallel.modules, known.sizes, dye.offsets(known.sizes), parallel.rename)
     cut = any(ranks.gather(cuts_weights(held, known.sizes)))
     chosen = choose(setup, parallel.modules, cut, ranks.rank, ranks.size)
+    found = Found(held, chosen, parallel.mixed, named_groups(ranks, groups_of_torch(parallel.modules)))
     del parallel
     collect(known.elements)
-    return held, chosen, mixed
+    return found
 
 
 def run(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch.distributed as dist
 from everyrank.parity.errors import Unusable
+from torch import nn
+from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -67,13 +69,20 @@ def all_ranks() -> Iterator[Ranks]:
         ranks.close()
 
 
-def groups_of_torch() -> dict[str, set[tuple[int, ...]]]:
-    """Return the ranks of this process' groups, under the names of their mesh dimensions where they have any."""
+def groups_of_torch(modules: Iterable[nn.Module]) -> dict[str, set[tuple[int, ...]]]:
+    """Return the ranks of this process' groups, under the names of their mesh dimensions where they have any.
+
+    A dimension over all ranks has no group of its own: the mesh of a parameter knows its name.
+    """
     world = dist.distributed_c10d._world
-    return {
-        (world.pg_names[group] if not (label := group.group_desc) or label == "undefined" else label): {
-            tuple(sorted(ranks))
-        }
-        for group, ranks in world.pg_group_ranks.items()
-        if isinstance(group, dist.ProcessGroup)
-    }
+    found: dict[str, set[tuple[int, ...]]] = {}
+    for group, ranks in world.pg_group_ranks.items():
+        if isinstance(group, dist.ProcessGroup) and len(ranks) < dist.get_world_size():
+            label = group.group_desc
+            name = world.pg_names[group] if not label or label == "undefined" else label.removeprefix("mesh_")
+            found.setdefault(name, set()).add(tuple(sorted(ranks)))
+    parameters = (each for module in modules for each in module.parameters())
+    for mesh in {each.device_mesh for each in parameters if isinstance(each, DTensor)}:
+        for number, name in enumerate(mesh.mesh_dim_names or ()):
+            found.setdefault(name, set()).add(tuple(sorted(dist.get_process_group_ranks(mesh.get_group(number)))))
+    return found

@@ -71,6 +71,6 @@ class Training:
     def _limit(self, dtype: torch.dtype, steps: int) -> Limit:
         """Return how far tensors may be off in a dtype, from what rounding does to one process."""
         if (dtype, steps) not in self._limits:
-            noise = passes.noise(self.setup, self.ranks, self.truth, dtype, self.cut.pieces, self.mixed, steps)
+            noise = passes.noise(self.setup, self.ranks, self.truth, dtype, self.cut, self.mixed, steps)
             self._limits[dtype, steps] = passes.within(noise, self.mixed or dtype)
         return self._limits[dtype, steps]

@@ -30,8 +30,9 @@ def test_watched_steps(process_group, world):
     setup = Setup(**SUBJECTS["fsdp"]().arguments(), steps=STEPS)
     with all_ranks() as ranks:
         known = passes.same_model(setup, ranks)
-        truth = passes.truth(setup, ranks, known.dtype, [])
-        held, cut, _ = passes.holdings(setup, ranks, known, truth)
+        found = passes.dyed(setup, ranks, known)
+        held, cut = found.holdings, found.cut
+        truth = passes.truth(setup, ranks, known.dtype, cut, [])
         pairs = [
             (clocked(lambda: plain(setup, cut)), clocked(lambda: watched(setup, ranks, truth, held, cut)))
             for _ in range(ROUNDS)

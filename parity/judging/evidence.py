@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import torch
-from everyrank.parity.judging.pattern import Evidence, Held, Pattern, recognize
+from everyrank.parity.judging.pattern import Evidence, Pattern, recognize
 from everyrank.parity.judging.steps import Deviation
 from everyrank.parity.ranks import Ranks
 from everyrank.parity.runs.plain import BACKWARD, BUFFER, FORWARD, GRADIENT, PARAMETER, START, Key
 from everyrank.parity.runs.run import Trace
 from everyrank.parity.values.dye import Share
 from everyrank.parity.values.store import Store
+from everyrank.suites.compare.likeness import Held, all_of
 
 #: How many elements of a tensor are looked at: a pattern shows in a part.
 _MOST = 1 << 20
@@ -73,8 +74,7 @@ class Witnesses:
         if key[0] in (FORWARD, BACKWARD):
             return self._of_outputs(key)
         if key[0] == BUFFER:
-            truth = self._trace.store[key].reshape(-1)
-            return Held(torch.arange(truth.numel()), self._trace.seen.kept.get(key, truth).reshape(-1).clone())
+            return all_of(self._trace.seen.kept.get(key, self._trace.store[key]).clone())
         return _joined(self._of_share(key, share) for share in self._trace.holdings.shares if share.name == key[2])
 
     def _of_share(self, key: Key, share: Share) -> tuple[torch.Tensor, torch.Tensor]:
@@ -124,11 +124,11 @@ def _joined(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Held | None:
 
 
 def named_groups(ranks: Ranks, mine: Mapping[str, set[tuple[int, ...]]]) -> dict[str, list[list[int]]]:
-    """Return the groups of all ranks under their names: those that are neither all ranks nor one."""
+    """Return the groups of all ranks under their names: those that are more than one rank."""
     found: dict[str, set[tuple[int, ...]]] = {}
     for each in ranks.gather(dict(mine)):
         for name, groups in each.items():
             for group in groups:
-                if 1 < len(group) < ranks.size:
-                    found.setdefault(name.removeprefix("mesh_"), set()).add(group)
+                if len(group) > 1:
+                    found.setdefault(name, set()).add(group)
     return {name: [list(group) for group in sorted(groups)] for name, groups in sorted(found.items())}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 from everyrank.parity.runs.plain import BACKWARD, FORWARD, Key, scale
 from everyrank.parity.setup import Setup
+from everyrank.parity.values.exact import aside
 from everyrank.parity.values.names import known_name
 from everyrank.parity.values.parts import Part, distance, locate, whole
 from everyrank.parity.values.store import Store
@@ -94,6 +96,7 @@ class Activations:
                 if found is not None and not self._setup.skips(found):
                     yield found, each
 
+    @aside
     def called(self, inputs: Any) -> None:
         """Take the inputs of a whole module: where they stand in the batch shows which tokens this rank has."""
         if self._near is None:
@@ -105,11 +108,12 @@ class Activations:
             for leaf in self._batch:
                 if leaf.ndim != mine.ndim or leaf.dtype != mine.dtype:
                     continue
-                part = locate(local(mine.detach()).double(), leaf.double(), 0.0)
-                if part is not None:
-                    self._hints.setdefault(number, []).insert(0, part)
+                found = locate(local(mine.detach()).double(), leaf.double(), 0.0)
+                if found is not None:
+                    self._hints.setdefault(number, []).insert(0, found[0])
                     return
 
+    @aside
     def output(self, output: Output, value: torch.Tensor) -> torch.Tensor | None:
         """Compare an output of a module, and the gradient that comes for it; return the truth if it is to heal."""
         name, call, number = output
@@ -124,6 +128,7 @@ class Activations:
         self._compare((FORWARD, output), truth, local(value.detach()))
         if value.requires_grad:
 
+            @aside
             def hook(gradient: torch.Tensor) -> torch.Tensor | None:
                 healed = self._truth_for((BACKWARD, output), truth, gradient)
                 self._compare((BACKWARD, output), truth, local((gradient if healed is None else healed).detach()))
@@ -200,27 +205,40 @@ class Activations:
         if kind == BACKWARD:
             forward = self._seen.parts.get((FORWARD, output))
             hints = [forward] if forward is not None else []
-        part, factor = locate(mine, expected, near, reversed(hints)), 1.0
-        if part is None and kind == BACKWARD and hints:
-            # A uniform factor on gradients of outputs alone is a convention: a sum of means, or a mean of sums.
-            piece = hints[0].select(expected)
-            factor = _factor(mine, piece) if piece is not None and piece.shape == mine.shape else 0.0
-            if piece is not None and factor and distance(mine.double() / factor, piece) <= near:
-                part, self._factor = hints[0], factor
-        piece = part.select(expected) if part is not None else None
-        if part is None or piece is None:
+        found = self._with_factor(hints[0], mine, expected, near) if kind == BACKWARD and hints else None
+        found = found or locate(mine, expected, near, reversed(hints))
+        if found is None:
             self._seen.unmatched[seat] = mine.clone()
             return
+        part, off = found
         self._seen.parts[seat] = part
         if kind == FORWARD and not any(part is hint for hint in hints):
             hints.append(part)
-        error, allowed = distance(mine.double() / factor, piece) / scale(self._store, key), self._limit(key)
+        error, allowed = off / scale(self._store, key), self._limit(key)
         # Where fp64 cannot run, a match by value is wider than the bound, and counts as right all the same.
         self._seen.note(key, error if allowed is None else min(error, allowed))
+
+    def _with_factor(
+        self, part: Part, mine: torch.Tensor, expected: torch.Tensor, near: float
+    ) -> tuple[Part, float] | None:
+        """Return this part if the gradient is the plain model's there, but for a factor.
+
+        A uniform factor on gradients of outputs alone is a convention: a sum of means, or a mean of sums.
+        """
+        piece = part.select(expected)
+        if piece is None or piece.shape != mine.shape:
+            return None
+        for factor in (lambda: 1.0, lambda: self._factor, lambda: _factor(mine, piece)):
+            number = factor()
+            off = distance(mine if number == 1 else mine.double() / number, piece) if number else math.inf
+            if off <= near:
+                self._factor = number if number != 1 else self._factor
+                return part, off
+        return None
 
 
 def _factor(mine: torch.Tensor, expected: torch.Tensor) -> float:
     """Return the factor between two tensors, or 0 if one of them is zero."""
-    mine, expected = mine.double(), expected.double()
-    square = float((expected * expected).sum())
-    return float((mine * expected).sum()) / square if square else 0.0
+    mine, expected = mine.double().reshape(-1), expected.double().reshape(-1)
+    square = float(torch.dot(expected, expected))
+    return float(torch.dot(mine, expected)) / square if square else 0.0

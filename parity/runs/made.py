@@ -13,7 +13,7 @@ import torch
 from everyrank.parity.errors import Unusable
 from everyrank.parity.runs.alone import lone_world
 from everyrank.parity.setup import SEED, Setup, own_dtype, plain_sgd, seed
-from everyrank.parity.values.exact import drop_mixed_precision, running_in
+from everyrank.parity.values.exact import drop_mixed_precision, has_mixed_precision, running_in
 from everyrank.parity.values.names import (
     Rename,
     buffers,
@@ -39,6 +39,8 @@ class Parallel:
     optimizer: Any
     rename: Rename | None = None
     """The user's, or one that takes off the name by which the user's own wrapper has the plain model."""
+    mixed: torch.dtype | None = None
+    """The dtype in which FSDP2's modules would compute outside of a run in fp64, if it is not their parameters'."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,7 @@ def _made(
         modules = chunks_of(made)
         if setup.load is not None:
             setup.load(made, state or {})
+        mixed = has_mixed_precision(modules)
         if exact:
             drop_mixed_precision(modules)
         if optimizer is None:
@@ -152,7 +155,7 @@ def _made(
             "parallelize left the model as it is: nothing is cut, wrapped or hooked, so nothing reduces gradients. "
             "Return what it should train, or pass step=, which reduces them."
         )
-    return Parallel(made, modules, optimizer, setup.rename or unwrapped(modules, model))
+    return Parallel(made, modules, optimizer, setup.rename or unwrapped(modules, model), mixed)
 
 
 def _check_optimizer(setup: Setup) -> None:

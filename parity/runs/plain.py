@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -10,7 +11,8 @@ import torch
 from everyrank.parity.errors import Unusable
 from everyrank.parity.runs.made import Reference, reference, world_of
 from everyrank.parity.setup import SEED, Setup, seed
-from everyrank.parity.values.exact import running_in
+from everyrank.parity.values.exact import aside, running_in
+from everyrank.parity.values.parts import distance
 from everyrank.parity.values.store import Store, Writer
 from everyrank.parity.values.tree import local, rows, rows_of
 from everyrank.parity.values.watch import Output, outputs
@@ -20,7 +22,7 @@ from torch import nn
 Key = tuple[Any, ...]
 
 FORWARD, BACKWARD, GRADIENT, PARAMETER, BUFFER = "forward", "backward", "gradient", "parameter", "buffer"
-LOSS, NORM = "loss", "norm"
+LOSS, NORM, WEIGHT = "loss", "norm", "weight of parts"
 
 #: The number of the step before the first: the initialization.
 START = -1
@@ -52,20 +54,21 @@ class Keeper:
             **{f"largest {kind}": {} for kind in (GRADIENT, BACKWARD)},
         }
 
+    @aside
     def value(self, key: Key, value: torch.Tensor) -> None:
-        if key[0] in (GRADIENT, BACKWARD) and value.numel():
-            largest = self.writer.notes[f"largest {key[0]}"]
-            largest[key[1]] = max(largest.get(key[1], 0.0), float(value.detach().abs().max()))
         if key[0] == FORWARD and key[1] == 0:
             self.forward.append(key[2])
         if key[0] == GRADIENT and key[1] == 0:
             self.backward.append(key[2])
         if key[0] == BUFFER:
             self.buffers.add(key[2])
-        if key[0] not in (FORWARD, BACKWARD):
-            self.writer.write(key, value)
-        elif not self.writer.write_output(key, value):
+        is_output = key[0] in (FORWARD, BACKWARD)
+        most = self.writer.write_output(key, value) if is_output else self.writer.write(key, value)
+        if most is None:
             self.too_large.add(key[2][0])
+        elif key[0] in (GRADIENT, BACKWARD):
+            largest = self.writer.notes[f"largest {key[0]}"]
+            largest[key[1]] = max(largest.get(key[1], 0.0), most)
 
 
 @dataclass
@@ -81,8 +84,7 @@ class Noise:
             return
         if key[0] in (FORWARD, BACKWARD) and value.shape != truth.shape:
             return
-        error = float((value.detach().double() - truth.double()).abs().max()) if value.numel() else 0.0
-        relative = error / scale(self.store, key)
+        relative = distance(value.detach(), truth) / scale(self.store, key)
         if math.isfinite(relative):
             self.errors[key] = max(self.errors.get(key, 0.0), relative)
 
@@ -112,16 +114,19 @@ def play(
     weight: float = 1.0,
     cast: bool = False,
     jitter: int = 0,
+    counts: Iterable[int] = (),
 ) -> None:
     """Train the plain model in one process; the batch of a step in one piece, or in equal parts one after another.
 
     ``weight`` is how much the loss of each part counts. ``jitter`` is the seed by which each parameter is moved by
-    about as much as it is rounded.
+    about as much as it is rounded. In the end it is recorded how much parts would count, for each of the ``counts``.
     """
     with world_of(setup):
         model = reference(setup, dtype, exact=exact, cast=cast, prepare=lambda fresh: _jitter(fresh, dtype, jitter))
         with running_in(dtype if exact else torch.get_default_dtype(), exact):
             _train(setup, recorder, model, dtype, steps, parts, weight)
+            for count in counts:
+                recorder.value((WEIGHT, count), _weight_of_parts(setup, model, dtype, count))
 
 
 def _train(
@@ -217,25 +222,30 @@ def _parameters(recorder: Recorder, model: Reference, step: int) -> None:
         recorder.value((BUFFER, step, name), local(buffer))
 
 
-def weight_of_parts(setup: Setup, dtype: torch.dtype, store: Store, parts: int) -> float | None:
+def weight_of_parts(store: Store, parts: int) -> float | None:
     """Return how much the loss of each part of a batch counts; None if they are of unequal weight.
 
     A loss may be the mean over a part, or what the part adds to the whole batch's. Where it is neither, as a mean
     over unequal numbers of tokens, a run in parts is another training, and shows more than rounding.
     """
-    if parts == 1:
-        return 1.0
-    exact = dtype == torch.float64
-    with world_of(setup):
-        model = reference(setup, dtype, exact=exact, cast=True, prepare=lambda fresh: None)
-        with running_in(dtype, exact=exact), torch.no_grad():
-            batch = setup.whole_batch(0, dtype)
-            seed(SEED)
-            total = sum(float(local(setup.loss(model.made, rows(batch, part, parts)))) for part in range(parts))
-    whole = float(store[LOSS, 0])
-    near = 1e-8 if exact else 1e3 * torch.finfo(dtype).eps
+    weight = 1.0 if parts == 1 else float(store[WEIGHT, parts])
+    return None if math.isnan(weight) else weight
+
+
+@torch.no_grad()
+def _weight_of_parts(setup: Setup, model: Reference, dtype: torch.dtype, parts: int) -> torch.Tensor:
+    batch = setup.whole_batch(0, dtype)
+    if rows_of(batch) % parts:
+        return torch.tensor(math.nan)
+    seed(SEED)
+    whole, *losses = (
+        float(local(setup.loss(model.made, piece)))
+        for piece in (batch, *(rows(batch, part, parts) for part in range(parts)))
+    )
+    near = 1e-8 if dtype == torch.float64 else 1e3 * torch.finfo(dtype).eps
     known = (1 / parts, 1.0, *(1 / count for count in range(2, parts) if parts % count == 0))
-    return next((each for each in known if math.isclose(total * each, whole, rel_tol=near)), None)
+    found = (each for each in known if math.isclose(sum(losses) * each, whole, rel_tol=near))
+    return torch.tensor(next(found, math.nan), dtype=torch.float64)
 
 
 def microbatch_gradients(setup: Setup, dtype: torch.dtype, pieces: int) -> list[dict[str, torch.Tensor]]:

@@ -100,6 +100,8 @@ class Rank:
         for kind in (LOSS, NORM):
             if (kind, "") in self._healed:
                 setattr(self._seen, kind, None)
+        if self._seen.norm is not None:
+            self._seen.own_norm = self._tensors.own_norm(number)
         self._activations.end()
         return self._seen
 

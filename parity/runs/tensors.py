@@ -11,6 +11,7 @@ from everyrank.parity.runs.clip import clip_by_hand
 from everyrank.parity.runs.plain import BUFFER, GRADIENT, PARAMETER, START, Key, scale
 from everyrank.parity.setup import Setup
 from everyrank.parity.values.dye import Holdings, Share
+from everyrank.parity.values.exact import aside
 from everyrank.parity.values.names import buffers, known_name, parameters
 from everyrank.parity.values.parts import distance
 from everyrank.parity.values.store import Store
@@ -65,6 +66,7 @@ class Tensors:
     def _buffer_name(self, name: str) -> str | None:
         return known_name(name, self._setup.rename, self._store.notes["buffers"])
 
+    @aside
     def gradients(self, step: int) -> None:
         """Compare the gradients, once they are final: before a clip, or before the optimizer's step."""
         if self.read:
@@ -75,7 +77,6 @@ class Tensors:
             if key in self._by_key:
                 absent = parameter.grad is None
                 values_by_key[key] = torch.zeros_like(local(parameter.detach())) if absent else gradient_of(parameter)
-        self._seen.own_norm = self._norm(step, values_by_key)
         factor = 1.0
         if self._setup.clip is not None and self.clipped is None and self._setup.step is not None:
             by_hand = clip_by_hand(self._setup.clip, self._store, step, self._by_key, values_by_key, self._exact)
@@ -86,12 +87,12 @@ class Tensors:
         for key, values in values_by_key.items():
             self._compare(GRADIENT, step, key, values if factor == 1 else values / factor)
 
-    def _norm(self, step: int, keys: dict[str, torch.Tensor]) -> float:
+    def own_norm(self, step: int) -> float:
         """Return the norm of the plain model's gradients of what this rank holds."""
         squares = (
             float(torch.linalg.vector_norm(share.expected(truth).double())) ** 2
-            for key in keys
-            for share in self._by_key[key]
+            for shares in self._by_key.values()
+            for share in shares
             if (truth := self._store.get((GRADIENT, step, share.name))) is not None
         )
         return math.sqrt(sum(squares))
@@ -115,8 +116,7 @@ class Tensors:
         for key, parameter in parameters(self._modules):
             if key in self._by_key:
                 values = local(parameter.detach())
-                done = step != START and self._has_right_gradients(step, key) and agrees(key, values)
-                self._compare(PARAMETER, step, key, values, done)
+                self._compare(PARAMETER, step, key, values, agrees if step != START else None)
         for name, buffer in buffers(self._modules):
             known = (BUFFER, step, self._buffer_name(name))
             truth = self._store.get(known)
@@ -133,8 +133,15 @@ class Tensors:
         errors = [(self._seen.errors.get(each, 0.0), self._limit(each)) for each in known]
         return all(allowed is None or error <= allowed for error, allowed in errors)
 
-    def _compare(self, kind: str, step: int, key: str, values: torch.Tensor, done: bool = False) -> None:
-        """Compare the parts of the plain model that a tensor of this rank holds; ``done`` if they agree anyway."""
+    def _compare(
+        self,
+        kind: str,
+        step: int,
+        key: str,
+        values: torch.Tensor,
+        agrees: Callable[[str, torch.Tensor], bool] | None = None,
+    ) -> None:
+        """Compare the parts of the plain model that a tensor of this rank holds."""
         for share in self._by_key[key]:
             known = (kind, step, share.name)
             truth = None if self._setup.skips(share.name) else self._store.get(known)
@@ -144,7 +151,9 @@ class Tensors:
             if (kind, share.name) in self._healed:
                 share.write(values, expected)
             mine = share.read(values)
-            error = 0.0 if done else distance(mine, expected) / scale(self._store, known)
+            error, allowed = distance(mine, expected) / scale(self._store, known), self._limit(known)
+            if agrees is not None and allowed is not None and not error <= allowed:
+                error = 0.0 if self._has_right_gradients(step, key) and agrees(key, values) else error
             self._note(known, (*known, key), mine, error)
 
     def _note(self, key: Key, own: Key, mine: torch.Tensor, error: float) -> None:

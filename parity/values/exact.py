@@ -7,12 +7,16 @@ versions and hide what is smaller.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _NARROWER = frozenset({torch.float32, torch.float16, torch.bfloat16})
 _CASTS = {
@@ -43,6 +47,17 @@ def _is_narrower(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return value.dtype in _NARROWER
     return isinstance(value, torch.dtype) and value in _NARROWER
+
+
+def aside(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function that looks on at a run do nothing with the mode: it stays in its dtypes, and is called often."""
+
+    @functools.wraps(function)
+    def apart(*arguments: P.args, **named: P.kwargs) -> R:
+        with torch._C.DisableTorchFunction():
+            return function(*arguments, **named)
+
+    return apart
 
 
 @contextlib.contextmanager

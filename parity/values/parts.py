@@ -6,10 +6,14 @@ any of these together. Equal values decide; where several parts have equal value
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
+
+#: So many elements are compared at once: they stay in the processor's cache, and no large tensor is copied.
+_AT_ONCE = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,30 +57,49 @@ def whole(shape: torch.Size) -> Part:
     return Part((None,) * len(shape), shape)
 
 
-def agree(mine: torch.Tensor, expected: torch.Tensor, limit: float) -> bool:
-    """Return whether the values differ by no more than the limit."""
-    return mine.shape == expected.shape and distance(mine, expected) <= limit
+def agree(mine: torch.Tensor, expected: torch.Tensor, limit: float) -> float | None:
+    """Return by how much the values differ, if that is no more than the limit."""
+    if mine.shape != expected.shape:
+        return None
+    off = distance(mine, expected)
+    return off if off <= limit else None
 
 
 def distance(mine: torch.Tensor, expected: torch.Tensor) -> float:
     """Return the largest difference; infinity if one has a NaN that the other has not."""
-    if not mine.numel():
-        return 0.0
-    off = (mine.double() - expected.double()).abs()
-    if off.isnan().any():
-        equal = (mine == expected) | (mine.isnan() & expected.isnan())
-        off = torch.where(equal, torch.zeros_like(off), off.nan_to_num(nan=float("inf"), posinf=float("inf")))
-    return float(off.max())
+    if mine.numel() <= _AT_ONCE:
+        return _distance(mine, expected) if mine.numel() else 0.0
+    pieces = zip(mine.reshape(-1).split(_AT_ONCE), expected.reshape(-1).split(_AT_ONCE), strict=True)
+    return max(_distance(*pair) for pair in pieces)
 
 
-def locate(mine: torch.Tensor, expected: torch.Tensor, limit: float, hints: Iterable[Part] = ()) -> Part | None:
-    """Return the part of a tensor whose values are these, or None."""
+def _distance(mine: torch.Tensor, expected: torch.Tensor) -> float:
+    largest = float((mine.double() - expected).abs_().max())
+    if not math.isnan(largest):
+        return largest
+    off = (mine.double() - expected).abs_()
+    equal = (mine == expected) | (mine.isnan() & expected.isnan())
+    return float(torch.where(equal, 0.0, off.nan_to_num(nan=float("inf"), posinf=float("inf"))).max())
+
+
+def largest(values: torch.Tensor) -> float:
+    """Return the largest absolute value; NaN if there is one."""
+    pieces = values.detach().reshape(-1).split(_AT_ONCE)
+    return float(torch.stack([piece.abs().max() for piece in pieces]).max()) if values.numel() else 0.0
+
+
+def locate(
+    mine: torch.Tensor, expected: torch.Tensor, limit: float, hints: Iterable[Part] = ()
+) -> tuple[Part, float] | None:
+    """Return the part of a tensor whose values are these, and by how much they differ; or None."""
     for hint in hints:
         piece = hint.select(expected)
-        if piece is not None and agree(mine, piece, limit):
-            return hint
+        off = None if piece is None else agree(mine, piece, limit)
+        if off is not None:
+            return hint, off
     if mine.shape == expected.shape:
-        return whole(mine.shape) if agree(mine, expected, limit) else None
+        off = agree(mine, expected, limit)
+        return None if off is None else (whole(mine.shape), off)
     flattened = expected.ndim == mine.ndim + 1 and expected.ndim > 1
     if flattened:
         expected = expected.flatten(0, 1)
@@ -87,9 +110,9 @@ def locate(mine: torch.Tensor, expected: torch.Tensor, limit: float, hints: Iter
         return None
     for found in _search(mine, expected, cut or [0], limit):
         indices = tuple(found.get(dimension) for dimension in range(mine.ndim))
-        part = Part(indices, expected.shape, flattened)
-        if agree(mine, _select(expected, found), limit):
-            return part
+        off = agree(mine, _select(expected, found), limit)
+        if off is not None:
+            return Part(indices, expected.shape, flattened), off
     return None
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from everyrank.parity.ranks import Ranks
+from everyrank.parity.values.parts import largest
 
 #: How much of the outputs of modules is kept; what is larger is listed as not compared.
 MOST_BYTES = 2 << 30
@@ -36,22 +37,20 @@ class Writer:
         self._file = tempfile.TemporaryFile(prefix="everyrank-parity-")  # noqa: SIM115
         self.outputs = 0
 
-    def write(self, key: Hashable, value: torch.Tensor) -> None:
-        """Keep a value."""
+    def write(self, key: Hashable, value: torch.Tensor) -> float:
+        """Keep a value; return its largest."""
         value = value.detach().cpu().contiguous()
         start = -(-self._file.tell() // _ALIGNED) * _ALIGNED
         self._file.seek(start)
         self._file.write(value.reshape(-1).view(torch.uint8).numpy().data)
         self._index[key] = start, tuple(value.shape), value.dtype
-        self._largest[key] = float(value.detach().abs().max()) if value.numel() else 0.0
+        most = self._largest[key] = largest(value)
+        return most
 
-    def write_output(self, key: Hashable, value: torch.Tensor) -> bool:
-        """Keep an output of a module, if there is room for it."""
+    def write_output(self, key: Hashable, value: torch.Tensor) -> float | None:
+        """Keep an output of a module and return its largest value, if there is room for it."""
         self.outputs += value.numel() * value.element_size()
-        if self.outputs > MOST_BYTES:
-            return False
-        self.write(key, value)
-        return True
+        return None if self.outputs > MOST_BYTES else self.write(key, value)
 
     def end(self) -> Contents:
         """End the file; return where other processes of this host find it, and what is in it."""
@@ -73,14 +72,18 @@ class Store:
         path, size, self._index, self._largest, self.notes = contents
         # Mapped, not read: pages that are never compared cost nothing.
         self._bytes = torch.from_file(path, shared=False, size=size, dtype=torch.uint8)
+        self._views: dict[Hashable, torch.Tensor] = {}
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._index
 
     def __getitem__(self, key: Hashable) -> torch.Tensor:
-        start, shape, dtype = self._index[key]
-        size = torch.Size(shape).numel() * dtype.itemsize
-        return self._bytes[start : start + size].view(dtype).view(shape)
+        view = self._views.get(key)
+        if view is None:
+            start, shape, dtype = self._index[key]
+            size = torch.Size(shape).numel() * dtype.itemsize
+            view = self._views[key] = self._bytes[start : start + size].view(dtype).view(shape)
+        return view
 
     def largest(self, key: Hashable) -> float:
         """Return the largest absolute value of what is kept under the key."""

@@ -117,8 +117,9 @@ OUTPUT = torch.randn(6, 8, 4, dtype=torch.float64, generator=torch.Generator().m
     ids=["whole", "rows", "striped", "sequence", "zigzag", "rows-features", "all", "shuffled", "flat"],
 )
 def test_a_part_of_an_output_is_found_by_its_values(cut: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    part = locate(cut(OUTPUT), OUTPUT, 1e-12)
-    assert part is not None
+    found = locate(cut(OUTPUT), OUTPUT, 1e-12)
+    assert found is not None
+    part, _ = found
     assert torch.equal(part.select(OUTPUT), cut(OUTPUT))
     seen = torch.zeros(OUTPUT.shape, dtype=torch.bool)
     part.mark(seen)
@@ -133,9 +134,9 @@ def test_values_that_are_no_part_are_not_found() -> None:
 
 def test_the_part_of_a_batch_is_that_of_what_a_module_makes_of_it() -> None:
     tokens = torch.arange(48.0, dtype=torch.float64).view(6, 8)
-    part = locate(tokens[2:4, 4:], tokens, 0.0)
-    assert part is not None
-    assert torch.equal(part.select(OUTPUT), OUTPUT[2:4, 4:])
+    found = locate(tokens[2:4, 4:], tokens, 0.0)
+    assert found is not None
+    assert torch.equal(found[0].select(OUTPUT), OUTPUT[2:4, 4:])
     assert whole(tokens.shape).select(OUTPUT) is not None
 
 

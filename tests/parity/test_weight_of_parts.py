@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from everyrank.parity.runs.plain import LOSS, weight_of_parts
+from everyrank.parity.runs.plain import Keeper, play, weight_of_parts
 from everyrank.parity.setup import Setup
+from everyrank.parity.values.store import Store, Writer
 from torch import nn
 
 ROWS = 8
@@ -40,9 +41,9 @@ def mean_of_what_counts(model: Any, batch: dict[str, torch.Tensor]) -> torch.Ten
 
 def weight(loss: Callable[[Any, Any], Any], parts: int) -> float | None:
     setup = Setup(lambda: nn.Linear(4, 1), lambda model: model, batch, loss)
-    whole = loss(setup.fresh().double(), setup.whole_batch(0, torch.float64))
-    store: Any = {(LOSS, 0): whole.detach()}
-    return weight_of_parts(setup, torch.float64, store, parts)
+    writer = Writer()
+    play(setup, Keeper(writer), torch.float64, exact=True, steps=1, counts=[parts])
+    return weight_of_parts(Store(writer.end()), parts)
 
 
 @pytest.mark.parametrize(
@@ -58,3 +59,7 @@ def test_parts_of_unequal_weight_do_not_count() -> None:
 
 def test_the_whole_batch_counts_once() -> None:
     assert weight(mean_of_what_counts, 1) == 1
+
+
+def test_a_batch_that_cannot_be_cut_so_has_no_parts() -> None:
+    assert weight(mean, 3) is None
