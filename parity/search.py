@@ -102,11 +102,13 @@ class Search:
     def pattern(self, wide: Pass, deviation: Deviation) -> Pattern | None:
         """Return what has happened to a tensor that deviates in a pass."""
         training = self._training
-        pieces: list[list[dict[str, torch.Tensor]]] = []
-        if deviation.kind == "gradient" and deviation.step == 0:
-            pieces = [
-                self._pieces(wide.trace.dtype, count)
-                for count in sorted({1, training.cut.pieces, training.ranks.size})
-            ]
+
+        def pieces(name: str) -> list[list[torch.Tensor]]:
+            if deviation.kind != "gradient" or deviation.step:
+                return []
+            counts = sorted({1, training.cut.pieces, training.ranks.size})
+            ways = [self._pieces(wide.trace.dtype, count) for count in counts]
+            return [[piece[name] for piece in way if name in piece] for way in ways]
+
         witnesses = Witnesses(training.ranks, wide.trace, training.groups, pieces, training.setup.microbatches)
         return witnesses.pattern(deviation)

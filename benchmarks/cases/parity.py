@@ -21,7 +21,7 @@ STEPS, ROUNDS = 3, 7
 @pytest.mark.world(4)
 @pytest.mark.parametrize("number", range(int(os.environ["BENCHMARK_TESTS"])))
 def test_parity(process_group, number):
-    report = parity(**SUBJECTS["fsdp"]().arguments(), steps=STEPS)
+    report = parity(**SUBJECTS[os.environ["BENCHMARK_WAY"]]().arguments(), steps=STEPS)
     assert report.dtypes == ("fp64", "fp32")
 
 

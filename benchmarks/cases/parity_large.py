@@ -8,12 +8,19 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 from everyrank.fixtures.parallel.subjects.replicas import Ddp
 from everyrank.fixtures.parallel.subjects.sharded import Fsdp
 from everyrank.fixtures.parallel.transformer import Sizes
 from everyrank.parity import parity
+from everyrank.parity.memory import collect
+from everyrank.parity.runs.made import parallelize
+from everyrank.parity.setup import Setup
+from everyrank.parity.values.tree import parts
 
+#: A number of elements that no model has: memory is given back whatever the width.
+LARGEST = 1 << 62
 WIDTH = int(os.environ.get("BENCHMARK_WIDTH", "1032"))
 SIZES = Sizes(layers=8, width=WIDTH, hidden=4 * WIDTH, vocabulary=600)
 WAYS = {
@@ -27,18 +34,43 @@ def test_a_large_model(process_group, world, way):
     pids = [None] * world.size
     dist.all_gather_object(pids, os.getpid())
     subject = WAYS[way]()
-    began, used = time.perf_counter(), time.process_time()
-    with most_memory(pids if world.rank == 0 else []) as most:
-        report = parity(**subject.arguments())
-    assert report.passed, report.text()
-    figures = {
-        "parameters": sum(each.numel() for each in subject.model().parameters()),
-        "seconds": time.perf_counter() - began,
-        "processor": time.process_time() - used,
-        **most,
-    }
+    watched = pids if world.rank == 0 else []
+    figures = {"plain": measured(lambda: plain(subject), watched)}
+    collect(LARGEST)
+    figures["parity"] = measured(lambda: agrees(subject), watched)
+    figures["parameters"] = sum(each.numel() for each in subject.model().parameters())
     if world.rank == 0:
         Path(os.environ["BENCHMARK_MEMORY"], f"{way}.json").write_text(json.dumps(figures))
+
+
+def agrees(subject):
+    report = parity(**subject.arguments())
+    assert report.passed, report.text()
+
+
+def plain(subject):
+    """Train as the user does, in fp64 and in fp32, and compare nothing."""
+    setup = Setup(**subject.arguments())
+    for dtype in (torch.float64, torch.float32):
+        made = parallelize(setup, dtype, exact=dtype == torch.float64, prepare=lambda model: None)
+        for step in range(setup.steps):
+            batch = subject.mine(setup.whole_batch(step, dtype))
+            for part in parts(batch, setup.microbatches):
+                (setup.loss(made.made, part) / setup.microbatches).backward()
+            made.optimizer.step()
+            made.optimizer.zero_grad()
+        del made
+        collect(LARGEST)
+
+
+def measured(work, pids):
+    """Return what some work takes on this rank that all ranks do at once, and the memory of these processes."""
+    dist.barrier()
+    began, used = time.perf_counter(), time.process_time()
+    with most_memory(pids) as most:
+        work()
+        dist.barrier()
+    return {"seconds": time.perf_counter() - began, "processor": time.process_time() - used, **most}
 
 
 @contextlib.contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from everyrank.parity.judging.pattern import Evidence, Pattern, recognize
@@ -10,12 +10,9 @@ from everyrank.parity.judging.steps import Deviation
 from everyrank.parity.ranks import Ranks
 from everyrank.parity.runs.plain import BACKWARD, BUFFER, FORWARD, GRADIENT, PARAMETER, START, Key
 from everyrank.parity.runs.run import Trace
-from everyrank.parity.values.dye import Share
+from everyrank.parity.values.dye import MOST, Share
 from everyrank.parity.values.store import Store
 from everyrank.suites.compare.likeness import Held, all_of
-
-#: How many elements of a tensor are looked at: a pattern shows in a part.
-_MOST = 1 << 20
 
 
 class Witnesses:
@@ -26,7 +23,7 @@ class Witnesses:
         ranks: Ranks,
         trace: Trace,
         groups: Mapping[str, list[list[int]]],
-        pieces: list[list[dict[str, torch.Tensor]]],
+        pieces: Callable[[str], list[list[torch.Tensor]]],
         microbatches: int,
     ) -> None:
         self._ranks, self._trace, self._groups, self._pieces = ranks, trace, groups, pieces
@@ -63,10 +60,18 @@ class Witnesses:
                 and (value := store.get((kind, step, other))) is not None
                 and value.shape == truth.shape
             }
-        pieces = [[piece[name] for piece in way if name in piece] for way in self._pieces]
         times = 100.0 if torch.finfo(self._trace.dtype).eps < 1e-4 else 20.0
         return Evidence(
-            truth, held, wrong, self._ranks.size, self._microbatches, self._groups, pieces, before, others, times
+            truth,
+            held,
+            wrong,
+            self._ranks.size,
+            self._microbatches,
+            self._groups,
+            lambda: self._pieces(name),
+            before,
+            others,
+            times,
         )
 
     def _mine(self, key: Key) -> Held | None:
@@ -80,11 +85,11 @@ class Witnesses:
     def _of_share(self, key: Key, share: Share) -> tuple[torch.Tensor, torch.Tensor]:
         store, seen = self._trace.store, self._trace.seen
         values = seen.kept.get((*key, share.key))
-        expected = share.expected(store[key])
-        values = expected.clone() if values is None else values
+        values = share.looked_at(share.expected(store[key])) if values is None else values
         if key[0] == PARAMETER and key[1] != START:
-            values = values.double() - share.expected(store[PARAMETER, key[1] - 1, key[2]]).double()
-        return share.plain.ids(), values
+            before = share.looked_at(share.expected(store[PARAMETER, key[1] - 1, key[2]]))
+            values = values.double() - before.double()
+        return share.looked_at(share.plain.ids()), values
 
     def _of_outputs(self, key: Key) -> Held | None:
         seen, store = self._trace.seen, self._trace.store
@@ -116,7 +121,7 @@ def _moved(store: Store, key: Key) -> torch.Tensor:
 
 
 def _joined(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Held | None:
-    pieces = [(ids[ids < _MOST], values.reshape(-1)[ids < _MOST]) for ids, values in pieces]
+    pieces = [(ids[ids < MOST], values.reshape(-1)[ids < MOST]) for ids, values in pieces]
     pieces = [(ids, values) for ids, values in pieces if len(ids)]
     if not pieces:
         return None

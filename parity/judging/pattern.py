@@ -55,7 +55,7 @@ class Evidence:
     microbatches: int = 1
     groups: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
     """Ranks that work together, by the name of their group."""
-    pieces: Sequence[Sequence[torch.Tensor]] = ()
+    pieces: Callable[[], Sequence[Sequence[torch.Tensor]]] = tuple
     """The gradient of each microbatch, which add up to the truth, for each way to cut the batch."""
     before: torch.Tensor | None = None
     """The truth of the step before."""
@@ -211,7 +211,7 @@ def _sums_up(evidence: Evidence, group: Sequence[int], factor: float) -> bool:
 
 def _reduced_twice(evidence: Evidence) -> Pattern | None:
     """Write the gradient as a sum of those of the microbatches, each with a factor."""
-    return next((found for pieces in evidence.pieces if (found := _mixed(evidence, pieces)) is not None), None)
+    return next((found for pieces in evidence.pieces() if (found := _mixed(evidence, pieces)) is not None), None)
 
 
 def _mixed(evidence: Evidence, pieces: Sequence[torch.Tensor]) -> Pattern | None:
@@ -297,7 +297,7 @@ def _from_index(evidence: Evidence) -> Pattern | None:
     if (found := wrong_from(parts, evidence.whole.shape)) is None:
         return None
     dimension, first = found
-    words = f"is right up to index {first - 1} of dimension {dimension}, and wrong from it on"
+    words = f"is right up to index {first - 1} of dimension {dimension}, and wrong from {first} on"
     return Pattern("from-index", words)
 
 

@@ -11,6 +11,7 @@ import torch
 from everyrank.parity.errors import Unusable
 from everyrank.parity.runs.made import Reference, reference, world_of
 from everyrank.parity.setup import SEED, Setup, seed
+from everyrank.parity.values.dye import MOST
 from everyrank.parity.values.exact import aside, running_in
 from everyrank.parity.values.parts import distance
 from everyrank.parity.values.store import Store, Writer
@@ -267,7 +268,7 @@ def microbatch_gradients(setup: Setup, dtype: torch.dtype, pieces: int) -> list[
                     part = rows(batch, piece * count + number, pieces * count)
                     (setup.loss(model.made, part) / (count * pieces)).backward()
                 gradients = [(name, each.grad) for name, each in model.parameters.items() if each.grad is not None]
-                found.append({name: local(gradient).clone() for name, gradient in gradients})
+                found.append({name: local(gradient).reshape(-1)[:MOST].clone() for name, gradient in gradients})
                 for each in model.parameters.values():
                     each.grad = None
     return found

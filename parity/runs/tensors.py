@@ -122,7 +122,10 @@ class Tensors:
             truth = self._store.get(known)
             if truth is not None and truth.shape == buffer.shape:
                 mine = local(buffer)
-                self._note(known, known, mine, distance(mine, truth) / scale(self._store, known))
+                error = distance(mine, truth) / scale(self._store, known)
+                self._seen.note(known, error)
+                if self._is_wrong(known, error):
+                    self._seen.kept[known] = mine.clone()
 
     def _has_right_gradients(self, step: int, key: str) -> bool:
         """Return whether this rank's gradients of a tensor are the plain model's.
@@ -130,8 +133,7 @@ class Tensors:
         What an optimizer makes of wrong ones is wrong, too: else they would pass for those that others reduce.
         """
         known = [(GRADIENT, step, share.name) for share in self._by_key[key]]
-        errors = [(self._seen.errors.get(each, 0.0), self._limit(each)) for each in known]
-        return all(allowed is None or error <= allowed for error, allowed in errors)
+        return not any(self._is_wrong(each, self._seen.errors.get(each, 0.0)) for each in known)
 
     def _compare(
         self,
@@ -151,14 +153,13 @@ class Tensors:
             if (kind, share.name) in self._healed:
                 share.write(values, expected)
             mine = share.read(values)
-            error, allowed = distance(mine, expected) / scale(self._store, known), self._limit(known)
-            if agrees is not None and allowed is not None and not error <= allowed:
+            error = distance(mine, expected) / scale(self._store, known)
+            if agrees is not None and self._is_wrong(known, error):
                 error = 0.0 if self._has_right_gradients(step, key) and agrees(key, values) else error
-            self._note(known, (*known, key), mine, error)
+            self._seen.note(known, error)
+            if self._is_wrong(known, error):
+                self._seen.kept[(*known, key)] = share.looked_at(mine)
 
-    def _note(self, key: Key, own: Key, mine: torch.Tensor, error: float) -> None:
-        """Note an error, and keep this rank's values if it is beyond the limit."""
-        self._seen.note(key, error)
+    def _is_wrong(self, key: Key, error: float) -> bool:
         allowed = self._limit(key)
-        if allowed is not None and not error <= allowed:
-            self._seen.kept[own] = mine.clone()
+        return allowed is not None and not error <= allowed

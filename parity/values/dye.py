@@ -16,6 +16,9 @@ from everyrank.parity.values.names import Rename, known_name, parameters, withou
 from everyrank.parity.values.tree import local
 from torch import nn
 
+#: How many elements of a tensor are looked at closely, the first: what happened to it shows in a part.
+MOST = 1 << 20
+
 
 @dataclass(frozen=True)
 class Strided:
@@ -75,6 +78,10 @@ class Share:
     def expected(self, whole: torch.Tensor) -> torch.Tensor:
         """Return this part of the plain model's tensor."""
         return self.plain.select(whole.reshape(-1))
+
+    def looked_at(self, part: torch.Tensor) -> torch.Tensor:
+        """Return a copy of what is looked at closely of values of this part."""
+        return part[self.plain.ids() < MOST]
 
     @property
     def elements(self) -> int:

@@ -72,21 +72,26 @@ CASES: dict[str, tuple[str, str, Callable[[], Pattern | None]]] = {
         "is not reduced over tp: each of ranks 0 and 1 and ranks 2 and 3 has its own part",
         lambda: found(G1, TRUTH - G1, G1, TRUTH - G1, groups={"tp": [[0, 1], [2, 3]], "dp": [[0, 2], [1, 3]]}),
     ),
+    "not over a dimension that has all ranks": (
+        "not-reduced",
+        "is not reduced over tp: each of ranks 0 and 1 has its own part",
+        lambda: found(G1, TRUTH - G1, groups={"tp": [[0, 1]]}),
+    ),
     "one microbatch alone": (
         "not-reduced",
         "has the gradient of part 2 of 2 of the batch alone, on ranks 0 and 1",
-        lambda: found(TRUTH - G1, TRUTH - G1, pieces=PIECES),
+        lambda: found(TRUTH - G1, TRUTH - G1, pieces=lambda: PIECES),
     ),
     "the first microbatch again": (
         "reduced-twice",
         "is 2 * g1 + 1 * g2 on ranks 0 and 1, with g1 of the first part of the batch, which is reduced again with "
         "each that follows",
-        lambda: found(G1 + TRUTH, G1 + TRUTH, pieces=PIECES),
+        lambda: found(G1 + TRUTH, G1 + TRUTH, pieces=lambda: PIECES),
     ),
     "parts of unequal weight count alike": (
         "",
         "is the mean over parts of the batch, each of which counts alike, on ranks 0 and 1",
-        lambda: found(G1 + G2, G1 + G2, pieces=[[G1, G2]]),
+        lambda: found(G1 + G2, G1 + G2, pieces=lambda: [[G1, G2]]),
     ),
     "one rank has another value": (
         "replicas-differ",
@@ -112,7 +117,7 @@ CASES: dict[str, tuple[str, str, Callable[[], Pattern | None]]] = {
     ),
     "wrong from a row on": (
         "from-index",
-        "is right up to index 3 of dimension 0, and wrong from it on",
+        "is right up to index 3 of dimension 0, and wrong from 4 on",
         lambda: found(wrong_from(4), wrong_from(4)),
     ),
     "not a number": (
@@ -149,7 +154,7 @@ def test_each_pattern_of_values_has_a_case() -> None:
 
 
 def test_nothing_is_named_where_nothing_fits() -> None:
-    assert found(random(7), random(7), pieces=PIECES, before=G2, others={"other": G1}) is None
+    assert found(random(7), random(7), pieces=lambda: PIECES, before=G2, others={"other": G1}) is None
 
 
 def test_a_pattern_that_explains_half_of_the_values_is_none() -> None:
