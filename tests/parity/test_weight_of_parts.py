@@ -43,7 +43,9 @@ def weight(loss: Callable[[Any, Any], Any], parts: int) -> float | None:
     setup = Setup(lambda: nn.Linear(4, 1), lambda model: model, batch, loss)
     writer = Writer()
     play(setup, Keeper(writer), torch.float64, exact=True, steps=1, counts=[parts])
-    return weight_of_parts(Store(writer.end()), parts)
+    store = Store(writer.end())
+    writer.close()
+    return weight_of_parts(store, parts)
 
 
 @pytest.mark.parametrize(
