@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 from everyrank.parity.ranks import groups_of_torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -26,3 +27,5 @@ def test_dimensions_of_a_grid_have_their_names(process_group: Any) -> None:
     found = groups_of_torch([])
     assert found["tp"] == {(rank - rank % 2, rank - rank % 2 + 1)}
     assert found["dp"] == {(rank % 2, rank % 2 + 2)}
+    for name in ("dp", "tp"):
+        dist.destroy_process_group(mesh.get_group(name))
