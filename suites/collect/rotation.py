@@ -4,8 +4,9 @@ The default profile rotates instead of multiplying. Of each law it has the core 
 and then as many as it takes until each value of each field of the law's points occurs. Of a law that varies the
 arguments of optimizers, it has each optimizer at each world size, in each dtype and without arguments, and a third
 of the variants; of another law with optimizers, a third of these. Which third, and which variant meets which size,
-is a matter of the subject's turn: another subject has others. The choice depends on names alone, so it is the same
-on every machine, and a row that is registered later changes nothing for the rows before it.
+is a matter of the subject's turn: another subject has others. Cases that take turns of their own, as scripts do, take
+them whether or not they are core cases. The choice depends on names alone, so it is the same on every machine, and a
+row that is registered later changes nothing for the rows before it.
 """
 
 from __future__ import annotations
@@ -68,15 +69,15 @@ def default(cases: Sequence[Case]) -> set[str]:
 
     What is known to deviate or to be lacking takes no part in the rotation: each statement of the ledger and each
     lack has a case. A subject that is a variant of another has the rotation of the laws that its difference touches,
-    and each other law once. An exemplar has its core cases, on which the kill matrix tries it too.
+    and one case of a third of the others, in turn. An exemplar has its core cases, on which the kill matrix tries it.
     """
     chosen = quick(cases)
     for law in _by_law(cases):
         law = [case for case in law if case.point.turns]
         strong = [case for case in law if not _is_settled(case)]
-        core = strong if len(law) <= _FEW else [case for case in strong if case.point.core]
+        core = strong if len(law) <= _FEW else [case for case in strong if case.point.core and case.point.turns == 1]
         if not _is_touched(law[0]):
-            chosen.add(_plainest_of(law).id)
+            chosen |= {_plainest_of(law).id} if _in_turn(law[0], law[0].law.id) else set()
         elif law[0].subject.exemplar:
             chosen |= {case.id for case in law if case.point.core}
         else:
@@ -121,11 +122,11 @@ def _rotate(law: Collection[Case], core: Iterable[Case]) -> Iterator[Case]:
 
 
 def _is_varied(law: Iterable[Case]) -> bool:
-    """Return whether the law trains with several variants of an optimizer."""
+    """Return whether the law is about the arguments of optimizers: it trains with more than two variants of one."""
     variants: dict[str, set[str]] = {}
     for case in law:
         variants.setdefault(case.point.optimizer, set()).add(case.point.fields.get("variant", ""))
-    return any(len(found) > 1 for optimizer, found in variants.items() if optimizer)
+    return any(len(found) > 2 for optimizer, found in variants.items() if optimizer)
 
 
 def _cover(
@@ -154,7 +155,8 @@ def _targets(case: Case, varied: bool) -> Iterator[Target]:
     else:
         # Of a law that varies an optimizer's arguments, the variants take turns, and of another, the optimizers do.
         takes_turns = "variant" if varied else "optimizer"
-        fields = point.fields
+        # The row of an optimizer is no value besides its name.
+        fields = {name: value for name, value in point.fields.items() if name != "row"}
         yield from (item for item in fields.items() if item[0] != takes_turns or _in_turn(case, item[1]))
         if varied:
             yield from ((point.optimizer, name, fields[name]) for name in _WITH_EACH_OPTIMIZER if name in fields)

@@ -114,8 +114,8 @@ class Comparison:
 
     @property
     def _vacuous(self) -> bool:
-        """Whether the reference has not yet moved further than an error that is allowed could hide."""
-        return self._moved <= self.tolerance.relative * 1000
+        """Whether the reference has not yet moved so far that an error of 1 % of it would exceed the tolerance."""
+        return self._moved <= self.tolerance.relative * 100
 
     @property
     def allowed(self) -> Tolerance:

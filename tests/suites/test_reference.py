@@ -9,11 +9,13 @@ import torch
 from everyrank.fixtures.data import loss, whole_batch
 from everyrank.suites import Subject
 from everyrank.suites.collect.rotation import default
-from everyrank.suites.compare.comparison import Comparison
+from everyrank.suites.compare.comparison import EXACT, Comparison, Tolerance
 from everyrank.suites.compare.reference import Plan, Trajectory, mean, order_matched
 from everyrank.suites.compare.reference import whole_batch as whole
 from everyrank.suites.engine.case import cases
 from everyrank.suites.replicate.points import TrainingPoint
+from everyrank.suites.trainer.arena import CLOSE_FP32
+from everyrank.suites.trainer.points import training
 
 #: The trainings of the default profile that a law of `replicate` compares with, and the law that asks for it first.
 PLANS: dict[Plan, str] = {}
@@ -39,8 +41,14 @@ def test_a_reference_that_differs_is_not_green() -> None:
         _against_itself(order_matched(plan), order_matched(Plan(2, variant="lr")))
 
 
-def _against_itself(once: Trajectory, again: Trajectory) -> None:
-    comparison = Comparison()
+def test_each_training_of_trainer_in_fp32_moves_far_enough_to_prove_something() -> None:
+    for plan in (point.plan for point in training() if point.plan.dtype == torch.float32 and point.size == 2):
+        print(plan)
+        _against_itself(order_matched(plan), order_matched(plan), CLOSE_FP32)
+
+
+def _against_itself(once: Trajectory, again: Trajectory, tolerance: Tolerance = EXACT) -> None:
+    comparison = Comparison(tolerance)
     comparison.start(once.start)
     for number, (ours, other) in enumerate(zip(again.steps, once.steps, strict=True), 1):
         comparison.step(number, ours.values, other.values)

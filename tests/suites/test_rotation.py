@@ -98,7 +98,8 @@ def test_default_has_the_core_and_the_subjects_share_each_value_of_what_a_law_is
     for number in range(12):
         found = cases(replace(subject, name=f"subject-{number}"))
         chosen = _chosen(found, default(found))
-        assert {case.id for case in found if case.point.core} <= {case.id for case in chosen}
+        core = {case.id for case in found if case.point.core and case.point.turns == 1}
+        assert core <= {case.id for case in chosen}
         assert len(chosen) < len(found) / 2
         for law, mine in _by_law(chosen).items():
             shared.setdefault(law, set()).update(_values(mine))
@@ -119,6 +120,16 @@ def test_of_a_law_that_varies_arguments_a_subject_has_each_optimizer_at_each_siz
         whole = _by_law(found)[law]
         assert _with_sizes(chosen[law]) == _with_sizes(whole)
         assert len(_variants(chosen[law])) < 0.75 * len(_variants(whole))
+
+
+@pytest.mark.parametrize("law", ["errors.arguments", "parity.groups"])
+def test_of_another_law_a_subject_has_a_third_of_the_optimizers(law: str) -> None:
+    found = cases(TRAINER)
+    whole, trained = (
+        {case.point.optimizer for case in each if case.law.id == law}
+        for each in (found, _chosen(found, default(found)))
+    )
+    assert len(trained) < len(whole) / 2
 
 
 def _by_law(found: list[Case]) -> dict[str, list[Case]]:
@@ -224,16 +235,20 @@ def test_what_is_known_of_another_subject_takes_part_in_the_rotation(tmp_path: P
     assert len(_known_in_default(tmp_path, _KNOWN.format(cases=_ALL_OF_SGD), shared=True)) > 2
 
 
-def test_a_variant_has_the_laws_that_its_difference_touches_and_each_other_law_once() -> None:
-    hook = replace(TRAINER, name="mine.Hook", variant_of=TRAINER, touches=("mean", "state.*"))
-    found = cases(hook)
-    (alone,) = _chosen(found, quick(found))
-    assert alone.law.id == "mean"
-    chosen = _chosen(found, default(found))
-    counts = {law: sum(case.law.id == law for case in chosen) for law in _laws(found)}
-    assert counts["mean"] > 1
-    assert counts["state.reshard"] > 1
-    assert counts["parity.train"] == counts["clip"] == 1
+def test_a_variant_has_the_laws_that_its_difference_touches_and_takes_turns_with_the_others() -> None:
+    seen: set[str] = set()
+    for number in range(12):
+        found = cases(replace(TRAINER, name=f"mine.Hook-{number}", variant_of=TRAINER, touches=("mean", "state.*")))
+        (alone,) = _chosen(found, quick(found))
+        assert alone.law.id == "mean"
+        chosen = _chosen(found, default(found))
+        counts = {law: sum(case.law.id == law for case in chosen) for law in _laws(found)}
+        assert min(counts.pop("mean"), counts.pop("state.reshard")) > 1
+        others = {law for law, count in counts.items() if count and not law.startswith("state.")}
+        assert {counts[law] for law in others} == {1}
+        assert 0 < len(others) < len(counts) / 2
+        seen |= others
+    assert seen == {law for law in counts if not law.startswith("state.")}
 
 
 def _laws(found: list[Case]) -> set[str]:
