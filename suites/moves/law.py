@@ -19,7 +19,7 @@ from everyrank.suites.moves.shorten import shortest
 CROSSINGS = "crossings"
 
 #: How many subjects have each crossing of the default profile once between them.
-TURNS = 4
+TURNS = 3
 
 #: The time limit of a case in seconds: a script, and many shorter ones if it fails.
 _TIMEOUT = 120.0

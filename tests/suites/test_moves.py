@@ -143,7 +143,7 @@ def test_a_subject_is_crossed_without_what_it_lacks() -> None:
     assert all(param.shape for script in scripts for param in script.model.params)
 
 
-def test_subjects_have_each_crossing_between_them_and_each_a_quarter() -> None:
+def test_subjects_have_each_crossing_between_them_and_each_a_third() -> None:
     subjects = [replace(DATA_PARALLEL, name=f"mine.{number}", exemplar=False) for number in range(20)]
     tables = [cases(subject) for subject in subjects]
     chosen = [{id for id in default(table) if CROSSINGS in id} for table in tables]
