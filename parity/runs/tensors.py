@@ -158,8 +158,8 @@ class Tensors:
                 error = 0.0 if self._has_right_gradients(step, key) and agrees(key, values) else error
             self._seen.note(known, error)
             if self._is_wrong(known, error):
-                place = (*known, key)
-                self._seen.kept[place] = share.looked_at(mine)
+                position = (*known, key)
+                self._seen.kept[position] = share.looked_at(mine)
 
     def _is_wrong(self, key: Key, error: float) -> bool:
         allowed = self._limit(key)
