@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from everyrank import current_world
+from everyrank.suites.compare.comparison import check
 from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.errors import BrokenAdapter, Deviation
+from everyrank.suites.errors import BrokenAdapter, Deviation, NotApplicable
 from everyrank.suites.generate.grammar import Rejected
 from everyrank.suites.generate.replay import meet
 from everyrank.suites.moves.move import Move
@@ -43,6 +44,8 @@ class Player:
     traits: ClassVar[Mapping[str, tuple[Any, ...]]] = {"size": (3,)}
     """What a model is like, with which moves are crossed: for each trait its values. Traits with the same name and a
     number, such as param1 and param2, have their values in common."""
+    named_by: ClassVar[tuple[str, ...]] = ()
+    """The traits by which a model is called in the ids of cases; without one, all but the size."""
     crossings: ClassVar[str] = ""
     """The file beside the player's module in which its crossings are kept, if it takes long to make them."""
     sizes: ClassVar[tuple[int, ...]] = (3,)
@@ -67,8 +70,10 @@ class Player:
 
     @classmethod
     def label(cls, traits: Mapping[str, Any]) -> str:
-        """Return how a model with these traits is called in the ids of cases."""
-        return "-".join(str(value) for name, value in traits.items() if name != "size")
+        """Return how a model with these traits is called in the ids of cases; of an optimizer, the class counts."""
+        named = cls.named_by or tuple(name for name in traits if name != "size")
+        texts = {name: str(traits[name]) for name in named}
+        return "-".join(text.split("-")[0] if name == "optimizer" else text for name, text in texts.items())
 
     @classmethod
     def model_of(cls, traits: Mapping[str, Any], features: frozenset[str]) -> Any:
@@ -99,6 +104,10 @@ class Player:
     def compare(self) -> str:
         """Raise Deviation if subject and reference differ; return a text that must be the same on all ranks."""
         raise NotImplementedError
+
+    def check(self, holds: bool, text: str) -> None:
+        """Raise a Deviation with this text unless a condition holds."""
+        check(holds, text)
 
     # --- making moves ------------------------------------------------------------------------------------
 
@@ -138,6 +147,8 @@ def _attempt(act: Callable[[], str]) -> tuple[str, str]:
             return "done", act()
         except Rejected as error:
             return _REJECTED, str(error)
+        except NotApplicable:
+            return "done", ""
         except Deviation as deviation:
             return "deviation", deviation.packed()
         except Exception as error:

@@ -64,6 +64,7 @@ class ShardedPlayer(StateMoves):
 
     features = FEATURES
     crossings = "crossings.txt"
+    named_by = ("optimizer", "param1", "param2", "param3")
     kinds = (Model, Param)
     traits = {
         "size": (3, 2),
@@ -126,11 +127,6 @@ class ShardedPlayer(StateMoves):
     def needed(cls, model: Model) -> Iterator[str]:
         for param in model.params:
             yield from needed_by(param, model)
-
-    @classmethod
-    def label(cls, traits: Mapping[str, Any]) -> str:
-        params = [traits[name] for name in ("param1", "param2", "param3")]
-        return "-".join((traits["optimizer"].split("-")[0], *params))
 
     @classmethod
     def draw_model(cls, drawing: Any) -> Model:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from everyrank.fixtures.failing import MESSAGE, InjectedError
-from everyrank.suites.compare.reference import Plan
 from torch import nn
 
 
@@ -32,6 +30,9 @@ class Microbatch:
         pairs = zip(self.inputs.split(1), self.targets.split(1), strict=True)
         return [replace(self, inputs=inputs, targets=targets, parts=self.parts * count) for inputs, targets in pairs]
 
+    def to(self, device: torch.device) -> Microbatch:
+        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
+
 
 @dataclass(frozen=True)
 class Failing(Microbatch):
@@ -43,17 +44,3 @@ class Failing(Microbatch):
     def criterion(self, outputs: torch.Tensor) -> torch.Tensor:
         self.asked.append(super().criterion(outputs).detach())
         raise InjectedError(MESSAGE)
-
-
-#: Returns the microbatches of a part (by its index) at a step.
-Batches = Callable[[int, int], Sequence[Microbatch]]
-
-
-def planned(plan: Plan, device: torch.device) -> Batches:
-    """Return the batches of a plan."""
-
-    def batches(index: int, step: int) -> list[Microbatch]:
-        drawn = (plan.batch(index, step, part).to(device) for part in range(plan.parts))
-        return [Microbatch(batch.inputs, batch.targets, plan.parts) for batch in drawn]
-
-    return batches

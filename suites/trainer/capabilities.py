@@ -7,15 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from everyrank.suites.compare.reference import Plan
 from everyrank.suites.engine.capability import Capability
 from everyrank.suites.trainer.arena import Arena
-from everyrank.suites.trainer.batches import planned
-
-
-def _plan(arena: Arena) -> Plan:
-    """One step, of SGD."""
-    return Plan(arena.size, steps=1, variant="defaults")
 
 
 def _attribute(name: str) -> Callable[[Arena], object]:
@@ -34,7 +27,7 @@ def _accepts(*batches: Any, **options: Any) -> Callable[[Arena], object]:
 
 
 def _groups(arena: Arena) -> None:
-    model = arena.model(_plan(arena))
+    model = arena.plain_model()
     names = [name for name, _ in model.named_parameters()]
     arena.subject.build(model, torch.optim.SGD, groups=[{"params": names, "lr": 0.1}])
 
@@ -47,10 +40,8 @@ class NeedsClosure(torch.optim.SGD):
 
 
 def _closures(arena: Arena) -> None:
-    plan = _plan(arena)
-    trainer = arena.subject.build(arena.model(plan), NeedsClosure)
-    index, _ = getattr(trainer, "part", (arena.rank, arena.size))
-    trainer.step(*planned(plan, arena.device)(index, 1))
+    trainer = arena.subject.build(arena.plain_model(), NeedsClosure)
+    trainer.step(arena.plain_batch(trainer))
 
 
 _SAVED = ("alias[after-load-*]", "alias[scheduler-after-load-*]", "alias[scheduler-resumed-*]", "alias[resumed-*]")

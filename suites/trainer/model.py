@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from everyrank.fixtures.models import fill
+from everyrank.fixtures.optimizers import Row, Variant, row
 from everyrank.suites.generate.models import new_parameters, put
 from everyrank.suites.trainer.batches import Microbatch
 from torch import nn
@@ -83,6 +85,36 @@ class Model:
     """Ranks that have registered their parameters in the opposite order."""
     losses: bool = True
     """Whether the loss that a step returns is compared."""
+
+    @property
+    def row(self) -> Row:
+        return row(self.optimizer)
+
+    @property
+    def choice(self) -> Variant:
+        return self.row.variant(self.variant)
+
+    def build(self, seed: int, frozen: Iterable[int]) -> nn.Module:
+        """Return a fresh module with these parameters frozen; equal seeds give equal values."""
+        return make(self, seed, frozen)
+
+    def batches(self, module: Any, step: Step, number: int, time: int, index: int) -> Sequence[Microbatch]:
+        """Return the microbatches of a part, for a module which then skips what it skips on that part."""
+        module.skips = step.skipped_on(index)
+        return microbatches(step, number, time, index)
+
+    def named(self, groups: Sequence[Group], first: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Return the first groups of a training with the names of their parameters, each the first one it has."""
+        found = []
+        start = 0
+        for number, group in enumerate(groups):
+            end = start + group.count
+            options = {"lr": group.lr, "weight_decay": group.weight_decay}
+            given = {name: value for name, value in options.items() if value is not None}
+            layers = [] if number else layer_names(self)
+            found.append({"params": [*layers, *(first[param.name] for param in self.params[start:end])], **given})
+            start = end
+        return found
 
 
 class Trained(nn.Module):

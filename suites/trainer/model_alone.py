@@ -1,4 +1,4 @@
-"""The reference of a script of ``trainer``: one plain model in each process, trained with the mean of all parts."""
+"""The reference of ``trainer``: one plain model in each process, trained with the mean of all parts."""
 
 from __future__ import annotations
 
@@ -7,46 +7,28 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
-from everyrank.fixtures.optimizers import row
-from everyrank.suites.compare.reference import SEED, mean, sum_in_order
-from everyrank.suites.trainer.arena import first_names
-from everyrank.suites.trainer.model import Group, Model, Step, layer_names, make, microbatches, set_frozen
+from everyrank.suites.compare.reference import SEED, Plan, mean, order_matched, sum_in_order
+from everyrank.suites.trainer.model import Group, Model, Step, set_frozen
+from everyrank.suites.trainer.parameters import first_names
 from torch import nn
 
 
 class ModelAlone:
     """A model with a plain optimizer, which has the microbatches of all parts."""
 
-    def __init__(self, made_of: Model, frozen: Iterable[int]) -> None:
+    def __init__(self, made_of: Model, frozen: Iterable[int] = ()) -> None:
         self.made_of = made_of
-        self.model = make(made_of, SEED, frozen)
-        self.optimizer = self._optimizer()
-
-    def _optimizer(self) -> Any:
-        found = row(self.made_of.optimizer)
-        construct: Any = found.optimizer
-        arguments = found.variant(self.made_of.variant).make()
-        if not self.made_of.groups:
-            return construct(self.model.parameters(), **arguments)
-        return construct([self._tensors(group) for group in self.named(self.made_of.groups)], **arguments)
+        self.model = made_of.build(SEED, frozen)
+        construct: Any = made_of.row.optimizer
+        groups = [self._tensors(group) for group in self.named(made_of.groups)]
+        self.optimizer = construct(groups or self.model.parameters(), **made_of.choice.make())
 
     def _tensors(self, group: dict[str, Any]) -> dict[str, Any]:
         return {**group, "params": [self.model.get_parameter(name) for name in group["params"]]}
 
     def named(self, groups: Sequence[Group]) -> list[dict[str, Any]]:
         """Return the first groups of a training with the names of their parameters."""
-        first = first_names(self.model)
-        found = []
-        start = 0
-        for number, group in enumerate(groups):
-            end = start + group.count
-            options = {"lr": group.lr, "weight_decay": group.weight_decay}
-            given = {name: value for name, value in options.items() if value is not None}
-            layers = [] if number else layer_names(self.made_of)
-            params = [*layers, *(first[param.name] for param in self.made_of.params[start:end])]
-            found.append({"params": params, **given})
-            start = end
-        return found
+        return self.made_of.named(groups, first_names(self.model))
 
     def add_param_group(self, group: dict[str, Any]) -> None:
         self.optimizer.add_param_group(self._tensors(group))
@@ -77,10 +59,10 @@ class ModelAlone:
         return torch.as_tensor(self.optimizer.step(closure))
 
     def _part(self, step: Step, number: int, time: int, index: int) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
-        self.model.skips = step.skipped_on(index)
+        batches = self.made_of.batches(self.model, step, number, time, index)
         self.model.zero_grad()
         losses = []
-        for batch in microbatches(step, number, time, index):
+        for batch in batches:
             loss = batch.loss(self.model)
             loss.backward()
             losses.append(loss.detach())
@@ -88,3 +70,18 @@ class ModelAlone:
         return sum_in_order(losses), [
             each.coalesce() if each is not None and each.is_sparse else each for each in gradients
         ]
+
+
+class Stored:
+    """The reference of a plan that is done as it stands: it is trained once in a run, whichever cases need it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.run = order_matched(plan)
+        self.done = 0
+
+    def step(self, *_: Any) -> None:
+        self.done += 1
+
+    @property
+    def values(self) -> dict[str, torch.Tensor]:
+        return self.run.steps[self.done - 1].values if self.done else self.run.start

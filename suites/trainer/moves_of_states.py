@@ -5,24 +5,25 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from everyrank.fixtures.failing import InjectedError
-from everyrank.fixtures.optimizers import row
 from everyrank.suites.arena.groups import NAMES_RANKS, collect, error_of, names_rank, own_group, root, text_of
-from everyrank.suites.arena.subject_errors import in_a_line
+from everyrank.suites.arena.subject_errors import in_a_line, subject_acts
 from everyrank.suites.compare.comparison import check, same
+from everyrank.suites.errors import NotApplicable
 from everyrank.suites.moves.move import NEVER, move
 from everyrank.suites.trainer.batches import Failing
 from everyrank.suites.trainer.features import WRONG_STATES
-from everyrank.suites.trainer.laws.state import Mutation, Part, mutate
 from everyrank.suites.trainer.model import Model, Param, Step
 from everyrank.suites.trainer.moves_of_training import TrainingMoves
 from everyrank.suites.trainer.outline import Outline
-from everyrank.suites.trainer.sides import FRESH, Sides
+from everyrank.suites.trainer.parameters import Values
+from everyrank.suites.trainer.sides import FRESH, Sides, TrainingSide
+from everyrank.suites.trainer.wrong_states import Mutation, Part, mutate
 
 
 def _saving_needs(outline: Outline) -> Iterator[str]:
@@ -80,21 +81,31 @@ def _resharding_needs(outline: Outline, before: int = 0, after: int = 0) -> Iter
         yield NEVER
 
 
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What a rank has seen of a step that fails on one rank."""
+
+    raised: bool
+    failed: bool
+    """Whether this rank has raised, or has computed a loss: not every rank of a pipeline does."""
+    own: bool
+    named: bool
+    text: str
+    parts: int
+    before: Values
+    after: Values
+
+
 class StateMoves(TrainingMoves):
     """What is done with states, on both sides."""
-
-    @property
-    def file(self) -> str:
-        """The file with rank 0's copy of the state."""
-        return f"{self.arena.world.folder}/state-of-rank-0"
 
     @move("state.inert", needs=_saving_needs, then=_saved)
     def save(self) -> None:
         """Copy the state, which replaces the last copy."""
-        state = self.sides.state()
-        if self.arena.rank == 0:
-            torch.save(state, self.file)
-        self.saved = state, self.sides.alone.copy()
+        self.saved = self.sides.state(), self.sides.alone.copy()
 
     @move(
         "state.round-trip",
@@ -119,12 +130,20 @@ class StateMoves(TrainingMoves):
         """
         sides = self.sides
         state, alone = self.saved
-        state = torch.load(self.file, weights_only=False) if of_first else copy.deepcopy(state)
+        state = self._of_first(state) if of_first else copy.deepcopy(state)
         orders = range(self.model.size) if reordered else None
         sides.load(state, sides.begin(FRESH, orders) if fresh else sides.training)
         sides.alone = alone.copy()
         sides.alone.freeze(sides.frozen)
         self.schedulers.clear()
+
+    def _of_first(self, state: Any) -> Any:
+        """Return rank 0's copy of a state."""
+        file = f"{self.arena.world.folder}/state-of-rank-0"
+        if self.arena.rank == 0:
+            torch.save(state, file)
+        self.arena.meet("rank 0 has written its state")
+        return torch.load(file, weights_only=False)
 
 
 class ApartMoves(StateMoves):
@@ -133,17 +152,16 @@ class ApartMoves(StateMoves):
     @move(
         "errors.arguments",
         needs=_refusing_needs,
-        drawn={"invalid": lambda outline: range(len(row(outline.model.optimizer).invalid))},
+        drawn={"invalid": lambda outline: range(len(outline.model.row.invalid))},
         apart=True,
     )
     def refuse(self, invalid: int = 0) -> None:
         """Build a fresh trainer with the invalid arguments of this number, which must be refused."""
-        found = row(self.model.optimizer)
-        wrong = found.invalid[invalid % len(found.invalid)]
+        wrong = self.model.row.invalid[invalid % len(self.model.row.invalid)]
         error = error_of(partial(self.sides.build_with, wrong.make()))
         as_due = isinstance(error, wrong.error) and re.search(wrong.match, str(error)) is not None
         raised = "nothing" if error is None else in_a_line(error)
-        check(as_due, f"{wrong.name}: raised {raised} instead of {wrong.error.__name__}: {wrong.match}")
+        self.check(as_due, f"{wrong.name}: raised {raised} instead of {wrong.error.__name__}: {wrong.match}")
 
     @move(
         "state.strict",
@@ -156,14 +174,32 @@ class ApartMoves(StateMoves):
         """Load a state with one entry that is missing, extra or misshapen into a fresh trainer: it is refused."""
         params = tuple(param for param in self.model.params if param.shape and _is_plain(param))
         # Each parameter has a state.
-        sides = self._sides(replace(self.model, params=params, optimizer="SGD", variant="momentum"))
+        made_of = replace(self.model, params=params, optimizer="SGD", variant="momentum")
+        (sides, fresh, anew), loaded = self._meeting(
+            lambda: self._load_wrong(made_of, cast(Part, part), cast(Mutation, mutation)),
+            lambda found: str(found[1] is not None),
+        )
+        # The state may be taken for that of a parameter that never had a gradient: this starts anew, others go on.
+        if (part, mutation) == ("optimizer", "missing") and set(loaded) == {"True"}:
+            sides.alone.optimizer.state.pop(sides.alone.model.get_parameter(anew))
+            sides.training = fresh
+            self._go_on(sides)
+        else:
+            self.check(fresh is None, f"a state with a {mutation} entry of the {part} was loaded")
+
+    def _load_wrong(self, made_of: Model, part: Part, mutation: Mutation) -> tuple[Sides, TrainingSide | None, str]:
+        """Load a wrong state. Return both sides, the fresh trainer if it loaded, and the parameter that is wrong."""
+        sides = self._sides(made_of)
         for time in (0, 1):
             sides.step(Step(), self.number, time)
         state = sides.state()
-        mutate(state, cast(Part, part), cast(Mutation, mutation), len(set(sides.training.names.values())))
+        names = list(dict.fromkeys(sides.training.names.values()))
+        changed = mutate(state, part, mutation, len(names))
         fresh = sides.begin(FRESH)
-        error = error_of(lambda: fresh.trainer.load_state_dict(state))
-        check(error is not None, f"a state with a {mutation} entry of the {part} was loaded")
+        with subject_acts():
+            load = fresh.trainer.load_state_dict  # that there is none is no refusal
+        refused = error_of(lambda: load(state)) is not None
+        return sides, None if refused else fresh, changed if isinstance(changed, str) else names[changed]
 
     @move(
         "errors.rank",
@@ -174,30 +210,41 @@ class ApartMoves(StateMoves):
     )
     def fail(self, rank: int) -> None:
         """Let the loss raise on one rank in the second step, in a group of its own: all raise, nothing changes."""
+        seen, computed = self._meeting(lambda: self._failing(rank), lambda seen: "computed" if seen.failed else "")
+        if not computed[rank] and seen.parts < self.arena.size:
+            raise NotApplicable(f"rank {rank} computes no loss")  # not all ranks that share a part need do so
+        for name, value in seen.after.items():
+            if value.shape == seen.before[name].shape:  # else it was put together for the step that was interrupted
+                same(value, seen.before[name], f"{name}, after the step that failed,")
+        if self.arena.rank == rank:
+            check(seen.own, f"rank {rank}'s own error did not reach it: {seen.text}")
+        else:
+            check(seen.raised, f"trained on, though rank {rank} had failed")
+            check(seen.named, f"the error does not name rank {rank}: {seen.text}")
+
+    def _failing(self, rank: int) -> Failure:
         with own_group() as group:
             sides = self._sides(self.model)
             sides.step(Step(), self.number, 0)
             training = sides.training
             before = training.own
             batches = training.batches(Step(), self.number, 1)
-            if self.arena.rank == rank:
-                batches = [Failing(batch.inputs, batch.targets) for batch in batches]
-            error = error_of(partial(training.trainer.step, *batches))
+            failing = [Failing(batch.inputs, batch.targets) for batch in batches]
+            error = error_of(partial(training.trainer.step, *(failing if self.arena.rank == rank else batches)))
             group.leave()
-            raised, own = error is not None, isinstance(root(error), InjectedError)
-            text = text_of(error)
-            named = NAMES_RANKS not in self.subject.declares or names_rank(error, rank)
-            after = training.own
+            found = Failure(
+                raised=error is not None,
+                failed=error is not None or any(batch.asked for batch in failing),
+                own=isinstance(root(error), InjectedError),
+                named=NAMES_RANKS not in self.subject.declares or names_rank(error, rank),
+                text=text_of(error),
+                parts=training.parts,
+                before=before,
+                after=training.own,
+            )
             del training, sides, error  # they hold the group's sockets
             collect()
-        if self.arena.rank == rank:
-            check(own, f"rank {rank}'s own error did not reach it: {text}")
-        else:
-            check(raised, f"trained on, though rank {rank} had failed")
-            check(named, f"the error does not name rank {rank}: {text}")
-        for name, value in after.items():
-            if value.shape == before[name].shape:  # else it was put together for the step that was interrupted
-                same(value, before[name], f"{name}, after the step that failed,")
+        return found
 
     @move(
         "state.reshard",
@@ -212,10 +259,11 @@ class ApartMoves(StateMoves):
 
         def saving() -> None:
             sides = self._sides(self.model)
-            sides.step(Step(), self.number, 0)
-            sides.state()  # also before the state that counts
-            sides.step(Step(), self.number, 1)
-            state = sides.state()
+            for time in (0, 1):
+                sides.step(Step(), self.number, time)
+                sides.compare()
+                state = sides.state()  # also before the state that counts
+            sides.verdict()
             if self.arena.rank == 0:
                 torch.save((state, sides.alone), file)
 
@@ -224,21 +272,31 @@ class ApartMoves(StateMoves):
             sides = self._sides(self.model, FRESH)
             sides.load(state, sides.training)
             sides.alone = alone
-            sides.exact_so_far = not sides.coarse  # the steps before were not compared
-            sides.compare()
-            for time in (2, 3):
-                sides.step(Step(), self.number, time)
-                sides.compare()
+            sides.exact_so_far = not sides.coarse  # the steps before were not compared on all of these ranks
+            self._go_on(sides)
 
         if self._in_group(before, saving):
             self._in_group(after, loading)
+
+    def attempt(self, act: Callable[[], object]) -> Exception | None:
+        """Act, and return the error, which is raised when all ranks have met."""
+        return error_of(act)
+
+    def _meeting(self, act: Callable[[], Found], text: Callable[[Found], str]) -> tuple[Found, list[str]]:
+        """Act, and return what was found with the texts of all ranks about it; a rank that raises has none."""
+        found: list[Found] = []
+        error = self.attempt(lambda: found.append(act()))
+        texts = self.arena.meet("all have acted", text(found[0]) if found else "")
+        if error is not None:
+            raise error
+        return found[0], texts
 
     def _in_group(self, size: int, act: Callable[[], None]) -> bool:
         """Let the first ranks act in a group of their own; return whether nothing went wrong on any of them."""
         error: Exception | None = None
         with own_group(size):
             if self.arena.rank < size:
-                error = error_of(act)
+                error = self.attempt(act)
             collect()
         failed = any(self.arena.meet("the group has acted", "" if error is None else "failed"))
         if error is not None:
@@ -247,7 +305,16 @@ class ApartMoves(StateMoves):
 
     def _sides(self, model: Model, *seed: int) -> Sides:
         """Return both sides of a training that begins as the script does, without groups: moves add those."""
-        return Sides(self.arena, replace(model, groups=()), *seed)
+        return self.sides_of(replace(model, groups=()), *seed)
+
+    def _go_on(self, sides: Sides) -> None:
+        """Train on from a state that was loaded after two steps."""
+        sides.steps = 2
+        sides.compare()
+        for time in (2, 3):
+            sides.step(Step(), self.number, time)
+            sides.compare()
+        sides.verdict()
 
 
 def _is_plain(param: Param) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,9 +14,9 @@ from everyrank.suites.engine.subject import Subject
 from everyrank.suites.moves.move import NEVER, move
 from everyrank.suites.moves.player import Player
 from everyrank.suites.trainer.arena import Arena
-from everyrank.suites.trainer.laws.ranks import digests
 from everyrank.suites.trainer.model import Group, Model, Step, set_frozen
 from everyrank.suites.trainer.outline import Outline
+from everyrank.suites.trainer.parameters import digests
 from everyrank.suites.trainer.sides import Sides
 from torch.optim.lr_scheduler import ExponentialLR
 
@@ -159,9 +159,11 @@ def _options(outline: Outline) -> Sequence[str]:
     return ["lr", *decays, "momentum"] if outline.model.optimizer == "SGD" else ["lr", *decays]
 
 
-def _changing_needs(outline: Outline, option: str = "lr", factor: float = 1.0, group: int = -1) -> Iterator[str]:
+def _changing_needs(
+    outline: Outline, option: str = "lr", factor: float = 1.0, group: int = -1, in_place: bool = False
+) -> Iterator[str]:
     yield "changed rates"
-    if option not in _options(outline) or outline.closures:
+    if option not in _options(outline) or outline.closures or in_place:
         yield NEVER
 
 
@@ -197,14 +199,22 @@ def _added(outline: Outline, count: int, **given: Any) -> None:
 class TrainingMoves(Player):
     """What is done to train, on both sides."""
 
-    def __init__(self, subject: Subject, model: Model) -> None:
+    def __init__(self, subject: Subject, model: Model, arena: Arena | None = None) -> None:
         super().__init__(subject, model)
         world = current_world()
-        self.arena = Arena(subject, Point("script", world.size), world)
-        self.sides = Sides(self.arena, model)
+        self.arena = arena or Arena(subject, Point("script", world.size), world)
         self.schedulers: list[Any] = []
         self.saved: Any = None
         """The last copy of a state, with the reference at that point."""
+
+    @functools.cached_property
+    def sides(self) -> Sides:
+        """Both sides of the training that the moves are about."""
+        return self.sides_of(self.model)
+
+    def sides_of(self, model: Model, *seed: int) -> Sides:
+        """Return both sides of a training."""
+        return Sides(self.arena, model, *seed)
 
     def compare(self) -> str:
         """Compare the full parameters with the reference's; on all ranks they are equal bit for bit."""
@@ -288,13 +298,21 @@ class TrainingMoves(Player):
         often=2,
         shown_by="step",
     )
-    def change(self, option: str = "lr", factor: float = 0.5, group: int = -1) -> None:
-        """Multiply an option of one of the groups, or of all if there is none of this number; 0 becomes an eighth."""
+    def change(self, option: str = "lr", factor: float = 0.5, group: int = -1, in_place: bool = False) -> None:
+        """Multiply an option of one of the groups, or of all if there is none of this number; 0 becomes an eighth.
+
+        ``in_place``: the option is a tensor, which is filled.
+        """
         with subject_acts("param_groups"):
             ours = list(self.sides.training.trainer.param_groups)
         for groups in (ours, self.sides.alone.optimizer.param_groups):
-            for each in groups if group not in range(len(groups)) else [groups[group]]:
-                each[option] = each[option] * factor or 0.125
+            chosen = groups if group not in range(len(groups)) else [groups[group]]
+            values = [each[option] * factor or 0.125 for each in chosen]  # groups may share a tensor
+            for each, value in zip(chosen, values, strict=True):
+                if in_place:
+                    each[option].fill_(value)
+                else:
+                    each[option] = value
 
     @move(
         "parity.schedule",
@@ -326,8 +344,5 @@ class TrainingMoves(Player):
         """Add the next parameters, which no group has yet, as a group."""
         sides = self.sides
         sides.groups.append(Group(count, lr, weight_decay))
-        group = sides.alone.named(sides.groups)[-1]
-        with subject_acts("add_param_group"):
-            sides.training.trainer.add_param_group(copy.deepcopy(group))
-        sides.alone.add_param_group(group)
+        sides.add(sides.alone.named(sides.groups)[-1])
         self.saved = None

@@ -65,6 +65,7 @@ class TrainerPlayer(ApartMoves):
         SAME_GRAPH: frozenset({"parameters that some ranks use", "microbatches of some ranks"}),
     }
     crossings = "crossings.txt"
+    named_by = ("optimizer", "param1", "param2", "param3")
     kinds = (Model, Param, Group)
     traits = {
         "size": (3, 2),
@@ -132,11 +133,6 @@ class TrainerPlayer(ApartMoves):
     def needed(cls, model: Model) -> Iterator[str]:
         for param in model.params:
             yield from needed_by(param, model.size)
-
-    @classmethod
-    def label(cls, traits: Mapping[str, Any]) -> str:
-        params = [traits[name] for name in ("param1", "param2", "param3")]
-        return "-".join((traits["optimizer"].split("-")[0], *params))
 
     @classmethod
     def draw_model(cls, drawing: Any) -> Model:

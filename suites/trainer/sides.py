@@ -9,26 +9,18 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from everyrank.fixtures.optimizers import row
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import CLOSE_FP64, EXACT, Comparison, Tolerance, same
 from everyrank.suites.compare.reference import SEED
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.grammar import Rejected
 from everyrank.suites.generate.player import reference_acts
-from everyrank.suites.trainer.arena import (
-    AMPLIFIED,
-    CLOSE_FP32,
-    Arena,
-    Values,
-    first_names,
-    full_parameters,
-    own_parameters,
-)
+from everyrank.suites.trainer.arena import AMPLIFIED, CLOSE_FP32, Arena
 from everyrank.suites.trainer.batches import Microbatch
-from everyrank.suites.trainer.laws.ranks import reordered
-from everyrank.suites.trainer.model import Model, Step, Trained, make, microbatches
+from everyrank.suites.trainer.model import Model, Step
 from everyrank.suites.trainer.model_alone import ModelAlone
+from everyrank.suites.trainer.parameters import Values, first_names, full_parameters, own_parameters, reordered
+from torch import nn
 
 #: The seed of a model into which a state is loaded: none of its values may stay.
 FRESH = 99
@@ -42,11 +34,15 @@ class TrainingSide:
     """A trainer of the subject on a model."""
 
     trainer: Any
-    model: Trained
+    model: nn.Module
+    """The model as it was given to ``build``."""
+    made_of: Model
     names: Mapping[str, str]
+    """For each name of a parameter the first name of that parameter: a tied one has two."""
     index: int
     """Which part of each batch this rank trains on, of ``parts``."""
     parts: int
+    device: torch.device
 
     def step(self, step: Step, number: int, time: int) -> Any:
         """Train for one step on this rank's microbatches."""
@@ -56,8 +52,8 @@ class TrainingSide:
             return self.trainer.step(*batches, **options)
 
     def batches(self, step: Step, number: int, time: int) -> list[Microbatch]:
-        self.model.skips = step.skipped_on(self.index)
-        return list(microbatches(step, number, time, self.index))
+        found = self.made_of.batches(self.model, step, number, time, self.index)
+        return [batch.to(self.device) for batch in found]
 
     @property
     def values(self) -> Values:
@@ -76,14 +72,20 @@ class Sides:
         self.frozen = {number for number, param in enumerate(made_of.params) if param.frozen}
         self.groups = list(made_of.groups)
         """The groups with which a fresh trainer is built, for a state of now."""
+        self.steps = 0
+        """How many steps there were."""
         self.exact_so_far = True
         """Whether all parameters of a coarse dtype have had the reference's bits at each comparison.
 
         Their error reaches the others in the step after, or by the norm in a step that clips.
         """
         with reference_acts():
-            self.alone = ModelAlone(made_of, self.frozen)
+            self.alone = self.reference()
         self.training = self.begin(seed)
+
+    def reference(self) -> Any:
+        """Return the reference at the start."""
+        return ModelAlone(self.made_of, self.frozen)
 
     def begin(self, seed: int, orders: Iterable[int] | None = None) -> TrainingSide:
         """Let the subject build on a fresh model. It has no reason to raise.
@@ -92,27 +94,33 @@ class Sides:
         """
         model = self._model(seed, self.made_of.reordered if orders is None else orders)
         names = first_names(model)
-        found = row(self.made_of.optimizer)
-        given: dict[str, Any] = {"groups": self.alone.named(self.groups)} if self.groups else {}
-        arguments = found.variant(self.made_of.variant).make()
+        groups = self.made_of.named(self.groups, names)
+        given: dict[str, Any] = {"groups": groups} if groups else {}
         try:
-            trainer = self.arena.subject.build(model, found.optimizer, **arguments, **given)
+            trainer = self.arena.subject.build(
+                model, self.made_of.row.optimizer, **self.made_of.choice.make(), **given
+            )
         except Exception as error:
-            if _declared(self.arena.subject, error):
-                raise Rejected(str(error)) from error
+            self.refused(error)
             with subject_acts("build"):
                 raise
+        self.arena.check_trainer(trainer)
         index, parts = getattr(trainer, "part", (dist.get_rank(), dist.get_world_size()))
-        return TrainingSide(trainer, model, names, index, parts)
+        return TrainingSide(trainer, model, self.made_of, names, index, parts, self.arena.device)
+
+    def refused(self, error: Exception) -> None:
+        """Reject the script if the subject says of models like this one that it lacks them."""
+        if _declared(self.arena.subject, error):
+            raise Rejected(str(error)) from error
 
     def build_with(self, arguments: Mapping[str, Any]) -> Any:
         """Let the subject build with these arguments of the optimizer."""
         model = self._model(SEED, self.made_of.reordered)
-        return self.arena.subject.build(model, row(self.made_of.optimizer).optimizer, **arguments)
+        return self.arena.subject.build(model, self.made_of.row.optimizer, **arguments)
 
-    def _model(self, seed: int, orders: Iterable[int]) -> Trained:
+    def _model(self, seed: int, orders: Iterable[int]) -> nn.Module:
         made_of, rank = self.made_of, self.arena.rank
-        model = make(made_of, seed + (rank if made_of.own_values else 0), self.frozen)
+        model = made_of.build(seed + (rank if made_of.own_values else 0), self.frozen)
         if made_of.own_buffer:
             model.get_buffer("shift").add_(rank)
         if rank in orders:
@@ -123,6 +131,7 @@ class Sides:
 
     def step(self, step: Step, number: int, time: int) -> None:
         """Train both sides for one step, and compare the loss, if one is returned."""
+        self.steps += 1
         self.exact_so_far &= not (step.max_norm and self.coarse)
         with reference_acts():
             wanted = self.alone.step(step, number, time, self.training.parts)
@@ -132,10 +141,22 @@ class Sides:
 
     def wait(self) -> None:
         """Check that nothing changes for a while."""
-        before = self.training.own
+        own, full = self.training.own, self.training.values
+        self.meet()
         self.arena.wait_a_while()
         for name, value in self.training.own.items():
-            same(value, before[name], f"{name}, some time after the step,")
+            same(value, own[name], f"{name} of rank {self.arena.rank}, some time after step {self.steps}")
+        for name, value in self.training.values.items():
+            same(value, full[name], f"{name}, some time after step {self.steps}")
+
+    def meet(self) -> None:
+        """Wait until all ranks are here. The ranks of a script meet after each move."""
+
+    def add(self, group: dict[str, Any]) -> None:
+        """Add a group, by the names of its parameters."""
+        with subject_acts("add_param_group"):
+            self.training.trainer.add_param_group(copy.deepcopy(group))
+        self.alone.add_param_group(group)
 
     def state(self) -> Any:
         """Return a copy of the state."""
@@ -165,6 +186,9 @@ class Sides:
     def coarse(self) -> list[str]:
         """The parameters whose sums have an error of their own."""
         return [name for name, value in self.alone.model.named_parameters() if value.dtype in _COARSE]
+
+    def verdict(self) -> None:
+        """Raise what was found at the end, if anything was left for it."""
 
     def check(self, found: Values, wanted: Values, allowed: Mapping[str, Tolerance]) -> None:
         """Raise Deviation with the first difference."""

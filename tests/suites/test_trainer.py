@@ -9,17 +9,25 @@ from typing import Any
 import pytest
 import torch
 from everyrank.fixtures.failing import InjectedError
-from everyrank.suites.compare.reference import Plan, order_matched
-from everyrank.suites.trainer.alone import Alone
-from everyrank.suites.trainer.batches import Failing, planned
-from everyrank.suites.trainer.laws.ranks import digests, reordered
-from everyrank.suites.trainer.laws.state import Mutation, Part, mutate
+from everyrank.suites.compare.reference import Plan
+from everyrank.suites.trainer.batches import Failing, Microbatch
+from everyrank.suites.trainer.model import Step
+from everyrank.suites.trainer.model_alone import ModelAlone, Stored
+from everyrank.suites.trainer.parameters import digests, reordered
+from everyrank.suites.trainer.planned import planned
 from everyrank.suites.trainer.subjects.pipelines import owners, stages
+from everyrank.suites.trainer.wrong_states import Mutation, Part, mutate
 
 from tests.documents import as_program, blocks
 from tests.inner import Inner, Project
 
-CPU = torch.device("cpu")
+
+def alone(plan: Plan, steps: int) -> ModelAlone:
+    """Return the reference after the first steps of a plan."""
+    found = ModelAlone(planned(plan))
+    for number in range(1, steps + 1):
+        found.step(Step(plan.parts), number, 0, plan.size)
+    return found
 
 
 @pytest.mark.parametrize(
@@ -37,11 +45,11 @@ CPU = torch.device("cpu")
     ids=str,
 )
 def test_the_two_references_agree_bit_for_bit(plan: Plan) -> None:
-    alone = Alone(plan, planned(plan, CPU))
-    for number, expected in enumerate(order_matched(plan).steps, 1):
-        alone.step(number)
-        for name, value in alone.values.items():
-            assert torch.equal(value, expected.values[name]), (number, name)
+    stored = Stored(plan)
+    for number in range(plan.steps + 1):
+        for name, value in alone(plan, number).values.items():
+            assert torch.equal(value, stored.values[name]), (number, name)
+        stored.step()
 
 
 @pytest.mark.parametrize("name", ["equal-shapes", "plain"])
@@ -58,7 +66,7 @@ def test_a_reordered_model_is_the_same_function_of_the_same_names(name: str) -> 
 def test_the_losses_of_the_rows_add_up_to_that_of_the_batch() -> None:
     plan = Plan(1, parts=2)
     model = plan.build()
-    for batch in planned(plan, CPU)(0, 1):
+    for batch in planned(plan).batches(model, Step(parts=2), 1, 0, 0):
         rows = batch.rows()
         assert len(rows) == len(batch.inputs) > 1
         total = torch.stack([row.loss(model) for row in rows]).sum()
@@ -66,7 +74,7 @@ def test_the_losses_of_the_rows_add_up_to_that_of_the_batch() -> None:
 
 
 def test_a_row_of_a_failing_batch_fails_and_is_noted() -> None:
-    batch = planned(Plan(1), CPU)(0, 1)[0]
+    batch = Microbatch(*Plan(1).batch(0, 1))
     failing = Failing(batch.inputs, batch.targets)
     assert not failing.asked
     with pytest.raises(InjectedError):
@@ -99,9 +107,8 @@ def test_values_have_equal_digests_whatever_their_layout_is() -> None:
 
 def _state() -> dict[str, Any]:
     plan = Plan(1, variant="momentum")
-    alone = Alone(plan, planned(plan, CPU))
-    alone.step(1)
-    return {"model": alone.model.state_dict(), "nested": {"optimizer": alone.optimizer.state_dict()}}
+    trained = alone(plan, 1)
+    return {"model": trained.model.state_dict(), "nested": {"optimizer": trained.optimizer.state_dict()}}
 
 
 @pytest.mark.parametrize(

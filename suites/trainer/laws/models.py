@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
-import torch
 from everyrank.suites.trainer import points
 from everyrank.suites.trainer.arena import Arena
-from everyrank.suites.trainer.batches import Batches, Microbatch, planned
 from everyrank.suites.trainer.contract import CONTRACT
+from everyrank.suites.trainer.law_player import follow, playing
 from everyrank.suites.trainer.points import TrainingPoint
 
 law = CONTRACT.law
@@ -49,14 +48,14 @@ def models(arena: Arena, point: TrainingPoint) -> None:
 
     A parameter that no rank uses keeps its value and its state; if some ranks use it, the others count as zero.
     """
-    arena.follow(arena.begin(point.plan))
+    follow(arena, point.plan)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RowsPoint(TrainingPoint):
     """A point at which ranks have different numbers of rows."""
 
-    rows: Sequence[int]
+    rows: tuple[int, ...]
 
 
 def _rows() -> Iterator[RowsPoint]:
@@ -68,16 +67,8 @@ def _rows() -> Iterator[RowsPoint]:
 @law("mean", _rows, groups=("TRAINED", "SCALED"))
 def mean(arena: Arena, point: RowsPoint) -> None:
     """The mean over ranks is unweighted: a rank with fewer rows counts as much as any other."""
-
-    def cut(batches: Batches) -> Batches:
-        return lambda index, step: [
-            replace(batch, inputs=batch.inputs[: point.rows[index]], targets=batch.targets[: point.rows[index]])
-            for batch in batches(index, step)
-        ]
-
-    training = arena.begin(point.plan, batches=cut(planned(point.plan, arena.device)))
-    alone = training.reference(batches=cut(planned(point.plan, torch.device("cpu"))))
-    arena.follow_alone(training, alone, range(1, 3))
+    with playing(arena, point.plan) as player:
+        player.step(times=2, rows=point.rows)
 
 
 def _accumulations() -> Iterator[TrainingPoint]:
@@ -91,7 +82,7 @@ def _accumulations() -> Iterator[TrainingPoint]:
 @law("accumulate", _accumulations, groups=("TRAINED", "SCALED"))
 def accumulate(arena: Arena, point: TrainingPoint) -> None:
     """A step on k microbatches follows the sum of their losses."""
-    arena.follow(arena.begin(point.plan))
+    follow(arena, point.plan)
 
 
 def _clips() -> Iterator[TrainingPoint]:
@@ -105,7 +96,7 @@ def _clips() -> Iterator[TrainingPoint]:
 @law("clip", _clips, groups=("TRAINED", "SCALED"))
 def clip(arena: Arena, point: TrainingPoint) -> None:
     """``max_norm`` limits the norm of the whole mean gradient, once."""
-    arena.follow(arena.begin(point.plan), max_norm=point.plan.clip)
+    follow(arena, point.plan)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +104,7 @@ class InfinitePoint(TrainingPoint):
     """A point with a batch of one rank that is not finite."""
 
     value: float
-    max_norm: float | None = None
+    max_norm: float = 0.0
 
 
 def _infinite() -> Iterator[InfinitePoint]:
@@ -127,19 +118,6 @@ def _infinite() -> Iterator[InfinitePoint]:
 @law("non-finite", _infinite, groups=("TRAINED", "SCALED"))
 def non_finite(arena: Arena, point: InfinitePoint) -> None:
     """A batch of one rank that is not finite has the same effect on all ranks: the effect that it has alone."""
-
-    def spoil(batches: Batches, last: int) -> Batches:
-        def spoilt(index: int, step: int) -> Sequence[Microbatch]:
-            found = batches(index, step)
-            if (index, step) != (last, 3):
-                return found
-            return [replace(batch, targets=torch.full_like(batch.targets, point.value)) for batch in found]
-
-        return spoilt
-
-    training = arena.begin(point.plan)
-    last = training.plan.size - 1
-    training.batches = spoil(training.batches, last)
-    alone = training.reference(batches=spoil(planned(training.plan, torch.device("cpu")), last))
-    options = {} if point.max_norm is None else {"max_norm": point.max_norm}
-    arena.follow_alone(training, alone, range(1, 4), **options)
+    with playing(arena, point.plan) as player:
+        player.step(times=2, max_norm=point.max_norm)
+        player.step(spoiled=str(point.value), by=player.sides.training.parts - 1, max_norm=point.max_norm)

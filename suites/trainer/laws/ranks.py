@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from everyrank.suites.compare.comparison import same
-from everyrank.suites.compare.reference import SEED, order_matched
 from everyrank.suites.errors import NotApplicable
 from everyrank.suites.trainer import points
-from everyrank.suites.trainer.arena import TRUSTS_INIT, Arena, Values
+from everyrank.suites.trainer.arena import TRUSTS_INIT, Arena
 from everyrank.suites.trainer.contract import CONTRACT
+from everyrank.suites.trainer.law_player import follow, playing
+from everyrank.suites.trainer.parameters import digests
 from everyrank.suites.trainer.points import TrainingPoint
-from torch import nn
 
 law = CONTRACT.law
 
@@ -32,29 +30,13 @@ def _equals() -> Iterator[TrainingPoint]:
 @law("equal", _equals)
 def equal(arena: Arena, point: TrainingPoint) -> None:
     """After each step every rank holds the same full parameters, bit for bit."""
-    training = arena.begin(point.plan)
-    for number in range(1, point.plan.steps + 1):
-        training.step(number)
-        ours = digests(training.values)
-        for rank, theirs in enumerate(arena.meet("compare the parameters", " ".join(ours.values()))):
-            different = [name for name, digest in zip(ours, theirs.split(), strict=True) if digest != ours[name]]
-            arena.check(not different, f"step {number}: rank {rank} and rank {arena.rank} differ in {different}")
-    start = order_matched(training.plan).start
-    moved = any(not torch.equal(value, start[name]) for name, value in training.values.items())
-    arena.check(moved, "the steps have changed nothing")
-
-
-def digests(values: Values) -> dict[str, str]:
-    """Return for each parameter a short text, equal for values that are equal bit for bit."""
-    return {
-        name: hashlib.sha256(_packed(value).view(torch.uint8).numpy().tobytes()).hexdigest()
-        for name, value in sorted(values.items())
-    }
-
-
-def _packed(value: torch.Tensor) -> torch.Tensor:
-    # Torch takes one element for contiguous whatever its stride is, and then refuses to view it as bytes.
-    return value.reshape(-1).clone(memory_format=torch.contiguous_format)
+    with playing(arena, point.plan, compared="nothing") as player:
+        for number in range(1, point.plan.steps + 1):
+            player.step()
+            ours = digests(player.sides.training.values)
+            for rank, theirs in enumerate(arena.meet("compare the parameters", " ".join(ours.values()))):
+                different = [name for name, digest in zip(ours, theirs.split(), strict=True) if digest != ours[name]]
+                arena.check(not different, f"step {number}: rank {rank} and rank {arena.rank} differ in {different}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,17 +63,14 @@ def _inits() -> Iterator[InitPoint]:
 def init_sync(arena: Arena, point: InitPoint) -> None:
     """Ranks whose models differ start with those of rank 0, unless the subject declares that it trusts its caller."""
     _if_models_may_differ(arena)
-    plan = point.plan
-    model = arena.model(plan, SEED + arena.rank if point.differ == "parameters" else SEED)
-    if point.differ == "buffers":
-        model.get_buffer("shift").add_(arena.rank)
-    training = arena.begin(plan, model)
+    own = {"own_values": True} if point.differ == "parameters" else {"own_buffer": True}
     if point.trained:
-        arena.follow(training)
+        follow(arena, point.plan, **own)
         return
-    start = order_matched(training.plan).start
-    for name, value in training.values.items():
-        same(value, start[name], f"{name}, as it is built")
+    with playing(arena, point.plan, **own) as player:
+        start = player.sides.alone.values
+        for name, value in player.sides.training.values.items():
+            same(value, start[name], f"{name}, as it is built")
 
 
 def _if_models_may_differ(arena: Arena) -> None:
@@ -109,30 +88,4 @@ def _orders() -> Iterator[TrainingPoint]:
 def in_order(arena: Arena, point: TrainingPoint) -> None:
     """The last rank has registered the parameters in another order: each still gets its own gradient."""
     _if_models_may_differ(arena)
-    last = arena.rank == arena.size - 1
-    model = reordered(arena.model(point.plan)) if last else arena.model(point.plan)
-    arena.follow(arena.begin(point.plan, model))
-
-
-def reordered(model: nn.Module) -> nn.Module:
-    """Register the parts of a model, and their parameters, in the opposite order. Its forward is the same."""
-    forward = list(model.children()) if isinstance(model, nn.Sequential) else []
-    for module in model.modules():
-        _reverse(module._parameters)
-        _reverse(module._modules)
-    if forward:
-        order = forward
-        model.forward = lambda x: _through(order, x)
-    return model
-
-
-def _reverse(registered: dict[str, Any]) -> None:
-    items = list(registered.items())
-    registered.clear()
-    registered.update(reversed(items))
-
-
-def _through(layers: list[nn.Module], x: torch.Tensor) -> torch.Tensor:
-    for layer in layers:
-        x = layer(x)
-    return x
+    follow(arena, point.plan, reordered=(arena.size - 1,))

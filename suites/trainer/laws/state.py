@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-import torch
 from everyrank.fixtures.optimizers import rows
-from everyrank.suites.arena.groups import error_of, own_group
-from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.reference import Plan
 from everyrank.suites.errors import NotApplicable
 from everyrank.suites.trainer import points
-from everyrank.suites.trainer.arena import Arena, Training
+from everyrank.suites.trainer.arena import Arena
 from everyrank.suites.trainer.contract import CONTRACT
-from everyrank.suites.trainer.laws.ranks import reordered
+from everyrank.suites.trainer.law_player import playing
 from everyrank.suites.trainer.points import TrainingPoint
+from everyrank.suites.trainer.wrong_states import Mutation, Part
 
 law = CONTRACT.law
-
-#: The seed of a model into which a state is loaded: none of its values may stay.
-_FRESH = 99
 
 
 def _each_optimizer(core: tuple[str, ...] = ()) -> Iterator[TrainingPoint]:
@@ -64,35 +58,16 @@ def round_trip(arena: Arena, point: RoundTripPoint) -> None:
 
     The state has the parameters, the optimizer's state with its step counts, and the options of the groups.
     """
-    training = arena.begin(point.plan)
-    alone = training.reference()
-    for number in (1, 2):
-        training.step(number)
-        alone.step(number)
-        save(training)  # also before the state that counts
-    if point.rate is not None:
-        for group in [*training.trainer.param_groups, *alone.optimizer.param_groups]:
-            group["lr"] = point.rate
-    state = save(training)
-    training.step(3)  # what was saved does not change any more
-    fresh = arena.begin(point.plan, arena.model(point.plan, _FRESH))
-    with subject_acts("load_state_dict"):
-        fresh.trainer.load_state_dict(state)
-    compare(arena, fresh, alone.values)
-    arena.follow_alone(fresh, alone, range(3, 5))
-
-
-def save(training: Training) -> Any:
-    """Return a copy of the state."""
-    with subject_acts("state_dict"):
-        return copy.deepcopy(training.trainer.state_dict())
-
-
-def compare(arena: Arena, fresh: Training, expected: Mapping[str, torch.Tensor]) -> None:
-    """Compare the parameters that were loaded with those of the training that was saved."""
-    comparison = arena.comparison(fresh.plan)
-    comparison.step(0, fresh.values, expected)
-    comparison.raise_first("as it was loaded: ")
+    with playing(arena, point.plan) as player:
+        player.step()
+        player.save()  # also before the state that counts
+        player.step()
+        if point.rate is not None:
+            player.change(factor=point.rate)
+        player.save()
+        player.step()  # what was saved does not change any more
+        player.load(fresh=True)
+        player.step(times=2)
 
 
 When = Literal["fresh", "between", "always"]
@@ -121,18 +96,11 @@ def _inert() -> Iterator[InertPoint]:
 @law("state.inert", _inert, groups=("TRAINED", "SCALED"))
 def inert(arena: Arena, point: InertPoint) -> None:
     """To save, or to ask for the state of a fresh trainer, changes nothing."""
-    training = arena.begin(point.plan)
-    alone = training.reference()
-    comparison = arena.comparison(training.plan, alone.values)
-    for number in range(1, point.plan.steps + 1):
-        if point.when == "always" or (point.when == "fresh") == (number == 1):
-            with subject_acts("state_dict"):
-                training.trainer.state_dict()
-            comparison.step(number - 1, training.values, alone.values)
-        training.step(number)
-        alone.step(number)
-        comparison.step(number, training.values, alone.values)
-    comparison.verdict()
+    with playing(arena, point.plan) as player:
+        for number in range(1, point.plan.steps + 1):
+            if point.when == "always" or (point.when == "fresh") == (number == 1):
+                player.save()
+            player.step()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,47 +127,8 @@ def reshard(arena: Arena, point: ReshardPoint) -> None:
     sizes = arena.subject.sizes
     if sizes is not None and not {point.before, point.after} <= set(sizes):
         raise NotApplicable(f"the subject runs on {' or '.join(map(str, sizes))} ranks")
-    file = f"{arena.world.folder}/state"
-    plan = Plan(point.before, point.plan.steps, optimizer=point.plan.optimizer, variant=point.plan.variant)
-    with own_group(point.before):
-        if arena.rank < point.before:
-            training = arena.begin(plan)
-            alone = training.reference()
-            arena.follow_alone(training, alone, range(1, 2))
-        arena.meet("one step is done")  # a rank that is refused its state now leaves no other in a collective
-        if arena.rank < point.before:
-            save(training)
-            arena.follow_alone(training, alone, range(2, 3))
-            state = save(training)
-            if arena.rank == 0:
-                torch.save((state, alone.values, training.plan.size), file)
-            del training, state
-        arena.meet("the state is saved")
-    state, values, parts = torch.load(file, weights_only=False)
-    with own_group(point.after):
-        if arena.rank < point.after:
-            fresh = arena.begin(Plan(point.after, plan.steps, optimizer=plan.optimizer, variant=plan.variant))
-            with subject_acts("load_state_dict"):
-                fresh.trainer.load_state_dict(state)
-            compare(arena, fresh, values)
-            alone = _go_on(fresh, parts)
-            arena.follow_alone(fresh, alone, range(3, 5))
-        arena.meet("the training has gone on")
-
-
-def _go_on(fresh: Training, parts: int) -> Any:
-    """Return the reference at the point at which so many parts saved; from now on it has those of ``fresh``."""
-    alone = fresh.reference()
-    now = alone.plan
-    alone.plan = Plan(parts, now.steps, optimizer=now.optimizer, variant=now.variant)
-    for number in (1, 2):
-        alone.step(number)
-    alone.plan = now
-    return alone
-
-
-Mutation = Literal["missing", "extra", "misshapen", "transposed"]
-Part = Literal["model", "optimizer"]
+    with playing(arena, point.plan) as player:
+        player.reshard(point.before, point.after)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,11 +137,6 @@ class MutationPoint(TrainingPoint):
 
     part: Part
     mutation: Mutation
-
-    @property
-    def may_start_anew(self) -> bool:
-        """Whether a parameter without its entry in the state is one that never had a gradient."""
-        return (self.part, self.mutation) == ("optimizer", "missing")
 
 
 def _mutations() -> Iterator[MutationPoint]:
@@ -232,78 +156,8 @@ def strict(arena: Arena, point: MutationPoint) -> None:
     A parameter that never had a gradient has no entry in the optimizer's state. A missing entry may be taken for
     that, as torch.optim does: then this parameter starts anew, and all others go on.
     """
-    training = arena.begin(point.plan)
-    alone = training.reference()
-    for number in (1, 2):
-        training.step(number)
-        alone.step(number)
-    state = save(training)
-    changed = mutate(state, point.part, point.mutation, len(set(training.names.values())))
-    fresh = arena.begin(point.plan, arena.model(point.plan, _FRESH))
-    with subject_acts():
-        load = fresh.trainer.load_state_dict  # that there is none is no refusal
-    error = error_of(lambda: load(state))
-    if point.may_start_anew and set(arena.meet("the state is loaded", str(error is None))) == {"True"}:
-        names = list(dict.fromkeys(training.names.values()))
-        name = changed if isinstance(changed, str) else names[changed]
-        alone.optimizer.state.pop(alone.model.get_parameter(name))
-        arena.follow_alone(fresh, alone, range(3, 5))
-        return
-    arena.check(error is not None, f"a state with a {point.mutation} entry of the {point.part} was loaded")
-
-
-def mutate(state: Any, part: Part, mutation: Mutation, count: int) -> Any:
-    """Change one entry of a state, of the parameters' values or of the optimizer's states; return its key."""
-    entries = next(_entries(state, part == "model", count), None)
-    if entries is None:
-        text = "a dict with a tensor for each parameter" if part == "model" else "a dict with a dict for each"
-        with subject_acts():
-            raise NotImplementedError(f"the state has no entries that can be changed: no {text}")
-    last = list(entries)[-1]
-    if mutation == "transposed":
-        last, key = next((name, key) for name, entry in entries.items() for key in entry if _is_oblong(entry[key]))
-        entries[last][key] = entries[last][key].t().clone()
-    elif mutation == "missing":
-        del entries[last]
-    elif mutation == "extra":
-        entries["one more" if isinstance(last, str) else last + 1] = copy.deepcopy(entries[last])
-    elif part == "model":
-        entries[last] = _misshapen(entries[last])
-    else:
-        key = next(key for key, value in entries[last].items() if isinstance(value, torch.Tensor) and value.dim())
-        entries[last][key] = _misshapen(entries[last][key])
-    return last
-
-
-def _is_oblong(value: Any) -> bool:
-    """Return whether this is a matrix whose shape its transpose does not have."""
-    return isinstance(value, torch.Tensor) and value.dim() == 2 and value.shape[0] != value.shape[1]
-
-
-def _misshapen(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.cat([tensor, tensor])
-
-
-def _entries(state: Any, values: bool, count: int) -> Iterator[dict[Any, Any]]:
-    """Yield the dicts in a state that have a tensor, or a dict with a tensor, for each parameter."""
-    if isinstance(state, (list, tuple)):  # such as what get_state_dict returns
-        for part in state:
-            yield from _entries(part, values, count)
-    if not isinstance(state, Mapping):
-        return
-    fits: Callable[[Any], bool] = (
-        (lambda value: isinstance(value, torch.Tensor))
-        if values
-        else (lambda value: isinstance(value, Mapping) and any(map(_is_tensor, value.values())))
-    )
-    if len(state) >= count and all(map(fits, state.values())):
-        yield state  # type: ignore[misc]
-    for value in state.values():
-        yield from _entries(value, values, count)
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and bool(value.dim())
+    with playing(arena, point.plan) as player:
+        player.load_wrong(point.part, point.mutation)
 
 
 @law(
@@ -313,13 +167,10 @@ def _is_tensor(value: Any) -> bool:
 )
 def state_in_order(arena: Arena, point: TrainingPoint) -> None:
     """A state, loaded by a model that has registered its parameters in another order, reaches the right ones."""
-    training = arena.begin(point.plan)
-    alone = training.reference()
-    arena.follow_alone(training, alone, range(1, 2))
-    save(training)
-    arena.follow_alone(training, alone, range(2, 3))
-    state = save(training)
-    with subject_acts():
-        fresh = arena.begin(point.plan, reordered(arena.model(point.plan, _FRESH)))
-        fresh.trainer.load_state_dict(state)
-    arena.follow_alone(fresh, alone, range(3, 5))
+    with playing(arena, point.plan) as player:
+        player.step()
+        player.save()
+        player.step()
+        player.save()
+        player.load(fresh=True, reordered=True)
+        player.step(times=2)

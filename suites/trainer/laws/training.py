@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -10,26 +9,23 @@ from typing import Any
 
 import torch
 from everyrank.suites.arena.subject_errors import plainly, stayed, subject_acts
-from everyrank.suites.compare.comparison import same
-from everyrank.suites.compare.mistakes import would_be
-from everyrank.suites.compare.reference import Plan, order_matched
 from everyrank.suites.trainer import points
-from everyrank.suites.trainer.arena import Arena, Training
+from everyrank.suites.trainer.arena import Arena
 from everyrank.suites.trainer.contract import CONTRACT
+from everyrank.suites.trainer.law_player import follow, playing
 from everyrank.suites.trainer.points import TrainingPoint
+from everyrank.suites.trainer.sides import FRESH
 
 law = CONTRACT.law
 
 
 def plainest(arena: Arena) -> None:
     """Build on a small model and train it for one step of SGD."""
-    plan = Plan(arena.size, steps=1, variant="defaults")
     with plainly("build, of a small model,"):
-        trainer = arena.subject.build(arena.model(plan), torch.optim.SGD)
-    training = arena.begin(plan)
+        trainer = arena.plain_trainer
+    arena.check_trainer(trainer)
     with plainly("step"):
-        index, _ = getattr(trainer, "part", (arena.rank, arena.size))
-        trainer.step(*training.batches(index, 1))
+        trainer.step(arena.plain_batch(trainer))
     with plainly("parameters()"):
         found = dict(trainer.parameters())
     for name, value in found.items():
@@ -39,7 +35,7 @@ def plainest(arena: Arena) -> None:
 @law("parity.train", points.training, groups=("TRAINED", "SCALED"))
 def train(arena: Arena, point: TrainingPoint) -> None:
     """After each step the parameters are those of one process that follows the unweighted mean over ranks."""
-    arena.follow(arena.begin(point.plan))
+    follow(arena, point.plan)
 
 
 @law("parity.closure", points.closures, groups=("TRAINED",))
@@ -48,27 +44,20 @@ def closure(arena: Arena, point: TrainingPoint) -> None:
 
     The order of a sum is amplified: two steps are compared, within 1e-9.
     """
-    arena.follow(arena.begin(point.plan))
+    follow(arena, point.plan)
 
 
 @law("parity.sparse", points.sparse, groups=("TRAINED", "SCALED"))
 def sparse(arena: Arena, point: TrainingPoint) -> None:
     """Sparse gradients are averaged row by row, also beside dense ones."""
-    arena.follow(arena.begin(point.plan))
+    follow(arena, point.plan)
 
 
 @law("loss", lambda: points.plain(1, 2, 3, 4, steps=3), groups=("TRAINED", "SCALED"))
 def loss(arena: Arena, point: TrainingPoint) -> None:
     """If a step returns a loss, it is the mean loss of all ranks before the step."""
-    training = arena.begin(point.plan)
-    alone = training.reference()
-    for number in range(1, 4):
-        found, expected = training.step(number), alone.step(number)
-        if found is not None:
-            comparison = arena.comparison(training.plan)
-            ours = torch.as_tensor(found).detach().cpu().reshape(())
-            comparison.step(number, {"the loss": ours}, {"the loss": expected.reshape(())})
-            comparison.verdict()
+    with playing(arena, point.plan, compared="loss") as player:
+        player.step(times=3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,44 +82,22 @@ def _groups() -> Iterator[AddedPoint]:
 def groups(arena: Arena, point: AddedPoint) -> None:
     """Each group of parameters is stepped with its own options, also one that is added while training."""
     if point.after is None:
-        arena.follow(arena.begin(point.plan))
+        follow(arena, point.plan)
         return
-    first: list[dict[str, Any]] = [{"params": ["first.weight", "last.bias"]}]
+    first: dict[str, Any] = {"params": ["first.weight", "last.bias"]}
     added = {"params": ["first.bias", "last.weight"], "lr": 0.25, "weight_decay": 0.5}
-    training = arena.begin(point.plan, groups=first)
-    alone = training.reference(groups=first)
-    comparison = arena.comparison(training.plan, alone.values)
-    for number in range(1, point.plan.steps + 1):
-        if number == point.after + 1:
-            with subject_acts("add_param_group"):
-                training.trainer.add_param_group(dict(added))
-            alone.add_param_group(added)
-        training.step(number)
-        alone.step(number)
-        comparison.step(number, training.values, alone.values)
-    comparison.verdict()
+    with playing(arena, point.plan, given=[first]) as player:
+        player.step(times=point.after)
+        player.sides.add(added)
+        player.step(times=point.plan.steps - point.after)
 
 
 @law("parity.schedule", lambda: points.plain(1, 2, 3, 4, steps=4, schedule=True), groups=("TRAINED", "SCALED"))
 def schedule(arena: Arena, point: TrainingPoint) -> None:
     """A scheduler of torch, attached to the trainer's optimizer, has the effect that it has in one process."""
-    training = arena.begin(point.plan)
-    with subject_acts():
-        scheduler = point.plan.scheduler(training.trainer.optimizer)
-    after_each_step(arena, training, lambda: scheduler.step())
-
-
-def after_each_step(arena: Arena, training: Training, act: Any) -> None:
-    """Train with an action after each step, which the plan has as well, and compare with the reference."""
-    reference = order_matched(training.plan)
-    comparison = arena.comparison(training.plan, reference.start)
-    comparison.mistakes = partial(would_be, training.plan, training.index)
-    for number, expected in enumerate(reference.steps, 1):
-        training.step(number)
-        with subject_acts():
-            act()
-        comparison.step(number, training.values, expected.values)
-    comparison.verdict()
+    with playing(arena, point.plan) as player:
+        player.schedule(gamma=0.5)
+        player.step(times=4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,64 +132,38 @@ def alias(arena: Arena, point: RatePoint) -> None:
     if point.when in ("scheduler-resumed", "resumed-by-count"):
         _resume(arena, point)
         return
-    training = arena.begin(point.plan)
-    trainer, alone = training.trainer, training.reference()
-    if point.when in ("between", "after-load", "scheduler-after-load"):
-        training.step(1)
-        alone.step(1)
-    with subject_acts():
-        if point.when in ("after-load", "scheduler-after-load"):
-            state = trainer.state_dict()
-            trainer.load_state_dict(state)
+    with playing(arena, point.plan) as player:
+        if point.when != "at-once":
+            player.step()
+        if "after-load" in point.when:
+            player.save()
+            player.load()
         if point.when == "scheduler-after-load":
-            torch.optim.lr_scheduler.LambdaLR(trainer.optimizer, lambda count: 0.5)
+            player.schedule(gamma=0.5)
         else:
-            _halve(trainer.param_groups, point)
-    _halve(alone.optimizer.param_groups, point)
-    arena.follow_alone(training, alone, range(2, 4))
-
-
-def _halve(groups: list[dict[str, Any]], point: RatePoint) -> None:
-    halves = [group[point.option] * 0.5 for group in groups]  # groups may share a tensor
-    for group, half in zip(groups, halves, strict=True):
-        if point.in_place:
-            group[point.option].fill_(half)
-        else:
-            group[point.option] = half
+            player.change(point.option, factor=0.5, in_place=point.in_place)
+        player.step(times=2)
 
 
 def _resume(arena: Arena, point: RatePoint) -> None:
     """Train with a scheduler, and go on with fresh objects: another trainer, and another scheduler on it."""
-    training = arena.begin(point.plan)
-    alone = training.reference()
-    expected = _scheduler(alone.optimizer)
-    with subject_acts():
-        scheduler = _scheduler(training.trainer.optimizer)
-    for number in (1, 2):
-        training.step(number)
-        alone.step(number)
-        scheduler.step()
-        expected.step()
-    with subject_acts():
-        state = copy.deepcopy(training.trainer.state_dict())
-        fresh = arena.begin(point.plan)
-        if point.when == "scheduler-resumed":
-            scheduler, saved = _scheduler(fresh.trainer.optimizer), scheduler.state_dict()
-            fresh.trainer.load_state_dict(state)
-            scheduler.load_state_dict(saved)
-        else:
-            fresh.trainer.load_state_dict(state)
-            # It starts with a step, which counts as the next: the rate of that has been set already.
-            scheduler = _scheduler(fresh.trainer.optimizer, last=1)
-    comparison = arena.comparison(fresh.plan, alone.values)
-    for number in (3, 4):
-        fresh.step(number)
-        alone.step(number)
-        comparison.step(number, fresh.values, alone.values)
+    with playing(arena, point.plan) as player:
+        sides = player.sides
         with subject_acts():
-            scheduler.step()
-        expected.step()
-    comparison.verdict()
+            player.schedulers += [_scheduler(sides.training.trainer.optimizer), _scheduler(sides.alone.optimizer)]
+        player.step(times=2)
+        state, counts = sides.state(), player.schedulers[0].state_dict()
+        fresh = sides.begin(FRESH)
+        with subject_acts():
+            if point.when == "scheduler-resumed":
+                player.schedulers[0] = _scheduler(fresh.trainer.optimizer)
+                sides.load(state, fresh)
+                player.schedulers[0].load_state_dict(counts)
+            else:
+                sides.load(state, fresh)
+                # It starts with a step, which counts as the next: the rate of that has been set already.
+                player.schedulers[0] = _scheduler(fresh.trainer.optimizer, last=1)
+        player.step(times=2)
 
 
 def _scheduler(optimizer: Any, last: int = -1) -> Any:
@@ -233,18 +174,6 @@ def _scheduler(optimizer: Any, last: int = -1) -> Any:
 @law("late", lambda: points.plain(1, 2, 3, steps=3, core=(2,)))
 def late(arena: Arena, point: TrainingPoint) -> None:
     """Nothing changes after a step has returned."""
-    training = arena.begin(point.plan)
-    start = training.values
-    for number in range(1, 5):
-        training.step(number)
-        if number in (2, 3):  # its own start, and the usual: that is enough
-            continue
-        before, full = training.own, training.values
-        arena.meet("all ranks have returned from the step")
-        arena.wait_a_while()
-        for name, own in training.own.items():
-            same(own, before[name], f"{name} of rank {arena.rank}, some time after step {number}")
-        for name, value in training.values.items():
-            same(value, full[name], f"{name}, some time after step {number}")
-    moved = any(not torch.equal(value, start[name]) for name, value in training.values.items())
-    arena.check(moved, "the steps have changed nothing")
+    with playing(arena, point.plan, compared="nothing") as player:
+        for number in range(1, 5):
+            player.step(waits=number in (1, 4))  # its own start, and the usual: that is enough

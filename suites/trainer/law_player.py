@@ -1,0 +1,169 @@
+"""The player of the laws of ``trainer``: it makes one law's moves on the model of a plan.
+
+It finds all that differs, where the player of a script ends at the first: a law names each step that deviates.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from everyrank.suites.compare.comparison import CLOSE_FP64, Comparison, Tolerance
+from everyrank.suites.compare.mistakes import would_be
+from everyrank.suites.compare.reference import SEED, Plan
+from everyrank.suites.errors import NotApplicable
+from everyrank.suites.moves.move import Move
+from everyrank.suites.trainer.arena import AMPLIFIED, CLOSE_FP32, SAME_GRAPH, Arena
+from everyrank.suites.trainer.model import Step
+from everyrank.suites.trainer.model_alone import Stored
+from everyrank.suites.trainer.moves_of_states import ApartMoves
+from everyrank.suites.trainer.planned import Planned, planned
+from everyrank.suites.trainer.sides import Sides, TrainingSide
+
+#: What a law compares with the reference after each move.
+Compared = Literal["parameters", "loss", "nothing"]
+
+
+class LawSides(Sides):
+    """Both sides of a law's training, and the comparison of all its steps: the first must not hide the next."""
+
+    made_of: Planned
+    coarse = ()  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        arena: Arena,
+        made_of: Planned,
+        seed: int = SEED,
+        stored: bool = False,
+        compared: Compared = "parameters",
+    ) -> None:
+        self.stored, self.compared = stored, compared
+        super().__init__(arena, made_of, seed)
+        self.plan = replace(made_of.plan, size=self.training.parts)
+        if stored:
+            self.alone = Stored(self.plan)
+        self.comparison = self._new_comparison()
+        self.start = {} if compared != "nothing" else self.training.values
+        self.as_loaded = False
+        """Whether a state was loaded after the last comparison."""
+
+    def reference(self) -> Any:
+        # Of a plan that is stored: when it is known how many parts there are.
+        return None if self.stored else super().reference()
+
+    def refused(self, error: Exception) -> None:
+        pass  # a law tells what is claimed and refused from what is lacking
+
+    def step(self, step: Step, number: int, time: int) -> None:
+        """Train for the next step of the plan."""
+        if self.compared != "nothing":
+            super().step(step, self.steps + 1, 0)
+            return
+        self.steps += 1
+        self.training.step(step, self.steps, 0)
+
+    def meet(self) -> None:
+        self.arena.meet("all ranks have returned from the step")
+
+    def load(self, state: Any, training: TrainingSide) -> None:
+        if self.comparison.differences or self.comparison.approximate:
+            self.comparison.verdict()
+        super().load(state, training)
+        self.as_loaded = True
+
+    # --- comparing -----------------------------------------------------------------------------------
+
+    def _new_comparison(self) -> Comparison:
+        comparison = Comparison(self._tolerance(), self.arena.subject.bound, ranks=self.plan.size)
+        if self.compared == "parameters":
+            comparison.start(self.alone.values)
+            comparison.mistakes = partial(would_be, self.plan, self.training.index)
+        return comparison
+
+    def _tolerance(self) -> Tolerance:
+        plan = self.plan
+        exact = plan.size == self.arena.size <= 2  # of two summands there is one sum; other cuts sum within a layer
+        mixed = "mixed-dtypes" in plan.made.properties and not exact
+        if plan.dtype == torch.float32 or mixed:
+            return CLOSE_FP32
+        return AMPLIFIED if "closure" in plan.row.needs else CLOSE_FP64
+
+    def compare(self) -> None:
+        """Compare the full parameters with those of the reference, for the verdict."""
+        if self.compared != "parameters":
+            return
+        found, wanted = self.training.values, self.alone.values
+        if self.as_loaded:
+            loaded = self._new_comparison()
+            loaded.step(0, found, wanted)
+            loaded.raise_first("as it was loaded: ")
+            self.as_loaded, self.comparison = False, self._new_comparison()
+        elif self.steps:
+            self.comparison.step(self.steps, found, wanted)
+
+    def compare_loss(self, found: torch.Tensor, wanted: torch.Tensor) -> None:
+        ours = found.detach().cpu().reshape(())
+        self.comparison.step(self.steps, {"the loss": ours}, {"the loss": wanted.detach().reshape(())})
+
+    def verdict(self) -> None:
+        if self.start:
+            now = self.training.values
+            moved = any(not torch.equal(value, now[name]) for name, value in self.start.items())
+            self.arena.check(moved, "the steps have changed nothing")
+        elif self.steps:
+            self.comparison.verdict()
+
+
+class LawPlayer(ApartMoves):
+    """Makes the moves of one law. A rank that deviates ends at once, and the arena lets all ranks end alike."""
+
+    model: Planned
+
+    def __init__(self, arena: Arena, model: Planned, **options: Any) -> None:
+        self.sides_of = partial(LawSides, arena, **options)  # type: ignore[method-assign, assignment]
+        super().__init__(arena.subject, model, arena)
+
+    def make(self, move: Move, act: Callable[[], None], arguments: Mapping[str, Any]) -> None:
+        __tracebackhide__ = True
+        self.number += 1
+        act()
+        if not move.apart:
+            self.sides.compare()
+
+    def check(self, holds: bool, text: str) -> None:
+        self.arena.check(holds, text)
+
+    def attempt(self, act: Callable[[], object]) -> None:
+        act()
+
+    def verdict(self) -> None:
+        """Raise what the comparison of all steps has found."""
+        if "sides" in vars(self):  # some laws have moves apart alone
+            self.sides.verdict()
+
+
+@contextlib.contextmanager
+def playing(
+    arena: Arena, plan: Plan, stored: bool = False, compared: Compared = "parameters", **start: Any
+) -> Iterator[LawPlayer]:
+    """Give the player of a law on the model of a plan, and come to a verdict at the end.
+
+    ``stored``: the plan is done as it stands, so that this run has its reference. ``start``: fields of the model.
+    """
+    if SAME_GRAPH in arena.subject.declares and plan.skips and len(plan.skips) < plan.size:
+        raise NotApplicable("the subject needs ranks that use the same parameters in each step")
+    model = planned(plan, losses=compared == "loss", **start)
+    player = LawPlayer(arena, model, stored=stored, compared=compared)
+    yield player
+    player.verdict()
+
+
+def follow(arena: Arena, plan: Plan, **start: Any) -> None:
+    """Train as planned, and compare with the reference after each step."""
+    with playing(arena, plan, stored=True, **start) as player:
+        player.step(times=plan.steps, parts=plan.parts, max_norm=plan.clip)
