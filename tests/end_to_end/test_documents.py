@@ -172,3 +172,13 @@ def test_every_option_that_a_document_names_exists(options_of_pytest: set[str]) 
     )
     named = [(name, option) for name in DOCUMENTS if "findings" not in name for option in quoted_options(name)]
     assert [(name, option) for name, option in named if re.split(r"[= |]", option)[0] not in known] == []
+
+
+def test_the_page_for_contributors_names_files_that_exist_and_an_example_that_is_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    named = set(re.findall(r"`((?:[\w.]+/)+[\w.]+\.\w+)`", text))
+    law, rogue = "suites/trainer/laws/training.py", "fixtures/rogues/trainer/steps.py"
+    assert {law, rogue} <= named
+    assert [name for name in sorted(named) if not (ROOT / name).is_file()] == []
+    assert '@law("batches", ' in (ROOT / law).read_text()
+    assert "class TakesBackTheMemoryOfABatch(" in (ROOT / rogue).read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -9,10 +10,12 @@ from typing import Any
 
 import torch
 from everyrank.suites.arena.subject_errors import plainly, stayed, subject_acts
+from everyrank.suites.compare.comparison import same
 from everyrank.suites.trainer import points
 from everyrank.suites.trainer.arena import Arena
 from everyrank.suites.trainer.contract import CONTRACT
 from everyrank.suites.trainer.law_player import follow, playing
+from everyrank.suites.trainer.model import Step
 from everyrank.suites.trainer.points import TrainingPoint
 from everyrank.suites.trainer.sides import FRESH
 
@@ -177,3 +180,18 @@ def late(arena: Arena, point: TrainingPoint) -> None:
     with playing(arena, point.plan, compared="nothing") as player:
         for number in range(1, 5):
             player.step(waits=number in (1, 4))  # its own start, and the usual: that is enough
+
+
+@law("batches", lambda: points.plain(1, 2, 3, core=(2,)))
+def batches(arena: Arena, point: TrainingPoint) -> None:
+    """A step leaves the inputs and the targets of its microbatches as they were."""
+    with playing(arena, point.plan, compared="nothing") as player:
+        training = player.sides.training
+        given = training.batches(Step(), 0, 0)
+        kept = copy.deepcopy(given)
+        with subject_acts("step"):
+            training.trainer.step(*given)
+        for batch, before in zip(given, kept, strict=True):
+            same(batch.inputs, before.inputs, "the inputs, after the step,")
+            same(batch.targets, before.targets, "the targets, after the step,")
+        player.step()
