@@ -125,7 +125,7 @@ class LawPlayer(ApartMoves):
     model: Planned
 
     def __init__(self, arena: Arena, model: Planned, **options: Any) -> None:
-        self.sides_of = partial(LawSides, arena, **options)  # type: ignore[method-assign, assignment]
+        self.sides_of = partial(LawSides, arena, **options)  # type: ignore[method-assign]
         super().__init__(arena.subject, model, arena)
 
     def make(self, move: Move, act: Callable[[], None], arguments: Mapping[str, Any]) -> None:

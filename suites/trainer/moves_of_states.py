@@ -180,7 +180,7 @@ class ApartMoves(StateMoves):
             lambda found: str(found[1] is not None),
         )
         # The state may be taken for that of a parameter that never had a gradient: this starts anew, others go on.
-        if (part, mutation) == ("optimizer", "missing") and set(loaded) == {"True"}:
+        if fresh is not None and (part, mutation) == ("optimizer", "missing") and set(loaded) == {"True"}:
             sides.alone.optimizer.state.pop(sides.alone.model.get_parameter(anew))
             sides.training = fresh
             self._go_on(sides)

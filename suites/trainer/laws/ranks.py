@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from everyrank.suites.compare.comparison import same
@@ -63,7 +64,7 @@ def _inits() -> Iterator[InitPoint]:
 def init_sync(arena: Arena, point: InitPoint) -> None:
     """Ranks whose models differ start with those of rank 0, unless the subject declares that it trusts its caller."""
     _if_models_may_differ(arena)
-    own = {"own_values": True} if point.differ == "parameters" else {"own_buffer": True}
+    own: dict[str, Any] = {"own_values": True} if point.differ == "parameters" else {"own_buffer": True}
     if point.trained:
         follow(arena, point.plan, **own)
         return
