@@ -13,7 +13,6 @@ from everyrank import World
 from everyrank.model.ledger import matches
 from everyrank.suites.engine.case import cases
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.errors import Deviation
 from everyrank.suites.generate import options
 from everyrank.suites.generate.data import code, decode, encode
 from everyrank.suites.generate.grammar import Drawn, Grammar
@@ -66,22 +65,6 @@ def search(
         return Found()
     drawn_features = frozenset(grammar.features) if features is None else features
     return Search(grammar, subject, drawn_features, world).run(SearchPlan(draws))
-
-
-def check_planted_bug(grammar: Grammar, subject: Subject, world: World, agent: Any) -> None:
-    """Check that the bug of a subject shrinks to a few actions, and that the printed test reproduces it."""
-    found = search(grammar, subject, world, 100)
-    if world.rank:
-        meet(world, START, "")  # of the printed test, which rank 0 alone has
-        return
-    assert found.draw is not None
-    assert len(found.draw.actions) <= 2
-    assert len(found.draw.params) == 1
-    test: Any = printed_test(grammar, subject, found.draw)
-    assert [mark.name for mark in test.pytestmark] == ["rpc", "world"]
-    with pytest.raises(Deviation) as caught:
-        test(agent)
-    assert str(caught.value) == found.problem
 
 
 def left_out(grammar: Grammar, subject: Subject) -> frozenset[str]:

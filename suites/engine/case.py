@@ -158,7 +158,7 @@ class Case:
             return Outcome("not-applicable", self.point.not_applicable)
         try:
             with self.contract.arena(self.subject, self.point) as arena:
-                if arena is not None:
+                if arena is not None or self.law.crosses:
                     self.law.check(self.subject if self.law.crosses else arena, self.point)
             if notes().get("approximate"):
                 return Outcome("approximate", getattr(self.subject.bound, "reason", ""))

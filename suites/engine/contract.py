@@ -98,7 +98,7 @@ class Law:
     timeout: float | None = None
     """The time limit of its cases in seconds, if it is not the usual one."""
     crosses: bool = False
-    """Whether it asks what all laws ask at once, by scripts: then it is checked on the subject itself."""
+    """Whether it asks what all laws ask at once, by scripts: it is checked on the subject itself, on all ranks."""
     fit: Callable[[Sequence[Any]], Callable[[Any], Any]] | None = None
     """Given all cases of a subject, returns what fits a point to what the subject declares."""
     explain: Callable[[Subject, Any], str] | None = None

@@ -10,6 +10,7 @@ from everyrank import current_world
 from everyrank.rank.context import current_rank
 from everyrank.suites.engine.case import Case
 from everyrank.suites.engine.contract import Law, Point
+from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.grammar import Grammar
 from everyrank.suites.generate.options import GENERATE
@@ -29,19 +30,21 @@ def generated(table: Sequence[Case], plan: SearchPlan) -> list[Case]:
     features = frozenset(found.features) - found.left_out(table)
     sizes = [size for size in found.sizes if table[0].subject.sizes is None or size in table[0].subject.sizes]
 
-    def check(arena: Any, point: Point) -> None:
+    def check(subject: Subject, point: Point) -> None:
         """After each action of each drawn sequence, the subject has the values of the reference."""
         __tracebackhide__ = True
-        _check(arena, plan, found, features)
+        _check(subject, plan, found, features)
 
-    law = Law(GENERATE, check, lambda: (), timeout=_START + SHRINKING + plan.draws * _PER_DRAW)
+    law = Law(GENERATE, check, lambda: (), timeout=_START + SHRINKING + plan.draws * _PER_DRAW, crosses=True)
     points = [found.point("", size, fixtures=found.fixtures) for size in sizes]
     return [replace(table[0], law=law, point=point, entry=None, lack=None, needs=(), claims=()) for point in points]
 
 
-def _check(arena: Any, plan: SearchPlan, found: Grammar, features: frozenset[str]) -> None:
+def _check(subject: Subject, plan: SearchPlan, found: Grammar, features: frozenset[str]) -> None:
     __tracebackhide__ = True
-    search = Search(found, arena.subject, features, current_world())
+    if found.driven and current_world().rank:
+        return
+    search = Search(found, subject, features, current_world())
     result = search.run(plan)
     rank = current_rank()
     rank.item.user_properties += [("generate-draws", result.draws), ("generate-actions", result.actions)]
@@ -49,7 +52,7 @@ def _check(arena: Any, plan: SearchPlan, found: Grammar, features: frozenset[str
     if result.draw is None:
         return
     rank.item.user_properties.append(("generate-draw", search.encoded))
-    raise Deviation(_text(result, found, arena.subject, plan, search.encoded))
+    raise Deviation(_text(result, found, subject, plan, search.encoded))
 
 
 def _text(result: Any, found: Grammar, subject: Any, plan: SearchPlan, encoded: str) -> str:

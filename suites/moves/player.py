@@ -50,6 +50,8 @@ class Player:
     """The file beside the player's module in which its crossings are kept, if it takes long to make them."""
     sizes: ClassVar[tuple[int, ...]] = (3,)
     """The world sizes of draws."""
+    driven: ClassVar[bool] = False
+    """Whether a rank acts on what others have: then all compare when all have acted."""
 
     def __init__(self, subject: Subject, model: Any) -> None:
         self.subject, self.model = subject, model
@@ -109,6 +111,9 @@ class Player:
         """Raise a Deviation with this text unless a condition holds."""
         check(holds, text)
 
+    def close(self) -> None:
+        """End what goes on beside the moves."""
+
     # --- making moves ------------------------------------------------------------------------------------
 
     def make(self, move: Move, act: Callable[[], None], arguments: Mapping[str, Any]) -> None:
@@ -116,11 +121,32 @@ class Player:
         __tracebackhide__ = True
         self.number += 1
         label = f"{move.law_of(arguments)}: move {self.number}, {Call(move.name, tuple(arguments.items()))}"
-        _together(label, lambda: self._made(act))
+        _act_and_compare(label, act, self.compare, self.driven)
 
-    def _made(self, act: Callable[[], None]) -> str:
+
+def told(act: Callable[[], str]) -> list[str]:
+    """Act on all ranks, within a move: each returns a text. Return the texts of all; raise where ``act`` raised."""
+    text, raised = "", None
+    try:
+        text = act()
+    except Exception as error:
+        raised = error
+    texts = meet(current_world(), "told", text)
+    if raised is not None:
+        raise raised
+    return texts
+
+
+def _act_and_compare(label: str, act: Callable[[], None], compare: Callable[[], str], driven: bool) -> None:
+    __tracebackhide__ = True
+
+    def acted() -> str:
         act()
-        return self.compare()
+        return "" if driven else compare()
+
+    _together(label, acted)
+    if driven:
+        _together(label, compare)
 
 
 def _together(label: str, act: Callable[[], str]) -> None:
@@ -169,13 +195,16 @@ def playing(subject: Subject, model: Any) -> Iterator[Any]:
         raise BrokenAdapter(f"the model is for {model.size} ranks, and this world has {world.size}")
     with kind.stage(model):
         made: list[Player] = []
-
-        def build() -> str:
-            made.append(kind(subject, model))
-            return made[0].compare()
-
-        _together("when the objects are made", build)
-        yield made[0]
+        _act_and_compare(
+            "when the objects are made",
+            lambda: made.append(kind(subject, model)),
+            lambda: made[0].compare(),
+            kind.driven,
+        )
+        try:
+            yield made[0]
+        finally:
+            made[0].close()
 
 
 def play(subject: Subject, script: Script) -> str | None:
