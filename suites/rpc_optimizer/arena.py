@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import random
 import time
 import traceback
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -104,16 +106,13 @@ class Arena:
     def build(self, optimizer: Any, parameters: Sequence[Parameter], *args: Any, **kwargs: Any) -> Any:
         """Build the subject over these parameters. Let its errors pass: the law handles them."""
         built = self.subject.build(optimizer, [param.rref for param in parameters], *args, **kwargs)
-        if not callable(getattr(built, "step", None)):
-            raise BrokenAdapter(
-                f"build of {self.subject.name} returned a {type(built).__name__}, which has no step(context_id)"
-            )
+        check_step(self.subject, built)
         return built
 
     def inputs(self, parameters: Sequence[Parameter], step: int) -> list[torch.Tensor]:
         """Return new data for each parameter at each step."""
         return [
-            _input(param.twin.shape, param.twin.dtype, self.seed, step, number)
+            input_of(param.twin.shape, param.twin.dtype, self.seed, step, number)
             for number, param in enumerate(parameters)
         ]
 
@@ -168,6 +167,12 @@ class Arena:
             with subject_acts():
                 optimizer.step(context_id)
         return values
+
+    def attempt_step(self, optimizer: Any, parameters: Sequence[Parameter], step: int) -> None:
+        """Do one step of the subject. Let its errors pass: the law handles them."""
+        with dist_autograd.context() as context_id:
+            dist_autograd.backward(context_id, [self.remote_loss(parameters, self.inputs(parameters, step), loss)])
+            optimizer.step(context_id)
 
     def step_that_moves(self, optimizer: Any, parameters: Sequence[Parameter]) -> None:
         """Do a first step and check that it moves: otherwise laws about what must not move would hold."""
@@ -239,8 +244,16 @@ def open_arena(subject: Subject, point: Point) -> Iterator[Arena | None]:
         arena.parameters.clear()
 
 
+def check_step(subject: Subject, built: Any) -> None:
+    """Raise unless what the subject has built has a step."""
+    if not callable(getattr(built, "step", None)):
+        raise BrokenAdapter(
+            f"build of {subject.name} returned a {type(built).__name__}, which has no step(context_id)"
+        )
+
+
 @functools.cache
-def _input(shape: torch.Size, dtype: torch.dtype, seed: int, step: int, number: int) -> torch.Tensor:
+def input_of(shape: torch.Size, dtype: torch.dtype, seed: int, step: int, number: int) -> torch.Tensor:
     """Return an input. Do not write to it: it is shared by the subject's owners, the reference and other cases."""
     return noise(shape, dtype, _generator(seed, step, number, 2))
 
@@ -257,8 +270,8 @@ def by_owner(parameters: Iterable[Parameter]) -> dict[int, list[Parameter]]:
 
 
 def call(owner: int, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
-    """Start a function on an owner; return what waits for its result. The driver's own part needs no call."""
-    if owner == 0:
+    """Start a function on an owner; return what waits for its result. A client's own part needs no call."""
+    if owner == rpc.get_worker_info().id:
         result = function(*args)
         return lambda: result
     wait: Callable[[], Any] = rpc.rpc_async(f"worker{owner}", function, args=args).wait
@@ -299,6 +312,23 @@ def values_of(keys: Sequence[int]) -> dict[int, torch.Tensor]:
 
 def device_of(rref: Any) -> str:
     return str(rref.local_value().device)
+
+
+def non_leaf(rref: Any) -> torch.Tensor:
+    """Return, on an owner, a tensor that is not a leaf."""
+    result: torch.Tensor = rref.local_value() * 2
+    return result
+
+
+def globals_now() -> dict[str, str]:
+    """Describe the global state of this process, an owner or the caller."""
+    return {
+        "the RNG": str(hash(torch.get_rng_state().numpy().tobytes())),
+        "Python's RNG": str(hash(random.getstate())),
+        "the default dtype": str(torch.get_default_dtype()),
+        "the grad mode": str(torch.is_grad_enabled()),
+        "the warnings filters": str(len(warnings.filters)),
+    }
 
 
 def losses_and_values(

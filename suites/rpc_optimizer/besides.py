@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,50 +35,44 @@ def state_dict(pair: RpcPair) -> Iterator[None]:
     yield
 
 
-def closure(pair: RpcPair) -> Iterator[None]:
-    """Check that a closure after the context is evaluated."""
-    yield from _closures(pair, lambda ours, context_id, evaluate: ours.step(context_id, evaluate))
+def _closures(kind: str) -> Callable[[RpcPair], Iterator[None]]:
+    """Return the part that checks that a closure given to ``step`` in this way is evaluated."""
+
+    def use(pair: RpcPair) -> Iterator[None]:
+        while True:
+            yield
+            with dist_autograd.context() as context_id:
+                evaluated_once(pair.ours, kind, context_id, functools.partial(pair.backward, context_id))
+            pair.reference_step()
+
+    return use
 
 
-def closure_by_name(pair: RpcPair) -> Iterator[None]:
-    """Check that a closure given by name is evaluated."""
-    yield from _closures(pair, lambda ours, context_id, evaluate: ours.step(context_id, closure=evaluate))
+#: How a closure is given to a step.
+_GIVEN: Mapping[str, Callable[[Any, int, Callable[[], Any]], Any]] = {
+    "closure": lambda ours, context_id, evaluate: ours.step(context_id, evaluate),
+    "closure-by-name": lambda ours, context_id, evaluate: ours.step(context_id, closure=evaluate),
+    "closure-alone": lambda ours, context_id, evaluate: ours.step(evaluate),
+}
 
 
-def closure_alone(pair: RpcPair) -> Iterator[None]:
-    """Check that a closure without a context is evaluated."""
-    yield from _closures(pair, lambda ours, context_id, evaluate: ours.step(evaluate))
-
-
-def _closures(pair: RpcPair, give: Callable[[Any, int, Callable[[], Any]], Any]) -> Iterator[None]:
-    while True:
-        yield
-        _step_with_closure(pair, give)
-
-
-def _step_with_closure(pair: RpcPair, give: Callable[[Any, int, Callable[[], Any]], Any]) -> None:
-    """Do one step whose gradients are made by the closure alone."""
+def evaluated_once(ours: Any, kind: str, context_id: int, backward: Callable[[], torch.Tensor]) -> None:
+    """Do one step whose gradients a closure makes; check that it is evaluated, and its loss returned."""
     losses: list[torch.Tensor] = []
-    with dist_autograd.context() as context_id:
 
-        def evaluate() -> torch.Tensor:
-            # A second backward in one context may never come back.
-            losses.append(losses[0] if losses else pair.backward(context_id))
-            return losses[0]
+    def evaluate() -> torch.Tensor:
+        # A second backward in one context may never come back.
+        losses.append(losses[0] if losses else backward())
+        return losses[0]
 
-        returned = give(pair.ours, context_id, evaluate)
+    returned = _GIVEN[kind](ours, context_id, evaluate)
     check(len(losses) == 1, f"step took a closure and evaluated it {len(losses)} times, torch.optim does once")
     is_loss = isinstance(returned, (int, float, torch.Tensor)) and float(returned) == float(losses[0])
     check(is_loss, f"step took a closure and returned {returned!r}, not its loss {float(losses[0]):g}")
-    pair.reference_step()
 
 
 #: Each is used alone: a step with a closure and a fresh optimizer are not what the other parts count on.
 MORE: Mapping[str, Callable[[RpcPair], Iterator[None]]] = {
     "state-dict": state_dict,
-    "closure": closure,
-    "closure-by-name": closure_by_name,
-    "closure-alone": closure_alone,
+    **{kind: _closures(kind) for kind in _GIVEN},
 }
-
-PARTS: Mapping[str, Callable[[RpcPair], Iterator[None]]] = {**surface.PARTS, **MORE}

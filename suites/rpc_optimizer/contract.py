@@ -28,6 +28,7 @@ CONTRACT = Contract(
         "everyrank.suites.rpc_optimizer.laws.dead_owner",
         "everyrank.suites.rpc_optimizer.laws.errors",
         "everyrank.suites.rpc_optimizer.laws.surface",
+        "everyrank.suites.rpc_optimizer.laws.crossings",
     ),
     groups={
         "STEPS": "compare several steps with the reference",
@@ -38,5 +39,6 @@ CONTRACT = Contract(
     exemplar="everyrank.suites.rpc_optimizer.subjects:EXEMPLAR",
     nothing="everyrank.suites.rpc_optimizer.subjects:NOTHING",
     rogues="everyrank.fixtures.rogues.rpc_optimizer:ROGUES",
-    grammar="everyrank.suites.rpc_optimizer.grammar:GRAMMAR",
+    grammar="everyrank.suites.rpc_optimizer.player:GRAMMAR",
+    player="everyrank.suites.rpc_optimizer.player:RpcPlayer",
 )

@@ -1,21 +1,27 @@
-"""An optimizer that fails or is slow on workers chosen by a law of ``rpc-optimizer``. Its errors name no worker."""
+"""Optimizers that fail or wait on workers chosen by a law or a move of ``rpc-optimizer``. Errors name no worker."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import re
 import threading
 import weakref
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar
 
-import torch
-import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
+from everyrank.fixtures.optimizers import rows
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.errors import Deviation
-from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, error_of, eventually, loss, resets
+from everyrank.suites.rpc_optimizer.arena import error_of, eventually, resets
 
 #: The text of each worker's error. It must not contain the worker's name, for which laws look in the error.
 WORDS = {0: "apple", 1: "pear", 2: "plum"}
+
+#: How many answers of a worker must arrive before what it did not say by then counts as not said.
+_ANSWERS = 20
 
 
 class OnePicky(Exception):
@@ -25,43 +31,76 @@ class OnePicky(Exception):
         super().__init__(f"{first} {second}")
 
 
-class Failing(torch.optim.SGD):
-    """SGD that fails or is slow on the workers that a law chooses."""
+class Planted:
+    """Fails or waits where it is armed, and notes whether steps of one parameter ran at the same time."""
 
-    alive: ClassVar[weakref.WeakSet[Failing]] = weakref.WeakSet()
+    alive: ClassVar[weakref.WeakSet[Any]] = weakref.WeakSet()
     #: The faults of the next steps on this worker; filled by ``arm``.
     armed: ClassVar[list[str]] = []
     entered, released = threading.Event(), threading.Event()
+    lock = threading.Lock()
+    stepping: ClassVar[Counter[int]] = Counter()  # how many steps use a parameter now, by its address
+    together: ClassVar[bool] = False
+    param_groups: list[dict[str, Any]]
 
-    def __init__(self, params: Any, lr: float = 0.1, at_construction: tuple[str, ...] = ()) -> None:
-        super().__init__(params, lr=lr, momentum=0.9)
-        Failing.alive.add(self)
+    def __init__(self, params: Any, *args: Any, at_construction: tuple[str, ...] = (), **kwargs: Any) -> None:
+        base: Any = super()
+        base.__init__(params, *args, **kwargs)
+        self.alive.add(self)
         if rpc.get_worker_info().name in at_construction:
             raise ValueError("cannot be built: sabotaged")
 
     def step(self, closure: Any = None) -> Any:
-        kind = Failing.armed.pop(0) if Failing.armed else ""
-        if kind == "slow":
-            Failing.entered.set()
-            Failing.released.wait()
-        elif kind == "unpicklable":
-            raise OnePicky("step", "sabotaged")
-        elif kind:
-            raise ValueError(f"step sabotaged: {kind}")
-        return super().step(closure)
+        # Parameters without elements all have the same address.
+        mine = {param.data_ptr() for group in self.param_groups for param in group["params"] if param.numel()}
+        with self.lock:
+            self.stepping.update(mine)
+            Planted.together |= any(self.stepping[address] > 1 for address in mine)
+        try:
+            _fail_or_wait(self.armed.pop(0) if self.armed else "")
+            base: Any = super()
+            return base.step(closure)
+        finally:
+            with self.lock:
+                self.stepping.subtract(mine)
+
+
+def _fail_or_wait(kind: str) -> None:
+    if kind == "slow":
+        Planted.entered.set()
+        Planted.released.wait()
+    elif kind == "unpicklable":
+        raise OnePicky("step", "sabotaged")
+    elif kind:
+        raise ValueError(f"step sabotaged: {kind}")
+
+
+#: For each optimizer of the table the class that can be made to fail or to wait.
+PLANTED: dict[str, Any] = {
+    row.name: type(f"Planted{row.name}", (Planted, row.optimizer), {"__module__": __name__}) for row in rows()
+}
+globals().update({kind.__name__: kind for kind in PLANTED.values()})  # where pickle looks for them
 
 
 def arm(kind: str) -> None:
     """Let the next step on this owner fail or be slow."""
-    Failing.entered.clear()
-    Failing.released.clear()
-    Failing.armed.append(kind)
+    Planted.entered.clear()
+    Planted.released.clear()
+    Planted.armed.append(kind)
 
 
 def disarm() -> None:
     """Let a slow step on this owner go on, and let no further step fail or be slow."""
-    Failing.armed.clear()
-    Failing.released.set()
+    Planted.armed.clear()
+    Planted.released.set()
+
+
+def forget() -> None:
+    """Forget, on this owner, the optimizers and the steps of earlier scripts."""
+    disarm()
+    Planted.alive = weakref.WeakSet()
+    Planted.together = False
+    Planted.stepping.clear()
 
 
 resets.append(disarm)
@@ -69,51 +108,123 @@ resets.append(disarm)
 
 def has_entered() -> bool:
     """Return whether the slow step on this owner has begun."""
-    return Failing.entered.is_set()
+    return Planted.entered.is_set()
+
+
+def were_together() -> bool:
+    """Return, on an owner, whether two steps of one parameter ran at the same time."""
+    return Planted.together
 
 
 def alive() -> int:
     """Return how many of these optimizers exist on this owner."""
-    gc.collect()
-    return len(Failing.alive)
+    return len(Planted.alive)
 
 
-def make_step(arena: Arena, ours: Any, parameters: list[Parameter], step: int) -> None:
-    """Do one step of the subject. Let its errors pass: the law handles them."""
-    with dist_autograd.context() as context_id:
-        total = arena.remote_loss(parameters, arena.inputs(parameters, step), loss)
-        dist_autograd.backward(context_id, [total])
-        ours.step(context_id)
+def check_gone(most: Mapping[int, int], problem: str) -> None:
+    """Check that soon each of these owners has no more of these optimizers than that."""
+    for owner in most:
+
+        def gone(owner: int = owner) -> bool:
+            if on(owner, alive) <= most[owner]:
+                return True
+            gc.collect()  # only now: nothing else here takes as long
+            on(owner, gc.collect)
+            return False
+
+        check(eventually(gone), f"{problem} worker{owner}")
 
 
-#: How many answers of each other worker must arrive before a step that has not returned counts as waiting.
-_ANSWERS = 20
+def on(owner: int, function: Callable[..., Any], *args: Any) -> Any:
+    """Run a function on an owner."""
+    return rpc.rpc_sync(f"worker{owner}", function, args=args)
 
 
-def step_while_held(arena: Arena, ours: Any, parameters: list[Parameter], step: int, slow: int) -> list[Exception]:
-    """Do one step while one owner is held, and check that it does not return earlier. Return the errors it raised."""
-    arena.on(slow, arm, "slow")
+def check_step_error(error: Exception, failing: Collection[int], foreign: bool = False) -> None:
+    """Check that the error of a step names each worker that failed, with its own cause."""
+    text = str(error)
+    if foreign:
+        check("step sabotaged" in text, f"the text of the error was lost: {type(error).__name__}: {text}")
+        return
+    check(isinstance(error, ValueError), f"the error is a {type(error).__name__}, not a ValueError")
+    for owner in failing:
+        check(f"worker{owner}" in text, f"the error does not name worker{owner}: {text}")
+        check(WORDS[owner] in text, f"the error does not say what went wrong on worker{owner}: {text}")
+    check(_each_under_its_name(text, failing), f"an error stands under another worker's name: {text}")
+
+
+def _each_under_its_name(text: str, failing: Collection[int]) -> bool:
+    """Return whether each error follows its worker's name, or each precedes it."""
+    before = after = True
+    for owner in failing if len(failing) > 1 else ():
+        head, _, tail = text.partition(WORDS[owner])
+        names = re.findall(r"worker\d+", head)[-1:], re.findall(r"worker\d+", tail)[:1]
+        before, after = before and names[0] == [f"worker{owner}"], after and names[1] == [f"worker{owner}"]
+    return before or after
+
+
+def fail_to_build(build: Callable[..., Any], failing: int, owners: Iterable[int]) -> None:
+    """Build an optimizer whose constructor fails on one worker; check its error, and that nothing of it stays."""
+    name = f"worker{failing}"
+    before = {owner: on(owner, alive) for owner in owners}
+    error = error_of(
+        lambda: build(PLANTED["SGD"], lr=0.1, at_construction=(name,)), f"a constructor that fails on {name}"
+    )
+    check(isinstance(error, ValueError), f"the error is a {type(error).__name__}, not a ValueError")
+    check("cannot be built" in str(error), f"the error's text does not contain the cause: {error}")
+    check(name in str(error), f"the error's text does not name {name}: {error}")
+    error.__traceback__ = None
+    del error
+    check_gone(before, "an optimizer that was half built still lives on")
+
+
+def step_while_held(make_step: Callable[[], Any], slow: int, others: Iterable[int]) -> list[Exception]:
+    """Do one step while an owner is held, and check that it does not return earlier. Return the errors it raised."""
+    on(slow, arm, "slow")
     raised: list[Exception] = []
     returned = threading.Event()
 
     def work() -> None:
-        try:
-            raised.append(error_of(lambda: make_step(arena, ours, parameters, step), "a step"))
-        except Deviation:
-            pass  # it did not raise
-        finally:
-            returned.set()
+        with contextlib.suppress(Deviation):  # it did not raise
+            raised.append(error_of(make_step, "a step"))
+        returned.set()
 
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        eventually(lambda: returned.is_set() or arena.on(slow, has_entered))
-        for owner in [*range(1, arena.size)] * _ANSWERS:  # by then an answer that was already sent has arrived
-            arena.on(owner, has_entered)
-        early, entered = returned.is_set(), arena.on(slow, has_entered)
+        eventually(lambda: returned.is_set() or on(slow, has_entered))
+        for owner in [*others] * _ANSWERS:  # by then an answer that was already sent has arrived
+            on(owner, has_entered)
+        early, entered = returned.is_set(), on(slow, has_entered)
     finally:
-        arena.on(slow, disarm)
+        on(slow, disarm)
         thread.join()
     check(entered, f"worker{slow} did not step")
     check(not early, f"step returned while worker{slow} was still stepping")
     return raised
+
+
+def steps_together(owner: int, first: Callable[[], Any], second: Callable[[], Any]) -> list[Exception]:
+    """Do two steps of one parameter, the first held on its owner while the second begins; return their errors."""
+    errors: list[Exception] = []
+
+    def work(make_step: Callable[[], Any]) -> None:
+        with contextlib.suppress(Deviation):  # it did not raise
+            errors.append(error_of(make_step, "a step"))
+
+    threads = [threading.Thread(target=work, args=(make_step,)) for make_step in (first, second)]
+    on(owner, arm, "slow")
+    threads[0].start()
+    try:
+        entered = eventually(lambda: on(owner, has_entered) or not threads[0].is_alive())
+        threads[1].start()
+        for _ in range(2 * _ANSWERS):  # by then the second step has begun if it does not wait for the first
+            on(owner, has_entered)
+    finally:
+        on(owner, disarm)
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+    check(entered, f"worker{owner} did not step")
+    check(not on(owner, were_together), f"two steps of one parameter were made at the same time on worker{owner}")
+    return errors

@@ -16,6 +16,7 @@ from everyrank.suites.rpc_optimizer import points
 from everyrank.suites.rpc_optimizer.arena import Arena
 from everyrank.suites.rpc_optimizer.contract import CONTRACT
 from everyrank.suites.rpc_optimizer.laws.training import SHARED, compare_steps, make_for_row
+from everyrank.suites.rpc_optimizer.optimizers import DoNothing, OfAUser
 
 law = CONTRACT.law
 
@@ -76,25 +77,8 @@ def arguments(arena: Arena, point: ArgumentPoint) -> None:
     compare_steps(arena, parameters, ours, reference, steps=3)
 
 
-class DoNothing(torch.optim.SGD):
-    """A subclass that changes nothing."""
-
-
 class DoNothingAdagrad(torch.optim.Adagrad):
     """A subclass of Adagrad that changes nothing."""
-
-
-class OfAUser:
-    """A namespace for a class that has its base's name."""
-
-    class SGD(torch.optim.SGD):
-        """Takes the sign of each gradient."""
-
-        def step(self, closure: Any = None) -> Any:
-            for parameter in self.param_groups[0]["params"]:
-                if parameter.grad is not None:
-                    parameter.grad = parameter.grad.sign()
-            return super().step(closure)
 
 
 @dataclass(frozen=True, kw_only=True)

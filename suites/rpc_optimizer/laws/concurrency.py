@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import random
 import threading
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +14,7 @@ from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.rpc_optimizer import points
-from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, acting, eventually
+from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, acting, eventually, globals_now
 from everyrank.suites.rpc_optimizer.contract import CONTRACT
 from everyrank.suites.rpc_optimizer.laws.training import SGD
 from everyrank.suites.rpc_optimizer.watched import Watched, end_watch, expect_company, watch
@@ -197,14 +195,3 @@ def clean_globals(arena: Arena, point: Point) -> None:
         after = arena.on(owner, globals_now)
         changed = [name for name in after if after[name] != before[owner][name]]
         check(not changed, f"on worker{owner}, the optimizer changed {', '.join(changed)}")
-
-
-def globals_now() -> dict[str, str]:
-    """Describe the global state of this process, an owner or the caller."""
-    return {
-        "the RNG": str(hash(torch.get_rng_state().numpy().tobytes())),
-        "Python's RNG": str(hash(random.getstate())),
-        "the default dtype": str(torch.get_default_dtype()),
-        "the grad mode": str(torch.is_grad_enabled()),
-        "the warnings filters": str(len(warnings.filters)),
-    }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -24,6 +24,7 @@ from everyrank.suites.rpc_optimizer.arena import (
     repeated_sparse_loss,
     sparse_loss,
 )
+from everyrank.suites.rpc_optimizer.contexts import HeldContext
 from everyrank.suites.rpc_optimizer.contract import CONTRACT
 from everyrank.suites.rpc_optimizer.second_backward import step_after_each_backward
 
@@ -263,26 +264,15 @@ def own(arena: Arena, point: OwnPoint) -> None:
         ours = arena.build(SGD, parameters, lr=0.1)
     reference = SGD([param.twin for param in parameters], lr=0.1)
     comparison = arena.comparison()
-    # A thread has only one context at a time, so another thread opens the newer one.
-    opened, done = threading.Event(), threading.Event()
 
-    def newer() -> None:
-        with dist_autograd.context() as context_id:
-            dist_autograd.backward(context_id, [arena.remote_loss(parameters, arena.inputs(parameters, 2), loss)])
-            opened.set()
-            done.wait(20)
+    def backward(context_id: int, step: int) -> None:
+        dist_autograd.backward(context_id, [arena.remote_loss(parameters, arena.inputs(parameters, step), loss)])
 
     with dist_autograd.context() as older:
-        dist_autograd.backward(older, [arena.remote_loss(parameters, arena.inputs(parameters, 1), loss)])
-        thread = threading.Thread(target=newer)
-        thread.start()
-        try:
-            check(opened.wait(20), "a context beside the first could not be opened")
-            with subject_acts():
-                ours.step(older)
-        finally:
-            done.set()
-            thread.join()
+        backward(older, 1)
+        # A thread has only one context at a time, so another thread opens the newer one.
+        with contextlib.closing(HeldContext(lambda newer: backward(newer, 2))), subject_acts():
+            ours.step(older)
     arena.reference_step(reference, parameters, 1)
     comparison.step(1, arena.values(), arena.twins())
     comparison.verdict()

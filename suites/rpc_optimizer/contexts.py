@@ -1,0 +1,39 @@
+"""Contexts of distributed autograd that stay open beside another: a thread has only one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import torch.distributed.autograd as dist_autograd
+
+
+class HeldContext:
+    """A context that another thread opens, runs a backward in, and holds open until it is closed."""
+
+    def __init__(self, backward: Callable[[int], object]) -> None:
+        self.id = -1
+        self._backward = backward
+        self._opened, self._done = threading.Event(), threading.Event()
+        self._errors: list[Exception] = []
+        self._thread = threading.Thread(target=self._hold)
+        self._thread.start()
+        self._opened.wait()
+        if self._errors:
+            self.close()
+            raise self._errors[0]
+
+    def _hold(self) -> None:
+        try:
+            with dist_autograd.context() as self.id:
+                self._backward(self.id)
+                self._opened.set()
+                self._done.wait()
+        except Exception as error:
+            self._errors.append(error)
+        finally:
+            self._opened.set()
+
+    def close(self) -> None:
+        self._done.set()
+        self._thread.join()

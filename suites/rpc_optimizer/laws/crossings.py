@@ -1,0 +1,11 @@
+"""The law of ``rpc-optimizer`` about moves in any order."""
+
+from __future__ import annotations
+
+from everyrank.suites.moves.law import crossed
+from everyrank.suites.rpc_optimizer.contract import CONTRACT
+
+#: The crossings on which rogues are tried.
+_CORE: tuple[int, ...] = ()
+
+crossed(CONTRACT, __name__, _CORE)

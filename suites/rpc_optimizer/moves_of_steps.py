@@ -1,0 +1,368 @@
+"""The moves of ``rpc-optimizer`` that step: contexts and what is in them, options, and what is done on the owners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed.autograd as dist_autograd
+from everyrank.suites.arena.subject_errors import in_a_line
+from everyrank.suites.engine.subject import Subject
+from everyrank.suites.moves.move import NEVER, move
+from everyrank.suites.moves.player import Player, told
+from everyrank.suites.rpc_optimizer.arena import error_of
+from everyrank.suites.rpc_optimizer.contexts import HeldContext
+from everyrank.suites.rpc_optimizer.model import Model
+from everyrank.suites.rpc_optimizer.outline import Outline
+from everyrank.suites.rpc_optimizer.sides import Gradients, Sides
+
+#: What is different about a context: its backward is run twice; or once more after its first step, which another step
+#: follows; or there is one backward for each owner. A second graph that reaches the same owner never returns.
+_CONTEXTS = ("", "again", "resumed", "split")
+
+
+def _stepping_needs(
+    outline: Outline, by: tuple[int, ...] = (0,), missing: tuple[int, ...] = (), context: str = ""
+) -> Iterator[str]:
+    client = outline.client(by)
+    if client is None or not set(missing) <= set(outline.trained):
+        yield NEVER
+    yield from outline.without_gradients(missing)
+    if context:
+        owners = outline.owners(number for number in outline.trained if number not in missing)
+        yield "contexts beside each other"
+        if not owners or (context == "split" and (len(owners) == 1 or client in owners)):
+            yield NEVER
+        if context == "resumed" and outline.model.sparse:
+            yield NEVER
+
+
+def _holding_needs(outline: Outline, by: int = 0, missing: tuple[int, ...] = ()) -> Iterator[str]:
+    yield "contexts beside each other"
+    if outline.holder is not None or outline.client((by,)) is None or not outline.trained:
+        yield NEVER
+    if not set(missing) < set(outline.trained):
+        yield NEVER
+    yield from outline.without_gradients(missing)
+
+
+def _held(outline: Outline, by: int = 0, missing: tuple[int, ...] = ()) -> None:
+    outline.holder = outline.client((by,))
+    outline.reached = tuple(outline.owners(number for number in outline.trained if number not in missing))
+
+
+def _held_needs(outline: Outline, by: int = 0) -> Iterator[str]:
+    # Owners that a backward did not reach do not know the context of another thread.
+    ours = outline.holder is not None and outline.client((by,)) == outline.holder
+    if not ours or not set(outline.owners_of(by)) <= set(outline.reached):
+        yield NEVER
+
+
+def _releasing_needs(outline: Outline) -> Iterator[str]:
+    if outline.holder is None:
+        yield NEVER
+
+
+def _released(outline: Outline) -> None:
+    outline.holder = None
+
+
+def _refusing_needs(outline: Outline, context: str = "unknown", by: int = 0) -> Iterator[str]:
+    yield "wrong contexts"
+    if outline.client((by,)) is None or not outline.trained:
+        yield NEVER
+
+
+def _changing_needs(outline: Outline, option: str = "lr", factor: float = 0.5, by: int = 0) -> Iterator[str]:
+    if outline.client((by,)) is None or option not in outline.options(by):
+        yield NEVER
+
+
+def _freezing_needs(outline: Outline, param: int = -1) -> Iterator[str]:
+    yield "frozen parameters"
+    yield from outline.without_gradients((param,))
+    if param not in outline.trained or outline.model.tensor(param) != param or outline.holder is not None:
+        yield NEVER  # what a step is to do with a gradient of what was frozen since is not defined
+
+
+def _thawing_needs(outline: Outline, param: int = -1) -> Iterator[str]:
+    if param not in outline.frozen or outline.holder is not None:
+        yield NEVER
+
+
+def _turned(outline: Outline, param: int) -> None:
+    outline.frozen ^= {param}
+
+
+def _leaving_needs(outline: Outline, param: int = -1) -> Iterator[str]:
+    if param not in outline.trained:
+        yield NEVER
+
+
+def _first(numbers: Sequence[int]) -> int | None:
+    return next(iter(numbers), None)
+
+
+def _first_missing(outline: Outline) -> tuple[int, ...] | None:
+    return tuple(outline.trained[:1]) or None
+
+
+def _last_missing(outline: Outline) -> tuple[int, ...] | None:
+    return tuple(outline.trained[-1:]) or None
+
+
+def _some_missing(outline: Outline) -> Sequence[tuple[int, ...]]:
+    trained = tuple(outline.trained)
+    return [(), (), (), *((number,) for number in trained), trained[1:], trained]
+
+
+def _some_by(outline: Outline) -> Sequence[tuple[int, ...]]:
+    count = len(outline.model.optimizers)
+    return [(0,), *((by,) for by in range(count)), (0, 0), *((by, 0) for by in range(1, count)), (0, count - 1)]
+
+
+def numbers(outline: Outline) -> Sequence[int]:
+    """Return the numbers of the optimizers."""
+    return range(len(outline.model.optimizers))
+
+
+def second(outline: Outline) -> int | None:
+    """Return the number of the second optimizer, if there is one."""
+    return 1 if len(outline.model.optimizers) > 1 else None
+
+
+def _second_alone(outline: Outline) -> tuple[int, ...] | None:
+    return None if second(outline) is None else (1,)
+
+
+def _both(outline: Outline) -> tuple[int, ...] | None:
+    return None if second(outline) is None else (1, 0)
+
+
+class StepMoves(Player):
+    """What is done to train, on both sides. Each step has a client, and all ranks step the reference."""
+
+    driven = True
+
+    def __init__(self, subject: Subject, model: Model) -> None:
+        super().__init__(subject, model)
+        self.sides = Sides(subject, model)
+        self.held: HeldContext | None = None
+        self.held_gradients: Gradients = {}
+
+    def compare(self) -> str:
+        self.sides.compare()
+        return ""
+
+    def close(self) -> None:
+        if self.held is not None:
+            self.held.close()
+        self.sides.close()
+
+    def is_client(self, by: int) -> bool:
+        """Return whether this rank makes the steps of an optimizer."""
+        return bool(self.model.optimizers[by].client == self.sides.rank)
+
+    def told(self, by: int, act: Callable[[], str]) -> str:
+        """Let an optimizer's client act; return on all ranks the text that it returns."""
+        client: int = self.model.optimizers[by].client
+        return told(lambda: act() if self.is_client(by) else "")[client]
+
+    def refused(self, by: int, act: Callable[[Any], object]) -> bool:
+        """Let a subject use a feature that it may refuse, with any error; return on all ranks whether it did."""
+
+        def attempt() -> str:
+            try:
+                act(self.sides.ours[by])
+            except (AttributeError, NotImplementedError, TypeError, RuntimeError, ValueError) as error:
+                return in_a_line(error)
+            return ""
+
+        return bool(self.told(by, attempt))
+
+    # --- steps ---------------------------------------------------------------------------------------
+
+    @move(
+        "parity.trajectory",
+        laws={"missing": "none.position", "context": "context.own"},
+        needs=_stepping_needs,
+        drawn={"by": _some_by, "missing": _some_missing, "context": ("", "", *_CONTEXTS)},
+        kinds=(
+            {},
+            {"missing": _first_missing},
+            {"missing": _last_missing},
+            {"missing": lambda outline: tuple(outline.trained) or None},
+            {"by": _second_alone},
+            {"by": _both},
+            {"by": (0, 0)},
+            *({"context": context} for context in _CONTEXTS[1:]),
+        ),
+        often=5,
+    )
+    def step(self, by: tuple[int, ...] = (0,), missing: tuple[int, ...] = (), context: str = "") -> None:
+        """Run a backward through all that is trained, without these, and then a step of each of these optimizers.
+
+        ``again``: the backward is run twice. ``resumed``: it is run again after a first step of each optimizer.
+        ``split``: there is a backward for each owner.
+        """
+        sides = self.sides
+        data = sides.data(sides.used(missing), self.number, linear=context == "resumed")
+        gradients = sides.gradients(data, 2 if context == "again" else 1)
+        for _ in ("first", "resumed")[: 2 if context == "resumed" else 1]:
+            for each in by:
+                sides.step_reference(each, gradients)
+            gradients = {twin: gradient * 2 for twin, gradient in gradients.items()}
+        if self.is_client(by[0]):
+            self._step(by, data, context)
+
+    def _step(self, by: Sequence[int], data: dict[int, tuple[torch.Tensor, str]], context: str) -> None:
+        sides = self.sides
+        with dist_autograd.context() as context_id:
+            if context == "split":
+                for owner in dict.fromkeys(self.model.params[number].owner for number in data):
+                    params = self.model.params
+                    sides.backward(context_id, {n: each for n, each in data.items() if params[n].owner == owner})
+            elif context == "resumed":
+                total = sides.remote_loss(data)
+                dist_autograd.backward(context_id, [total], retain_graph=True)
+                self._steps(by, context_id)
+                dist_autograd.backward(context_id, [total])
+            else:
+                sides.backward(context_id, data, 2 if context == "again" else 1)
+            self._steps(by, context_id)
+
+    def _steps(self, by: Sequence[int], context_id: int) -> None:
+        for each in by:
+            with self.sides.subject_acts():
+                self.sides.ours[each].step(context_id)
+
+    # --- a context that stays open, and wrong ones ---------------------------------------------------
+
+    @move(
+        "context.own",
+        needs=_holding_needs,
+        then=_held,
+        drawn={"by": numbers, "missing": _some_missing},
+        kinds=({}, {"missing": _last_missing}),
+        often=2,
+        shown_by="step_held",
+    )
+    def hold(self, by: int = 0, missing: tuple[int, ...] = ()) -> None:
+        """Let an optimizer's client open a context and run a backward there, and keep it open beside others."""
+        sides = self.sides
+        data = sides.data(sides.used(missing), self.number)
+        self.held_gradients = sides.gradients(data)
+        if self.is_client(by):
+            self.held = HeldContext(lambda context_id: sides.backward(context_id, data))
+
+    @move(
+        "context.own",
+        needs=_held_needs,
+        drawn={"by": numbers},
+        kinds=({}, {"by": second}),
+        often=2,
+        after="hold",
+    )
+    def step_held(self, by: int = 0) -> None:
+        """Do a step with the context that is held, also if there has been one with it."""
+        self.sides.step_reference(by, self.held_gradients)
+        if self.held is not None:
+            self._steps((by,), self.held.id)
+
+    @move("context.own", needs=_releasing_needs, then=_released, after="hold", shown_by="step")
+    def release(self) -> None:
+        """Close the context that is held."""
+        if self.held is not None:
+            self.held.close()
+        self.held = None
+
+    @move(
+        "context.invalid",
+        needs=_refusing_needs,
+        drawn={"context": ("unknown", "closed"), "by": numbers},
+        kinds=({"context": "unknown"}, {"context": "closed"}),
+    )
+    def refuse(self, context: str, by: int = 0) -> None:
+        """Do a step with a context that is ``unknown`` or ``closed``: it raises and moves nothing."""
+        if not self.is_client(by):
+            return
+        sides = self.sides
+        with dist_autograd.context() as context_id:
+            sides.backward(context_id, sides.data(sides.used(), self.number))
+        wrong = context_id if context == "closed" else context_id + 12345
+        error_of(lambda: sides.ours[by].step(wrong), f"step with {context} context id {wrong}")
+
+    # --- what changes between steps ------------------------------------------------------------------
+
+    @move(
+        "surface",
+        needs=_changing_needs,
+        drawn={"option": lambda outline: outline.options(0), "factor": (0.5, 2.0), "by": numbers},
+        kinds=({}, {"option": lambda outline: outline.options(0)[1] if outline.options(0)[1:] else None}),
+        shown_by="step",
+    )
+    def change(self, option: str = "lr", factor: float = 0.5, by: int = 0) -> None:
+        """Multiply an option by hand, if the subject has ``param_groups``."""
+
+        def set_in(optimizer: Any) -> None:
+            for group in optimizer.param_groups:
+                value = group[option]
+                group[option] = not value if isinstance(value, bool) else value * factor or 0.125
+
+        if not self.refused(by, set_in):
+            set_in(self.sides.references[by])
+
+    @move(
+        "none.frozen",
+        needs=_freezing_needs,
+        then=_turned,
+        drawn={"param": lambda outline: outline.trained},
+        kinds=({"param": lambda outline: _first(outline.trained)},),
+        shown_by="step",
+    )
+    def freeze(self, param: int) -> None:
+        """Freeze a parameter, on its owner."""
+        self._require_gradient(param, False)
+
+    @move(
+        "none.frozen",
+        needs=_thawing_needs,
+        then=_turned,
+        drawn={"param": lambda outline: sorted(outline.frozen)},
+        kinds=({"param": lambda outline: _first(sorted(outline.frozen))},),
+        shown_by="step",
+    )
+    def thaw(self, param: int) -> None:
+        """Thaw a parameter, on its owner."""
+        self._require_gradient(param, True)
+
+    def _require_gradient(self, param: int, required: bool) -> None:
+        for tensor in self.sides.both(param):
+            tensor.requires_grad_(required)
+
+    @move("parity.trajectory", shown_by="step")
+    def overwrite(self) -> None:
+        """Let each owner give its parameters other values, as a checkpoint that is loaded does."""
+        sides = self.sides
+        for number in range(len(sides.twins)):
+            if self.model.tensor(number) == number:
+                for tensor in sides.both(number):
+                    tensor.detach().mul_(-0.5)
+
+    @move(
+        "owned.only",
+        needs=_leaving_needs,
+        drawn={"param": lambda outline: outline.trained},
+        kinds=(
+            {"param": lambda outline: _first(outline.trained)},
+            {"param": lambda outline: _first(outline.others)},
+        ),
+        shown_by="step",
+    )
+    def leave(self, param: int) -> None:
+        """Let the owner of a parameter set its ``.grad`` by hand: no step uses it, or clears another's."""
+        own = self.sides.owned.get(param)
+        if own is not None:
+            own.grad = torch.ones_like(own)
+            self.sides.left[self.model.tensor(param)] = own.grad.clone()

@@ -1,0 +1,238 @@
+"""The player of ``rpc-optimizer``: its moves, and the models on which they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from everyrank.fixtures.optimizers import row
+from everyrank.suites.moves.grammar import grammar_of
+from everyrank.suites.rpc_optimizer.model import Model, Optimizer, Param
+from everyrank.suites.rpc_optimizer.moves_of_parts import PartMoves
+from everyrank.suites.rpc_optimizer.outline import Outline, features, fits, needed_by, needed_of
+
+#: What a parameter is like; its owner comes from the model.
+_PARAMS: dict[str, Param] = {
+    "plain": Param(0, (3, 2)),
+    "scalar": Param(0, ()),
+    "transposed": Param(0, (3, 4), layout="transposed"),
+    "frozen": Param(0, (3,), frozen=True),
+    "rows": Param(0, (3, 2), layout="rows"),
+    "zero": Param(0, (3,), gradient="zero"),
+    "sparse": Param(0, (4, 2), gradient="sparse"),
+    "again": Param(0, ()),
+    "large": Param(0, (1031,)),
+    "empty": Param(0, (0, 3)),
+    "equal": Param(0, (3, 2)),
+    "repeated": Param(0, (4, 2), gradient="repeated"),
+    "nobody": Param(0, (3, 2)),
+}
+
+#: The owners of the parameters.
+_OWNERS: dict[str, tuple[int, int, int]] = {
+    "each": (1, 2, 0),
+    "one": (1, 1, 1),
+    "two": (1, 2, 1),
+    "caller": (0, 0, 0),
+    "some": (0, 2, 0),
+}
+
+#: Optimizers that differ in what they keep: a buffer, counts, nothing, sums; some have a functional twin in torch.
+_OPTIMIZERS = (
+    "SGD-momentum",
+    "Adam-everything",
+    "SGD-weight-decay",
+    "Adagrad-lr",
+    "SGD-lr",
+    "AdamW-weight-decay",
+    "NAdam-defaults",
+    "SGD-everything",
+    "RMSprop-everything",
+    "Adafactor-defaults",
+)
+
+#: What a second optimizer is like: there is none; it is over the same parameters, also in reverse order; of another
+#: client; over the last parameters, which the first does not have; of another class.
+_SECOND = ("", "same", "client", "rest", "reversed", "class")
+
+#: What there are besides plain numbers.
+_DTYPES = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "complex128": "complex"}
+
+
+class RpcPlayer(PartMoves):
+    """Subject and reference of ``rpc-optimizer``."""
+
+    features = features()
+    crossings = "crossings.txt"
+    kinds = (Model, Param, Optimizer)
+    traits = {
+        "size": (3,),
+        "optimizer": _OPTIMIZERS,
+        "own": ("planted", "", "signed", "subclass"),
+        "second": _SECOND,
+        "client": (0, 1),
+        "given": ("named", "positional", "explicit"),
+        "owners": tuple(_OWNERS),
+        "param1": tuple(_PARAMS),
+        "param2": tuple(_PARAMS),
+        "param3": tuple(_PARAMS),
+        "dtype": tuple(_DTYPES),
+    }
+
+    @classmethod
+    def outline(cls, model: Model) -> Outline:
+        return Outline(model)
+
+    @classmethod
+    def settled(cls, traits: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the traits without those that exclude each other."""
+        found = dict(traits)
+        params = {found["param1"], found["param2"], found["param3"]}
+        sparse = bool({"sparse", "repeated"} & params)
+        if sparse and found["dtype"] == "complex128":
+            found["dtype"] = "float64"
+        taken = "sparse" if sparse else "complex" if found["dtype"] == "complex128" else ""
+        optimizer, variant = found["optimizer"].split("-", 1)
+        entry = row(optimizer)
+        if taken and taken not in entry.takes - entry.variant(variant).refuses:
+            found["optimizer"] = "SGD-momentum" if optimizer == "SGD" else "Adagrad-lr"
+        elif optimizer == "Adafactor" and "empty" in params:
+            found["optimizer"] = "SGD-lr"  # torch.optim divides by the number of elements
+        if found["own"] == "signed" and taken == "complex":
+            found["own"] = "subclass"  # a complex gradient has no sign
+        if found["own"] in ("signed", "subclass") and not found["optimizer"].startswith("SGD"):
+            found["own"] = "planted"
+        return found
+
+    @classmethod
+    def model_of(cls, traits: Mapping[str, Any], features: frozenset[str]) -> Model:
+        params: list[Param] = []
+        for number, owner in enumerate(_OWNERS[traits["owners"]]):
+            kind = traits[f"param{number + 1}"]
+            twins = [each for each, param in enumerate(params) if param.owner == owner and param.same_as is None]
+            if kind == "again" and twins:
+                params.append(replace(params[twins[0]], same_as=twins[0]))
+            else:
+                params.append(replace(_PARAMS[kind], owner=owner))
+        firsts = [number for number, param in enumerate(params) if param.same_as is None]
+        given = [number for number in firsts if traits[f"param{number + 1}"] != "nobody"] or firsts
+        model = Model(traits["size"], tuple(params), (), _dtype(traits["dtype"], features))
+        return _fitted(replace(model, optimizers=_optimizers(traits, given)), features)
+
+    @classmethod
+    def needed(cls, model: Model) -> Iterator[str]:
+        for number, param in enumerate(model.params):
+            yield from needed_by(model, param, number)
+        for optimizer in model.optimizers:
+            yield from needed_of(optimizer, model)
+
+    @classmethod
+    def label(cls, traits: Mapping[str, Any]) -> str:
+        params = [traits[name] for name in ("param1", "param2", "param3")]
+        return "-".join((traits["optimizer"].split("-")[0], _DTYPES[traits["dtype"]], *params))
+
+    @classmethod
+    def draw_model(cls, drawing: Any) -> Model:
+        from everyrank.suites.rpc_optimizer.drawing import ModelDrawing
+
+        return ModelDrawing(drawing.draw, drawing.size, drawing.features).make()
+
+    @classmethod
+    def simpler(cls, model: Model) -> Iterator[Model]:
+        yield replace(model, optimizers=model.optimizers[:1])
+        for number in range(len(model.params)):
+            fewer = _without(model, number)
+            if fewer is not None:
+                yield fewer
+        yield replace(model, dtype="float64")
+        changes: dict[str, Any]
+        for changes in (
+            {"given": "named"},
+            {"client": 0},
+            {"own": ""},
+            {"own": "planted"},
+            {"name": "SGD", "variant": "lr"},
+            {"name": "SGD", "variant": "momentum"},
+        ):
+            yield replace(model, optimizers=tuple(replace(each, **changes) for each in model.optimizers))
+        for number, param in enumerate(model.params):
+            if param.same_as is None:
+                plain = Param(1, (2,))
+                yield replace(model, params=(*model.params[:number], plain, *model.params[number + 1 :]))
+
+
+def _dtype(dtype: str, features: frozenset[str]) -> str:
+    return "float32" if dtype == "bfloat16" and "bf16" not in features else str(dtype)
+
+
+def _optimizers(traits: Mapping[str, Any], given: list[int]) -> tuple[Optimizer, ...]:
+    name, variant = traits["optimizer"].split("-", 1)
+    first = Optimizer(tuple(given), name, variant, traits["own"], traits["given"], traits["client"])
+    second = {
+        "same": first,
+        "client": replace(first, client=first.client + 1),
+        "rest": replace(first, params=tuple(given[-1:])),
+        "reversed": replace(first, params=tuple(given[::-1])),
+        "class": replace(first, name="SGD", variant="momentum"),
+    }.get(traits["second"])
+    if traits["second"] == "rest" and len(given) > 1:
+        first = replace(first, params=tuple(given[:-1]))
+    return (first,) if second is None else (first, second)
+
+
+def _fitted(model: Model, features: frozenset[str]) -> Model:
+    """Return the model as far as a subject with these features claims it."""
+    for number, param in enumerate(model.params):
+        if param.gradient in ("sparse", "repeated") and not all(
+            f"{each.name} with sparse gradients" in features for each in model.optimizers
+        ):
+            param = replace(param, gradient="dense")
+        needs = set(needed_by(model, param, number))
+        if param.frozen and not needs <= features:
+            param = replace(param, frozen=False)
+        model = replace(model, params=(*model.params[:number], param, *model.params[number + 1 :]))
+    optimizers = tuple(_claimed(each, model, features) for each in model.optimizers)
+    if "parameters of no optimizer" not in features:
+        firsts = tuple(number for number in range(len(model.params)) if model.tensor(number) == number)
+        optimizers = (replace(optimizers[0], params=firsts), *optimizers[1:])
+    model = replace(model, optimizers=optimizers)
+    if not features.issuperset(RpcPlayer.needed(model)) and model.dtype == "complex128":
+        return _fitted(replace(model, dtype="float64"), features)
+    return model
+
+
+def _claimed(optimizer: Optimizer, model: Model, features: frozenset[str]) -> Optimizer:
+    """Return the optimizer, or the nearest one that a subject with these features claims."""
+    if optimizer.own and "classes of the user's own" not in features:
+        optimizer = replace(optimizer, own="")
+    able: list[dict[str, Any]] = [{}, {"name": "SGD", "variant": "momentum"}, {"name": "SGD", "variant": "lr"}]
+    for changes in ({**other, **given} for other in able for given in ({}, {"given": "named"})):
+        found = replace(optimizer, **changes)
+        if fits(found, model) and features.issuperset(needed_of(found, model)):
+            return found
+    return optimizer
+
+
+def _without(model: Model, number: int) -> Model | None:
+    """Return the model without a parameter, or None if another is of its tensor or an optimizer had none left."""
+    if len(model.params) == 1 or any(param.same_as == number for param in model.params):
+        return None
+
+    def moved(other: int) -> int:
+        return other - (other > number)
+
+    params = [
+        replace(param, same_as=None if param.same_as is None else moved(param.same_as))
+        for other, param in enumerate(model.params)
+        if other != number
+    ]
+    optimizers = [
+        replace(each, params=tuple(moved(other) for other in each.params if other != number))
+        for each in model.optimizers
+    ]
+    kept = tuple(each for each in optimizers if each.params)
+    return replace(model, params=tuple(params), optimizers=kept) if kept else None
+
+
+GRAMMAR = grammar_of(RpcPlayer)
