@@ -130,7 +130,7 @@ def check_gone(most: Mapping[int, int], problem: str) -> None:
                 return True
             gc.collect()  # only now: nothing else here takes as long
             on(owner, gc.collect)
-            return False
+            return bool(on(owner, alive) <= most[owner])
 
         check(eventually(gone), f"{problem} worker{owner}")
 
