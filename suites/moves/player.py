@@ -124,14 +124,14 @@ class Player:
         _act_and_compare(label, act, self.compare, self.driven)
 
 
-def told(act: Callable[[], str]) -> list[str]:
+def exchanged(act: Callable[[], str]) -> list[str]:
     """Act on all ranks, within a move: each returns a text. Return the texts of all; raise where ``act`` raised."""
     text, raised = "", None
     try:
         text = act()
     except Exception as error:
         raised = error
-    texts = meet(current_world(), "told", text)
+    texts = meet(current_world(), "exchanged", text)
     if raised is not None:
         raise raised
     return texts

@@ -80,9 +80,9 @@ class PartMoves(ErrorMoves):
                 sides.step_in_own_context(sides.ours[by], data)
             return json.dumps([before, _used_once(uses, sides.references[by])])
 
-        told = self.told(by, act)
-        if told and not self.is_client(by):
-            before, after = json.loads(told)
+        texts = self.exchanged(by, act)
+        if texts and not self.is_client(by):
+            before, after = json.loads(texts)
             _set_rates(sides.references[by], before)
             sides.step_reference(by, gradients)
             _set_rates(sides.references[by], after)

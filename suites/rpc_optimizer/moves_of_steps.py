@@ -10,7 +10,7 @@ import torch.distributed.autograd as dist_autograd
 from everyrank.suites.arena.subject_errors import in_a_line
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.moves.move import NEVER, move
-from everyrank.suites.moves.player import Player, told
+from everyrank.suites.moves.player import Player, exchanged
 from everyrank.suites.rpc_optimizer.arena import error_of
 from everyrank.suites.rpc_optimizer.contexts import HeldContext
 from everyrank.suites.rpc_optimizer.model import Model
@@ -164,10 +164,10 @@ class StepMoves(Player):
         """Return whether this rank makes the steps of an optimizer."""
         return bool(self.model.optimizers[by].client == self.sides.rank)
 
-    def told(self, by: int, act: Callable[[], str]) -> str:
+    def exchanged(self, by: int, act: Callable[[], str]) -> str:
         """Let an optimizer's client act; return on all ranks the text that it returns."""
         client: int = self.model.optimizers[by].client
-        return told(lambda: act() if self.is_client(by) else "")[client]
+        return exchanged(lambda: act() if self.is_client(by) else "")[client]
 
     def refused(self, by: int, act: Callable[[Any], object]) -> bool:
         """Let a subject use a feature that it may refuse, with any error; return on all ranks whether it did."""
@@ -179,7 +179,7 @@ class StepMoves(Player):
                 return in_a_line(error)
             return ""
 
-        return bool(self.told(by, attempt))
+        return bool(self.exchanged(by, attempt))
 
     # --- steps ---------------------------------------------------------------------------------------
 
