@@ -169,7 +169,7 @@ def test_what_the_machine_could_not_try_stands_beside_the_outcomes(
         def test_gpu(case): case.run()
         """,
     )
-    inner = project.run("--law=closure", "--optimizer=SGD")
+    inner = project.run("--law=closure", "--optimizer=SGD", "--profile=full")
     tried = re.findall(r"^conformance: not tried: (\d+) cases?: (.*GPUs?.*)$", inner.out, re.M)
     assert sum(int(count) for count, _ in tried) == len(inner.tests) > 0
 
