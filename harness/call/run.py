@@ -15,12 +15,15 @@ from everyrank.call import torchrun
 from everyrank.call.call import Call, name_of
 from everyrank.call.plugin import CALL, OPTION, Ended
 from everyrank.errors import MisuseError, RankLost, WorldFailed, WorldTimeout
+from everyrank.launch.spawn import Deferred
 from everyrank.model.outcome import RULES
 
 T = TypeVar("T")
 
 #: pytest's plugins that do nothing for a single call, or change the caller's process.
-_NOT_USED = ("cacheprovider", "faulthandler", "junitxml", "logging", "pastebin", "stepwise", "terminal")
+_NOT_USED = ("cacheprovider", "faulthandler", "junitxml", "logging", "pastebin", "stepwise", "terminal", "tmpdir")
+_NO_OTHER_PLUGIN = "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
+_SETTINGS = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", _NO_OTHER_PLUGIN)
 #: What pytest says of an exception in our own frames alone.
 _HIDDEN = "All traceback entries are hidden. Pass `--full-trace` to see hidden and internal frames.\n"
 
@@ -46,7 +49,7 @@ def run(
     if nodeid := os.environ.get("EVERYRANK_NODEID"):
         raise MisuseError(f"worlds do not nest, and this process is a rank of {nodeid!r}: call the function itself")
     if torchrun.is_rank():
-        return torchrun.run_here(function, ranks, {**world, "launcher": launcher, "seed": seed})
+        return torchrun.run_here(function, ranks, group, {**world, "launcher": launcher, "seed": seed})
     size = 2 if ranks is None else ranks
     line = _line(function, size, {**world, "seed": seed, "launcher": launcher})
     call = Call(function, {**world, "size": size}, group, line)
@@ -71,13 +74,14 @@ def _make(call: Call, ended: Ended, launcher: str | None, seed: int) -> None:
         *("-p", "everyrank.call.plugin", "-p", "everyrank"),
         *(part for name in _NOT_USED for part in ("-p", f"no:{name}")),
         *("-c", os.devnull, "--rootdir", os.getcwd(), "--noconftest", "--capture=no", "--assert=plain"),
-        *("--world-seed", str(seed), f"--{OPTION}", call.packed()),
+        *("--world-seed", str(seed)),
         *(("--launcher", launcher) if launcher else ()),
         str(Path(__file__).parent / "on_ranks.py"),
     ]
     with _without_users_settings():
         config = _prepareconfig(arguments, [ended])
     config.stash[CALL] = call
+    setattr(config.option, OPTION, Deferred(call.packed))
     try:
         code = config.hook.pytest_cmdline_main(config=config)
     except pytest.UsageError as error:
@@ -93,17 +97,13 @@ def _make(call: Call, ended: Ended, launcher: str | None, seed: int) -> None:
 @contextlib.contextmanager
 def _without_users_settings() -> Iterator[None]:
     """Hide the variables by which a user changes every run of pytest, while pytest reads them."""
-    before = dict(os.environ)
-    os.environ.pop("PYTEST_ADDOPTS", None)
-    os.environ.pop("PYTEST_PLUGINS", None)
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    before = {name: os.environ.pop(name, None) for name in _SETTINGS}
+    os.environ[_NO_OTHER_PLUGIN] = "1"
     try:
         yield
     finally:
-        for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTEST_DISABLE_PLUGIN_AUTOLOAD"):
-            os.environ.pop(name, None)
-            if name in before:
-                os.environ[name] = before[name]
+        del os.environ[_NO_OTHER_PLUGIN]
+        os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
 def _error(report: pytest.TestReport, rule: str) -> BaseException:

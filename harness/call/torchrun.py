@@ -25,7 +25,7 @@ def is_rank() -> bool:
     return all(name in os.environ for name in _SET) and "PYTEST_CURRENT_TEST" not in os.environ
 
 
-def run_here(function: Callable[[], Any], ranks: int | None, asked: Mapping[str, Any]) -> list[Any]:
+def run_here(function: Callable[[], Any], ranks: int | None, group: bool, asked: Mapping[str, Any]) -> list[Any]:
     """Call the function on this rank, and return what it returned on each. Every rank makes this call."""
     global _calls
     rank, size = int(os.environ["RANK"]), _size()
@@ -34,7 +34,7 @@ def run_here(function: Callable[[], Any], ranks: int | None, asked: Mapping[str,
     if given := [name for name, value in asked.items() if value and name != "backend"]:
         raise MisuseError(f"torchrun has started the ranks, so this call cannot choose `{given[0]}`: leave it out")
     _calls += 1
-    with _group(f"everyrank.run {_calls}", asked.get("backend")) as store:
+    with _group(f"everyrank.run {_calls}", group, asked.get("backend")) as store:
         shared = _Shared(store, rank)
         try:
             returned = function()
@@ -79,7 +79,7 @@ class _Shared:
 
 
 @contextlib.contextmanager
-def _group(call: str, backend: str | None) -> Iterator[Any]:
+def _group(call: str, wanted: bool, backend: str | None) -> Iterator[Any]:
     """Bring the default group up, unless the script has done so; yield a store of all ranks, for this call alone."""
     import torch.distributed as dist
     from torch.distributed.distributed_c10d import _get_default_store
@@ -89,6 +89,9 @@ def _group(call: str, backend: str | None) -> Iterator[Any]:
         return
     # The group of each call has keys of its own: one that is opened twice by the same keys finds ranks that are gone.
     store = dist.PrefixStore(call, _rendezvous())
+    if not wanted:
+        yield store
+        return
     rank, size = int(os.environ["RANK"]), _size()
     dist.init_process_group(backend or "gloo", store=store, rank=rank, world_size=size)
     # A rank that fails closes its group at once. One that is connecting then would wait for it.

@@ -11,7 +11,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from everyrank.launch.local import LocalLauncher
@@ -108,6 +108,13 @@ _LEFT_OUT = {
 _IMPORTED = "ignore:Module already imported so cannot be rewritten; everyrank:pytest.PytestAssertRewriteWarning"
 
 
+class Deferred:
+    """The value of an option that is made only if it travels to ranks that are no forks."""
+
+    def __init__(self, make: Callable[[], str]) -> None:
+        self.make = make
+
+
 def _travels(name: str, value: object) -> bool:
     if name in _LEFT_OUT:
         return False
@@ -136,7 +143,10 @@ def collect(
         args += ["-p", plugin]
     for pair in config.getoption("override_ini") or []:
         args += ["-o", pair]
-    options = {name: value for name, value in vars(config.option).items() if _travels(name, value)}
+    given = {
+        name: value.make() if isinstance(value, Deferred) else value for name, value in vars(config.option).items()
+    }
+    options = {name: value for name, value in given.items() if _travels(name, value)}
     factory: Any = getattr(config, "_tmp_path_factory", None)
     if factory is not None:
         options["basetemp"] = os.path.join(own_folder or str(factory.getbasetemp()), name)

@@ -40,6 +40,28 @@ def test_without_a_group_torch_distributed_is_not_initialized() -> None:
     assert everyrank.run(dist.is_initialized, group=False) == [False, False]
 
 
+class _CountsItsCopies:
+    copies = 0
+
+    def __call__(self) -> int:
+        return dist.get_rank()
+
+    def __reduce__(self) -> Any:
+        _CountsItsCopies.copies += 1
+        return _CountsItsCopies, ()
+
+
+def test_forks_have_the_function_itself_and_no_copy() -> None:
+    assert everyrank.run(_CountsItsCopies()) == [0, 1]
+    assert _CountsItsCopies.copies == 0
+
+
+def test_a_call_leaves_no_folder_of_pytest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_DEBUG_TEMPROOT", str(tmp_path))
+    everyrank.run(_rank_and_sum)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_ranks_that_are_no_forks_import_the_function() -> None:
     assert [rank for rank, _ in everyrank.run(_rank_and_sum, launcher="spawn")] == [0, 1]
 
@@ -149,6 +171,7 @@ def fails():
     dist.barrier()
 
 print(f"returned {everyrank.run(lambda: dist.get_rank() * 10)}\n", end="")
+print(f"without a group {everyrank.run(dist.is_initialized, group=False)}\n", end="")
 try:
     everyrank.run(fails)
 except Exception as error:
@@ -176,4 +199,5 @@ def test_in_a_script_that_torchrun_has_started_its_processes_are_the_ranks(tmp_p
         "raised WorldFailed True",
         *["returned [0, 10]"] * 2,
         *["torchrun has started 2 ranks, and the call asks for 7: leave `ranks` out"] * 2,
+        *["without a group [False, False]"] * 2,
     ]
