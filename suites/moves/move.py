@@ -109,6 +109,21 @@ def moves_of(player: type) -> dict[str, Move]:
     return found
 
 
+# --- values of arguments, from what an outline lists -------------------------------------------------
+
+
+def first_of(numbers: Iterable[int]) -> int | None:
+    return next(iter(numbers), None)
+
+
+def first_trained(outline: Any) -> tuple[int, ...] | None:
+    return tuple(outline.trained[:1]) or None
+
+
+def last_trained(outline: Any) -> tuple[int, ...] | None:
+    return tuple(outline.trained[-1:]) or None
+
+
 @dataclass
 class Writing:
     """A script while it is written: its calls, and the outline after them."""

@@ -9,7 +9,7 @@ import torch
 import torch.distributed.autograd as dist_autograd
 from everyrank.suites.arena.subject_errors import in_a_line
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.moves.move import NEVER, move
+from everyrank.suites.moves.move import NEVER, first_of, first_trained, last_trained, move
 from everyrank.suites.moves.player import Player, exchanged
 from everyrank.suites.rpc_optimizer.arena import error_of
 from everyrank.suites.rpc_optimizer.contexts import HeldContext
@@ -100,18 +100,6 @@ def _leaving_needs(outline: Outline, param: int = -1) -> Iterator[str]:
         yield NEVER
 
 
-def _first(numbers: Sequence[int]) -> int | None:
-    return next(iter(numbers), None)
-
-
-def _first_missing(outline: Outline) -> tuple[int, ...] | None:
-    return tuple(outline.trained[:1]) or None
-
-
-def _last_missing(outline: Outline) -> tuple[int, ...] | None:
-    return tuple(outline.trained[-1:]) or None
-
-
 def _some_missing(outline: Outline) -> Sequence[tuple[int, ...]]:
     trained = tuple(outline.trained)
     return [(), (), (), *((number,) for number in trained), trained[1:], trained]
@@ -190,8 +178,8 @@ class StepMoves(Player):
         drawn={"by": _some_by, "missing": _some_missing, "context": ("", "", *_CONTEXTS)},
         kinds=(
             {},
-            {"missing": _first_missing},
-            {"missing": _last_missing},
+            {"missing": first_trained},
+            {"missing": last_trained},
             {"missing": lambda outline: tuple(outline.trained) or None},
             {"by": _second_alone},
             {"by": _both},
@@ -244,7 +232,7 @@ class StepMoves(Player):
         needs=_holding_needs,
         then=_held,
         drawn={"by": numbers, "missing": _some_missing},
-        kinds=({}, {"missing": _last_missing}),
+        kinds=({}, {"missing": last_trained}),
         often=2,
         shown_by="step_held",
     )
@@ -318,7 +306,7 @@ class StepMoves(Player):
         needs=_freezing_needs,
         then=_turned,
         drawn={"param": lambda outline: outline.trained},
-        kinds=({"param": lambda outline: _first(outline.trained)},),
+        kinds=({"param": lambda outline: first_of(outline.trained)},),
         shown_by="step",
     )
     def freeze(self, param: int) -> None:
@@ -330,7 +318,7 @@ class StepMoves(Player):
         needs=_thawing_needs,
         then=_turned,
         drawn={"param": lambda outline: sorted(outline.frozen)},
-        kinds=({"param": lambda outline: _first(sorted(outline.frozen))},),
+        kinds=({"param": lambda outline: first_of(sorted(outline.frozen))},),
         shown_by="step",
     )
     def thaw(self, param: int) -> None:
@@ -355,8 +343,8 @@ class StepMoves(Player):
         needs=_leaving_needs,
         drawn={"param": lambda outline: outline.trained},
         kinds=(
-            {"param": lambda outline: _first(outline.trained)},
-            {"param": lambda outline: _first(outline.others)},
+            {"param": lambda outline: first_of(outline.trained)},
+            {"param": lambda outline: first_of(outline.others)},
         ),
         shown_by="step",
     )

@@ -12,7 +12,7 @@ from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import EXACT, Tolerance, check
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.player import reference_acts
-from everyrank.suites.moves.move import NEVER, move
+from everyrank.suites.moves.move import NEVER, first_of, first_trained, last_trained, move
 from everyrank.suites.moves.player import Player
 from everyrank.suites.sharded_optimizer.evaluations import Evaluations
 from everyrank.suites.sharded_optimizer.model import Model
@@ -113,18 +113,6 @@ def _turned(outline: Outline, param: int) -> None:
     outline.frozen ^= {param}
 
 
-def _first(numbers: Sequence[int]) -> int | None:
-    return next(iter(numbers), None)
-
-
-def _one_missing(outline: Outline) -> tuple[int, ...] | None:
-    return tuple(outline.trained[:1]) or None
-
-
-def _last_missing(outline: Outline) -> tuple[int, ...] | None:
-    return tuple(outline.trained[-1:]) or None
-
-
 def _some_missing(outline: Outline) -> Sequence[tuple[int, ...]]:
     chosen = [some for count in (1, 2, 3) for some in itertools.combinations(outline.trained, count)]
     return [()] * 2 * len(chosen) + chosen
@@ -163,7 +151,7 @@ class TrainingMoves(Player):
         needs=_given_alike,
         then=_alike,
         drawn={"missing": _some_missing, "rows": lambda outline: [(rows,) for rows in _ROWS if outline.tables]},
-        kinds=({}, {"missing": _one_missing}),
+        kinds=({}, {"missing": first_trained}),
     )
     def give(self, missing: tuple[int, ...] = (), rows: tuple[tuple[int, ...], ...] = ()) -> None:
         """Set new gradients of all that is trained, and of nothing else.
@@ -180,8 +168,8 @@ class TrainingMoves(Player):
         drawn={"missing": _some_missing, "rows": _some_rows, "own": (False, True)},
         kinds=(
             {},
-            {"missing": _one_missing},
-            {"missing": _last_missing},
+            {"missing": first_trained},
+            {"missing": last_trained},
             {"own": True},
             {"rows": lambda outline: ((3, 0, 3),) if outline.tables else None},
         ),
@@ -303,7 +291,7 @@ class TrainingMoves(Player):
         needs=_freezing_needs,
         then=_turned,
         drawn={"param": lambda outline: outline.trained},
-        kinds=({"param": lambda outline: _first(outline.trained)},),
+        kinds=({"param": lambda outline: first_of(outline.trained)},),
         shown_by="train",
     )
     def freeze(self, param: int) -> None:
@@ -315,7 +303,7 @@ class TrainingMoves(Player):
         needs=_thawing_needs,
         then=_turned,
         drawn={"param": lambda outline: sorted(outline.frozen)},
-        kinds=({"param": lambda outline: _first(sorted(outline.frozen))},),
+        kinds=({"param": lambda outline: first_of(sorted(outline.frozen))},),
         shown_by="train",
     )
     def thaw(self, param: int) -> None:
