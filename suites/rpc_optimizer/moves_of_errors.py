@@ -8,7 +8,7 @@ import torch.distributed.rpc as rpc
 from everyrank.fixtures.optimizers import row, rows
 from everyrank.suites.arena.subject_errors import in_a_line
 from everyrank.suites.compare.comparison import check
-from everyrank.suites.moves.move import NEVER, move
+from everyrank.suites.moves.move import NEVER, first_of, move
 from everyrank.suites.rpc_optimizer.arena import error_of, non_leaf
 from everyrank.suites.rpc_optimizer.contexts import HeldContext
 from everyrank.suites.rpc_optimizer.model import Optimizer, drawn_variants
@@ -96,11 +96,11 @@ def _another_needs(outline: Outline, name: str = "SGD", variant: str = "lr", giv
 
 
 def _first_owner(outline: Outline) -> int | None:
-    return next(iter(outline.stepped(0)), None)
+    return first_of(outline.stepped(0))
 
 
 def _last_owner(outline: Outline) -> int | None:
-    return next(iter(reversed(outline.stepped(0))), None)
+    return first_of(reversed(outline.stepped(0)))
 
 
 def _other_owners(outline: Outline) -> tuple[int, ...] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import re
 import threading
 import weakref
@@ -75,10 +76,19 @@ def _fail_or_wait(kind: str) -> None:
         raise ValueError(f"step sabotaged: {kind}")
 
 
+def _planted(optimizer: Any) -> Any:
+    """Return the class of this optimizer that can be made to fail or to wait; a subject may read its signature."""
+    signature = inspect.signature(optimizer)
+    own = inspect.Parameter("at_construction", inspect.Parameter.KEYWORD_ONLY, default=())
+    members = {
+        "__module__": __name__,
+        "__signature__": signature.replace(parameters=[*signature.parameters.values(), own]),
+    }
+    return type(f"Planted{optimizer.__name__}", (Planted, optimizer), members)
+
+
 #: For each optimizer of the table the class that can be made to fail or to wait.
-PLANTED: dict[str, Any] = {
-    row.name: type(f"Planted{row.name}", (Planted, row.optimizer), {"__module__": __name__}) for row in rows()
-}
+PLANTED: dict[str, Any] = {row.name: _planted(row.optimizer) for row in rows()}
 globals().update({kind.__name__: kind for kind in PLANTED.values()})  # where pickle looks for them
 
 
