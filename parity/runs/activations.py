@@ -17,6 +17,7 @@ from everyrank.parity.values.parts import Part, distance, locate, whole
 from everyrank.parity.values.store import Store
 from everyrank.parity.values.tree import local
 from everyrank.parity.values.watch import Output, watchable
+from everyrank.suites.compare.likeness import multiple
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves
@@ -191,7 +192,7 @@ class Activations:
         piece = known.select(expected) if known is not None else None
         if known is None or piece is None or piece.shape != mine.shape:
             return
-        factor = _factor(mine, piece) if seat[0] == BACKWARD else 1.0
+        factor = multiple(mine, piece) if seat[0] == BACKWARD else 1.0
         error = distance(mine.double() / (factor or 1.0), piece) / scale(self._store, key)
         self._seen.parts[seat] = known
         self._seen.note(key, error)
@@ -228,17 +229,10 @@ class Activations:
         piece = part.select(expected)
         if piece is None or piece.shape != mine.shape:
             return None
-        for factor in (lambda: 1.0, lambda: self._factor, lambda: _factor(mine, piece)):
+        for factor in (lambda: 1.0, lambda: self._factor, lambda: multiple(mine, piece)):
             number = factor()
             off = distance(mine if number == 1 else mine.double() / number, piece) if number else math.inf
             if off <= near:
                 self._factor = number if number != 1 else self._factor
                 return part, off
         return None
-
-
-def _factor(mine: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the factor between two tensors, or 0 if one of them is zero."""
-    mine, expected = mine.double().reshape(-1), expected.double().reshape(-1)
-    square = float(torch.dot(expected, expected))
-    return float(torch.dot(mine, expected)) / square if square else 0.0

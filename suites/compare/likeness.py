@@ -39,8 +39,9 @@ def spoilt(held: Held, whole: torch.Tensor) -> torch.Tensor:
 
 def multiple(values: torch.Tensor, expected: torch.Tensor) -> float:
     """Return the number of times that values are nearest to; 0 if all that is expected is 0."""
-    square = float((expected * expected).sum())
-    return float((values * expected).sum()) / square if square else 0.0
+    values, expected = values.double().reshape(-1), expected.double().reshape(-1)
+    square = float(torch.dot(expected, expected))
+    return float(torch.dot(values, expected)) / square if square else 0.0
 
 
 def moved(parts: Sequence[tuple[Held, float]], whole: torch.Tensor) -> tuple[int, int] | None:
