@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 from everyrank.call.call import name_of
@@ -18,7 +21,8 @@ def test_call(request: pytest.FixtureRequest, world: World) -> None:
     call = request.config.stash[CALL]
     if call.group:
         request.getfixturevalue("process_group")
-    returned = call.function()
+    with _printing():
+        returned = call.function()
     path = Path(world.rendezvous("returned", outlives=True).removeprefix("file://") + f"-{world.rank}")
     try:
         path.write_bytes(pickle.dumps(returned))
@@ -29,3 +33,14 @@ def test_call(request: pytest.FixtureRequest, world: World) -> None:
             f"({type(error).__name__}: {error}): return plain data or tensors"
         ) from None
     context.notes()[RETURNED] = str(path)
+
+
+@contextlib.contextmanager
+def _printing() -> Iterator[None]:
+    """Print to this rank's output: a fork has the streams of its caller, which a notebook or a test has replaced."""
+    with _lines(1) as out, _lines(2) as err, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        yield
+
+
+def _lines(fd: int) -> IO[str]:
+    return open(fd, "w", buffering=1, errors="backslashreplace", closefd=False)

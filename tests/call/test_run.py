@@ -145,6 +145,11 @@ def test_a_call_that_needs_more_gpus_than_there_are_is_skipped() -> None:
         everyrank.run(_rank_and_sum, gpus=99)
 
 
+def test_what_ranks_print_comes_to_the_callers_stream(capsys: pytest.CaptureFixture[str]) -> None:
+    everyrank.run(lambda: print("hello"))
+    assert sorted(capsys.readouterr().out.splitlines()) == ["[rank 0] hello", "[rank 1] hello"]
+
+
 def _warns() -> None:
     warnings.warn("the ranks look odd", stacklevel=1)
 
