@@ -28,6 +28,7 @@ COMMANDS = {
         "list the tests that --adopt would run, and why it would not run others",
         "everyrank.adopt.report:main",
     ),
+    "doctor": ("say what this machine can run, and what to do about the rest", "everyrank.doctor.command:main"),
     "stacks": (
         "show what runs on this machine, and what every rank of a test is doing: everyrank stacks [PID]",
         "everyrank.rollcall.attach:main",

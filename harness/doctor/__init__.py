@@ -1,0 +1,1 @@
+"""``everyrank doctor``: what this machine can run."""
