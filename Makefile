@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed-$(FILES)
 # The tests start hundreds of interpreters: without .pyc files, each compiles everyrank again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install conformance quick again kill-matrix blind-spots generate faults check bench kills test-models clean
+.PHONY: install conformance quick again kill-matrix blind-spots generate faults check bench kills test-models board-trainers clean
 .PHONY: test test-clusters test-browser test-draws test-packages test-all test-parity again-parity
 
 install: $(STAMP)
@@ -60,6 +60,16 @@ test-models: $(STAMP)
 	$(PYTHON) -m venv build/models
 	build/models/bin/pip install --quiet --constraint constraints.txt '.[dev]' transformers accelerate ibm-fms
 	build/models/bin/pytest tests/parity/published
+
+# What people train with, on one page. Red cells are what the page is for, so the run's exit status 1 is none of make's.
+board-trainers: PROFILE ?= default
+board-trainers: $(STAMP)
+	$(PYTHON) -m venv build/boards
+	build/boards/bin/pip install --quiet --constraint constraints.txt . numpy pytest-xdist -r boards/packages.txt
+	mkdir -p build/board
+	cd boards && ../build/boards/bin/pytest trainers -n auto --profile=$(PROFILE) --run-file ../build/board/trainers.jsonl \
+		|| [ $$? = 1 ]
+	build/boards/bin/everyrank board build/board/trainers.jsonl -o build/board/trainers.html --title "Trainers"
 
 # The tests must find each of the faults that ci/faults.toml lists, planted one at a time in a copy.
 faults: $(STAMP)

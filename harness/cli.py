@@ -22,6 +22,7 @@ COMMANDS = {
     "diff": ("compare two run files: what regressed since last night", "everyrank.reports.command:diff"),
     "accept": ("update the ledgers to the outcomes of a run", "everyrank.reports.command:accept"),
     "history": ("show each law over the nights, from a folder of run files", "everyrank.reports.command:history"),
+    "board": ("put the subjects of run files side by side, as one HTML file", "everyrank.reports.command:board"),
     "badge": ("make a badge from a run file", "everyrank.reports.command:badge"),
     "schema": ("print the JSON Schema of a run file's lines", "everyrank.reports.schema:command"),
     "adopt-report": (

@@ -244,6 +244,50 @@ def badge(arguments: Sequence[str]) -> int:
     return answer("badge", make)
 
 
+def board(arguments: Sequence[str]) -> int:
+    """Put the subjects of run files side by side: a row a subject, a column a group of laws.
+
+    It makes one HTML file, which needs no network and no other file. Whether cases are red is no matter here: ask
+    `everyrank diff`.
+    """
+    parser = _parser("board", board)
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run file; each has its own subjects")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", default=Path("board.html"),
+        help="the file to write (default: board.html)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--against", type=Path, nargs="+", default=[], metavar="RUN",
+        help="the run files of an earlier board: cells with more or fewer red cases say so",
+    )  # fmt: skip
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables as Markdown, too")
+    parser.add_argument("--badges", type=Path, metavar="FOLDER", help="write a badge (SVG) for each subject, too")
+    parser.add_argument("--title", default="", help="the page's title")
+    parser.add_argument("--partial", action="store_true", help=_PARTIAL)
+    given = parser.parse_args(arguments)
+
+    def make() -> int:
+        from everyrank.reports.board import badges, board, render
+        from everyrank.reports.runfile import read
+        from everyrank.reports.runfile.files import keep
+
+        inputs = [*given.runs, *given.against]
+        tables = board.board(
+            [read.read(path, given.partial) for path in given.runs],
+            [read.read(path, given.partial) for path in given.against],
+        )
+        keep(given.output, render.as_html(tables, given.title), inputs)
+        if given.markdown:
+            keep(given.markdown, render.as_markdown(tables), inputs)
+        made = badges.write(tables, given.badges, inputs) if given.badges else 0
+        rows = sum(len(table.rows) for table in tables)
+        text = f"{given.output}: {rows} subjects of {len(tables)} contracts"
+        hand_over(f"{text}; {made} badges in {given.badges}\n" if made else f"{text}\n", None, [])
+        return 0
+
+    return answer("board", make)
+
+
 def _parser(name: str, function: Callable[..., int]) -> argparse.ArgumentParser:
     return argparse.ArgumentParser(
         f"everyrank {name}",

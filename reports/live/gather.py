@@ -73,6 +73,12 @@ class Gathering:
         cases = [identity for identity in self._properties.values() if {"case", "subject"} <= identity.keys()]
         return {identity["subject"]: identity.get("ledger-file", "") for identity in cases}
 
+    @property
+    def packages(self) -> dict[str, str]:
+        """The package and its version, of each subject that names the package that it is from."""
+        found = self._properties.values()
+        return {identity["subject"]: identity["package"] for identity in found if identity.get("package")}
+
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.nodeid not in self._properties:
             self.single.hear(report)

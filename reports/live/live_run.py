@@ -82,6 +82,7 @@ class RunReporter:
                 command=["pytest", *map(os.fspath, self._config.invocation_params.args)],
                 workers=len(_nodes(self._config)) or 1,
                 subjects=self.gathering.subjects,
+                packages=self.gathering.packages,
                 commit=source.commit,
                 branch=source.branch,
                 dirty=source.dirty,

@@ -45,7 +45,7 @@ def page(runs: Sequence[Run], title: str = "", history: History | None = None, a
     slots = {
         "generator": html.escape(f"{GENERATOR} {runs[0].header.kit}"),
         "title": html.escape(title or _title(runs)),
-        "policy": f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; base-uri 'none'",
+        "policy": f"default-src 'none'; style-src {hash_of(style)}; script-src {hash_of(script)}; base-uri 'none'",
         "shapes": _text("shapes.svg"),
         "style": style,
         "script": script,
@@ -89,7 +89,7 @@ def _text(*path: str) -> str:
     return files(__package__).joinpath(*path).read_text(encoding="utf-8")
 
 
-def _hash(text: str) -> str:
+def hash_of(text: str) -> str:
     """Return the hash that lets the browser run a script or apply a style; it refuses all others."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 

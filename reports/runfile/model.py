@@ -66,6 +66,7 @@ class Header(RunFileLine, tag="header", frozen=True):
     command: list[str] = []  # pytest's command line
     workers: int = 1
     subjects: dict[str, str] = {}  # the file of each subject's ledger; empty if it has none
+    packages: dict[str, str] = {}  # of subjects that name theirs: the package and its version
     commit: str = ""  # of the repository that pytest's root folder is in, according to git or the CI service
     branch: str = ""
     dirty: bool = False  # tracked files differed from the commit

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
@@ -278,6 +281,8 @@ def properties(case: Case) -> list[tuple[str, object]]:
         ("case", case.id),
         ("optimizer", case.point.optimizer),
     ]
+    if case.subject.package:
+        found.append(("package", _with_version(case.subject.package)))
     if case.ledger is not None:
         found.append(("ledger-file", os.path.relpath(case.ledger)))
     if case.entry is not None:
@@ -287,3 +292,10 @@ def properties(case: Case) -> list[tuple[str, object]]:
     if case.lack is not None:
         found.append(("lack", case.lack.reason))
     return found
+
+
+@functools.cache
+def _with_version(package: str) -> str:
+    with contextlib.suppress(PackageNotFoundError):
+        return f"{package} {version(package)}"
+    return package

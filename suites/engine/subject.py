@@ -57,6 +57,8 @@ class Subject:
     bound: Bound | None = None
     warns: tuple[str, ...] = ()
     """Filters for warnings of the subject: ``ignore:text:category``, as pytest's ``filterwarnings`` has them."""
+    package: str = ""
+    """The package that it is from, as pip names it: run files and boards have its version."""
     variant_of: Subject | None = None
     """The subject that this one is a variant of, such as DDP for DDP with a hook: unless the profile is full, it is
     asked those laws alone that its difference touches."""

@@ -1,0 +1,1 @@
+"""``everyrank board``: implementations side by side."""
