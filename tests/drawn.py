@@ -59,10 +59,11 @@ def printed_test(grammar: Grammar, subject: Subject, draw: Any) -> Callable[...,
 def search(
     grammar: Grammar, subject: Subject, world: World, draws: int, features: frozenset[str] | None = None
 ) -> Found:
-    """Search on rank 0, which drives; the other ranks find nothing."""
-    meet(world, START, "")  # as `open_arena` does: from here on rank 0 may call any rank
-    if world.rank:
-        return Found()
+    """Search on all ranks; or, if rank 0 drives, on it alone."""
+    if grammar.driven:
+        meet(world, START, "")  # as `open_arena` does: from here on rank 0 may call any rank
+        if world.rank:
+            return Found()
     drawn_features = frozenset(grammar.features) if features is None else features
     return Search(grammar, subject, drawn_features, world).run(SearchPlan(draws))
 

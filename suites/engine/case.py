@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -117,7 +118,7 @@ class Case:
         __tracebackhide__ = True  # also of an xfail, for which pytest would parse this file on each rank
         if self.needs and not may_fail:
             self._ask()
-        outcome = self.outcome()
+        outcome = self.outcome(explains=not may_fail)
         verdict, text = self.judged(outcome)
         expected = verdict == "known" or (may_fail and verdict == "fail")
         rank = current_rank()
@@ -125,8 +126,8 @@ class Case:
         rank.item.user_properties += [(name, value) for name, value in properties(self) if name not in present]
         rank.item.user_properties.append(("outcome", verdict))
         failed = None
-        if verdict == "fail" and not may_fail and self.law.explain is not None:
-            text = f"{text}\n\n{self.law.explain(self.subject, self.point)}"
+        if outcome.explanation:
+            text = f"{text}\n\n{outcome.explanation}"
         if verdict not in PASSED and not expected:
             failed = failure(verdict, f"{self.subject.name} {self.id}", self.law.text, text, outcome.error)
         if text:
@@ -154,27 +155,42 @@ class Case:
             errors = [f"  {name:{width}}  {error}" for name, error in sorted(found.items())]
             pytest.fail("\n".join([undeclared(self.subject.name, found), *errors]), pytrace=False)
 
-    def outcome(self) -> Outcome:
-        """Check the law on this rank; return the outcome before ledger and lacks are applied."""
+    def outcome(self, explains: bool = False) -> Outcome:
+        """Check the law on this rank; return the outcome before ledger and lacks are applied.
+
+        ``explains``: if the case fails, the law is to say more about it.
+        """
         __tracebackhide__ = True
+        explanation: list[str] = []
         if self.point.not_applicable:
             return Outcome("not-applicable", self.point.not_applicable)
         try:
             with self.contract.arena(self.subject, self.point) as arena:
                 if arena is not None or self.law.crosses:
-                    self.law.check(self.subject if self.law.crosses else arena, self.point)
+                    self._check(arena, explanation if explains else None)
             if notes().get("approximate"):
                 return Outcome("approximate", getattr(self.subject.bound, "reason", ""))
         except NotApplicable as error:
             return Outcome("not-applicable", str(error), error)
         except Deviation as error:
-            return Outcome("fail", str(error), error)
+            return Outcome("fail", str(error), error, *explanation)
         except BrokenAdapter as error:
             notes()[BROKEN] = fault(error)
             return Outcome("error", f"{fault(error)}: {error}", error)
         except Exception as error:
             return Outcome("error", f"{type(error).__name__}: {error}", error)
         return Outcome("pass")
+
+    def _check(self, arena: Any, explanation: list[str] | None) -> None:
+        """Check the law in its arena. If it fails, and the ledger does not say so, add what it says about that."""
+        __tracebackhide__ = True
+        try:
+            self.law.check(self.subject if self.law.crosses else arena, self.point)
+        except Deviation as error:
+            if self.law.explain is not None and explanation is not None:
+                verdict, _ = self.judged(Outcome("fail", str(error), error))
+                explanation += [self.law.explain(self.subject, self.point)] if verdict == "fail" else []
+            raise
 
     def judged(self, outcome: Outcome) -> tuple[str, str]:
         """Return the verdict and its text, given what the subject declares."""

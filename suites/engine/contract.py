@@ -102,7 +102,7 @@ class Law:
     fit: Callable[[Sequence[Any]], Callable[[Any], Any]] | None = None
     """Given all cases of a subject, returns what fits a point to what the subject declares."""
     explain: Callable[[Subject, Any], str] | None = None
-    """Returns more about a point at which a subject fails, on all ranks."""
+    """Returns more about a point at which a subject fails, on all ranks, in the arena of its case."""
 
     @property
     def text(self) -> str:

@@ -16,6 +16,8 @@ class Outcome:
     kind: str  # pass, approximate, fail, error, not-applicable
     text: str = ""
     error: BaseException | None = field(default=None, compare=False)
+    explanation: str = ""
+    """More about a case that fails."""
 
     @property
     def bad(self) -> bool:

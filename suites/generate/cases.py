@@ -36,7 +36,7 @@ def generated(table: Sequence[Case], plan: SearchPlan) -> list[Case]:
         _check(subject, plan, found, features)
 
     law = Law(GENERATE, check, lambda: (), timeout=_START + SHRINKING + plan.draws * _PER_DRAW, crosses=True)
-    points = [found.point("", size, fixtures=found.fixtures) for size in sizes]
+    points = [Point("", size, fixtures=found.fixtures) for size in sizes]
     return [replace(table[0], law=law, point=point, entry=None, lack=None, needs=(), claims=()) for point in points]
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from everyrank.model.ledger import matches
-from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
 
 if TYPE_CHECKING:
@@ -59,8 +58,6 @@ class Grammar:
     """Whether rank 0 carries a draw out alone, while the others serve it."""
     fixtures: tuple[str, ...] | None = None
     """Rank fixtures that are needed, where those are not the contract's."""
-    point: Callable[..., Point] = Point
-    """Makes the point of a case from label, world size and ``fixtures``, if the contract's arena needs a subclass."""
     choices: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """For each choice of the contract the features that are not drawn for a subject that declares it."""
     claims: Mapping[str, frozenset[str]] = field(default_factory=dict)

@@ -36,4 +36,5 @@ def grammar_of(player: type[Player]) -> Grammar:
         play=play,
         shorten=_shorten,
         printed=printed,
+        fixtures=player.fixtures_for(player.sizes[0]),
     )

@@ -57,6 +57,7 @@ def crossed(chosen: Contract, module: str, core: Sequence[int] = ()) -> None:
                 f"{player.label(crossing.traits)}-{number:03d}",
                 crossing.traits["size"],
                 core=number in core,
+                fixtures=player.fixtures_for(crossing.traits["size"]),
                 turns=0 if full else TURNS,
                 crossing=crossing,
             )

@@ -83,6 +83,11 @@ class Player:
         return cls.kinds[0](**traits)
 
     @classmethod
+    def fixtures_for(cls, size: int) -> tuple[str, ...] | None:
+        """Return the rank fixtures of a script in a world of this size, if they are not the contract's."""
+        return None
+
+    @classmethod
     def needed(cls, model: Any) -> Iterator[str]:
         """Yield the features that a model needs, whatever is done with it."""
         return iter(())
@@ -113,6 +118,10 @@ class Player:
 
     def close(self) -> None:
         """End what goes on beside the moves."""
+
+    def end(self) -> str:
+        """End what the moves have begun, and compare that; return a text that must be the same on all ranks."""
+        return ""
 
     # --- making moves ------------------------------------------------------------------------------------
 
@@ -203,6 +212,7 @@ def playing(subject: Subject, model: Any) -> Iterator[Any]:
         )
         try:
             yield made[0]
+            _together("at the end", made[0].end)
         finally:
             made[0].close()
 

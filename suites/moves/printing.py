@@ -26,6 +26,7 @@ def printed(subject: Subject, script: Script) -> str:
     """Return a whole test file that plays this script on this subject."""
     subject_line, name = home_of(subject)
     chosen = contract(subject.contract)
+    fixtures = chosen.part("player").fixtures_for(script.size)
     return _TEST.format(
         module=type(script.model).__module__,
         names=", ".join(sorted(names_in(script.model))),
@@ -34,6 +35,6 @@ def printed(subject: Subject, script: Script) -> str:
         size=script.size,
         model=code(script.model, "    "),
         marks="".join(f"@pytest.mark.{mark_of(decorator.mark)}\n" for decorator in chosen.marks),
-        fixtures=", ".join(chosen.fixtures),
+        fixtures=", ".join(chosen.fixtures if fixtures is None else fixtures),
         moves="\n".join(f"        player.{each}" for each in script.moves) or "        pass",
     )

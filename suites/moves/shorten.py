@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from everyrank import current_world
 from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.subject import Subject
+from everyrank.suites.generate.replay import meet
 from everyrank.suites.moves.move import Writing, moves_of
 from everyrank.suites.moves.player import Player, play
 from everyrank.suites.moves.script import Call, Script
 
 #: How many scripts are tried.
 _MOST = 200
+
+#: For how many seconds scripts are tried: one that fails by a wait in vain takes seconds each time.
+_SECONDS = 60.0
 
 
 @dataclass
@@ -30,12 +37,12 @@ def shortest(subject: Subject, script: Script, features: frozenset[str], most: i
     """
     player: type[Player] = contract(subject.contract).part("player")
     found = Shortened(script, "it did not fail again")
-    tried = 0
+    tried, until = 0, time.monotonic() + _SECONDS
     again = True
     while again and tried < most:
         again = False
         for shorter in _shorter(player, found.script, found.problem):
-            if tried >= most:
+            if tried >= most or _passed(until):
                 break
             tried += 1
             if makes_sense(player, shorter, features) and (problem := play(subject, shorter)):
@@ -44,6 +51,12 @@ def shortest(subject: Subject, script: Script, features: frozenset[str], most: i
     if found.script is script:
         found.problem = play(subject, script) or found.problem
     return found
+
+
+def _passed(until: float) -> bool:
+    """Return whether rank 0's clock has passed a time: each rank has its own."""
+    texts = meet(current_world(), "the time for shortening", json.dumps(time.monotonic() > until))
+    return bool(json.loads(texts[0]))
 
 
 def makes_sense(player: type[Player], script: Script, features: frozenset[str]) -> bool:

@@ -1,7 +1,7 @@
 """The arena of ``parameter-server``: a server on rank 0, and trainers near and far.
 
-If a point is ``far``, each trainer is on its own worker, from which it reports over RPC. Otherwise trainers are
-*near*: they report from the server's process. Most faults of a server show with both, and near trainers are cheap.
+In a world of one rank trainers are *near*: they report from the server's process. In a larger one each is on its own
+worker, from which it reports over RPC. Most faults of a server show with both, and near trainers are cheap.
 
 A subject's ``build(module, trainers, optimizer, *, timeout, non_finite)`` makes a server that trains ``module``.
 ``optimizer(parameters)`` makes its optimizer, ``timeout`` is how many seconds a round may stay open, and
@@ -17,8 +17,9 @@ import contextlib
 import copy
 import gc
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,16 +29,23 @@ from everyrank.rank.context import current_rank
 from everyrank.rpc.agents import let_go
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import EXACT, Comparison
+from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import BrokenAdapter, Deviation
 from everyrank.suites.parameter_server.door import door_of
-from everyrank.suites.parameter_server.points import ServerPoint
+from everyrank.suites.parameter_server.locks import Locks
 from everyrank.suites.parameter_server.reports import GRACE, PATIENCE, Report, relay, settle
 
 #: A choice that a subject may declare: its server returns the new model itself, after the round.
 BLOCKS = "blocks"
 
+#: How long, in seconds, to wait for a report that may wait for a lock which the kit does not see. The expected values
+#: are the same whether that report arrives in this time or later.
+UNSEEN = 1.0
+
 Gradient = torch.Tensor | None
+Part = list[Gradient]
+Optimizer = Callable[[Any], torch.optim.Optimizer]
 #: Divisible by each number of trainers that a point has: see ``exact``.
 _DIVISIBLE = 420
 
@@ -47,86 +55,114 @@ class Arena:
     """The subject and the point of one case, at the driver."""
 
     subject: Subject
-    point: ServerPoint
+    point: Point
 
-    def serve(self, model: torch.nn.Module, trainers: int, optimizer: Callable[[Any], Any], **options: Any) -> Served:
+    def serve(self, model: torch.nn.Module, trainers: int, optimizer: Optimizer, **options: Any) -> Served:
         """Build the subject on a copy of this model, and the reference on another. It has no reason to raise."""
         with subject_acts():
             return self.built(model, trainers, optimizer, **options)
 
-    def built(self, model: torch.nn.Module, trainers: int, optimizer: Callable[[Any], Any], **options: Any) -> Served:
+    def built(self, model: torch.nn.Module, trainers: int, optimizer: Optimizer, **options: Any) -> Served:
         """Build the subject and the reference. Let the subject's errors pass."""
-        server = self.subject.build(copy.deepcopy(model), trainers, optimizer, **options)
-        if not callable(getattr(server, "update_and_fetch", None)):
-            raise BrokenAdapter(
-                f"build of {self.subject.name} returned a {type(server).__name__}, which has no "
-                "update_and_fetch(gradients, trainer)"
-            )
-        return Served(self, server, trainers, copy.deepcopy(model), optimizer)
+        workers = [1 + trainer if self.point.size > 1 else None for trainer in range(trainers)]
+        return Served(self.subject, copy.deepcopy(model), copy.deepcopy(model), optimizer, workers, options)
 
 
 class Served:
-    """A server with its trainers, and the reference: one optimizer on the mean of the gradients."""
+    """A server with its trainers, and the reference: one optimizer on the mean of the gradients.
+
+    ``workers``: for each trainer None, if it is in the server's process; or the worker from which it reports over
+    RPC, which for 0 is the server's own.
+    """
 
     def __init__(
         self,
-        arena: Arena,
-        server: Any,
-        trainers: int,
+        subject: Subject,
+        model: torch.nn.Module,
         twin: torch.nn.Module,
-        optimizer: Callable[[Any], Any],
+        optimizer: Optimizer,
+        workers: Sequence[int | None],
+        options: Mapping[str, Any],
     ) -> None:
-        self.server, self.trainers, self.twin = server, trainers, twin
+        server = subject.build(model, len(workers), optimizer, **options)
+        if not callable(getattr(server, "update_and_fetch", None)):
+            raise BrokenAdapter(
+                f"build of {subject.name} returned a {type(server).__name__}, which has no "
+                "update_and_fetch(gradients, trainer)"
+            )
+        self.subject, self.server, self.twin, self.workers = subject, server, twin, list(workers)
+        self.trainers = len(workers)
         self.names = [name for name, _ in twin.named_parameters()]
         self.twins = list(twin.parameters())
-        self.reference = optimizer(list(twin.parameters()))
-        self.comparison = Comparison(EXACT, arena.subject.bound)
+        self.reference = optimizer(self.twins)
+        self.comparison = Comparison(EXACT, subject.bound)
         self.comparison.start(self.expected())
-        self.arena = arena
         self.rounds = 0
-        self.blocks = BLOCKS in arena.subject.declares
+        self.blocks = BLOCKS in subject.declares
         self.door = door_of(server, self.blocks)
-        self.far = rpc.RRef(self.door) if arena.point.far else None
-        self.tried = False  # whether it was called before
+        self.far = None if set(workers) == {None} else rpc.RRef(self.door)
+        self._locks: Locks | None = None
+        self._tried = False  # whether it was called before
 
-    def gradients(self, trainer: int, round: int | None = None, sparse: bool = False) -> list[Gradient]:
+    def gradients(self, trainer: int, round: int | None = None, sparse: bool = False) -> Part:
         """Return the gradients of a trainer in a round, by default the next. No other gradient has their values."""
         number = self.rounds + 1 if round is None else round
         generator = torch.Generator().manual_seed(1 + trainer + 100 * number)
         return [exact(twin, generator, sparse) if twin.requires_grad else None for twin in self.twins]
 
-    def report(self, trainer: int, gradients: Sequence[Gradient], own: bool = False) -> Report:
+    def report(self, trainer: int, gradients: Part, own: bool = False) -> Report:
         """Report, and return when the server has the report: with copies, or with the trainer's ``own`` tensors."""
-        if not own:
-            gradients = [None if gradient is None else gradient.clone() for gradient in gradients]
-        aside, self.tried = self.blocks or not self.tried, True
+        return self.taken(self.send(trainer, gradients if own else copied(gradients)))
+
+    def send(self, trainer: int, gradients: Part) -> Report:
+        """Report on another thread, since a call may never return."""
         taken = None
-        if self.far is not None:
+        if self.workers[trainer] is not None:
             self.door.awaits(trainer, taken := threading.Event())
-        report = Report(trainer, lambda: self.ask(trainer, gradients, own), aside, taken)
-        if not report.accepted.wait(GRACE if self.blocks else PATIENCE) and not self.blocks:
-            raise BrokenAdapter(
-                f"update_and_fetch of {self.arena.subject.name} did not return within {PATIENCE:g} s: it returns a "
-                "future before the round is full, or the subject declares that it `blocks`"
-            )
+        return Report(trainer, lambda: self.ask(trainer, gradients), aside=True, taken=taken)
+
+    def taken(self, report: Report) -> Report:
+        """Wait until the server has the report; nobody knows when, if it blocks."""
+        tried, self._tried = self._tried, True
+        if report.accepted.wait(GRACE if self.blocks else PATIENCE) or self.blocks:
+            return report
+        if tried:
+            raise Deviation(f"the report of trainer {report.trainer} was not taken within {PATIENCE:g} s")
+        raise BrokenAdapter(
+            f"update_and_fetch of {self.subject.name} did not return within {PATIENCE:g} s: it returns a "
+            "future before the round is full, or the subject declares that it `blocks`"
+        )
+
+    def ask(self, trainer: int, gradients: Part) -> Any:
+        """Call the server as this trainer does. In one process, the server gets the trainer's own tensors."""
+        worker = self.workers[trainer]
+        if worker is None:
+            return self.server.update_and_fetch(gradients, trainer)
+        assert self.far is not None
+        if worker == 0:
+            return self.far.rpc_async().update_and_fetch(gradients, trainer)
+        return rpc.rpc_async(f"worker{worker}", relay, args=(self.far, gradients, trainer))
+
+    def beside(self, trainer: int, gradients: Part) -> Report:
+        """Report, and return when the call has returned, or when it waits for a lock of the server.
+
+        If a server makes it wait in a way that is not seen here, this takes longer, and the outcome is the same.
+        """
+        self._locks = self._locks or Locks(self.server)
+        calling, arrived = self._locks.calling, threading.Event()
+        ask = partial(self.ask, trainer, gradients)
+        report = Report(trainer, lambda: calling(ask, arrived), aside=True)
+        arrived.wait(GRACE if self.blocks else UNSEEN)
         return report
 
-    def ask(self, trainer: int, gradients: Sequence[Gradient], own: bool) -> Any:
-        """Call the server as this trainer does. With its ``own`` gradients, a far one calls from this process."""
-        if self.far is None:
-            return self.server.update_and_fetch(gradients, trainer)
-        if own:
-            return self.far.rpc_async().update_and_fetch(gradients, trainer)
-        return rpc.rpc_async(f"worker{1 + trainer}", relay, args=(self.far, gradients, trainer))
-
-    def round(self, parts: Sequence[Sequence[Gradient]], order: Sequence[int] | None = None) -> list[Report]:
+    def round(self, parts: Sequence[Part], order: Sequence[int] | None = None) -> list[Report]:
         """Let all trainers report their parts, one after the other; return the reports when all are answered."""
         reports = [self.report(trainer, parts[trainer]) for trainer in order or range(self.trainers)]
         settle(reports)
         self.applied(parts)
         return sorted(reports, key=lambda report: report.trainer)
 
-    def applied(self, parts: Sequence[Sequence[Gradient]]) -> None:
+    def applied(self, parts: Sequence[Part]) -> None:
         """Do the round in the reference: with the sum in the trainers' order, divided by their number."""
         for twin, given in zip(self.twins, zip(*parts, strict=True), strict=True):
             present = [gradient for gradient in given if gradient is not None]
@@ -155,6 +191,10 @@ class Served:
         self.verdict()
 
 
+def copied(part: Part) -> Part:
+    return [None if gradient is None else gradient.clone() for gradient in part]
+
+
 def exact(like: torch.Tensor, generator: torch.Generator, sparse: bool = False) -> torch.Tensor:
     """Return a gradient whose sum and mean over trainers are exact, in any order of operations.
 
@@ -175,10 +215,10 @@ def exact(like: torch.Tensor, generator: torch.Generator, sparse: bool = False) 
 
 
 @contextlib.contextmanager
-def open_arena(subject: Subject, point: ServerPoint) -> Iterator[Arena | None]:
+def open_arena(subject: Subject, point: Point) -> Iterator[Arena | None]:
     """Give the server's rank its arena. If trainers are far, the other ranks serve it until it is done."""
     arena = Arena(subject, point)
-    if not point.far:
+    if point.size == 1:
         yield arena
         return
     if current_world().rank != 0:

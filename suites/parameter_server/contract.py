@@ -19,10 +19,12 @@ CONTRACT = Contract(
         "everyrank.suites.parameter_server.laws.concurrency",
         "everyrank.suites.parameter_server.laws.errors",
         "everyrank.suites.parameter_server.laws.overlap",
+        "everyrank.suites.parameter_server.laws.crossings",
     ),
     plainest="everyrank.suites.parameter_server.laws.training:plainest",
     exemplar="everyrank.suites.parameter_server.subjects:EXEMPLAR",
     nothing="everyrank.suites.parameter_server.subjects:NOTHING",
     rogues="everyrank.fixtures.rogues.parameter_server:ROGUES",
-    grammar="everyrank.suites.parameter_server.grammar:GRAMMAR",
+    grammar="everyrank.suites.parameter_server.player:GRAMMAR",
+    player="everyrank.suites.parameter_server.player:ServerPlayer",
 )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed.rpc as rpc
 from everyrank.suites.arena.subject_errors import in_a_line
 from everyrank.suites.errors import Deviation, kinds
 
@@ -120,9 +121,10 @@ def parameters(answer: Any, trainer: int) -> list[torch.Tensor]:
 # --- functions that run on the trainers' workers ------------------------------------------------------
 
 
+@rpc.functions.async_execution  # type: ignore[untyped-decorator]
 def relay(server: Any, gradients: Sequence[torch.Tensor | None], trainer: int) -> Any:
-    """Report to the server from here; only the answer travels on to the driver."""
-    return plain(server.rpc_sync().update_and_fetch(gradients, trainer))
+    """Report to the server from here, where no thread waits for the answer, which travels on to the driver."""
+    return server.rpc_async().update_and_fetch(gradients, trainer).then(lambda answer: plain(answer.value()))
 
 
 def plain(answer: Any) -> Any:

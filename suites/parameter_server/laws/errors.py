@@ -155,11 +155,11 @@ def dead_trainer(arena: Arena, point: DeadPoint | KilledPoint) -> None:
     served.verdict()
 
 
-def _round_in_time(served: Served, order: Sequence[int], own: bool = False) -> None:
+def _round_in_time(served: Served, order: Sequence[int]) -> None:
     """Do a full round. If a busy machine makes it too late, all trainers are refused, and report again."""
     parts = [served.gradients(trainer) for trainer in range(served.trainers)]
     for _ in range(ATTEMPTS):
-        reports = [served.report(trainer, parts[trainer], own) for trainer in order]
+        reports = [served.report(trainer, parts[trainer]) for trainer in order]
         for report in reports:
             report.due(BOUND)
         if any(report.error is None for report in reports):
@@ -176,7 +176,8 @@ def _killed(arena: Arena) -> None:
     os.kill(rpc.rpc_sync("worker2", os.getpid), signal.SIGKILL)
     served.report(0, served.gradients(0, round=50)).refusal(BOUND)
     # Another trainer takes its place, and both report from the server's own worker.
-    _round_in_time(served, [0, 1], own=True)
+    served.workers = [0, 0]
+    _round_in_time(served, [0, 1])
     served.verdict()
 
 
@@ -211,6 +212,8 @@ def alias(arena: Arena, point: AliasPoint) -> None:
     served, changed = plain(arena, point), point.changed
     if served.blocks and changed == "gradients":
         raise NotApplicable("nobody knows when a server that blocks has taken the gradients")
+    if served.far is not None:
+        served.workers[0] = 0
     for _ in range(3):
         parts = [served.gradients(trainer) for trainer in range(served.trainers)]
         mine = [None if gradient is None else gradient.clone() for gradient in parts[0]]

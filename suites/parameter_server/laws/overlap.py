@@ -17,10 +17,9 @@ from everyrank.fixtures.models import MODELS
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.errors import NotApplicable
 from everyrank.suites.parameter_server import points
-from everyrank.suites.parameter_server.arena import Arena, Served
+from everyrank.suites.parameter_server.arena import Arena, Part, Served
 from everyrank.suites.parameter_server.contract import CONTRACT
-from everyrank.suites.parameter_server.locks import Locks
-from everyrank.suites.parameter_server.reports import GRACE, PATIENCE, Report, settle
+from everyrank.suites.parameter_server.reports import PATIENCE, Report, settle
 
 law = CONTRACT.law
 
@@ -56,26 +55,6 @@ class Halting(torch.optim.SGD):
                     self.halt.here()
 
 
-class Late:
-    """A report that comes before its round. Its thread sets ``in_place`` when its call has returned, or must wait."""
-
-    report: Report
-
-    def __init__(self, served: Served) -> None:
-        self.served, self.locks = served, Locks(served.server)
-        self.in_place = threading.Event()
-
-    def send(self, trainer: int) -> None:
-        """Report for the next round but one, on another thread, and return when that thread is in place.
-
-        If a server makes it wait in a way that is not seen here, this takes longer, and the outcome is the same.
-        """
-        gradients = self.served.gradients(trainer, self.served.rounds + 2)
-        ask = partial(self.served.ask, trainer, gradients, own=False)
-        self.report = Report(trainer, lambda: self.locks.calling(ask, self.in_place), aside=True)
-        self.in_place.wait(GRACE if self.served.blocks else PATIENCE)
-
-
 @dataclass(frozen=True, kw_only=True)
 class OverlapPoint(points.ServerPoint):
     """A point that fixes whether the report comes while the round before is updated, or while it is answered."""
@@ -99,47 +78,47 @@ def overlap(arena: Arena, point: OverlapPoint) -> None:
     """
     halt, refusable = Halt(), point.moment == "updated"
     served = arena.serve(MODELS["plain"].build(3), point.trainers, lambda given: Halting(given, halt))
-    late = Late(served)
     _compare(served, _all_report(served))
-    _compare(served, _while_updated(late, halt) if refusable else _while_answered(late))
-    trainer = late.report.trainer
+    reports, late = _while_updated(served, halt) if refusable else _while_answered(served)
+    _compare(served, reports)
+    trainer = late.trainer
     reports = [_report(served, other) for other in range(served.trainers) if other != trainer]
     check(
-        late.report.answered.wait(PATIENCE),
+        late.answered.wait(PATIENCE),
         f"trainer {trainer}'s report was lost, which came while the round before was {point.moment}",
     )
-    again = refusable and late.report.error is not None
-    reports.append(_report(served, trainer) if again else late.report)
+    again = refusable and late.error is not None
+    reports.append(_report(served, trainer) if again else late)
     _compare(served, reports)
     _compare(served, _all_report(served))
     served.verdict()
 
 
-def _while_updated(late: Late, halt: Halt) -> list[Report]:
-    """Halt the update, and report for the next round."""
-    served, last = late.served, late.served.trainers - 1
+def _while_updated(served: Served, halt: Halt) -> tuple[list[Report], Report]:
+    """Halt the update, and let trainer 0 report for the next round; return its report beside those of the round."""
+    last = served.trainers - 1
     halt.wanted = True
     try:
         reports = [_report(served, trainer) for trainer in range(last)]
-        ask = partial(served.ask, last, served.gradients(last), own=False)
+        ask = partial(served.ask, last, served.gradients(last))
         reports.append(Report(last, ask, aside=True, taken=halt.under_way))
         if not reports[last].accepted.wait(PATIENCE):
             raise reports[last].unanswered(PATIENCE)
-        late.send(0)
+        late = served.beside(0, _of_next(served, 0))
     finally:
         halt.wanted = False
         halt.go_on.set()
-    return reports
+    return reports, late
 
 
-def _while_answered(late: Late) -> list[Report]:
+def _while_answered(served: Served) -> tuple[list[Report], Report]:
     """Report for the next round after the first answer, in the thread that answers the other trainers."""
-    served, first = late.served, threading.Lock()
+    first, late = threading.Lock(), list[Report]()
     if served.blocks:
         raise NotApplicable("a server that blocks answers each trainer on a thread of its own")
 
     def ask(trainer: int) -> Any:
-        future = served.ask(trainer, served.gradients(trainer), own=False)
+        future = served.ask(trainer, served.gradients(trainer))
         if isinstance(future, torch._C.Future):
             future.add_done_callback(lambda _: answered(trainer))
         else:
@@ -148,9 +127,16 @@ def _while_answered(late: Late) -> list[Report]:
 
     def answered(trainer: int) -> None:
         if first.acquire(blocking=False):
-            late.send(trainer)
+            late.append(served.beside(trainer, _of_next(served, trainer)))
 
-    return [Report(trainer, partial(ask, trainer)) for trainer in range(served.trainers)]
+    reports = [Report(trainer, partial(ask, trainer)) for trainer in range(served.trainers)]
+    settle(reports)
+    return reports, late[0]
+
+
+def _of_next(served: Served, trainer: int) -> Part:
+    """Return the gradients of a trainer in the round after the one that is open."""
+    return served.gradients(trainer, served.rounds + 2)
 
 
 def _report(served: Served, trainer: int) -> Report:

@@ -1,0 +1,81 @@
+"""The models of scripts of ``parameter-server``: parameters without a forward, trainers and an optimizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from everyrank.fixtures.models import fill
+from everyrank.suites.generate.models import new_parameters, put
+from everyrank.suites.parameter_server.wrong_gradients import is_wrong
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Param:
+    """One parameter. If its name has dots, it is in a submodule."""
+
+    name: str
+    shape: tuple[int, ...]
+    layout: str = "plain"
+    """plain, transposed, gaps (its elements do not lie side by side) or shared (one storage for all such)."""
+    dtype: str = "float64"
+    frozen: bool = False
+    sparse: bool = False
+    """Whether its gradients are sparse."""
+    also: str = ""
+    """A second name of the same parameter."""
+    zero: bool = False
+    """Whether its gradients are zero."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a server trains, its trainers, and how it is built.
+
+    ``trainers``: None for a thread of the server's process; or the worker from which that trainer reports over RPC,
+    which for 0 is the server's own.
+    """
+
+    size: int
+    params: tuple[Param, ...]
+    trainers: tuple[int | None, ...]
+    optimizer: str = "SGD"
+    """A row of the optimizer table."""
+    variant: str = "lr"
+    non_finite: bool | None = None
+    """Whether the server takes values that are not finite; None if no trainer reports any."""
+    expires: bool = False
+    """Whether a round stays open for a short time only."""
+    keeps: bool = False
+    """Whether trainers keep their answers, which are compared again after each further move."""
+    buffer: bool = False
+    """Whether the model has a buffer beside its parameters."""
+
+    @property
+    def trained(self) -> list[int]:
+        """The numbers of the parameters that are not frozen."""
+        return [number for number, param in enumerate(self.params) if not param.frozen]
+
+    def wrong_by(self, defect: str) -> list[int]:
+        """Return the parameters for which a gradient with this defect is wrong."""
+        return [
+            number
+            for number in self.trained
+            if not self.params[number].sparse
+            and is_wrong(defect, self.params[number].shape, self.params[number].dtype)
+        ]
+
+
+def make(model: Model) -> tuple[nn.Module, list[int]]:
+    """Return a fresh module, always with the same values, and the number of each of its parameters in the model."""
+    root = nn.Module()
+    numbers: dict[int, int] = {}
+    for number, (param, made) in enumerate(new_parameters(model.params)):
+        numbers[id(made)] = number
+        for name in filter(None, (param.name, param.also)):
+            put(root, name, made)
+    if model.buffer:
+        root.register_buffer("passed", torch.tensor(2**40 + 1))
+    fill(root, seed=3)
+    return root, [numbers[id(parameter)] for parameter in root.parameters()]

@@ -1,0 +1,263 @@
+"""The moves of ``parameter-server`` that make a round: reports, taken or refused, and what trainers change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from everyrank import current_world
+from everyrank.suites.compare.comparison import check
+from everyrank.suites.engine.subject import Subject
+from everyrank.suites.moves.move import NEVER, Move, move
+from everyrank.suites.moves.player import Player
+from everyrank.suites.parameter_server import wrong_gradients
+from everyrank.suites.parameter_server.model import Model
+from everyrank.suites.parameter_server.outline import Outline
+from everyrank.suites.parameter_server.sides import Sides
+from everyrank.suites.parameter_server.wrong_gradients import NOT_FINITE
+
+
+def _first(numbers: Sequence[int]) -> int | None:
+    return next(iter(numbers), None)
+
+
+def _last(numbers: Sequence[int]) -> int | None:
+    return next(reversed(numbers), None)
+
+
+def _next_trainer(outline: Outline) -> int | None:
+    return _first(outline.absent)
+
+
+def _last_trainer(outline: Outline) -> int | None:
+    return _last(outline.absent)
+
+
+def _one(outline: Outline) -> tuple[int, ...] | None:
+    return tuple(outline.model.trained[:1]) or None
+
+
+def _all(outline: Outline) -> tuple[int, ...] | None:
+    return tuple(outline.model.trained) or None
+
+
+def _some(outline: Outline) -> Sequence[tuple[int, ...]]:
+    trained = outline.model.trained
+    return [(), (), *((number,) for number in trained), *([tuple(trained)] if trained[1:] else [])]
+
+
+# --- reports -----------------------------------------------------------------------------------------
+
+
+def _reporting_needs(
+    outline: Outline, trainer: int, missing: tuple[int, ...] = (), large: bool = False, value: str = ""
+) -> Iterator[str]:
+    if trainer not in outline.absent or not set(missing) <= set(outline.model.trained):
+        yield NEVER
+    yield from outline.missing_needs(missing, 1)
+    if large:
+        yield "large gradients"
+    if value:
+        yield "values that are not finite"
+        if not outline.model.non_finite or not set(outline.model.wrong_by(value)[-1:]) - set(missing):
+            yield NEVER
+
+
+def _reported(outline: Outline, trainer: int, missing: tuple[int, ...] = (), **given: Any) -> None:
+    outline.report([trainer], missing)
+
+
+def _filling_needs(
+    outline: Outline, missing: tuple[int, ...] = (), reverse: bool = False, large: bool = False
+) -> Iterator[str]:
+    if not set(missing) <= set(outline.model.trained):
+        yield NEVER
+    yield from outline.missing_needs(missing, len(outline.absent))
+    if large:
+        yield "large gradients"
+
+
+def _filled(outline: Outline, missing: tuple[int, ...] = (), **given: Any) -> None:
+    outline.report(outline.absent, missing)
+
+
+def _refusing_needs(outline: Outline, trainer: int, defect: str, param: int = 0) -> Iterator[str]:
+    yield f"refuses {defect}"
+    if trainer not in outline.absent:
+        yield NEVER
+    if defect in wrong_gradients.ONE and not outline.model.wrong_by(defect)[param:][:1]:
+        yield NEVER
+    if defect in NOT_FINITE and outline.model.non_finite is not False:
+        yield NEVER
+
+
+def _able(outline: Outline) -> Sequence[str]:
+    """Return the defects that a report may have: those of lists as often as all others."""
+    of_one = [name for name in wrong_gradients.ONE if outline.model.wrong_by(name)]
+    if outline.model.non_finite is not False:
+        of_one = [name for name in of_one if name not in NOT_FINITE]
+    return [*of_one, *wrong_gradients.ALL, *wrong_gradients.ALL]
+
+
+def _expiring_needs(outline: Outline) -> Iterator[str]:
+    yield "expired rounds"
+    if not outline.model.expires or not outline.waiting:
+        yield NEVER
+
+
+def _expired(outline: Outline) -> None:
+    outline.waiting, outline.given = [], set()
+
+
+# --- what trainers change ----------------------------------------------------------------------------
+
+
+def _overwriting_needs(outline: Outline, trainer: int, answer: bool = False) -> Iterator[str]:
+    if trainer not in outline.reported:
+        yield NEVER
+        return
+    worker = outline.model.trainers[trainer]
+    if worker not in (None, 0) or (answer and not outline.answered):
+        yield NEVER  # other trainers only have copies
+    if answer:
+        yield "answers that are kept or changed"
+    elif trainer in outline.waiting:
+        yield "gradients changed once reported"
+        if worker is not None:
+            yield NEVER  # RPC itself reads gradients until they are sent
+    else:
+        yield "gradients changed once answered"
+
+
+def _with_answer(outline: Outline) -> int | None:
+    own = [trainer for trainer, worker in enumerate(outline.model.trainers) if worker in (None, 0)]
+    return _first(own) if outline.answered else None
+
+
+def _waiting(outline: Outline) -> int | None:
+    return _first([trainer for trainer in outline.waiting if outline.model.trainers[trainer] is None])
+
+
+def _serve() -> None:
+    """Do nothing on a rank whose agent serves rank 0."""
+
+
+class RoundMoves(Player):
+    """What makes rounds, on both sides."""
+
+    sides: Sides
+    """Of the server's rank; the others serve it."""
+
+    def __init__(self, subject: Subject, model: Model) -> None:
+        super().__init__(subject, model)
+        self.leads = current_world().rank == 0
+        if self.leads:
+            self.sides = Sides(subject, model)
+
+    def make(self, move: Move, act: Callable[[], None], arguments: Mapping[str, Any]) -> None:
+        __tracebackhide__ = True
+        super().make(move, act if self.leads else _serve, arguments)
+
+    def compare(self) -> str:
+        if self.leads:
+            self.sides.compare()
+        return ""
+
+    def end(self) -> str:
+        """Fill the round that is open."""
+        if self.leads and self.sides.waiting:
+            for trainer in self.sides.absent:
+                self.sides.report(trainer, self.sides.part())
+        return self.compare()
+
+    @move(
+        "parity.rounds",
+        laws={"missing": "none", "large": "clean-round", "value": "errors.gradient"},
+        needs=_reporting_needs,
+        then=_reported,
+        drawn={
+            "trainer": lambda outline: outline.absent,
+            "missing": _some,
+            "large": (False, False, True),
+            "value": lambda outline: ("", *NOT_FINITE) if outline.model.non_finite else ("",),
+        },
+        kinds=(
+            {"trainer": _next_trainer},
+            {"trainer": _last_trainer},
+            {"trainer": _next_trainer, "missing": _one},
+            {"trainer": _last_trainer, "missing": _all},
+            {"trainer": _next_trainer, "large": True},
+            {"trainer": _last_trainer, "value": "nan"},
+        ),
+        often=4,
+    )
+    def report(self, trainer: int, missing: tuple[int, ...] = (), large: bool = False, value: str = "") -> None:
+        """Let a trainer report; all are answered when the round is full.
+
+        ``missing``: it reports None for these parameters. ``value``: one number is this and not finite,
+        of the last parameter that can have it.
+        """
+        part = self.sides.part(missing, large)
+        self.sides.report(trainer, self.sides.changed(part, value, -1) if value else part)
+
+    @move(
+        "parity.rounds",
+        laws={"missing": "clean-round", "reverse": "wait"},
+        needs=_filling_needs,
+        then=_filled,
+        drawn={"missing": _some, "reverse": (False, True), "large": (False, False, True)},
+        kinds=({}, {"reverse": True}, {"missing": _one}),
+        often=4,
+    )
+    def fill(self, missing: tuple[int, ...] = (), reverse: bool = False, large: bool = False) -> None:
+        """Let all trainers report that have not, in their order or in reverse, and so make the round full."""
+        absent = self.sides.absent
+        for trainer in reversed(absent) if reverse else absent:
+            self.sides.report(trainer, self.sides.part(missing, large))
+
+    @move(
+        "errors.gradient",
+        needs=_refusing_needs,
+        drawn={
+            "trainer": lambda outline: outline.absent,
+            "defect": _able,
+            "param": (0, 1, 2, -1),
+        },
+        kinds=(
+            {"trainer": _next_trainer, "defect": "shape-broadcasts"},
+            {"trainer": _last_trainer, "defect": "dtype-narrower", "param": -1},
+            {"trainer": _last_trainer, "defect": "count-fewer"},
+            {"trainer": _next_trainer, "defect": "nan", "param": -1},
+        ),
+        often=3,
+    )
+    def refuse(self, trainer: int, defect: str, param: int = 0) -> None:
+        """Let a trainer make a wrong report, which is refused: the round is as if it had not reported.
+
+        ``defect``: a name in ``wrong_gradients``, of a gradient or of the list of all. ``param``: which one of the
+        parameters it is, among those for which it makes a gradient wrong.
+        """
+        line = self.sides.refused(trainer, self.sides.changed(self.sides.part(), defect, param))
+        _, pattern = {**wrong_gradients.ONE, **wrong_gradients.ALL}[defect]
+        check(re.search(pattern, line.lower()) is not None, f"the error does not say what is wrong: {line}")
+
+    @move("errors.dead-trainer", needs=_expiring_needs, then=_expired, often=3, after="report")
+    def expire(self) -> None:
+        """Let nobody else report: all that have are refused in time."""
+        self.sides.expired()
+
+    @move(
+        "alias",
+        needs=_overwriting_needs,
+        drawn={"trainer": lambda outline: range(len(outline.model.trainers)), "answer": (False, True)},
+        kinds=({"trainer": _waiting}, {"trainer": _with_answer}, {"trainer": _with_answer, "answer": True}),
+        often=2,
+        after="report",
+    )
+    def overwrite(self, trainer: int, answer: bool = False) -> None:
+        """Let a trainer overwrite the gradients that it reported last, or the last answer that it got."""
+        if answer:
+            self.sides.overwrite_answer(trainer)
+        else:
+            self.sides.overwrite_gradients(trainer)

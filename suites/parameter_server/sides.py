@@ -1,0 +1,197 @@
+"""Both sides of a script of ``parameter-server``: the server with its trainers, and the reference beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from everyrank.fixtures.optimizers import row
+from everyrank.suites.arena.subject_errors import in_a_line, subject_acts
+from everyrank.suites.compare.comparison import EXACT, Comparison, check, same
+from everyrank.suites.engine.subject import Subject
+from everyrank.suites.errors import Deviation
+from everyrank.suites.generate.player import reference_acts
+from everyrank.suites.parameter_server import wrong_gradients
+from everyrank.suites.parameter_server.arena import Gradient, Part, Served, copied, exact
+from everyrank.suites.parameter_server.laws.errors import ATTEMPTS, BOUND, SHORT, spoil
+from everyrank.suites.parameter_server.model import Model, make
+from everyrank.suites.parameter_server.reports import PATIENCE, Report, parameters, settle
+from everyrank.suites.parameter_server.stopping import Stop, Updates
+
+#: How many of the answers that trainers keep are compared again.
+_KEPT = 8
+
+Values = dict[str, torch.Tensor]
+Send = Callable[[int, Part], Report]
+
+
+class Sides:
+    """The server of one model, the reference, the trainers, and the reports of the round that is open."""
+
+    def __init__(self, subject: Subject, model: Model) -> None:
+        self.subject, self.model = subject, model
+        self.updates = Updates()
+        self.parts: dict[int, Part] = {}
+        """The gradients that trainers have reported in the open round."""
+        self.waiting: dict[int, Report] = {}
+        """The reports of the open round."""
+        self.own: dict[int, Part] = {}
+        """Each trainer's tensors, which it has reported last."""
+        self.answers: dict[int, Report] = {}
+        """The answers of the last round."""
+        self._made = 0  # how often new gradients were made
+        self._kept: dict[tuple[int, int], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+        """The answers that trainers keep, by round and trainer, each with a copy of it."""
+        (ours, self._numbers), (twin, _) = make(model), make(model)
+        self._index = {number: index for index, number in enumerate(self._numbers)}
+        with reference_acts():
+            self._optimizer(twin.parameters())
+        with subject_acts():
+            self.served = Served(subject, ours, twin, self._optimizer, model.trainers, self._options())
+
+    def _options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {"timeout": SHORT} if self.model.expires else {}
+        return options | ({} if self.model.non_finite is None else {"non_finite": self.model.non_finite})
+
+    def _optimizer(self, given: Any) -> torch.optim.Optimizer:
+        found = row(self.model.optimizer)
+        built = found.build(given, found.variant(self.model.variant))
+        built.register_step_pre_hook(self.updates.begin)
+        return built
+
+    @property
+    def absent(self) -> list[int]:
+        return [trainer for trainer in range(self.served.trainers) if trainer not in self.waiting]
+
+    # --- gradients -----------------------------------------------------------------------------------
+
+    def part(self, missing: Sequence[int] = (), large: bool = False) -> Part:
+        """Return new gradients, in the module's order."""
+        self._made += 1
+        generator = torch.Generator().manual_seed(self._made)
+        part = [self._gradient(number, generator) for number in self._numbers]
+        for number in missing:
+            part[self._index[number]] = None
+        return [None if gradient is None else gradient * 1024 for gradient in part] if large else part
+
+    def _gradient(self, number: int, generator: torch.Generator) -> Gradient:
+        like, param = self.served.twins[self._index[number]], self.model.params[number]
+        if param.zero:
+            return torch.zeros_like(like)
+        return exact(like, generator, param.sparse) if like.requires_grad else None
+
+    def changed(self, part: Part, defect: str, param: int) -> Part:
+        """Return the part with one wrong gradient, or as a wrong list; see ``RoundMoves.refuse``."""
+        if defect in wrong_gradients.ALL:
+            return wrong_gradients.ALL[defect][0](part)
+        index = self._index[self.model.wrong_by(defect)[param]]
+        return [*part[:index], wrong_gradients.ONE[defect][0](part[index]), *part[index + 1 :]]
+
+    # --- reports -------------------------------------------------------------------------------------
+
+    def report(self, trainer: int, part: Part, send: Send | None = None) -> None:
+        """Let a trainer report. If that fills the round, do it in the reference, and compare all answers."""
+        self.parts[trainer], self.own[trainer] = part, copied(part)
+        full = self.absent == [trainer]
+        expected = self.apply() if full else {}
+        self.waiting[trainer] = (send or self.send)(trainer, self.own[trainer])
+        if full:
+            self._answered(expected)
+
+    def send(self, trainer: int, part: Part) -> Report:
+        return self.served.report(trainer, part, own=True)
+
+    def apply(self) -> Values:
+        """Step the reference by the open round, before the server does. Return the parameters that are due."""
+        with reference_acts():
+            self.served.applied([self.parts[trainer] for trainer in sorted(self.parts)])
+        return {name: value.detach().clone() for name, value in self.served.expected().items()}
+
+    def refused(self, trainer: int, part: Part) -> str:
+        """Let a trainer make a wrong report; return its error."""
+        return in_a_line(self.send(trainer, part).refusal())
+
+    def expired(self) -> None:
+        """Wait until the open round has ended with an error for all of its trainers."""
+        for report in self.waiting.values():
+            report.refusal(BOUND)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.waiting, self.parts = {}, {}
+
+    def _answered(self, expected: Values) -> None:
+        """Check that all reports of the round are answered, with these parameters."""
+        self._repeated()
+        settle(list(self.waiting.values()))
+        for trainer, report in sorted(self.waiting.items()):
+            self._compare_answer(report, expected)
+            if self.model.keeps:
+                values = parameters(report.answer(), trainer)
+                self._kept[self.served.rounds, trainer] = values, [value.detach().clone() for value in values]
+        self._kept = dict(list(self._kept.items())[-_KEPT:])
+        self.answers = self.waiting
+        self._begin()
+
+    def _repeated(self) -> None:
+        """Let all trainers report again if a busy machine makes a round that may expire too late for its reports."""
+        for _ in range(ATTEMPTS if self.model.expires else 0):
+            for report in self.waiting.values():
+                report.due(BOUND)
+            if any(report.error is None for report in self.waiting.values()):
+                break
+            for trainer in self.waiting:
+                self.own[trainer] = copied(self.parts[trainer])
+                self.waiting[trainer] = self.send(trainer, self.own[trainer])
+
+    # --- reports that meet others ----------------------------------------------------------------------
+
+    def stopped(self, stop: Stop, trainer: int, part: Part) -> Report:
+        """Report, and return when the report has stopped within the server, or never will."""
+        ask = partial(self.served.ask, trainer, part)
+        report = Report(trainer, lambda: stop.calling(ask), aside=True)
+        if not stop.reached.wait(PATIENCE) and not self.served.blocks:
+            raise report.unanswered(PATIENCE)
+        return report
+
+    def begin_with(self, report: Report, refusable: bool, part: Part, own: Part) -> None:
+        """Begin the round of which one report came while the round before was under way."""
+        trainer = self.served.taken(report).trainer
+        if report.error is None:
+            self.parts[trainer], self.own[trainer], self.waiting[trainer] = part, own, report
+        elif refusable:
+            self.report(trainer, part)
+        else:
+            report.answer()  # raises
+
+    # --- answers -------------------------------------------------------------------------------------
+
+    def _compare_answer(self, report: Report, expected: Values) -> None:
+        """Compare one answer, bit for bit: the same kernels run on the same values."""
+        values = parameters(report.answer(), report.trainer)
+        if len(values) != len(expected):
+            raise Deviation(f"trainer {report.trainer} was answered with {len(values)} parameters of {len(expected)}")
+        comparison = Comparison(EXACT, self.subject.bound)
+        comparison.step(0, dict(zip(expected, values, strict=True)), expected)
+        comparison.raise_first(f"trainer {report.trainer}: ")
+
+    def overwrite_answer(self, trainer: int) -> None:
+        spoil(parameters(self.answers[trainer].answer(), trainer))
+        self._kept.pop((self.served.rounds, trainer), None)
+
+    def overwrite_gradients(self, trainer: int) -> None:
+        if trainer not in self.waiting or not self.served.blocks:  # nobody knows when a server that blocks has them
+            spoil(self.own[trainer])
+
+    def compare(self) -> None:
+        """Check that no trainer is answered before its round is full, and that answers which were kept stay."""
+        for trainer, report in self.waiting.items():
+            check(
+                not report.answered.is_set() or (self.model.expires and report.error is not None),
+                f"trainer {trainer} was answered when {len(self.waiting)} of {self.served.trainers} had reported",
+            )
+        for (number, trainer), (values, before) in self._kept.items():
+            for now, then in zip(values, before, strict=True):
+                same(now.detach(), then, f"the answer of trainer {trainer} in round {number}, looked at again")
