@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -68,8 +69,11 @@ def makes_sense(player: type[Player], script: Script, features: frozenset[str]) 
 
 
 def _shorter(player: type[Player], script: Script, problem: str) -> Iterator[Script]:
-    """Yield scripts that are shorter or simpler: first without many moves, then without one, ..."""
+    """Yield scripts that are shorter or simpler: without the moves after the one that failed, without many, ..."""
     moves = script.moves
+    failed = re.search(r": move (\d+), ", problem)
+    if failed is not None and int(failed[1]) < len(moves):
+        yield replace(script, moves=moves[: int(failed[1])])
     size = len(moves) // 2
     while size:
         for start in range(len(moves) - size, -1, -size):

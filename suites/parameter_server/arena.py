@@ -101,6 +101,8 @@ class Served:
         self.blocks = BLOCKS in subject.declares
         self.door = door_of(server, self.blocks)
         self.far = None if set(workers) == {None} else rpc.RRef(self.door)
+        self.relay: Callable[[Any, Part, int], Any] = relay
+        """The function by which trainers report from their workers."""
         self._locks: Locks | None = None
         self._tried = False  # whether it was called before
 
@@ -141,7 +143,7 @@ class Served:
         assert self.far is not None
         if worker == 0:
             return self.far.rpc_async().update_and_fetch(gradients, trainer)
-        return rpc.rpc_async(f"worker{worker}", relay, args=(self.far, gradients, trainer))
+        return rpc.rpc_async(f"worker{worker}", self.relay, args=(self.far, gradients, trainer))
 
     def beside(self, trainer: int, gradients: Part) -> Report:
         """Report, and return when the call has returned, or when it waits for a lock of the server.

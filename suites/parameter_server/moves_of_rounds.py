@@ -50,14 +50,10 @@ def _some(outline: Outline) -> Sequence[tuple[int, ...]]:
 # --- reports -----------------------------------------------------------------------------------------
 
 
-def _reporting_needs(
-    outline: Outline, trainer: int, missing: tuple[int, ...] = (), large: bool = False, value: str = ""
-) -> Iterator[str]:
+def _reporting_needs(outline: Outline, trainer: int, missing: tuple[int, ...] = (), value: str = "") -> Iterator[str]:
     if trainer not in outline.absent or not set(missing) <= set(outline.model.trained):
         yield NEVER
     yield from outline.missing_needs(missing, 1)
-    if large:
-        yield "large gradients"
     if value:
         yield "values that are not finite"
         if not outline.model.non_finite or not set(outline.model.wrong_by(value)[-1:]) - set(missing):
@@ -76,6 +72,8 @@ def _filling_needs(
     yield from outline.missing_needs(missing, len(outline.absent))
     if large:
         yield "large gradients"
+        if outline.waiting:
+            yield NEVER  # the sum with gradients that are not large would depend on their order
 
 
 def _filled(outline: Outline, missing: tuple[int, ...] = (), **given: Any) -> None:
@@ -173,13 +171,12 @@ class RoundMoves(Player):
 
     @move(
         "parity.rounds",
-        laws={"missing": "none", "large": "clean-round", "value": "errors.gradient"},
+        laws={"missing": "none", "value": "errors.gradient"},
         needs=_reporting_needs,
         then=_reported,
         drawn={
             "trainer": lambda outline: outline.absent,
             "missing": _some,
-            "large": (False, False, True),
             "value": lambda outline: ("", *NOT_FINITE) if outline.model.non_finite else ("",),
         },
         kinds=(
@@ -187,27 +184,26 @@ class RoundMoves(Player):
             {"trainer": _last_trainer},
             {"trainer": _next_trainer, "missing": _one},
             {"trainer": _last_trainer, "missing": _all},
-            {"trainer": _next_trainer, "large": True},
             {"trainer": _last_trainer, "value": "nan"},
         ),
         often=4,
     )
-    def report(self, trainer: int, missing: tuple[int, ...] = (), large: bool = False, value: str = "") -> None:
+    def report(self, trainer: int, missing: tuple[int, ...] = (), value: str = "") -> None:
         """Let a trainer report; all are answered when the round is full.
 
         ``missing``: it reports None for these parameters. ``value``: one number is this and not finite,
         of the last parameter that can have it.
         """
-        part = self.sides.part(missing, large)
+        part = self.sides.part(missing)
         self.sides.report(trainer, self.sides.changed(part, value, -1) if value else part)
 
     @move(
         "parity.rounds",
-        laws={"missing": "clean-round", "reverse": "wait"},
+        laws={"missing": "clean-round", "large": "clean-round", "reverse": "wait"},
         needs=_filling_needs,
         then=_filled,
         drawn={"missing": _some, "reverse": (False, True), "large": (False, False, True)},
-        kinds=({}, {"reverse": True}, {"missing": _one}),
+        kinds=({}, {"reverse": True}, {"missing": _one}, {"large": True}),
         often=4,
     )
     def fill(self, missing: tuple[int, ...] = (), reverse: bool = False, large: bool = False) -> None:

@@ -121,9 +121,17 @@ def parameters(answer: Any, trainer: int) -> list[torch.Tensor]:
 # --- functions that run on the trainers' workers ------------------------------------------------------
 
 
-@rpc.functions.async_execution  # type: ignore[untyped-decorator]
 def relay(server: Any, gradients: Sequence[torch.Tensor | None], trainer: int) -> Any:
-    """Report to the server from here, where no thread waits for the answer, which travels on to the driver."""
+    """Report to the server from here; only the answer travels on to the driver."""
+    return plain(server.rpc_sync().update_and_fetch(gradients, trainer))
+
+
+@rpc.functions.async_execution  # type: ignore[untyped-decorator]
+def pass_on(server: Any, gradients: Sequence[torch.Tensor | None], trainer: int) -> Any:
+    """Report as ``relay`` does, without a thread that waits: a script that fails leaves some reports unanswered.
+
+    What the server raises is a RuntimeError then, with the error in its text.
+    """
     return server.rpc_async().update_and_fetch(gradients, trainer).then(lambda answer: plain(answer.value()))
 
 

@@ -15,10 +15,13 @@ from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.player import reference_acts
 from everyrank.suites.parameter_server import wrong_gradients
 from everyrank.suites.parameter_server.arena import Gradient, Part, Served, copied, exact
-from everyrank.suites.parameter_server.laws.errors import ATTEMPTS, BOUND, SHORT, spoil
+from everyrank.suites.parameter_server.laws.errors import ATTEMPTS, BOUND, spoil
 from everyrank.suites.parameter_server.model import Model, make
-from everyrank.suites.parameter_server.reports import PATIENCE, Report, parameters, settle
+from everyrank.suites.parameter_server.reports import PATIENCE, Report, parameters, pass_on, settle
 from everyrank.suites.parameter_server.stopping import Stop, Updates
+
+#: How long a round may stay open, in seconds, if it may expire: several moves are made in it.
+_OPEN = 0.5
 
 #: How many of the answers that trainers keep are compared again.
 _KEPT = 8
@@ -50,9 +53,10 @@ class Sides:
             self._optimizer(twin.parameters())
         with subject_acts():
             self.served = Served(subject, ours, twin, self._optimizer, model.trainers, self._options())
+        self.served.relay = pass_on
 
     def _options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {"timeout": SHORT} if self.model.expires else {}
+        options: dict[str, Any] = {"timeout": _OPEN} if self.model.expires else {}
         return options | ({} if self.model.non_finite is None else {"non_finite": self.model.non_finite})
 
     def _optimizer(self, given: Any) -> torch.optim.Optimizer:

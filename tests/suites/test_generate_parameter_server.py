@@ -116,7 +116,9 @@ EVERY_PART = {
         expires=True,
     ),
     "reports that meet": _script(
-        *(call("meet", first=number % 3, second=(number + 1) % 3, line=5 * number) for number in range(3)),
+        *(call("meet", first=0, second=2, line=5), call("fill"), call("meet", first=2, second=1, line=20)),
+        *(call("overlap", last=0, late=1), call("overlap", last=2, late=0, line=8)),
+        *(call("report_when_answered", trainer=2), call("report_when_answered", trainer=1, last=True)),
         trainers=NEAR,
     ),
 }

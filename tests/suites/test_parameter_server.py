@@ -39,7 +39,9 @@ class Listing(BatchUpdateParameterServer):
 
 def _near() -> list[tuple[Law, Point]]:
     """One core point of each law, with the trainers in this process."""
-    found = [(law, point) for law, point in contract("parameter-server").points((1,)) if point.core]
+    found = [
+        (law, point) for law, point in contract("parameter-server").points((1,)) if point.core and not law.crosses
+    ]
     # At these, a server that blocks is not checked.
     left_out = {"alias": "gradients-n2", "overlap": "answered-n2"}
     return list({law.id: (law, point) for law, point in found if left_out.get(law.id) != point.label}.values())
