@@ -103,6 +103,8 @@ class Served:
         self.far = None if set(workers) == {None} else rpc.RRef(self.door)
         self.relay: Callable[[Any, Part, int], Any] = relay
         """The function by which trainers report from their workers."""
+        self.aside = self.blocks
+        """Whether each report has a thread of its own; the first one has, since nobody knows whether it returns."""
         self._locks: Locks | None = None
         self._tried = False  # whether it was called before
 
@@ -117,19 +119,20 @@ class Served:
         return self.taken(self.send(trainer, gradients if own else copied(gradients)))
 
     def send(self, trainer: int, gradients: Part) -> Report:
-        """Report on another thread, since a call may never return."""
-        taken = None
+        """Report without waiting for the server, if the report has a thread of its own."""
+        taken, aside = None, self.aside or not self._tried
         if self.workers[trainer] is not None:
             self.door.awaits(trainer, taken := threading.Event())
-        return Report(trainer, lambda: self.ask(trainer, gradients), aside=True, taken=taken)
+        return Report(trainer, lambda: self.ask(trainer, gradients), aside=aside, taken=taken)
 
     def taken(self, report: Report) -> Report:
         """Wait until the server has the report; nobody knows when, if it blocks."""
         tried, self._tried = self._tried, True
-        if report.accepted.wait(GRACE if self.blocks else PATIENCE) or self.blocks:
+        patience = 4 * PATIENCE if tried else PATIENCE
+        if report.accepted.wait(GRACE if self.blocks else patience) or self.blocks:
             return report
         if tried:
-            raise Deviation(f"the report of trainer {report.trainer} was not taken within {PATIENCE:g} s")
+            raise Deviation(f"the report of trainer {report.trainer} was not taken within {patience:g} s")
         raise BrokenAdapter(
             f"update_and_fetch of {self.subject.name} did not return within {PATIENCE:g} s: it returns a "
             "future before the round is full, or the subject declares that it `blocks`"

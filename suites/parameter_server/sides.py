@@ -54,6 +54,7 @@ class Sides:
         with subject_acts():
             self.served = Served(subject, ours, twin, self._optimizer, model.trainers, self._options())
         self.served.relay = pass_on
+        self.served.aside = True  # a call that never returns is a deviation, and the script is made short
 
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"timeout": _OPEN} if self.model.expires else {}
@@ -156,8 +157,8 @@ class Sides:
         """Report, and return when the report has stopped within the server, or never will."""
         ask = partial(self.served.ask, trainer, part)
         report = Report(trainer, lambda: stop.calling(ask), aside=True)
-        if not stop.reached.wait(PATIENCE) and not self.served.blocks:
-            raise report.unanswered(PATIENCE)
+        if not stop.reached.wait(4 * PATIENCE) and not self.served.blocks:
+            raise report.unanswered(4 * PATIENCE)
         return report
 
     def begin_with(self, report: Report, refusable: bool, part: Part, own: Part) -> None:
