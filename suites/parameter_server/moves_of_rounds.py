@@ -34,11 +34,11 @@ def _last_trainer(outline: Outline) -> int | None:
     return _last(outline.absent)
 
 
-def _one(outline: Outline) -> tuple[int, ...] | None:
+def _first_param(outline: Outline) -> tuple[int, ...] | None:
     return tuple(outline.model.trained[:1]) or None
 
 
-def _all(outline: Outline) -> tuple[int, ...] | None:
+def _every_param(outline: Outline) -> tuple[int, ...] | None:
     return tuple(outline.model.trained) or None
 
 
@@ -92,10 +92,10 @@ def _refusing_needs(outline: Outline, trainer: int, defect: str, param: int = 0)
 
 def _able(outline: Outline) -> Sequence[str]:
     """Return the defects that a report may have: those of lists as often as all others."""
-    of_one = [name for name in wrong_gradients.ONE if outline.model.wrong_by(name)]
+    able = [name for name in wrong_gradients.ONE if outline.model.wrong_by(name)]
     if outline.model.non_finite is not False:
-        of_one = [name for name in of_one if name not in NOT_FINITE]
-    return [*of_one, *wrong_gradients.ALL, *wrong_gradients.ALL]
+        able = [name for name in able if name not in NOT_FINITE]
+    return [*able, *wrong_gradients.ALL, *wrong_gradients.ALL]
 
 
 def _expiring_needs(outline: Outline) -> Iterator[str]:
@@ -182,8 +182,8 @@ class RoundMoves(Player):
         kinds=(
             {"trainer": _next_trainer},
             {"trainer": _last_trainer},
-            {"trainer": _next_trainer, "missing": _one},
-            {"trainer": _last_trainer, "missing": _all},
+            {"trainer": _next_trainer, "missing": _first_param},
+            {"trainer": _last_trainer, "missing": _every_param},
             {"trainer": _last_trainer, "value": "nan"},
         ),
         often=4,
@@ -203,7 +203,7 @@ class RoundMoves(Player):
         needs=_filling_needs,
         then=_filled,
         drawn={"missing": _some, "reverse": (False, True), "large": (False, False, True)},
-        kinds=({}, {"reverse": True}, {"missing": _one}, {"large": True}),
+        kinds=({}, {"reverse": True}, {"missing": _first_param}, {"large": True}),
         often=4,
     )
     def fill(self, missing: tuple[int, ...] = (), reverse: bool = False, large: bool = False) -> None:
