@@ -92,7 +92,9 @@ class Sides:
         if defect in wrong_gradients.ALL:
             return wrong_gradients.ALL[defect][0](part)
         index = self._index[self.model.wrong_by(defect)[param]]
-        return [*part[:index], wrong_gradients.ONE[defect][0](part[index]), *part[index + 1 :]]
+        gradient = part[index]
+        assert gradient is not None  # the outline allows it only for a parameter that has one
+        return [*part[:index], wrong_gradients.ONE[defect][0](gradient), *part[index + 1 :]]
 
     # --- reports -------------------------------------------------------------------------------------
 

@@ -140,8 +140,8 @@ def _deaths() -> Iterator[DeadPoint | KilledPoint]:
 def dead_trainer(arena: Arena, point: DeadPoint | KilledPoint) -> None:
     """When a trainer never reports, the others get an error within the timeout; the expired round leaves nothing."""
     if isinstance(point, KilledPoint):
-        far = replace(arena, point=points.plain(far=True))
-        drive_workers(3, lambda: _killed(far), PATIENCE, 3 * PATIENCE)
+        far = points.plain(far=True)
+        drive_workers(3, lambda: _killed(replace(arena, point=far), far), PATIENCE, 3 * PATIENCE)
         return
     served = plain(arena, point, timeout=SHORT)
     for present in (point.present, point.present[:1]):
@@ -169,9 +169,9 @@ def _round_in_time(served: Served, order: Sequence[int]) -> None:
     served.compare(models[0])
 
 
-def _killed(arena: Arena) -> None:
+def _killed(arena: Arena, point: points.ServerPoint) -> None:
     """Kill the worker of trainer 1. These workers are not ranks, so they may be killed."""
-    served = plain(arena, arena.point, timeout=SHORT)
+    served = plain(arena, point, timeout=SHORT)
     _round_in_time(served, [0, 1])
     os.kill(rpc.rpc_sync("worker2", os.getpid), signal.SIGKILL)
     served.report(0, served.gradients(0, round=50)).refusal(BOUND)
