@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from everyrank.fixtures.optimizers import row
 from everyrank.suites.arena.subject_errors import in_a_line, subject_acts
-from everyrank.suites.compare.comparison import EXACT, Comparison, check, same
+from everyrank.suites.compare.comparison import EXACT, Comparison, Tolerance, check, same
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.player import reference_acts
@@ -22,6 +22,9 @@ from everyrank.suites.parameter_server.stopping import Stop, Updates
 
 #: How long a round may stay open, in seconds, if it may expire: several moves are made in it.
 _OPEN = 0.5
+
+#: The parts of a sparse gradient may be added to a buffer one by one, or as their sum.
+_ROUNDED = Tolerance(ulps=64)
 
 #: How many of the answers that trainers keep are compared again.
 _KEPT = 8
@@ -176,11 +179,12 @@ class Sides:
     # --- answers -------------------------------------------------------------------------------------
 
     def _compare_answer(self, report: Report, expected: Values) -> None:
-        """Compare one answer, bit for bit: the same kernels run on the same values."""
+        """Compare one answer: bit for bit, as the same kernels run on the same values, unless some are sparse."""
         values = parameters(report.answer(), report.trainer)
         if len(values) != len(expected):
             raise Deviation(f"trainer {report.trainer} was answered with {len(values)} parameters of {len(expected)}")
-        comparison = Comparison(EXACT, self.subject.bound)
+        sparse = any(param.sparse for param in self.model.params)
+        comparison = Comparison(_ROUNDED if sparse else EXACT, self.subject.bound)
         comparison.step(0, dict(zip(expected, values, strict=True)), expected)
         comparison.raise_first(f"trainer {report.trainer}: ")
 
