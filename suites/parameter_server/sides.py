@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -23,8 +23,9 @@ from everyrank.suites.parameter_server.stopping import Stop, Updates
 #: How long a round may stay open, in seconds, if it may expire: several moves are made in it.
 _OPEN = 0.5
 
-#: The parts of a sparse gradient may be added to a buffer one by one, or as their sum.
-_ROUNDED = Tolerance(ulps=64)
+#: The parts of a sparse gradient may be added to a parameter one by one, or as their sum. A server that sums them is
+#: off by up to 1.9 ULPs in the crossings, and by up to 10 after eight rounds of four trainers with momentum.
+_ROUNDED = Tolerance(ulps=16)
 
 #: How many of the answers that trainers keep are compared again.
 _KEPT = 8
@@ -179,14 +180,18 @@ class Sides:
     # --- answers -------------------------------------------------------------------------------------
 
     def _compare_answer(self, report: Report, expected: Values) -> None:
-        """Compare one answer: bit for bit, as the same kernels run on the same values, unless some are sparse."""
+        """Compare one answer: bit for bit where gradients are dense, as the same kernels run on the same values."""
         values = parameters(report.answer(), report.trainer)
         if len(values) != len(expected):
             raise Deviation(f"trainer {report.trainer} was answered with {len(values)} parameters of {len(expected)}")
-        sparse = any(param.sparse for param in self.model.params)
-        comparison = Comparison(_ROUNDED if sparse else EXACT, self.subject.bound)
-        comparison.step(0, dict(zip(expected, values, strict=True)), expected)
-        comparison.raise_first(f"trainer {report.trainer}: ")
+        found = dict(zip(expected, values, strict=True))
+        sparse = {
+            name for name, number in zip(expected, self._numbers, strict=True) if self.model.params[number].sparse
+        }
+        for tolerance, names in ((EXACT, expected.keys() - sparse), (_ROUNDED, sparse)):
+            comparison = Comparison(tolerance, self.subject.bound)
+            comparison.step(0, _only(names, found), _only(names, expected))
+            comparison.raise_first(f"trainer {report.trainer}: ")
 
     def overwrite_answer(self, trainer: int) -> None:
         spoil(parameters(self.answers[trainer].answer(), trainer))
@@ -206,3 +211,7 @@ class Sides:
         for (number, trainer), (values, before) in self._kept.items():
             for now, then in zip(values, before, strict=True):
                 same(now.detach(), then, f"the answer of trainer {trainer} in round {number}, looked at again")
+
+
+def _only(names: Collection[str], values: Values) -> Values:
+    return {name: value for name, value in values.items() if name in names}
