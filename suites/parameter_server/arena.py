@@ -28,13 +28,12 @@ from everyrank import current_world
 from everyrank.rank.context import current_rank
 from everyrank.rpc.agents import let_go
 from everyrank.suites.arena.subject_errors import subject_acts
-from everyrank.suites.compare.comparison import EXACT, Comparison
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import BrokenAdapter, Deviation
 from everyrank.suites.parameter_server.door import door_of
 from everyrank.suites.parameter_server.locks import Locks
-from everyrank.suites.parameter_server.reports import GRACE, PATIENCE, Report, relay, settle
+from everyrank.suites.parameter_server.reports import GRACE, PATIENCE, Report, relay
 
 #: A choice that a subject may declare: its server returns the new model itself, after the round.
 BLOCKS = "blocks"
@@ -95,8 +94,6 @@ class Served:
         self.names = [name for name, _ in twin.named_parameters()]
         self.twins = list(twin.parameters())
         self.reference = optimizer(self.twins)
-        self.comparison = Comparison(EXACT, subject.bound)
-        self.comparison.start(self.expected())
         self.rounds = 0
         self.blocks = BLOCKS in subject.declares
         self.door = door_of(server, self.blocks)
@@ -108,15 +105,9 @@ class Served:
         self._locks: Locks | None = None
         self._tried = False  # whether it was called before
 
-    def gradients(self, trainer: int, round: int | None = None, sparse: bool = False) -> Part:
-        """Return the gradients of a trainer in a round, by default the next. No other gradient has their values."""
-        number = self.rounds + 1 if round is None else round
-        generator = torch.Generator().manual_seed(1 + trainer + 100 * number)
-        return [exact(twin, generator, sparse) if twin.requires_grad else None for twin in self.twins]
-
-    def report(self, trainer: int, gradients: Part, own: bool = False) -> Report:
-        """Report, and return when the server has the report: with copies, or with the trainer's ``own`` tensors."""
-        return self.taken(self.send(trainer, gradients if own else copied(gradients)))
+    def report(self, trainer: int, gradients: Part) -> Report:
+        """Report, and return when the server has the report."""
+        return self.taken(self.send(trainer, gradients))
 
     def send(self, trainer: int, gradients: Part) -> Report:
         """Report without waiting for the server, if the report has a thread of its own."""
@@ -160,13 +151,6 @@ class Served:
         arrived.wait(GRACE if self.blocks else UNSEEN)
         return report
 
-    def round(self, parts: Sequence[Part], order: Sequence[int] | None = None) -> list[Report]:
-        """Let all trainers report their parts, one after the other; return the reports when all are answered."""
-        reports = [self.report(trainer, parts[trainer]) for trainer in order or range(self.trainers)]
-        settle(reports)
-        self.applied(parts)
-        return sorted(reports, key=lambda report: report.trainer)
-
     def applied(self, parts: Sequence[Part]) -> None:
         """Do the round in the reference: with the sum in the trainers' order, divided by their number."""
         for twin, given in zip(self.twins, zip(*parts, strict=True), strict=True):
@@ -178,22 +162,6 @@ class Served:
     def expected(self) -> dict[str, torch.Tensor]:
         """Return the reference's parameters."""
         return dict(zip(self.names, self.twins, strict=True))
-
-    def compare(self, values: Sequence[torch.Tensor]) -> None:
-        """Compare an answer of the last round."""
-        if len(values) != len(self.names):
-            raise Deviation(f"the new model has {len(values)} parameters, not {len(self.names)}")
-        self.comparison.step(self.rounds, dict(zip(self.names, values, strict=True)), self.expected())
-
-    def verdict(self) -> None:
-        self.comparison.verdict()
-
-    def train(self, rounds: int, sparse: bool = False) -> None:
-        """Do rounds with new gradients, in the trainers' order; compare the answers of trainer 0."""
-        for _ in range(rounds):
-            parts = [self.gradients(trainer, sparse=sparse) for trainer in range(self.trainers)]
-            self.compare(self.round(parts)[0].values())
-        self.verdict()
 
 
 def copied(part: Part) -> Part:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from everyrank.fixtures.models import fill
+from everyrank.fixtures.optimizers import row
 from everyrank.suites.generate.models import new_parameters, put
 from everyrank.suites.parameter_server.wrong_gradients import is_wrong
 from torch import nn
+
+#: How long a round may stay open, in seconds, if it may expire: several moves are made in it.
+_OPEN = 0.5
 
 
 @dataclass(frozen=True)
@@ -66,16 +71,25 @@ class Model:
             and is_wrong(defect, self.params[number].shape, self.params[number].dtype)
         ]
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options with which the server is built."""
+        options: dict[str, Any] = {"timeout": _OPEN} if self.expires else {}
+        return options | ({} if self.non_finite is None else {"non_finite": self.non_finite})
 
-def make(model: Model) -> tuple[nn.Module, list[int]]:
-    """Return a fresh module, always with the same values, and the number of each of its parameters in the model."""
-    root = nn.Module()
-    numbers: dict[int, int] = {}
-    for number, (param, made) in enumerate(new_parameters(model.params)):
-        numbers[id(made)] = number
-        for name in filter(None, (param.name, param.also)):
-            put(root, name, made)
-    if model.buffer:
-        root.register_buffer("passed", torch.tensor(2**40 + 1))
-    fill(root, seed=3)
-    return root, [numbers[id(parameter)] for parameter in root.parameters()]
+    def make_optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        chosen = row(self.optimizer)
+        return chosen.build(parameters, chosen.variant(self.variant))
+
+    def make(self) -> tuple[nn.Module, list[int]]:
+        """Return a fresh module, always with the same values, and the number of each of its parameters here."""
+        root = nn.Module()
+        numbers: dict[int, int] = {}
+        for number, (param, made) in enumerate(new_parameters(self.params)):
+            numbers[id(made)] = number
+            for name in filter(None, (param.name, param.also)):
+                put(root, name, made)
+        if self.buffer:
+            root.register_buffer("passed", torch.tensor(2**40 + 1))
+        fill(root, seed=3)
+        return root, [numbers[id(parameter)] for parameter in root.parameters()]

@@ -67,6 +67,10 @@ class Outline:
     """Whether a round was answered."""
 
     @property
+    def trained(self) -> list[int]:
+        return self.model.trained
+
+    @property
     def absent(self) -> list[int]:
         """The trainers that have not reported in the open round."""
         return [trainer for trainer in range(len(self.model.trainers)) if trainer not in self.waiting]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
 import torch
-from everyrank.fixtures.optimizers import row
 from everyrank.suites.arena.subject_errors import in_a_line, subject_acts
 from everyrank.suites.compare.comparison import EXACT, Comparison, Tolerance, check, same
 from everyrank.suites.engine.subject import Subject
@@ -15,13 +15,14 @@ from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.player import reference_acts
 from everyrank.suites.parameter_server import wrong_gradients
 from everyrank.suites.parameter_server.arena import Gradient, Part, Served, copied, exact
-from everyrank.suites.parameter_server.laws.errors import ATTEMPTS, BOUND, spoil
-from everyrank.suites.parameter_server.model import Model, make
+from everyrank.suites.parameter_server.model import Model
 from everyrank.suites.parameter_server.reports import PATIENCE, Report, parameters, pass_on, settle
 from everyrank.suites.parameter_server.stopping import Stop, Updates
 
-#: How long a round may stay open, in seconds, if it may expire: several moves are made in it.
-_OPEN = 0.5
+#: How long the error of a round that has expired may take, in seconds.
+BOUND = 3.0
+#: How often a full round is tried, if it may expire: on a busy machine it may not be full in time.
+_ATTEMPTS = 10
 
 #: The parts of a sparse gradient may be added to a parameter one by one, or as their sum. A server that sums them is
 #: off by up to 1.9 ULPs in the crossings, and by up to 10 after eight rounds of four trainers with momentum.
@@ -37,6 +38,9 @@ Send = Callable[[int, Part], Report]
 class Sides:
     """The server of one model, the reference, the trainers, and the reports of the round that is open."""
 
+    scripted = True
+    """Whether a script is played, of which the reports may never be answered."""
+
     def __init__(self, subject: Subject, model: Model) -> None:
         self.subject, self.model = subject, model
         self.updates = Updates()
@@ -51,22 +55,18 @@ class Sides:
         self._made = 0  # how often new gradients were made
         self._kept: dict[tuple[int, int], tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         """The answers that trainers keep, by round and trainer, each with a copy of it."""
-        (ours, self._numbers), (twin, _) = make(model), make(model)
+        (ours, self._numbers), (twin, _) = model.make(), model.make()
         self._index = {number: index for index, number in enumerate(self._numbers)}
         with reference_acts():
             self._optimizer(twin.parameters())
         with subject_acts():
-            self.served = Served(subject, ours, twin, self._optimizer, model.trainers, self._options())
-        self.served.relay = pass_on
-        self.served.aside = True  # a call that never returns is a deviation, and the script is made short
-
-    def _options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {"timeout": _OPEN} if self.model.expires else {}
-        return options | ({} if self.model.non_finite is None else {"non_finite": self.model.non_finite})
+            self.served = Served(subject, ours, twin, self._optimizer, model.trainers, model.options)
+        if self.scripted:
+            self.served.relay = pass_on
+            self.served.aside = True  # a call that never returns is a deviation, and the script is made short
 
     def _optimizer(self, given: Any) -> torch.optim.Optimizer:
-        found = row(self.model.optimizer)
-        built = found.build(given, found.variant(self.model.variant))
+        built = self.model.make_optimizer(given)
         built.register_step_pre_hook(self.updates.begin)
         return built
 
@@ -95,10 +95,14 @@ class Sides:
         """Return the part with one wrong gradient, or as a wrong list; see ``RoundMoves.refuse``."""
         if defect in wrong_gradients.ALL:
             return wrong_gradients.ALL[defect][0](part)
-        index = self._index[self.model.wrong_by(defect)[param]]
+        index = self.index_of(defect, param)
         gradient = part[index]
         assert gradient is not None  # the outline allows it only for a parameter that has one
         return [*part[:index], wrong_gradients.ONE[defect][0](gradient), *part[index + 1 :]]
+
+    def index_of(self, defect: str, param: int) -> int:
+        """Return where the module has the parameter of this number, of those for which the defect is one."""
+        return self._index[self.model.wrong_by(defect)[param]]
 
     # --- reports -------------------------------------------------------------------------------------
 
@@ -112,7 +116,7 @@ class Sides:
             self._answered(expected)
 
     def send(self, trainer: int, part: Part) -> Report:
-        return self.served.report(trainer, part, own=True)
+        return self.served.report(trainer, part)
 
     def apply(self) -> Values:
         """Step the reference by the open round, before the server does. Return the parameters that are due."""
@@ -120,9 +124,11 @@ class Sides:
             self.served.applied([self.parts[trainer] for trainer in sorted(self.parts)])
         return {name: value.detach().clone() for name, value in self.served.expected().items()}
 
-    def refused(self, trainer: int, part: Part) -> str:
-        """Let a trainer make a wrong report; return its error."""
-        return in_a_line(self.send(trainer, part).refusal())
+    def refused(self, report: Report, defect: str) -> None:
+        """Check that a wrong report is refused, with an error that says what is wrong."""
+        line = in_a_line(report.refusal())
+        _, pattern = {**wrong_gradients.ONE, **wrong_gradients.ALL}[defect]
+        check(re.search(pattern, line.lower()) is not None, f"the error does not say what is wrong: {line}")
 
     def expired(self) -> None:
         """Wait until the open round has ended with an error for all of its trainers."""
@@ -138,7 +144,7 @@ class Sides:
         self._repeated()
         settle(list(self.waiting.values()))
         for trainer, report in sorted(self.waiting.items()):
-            self._compare_answer(report, expected)
+            self.compare_answer(report, expected)
             if self.model.keeps:
                 values = parameters(report.answer(), trainer)
                 self._kept[self.served.rounds, trainer] = values, [value.detach().clone() for value in values]
@@ -148,7 +154,7 @@ class Sides:
 
     def _repeated(self) -> None:
         """Let all trainers report again if a busy machine makes a round that may expire too late for its reports."""
-        for _ in range(ATTEMPTS if self.model.expires else 0):
+        for _ in range(_ATTEMPTS if self.model.expires else 0):
             for report in self.waiting.values():
                 report.due(BOUND)
             if any(report.error is None for report in self.waiting.values()):
@@ -179,12 +185,9 @@ class Sides:
 
     # --- answers -------------------------------------------------------------------------------------
 
-    def _compare_answer(self, report: Report, expected: Values) -> None:
+    def compare_answer(self, report: Report, expected: Values) -> None:
         """Compare one answer: bit for bit where gradients are dense, as the same kernels run on the same values."""
-        values = parameters(report.answer(), report.trainer)
-        if len(values) != len(expected):
-            raise Deviation(f"trainer {report.trainer} was answered with {len(values)} parameters of {len(expected)}")
-        found = dict(zip(expected, values, strict=True))
+        found = self.named(report, expected)
         sparse = {
             name for name, number in zip(expected, self._numbers, strict=True) if self.model.params[number].sparse
         }
@@ -192,6 +195,13 @@ class Sides:
             comparison = Comparison(tolerance, self.subject.bound)
             comparison.step(0, _only(names, found), _only(names, expected))
             comparison.raise_first(f"trainer {report.trainer}: ")
+
+    def named(self, report: Report, expected: Values) -> Values:
+        """Return the parameters in an answer by their names."""
+        values = report.values()
+        if len(values) != len(expected):
+            raise Deviation(f"trainer {report.trainer} was answered with {len(values)} parameters of {len(expected)}")
+        return dict(zip(expected, values, strict=True))
 
     def overwrite_answer(self, trainer: int) -> None:
         spoil(parameters(self.answers[trainer].answer(), trainer))
@@ -203,14 +213,26 @@ class Sides:
 
     def compare(self) -> None:
         """Check that no trainer is answered before its round is full, and that answers which were kept stay."""
+        self.none_answered()
+        for (number, trainer), (values, before) in self._kept.items():
+            for now, then in zip(values, before, strict=True):
+                same(now.detach(), then, f"the answer of trainer {trainer} in round {number}, looked at again")
+
+    def none_answered(self) -> None:
+        """Check that no trainer of the open round is answered."""
         for trainer, report in self.waiting.items():
             check(
                 not report.answered.is_set() or (self.model.expires and report.error is not None),
                 f"trainer {trainer} was answered when {len(self.waiting)} of {self.served.trainers} had reported",
             )
-        for (number, trainer), (values, before) in self._kept.items():
-            for now, then in zip(values, before, strict=True):
-                same(now.detach(), then, f"the answer of trainer {trainer} in round {number}, looked at again")
+
+
+def spoil(tensors: Sequence[torch.Tensor | None]) -> None:
+    """Overwrite the tensors of a trainer."""
+    with torch.no_grad():
+        for tensor in tensors:
+            if tensor is not None:
+                (tensor._values() if tensor.is_sparse else tensor).fill_(1000.0)
 
 
 def _only(names: Collection[str], values: Values) -> Values:

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import sysconfig
 import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import torch
 from everyrank.suites.parameter_server import door, locks, reports
-from everyrank.suites.parameter_server.laws.concurrency import NOT_THE_SERVERS, install_trace
 from everyrank.suites.parameter_server.reports import PATIENCE
 
 #: Files of the kit through which a call goes on its way to the server, and an answer on its way back.
 _OURS = {door.__file__, locks.__file__, reports.__file__, __file__}
+
+#: Folders of Python's own files and of torch's.
+NOT_THE_SERVERS = tuple(
+    os.path.join(folder, "") for folder in (sysconfig.get_paths()["stdlib"], os.path.dirname(torch.__file__))
+)
+_installing = threading.Lock()
+
+
+def install_trace(trace: Any) -> None:
+    # Python 3.11 refuses a second thread in here, and an audit hook may let one in.
+    with _installing:
+        sys.settrace(trace)
 
 
 class Stop:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
 import sys
-import sysconfig
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -22,6 +20,7 @@ from everyrank.suites.parameter_server import points
 from everyrank.suites.parameter_server.arena import Arena, Served
 from everyrank.suites.parameter_server.contract import CONTRACT
 from everyrank.suites.parameter_server.reports import PATIENCE, Report, parameters
+from everyrank.suites.parameter_server.stopping import NOT_THE_SERVERS, install_trace
 
 law = CONTRACT.law
 
@@ -146,17 +145,7 @@ def by_lines() -> Iterator[None]:
         install_trace(before)
 
 
-def install_trace(trace: Any) -> None:
-    # Python 3.11 refuses a second thread in here, and an audit hook may let one in.
-    with _installing:
-        sys.settrace(trace)
-
-
-NOT_THE_SERVERS = tuple(
-    os.path.join(folder, "") for folder in (sysconfig.get_paths()["stdlib"], os.path.dirname(torch.__file__))
-)
 _never = threading.Event()
-_installing = threading.Lock()
 
 
 def _trace(frame: FrameType, event: str, _: Any) -> Callable[..., Any] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,11 +14,12 @@ from everyrank.fixtures.models import MODELS
 from everyrank.fixtures.optimizers import row
 from everyrank.suites.arena import first_step
 from everyrank.suites.arena.subject_errors import in_a_line, plainly, stayed, subject_acts
-from everyrank.suites.compare.comparison import CLOSE_FP64, Comparison, check, same
+from everyrank.suites.compare.comparison import CLOSE_FP64, Comparison
 from everyrank.suites.errors import Unusable
 from everyrank.suites.parameter_server import points
-from everyrank.suites.parameter_server.arena import Arena, Served
+from everyrank.suites.parameter_server.arena import Arena
 from everyrank.suites.parameter_server.contract import CONTRACT
+from everyrank.suites.parameter_server.law_player import playing
 from everyrank.suites.parameter_server.points import ServerPoint, VariantPoint, sgd
 from everyrank.suites.parameter_server.reports import GRACE, PATIENCE
 
@@ -29,23 +30,11 @@ def plainest(arena: Arena) -> None:
     """Build a server for one trainer, with SGD, and report once."""
     with plainly("build, for one trainer and with SGD,"):
         served = arena.built(MODELS["plain"].build(3), 1, sgd())
-    report = served.report(0, served.gradients(0))
+    report = served.report(0, [torch.ones_like(twin) for twin in served.twins])
     if report.answered.wait(PATIENCE) and report.error is not None:
         raise Unusable(f"a report of the only trainer was answered with {in_a_line(report.error)}")
     for answer in [] if report.model is None else report.values():
         stayed("a parameter of the answer", answer.device, "cpu")
-
-
-def _serve_variant(arena: Arena, point: VariantPoint) -> Served:
-    model = MODELS[point.model].build(3, point.dtype)
-    return arena.serve(model, point.trainers, points.optimizer(point.row, point.variant))
-
-
-def plain(
-    arena: Arena, point: ServerPoint, optimizer: Callable[[Any], torch.optim.Optimizer] | None = None, **options: Any
-) -> Served:
-    """Build a server on the plain model, by default with SGD, for a law that is not about optimizers."""
-    return arena.serve(MODELS["plain"].build(3), point.trainers, optimizer or sgd(), **options)
 
 
 @law("parity.round", points.variants)
@@ -54,7 +43,8 @@ def one_round(arena: Arena, point: VariantPoint) -> None:
     """After one round the new model is that of a local optimizer on the mean gradient, bit for bit."""
     if first_step.judged(arena.subject, point):
         return
-    _serve_variant(arena, point).train(1, point.sparse)
+    with playing(arena, point) as player:
+        player.fill()
 
 
 def _rounds() -> Iterator[ServerPoint]:
@@ -71,10 +61,11 @@ def ten_rounds(arena: Arena, point: ServerPoint) -> None:
     Trainers that train on a part of a batch each, on workers of their own, train as one process on the whole batch.
     """
     if isinstance(point, VariantPoint):
-        served = _serve_variant(arena, point)
-        served.comparison.keeps_first = True
-        served.train(10, point.sparse)
-        first_step.keep(arena.subject, point, served.comparison)
+        with playing(arena, point) as player:
+            player.sides.comparison.keeps_first = True
+            for _ in range(10):
+                player.fill()
+        first_step.keep(arena.subject, point, player.sides.comparison)
         return
     trainers = point.trainers
     momentum = points.optimizer(row("SGD"), row("SGD").variant("momentum"))
@@ -128,32 +119,22 @@ def _orders() -> Iterator[OrderPoint]:
 @law("wait", _orders)
 def wait(arena: Arena, point: OrderPoint) -> None:
     """No trainer is answered before the round is full, and none later than it, in whatever order they come."""
-    served = plain(arena, point)
-    for _ in range(2):
-        parts = [served.gradients(trainer) for trainer in range(served.trainers)]
-        *early, last = point.order
-        reports = [served.report(trainer, parts[trainer]) for trainer in early]
-        reports[0].answered.wait(GRACE)
-        for report in reports:
-            check(
-                not report.answered.is_set(),
-                f"trainer {report.trainer} was answered when {len(early)} of {served.trainers} had reported",
-            )
-        reports.append(served.report(last, parts[last]))
-        for report in reports:
-            report.values()
-        served.applied(parts)
+    first, *others, last = point.order
+    with playing(arena, point) as player:
+        for _ in range(2):
+            for trainer in (first, *others):
+                player.report(trainer)
+            player.sides.waiting[first].answered.wait(GRACE)
+            player.sides.none_answered()
+            player.report(last)
 
 
 @law("same-model", lambda: _numbers(core=2))
 def same_model(arena: Arena, point: ServerPoint) -> None:
     """All trainers of a round get the same parameters: those after the update."""
-    served = plain(arena, point)
-    for _ in range(3):
-        parts = [served.gradients(trainer) for trainer in range(served.trainers)]
-        for report in served.round(parts):
-            for name, ours, expected in zip(served.names, report.values(), served.twins, strict=True):
-                same(ours, expected, f"round {served.rounds}, {name} of trainer {report.trainer}")
+    with playing(arena, point, all_answers=True) as player:
+        for _ in range(3):
+            player.fill()
 
 
 def _numbers(core: int) -> Iterator[ServerPoint]:
@@ -206,16 +187,11 @@ def none(arena: Arena, point: NonePoint) -> None:
 
     Nobody is stranded, whoever reports first.
     """
-    if isinstance(point, NoneVariantPoint):
-        served = _serve_variant(arena, point)
-    else:
-        served = plain(arena, point, sgd(lr=0.1, momentum=0.9, weight_decay=0.5))
-    for missing in point.missing:
-        parts = [served.gradients(trainer) for trainer in range(served.trainers)]
-        for trainer in missing:
-            parts[trainer] = [None] * len(parts[trainer]) if point.whole else [None, *parts[trainer][1:]]
-        served.compare(served.round(parts, point.order)[0].values())
-    served.verdict()
+    with playing(arena, point, sgd(lr=0.1, momentum=0.9, weight_decay=0.5)) as player:
+        lacks = tuple(player.sides.model.trained) if point.whole else (0,)
+        for missing in point.missing:
+            for trainer in point.order:
+                player.report(trainer, missing=lacks if trainer in missing else ())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,13 +211,8 @@ def _leaks() -> Iterator[LeakPoint]:
 @law("clean-round", _leaks)
 def clean_round(arena: Arena, point: LeakPoint) -> None:
     """Gradients do not leak into the next round, whether that has others of its own, fewer or none."""
-    served = plain(arena, point)
-    parts = [served.gradients(trainer) for trainer in range(served.trainers)]
-    large = [[None if gradient is None else gradient * 1024 for gradient in part] for part in parts]
-    served.compare(served.round(large)[0].values())
-    for _ in range(2):
-        parts = [served.gradients(trainer) for trainer in range(served.trainers)]
-        for trainer in point.without:
-            parts[trainer] = [None, *parts[trainer][1:]]
-        served.compare(served.round(parts)[0].values())
-    served.verdict()
+    with playing(arena, point) as player:
+        player.fill(large=True)
+        for _ in range(2):
+            for trainer in range(point.trainers):
+                player.report(trainer, missing=(0,) if trainer in point.without else ())

@@ -1,0 +1,118 @@
+"""The player of the laws of ``parameter-server``: it makes one law's moves on a model of the table.
+
+It finds all that differs, where the player of a script ends at the first: a law names each round that deviates.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from everyrank.fixtures.models import MODELS
+from everyrank.suites.compare.comparison import EXACT, Comparison
+from everyrank.suites.moves.move import Move
+from everyrank.suites.moves.player import Player
+from everyrank.suites.parameter_server.arena import Arena, Optimizer
+from everyrank.suites.parameter_server.model import Model, Param
+from everyrank.suites.parameter_server.moves_of_meetings import MeetingMoves
+from everyrank.suites.parameter_server.points import ServerPoint, VariantPoint, optimizer, sgd
+from everyrank.suites.parameter_server.reports import Report
+from everyrank.suites.parameter_server.sides import Sides, Values
+from torch import nn
+
+
+@dataclass(frozen=True, kw_only=True)
+class LawModel(Model):
+    """A module of the table, what makes its optimizer, and the options of the server."""
+
+    module: nn.Module
+    made_by: Optimizer
+    given: Mapping[str, Any]
+
+    def make(self) -> tuple[nn.Module, list[int]]:
+        return copy.deepcopy(self.module), list(range(len(self.params)))
+
+    def make_optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        return self.made_by(parameters)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        return dict(self.given)
+
+
+class LawSides(Sides):
+    """Both sides of a law, and the comparison of all rounds: the first must not hide the next."""
+
+    scripted = False
+
+    def __init__(self, arena: Arena, model: LawModel, all_answers: bool) -> None:
+        super().__init__(arena.subject, model)
+        self.all_answers = all_answers
+        self.expected: Values = {}
+        self.overwritten: set[int] = set()
+        self.comparison = Comparison(EXACT, arena.subject.bound)
+        self.comparison.start(self.served.expected())
+
+    def index_of(self, defect: str, param: int) -> int:
+        """Return the last parameter but one: others could be applied before its gradient is seen."""
+        return len(self.model.params) - 2
+
+    def compare_answer(self, report: Report, expected: Values) -> None:
+        self.expected = expected  # it is compared when the move is over
+
+    def overwrite_answer(self, trainer: int) -> None:
+        super().overwrite_answer(trainer)
+        self.overwritten.add(trainer)
+
+    def compare(self) -> None:
+        """Compare the answers of the last round, those of trainer 0 or all, but for those that were overwritten."""
+        for trainer, report in sorted(self.answers.items()):
+            if trainer not in self.overwritten and (self.all_answers or not trainer):
+                found = self.named(report, self.expected)
+                self.comparison.step(self.served.rounds, found, self.expected)
+
+
+class LawPlayer(MeetingMoves):
+    """Makes the moves of one law, on the server's rank alone."""
+
+    sides: LawSides
+
+    def __init__(self, arena: Arena, model: LawModel, all_answers: bool) -> None:
+        Player.__init__(self, arena.subject, model)
+        self.sides = LawSides(arena, model, all_answers)
+
+    def make(self, move: Move, act: Callable[[], None], arguments: Mapping[str, Any]) -> None:
+        __tracebackhide__ = True
+        act()
+        self.sides.compare()
+
+
+@contextlib.contextmanager
+def playing(
+    arena: Arena, point: ServerPoint, made_by: Optimizer | None = None, all_answers: bool = False, **options: Any
+) -> Iterator[LawPlayer]:
+    """Give the player of a law at its point, and come to a verdict at the end.
+
+    ``made_by`` makes the optimizer of a point that has none, by default SGD. ``all_answers``: the answers of all
+    trainers are compared, not of trainer 0 alone. ``options`` are those of the server.
+    """
+    module, sparse = MODELS["plain"].build(3), False
+    if isinstance(point, VariantPoint):
+        module, sparse = MODELS[point.model].build(3, point.dtype), point.sparse
+        made_by = optimizer(point.row, point.variant)
+    model = LawModel(
+        size=point.size,
+        params=tuple(Param(name, tuple(each.shape), sparse=sparse) for name, each in module.named_parameters()),
+        trainers=tuple(1 + trainer if point.size > 1 else None for trainer in range(point.trainers)),
+        expires="timeout" in options,
+        module=module,
+        made_by=made_by or sgd(),
+        given=options,
+    )
+    player = LawPlayer(arena, model, all_answers)
+    yield player
+    player.sides.comparison.verdict()
