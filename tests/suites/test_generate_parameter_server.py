@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from everyrank import World
-from everyrank.fixtures.exemplars.parameter_server import BatchUpdateParameterServer
+from everyrank.fixtures.exemplars.parameter_server import BatchUpdateParameterServer, Gradients
 from everyrank.fixtures.rogues import parameter_server as rogues
 from everyrank.fixtures.rogues.parameter_server.crossings import QueuesWithoutACopy
 from everyrank.suites.errors import Deviation
@@ -183,6 +183,20 @@ def test_a_script_finds_what_is_wrong(world: World, fault: str) -> None:
     build, script, text = FOUND[fault]
     with pytest.raises(Deviation, match=text):
         replay(replace(EXEMPLAR, name=fault, build=build), script)
+
+
+class SumsBefore(BatchUpdateParameterServer):
+    """Sums the parts of a sparse gradient before it applies them."""
+
+    def apply(self, gradients: Gradients) -> None:
+        super().apply([each.coalesce() if each is not None and each.is_sparse else each for each in gradients])
+
+
+@pytest.mark.world(1)
+def test_a_sum_of_sparse_gradients_may_be_rounded_once(world: World) -> None:
+    params = (Param("p0", (4, 2), sparse=True), Param("p1", (2,)))
+    script = _script(*[call("fill")] * 4, trainers=(None,) * 4, params=params, variant="momentum")
+    replay(replace(EXEMPLAR, name="sums before", build=SumsBefore), script)
 
 
 @pytest.mark.world(1)
