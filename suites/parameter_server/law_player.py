@@ -9,7 +9,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from everyrank.fixtures.models import MODELS
@@ -23,6 +23,9 @@ from everyrank.suites.parameter_server.points import ServerPoint, VariantPoint, 
 from everyrank.suites.parameter_server.reports import Report
 from everyrank.suites.parameter_server.sides import Sides, Values
 from torch import nn
+
+#: Whose answers a law compares with the reference after each move.
+Compared = Literal["first", "all", "nobody"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +52,10 @@ class LawSides(Sides):
 
     scripted = False
 
-    def __init__(self, arena: Arena, model: LawModel, all_answers: bool) -> None:
+    def __init__(self, arena: Arena, model: LawModel, compared: Compared) -> None:
         super().__init__(arena.subject, model)
-        self.all_answers = all_answers
+        first, every = range(1), range(len(model.trainers))
+        self.compared = {"first": first, "all": every, "nobody": ()}[compared]
         self.expected: Values = {}
         self.overwritten: set[int] = set()
         self.comparison = Comparison(EXACT, arena.subject.bound)
@@ -69,11 +73,15 @@ class LawSides(Sides):
         self.overwritten.add(trainer)
 
     def compare(self) -> None:
-        """Compare the answers of the last round, those of trainer 0 or all, but for those that were overwritten."""
-        for trainer, report in sorted(self.answers.items()):
-            if trainer not in self.overwritten and (self.all_answers or not trainer):
-                found = self.named(report, self.expected)
+        """Compare the answers of the last round, but for those that were overwritten."""
+        for trainer in self.compared if self.answers else ():
+            if trainer not in self.overwritten:
+                found = self.named(self.answers[trainer], self.expected)
                 self.comparison.step(self.served.rounds, found, self.expected)
+
+    def verdict(self) -> None:
+        if self.compared:
+            self.comparison.verdict()
 
 
 class LawPlayer(MeetingMoves):
@@ -81,9 +89,9 @@ class LawPlayer(MeetingMoves):
 
     sides: LawSides
 
-    def __init__(self, arena: Arena, model: LawModel, all_answers: bool) -> None:
+    def __init__(self, arena: Arena, model: LawModel, compared: Compared) -> None:
         Player.__init__(self, arena.subject, model)
-        self.sides = LawSides(arena, model, all_answers)
+        self.sides = LawSides(arena, model, compared)
 
     def make(self, move: Move, act: Callable[[], None], arguments: Mapping[str, Any]) -> None:
         __tracebackhide__ = True
@@ -93,12 +101,11 @@ class LawPlayer(MeetingMoves):
 
 @contextlib.contextmanager
 def playing(
-    arena: Arena, point: ServerPoint, made_by: Optimizer | None = None, all_answers: bool = False, **options: Any
+    arena: Arena, point: ServerPoint, made_by: Optimizer | None = None, compared: Compared = "first", **options: Any
 ) -> Iterator[LawPlayer]:
     """Give the player of a law at its point, and come to a verdict at the end.
 
-    ``made_by`` makes the optimizer of a point that has none, by default SGD. ``all_answers``: the answers of all
-    trainers are compared, not of trainer 0 alone. ``options`` are those of the server.
+    ``made_by`` makes the optimizer of a point that has none, by default SGD. ``options`` are those of the server.
     """
     module, sparse = MODELS["plain"].build(3), False
     if isinstance(point, VariantPoint):
@@ -113,6 +120,6 @@ def playing(
         made_by=made_by or sgd(),
         given=options,
     )
-    player = LawPlayer(arena, model, all_answers)
+    player = LawPlayer(arena, model, compared)
     yield player
-    player.sides.comparison.verdict()
+    player.sides.verdict()

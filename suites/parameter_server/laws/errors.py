@@ -67,7 +67,7 @@ def wrong_gradient(arena: Arena, point: WrongPoint | ChangePoint) -> None:
             player.fill()
         return
     options: dict[str, Any] = {"non_finite": False} if point.defect in NOT_FINITE else {}
-    with playing(arena, point, all_answers=True, **options) as player:
+    with playing(arena, point, compared="all", **options) as player:
         player.fill()
         sides, refused = player.sides, list[Report]()
         for trainer in point.order:
@@ -161,7 +161,7 @@ def alias(arena: Arena, point: AliasPoint) -> None:
 
     Nor does the server change a copy that it has given away; also when both live in one process.
     """
-    with playing(arena, point, all_answers=True) as player:
+    with playing(arena, point, compared="all") as player:
         served = player.sides.served
         if served.blocks and point.changed == "gradients":
             raise NotApplicable("nobody knows when a server that blocks has taken the gradients")

@@ -60,7 +60,7 @@ def overlap(arena: Arena, point: OverlapPoint) -> None:
     The answers of each round are of that round alone.
     """
     updates = Updates()
-    with playing(arena, point, lambda given: Halting(given, updates), all_answers=True) as player:
+    with playing(arena, point, lambda given: Halting(given, updates), compared="all") as player:
         player.sides.updates = updates
         player.fill()
         if point.moment == "updated":

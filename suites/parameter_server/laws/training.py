@@ -120,7 +120,7 @@ def _orders() -> Iterator[OrderPoint]:
 def wait(arena: Arena, point: OrderPoint) -> None:
     """No trainer is answered before the round is full, and none later than it, in whatever order they come."""
     first, *others, last = point.order
-    with playing(arena, point) as player:
+    with playing(arena, point, compared="nobody") as player:
         for _ in range(2):
             for trainer in (first, *others):
                 player.report(trainer)
@@ -132,7 +132,7 @@ def wait(arena: Arena, point: OrderPoint) -> None:
 @law("same-model", lambda: _numbers(core=2))
 def same_model(arena: Arena, point: ServerPoint) -> None:
     """All trainers of a round get the same parameters: those after the update."""
-    with playing(arena, point, all_answers=True) as player:
+    with playing(arena, point, compared="all") as player:
         for _ in range(3):
             player.fill()
 
