@@ -18,7 +18,6 @@ from everyrank.suites.generate.data import code, decode, encode
 from everyrank.suites.generate.grammar import Drawn, Grammar
 from everyrank.suites.generate.plan import SearchPlan
 from everyrank.suites.generate.printing import as_test
-from everyrank.suites.generate.replay import START, meet
 from everyrank.suites.generate.search import Found, Search
 
 hypothesis = pytest.mark.skipif(not options.installed(), reason="needs Hypothesis")
@@ -59,11 +58,7 @@ def printed_test(grammar: Grammar, subject: Subject, draw: Any) -> Callable[...,
 def search(
     grammar: Grammar, subject: Subject, world: World, draws: int, features: frozenset[str] | None = None
 ) -> Found:
-    """Search on all ranks; or, if rank 0 drives, on it alone."""
-    if grammar.driven:
-        meet(world, START, "")  # as `open_arena` does: from here on rank 0 may call any rank
-        if world.rank:
-            return Found()
+    """Search on all ranks."""
     drawn_features = frozenset(grammar.features) if features is None else features
     return Search(grammar, subject, drawn_features, world).run(SearchPlan(draws))
 

@@ -42,8 +42,6 @@ def generated(table: Sequence[Case], plan: SearchPlan) -> list[Case]:
 
 def _check(subject: Subject, plan: SearchPlan, found: Grammar, features: frozenset[str]) -> None:
     __tracebackhide__ = True
-    if found.driven and current_world().rank:
-        return
     search = Search(found, subject, features, current_world())
     result = search.run(plan)
     rank = current_rank()

@@ -54,8 +54,6 @@ class Grammar:
     subject has these features. All ranks call it alike."""
     printed: Callable[[Subject, Any], str] | None = None
     """Renders a draw as a test, if it is not the call of a function with it."""
-    driven: bool = False
-    """Whether rank 0 carries a draw out alone, while the others serve it."""
     fixtures: tuple[str, ...] | None = None
     """Rank fixtures that are needed, where those are not the contract's."""
     choices: Mapping[str, frozenset[str]] = field(default_factory=dict)

@@ -13,9 +13,6 @@ from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import BrokenAdapter, Deviation
 from everyrank.suites.generate.grammar import Drawn, Grammar, Rejected
 
-#: Where all ranks meet before rank 0 carries out a draw alone.
-START = "the start of the draw"
-
 
 class RanksDiverged(BrokenAdapter):
     """The ranks are at different points of a draw, so nothing more can be done in this world."""
@@ -28,18 +25,13 @@ def replay(subject: Subject, draw: Drawn) -> None:
     found: Grammar = contract(subject.contract).part("grammar")
     if draw.size != world.size:
         raise BrokenAdapter(f"the draw is for {draw.size} ranks, and this world has {world.size}")
-    if found.driven:
-        # Rank 0 calls the others. Before its first call their tests must have begun, which seeds their generators.
-        meet(world, START, "")
-        if world.rank:
-            return
-    problem = perform(found, subject, draw, None if found.driven else world)
+    problem = perform(found, subject, draw, world)
     if problem:
         raise Deviation(problem)
 
 
-def perform(found: Grammar, subject: Subject, draw: Drawn, world: World | None, name: str = "the draw") -> str | None:
-    """Carry out one draw, with the other ranks of ``world`` or alone.
+def perform(found: Grammar, subject: Subject, draw: Drawn, world: World, name: str = "the draw") -> str | None:
+    """Carry out one draw, with the other ranks of ``world``.
 
     Return, on all ranks alike, a text that says what differs, an empty text, or None if the draw was rejected.
     """
@@ -75,10 +67,8 @@ def _attempt(actions: Any) -> str:
     return ""
 
 
-def meet(world: World | None, point: str, text: str) -> list[str]:
-    """Wait until all ranks are at this point, and return their texts; without a world, return this rank's."""
-    if world is None:
-        return [text]
+def meet(world: World, point: str, text: str) -> list[str]:
+    """Wait until all ranks are at this point, and return their texts."""
     met = world._meet(point, "", text)
     if met.missing or set(met.points) != {point}:
         points = "; ".join(f"rank {rank}: {reached or 'ended'}" for rank, reached in enumerate(met.points))

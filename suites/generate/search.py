@@ -46,11 +46,10 @@ class _DrawFails(Exception):
 
 
 class Search:
-    """One search on one rank. All ranks call `run` with the same arguments; if rank 0 drives, it alone does."""
+    """One search on one rank. All ranks call `run` with the same arguments."""
 
     def __init__(self, found: Grammar, subject: Subject, features: frozenset[str], world: World) -> None:
-        self.grammar, self.subject, self.features, self.size = found, subject, features, world.size
-        self.world = None if found.driven else world
+        self.grammar, self.subject, self.features, self.world = found, subject, features, world
         self.number = 0
         self.result = Found()
         self._failing: set[str] = set()
@@ -67,7 +66,7 @@ class Search:
     def run(self, plan: SearchPlan) -> Found:
         if plan.draw:
             self._carry_out(decode(plan.draw, self.grammar.by_name))
-        elif self.world is None or self.world.rank == 0:
+        elif self.world.rank == 0:
             self._lead(plan)
         else:
             self._follow()
@@ -102,7 +101,7 @@ class Search:
             deadline=None,
             suppress_health_check=list(HealthCheck),
             report_multiple_bugs=False,
-        )(given(self.grammar.strategy(self.size, self.features))(attempt))
+        )(given(self.grammar.strategy(self.world.size, self.features))(attempt))
         with contextlib.suppress(_DrawFails), drawn_by_seed_alone():
             seed(plan.seed)(search)()
         self._share(_END)
