@@ -103,6 +103,7 @@ def _together(served: Served, rounds: int) -> list[list[float]]:
                 start.wait(4 * PATIENCE)
                 with by_lines() if number < _BY_LINES else nullcontext():
                     report = Report(trainer, lambda: served.server.update_and_fetch([gradient], trainer))
+                report.due(4 * PATIENCE)  # as long as the others may take to come
                 counted[trainer].append(parameters(report.answer(), trainer)[0].item())
         except threading.BrokenBarrierError:
             pass  # another trainer has failed
