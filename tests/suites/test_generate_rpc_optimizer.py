@@ -55,18 +55,21 @@ def test_what_torchs_ledgers_speak_of_is_not_drawn_for_it(world: World) -> None:
         assert {script.model.tensor(number) for number in range(len(script.model.params))} == script.model.given
 
 
+#: A printed test imports its subject by name.
+DOUBLES = replace(EXEMPLAR, name="doubles", build=DoublesSecondStep)
+
+
 @hypothesis
 @with_agents
 @pytest.mark.world(3, timeout=300)
 def test_a_planted_bug_shrinks_to_a_few_moves_and_the_printed_test_reproduces_it(
     world: World, warm_rpc_agent: Any
 ) -> None:
-    subject = replace(EXEMPLAR, name="doubles", build=DoublesSecondStep)
-    found = Search(GRAMMAR, subject, EVERYTHING, world).run(SearchPlan(100))
+    found = Search(GRAMMAR, DOUBLES, EVERYTHING, world).run(SearchPlan(100))
     assert found.draw is not None
     assert len(found.draw.moves) <= 2
     assert len(found.draw.model.params) == 1
-    test: Any = printed_test(GRAMMAR, subject, found.draw)
+    test: Any = printed_test(GRAMMAR, DOUBLES, found.draw)
     assert [mark.name for mark in test.pytestmark] == ["rpc", "world"]
     with pytest.raises(Deviation) as caught:
         test(warm_rpc_agent)

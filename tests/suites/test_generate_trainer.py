@@ -247,7 +247,7 @@ FOUND = {
     ),
     "changes-after-returning": (
         Script(Model(3), (call("step", times=4, waits=True),)),
-        "some time after the step",
+        "some time after step 4",
     ),
     "one-bucket-for-all-dtypes": (
         Script(Model(3, params=(Param("p0", (2,)), Param("p1", (2,), dtype="float32"))), (STEP,)),
