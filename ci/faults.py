@@ -10,6 +10,7 @@ named tests without a fault first. Exits with 1 unless every fault is red.
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import os
 import shutil
@@ -105,6 +106,16 @@ def read_faults(names: Sequence[str] = ()) -> list[Fault]:
 # --- a copy of the checkout, and of the environment in which it is installed -----------------------------
 
 
+def _folders() -> dict[str, str]:
+    """Return which folder of the project each package is in, as setup.py has it."""
+    tree = ast.parse((ROOT / "setup.py").read_text())
+    (found,) = [
+        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FOLDERS"
+    ]
+    folders: dict[str, str] = ast.literal_eval(found)
+    return folders
+
+
 class Copy:
     """A checkout and an environment of its own, in a folder."""
 
@@ -125,8 +136,7 @@ class Copy:
         files = [Path(name) for name in listed.split("\0") if name and (ROOT / name).is_file()]
         for file in files:
             _copy(ROOT / file, self.tree / file)
-        folders = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-dir"]
-        for name, folder in folders.items():
+        for name, folder in _folders().items():
             for file in (file for file in files if file.parts[0] == folder):
                 link = self.package / name.replace(".", "/") / file.relative_to(folder)
                 link.parent.mkdir(parents=True, exist_ok=True)
