@@ -24,6 +24,7 @@ from everyrank.launch.remote import alike, run_folder
 from everyrank.launch.remote.door import KEEPER, RANK, Door, knock, new_secret
 from everyrank.launch.remote.launcher import RemoteLauncher
 from everyrank.launch.remote.link import Link
+from everyrank.patience import Patience
 from everyrank.wire.channel import Channel, Closed
 from everyrank.wire.messages import (
     Close,
@@ -62,7 +63,7 @@ def launch(context: LaunchContext) -> Launcher:
     door, nodes = Door("127.0.0.1", secret), int(os.environ["BENCHMARK_NODES"])
     command = [sys.executable, "-m", __name__, str(door.address[1]), secret.hex(), folder, str(nodes)]
     process = subprocess.Popen(command)
-    came = door.admit({(KEEPER, number) for number in range(nodes)}, 60, lambda: process.poll() is not None)
+    came = door.admit({(KEEPER, number) for number in range(nodes)}, Patience(60), lambda: process.poll() is not None)
     ours, links = alike.describe(None, "", folder), []
     for number in range(nodes):
         channel: Channel[Any] = Channel(came[KEEPER, number], FromRemoteKeeper)

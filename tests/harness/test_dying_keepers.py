@@ -7,6 +7,8 @@ import signal
 import socket
 import subprocess
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,8 @@ import pytest
 from everyrank.errors import MisuseError
 from everyrank.launch import local
 from everyrank.launch.local import LocalLauncher
-from everyrank.launch.protocol import RUN_VARIABLE, CannotLaunch, run_mark
-from everyrank.launch.remote.door import Door
+from everyrank.launch.protocol import RUN_VARIABLE, CannotLaunch, Shape, run_mark
+from everyrank.launch.remote.door import RANK, Door, knock
 from everyrank.launch.remote.keeper import CONTROLLER_GONE, Invitation, RemoteKeeper
 from everyrank.launch.remote.launcher import RemoteLauncher
 from everyrank.launch.remote.link import Link, RankChannel, RemoteSeat, introduced
@@ -139,6 +141,79 @@ def test_a_rank_that_was_ordered_after_its_keeper_had_died_is_not_lost_with_it()
     launcher.say_goodbye(0)
     for sock in [ours, theirs, *(end for pair in ranks for end in pair)]:
         sock.close()
+
+
+class Keepers:
+    """A launcher with two keepers, each of which does as it is told with its order to start a rank."""
+
+    def __init__(self, *behaviours: Callable[[Keepers, Channel[Any], StartSeat], object]) -> None:
+        door = Door("127.0.0.1", b"secret")
+        self.address = door.address
+        self.links: list[Link] = []
+        self.threads: list[threading.Thread] = []
+        for number, behaviour in enumerate(behaviours):
+            ours, theirs = socket.socketpair()
+            ready = Ready("host", "node", "boot", 0.0, {}, {}, "", "", "")
+            self.links.append(Link(f"process {number}", Channel(ours, FromRemoteKeeper), ready, "boot"))
+            self.threads.append(threading.Thread(target=self._obey, args=(theirs, behaviour), daemon=True))
+        self.launcher = RemoteLauncher("torchrun", "", door, self.links, live=False, forks=True)
+
+    def _obey(self, sock: socket.socket, behaviour: Callable[[Keepers, Channel[Any], StartSeat], object]) -> None:
+        with sock:
+            channel: Channel[Any] = Channel(sock, ToRemoteKeeper)
+            order = channel.receive()
+            assert isinstance(order, StartSeat)
+            behaviour(self, channel, order)
+
+    def start_rank(self, channel: Channel[Any], order: StartSeat) -> None:
+        with knock(self.address, b"secret", (RANK, order.number)):
+            channel.read_to_end(60)
+
+    def start_rank_late(self, channel: Channel[Any], order: StartSeat) -> None:
+        """Start a rank once the controller knows of the other keeper that it is gone."""
+        until = time.monotonic() + 60
+        while not self.links[1].lost and time.monotonic() < until:
+            time.sleep(0.01)
+        self.start_rank(channel, order)
+
+    def refuse(self, channel: Channel[Any], order: StartSeat) -> None:
+        channel.send(NotStarted(order.number, "no process is left"))
+        channel.read_to_end(60)
+
+    def die(self, channel: Channel[Any], order: StartSeat) -> None:
+        """Die between the order and the rank's connection."""
+
+    def end(self) -> None:
+        self.launcher.say_goodbye(0)
+        for link in self.links:
+            link.channel.close()
+        for thread in self.threads:
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason", "lost"),
+    [
+        (Keepers.start_rank, Keepers.die, "process 1 is gone", "process 1 is gone"),
+        (Keepers.start_rank_late, Keepers.die, "process 1 is gone", "process 1 is gone"),
+        (Keepers.start_rank, Keepers.refuse, "process 1 could not start it: no process is left", ""),
+    ],
+    ids=["gone", "gone before the other started its rank", "refuses"],
+)
+def test_nobody_waits_for_the_rank_of_a_keeper_that_cannot_start_it(
+    first: Any, second: Any, reason: str, lost: str
+) -> None:
+    keepers = Keepers(first, second)
+    for thread in keepers.threads:
+        thread.start()
+    seats = keepers.launcher.start(Shape(2))
+    assert seats[1] in list(keepers.launcher.events())
+    assert [(seat.gone, seat.lost) for seat in seats] == [(False, ""), (True, reason)]
+    assert [link.lost for link in keepers.links] == ["", lost]
+    for seat in seats:
+        seat.close()
+    keepers.end()
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")

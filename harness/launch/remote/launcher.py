@@ -123,10 +123,24 @@ class RemoteLauncher(Launcher):
         numbers = [next(self._numbers) for _ in links]
         for rank, (number, link) in enumerate(zip(numbers, links, strict=True)):
             link.send(StartSeat(number, stacks_name(world, rank, shape.size), self._live))
+        ordered = dict(zip(numbers, links, strict=True))
+        admitted = self._admit(ordered)
+        return [self._seat(number, link, admitted) for number, link in ordered.items()]
+
+    def _admit(self, ordered: Mapping[int, Link]) -> dict[Visitor, socket.socket]:
+        """Wait for the connections of these ranks, as long as their keepers are there and try to start them."""
         kinds = [RANK, OUT, ERR] if self._live else [RANK]
-        patience = Patience(ANSWER, lambda: sum(link.waited_for_core() for link in links))
-        admitted = self.door.admit({(kind, number) for kind in kinds for number in numbers}, patience)
-        return [self._seat(number, link, admitted) for number, link in zip(numbers, links, strict=True)]
+        wanted = {(kind, number) for kind in kinds for number in ordered}
+        patience = Patience(ANSWER, lambda: sum(link.waited_for_core() for link in ordered.values()))
+
+        def hopeless() -> bool:
+            for link in ordered.values():
+                if not link.lost:
+                    link.listen()
+            missing = wanted - self.door.arrived()
+            return all(ordered[number].lost or ordered[number].has_refused(number) for _, number in missing)
+
+        return self.door.admit(wanted, patience, hopeless)
 
     def _seat(self, number: int, link: Link, admitted: dict[Visitor, socket.socket]) -> RemoteSeat:
         connection = admitted.get((RANK, number))
@@ -138,7 +152,8 @@ class RemoteLauncher(Launcher):
         if connection is None:
             connection, other = socket.socketpair()
             other.close()
-            link.lose_silent()
+            if not link.lost and not link.has_refused(number):
+                link.lose_silent()
         seat = RemoteSeat(number, RankChannel(connection, link.clock_ahead), link, streams)
         self._seats[number] = seat
         if link.lost:

@@ -16,7 +16,7 @@ from everyrank.launch.remote.door import SILENCE
 from everyrank.patience import CoreWaits, Patience
 from everyrank.resources.gpus.devices import Gpu
 from everyrank.wire.channel import Channel, Closed, Late
-from everyrank.wire.messages import FromRank, Progressed, Record
+from everyrank.wire.messages import FromRank, NotStarted, Progressed, Record
 from everyrank.wire.remote import (
     Answer,
     AskPrinted,
@@ -117,6 +117,10 @@ class Link:
                 self._take(message)
         except Closed as error:
             self.lose(error)
+
+    def has_refused(self, number: int) -> bool:
+        """Return whether it has reported that it could not start this rank, and nobody has dealt with that yet."""
+        return any(isinstance(message, NotStarted) and message.number == number for message in self.arrived)
 
     def _take(self, message: msgspec.Struct) -> None:
         if isinstance(message, Answer):
