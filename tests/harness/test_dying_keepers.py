@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from everyrank.errors import MisuseError
@@ -21,6 +21,7 @@ from everyrank.launch.remote.door import RANK, Door, knock
 from everyrank.launch.remote.keeper import CONTROLLER_GONE, Invitation, RemoteKeeper
 from everyrank.launch.remote.launcher import RemoteLauncher
 from everyrank.launch.remote.link import Link, RankChannel, RemoteSeat, introduced
+from everyrank.launch.remote.ray import RayLauncher
 from everyrank.launch.remote.run_folder import RunFolder, mark
 from everyrank.wire.channel import Channel
 from everyrank.wire.messages import NotStarted, ToKeeper, Unsafe
@@ -214,6 +215,26 @@ def test_nobody_waits_for_the_rank_of_a_keeper_that_cannot_start_it(
     for seat in seats:
         seat.close()
     keepers.end()
+
+
+@pytest.mark.parametrize("dead", [0, 1, 2])
+def test_an_actor_of_ray_that_died_between_two_tests_is_replaced(dead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Door("127.0.0.1", b"secret")
+    ready = Ready("host", "node", "boot", 0.0, {}, {}, "", "", "")
+    config, guard = cast(Any, None), cast(Any, None)
+    launcher = RayLauncher(config, Invitation(door.address, b"secret", ""), door, ready, live=False, guard=guard)
+    pairs = [socket.socketpair() for _ in range(2)]
+    for number, (ours, _) in enumerate(pairs):
+        launcher.add(Link(f"Ray's actor {number}", Channel(ours, FromRemoteKeeper), ready, "boot"))
+    grown: list[Shape] = []
+    monkeypatch.setattr(launcher, "_grow", lambda shape, within: bool(grown.append(shape)))
+    for _, theirs in pairs[:dead]:
+        theirs.close()
+    assert launcher.has_room(Shape(2)) == (dead == 0)
+    assert grown == ([Shape(dead)] if dead else [])
+    launcher.say_goodbye(0)
+    for sock in [end for pair in pairs for end in pair]:
+        sock.close()
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="needs /proc")
