@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -149,3 +150,14 @@ class Writing:
         if able:
             self.add(name, arguments)
         return able
+
+
+def subsets(values: Iterable[int]) -> Sequence[tuple[int, ...]]:
+    """Return all subsets, from which an argument may be drawn: first the empty one."""
+    numbers = [*values]
+    return [chosen for count in range(len(numbers) + 1) for chosen in itertools.combinations(numbers, count)]
+
+
+def often_nothing(chosen: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:
+    """Return these values, and the empty one three times as often."""
+    return [()] * 3 * len(chosen) + [*chosen]

@@ -95,7 +95,7 @@ class Player:
     @classmethod
     def draw_model(cls, drawing: Any) -> Any:
         """Draw a model: each trait on its own."""
-        return cls.model_of({**_drawn(cls.traits, drawing), "size": drawing.size}, drawing.features)
+        return cls.model_of(cls.settled({**_drawn(cls.traits, drawing), "size": drawing.size}), drawing.features)
 
     @classmethod
     def simpler(cls, model: Any) -> Iterator[Any]:

@@ -34,6 +34,7 @@ CONTRACT = Contract(
         "everyrank.suites.replicate.laws.training",
         "everyrank.suites.replicate.laws.errors",
         "everyrank.suites.replicate.laws.modules",
+        "everyrank.suites.replicate.laws.crossings",
     ),
     groups={
         "TRAINED": "train on a mean, with a point of three ranks",
@@ -42,5 +43,6 @@ CONTRACT = Contract(
     exemplar="everyrank.suites.replicate.subjects:EXEMPLAR",
     nothing="everyrank.suites.replicate.subjects:NOTHING",
     rogues="everyrank.fixtures.rogues.replicate:ROGUES",
-    grammar="everyrank.suites.replicate.grammar:GRAMMAR",
+    grammar="everyrank.suites.replicate.player:GRAMMAR",
+    player="everyrank.suites.replicate.player:ReplicatePlayer",
 )

@@ -19,6 +19,9 @@ from torch import nn
 #: How many numbers the model takes and returns for a row, the rows of a microbatch, and those of an embedding.
 FEATURES, WIDTH, ROWS, VOCABULARY = 4, 2, 4, 3
 
+#: Parameters with more elements get one factor for each, not one for each and each row.
+_LARGE = 4096
+
 
 @dataclass(frozen=True)
 class Param:
@@ -37,6 +40,26 @@ class Param:
     """Whether no forward ever uses it."""
     zero: bool = False
     """Whether its gradient is always zero."""
+
+
+#: What a parameter is like: the parameters that stand for it, by a name of their own.
+PARAMS: dict[str, tuple[Param, ...]] = {
+    "plain": (Param("", (3, 2)),),
+    "scalar": (Param("", ()),),
+    "transposed": (Param("", (3, 4), "transposed"),),
+    "gaps": (Param("", (3, 2), "gaps"),),
+    "shared": (Param("", (3,), "shared"), Param("", (4,), "shared")),
+    "tied": (Param("", (3,), also="_again"),),
+    "frozen": (Param("", (3,), frozen=True),),
+    "unused": (Param("", (3,), unused=True),),
+    "zero": (Param("", (3,), zero=True),),
+    "large": (Param("", (1031,)),),
+    "empty": (Param("", (0, 2)),),
+    "row": (Param("", (1, 3)),),
+    "sparse": (Param("", (3, 2), "embedding"),),
+    "fp32": (Param("", (3,), dtype="float32"),),
+    "complex": (Param("", (3,), dtype="complex128"),),
+}
 
 
 @dataclass(frozen=True)
@@ -150,21 +173,26 @@ class Trained(nn.Module):
             for again, name in enumerate(filter(None, (param.name, param.also))):
                 # Where a trainer keeps parameters elsewhere, the attribute is a tensor in its place.
                 value: torch.Tensor = functools.reduce(getattr, name.split("."), self)  # type: ignore[assignment]
-                term = _term(param, value, x, index + again)
-                out = out + (term * 0.0 if param.zero else term)
+                found = term(param, value, x, index + again)
+                out = out + (found * 0.0 if param.zero else found)
         return out
 
 
-def _term(param: Param, parameter: torch.Tensor, x: torch.Tensor, index: int) -> torch.Tensor:
+def term(param: Param, parameter: torch.Tensor, x: torch.Tensor, index: int) -> torch.Tensor:
     """Return a term to which each element, and each name of one parameter, contributes in its own way."""
     if param.layout == "embedding":
         ids = (x[:, index % FEATURES] * 4).floor().long() % VOCABULARY
         return nn.functional.embedding(ids, parameter, sparse=True)
     flat, count = parameter.reshape(-1), parameter.numel()
-    phases = torch.arange(1, count * WIDTH + 1, dtype=x.dtype) + index
-    factors = torch.sin(x[:, :1] * phases).view(len(x), count, WIDTH).to(parameter.dtype)
-    term = (flat[None, :, None] * factors).sum(1) / math.sqrt(max(count, 1))
-    return (term.real + term.imag / 2 if term.is_complex() else term).to(x.dtype)
+    if count > _LARGE:
+        factors = torch.linspace(0.5, 1, count, dtype=x.dtype).to(parameter.dtype)
+        found = (x[:, :1] * (flat @ factors)).expand(-1, WIDTH)
+    else:
+        phases = torch.arange(1, count * WIDTH + 1, dtype=x.dtype) + index
+        factors = torch.sin(x[:, :1] * phases).view(len(x), count, WIDTH).to(parameter.dtype)
+        found = (flat[None, :, None] * factors).sum(1)
+    found = found / math.sqrt(max(count, 1))
+    return (found.real + found.imag / 2 if found.is_complex() else found).to(x.dtype)
 
 
 def make(made_of: Model, seed: int, frozen: Iterable[int]) -> Trained:

@@ -11,7 +11,7 @@ from everyrank import current_world
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.moves.move import NEVER, move
+from everyrank.suites.moves.move import NEVER, move, often_nothing, subsets
 from everyrank.suites.moves.player import Player
 from everyrank.suites.trainer.arena import Arena
 from everyrank.suites.trainer.model import Group, Model, Step, set_frozen
@@ -76,14 +76,6 @@ def _first_param(outline: Outline) -> tuple[int, ...] | None:
     return (0,) if outline.count else None
 
 
-def _subsets(values: range) -> Sequence[tuple[int, ...]]:
-    return [chosen for count in range(len(values) + 1) for chosen in itertools.combinations(values, count)]
-
-
-def _often_nothing(chosen: Sequence[tuple[int, ...]]) -> Sequence[tuple[int, ...]]:
-    return [()] * 3 * len(chosen) + [*chosen]
-
-
 _SOME_RANKS = {
     "skips": _first_param,
     "skipped_by": lambda outline: (outline.model.size - 1,) if outline.model.size > 1 else None,
@@ -107,9 +99,9 @@ _STEPS: dict[str, Any] = {
         "times": (1, 1, 2),
         "parts": (1, 1, 2, 3),
         "max_norm": (0.0, 0.0, 0.0, 0.0, 0.05, 0.5),
-        "skips": lambda outline: _often_nothing(_subsets(range(outline.count))[1:]),
-        "skipped_by": lambda outline: _subsets(range(outline.model.size))[1:],
-        "rows": lambda outline: _often_nothing([*itertools.product((1, 5, 2), repeat=outline.model.size)]),
+        "skips": lambda outline: often_nothing(subsets(range(outline.count))[1:]),
+        "skipped_by": lambda outline: subsets(range(outline.model.size))[1:],
+        "rows": lambda outline: often_nothing([*itertools.product((1, 5, 2), repeat=outline.model.size)]),
         "spoiled": ("",) * 30 + ("inf", "nan"),
         "by": lambda outline: range(outline.model.size),
         "waits": (False,) * 15 + (True,),

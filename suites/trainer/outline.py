@@ -119,9 +119,14 @@ _DTYPES = {"float32": "mixed dtypes", "complex128": "complex parameters"}
 
 
 def needed_by(param: Param, size: int) -> Iterator[str]:
-    """Yield the features that a parameter needs."""
+    """Yield the features that a parameter needs beside layers."""
     yield "branches"
     yield "parameters of no layer"
+    yield from needed_by_itself(param, size)
+
+
+def needed_by_itself(param: Param, size: int) -> Iterator[str]:
+    """Yield the features that a parameter needs, wherever it is used."""
     found = {
         _LAYOUTS.get(param.layout, ""): True,
         _DTYPES.get(param.dtype, ""): True,

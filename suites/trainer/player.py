@@ -12,28 +12,9 @@ from everyrank.suites.arena.groups import NAMES_RANKS, own_group
 from everyrank.suites.moves.grammar import grammar_of
 from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT
 from everyrank.suites.trainer.features import FEATURES
-from everyrank.suites.trainer.model import Group, Model, Param
+from everyrank.suites.trainer.model import PARAMS, Group, Model, Param
 from everyrank.suites.trainer.moves_of_states import ApartMoves
 from everyrank.suites.trainer.outline import Outline, needed_by
-
-#: What a parameter is like: the parameters that stand for it, by a name of their own.
-_PARAMS: dict[str, tuple[Param, ...]] = {
-    "plain": (Param("", (3, 2)),),
-    "scalar": (Param("", ()),),
-    "transposed": (Param("", (3, 4), "transposed"),),
-    "gaps": (Param("", (3, 2), "gaps"),),
-    "shared": (Param("", (3,), "shared"), Param("", (4,), "shared")),
-    "tied": (Param("", (3,), also="_again"),),
-    "frozen": (Param("", (3,), frozen=True),),
-    "unused": (Param("", (3,), unused=True),),
-    "zero": (Param("", (3,), zero=True),),
-    "large": (Param("", (1031,)),),
-    "empty": (Param("", (0, 2)),),
-    "row": (Param("", (1, 3)),),
-    "sparse": (Param("", (3, 2), "embedding"),),
-    "fp32": (Param("", (3,), dtype="float32"),),
-    "complex": (Param("", (3,), dtype="complex128"),),
-}
 
 #: Optimizers that differ in what they keep: nothing, a buffer that comes with the second step, counts, sums, ...
 _OPTIMIZERS = (
@@ -70,9 +51,9 @@ class TrainerPlayer(ApartMoves):
     traits = {
         "size": (3, 2),
         "optimizer": _OPTIMIZERS,
-        "param1": tuple(_PARAMS),
-        "param2": tuple(_PARAMS),
-        "param3": tuple(_PARAMS),
+        "param1": tuple(PARAMS),
+        "param2": tuple(PARAMS),
+        "param3": tuple(PARAMS),
         "groups": _GROUPS,
         "start": _STARTS,
         "layers": ("one", "two"),
@@ -106,7 +87,7 @@ class TrainerPlayer(ApartMoves):
         params = [
             replace(param, name=f"p{number}{part}", also=param.also and f"p{number}{part}{param.also}")
             for number in (1, 2, 3)
-            for part, param in zip("ab", _PARAMS[traits[f"param{number}"]], strict=False)
+            for part, param in zip("ab", PARAMS[traits[f"param{number}"]], strict=False)
             if features.issuperset(needed_by(param, size))
         ]
         optimizer, variant = traits["optimizer"].split("-")

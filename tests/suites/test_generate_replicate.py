@@ -1,4 +1,4 @@
-"""Generated sequences for ``replicate``: valid draws, short when they fail, and green where nothing is wrong."""
+"""Scripts of ``replicate``: valid draws, green where nothing is wrong, and red where a fault shows."""
 
 from __future__ import annotations
 
@@ -7,66 +7,49 @@ from typing import Any
 
 import pytest
 from everyrank import World
-from everyrank.fixtures.rogues.replicate import AlwaysSyncs, DividesWhatIsStillRead, Sums
+from everyrank.fixtures.rogues.replicate import AlwaysSyncs, DividesWhatIsStillRead
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
-from everyrank.suites.generate.data import encode
+from everyrank.suites.generate.data import decode, encode
 from everyrank.suites.generate.plan import SearchPlan
 from everyrank.suites.generate.replay import perform, replay
 from everyrank.suites.generate.search import Search
-from everyrank.suites.replicate.grammar import (
-    GRAMMAR,
-    Backward,
-    Buffer,
-    Clear,
-    Draw,
-    Evaluate,
-    Fail,
-    Freeze,
-    Load,
-    Param,
-    Replace,
-    Save,
-    SetBuffers,
-    Step,
-    Uneven,
-    WrongDevice,
-)
+from everyrank.suites.moves.script import Script, call
+from everyrank.suites.replicate.model import Buffer, Model, Param
+from everyrank.suites.replicate.player import GRAMMAR
 from everyrank.suites.replicate.subjects import DDP, EXEMPLAR, TORCH
 
-from tests.drawn import check_journey, drawn, features_without_cases, hypothesis, left_out
+from tests.drawn import drawn, features_without_cases, hypothesis, left_out
 
 EVERYTHING = frozenset(GRAMMAR.features)
 ONE = (Param("p0", ()),)
+TABLE = (Param("p0", (3, 2), "embedding"),)
+BACKWARD, STEP = call("backward"), call("step")
 
 
 def _rogue(kind: type) -> Subject:
     return replace(EXEMPLAR, name=kind.__name__, build=lambda module, **options: kind(module, **options).module)
 
 
-SUMS = _rogue(Sums)
-
-
 @hypothesis
 @pytest.mark.world(2)
-def test_a_draw_is_the_same_after_a_journey_as_json_and_as_code(world: World) -> None:
-    draws = drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(20))
-    world.all_agree([encode(draw) for draw in draws])
-    check_journey(GRAMMAR, draws)
+def test_a_script_is_the_same_after_a_journey_as_json(world: World) -> None:
+    scripts = drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(20))
+    world.all_agree([encode(script) for script in scripts])
+    assert [decode(encode(script), GRAMMAR.by_name) for script in scripts] == scripts
 
 
 @hypothesis
 @pytest.mark.world(2)
 def test_what_a_subject_does_not_claim_is_not_drawn(world: World) -> None:
-    for draw in drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(20), frozenset()):
-        assert {type(action).__name__ for action in draw.actions} <= {
-            *("Backward", "Step", "Clear", "Give", "SetRate", "AddGroup", "Save", "Load"),
-        }
-        assert all(not action.skips and action.synced for action in draw.actions if isinstance(action, Backward))
-        assert (draw.option, draw.apart, draw.ignored, draw.buffers) == ("", False, "", ())
-        assert {(param.layout, param.dtype, param.frozen, param.also) for param in draw.params} == {
-            ("plain", "float64", False, "")
-        }
+    for script in drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(20), frozenset()):
+        model = script.model
+        plain = Model(model.size, model.params, optimizer=model.optimizer, equal_at_once=False)
+        assert model == plain  # nothing else is set
+        assert {each.move for each in script.moves} <= {"backward", "step", "clear", "give"}
+        arguments = {name for each in script.moves for name, _ in each.arguments}
+        assert arguments <= {"times", "rowless", "set_to_none", "to", "own"}
+        assert all((param.layout, param.dtype, param.also) == ("plain", "float64", "") for param in model.params)
 
 
 @hypothesis
@@ -83,52 +66,94 @@ def test_what_the_ledgers_of_torchs_own_speak_of_is_left_out(subject: Subject) -
     assert not {"unused parameters", "tied parameters", "bucket views", "submodules"} & without
 
 
-#: A sequence for each part of the grammar, which the exemplar gets right.
-EVERY_ACTION = {
-    "buffers": Draw(
-        3,
-        ONE,
-        (SetBuffers(), Backward(), SetBuffers(reassigned=True), Evaluate()),
-        buffers=(Buffer("b0", "int64"), Buffer("b1", "bfloat16", gaps=True), Buffer("b2", "bool")),
+#: A script for each part of the models and for each move, which the exemplar gets right.
+EVERY_MOVE = {
+    "buffers": Script(
+        Model(3, ONE, (Buffer("b0", "int64"), Buffer("b1", "bfloat16", gaps=True), Buffer("b2", "bool"))),
+        (
+            call("set_buffers"),
+            call("backward", synced=False),
+            call("set_buffers", reassigned=True),
+            call("evaluate"),
+            call("set_buffers"),
+            call("save"),
+            call("load"),
+            BACKWARD,
+        ),
     ),
-    "freeze and replace": Draw(
-        3, ONE, (Freeze(0), Backward(), Freeze(0, frozen=False), Backward(), Replace(0), Backward(), Step())
+    "freeze and replace": Script(
+        Model(3, ONE, built="small-buckets"),
+        (
+            call("freeze", param=0),
+            BACKWARD,
+            call("thaw", param=0),
+            BACKWARD,
+            call("replace", param=0),
+            BACKWARD,
+            STEP,
+        ),
     ),
-    "unused": Draw(
-        3,
-        (Param("p0", (2,)), Param("other.p1", (3, 2), "transposed", also="p1_again")),
-        (Backward(skips=(0,), skipped_by=(1,)), Clear(), Backward(skips=(1,), skipped_by=(0, 1, 2)), Step()),
+    "unused": Script(
+        Model(3, (Param("p0", (2,)), Param("other.p1", (3, 2), "transposed", also="p1_again")), asked=True),
+        (
+            call("backward", skips=(0,), skipped_by=(1,)),
+            call("clear"),
+            call("backward", skips=(1,), skipped_by=(0, 1, 2)),
+            STEP,
+        ),
     ),
-    "accumulate": Draw(
-        3,
-        (Param("p0", (3, 2), "embedding"),),
-        (Backward(synced=False, times=2), Backward(), Clear(set_to_none=False), Backward(), Step()),
+    "accumulate": Script(
+        Model(3, TABLE),
+        (
+            call("backward", synced=False, times=2),
+            BACKWARD,
+            call("clear", set_to_none=False),
+            call("backward", forwards=2, packing="nested"),
+            STEP,
+        ),
     ),
-    "no rows of an embedding": Draw(
-        3, (Param("p0", (3, 2), "embedding"),), (Backward(skips=(0,), skipped_by=(1,)), Uneven((1, 2, 2)))
+    "no rows of an embedding": Script(
+        Model(3, TABLE, asked=True),
+        (call("backward", skips=(0,), skipped_by=(1,)), call("train_unevenly", batches=(1, 2, 2))),
     ),
-    "ignored": Draw(3, (Param("inner.p0", (2,)), *ONE), (Backward(), Step(), Save(), Load()), ignored="inner"),
-    "apart": Draw(3, (Param("inner.p0", (2,)), Param("other.p1", (2,))), (Backward(), Step()), apart=True),
-    "load": Draw(3, ONE, (Backward(), Step(), Save(), Step(), Load(fresh=True), Backward()), optimizer="momentum"),
-    "in a group of its own": Draw(3, ONE, (Uneven((1, 3, 2)), Fail(2, "forward"), Fail(0, "idle"), WrongDevice())),
+    "ignored": Script(
+        Model(3, (Param("inner.p0", (2,)), *ONE), built="ignored"), (BACKWARD, STEP, call("save"), call("load"))
+    ),
+    "apart": Script(
+        Model(3, (Param("inner.p0", (2,)), Param("other.p1", (2,))), built="apart"),
+        (BACKWARD, STEP, call("give", to=(0,), own=True), BACKWARD),
+    ),
+    "load": Script(
+        Model(3, ONE, optimizer="momentum"), (BACKWARD, STEP, call("save"), STEP, call("load", fresh=True), BACKWARD)
+    ),
+    "in a group of its own": Script(
+        Model(3, ONE),
+        (
+            call("train_unevenly", batches=(1, 3, 2)),
+            call("train_unevenly", batches=(2, 1, 2), idle=True),
+            call("fail", rank=2, during="forward"),
+            call("fail", rank=0, during="between"),
+            call("refuse_device"),
+        ),
+    ),
 }
 
 
 @pytest.mark.world(3, timeout=120)
-@pytest.mark.parametrize("name", EVERY_ACTION)
+@pytest.mark.parametrize("name", EVERY_MOVE)
 def test_the_exemplar_keeps_each_part_of_the_grammar(world: World, process_group: Any, name: str) -> None:
-    assert perform(GRAMMAR, EXEMPLAR, EVERY_ACTION[name], world) == ""
+    assert perform(GRAMMAR, EXEMPLAR, EVERY_MOVE[name], world) == ""
 
 
 @pytest.mark.smoke
 @pytest.mark.world(3)
 def test_a_rogue_fails_where_its_fault_shows_and_nowhere_else(world: World, process_group: Any) -> None:
-    synced = Draw(3, ONE, (Backward(), Step(), Clear()))
+    synced = Script(Model(3, ONE), (BACKWARD, STEP, call("clear")))
     replay(_rogue(AlwaysSyncs), synced)
-    with pytest.raises(Deviation, match=r"action 1, Backward\(synced=False.*: off by"):
-        replay(_rogue(AlwaysSyncs), replace(synced, actions=(Backward(synced=False),)))
-    with pytest.raises(Deviation, match=r"action 1, Backward\(.*: off by"):
-        replay(_rogue(DividesWhatIsStillRead), EVERY_ACTION["accumulate"])
+    with pytest.raises(Deviation, match=r"mean: move 1, backward\(synced=False.*: off by"):
+        replay(_rogue(AlwaysSyncs), replace(synced, moves=(call("backward", synced=False),)))
+    with pytest.raises(Deviation, match=r"move 1, backward\(.*: off by"):
+        replay(_rogue(DividesWhatIsStillRead), EVERY_MOVE["accumulate"])
 
 
 def test_each_feature_belongs_to_cases_that_exist() -> None:

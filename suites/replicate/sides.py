@@ -1,34 +1,36 @@
-"""The objects of a draw of ``replicate`` on one rank: make them and compare them with the references."""
+"""Both sides of a script of ``replicate`` on one rank: the subject's module, and a plain model for each rank.
+
+The reference needs no communication: every process has the models of all ranks, and takes the mean of their gradients
+if a backward is synced. That is the gradient of the whole batch, since the loss counts each row the same. After each
+comparison the subject goes on from the reference's gradients, so steps are exact.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from everyrank import current_world
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import check, same
 from everyrank.suites.compare.reference import SEED, mean
-from everyrank.suites.engine.contract import Point
-from everyrank.suites.engine.subject import Subject
-from everyrank.suites.generate.player import DrawnObjects
-from everyrank.suites.replicate import grammar as g
+from everyrank.suites.errors import Deviation
+from everyrank.suites.generate.grammar import Rejected
 from everyrank.suites.replicate.arena import Arena, dense
-from everyrank.suites.replicate.drawn_model import Part, Rows, buffer_values, loss, make
+from everyrank.suites.replicate.model import PARTS, Model, Part, buffer_values, loss, make
 from torch import nn
 
 #: How far a mean may be off, relative to the largest gradient in it: the order of a sum may differ.
 _OFF = {torch.float64: 1e-12, torch.complex128: 1e-12, torch.float32: 1e-6}
 
 _OPTIMIZERS: dict[str, Any] = {
-    "SGD": lambda groups: torch.optim.SGD(groups, lr=0.1),
-    "momentum": lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.9),
-    "Adam": lambda groups: torch.optim.Adam(groups, lr=0.1),
+    "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.1),
 }
 
 _OPTIONS: dict[str, dict[str, Any]] = {
-    "": {},
     "small-buckets": {"bucket_cap_mb": 0.0001},
     "bucket-view": {"gradient_as_bucket_view": True},
     "static-graph": {"static_graph": True},
@@ -39,17 +41,19 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 #: Options that a subject may refuse; then it builds without them.
 _OFFERED = ("bucket_cap_mb", "gradient_as_bucket_view", "static_graph", "find_unused_parameters")
 
+#: The seed of a module into which a state is loaded: none of its values may stay.
+FRESH = SEED + 50
 
-class ReplicateObjects(DrawnObjects):
-    """The objects of one draw on this rank: the subject's, and the references."""
 
-    def __init__(self, subject: Subject, draw: g.Draw) -> None:
-        world = current_world()
-        self.draw, self.rank, self.size = draw, world.rank, world.size
-        self.arena = Arena(subject, Point("generated", world.size), world)
-        self.local_buffers = self.arena.local_buffers or draw.option == "own-buffers"
-        self.equal = draw.equal_at_once
-        self.frozen = {number for number, param in enumerate(draw.params) if param.frozen}
+class Sides:
+    """The objects of one script on this rank: the subject's, and the references."""
+
+    def __init__(self, arena: Arena, made_of: Model) -> None:
+        self.arena, self.made_of = arena, made_of
+        self.rank, self.size = arena.rank, arena.size
+        self.local_buffers = arena.local_buffers or made_of.built == "own-buffers"
+        self.equal = made_of.equal_at_once
+        self.frozen = {number for number, param in enumerate(made_of.params) if param.frozen}
         self.replaced = False
         self.scales: dict[str, float] = {}
         """For each mean of the last backward, the largest gradient in it."""
@@ -57,9 +61,9 @@ class ReplicateObjects(DrawnObjects):
 
     # --- objects -------------------------------------------------------------------------------------
 
-    def begin(self, seed: int) -> None:
+    def begin(self, seed: int, number: int = 0) -> None:
         """Make a model with its own values on each rank, and references with the values that replicas must have."""
-        self.twins = [self._model(seed, rank) for rank in range(self.size)]
+        self.twins = [self._model(seed, rank, number) for rank in range(self.size)]
         for twin in self.twins[1:]:
             for name, parameter in twin.named_parameters():
                 if not self.ignored(name):
@@ -67,8 +71,7 @@ class ReplicateObjects(DrawnObjects):
         self.touched: list[set[str]] = [set() for _ in range(self.size)]
         self.send_buffers()
         self.replicas: list[nn.Module] = []
-        self.ours = self._built(self._model(seed, self.rank))
-        self.groups: list[tuple[int, int, float | None]] = [(0, self.draw.first, None)]
+        self.ours = self._built(self._model(seed, self.rank, number))
         self.optimize()
 
     def send_buffers(self) -> None:
@@ -78,28 +81,27 @@ class ReplicateObjects(DrawnObjects):
                 for name, buffer in twin.named_buffers():
                     buffer.copy_(self.twins[0].get_buffer(name))
 
-    def _model(self, seed: int, rank: int) -> Part:
-        model = make(self.draw, seed + rank)
-        for number, param in enumerate(self.draw.params):
-            model.get_parameter(param.name).requires_grad_(number not in self.frozen)
+    def _model(self, seed: int, rank: int, number: int) -> Part:
+        model = make(self.made_of, seed + rank)
+        for index, param in enumerate(self.made_of.params):
+            model.get_parameter(param.name).requires_grad_(index not in self.frozen)
         for buffer in model.buffers():
-            buffer.copy_(buffer_values(buffer, self.number, rank))
+            buffer.copy_(buffer_values(buffer, number, rank))
         return model
 
     def _built(self, model: Part) -> nn.Module:
-        if self.draw.apart:
-            for name in model.parts:
-                inside = model.get_submodule(name)
-                model.add_module(name, self._build(inside))
+        built = self.made_of.built
+        if built == "apart":
+            for name in PARTS:
+                model.add_module(name, self._build(model.get_submodule(name)))
             return model
-        ignored = {"ignored_modules": [model.get_submodule(self.draw.ignored)]} if self.draw.ignored else {}
-        return self._build(model, **ignored)
+        return self._build(
+            model, **({"ignored_modules": [model.get_submodule("inner")]} if built == "ignored" else {})
+        )
 
     def _build(self, module: nn.Module, **given: Any) -> nn.Module:
-        options = {**given, **_OPTIONS[self.draw.option]}
-        if self.draw.option != "static-graph" and any(
-            isinstance(action, g.Backward) and action.skips for action in self.draw.actions
-        ):
+        options = {**given, **_OPTIONS.get(self.made_of.built, {})}
+        if self.made_of.asked:
             options["find_unused_parameters"] = True
         with subject_acts():
             while True:
@@ -111,27 +113,16 @@ class ReplicateObjects(DrawnObjects):
                     if not refused:
                         raise
                     del options[refused[0]]
-        if self.draw.option == "own-buffers":  # no law states the initial value of a buffer that is not sent
+        if self.made_of.built == "own-buffers":  # no law states the initial value of a buffer that is not sent
             for name, buffer in self.arena.inside(built).named_buffers():
                 buffer.copy_(self.twin.get_buffer(name))
         self.replicas.append(built)
         return built
 
     def optimize(self) -> None:
-        self.optimizers = [self._optimizer(model) for _, model in self.models]
-
-    def _optimizer(self, model: nn.Module) -> Any:
-        groups = [
-            {"params": self.handed(model, start, end), **({} if rate is None else {"lr": rate})}
-            for start, end, rate in self.groups
-        ]
-        return _OPTIMIZERS[self.draw.optimizer](groups)
-
-    def handed(self, model: nn.Module, start: int, end: int) -> list[nn.Parameter]:
-        named = self.named(model)
-        drawn = [param.name for param in self.draw.params]
-        layers = [parameter for name, parameter in named.items() if ".first." in f".{name}"] if start == 0 else []
-        return [*(named[name] for name in drawn[start:end]), *layers]
+        """Make a new optimizer over each model."""
+        construct = _OPTIMIZERS[self.made_of.optimizer]
+        self.optimizers = [construct(list(self.named(model).values())) for _, model in self.models]
 
     @property
     def twin(self) -> Part:
@@ -148,36 +139,49 @@ class ReplicateObjects(DrawnObjects):
         return self.arena.inside(self.ours)
 
     def named(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        """Return the parameters by the draw's names; torch may list a tied one by its other name."""
+        """Return the parameters by the model's names; torch may list a tied one by its other name."""
         found = dict(self.arena.wrappers.parameters(model))
-        for param in self.draw.params:
+        for param in self.made_of.params:
             if param.name not in found and param.also in found:
                 found[param.name] = found.pop(param.also)
         return found
 
+    def param(self, model: nn.Module, number: int) -> nn.Parameter:
+        """Return the parameter of this number."""
+        return self.named(model)[self.made_of.params[number].name]
+
     def ignored(self, name: str) -> bool:
-        return bool(self.draw.ignored) and name.startswith(f"{self.draw.ignored}.")
+        return self.made_of.built == "ignored" and name.startswith("inner.")
+
+    @contextlib.contextmanager
+    def acting(self) -> Iterator[None]:
+        """Let the subject act. It may refuse to go on once a parameter was replaced."""
+        try:
+            with subject_acts():
+                yield
+        except Deviation as deviation:
+            if self.replaced:
+                raise Rejected(str(deviation)) from deviation
+            raise
 
     # --- gradients of the references ------------------------------------------------------------------
 
-    def train_twins(self, parts: Sequence[tuple[Rows, torch.Tensor]], skips: Sequence[tuple[int, ...]]) -> None:
+    def train_twins(
+        self, parts: Sequence[tuple[torch.Tensor, torch.Tensor]], skips: Sequence[tuple[int, ...]]
+    ) -> None:
         """Run a backward on the reference of each rank, with that rank's part of the batch and unused parameters."""
         for rank, twin in enumerate(self.twins):
-            self._train_twin(rank, twin, parts[rank], skips[rank])
-
-    def _train_twin(self, rank: int, twin: Part, part: tuple[Rows, torch.Tensor], skips: tuple[int, ...]) -> None:
-        rows, targets = part
-        before = {name: parameter.grad for name, parameter in twin.named_parameters()}
-        for parameter in twin.parameters():
-            parameter.grad = None
-        loss(twin(rows, skips=skips), targets).backward()
-        for name, parameter in twin.named_parameters():
-            mine = parameter.grad
-            if mine is not None:
-                self.touched[rank].add(name)
-                mine = mine.coalesce() if mine.is_sparse else mine
-            earlier = before[name]
-            parameter.grad = mine if earlier is None else earlier if mine is None else earlier + mine
+            rows, targets = parts[rank]
+            before = {name: parameter.grad for name, parameter in twin.named_parameters()}
+            for parameter in twin.parameters():
+                parameter.grad = None
+            loss(twin(rows, skips=skips[rank]), targets).backward()
+            for name, parameter in twin.named_parameters():
+                mine, earlier = parameter.grad, before[name]
+                if mine is not None:
+                    self.touched[rank].add(name)
+                    mine = mine.coalesce() if mine.is_sparse else mine
+                parameter.grad = mine if earlier is None else earlier if mine is None else earlier + mine
 
     def average(self) -> None:
         """Average the gradients of each parameter that any rank has used since the last time."""

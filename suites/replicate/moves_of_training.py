@@ -1,0 +1,267 @@
+"""The moves of ``replicate`` that train: forwards and backwards, steps, and what is done to parameters."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from everyrank import current_world
+from everyrank.suites.engine.contract import Point
+from everyrank.suites.engine.subject import Subject
+from everyrank.suites.moves.move import NEVER, move, often_nothing, subsets
+from everyrank.suites.moves.player import Player
+from everyrank.suites.replicate.arena import Arena, unsynced
+from everyrank.suites.replicate.model import Model, batch, loss, packed
+from everyrank.suites.replicate.outline import Outline
+from everyrank.suites.replicate.sides import Sides
+from torch import nn
+
+
+def _backward_needs(outline: Outline, synced: bool = True, forwards: int = 1, **given: Any) -> Iterator[str]:
+    skips, by = given.get("skips", ()), given.get("skipped_by", ())
+    if not synced:
+        yield "backwards without sync"
+        if outline.static and not outline.trained:
+            yield "static graphs that begin without sync"
+    if forwards > 1:
+        yield "backwards after all forwards"
+        if not synced:
+            yield NEVER
+    if skips or by:
+        yield "unused parameters"
+        if not (skips and by and outline.model.asked and max(skips) < outline.count):
+            yield NEVER
+    if given.get("packing"):
+        yield "packed inputs"
+
+
+def _ran(outline: Outline, synced: bool = True, **given: Any) -> None:
+    outline.pending = outline.quiet = not synced
+    outline.trained = True
+
+
+def _stepping_needs(outline: Outline) -> Iterator[str]:
+    if outline.pending:
+        yield NEVER  # each rank would go its own way
+
+
+def _cleared(outline: Outline, **given: Any) -> None:
+    outline.pending = False
+
+
+def _giving_needs(outline: Outline, to: tuple[int, ...] = (), own: bool = False) -> Iterator[str]:
+    if not to or not set(outline.givable).issuperset(to):
+        yield NEVER
+
+
+def _given(outline: Outline, to: tuple[int, ...], own: bool = False) -> None:
+    outline.pending |= own
+
+
+def _freezing_needs(outline: Outline, param: int = -1) -> Iterator[str]:
+    yield "thawed parameters"
+    if outline.static or param not in range(outline.count) or param in outline.frozen:
+        yield NEVER
+
+
+def _thawing_needs(outline: Outline, param: int = -1) -> Iterator[str]:
+    yield "thawed parameters"
+    if outline.static or param not in outline.frozen:
+        yield NEVER
+
+
+def _frozen(outline: Outline, param: int) -> None:
+    outline.frozen ^= {param}
+
+
+def _replacing_needs(outline: Outline, param: int = -1) -> Iterator[str]:
+    yield "replaced parameters"
+    if param not in outline.replaceable or outline.pending:
+        yield NEVER
+
+
+def _replaced(outline: Outline, param: int) -> None:
+    outline.saved = False
+
+
+def _first(numbers: Any) -> int | None:
+    return min(numbers, default=None)
+
+
+def _last_rank(outline: Outline) -> tuple[int, ...]:
+    return (outline.model.size - 1,)
+
+
+def _all_ranks(outline: Outline) -> tuple[int, ...]:
+    return tuple(range(outline.model.size))
+
+
+def _first_param(outline: Outline) -> tuple[int, ...] | None:
+    return (0,) if outline.count else None
+
+
+def _first_givable(outline: Outline) -> tuple[int, ...] | None:
+    return tuple(outline.givable[:1]) or None
+
+
+class TrainingMoves(Player):
+    """What is done to train, on both sides."""
+
+    def __init__(self, subject: Subject, model: Model) -> None:
+        super().__init__(subject, model)
+        world = current_world()
+        self.arena = Arena(subject, Point("script", world.size), world)
+        self.sides = Sides(self.arena, model)
+        self.saved: Any = None
+        """The last copy of a state, of both sides."""
+
+    def compare(self) -> str:
+        """Compare this rank's parameters, gradients and buffers with those of its reference."""
+        self.sides.compare()
+        return ""  # what is ignored, or not synced yet, differs between ranks
+
+    @move(
+        "mean",
+        laws={"packing": "inputs", "skips": "unused", "forwards": "accumulate"},
+        needs=_backward_needs,
+        then=_ran,
+        drawn={
+            "synced": (True, True, True, False),
+            "times": (1, 1, 1, 2, 8),
+            "forwards": (1, 1, 1, 2),
+            "skips": lambda outline: often_nothing(subsets(range(outline.count))[1:]),
+            "skipped_by": lambda outline: subsets(range(outline.model.size)),
+            "rowless": lambda outline: [()] * 12 + [(rank,) for rank in range(outline.model.size)],
+            "packing": ("", "", "", "keyword", "nested"),
+        },
+        kinds=(
+            {},
+            {"synced": False},
+            {"forwards": 2},
+            {"skips": _first_param, "skipped_by": _last_rank},
+            {"skips": _first_param, "skipped_by": _all_ranks},
+            {"rowless": _last_rank},
+            {"packing": "nested"},
+            {"synced": False, "packing": "keyword"},
+        ),
+        often=5,
+    )
+    def backward(
+        self,
+        synced: bool = True,
+        times: int = 1,
+        forwards: int = 1,
+        skips: tuple[int, ...] = (),
+        skipped_by: tuple[int, ...] = (),
+        rowless: tuple[int, ...] = (),
+        packing: str = "",
+    ) -> None:
+        """Run forwards, and as many backwards, each on its own rows; do so several times.
+
+        ``skips``: these parameters go unused on the ranks ``skipped_by``. ``rowless``: these ranks have no rows.
+        """
+        sides = self.sides
+        used = [skips if rank in skipped_by else () for rank in range(sides.size)]
+        for time in range(times):
+            mine = []
+            for number in range(forwards):
+                parts = [batch(self.number, time + 8 * number, rank, rank in rowless) for rank in range(sides.size)]
+                sides.send_buffers()
+                sides.train_twins(parts, used)
+                if synced:
+                    sides.average()
+                mine.append(parts[sides.rank])
+            with sides.acting(), contextlib.ExitStack() as stack:
+                for replica in [] if synced else sides.replicas:
+                    stack.enter_context(unsynced(replica))
+                losses = []
+                for rows, targets in mine:
+                    args, kwargs = packed(rows, packing)
+                    losses.append(loss(sides.ours(*args, skips=used[sides.rank], **kwargs), targets))
+                for each in losses:
+                    each.backward()
+        sides.equal = True
+
+    @move("parity.train", needs=_stepping_needs, often=2)
+    def step(self) -> None:
+        """Do one step of the optimizer."""
+        for optimizer in self.sides.optimizers:
+            optimizer.step()
+
+    @move("accumulate", then=_cleared, drawn={"set_to_none": (True, True, False)}, kinds=({}, {"set_to_none": False}))
+    def clear(self, set_to_none: bool = True) -> None:
+        """Clear all gradients."""
+        for _, model in self.sides.models:
+            model.zero_grad(set_to_none=set_to_none)
+
+    @move(
+        "mean",
+        needs=_giving_needs,
+        then=_given,
+        drawn={"to": lambda outline: subsets(outline.givable)[1:], "own": (False, True)},
+        kinds=({"to": _first_givable}, {"to": _first_givable, "own": True}),
+        shown_by="backward",
+    )
+    def give(self, to: tuple[int, ...], own: bool = False) -> None:
+        """Set the gradients of these parameters by hand; if ``own``, to a different value on each rank."""
+        for rank, model in self.sides.models:
+            for number in to:
+                parameter = self.sides.param(model, number)
+                parameter.grad = torch.full_like(parameter, 1 + number + (rank if own else 0))
+
+    @move(
+        "frozen",
+        needs=_freezing_needs,
+        then=_frozen,
+        drawn={"param": lambda outline: range(outline.count)},
+        kinds=({"param": lambda outline: _first({*range(outline.count)} - outline.frozen)},),
+        shown_by="backward",
+    )
+    def freeze(self, param: int) -> None:
+        """Clear a parameter's gradient and freeze it."""
+        self._freeze(param, True)
+
+    @move(
+        "frozen",
+        needs=_thawing_needs,
+        then=_frozen,
+        drawn={"param": lambda outline: sorted(outline.frozen)},
+        kinds=({"param": lambda outline: _first(outline.frozen)},),
+        shown_by="backward",
+    )
+    def thaw(self, param: int) -> None:
+        """Thaw a parameter."""
+        self._freeze(param, False)
+
+    def _freeze(self, number: int, frozen: bool) -> None:
+        self.sides.frozen ^= {number}
+        for _, model in self.sides.models:
+            parameter = self.sides.param(model, number)
+            parameter.grad = None
+            parameter.requires_grad_(not frozen)
+
+    @move(
+        "rewrap",
+        needs=_replacing_needs,
+        then=_replaced,
+        drawn={"param": lambda outline: outline.replaceable},
+        kinds=({"param": lambda outline: _first(outline.replaceable)},),
+        shown_by="backward",
+    )
+    def replace(self, param: int) -> None:
+        """Replace a parameter by a new one with the same values, and make a new optimizer."""
+        self.sides.replaced = True
+        self.saved = None
+        for _, model in self.sides.models:
+            path, _, last = self.model.params[param].name.rpartition(".")
+            part = self._part(model, path)
+            old = part.get_parameter(last)
+            part.register_parameter(last, nn.Parameter(old.detach().clone(), old.requires_grad))
+        self.sides.optimize()
+
+    def _part(self, model: nn.Module, path: str) -> nn.Module:
+        for name in filter(None, path.split(".")):
+            model = self.arena.inside(model.get_submodule(name))
+        return model
