@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from everyrank import World
-from everyrank.fixtures.rogues.replicate import AlwaysSyncs, DividesWhatIsStillRead
+from everyrank.fixtures.rogues.replicate import ROGUES, AlwaysSyncs, DividesWhatIsStillRead
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.data import decode, encode
@@ -158,3 +158,27 @@ def test_a_rogue_fails_where_its_fault_shows_and_nowhere_else(world: World, proc
 
 def test_each_feature_belongs_to_cases_that_exist() -> None:
     assert features_without_cases(GRAMMAR, EXEMPLAR) == []
+
+
+COUNTED = Model(3, ONE, (Buffer("b0", "float64"),))
+UNSYNCED, UNUSED = call("backward", synced=False), call("backward", skips=(0,), skipped_by=(0, 1, 2))
+
+#: What each rogue that only crossings find does wrong, by a short script.
+CROSSED = {
+    "sends-no-buffers-after-a-forward-without-sync": (COUNTED, (UNSYNCED, call("set_buffers"), BACKWARD)),
+    "adds-what-was-cleared-meanwhile": (Model(3), (UNSYNCED, call("clear"), BACKWARD)),
+    "loses-keywords-without-sync": (Model(3), (call("backward", synced=False, packing="keyword"),)),
+    "saves-the-buffers-of-the-last-forward": (COUNTED, (BACKWARD, call("set_buffers"), call("save"))),
+    "takes-replaced-parameters-for-hooked": (Model(3, ONE), (call("replace", param=0), UNSYNCED, BACKWARD)),
+    "frees-zero-gradients": (Model(3, ONE, asked=True), (BACKWARD, call("clear", set_to_none=False), UNUSED)),
+}
+
+
+@pytest.mark.world(3, timeout=120)
+@pytest.mark.parametrize("name", CROSSED)
+def test_a_fault_that_crosses_things_is_found_by_few_moves(world: World, process_group: Any, name: str) -> None:
+    script = Script(*CROSSED[name])
+    (rogue,) = [rogue for rogue in ROGUES if rogue.name == name]
+    replay(EXEMPLAR, script)
+    with pytest.raises(Deviation, match=f"move {len(script.moves)}, "):
+        replay(replace(EXEMPLAR, name=name, build=rogue.build), script)

@@ -6,6 +6,6 @@ from everyrank.suites.moves.law import crossed
 from everyrank.suites.replicate.contract import CONTRACT
 
 #: The crossings on which rogues are tried.
-_CORE = (1, 21, 40, 67)
+_CORE = (25, 38, 48, 55)
 
 crossed(CONTRACT, __name__, _CORE)
