@@ -50,7 +50,7 @@ class Model:
     """What ``build`` is asked for: small-buckets, bucket-view, static-graph, device or own-buffers; apart: each
     submodule is replicated on its own; ignored: ``inner`` is not replicated."""
     asked: bool = False
-    """Whether the subject is told that parameters may go unused."""
+    """Whether ``build`` is asked for ``find_unused_parameters``: without it no script leaves a parameter out."""
     equal_at_once: bool = True
     """Whether values are compared as soon as the module is built; otherwise from the first forward on."""
 
