@@ -65,7 +65,7 @@ def _loading_needs(outline: Outline, fresh: bool = False) -> Iterator[str]:
 
 def _loaded(outline: Outline, fresh: bool = False) -> None:
     if fresh:
-        outline.pending = outline.quiet = outline.trained = False
+        outline.pending = outline.quiet = outline.trained = outline.unsynced = outline.cleared = False
 
 
 def _uneven_needs(outline: Outline, batches: tuple[int, ...] = (), idle: bool = False) -> Iterator[str]:

@@ -31,6 +31,8 @@ def _backward_needs(outline: Outline, synced: bool = True, forwards: int = 1, **
             yield NEVER
     if skips or by:
         yield "unused parameters"
+        if outline.cleared:
+            yield "unused parameters whose gradients were cleared"
         if not (skips and by and outline.model.asked and max(skips) < outline.count):
             yield NEVER
     if given.get("packing"):
@@ -39,6 +41,8 @@ def _backward_needs(outline: Outline, synced: bool = True, forwards: int = 1, **
 
 def _ran(outline: Outline, synced: bool = True, **given: Any) -> None:
     outline.pending = outline.quiet = not synced
+    outline.unsynced = not synced
+    outline.cleared &= not synced
     outline.trained = True
 
 
@@ -47,7 +51,8 @@ def _stepping_needs(outline: Outline) -> Iterator[str]:
         yield NEVER  # each rank would go its own way
 
 
-def _cleared(outline: Outline, **given: Any) -> None:
+def _cleared(outline: Outline, set_to_none: bool = True) -> None:
+    outline.cleared |= outline.unsynced and set_to_none
     outline.pending = False
 
 

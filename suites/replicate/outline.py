@@ -26,7 +26,8 @@ FEATURES = {
     "backwards without sync": "accumulate[parts*]",
     "backwards after all forwards": "accumulate[forwards-first-*]",
     "static graphs that begin without sync": "accumulate[static-graph-unsynced-*]",
-    "unused parameters": "unused[*]",
+    "unused parameters": "unused[last-*]",
+    "unused parameters whose gradients were cleared": "unused[cleared-*]",
     "frozen parameters": "frozen[stays-*]",
     "thawed parameters": "frozen[thawed-*]",
     "tied parameters": "tied[*]",
@@ -66,6 +67,10 @@ class Outline:
     frozen: set[int] = field(init=False)
     pending: bool = False
     """Whether gradients are not averaged yet, and differ between ranks."""
+    unsynced: bool = False
+    """Whether a backward without sync came after the last synced one."""
+    cleared: bool = False
+    """Whether such a backward's gradients were cleared."""
     trained: bool = False
     quiet: bool = False
     """Whether the last forward was one without gradients or sync: DDP then sends no buffers with the next."""

@@ -65,6 +65,7 @@ DDP = Subject(
         "buffers",
         "state-dict",
         "rewrap",
+        "crossings",
     ),
 )
 

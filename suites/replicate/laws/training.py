@@ -253,28 +253,43 @@ def schedule(arena: Arena, point: TrainingPoint) -> None:
 _SKIPS = {"first-rank": {0}, "last-rank": {-1}, "all-but-one": {0, 2, 3}, "all-ranks": {0, 1, 2, 3}}
 
 
-def _unused() -> Iterator[TrainingPoint]:
-    yield from points.plain(2, 3, 4, label="everywhere", model="unused", steps=3)
+@dataclass(frozen=True, kw_only=True)
+class UnusedPoint(TrainingPoint):
+    """A point that fixes whether all ranks used the branch before, without sync, and cleared the gradients."""
+
+    cleared: bool = False
+
+
+def _unused() -> Iterator[UnusedPoint]:
+    each_size = partial(points.each_size, UnusedPoint)
+    yield from each_size(2, 3, 4, label="everywhere", model="unused", steps=3)
     for label, ranks in _SKIPS.items():
         core = (3,) if label in ("last-rank", "all-but-one") else ()
         for size in (2, 3, 4):
             skips = frozenset(rank % size for rank in ranks)
-            yield from points.plain(size, label=label, model="optional", skips=skips, steps=3, core=core)
+            yield from each_size(size, label=label, model="optional", skips=skips, steps=3, core=core)
     all_ranks = frozenset(range(4))
-    yield from points.plain(2, 3, label="later", model="optional", skips=all_ranks, skips_from=2, steps=3)
+    yield from each_size(2, 3, label="later", model="optional", skips=all_ranks, skips_from=2, steps=3)
+    cleared = partial(UnusedPoint, cleared=True)
+    yield from points.each_size(cleared, 2, 3, label="cleared", model="optional", skips=all_ranks)
 
 
 @law("unused", _unused, groups=("TRAINED",))
-def unused(arena: Arena, point: TrainingPoint) -> None:
+def unused(arena: Arena, point: UnusedPoint) -> None:
     """A parameter that no rank uses keeps the gradient None; if some use it, all get the mean, zero for the others.
 
-    A subject that must be asked for this takes DDP's ``find_unused_parameters``; all others are built without it.
+    That it was used before its gradient was cleared does not count. A subject that must be asked for this takes
+    DDP's ``find_unused_parameters``; all others are built without it.
     """
     plan = point.plan
     try:
         module = arena.build_if_accepted(plan, find_unused_parameters=True)
     except NotApplicable:
         module = arena.build_model(plan)
+    if point.cleared:
+        with unsynced(module), subject_acts():
+            loss(module, plan.batch(arena.rank, 1)).backward()
+        arena.inside(module).zero_grad()
     arena.follow(plan, module).verdict()
 
 
