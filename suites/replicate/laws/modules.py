@@ -367,7 +367,8 @@ def state_dict(arena: Arena, point: StatePoint) -> None:
     comparison = arena.follow(plan, module)
     comparison.verdict()
     local = plan.build(seed=99)
-    local.load_state_dict(saved.state_dict(), strict=True)
+    with subject_acts("a local module that loads the state after training"):
+        local.load_state_dict(saved.state_dict(), strict=True)
     for name, value in arena.values(local).items():
         same(value, reference.steps[-1].values[name], f"{name}, loaded into a local module")
 
