@@ -63,7 +63,8 @@ class Move:
 
     def allowed(self, outline: Any, arguments: Mapping[str, Any], features: frozenset[str]) -> bool:
         """Return whether a call makes sense now, for a subject that claims these features."""
-        lacking = [name for name in self.required if name not in arguments]
+        nothing = inspect.Parameter.empty  # as a draw has it, if there are no values to draw from
+        lacking = [name for name in self.required if arguments.get(name, nothing) is nothing]
         return not lacking and features.issuperset(self.needs(outline, **arguments))
 
     @property

@@ -68,7 +68,7 @@ class ReplicatePlayer(ApartMoves):
         size, built = traits["size"], traits["built"]
         if BUILT[built] and BUILT[built] not in features:
             built = ""
-        homes = _HOMES.get(built, _HOMES[""])
+        homes = _homes(built)
         params = [
             _placed(param, f"p{number}{part}", home, "" if homes == _HOMES[""] else home)
             for number, home in enumerate(homes, 1)
@@ -101,7 +101,7 @@ class ReplicatePlayer(ApartMoves):
     def draw_model(cls, drawing: Any) -> Model:
         model: Model = super().draw_model(drawing)
         if drawing.sometimes("large parameters") and drawing.chance(5):
-            return replace(model, params=(*model.params, _placed(_PAGE, "page", _HOMES[model.built][0])))
+            return replace(model, params=(*model.params, _placed(_PAGE, "page", _homes(model.built)[0])))
         return model
 
     @classmethod
@@ -116,6 +116,10 @@ class ReplicatePlayer(ApartMoves):
         for number, param in enumerate(model.params):
             plain = Param(param.name, (2,))
             yield replace(model, params=(*model.params[:number], plain, *model.params[number + 1 :]))
+
+
+def _homes(built: str) -> tuple[str, ...]:
+    return _HOMES.get(built, _HOMES[""])
 
 
 def _placed(param: Param, name: str, home: str, home_of_second: str = "") -> Param:
