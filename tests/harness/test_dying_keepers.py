@@ -6,15 +6,18 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from everyrank.errors import MisuseError
-from everyrank.launch import local
+from everyrank.launch import local, remote
 from everyrank.launch.local import LocalLauncher
 from everyrank.launch.protocol import RUN_VARIABLE, CannotLaunch, Shape, run_mark
 from everyrank.launch.remote.door import RANK, Door, knock
@@ -327,3 +330,40 @@ def test_tests_are_errors_if_no_keeper_can_be_started(project: Project) -> None:
     assert inner.outcomes() == {"test_one": "error", "test_single": "passed", "test_two": "error"}
     assert "the keeper of the ranks is gone at its start, as the one before it had" in inner["test_two"].text
     assert "INTERNALERROR" not in inner.out
+
+
+#: In a process of its own: to import Ray changes the environment.
+_LOST = """
+from everyrank.errors import MisuseError
+from everyrank.launch.remote.ray_actors import Group
+
+class Lost:
+    def wait(self, within):
+        raise Exception("Placement group c1ddc3e9 does not exist.")
+
+group = object.__new__(Group)
+group._placement = Lost()
+try:
+    group.has_room(1.0)
+except MisuseError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed")
+def test_a_cluster_whose_own_process_has_died_is_named() -> None:
+    done = subprocess.run([sys.executable, "-c", _LOST], capture_output=True, text=True, check=False, timeout=120)
+    lost = "the Ray cluster has lost what it had reserved for a world: Placement group c1ddc3e9 does not exist.\n"
+    assert done.stdout == lost, done.stderr
+
+
+def test_a_cluster_that_has_lost_all_nodes_skips_no_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher = object.__new__(RayLauncher)
+    monkeypatch.setattr(launcher, "_missing", lambda shape: shape, raising=False)
+    cluster = SimpleNamespace(nodes_with=lambda kind: [1])
+    monkeypatch.setattr(remote, "ray_actors", cluster, raising=False)
+    assert launcher.cannot_start(Shape(2)) == "needs 2 ranks, the Ray cluster has 1 CPUs"
+    cluster.nodes_with = lambda kind: []
+    assert launcher.cannot_start(Shape(2)) == ""
+    with pytest.raises(MisuseError, match="no node of the Ray cluster is alive any more"):
+        launcher.start(Shape(2))

@@ -58,7 +58,10 @@ class Group:
 
     def has_room(self, within: float) -> bool:
         """Return whether Ray has reserved all CPUs, at the latest after this many seconds."""
-        found: bool = self._placement.wait(within)
+        try:
+            found: bool = self._placement.wait(within)
+        except Exception as error:  # Ray raises nothing less if the process that keeps its groups has died
+            raise MisuseError(f"the Ray cluster has lost what it had reserved for a world: {error}") from None
         self.since = time.monotonic()
         return found
 
