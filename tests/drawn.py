@@ -17,7 +17,6 @@ from everyrank.suites.generate import options
 from everyrank.suites.generate.data import code, decode, encode
 from everyrank.suites.generate.grammar import Drawn, Grammar
 from everyrank.suites.generate.plan import SearchPlan
-from everyrank.suites.generate.printing import as_test
 from everyrank.suites.generate.search import Found, Search
 
 hypothesis = pytest.mark.skipif(not options.installed(), reason="needs Hypothesis")
@@ -50,7 +49,7 @@ def check_journey(grammar: Grammar, draws: list[Any]) -> None:
 def printed_test(grammar: Grammar, subject: Subject, draw: Any) -> Callable[..., None]:
     """Return the function of the test that is printed for this draw."""
     names: dict[str, Any] = {}
-    exec(as_test(grammar, subject, draw), names)
+    exec(grammar.printed(subject, draw), names)
     found: Callable[..., None] = names["test_found"]
     return found
 

@@ -15,7 +15,7 @@ from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.grammar import Grammar
 from everyrank.suites.generate.options import GENERATE
 from everyrank.suites.generate.plan import SearchPlan
-from everyrank.suites.generate.printing import as_test, counted
+from everyrank.suites.generate.printing import counted
 from everyrank.suites.generate.search import SHRINKING, Search
 
 #: The time limit of a case in seconds: for its start, and for each draw.
@@ -60,7 +60,7 @@ def _text(result: Any, found: Grammar, subject: Any, plan: SearchPlan, encoded: 
         "",
         "as a test:",
         "",
-        as_test(found, subject, result.draw),
+        found.printed(subject, result.draw),
         "",
         f"again: --generate-draw='{encoded}'",
     ]

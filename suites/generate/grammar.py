@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -32,9 +32,8 @@ class Rejected(Exception):
 class Grammar:
     """The draws of one contract.
 
-    ``carry_out`` makes the objects of a draw on this rank and yields after each action. All ranks meet at each yield,
-    and a deviation on one of them ends the draw on all. It raises Deviation if this rank's part of the subject
-    differs from the reference. It raises Rejected, on all ranks before the subject acts, if the reference refuses.
+    ``play`` carries a draw out on all ranks. It returns, on all alike, a text that states what differs, an empty
+    text, or None if the reference refuses the draw.
     """
 
     module: str
@@ -46,14 +45,12 @@ class Grammar:
     subject has no such case: then no ledger could speak of it."""
     strategy: Callable[[int, frozenset[str]], Any]
     """A function of world size and features that returns a Hypothesis strategy of draws. It imports Hypothesis."""
-    carry_out: Callable[[Subject, Any], Iterator[None]] | None = None
-    play: Callable[[Subject, Any], str | None] | None = None
-    """Carries a draw out in place of ``carry_out``: as `perform` does."""
-    shorten: Callable[[Subject, Any, frozenset[str], int], tuple[Any, str]] | None = None
+    play: Callable[[Subject, Any], str | None]
+    shorten: Callable[[Subject, Any, frozenset[str], int], tuple[Any, str]]
     """Returns a shorter draw that fails as well, and what differs there, after as many attempts at the most; the
     subject has these features. All ranks call it alike."""
-    printed: Callable[[Subject, Any], str] | None = None
-    """Renders a draw as a test, if it is not the call of a function with it."""
+    printed: Callable[[Subject, Any], str]
+    """Renders a draw as a test."""
     fixtures: tuple[str, ...] | None = None
     """Rank fixtures that are needed, where those are not the contract's."""
     choices: Mapping[str, frozenset[str]] = field(default_factory=dict)

@@ -1,50 +1,16 @@
-"""Render a failing draw as a test to paste, and the counts of a search as text."""
+"""What tests to paste have in common, whatever their draw, and the counts of a search as text."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from everyrank.suites.engine.contract import contract
-from everyrank.suites.generate.data import code, names_in
 
 if TYPE_CHECKING:
     from everyrank.suites.engine.subject import Subject
-    from everyrank.suites.generate.grammar import Grammar
     from everyrank.suites.generate.plan import SearchPlan
     from everyrank.suites.generate.search import Found
-
-_TEST = """\
-import pytest
-from everyrank.suites.generate.replay import replay
-from {module} import {names}
-{subject}
-
-
-@pytest.mark.world({size})
-{marks}def test_found({fixtures}):
-    replay({name}, {draw})
-"""
-
-
-def as_test(found: Grammar, subject: Subject, draw: Any) -> str:
-    """Return a whole test file that carries out this draw on this subject."""
-    if found.printed is not None:
-        return found.printed(subject, draw)
-    line, name = home_of(subject)
-    names = ", ".join(sorted(names_in(draw)))
-    needs = contract(subject.contract)
-    return _TEST.format(
-        module=found.module,
-        names=names,
-        subject=line,
-        name=name,
-        size=draw.size,
-        draw=code(draw, "    "),
-        marks="".join(f"@pytest.mark.{mark_of(decorator.mark)}\n" for decorator in needs.marks),
-        fixtures=", ".join(needs.fixtures if found.fixtures is None else found.fixtures),
-    )
 
 
 def mark_of(mark: pytest.Mark) -> str:

@@ -13,7 +13,7 @@ from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.data import decode, encode
 from everyrank.suites.generate.grammar import Drawn, Grammar
 from everyrank.suites.generate.plan import SearchPlan
-from everyrank.suites.generate.replay import meet, perform
+from everyrank.suites.generate.replay import meet
 
 #: How long a failing draw is made shorter, in seconds: each attempt takes long if it fails by waiting in vain.
 SHRINKING = 60.0
@@ -113,8 +113,6 @@ class Search:
 
     def _shorten(self) -> None:
         """Make the failing draw shorter by the rules of its grammar, in what is left of the time for that."""
-        if self.grammar.shorten is None:
-            return
         left = self._shrinks_until - time.monotonic()
         most = min(_ATTEMPTS, int(max(left, 0.0) / max(self._longest, 0.01)))
         attempts = int(self._share(str(most)))  # each rank has a clock of its own
@@ -130,7 +128,7 @@ class Search:
 
     def _carry_out(self, draw: Drawn) -> str | None:
         began = time.monotonic()
-        problem = perform(self.grammar, self.subject, draw, self.world, f"draw {self.number}")
+        problem = self.grammar.play(self.subject, draw)
         self._longest = max(self._longest, time.monotonic() - began)
         result = self.result
         result.actions += len(draw.actions)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from everyrank.suites.errors import Deviation
 from everyrank.suites.generate import options
 from everyrank.suites.generate.cases import generated
 from everyrank.suites.generate.data import encode
-from everyrank.suites.generate.grammar import Rejected
 from everyrank.suites.generate.plan import SearchPlan
 from everyrank.suites.generate.replay import replay
 from everyrank.suites.generate.search import Found, Search
@@ -106,12 +104,8 @@ def test_a_draw_is_replayed_without_hypothesis(world: World, process_group: Any)
 
 @pytest.mark.world(2)
 def test_a_draw_that_the_reference_refuses_proves_nothing(world: World) -> None:
-    def refuse(subject: Subject, draw: Script) -> Iterator[None]:
-        yield
-        raise Rejected
-
     plan = SearchPlan(0, draw=encode(Script(Model(2, ()), (call("step"),))))
-    found = Search(replace(GRAMMAR, play=None, carry_out=refuse), EXEMPLAR, EVERYTHING, world).run(plan)
+    found = Search(replace(GRAMMAR, play=lambda subject, draw: None), EXEMPLAR, EVERYTHING, world).run(plan)
     assert (found.draws, found.rejected, found.draw) == (0, 1, None)
 
 

@@ -12,7 +12,7 @@ from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.data import decode, encode
 from everyrank.suites.generate.plan import SearchPlan
-from everyrank.suites.generate.replay import perform, replay
+from everyrank.suites.generate.replay import replay
 from everyrank.suites.generate.search import Search
 from everyrank.suites.moves.script import Script, call
 from everyrank.suites.replicate.model import Buffer, Model, Param
@@ -145,7 +145,7 @@ EVERY_MOVE = {
 @pytest.mark.world(3, timeout=120)
 @pytest.mark.parametrize("name", EVERY_MOVE)
 def test_the_exemplar_keeps_each_part_of_the_grammar(world: World, process_group: Any, name: str) -> None:
-    assert perform(GRAMMAR, EXEMPLAR, EVERY_MOVE[name], world) == ""
+    assert GRAMMAR.play(EXEMPLAR, EVERY_MOVE[name]) == ""
 
 
 @pytest.mark.smoke

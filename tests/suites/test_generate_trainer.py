@@ -13,7 +13,7 @@ from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.generate.data import decode, encode
 from everyrank.suites.generate.plan import SearchPlan
-from everyrank.suites.generate.replay import perform, replay
+from everyrank.suites.generate.replay import replay
 from everyrank.suites.generate.search import Search
 from everyrank.suites.moves.script import Script, call
 from everyrank.suites.trainer.model import Group, Model, Param
@@ -221,7 +221,7 @@ def test_the_exemplars_keep_each_part_of_the_grammar(
     params = tuple(
         replace(param, name=f"p{n}") if name == "sparse" else param for n, param in enumerate(script.model.params)
     )
-    assert perform(GRAMMAR, subject, replace(script, model=replace(script.model, params=params)), world) == ""
+    assert GRAMMAR.play(subject, replace(script, model=replace(script.model, params=params))) == ""
 
 
 #: What each of these does wrong, and a script that shows it.
@@ -307,5 +307,5 @@ def test_an_error_of_fp32_may_reach_the_other_parameters_on_other_ranks(world: W
 
 @pytest.mark.world(3, timeout=120)
 def test_a_model_that_a_subject_refuses_as_declared_proves_nothing(world: World, process_group: Any) -> None:
-    assert perform(GRAMMAR, GPIPE, Script(Model(3), (STEP,)), world) is None
-    assert perform(GRAMMAR, GPIPE, Script(Model(3, layers=(2,)), (STEP,)), world) == ""
+    assert GRAMMAR.play(GPIPE, Script(Model(3), (STEP,))) is None
+    assert GRAMMAR.play(GPIPE, Script(Model(3, layers=(2,)), (STEP,))) == ""
