@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed-$(FILES)
 # The tests start hundreds of interpreters: without .pyc files, each compiles everyrank again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install conformance quick again kill-matrix blind-spots generate faults check bench kills test-models board-trainers clean
+.PHONY: install docs conformance quick again kill-matrix blind-spots generate faults check bench kills test-models board-trainers clean
 .PHONY: test test-clusters test-browser test-draws test-packages test-all test-parity again-parity
 
 install: $(STAMP)
@@ -58,7 +58,8 @@ again-parity: $(STAMP)
 # Published models: their packages are no dependencies of anything here, so they go into an environment of their own.
 test-models: $(STAMP)
 	$(PYTHON) -m venv build/models
-	build/models/bin/pip install --quiet --constraint constraints.txt '.[dev]' transformers accelerate ibm-fms
+	build/models/bin/python -m pip install --quiet --constraint constraints.txt --upgrade pip
+	build/models/bin/pip install --quiet --constraint constraints.txt --group test '.[suites,generate]' transformers accelerate ibm-fms
 	build/models/bin/pytest tests/parity/published
 
 # What people train with, on one page. Red cells are what the page is for, so the run's exit status 1 is none of make's.
@@ -84,6 +85,10 @@ check: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
+# The site, without the network: build/docs/docs/index.html. A warning is an error.
+docs: $(STAMP)
+	$(BIN)/sphinx-build -q -W --keep-going --jobs auto -c docs . build/docs
+
 # Kill random processes of runs: what each run reports must be true, and nothing may be left.
 kills: LAUNCHER ?= fork
 kills: KILLS ?= 300
@@ -94,7 +99,9 @@ kills: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	rm -rf build/__editable__*
-	$(BIN)/pip install --quiet --constraint constraints.txt --config-settings editable_mode=strict --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip
+	$(BIN)/pip install --quiet --constraint constraints.txt --group dev \
+		--config-settings editable_mode=strict --editable '.[suites,native,generate,ray]'
 	rm -f $(VENV)/.installed*
 	touch $(STAMP)
 

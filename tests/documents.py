@@ -22,7 +22,7 @@ DOCUMENTS = sorted(
     if path.name != "CHANGELOG.md"
 )
 
-_FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCED = re.compile(r"^```([\w{}-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"(?:(?<=\n\n)|\A)(?: {4}.*\n|\n(?= {4}))+", re.MULTILINE)
 _PROGRAM = re.compile(
     r"(?!everyrank skipped )(?:[A-Z_]+=(?:'[^']*'|\S*) )*(?:pytest|everyrank|make|pip|python|sed|ci/\S+)\s"
@@ -34,7 +34,7 @@ _QUOTED = re.compile(r"`([^`\n]+)`")
 class Block:
     document: str
     line: int
-    kind: str  # python, toml, yaml (workflows), commands, or text
+    kind: str  # python, toml, yaml (workflows), commands, {eval-rst} (the site's own), or text
     text: str
 
     @property

@@ -84,7 +84,7 @@ def _numbered(program: str) -> str:
 
 def test_every_block_has_a_known_kind() -> None:
     kinds = {block.kind for block in BLOCKS}
-    assert kinds == {"python", "toml", "yaml", "commands", "text"}
+    assert kinds == {"python", "toml", "yaml", "commands", "text", "{eval-rst}"}
     assert len(PROGRAMS) >= 8
 
 

@@ -30,3 +30,9 @@ def test_ddp_gives_what_is_added_to_a_sparse_embedding_a_part_of_its_gradient(tm
     printed = [line for line in text[:start].splitlines() if line.startswith(("    2 ranks", "    4 ranks"))]
     assert len(printed) == 5, printed
     assert done.stdout.splitlines()[: len(printed)] == [line.strip() for line in printed], done.stderr
+
+
+def test_the_list_of_findings_has_each_page() -> None:
+    listed = (_DDP.parent / "README.md").read_text()
+    pages = {page.name for page in _DDP.parent.glob("*.md")} - {"README.md"}
+    assert {page for page in pages if f"]({page})" not in listed} == set()

@@ -48,7 +48,11 @@ def _build(hook: str, source: Path, target: Path) -> Path:
 class Built:
     tracked: set[str]
     sdist: set[str]
-    wheel: Path
+    files: tuple[Path, Path]  # the source distribution and the wheel
+
+    @property
+    def wheel(self) -> Path:
+        return self.files[1]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +68,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
         archive.extractall(folder / "unpacked")
         held = {member.name.partition("/")[2] for member in archive if member.isfile()}
     (unpacked,) = (folder / "unpacked").iterdir()
-    yield Built(tracked, held, _build("build_wheel", unpacked, folder / "wheel"))
+    yield Built(tracked, held, (sdist, _build("build_wheel", unpacked, folder / "wheel")))
     shutil.rmtree(folder)
 
 
@@ -96,6 +100,23 @@ def test_the_wheel_carries_the_licence_and_names_it(built: Built) -> None:
         fields = email.message_from_bytes(wheel.read(metadata))
     assert fields["License-Expression"] == "BSD-3-Clause"
     assert fields["Version"] == everyrank.__version__
+
+
+@pytest.mark.group("packages")
+def test_an_index_would_take_both_files_without_a_warning(built: Built) -> None:
+    command = [sys.executable, "-m", "twine", "--no-color", "check", "--strict", *map(str, built.files)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("PASSED") == 2
+
+
+@pytest.mark.group("packages")
+def test_an_extra_brings_what_the_suites_and_adopted_files_import(built: Built) -> None:
+    with zipfile.ZipFile(built.wheel) as wheel:
+        (metadata,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+        required = email.message_from_bytes(wheel.read(metadata)).get_all("Requires-Dist", [])
+    suites = {re.split("[>; ]", line)[0] for line in required if 'extra == "suites"' in line}
+    assert suites == {"pytest-xdist", "pytest-timeout", "expecttest", "numpy"}
 
 
 def test_the_version_is_printed_without_an_import_of_torch() -> None:
