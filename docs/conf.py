@@ -1,7 +1,7 @@
-"""The site: `make docs` builds it into build/docs, without the network. Its sources are pages that stand alone, too.
+"""The site: `make docs` builds it into build/docs, without the network. Its pages can be read in the repository, too.
 
-The source folder is the whole repository (`sphinx-build -c docs . build/docs`): links between docs/, benchmarks/ and the
-files at the top are then the same here as where the code is hosted.
+The source folder is the whole repository (`sphinx-build -c docs . build/docs`): links between docs/, benchmarks/ and
+the files at the top are then the same here as where the code is hosted.
 """
 
 import sys

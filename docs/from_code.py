@@ -44,12 +44,12 @@ class FromCode(SphinxDirective):
 
 class Laws(FromCode):
     def lines(self) -> Iterator[str]:
-        of = contract(self.arguments[0])
+        asked = contract(self.arguments[0])
         broken_by: dict[str, list[Any]] = {}
-        for rogue in rogues(of.name):
-            for law in of.expand(rogue.breaks):
+        for rogue in rogues(asked.name):
+            for law in asked.expand(rogue.breaks):
                 broken_by.setdefault(law, []).append(rogue)
-        for law in of.laws.values():
+        for law in asked.laws.values():
             yield f"## `{law.id}`\n\n{inspect.cleandoc(law.text)}\n"
             known = broken_by.get(law.id, [])
             if known:

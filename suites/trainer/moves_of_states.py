@@ -185,7 +185,8 @@ class ApartMoves(StateMoves):
             sides.training = fresh
             self._go_on(sides)
         else:
-            self.check(fresh is None, f"a state with a {mutation} entry of the {part} was loaded")
+            article = "an" if mutation == "extra" else "a"
+            self.check(fresh is None, f"a state with {article} {mutation} entry of the {part} was loaded")
 
     def _load_wrong(self, made_of: Model, part: Part, mutation: Mutation) -> tuple[Sides, TrainingSide | None, str]:
         """Load a wrong state. Return both sides, the fresh trainer if it loaded, and the parameter that is wrong."""

@@ -1,11 +1,19 @@
-"""The examples are what a user starts from: they pass as they stand. Blocks in documents: test_documents.py."""
+"""The examples are what a user starts from: they pass as they stand, under the wheel. Blocks: test_documents.py."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from everyrank.declare.requirements import missing_gpus
+from everyrank.resources.gpus import devices
+from everyrank.resources.gpus.needs import Needs
 
 from tests.inner import Inner, Project
 
@@ -51,3 +59,87 @@ def test_an_optimizer_that_torch_does_not_have_is_asked_for_the_laws(own_optimiz
     mine = {name: end for name, end in own_optimizer.outcomes().items() if f"[{optimizer}-" in name}
     assert mine, own_optimizer.out
     assert set(mine.values()) == {"passed"}, own_optimizer.out
+
+
+class Elsewhere:
+    """A folder beside no checkout, with the wheel in front of what this interpreter has installed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        source, build = folder / "source", "from setuptools import build_meta; print(build_meta.build_wheel('..'))"
+        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
+        for name in filter(None, listed.split("\0")):
+            if (ROOT / name).exists():
+                (source / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / name, source / name)
+        command = [sys.executable, "-c", build]
+        built = subprocess.run(command, cwd=source, capture_output=True, text=True, check=True, timeout=240)
+        with zipfile.ZipFile(folder / built.stdout.splitlines()[-1]) as wheel:
+            wheel.extractall(folder / "installed")
+
+    def run(self, example: str, *arguments: str, sabotage: tuple[str, str, str] | None = None) -> tuple[int, str]:
+        """Run an example as it stands, or with one text of a file replaced."""
+        here = self.folder / example
+        shutil.copytree(EXAMPLES / example, here, dirs_exist_ok=True)
+        if sabotage is not None:
+            name, old, new = sabotage
+            text = (here / name).read_text()
+            assert old in text
+            (here / name).write_text(text.replace(old, new))
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        environment["PYTHONPATH"] = str(self.folder / "installed")
+        program = "import everyrank; print(everyrank.__file__)"
+        found = subprocess.run(
+            [sys.executable, "-c", program], cwd=here, env=environment, capture_output=True, text=True
+        )
+        assert found.stdout.startswith(str(self.folder)), found.stdout + found.stderr
+        command = [sys.executable, "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider", *arguments]
+        done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=300)
+        return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
+    if not (ROOT / ".git").exists():
+        pytest.skip("only a git checkout knows which files belong to the project")
+    folder = tmp_path_factory.mktemp("elsewhere")
+    yield Elsewhere(folder)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.group("packages")
+@pytest.mark.parametrize(
+    ("example", "arguments", "ends"),
+    [
+        ("my_project", (), "passed"),
+        ("own_optimizer", ("--law=parity.train", "--optimizer=Lion", "--profile=quick"), "passed"),
+        ("own_wrapper", ("--profile=quick",), "passed"),
+        ("own_model", (), "2 passed"),
+        ("adopted", (), "1 passed"),
+        ("gpus", (), "skipped" if missing_gpus(Needs(2, 2), devices.found()) else "passed"),
+    ],
+)
+def test_an_example_passes_under_the_wheel(
+    elsewhere: Elsewhere, example: str, arguments: tuple[str, ...], ends: str
+) -> None:
+    code, printed = elsewhere.run(example, *arguments)
+    assert code == 0, printed
+    assert ends in printed.splitlines()[-1], printed
+
+
+@pytest.mark.group("packages")
+def test_a_mistake_in_the_wrapper_is_named(elsewhere: Elsewhere) -> None:
+    _, printed = elsewhere.run(
+        "own_wrapper",
+        *("--law=parity.train", "--optimizer=SGD"),
+        sabotage=("averaging.py", " / dist.get_world_size()", ""),
+    )
+    assert "as if the gradients of the" in printed, printed
+    assert "failed" in printed.splitlines()[-1]
+
+
+@pytest.mark.group("packages")
+def test_a_mistake_in_the_model_is_named(elsewhere: Elsewhere) -> None:
+    sabotage = ("model.py", "gradient = gradient.contiguous().clone()\n        dist.all_reduce(gradient)\n", "pass\n")
+    _, printed = elsewhere.run("own_model", sabotage=sabotage)
+    assert "parity: gradient of the output of `blocks.0` is wrong on ranks 0 and 1" in printed, printed
