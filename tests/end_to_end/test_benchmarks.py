@@ -117,7 +117,9 @@ _REPOSITORY = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("row", "sentence"),
     [
-        ("fresh processes, against torch's MultiProcessTestCase", "takes {} here and {} under torch's"),
+        ("fresh processes, against torch's MultiProcessTestCase", "with new processes, `all_reduce` | {} | {} |"),
+        ("against torch's MultiProcContinuousTest", "a class of 20 tests in one world | {} | {} |"),
+        ("against torch's RpcAgentTestFixture", "one RPC call with new processes | {} | {} |"),
         ("20 of torch's RPC tests, by --adopt", "RPC tests take {} here and {} under torch's harness"),
         ("4 stuck ranks, all gone after their deadline", "Four stuck ranks are gone {} after their deadline"),
     ],
