@@ -244,6 +244,24 @@ def badge(arguments: Sequence[str]) -> int:
     return answer("badge", make)
 
 
+def trace(arguments: Sequence[str]) -> int:
+    """Make a trace of a run file, which Perfetto and Chrome's viewer open: a track for the tests, and one a rank."""
+    parser = _parser("trace", trace)
+    parser.add_argument("run", type=Path, help="the run file")
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="the file to write (default: stdout)")
+    parser.add_argument("--partial", action="store_true", help=_PARTIAL)
+    given = parser.parse_args(arguments)
+
+    def make() -> int:
+        from everyrank.reports import trace
+        from everyrank.reports.runfile import read
+
+        hand_over(trace.trace(read.read(given.run, given.partial)), given.output, [given.run])
+        return 0
+
+    return answer("trace", make)
+
+
 def board(arguments: Sequence[str]) -> int:
     """Put the subjects of run files side by side: a row a subject, a column a group of laws.
 

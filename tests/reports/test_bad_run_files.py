@@ -109,6 +109,7 @@ COMMANDS = {
     "badge": ["badge", "bad/bad.jsonl", "--subject=mine.Optimizer", "-o", "output.svg"],
     "page": ["page", "bad/bad.jsonl", "-o", "output"],
     "history": ["history", "bad", "-o", "output"],
+    "trace": ["trace", "bad/bad.jsonl", "-o", "output"],
 }
 
 
