@@ -57,8 +57,7 @@ def capabilities(chosen: Contract) -> Mapping[str, Capability]:
 def lacks(subject: Subject, chosen: Contract, ids: Collection[str], further: Sequence[str] = ()) -> dict[str, Lack]:
     """Return the lack of each case that has one: the first that the subject declares, or its ledger (``further``)."""
     known = capabilities(chosen)
-    declared: Mapping[str, Lack | None]
-    declared = subject.lacks if isinstance(subject.lacks, Mapping) else dict.fromkeys(subject.lacks)
+    declared = subject.declared_lacks
     found: dict[str, Lack] = {}
     mistakes: list[str] = []
     for name, lack in {**declared, **dict.fromkeys(name for name in further if name not in declared)}.items():

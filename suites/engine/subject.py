@@ -35,9 +35,10 @@ class Bound:
 class Subject:
     """An implementation under test. It claims everything that it does not declare otherwise.
 
-    ``lacks`` names capabilities of the contract, such as ``["state_dict", "clipping"]``. With an error for each it is
-    a mapping, which may also name cases, by a pattern over case ids without the contract, such as
-    ``parity.sparse[*]`` or ``*[LBFGS-*]``; stars and question marks work as in file names, brackets are literal.
+    ``lacks`` names capabilities of the contract, such as ``["state_dict", "clipping"]``. A mapping states an error
+    for each, and may also name cases, by a pattern over case ids without the contract, such as ``parity.sparse[*]``
+    or ``*[LBFGS-*]``; stars and question marks work as in file names, brackets are literal. The list may hold such
+    mappings beside names.
     """
 
     name: str
@@ -48,7 +49,7 @@ class Subject:
     """The world sizes at which it runs; None for those of the contract."""
     device: str = "cpu"
     """``cpu``; or ``cuda``: a GPU for each rank, and NCCL between them."""
-    lacks: Mapping[str, Lack] | Sequence[str] = ()
+    lacks: Mapping[str, Lack] | Sequence[str | Mapping[str, Lack]] = ()
     known: str | Path | Sequence[str | Path] | None = None
     """The ledger's file, relative to the file of the test that names the subject; or several ledgers, of which one at
     most is the subject's own. ``torch:fsdp2`` is the one of torch's fully_shard, which everyrank ships."""
@@ -71,9 +72,12 @@ class Subject:
     """For a rogue: its name, which says how the exemplar was changed."""
 
     @property
-    def lacks_with_errors(self) -> Mapping[str, Lack]:
-        """The lacks that the subject has stated an error for."""
-        return self.lacks if isinstance(self.lacks, Mapping) else {}
+    def declared_lacks(self) -> Mapping[str, Lack | None]:
+        """Each lack, in the order of the declaration, with the error that the subject has stated for it."""
+        found: dict[str, Lack | None] = {}
+        for part in (self.lacks,) if isinstance(self.lacks, Mapping) else self.lacks:
+            found |= {part: None} if isinstance(part, str) else part
+        return found
 
     @property
     def contract_name(self) -> str:
@@ -104,14 +108,13 @@ class Subject:
     def _mistakes_in_lacks(self, lacks: Any) -> Iterator[str]:
         if isinstance(lacks, str):
             yield f"{self.name}: lacks is a list of capabilities: [{lacks!r}]"
-        elif isinstance(lacks, Mapping):
-            for pattern, lack in lacks.items():
+            return
+        for part in (lacks,) if isinstance(lacks, Mapping) else lacks:
+            if not isinstance(part, str | Mapping):
+                yield f"{self.name}: lacks is a list of names of capabilities, not of {part!r}"
+            for pattern, lack in part.items() if isinstance(part, Mapping) else ():
                 if not isinstance(lack, Lack):
                     yield f"{self.name}: lacks[{pattern!r}] must be Lack(error, reason), not {lack!r}"
-        else:
-            for name in lacks:
-                if not isinstance(name, str):
-                    yield f"{self.name}: lacks is a list of names of capabilities, not of {name!r}"
 
     def _mistakes_in(self, warning: str) -> Iterator[str]:
         """Refuse a filter that pytest would not understand, or that would hide every warning of a category."""

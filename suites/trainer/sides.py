@@ -210,6 +210,5 @@ class Sides:
 
 def _declared(subject: Subject, error: Exception) -> bool:
     """Return whether the subject says of models like this one that it lacks them, in the words of this error."""
-    return any(
-        isinstance(error, lack.error) and str(error) == lack.reason for lack in subject.lacks_with_errors.values()
-    )
+    stated = filter(None, subject.declared_lacks.values())
+    return any(isinstance(error, lack.error) and str(error) == lack.reason for lack in stated)

@@ -178,6 +178,13 @@ def test_names_and_patterns_stand_side_by_side() -> None:
     assert {case.lack for case in found if case.law.id == "clip"} == {clipping}
 
 
+def test_names_stand_beside_patterns_with_errors() -> None:
+    none = Lack(TypeError, "none")
+    found = cases(replace(TRAINER, lacks=["clipping", {"loss[*]": none}]))
+    assert _lacking(found) == {"clip", "non-finite", "loss"}
+    assert {case.lack for case in found if case.law.id == "loss"} == {none}
+
+
 def test_a_ledger_may_declare_them_too(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text('lacks = ["clipping"]\n')
     found = cases(replace(TRAINER, known="mine.toml", lacks=["owns"]), tmp_path)
