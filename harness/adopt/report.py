@@ -73,7 +73,8 @@ def render_report(lines: list[tuple[AdoptLine, str]], verbose: bool) -> Iterator
             yield f"{line.status:8} {line.location}: {count} test{'s' if count > 1 else ''}; {line.reason}"
     counts = Counter(line.status for line, _ in lines)
     totals = [f"{counts[status]} {text}" for status, text in _STATUS_TEXTS.items() if counts[status]]
-    yield f"{len(lines)} tests: {', '.join(totals)}" if lines else "no tests"
+    tests = "1 test" if len(lines) == 1 else f"{len(lines)} tests"
+    yield f"{tests}: {', '.join(totals)}" if lines else "no tests"
 
 
 _STATUS_TEXTS = {

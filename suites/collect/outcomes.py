@@ -57,7 +57,8 @@ class Outcomes:
         seconds = time.monotonic() - self._since
         kinds = ", ".join(map(self._counted, Counter(self.cells.values()).most_common()))
         subjects = len({subject for subject, _ in self.cells})
-        many = f"{len(self.cells)} cases of {subjects} subjects" if subjects > 1 else f"{len(self.cells)} cases"
+        many = "1 case" if len(self.cells) == 1 else f"{len(self.cells)} cases"
+        many += f" of {subjects} subjects" if subjects > 1 else ""
         rate = len(self.cells) / seconds
         return f"conformance: {many} in {seconds:.0f} s ({rate:.1f} a second): {kinds}"
 

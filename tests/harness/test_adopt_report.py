@@ -119,6 +119,12 @@ def test_each_test_has_a_line_if_asked_for(project: Project) -> None:
     assert done.stdout.count("\n") == 4
 
 
+def test_the_sum_of_one_test_is_one_test(project: Project) -> None:
+    project.write("test_theirs.py", SOURCE)
+    done = report(project, "test_theirs.py", "-k", "Continuous")
+    assert done.stdout.endswith("\n1 test: 1 would run on everyrank's ranks\n")
+
+
 def test_a_file_that_cannot_be_collected_is_reported(project: Project) -> None:
     project.write("test_theirs.py", "import no_such_module\n")
     project.write("test_without.py", "raise ImportError(\"No module named 'expecttest'\")\n")
