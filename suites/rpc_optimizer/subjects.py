@@ -7,19 +7,18 @@ from typing import Any
 import torch
 from everyrank.fixtures import optimizers
 from everyrank.fixtures.exemplars.rpc_optimizer import RpcOptimizer
+from everyrank.fixtures.quiet import distributed_optim, distributed_optim_utils
 from everyrank.model.versions import is_in_force
 from everyrank.suites.engine.subject import Lack, Subject
-from torch.distributed.optim import DistributedOptimizer
-from torch.distributed.optim.utils import functional_optim_map
 
 
-def _eager(optimizer: Any, parameters: Any, *args: Any, **kwargs: Any) -> DistributedOptimizer:
+def _eager(optimizer: Any, parameters: Any, *args: Any, **kwargs: Any) -> distributed_optim.DistributedOptimizer:
     """Build on the path that torch takes without TorchScript, as with PYTORCH_JIT=0."""
     state: Any = torch.jit._state
     enabled = state._enabled.enabled
     state._enabled.enabled = False
     try:
-        return DistributedOptimizer(optimizer, parameters, *args, **kwargs)
+        return distributed_optim.DistributedOptimizer(optimizer, parameters, *args, **kwargs)
     finally:
         state._enabled.enabled = enabled
 
@@ -36,7 +35,7 @@ def _refused_by_the_twins() -> dict[str, Lack]:
     lacks: dict[str, Lack] = {}
     scripted = is_in_force("<2.14", torch.__version__)
     for row in optimizers.TABLE:
-        if row.optimizer not in functional_optim_map:
+        if row.optimizer not in distributed_optim_utils.functional_optim_map:
             continue
         for variant in row.variants:
             cases = f"parity.*[{row.name}-{variant.name}-ws3]"
@@ -61,7 +60,7 @@ EXEMPLAR = Subject("everyrank.RpcOptimizer", contract="rpc-optimizer", build=Rpc
 SCRIPTED = Subject(
     "torch.DistributedOptimizer.scripted",
     contract="rpc-optimizer",
-    build=DistributedOptimizer,
+    build=distributed_optim.DistributedOptimizer,
     lacks=_refused_by_the_twins(),
     known="scripted.toml",
     # For each functional optimizer that torch scripts; torch shows this warning despite all filters.

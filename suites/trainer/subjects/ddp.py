@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
+from everyrank.fixtures.quiet import distributed_optim
 from everyrank.suites.engine.subject import Bound, Subject
 from everyrank.suites.trainer.arena import SAME_GRAPH
 from everyrank.suites.trainer.subjects.common import NO_LBFGS, Adapter
 from everyrank.suites.trainer.subjects.ownership import Ownership, owned_parameters, whole
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 
@@ -56,7 +56,7 @@ class Zero(Ddp):
         if optimizer_class is torch.optim.LBFGS:
             # torch accepts it, and then each rank evaluates the closure as often as its own part asks for: a hang.
             raise NotImplementedError(NO_LBFGS.reason)
-        return ZeroRedundancyOptimizer(parameters, optimizer_class, **kwargs)  # type: ignore[arg-type]
+        return distributed_optim.ZeroRedundancyOptimizer(parameters, optimizer_class, **kwargs)  # type: ignore[arg-type]
 
     def owns(self) -> dict[str, Ownership]:
         mine = {value for group in self.optimizer.optim.param_groups for value in group["params"]}

@@ -8,18 +8,13 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from everyrank.fixtures.quiet import distributed_optim
 from everyrank.suites.engine.subject import Lack, Subject
 from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT
 from everyrank.suites.trainer.subjects.ddp import DDP, OF_OPTIMIZERS, Ddp
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
-from torch.distributed.optim import (
-    PostLocalSGDOptimizer,
-    _apply_optimizer_in_backward,
-    _get_in_backward_optimizers,
-    _NamedOptimizer,
-)
 
 #: From this step on gradients would stay local, and the models would be averaged every PERIOD steps. No law trains so
 #: far: local SGD is further from one process than any step moves a model, so that nothing could be compared.
@@ -39,7 +34,7 @@ class PostLocalSgd(Ddp):
 
     def optimize(self, optimizer_class: Callable[..., Any], parameters: list[Any], args: Any, kwargs: Any) -> Any:
         averager = PeriodicModelAverager(period=_PERIOD, warmup_steps=_WARM_UP)
-        return PostLocalSGDOptimizer(optimizer_class(parameters, *args, **kwargs), averager)
+        return distributed_optim.PostLocalSGDOptimizer(optimizer_class(parameters, *args, **kwargs), averager)
 
     def update(self, closure: Callable[[], torch.Tensor]) -> Any:
         loss = closure()
@@ -54,7 +49,7 @@ class Named(Ddp):
         groups = parameters if parameters and isinstance(parameters[0], dict) else None
         # That the optimizer has the parameters of these groups, and no others, is what a caller with groups wants.
         warnings.filterwarnings("ignore", "Since we pass in param_groups")
-        return _NamedOptimizer(self.named(), optimizer_class, groups, self.model, *args, **kwargs)  # type: ignore[arg-type]
+        return distributed_optim._NamedOptimizer(self.named(), optimizer_class, groups, self.model, *args, **kwargs)  # type: ignore[arg-type]
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         saved = state["optimizer"]
@@ -89,7 +84,7 @@ class InBackward:
             trained = [named[name] for name in group["params"] if named[name].requires_grad]
             for parameter in trained:
                 parameter.register_hook(self.averaged)
-            _apply_optimizer_in_backward(optimizer_class, trained, {**kwargs, **own})
+            distributed_optim._apply_optimizer_in_backward(optimizer_class, trained, {**kwargs, **own})
 
     def averaged(self, gradient: torch.Tensor) -> torch.Tensor:
         mean = gradient.coalesce().clone() if gradient.is_sparse else gradient.contiguous().clone()
@@ -98,7 +93,7 @@ class InBackward:
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        optimizers: list[torch.optim.Optimizer] = _get_in_backward_optimizers(self.model)
+        optimizers: list[torch.optim.Optimizer] = distributed_optim._get_in_backward_optimizers(self.model)
         return optimizers
 
     @property
