@@ -10,7 +10,7 @@ STAMP := $(VENV)/.installed-$(FILES)
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: install docs conformance quick again kill-matrix blind-spots generate faults check bench kills test-models board-trainers clean
-.PHONY: test test-clusters test-browser test-draws test-packages test-all test-parity again-parity
+.PHONY: test test-clusters test-browser test-draws test-packages test-parallel test-all test-parity again-parity
 
 install: $(STAMP)
 
@@ -38,12 +38,12 @@ generate: DRAWS ?= 30
 generate: $(STAMP)
 	$(BIN)/pytest suites/ -n auto --law generate --generate=$(DRAWS)
 
-# Without four groups, but for the smoke tests of each.
+# Without five groups, but for the smoke tests of each.
 test: $(STAMP)
 	$(BIN)/pytest tests/ -n auto
 
 # One group whole, or all that there is: see "What runs when" in CONTRIBUTING.md.
-test-clusters test-browser test-draws test-packages test-all: $(STAMP)
+test-clusters test-browser test-draws test-packages test-parallel test-all: $(STAMP)
 	$(BIN)/pytest tests/ -n auto --group=$(@:test-%=%)
 
 # Each way to be parallel at each size, and each of its rogues. The kill matrix has a part of them.

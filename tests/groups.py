@@ -18,6 +18,7 @@ GROUPS = {
     "browser": "the page in Chromium",
     "draws": "sequences that the grammars of the contracts draw, carried out on ranks",
     "packages": "what builds packages or needs some installed, the nightly scripts, the programs of findings",
+    "parallel": "parity's subjects and their rogues, against a reference that is not parity's",
 }
 LEFT_OUT = pytest.StashKey["Counter[str]"]()
 #: Under this name a worker of xdist tells its controller what it has left out.
