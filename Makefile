@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed-$(FILES)
 # The tests start hundreds of interpreters: without .pyc files, each compiles everyrank again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: install docs conformance quick again kill-matrix blind-spots generate faults check bench kills test-models board-trainers clean
+.PHONY: install docs conformance quick again kill-matrix blind-spots generate faults check bench kills test-models board-trainers board-models clean
 .PHONY: test test-clusters test-browser test-draws test-packages test-parallel test-all test-parity again-parity
 
 install: $(STAMP)
@@ -71,6 +71,18 @@ board-trainers: $(STAMP)
 	cd boards && ../build/boards/bin/pytest trainers -n auto --profile=$(PROFILE) --run-file ../build/board/trainers.jsonl \
 		|| [ $$? = 1 ]
 	build/boards/bin/everyrank board build/board/trainers.jsonl -o build/board/trainers.html --title "Trainers"
+
+# A row a model type of transformers, a column a way to be parallel. SHARD=1/3 runs a part.
+board-models: PROFILE ?= default
+board-models: SHARD ?= 1/1
+board-models: $(STAMP)
+	$(PYTHON) -m venv build/board-models
+	build/board-models/bin/pip install --quiet --constraint constraints.txt . numpy pytest-xdist \
+		-r boards/models/packages.txt
+	mkdir -p build/board
+	cd boards && ../build/board-models/bin/pytest models -n auto --profile=$(PROFILE) --shard=$(SHARD) \
+		--run-file ../build/board/models.jsonl || [ $$? = 1 ]
+	build/board-models/bin/everyrank board build/board/models.jsonl -o build/board/models.html --title "Models"
 
 # The tests must find each of the faults that ci/faults.toml lists, planted one at a time in a copy.
 faults: $(STAMP)

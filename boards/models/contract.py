@@ -1,0 +1,93 @@
+"""The contract ``models``: a model that is made parallel trains as the plain model does.
+
+A subject is ``build(mode, folder)``, on every rank. It returns the arguments of `everyrank.parity` for that mode: of
+these, ``model``, ``parallelize``, ``batch`` and ``loss`` are needed; the laws add the optimizer, and the numbers of
+steps and microbatches. ``folder`` is one and the same on all ranks, for a model that is loaded from a file. A subject
+that has no such mode raises NotImplementedError with a sentence, which the board shows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from everyrank.parity import Parted, parity
+from everyrank.suites import Contract, Deviation, Point, Subject
+from everyrank.suites.arena.subject_errors import subject_acts
+from everyrank.suites.engine.contract import Law
+from everyrank.suites.errors import NotApplicable
+
+#: The modes, a law and so a column of the board each: how ranks share the work, as the law says it.
+MODES = {
+    "tensor": "Under its tensor parallel plan, a model trains as the plain model in one process.",
+    "fsdp2": "Under FSDP2, a model trains as the plain model in one process.",
+    "experts": "With its experts over ranks that share the batch, a model trains as the plain model in one process.",
+    "fsdp2-experts": "Under FSDP2, with its experts over ranks, a model trains as the plain model in one process.",
+}
+
+#: The second step has what the first has left behind.
+STEPS = 2
+#: The time limit of a case in seconds.
+TIMEOUT = 240.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Microbatches(Point):
+    """A point with the number of parts that a step's batch is cut into."""
+
+    microbatches: int
+
+
+def points() -> Iterator[Microbatches]:
+    # With two, most is seen at once: it is the one that the quick profile has.
+    yield Microbatches("two-microbatches", 2, core=True, microbatches=2)
+    yield Microbatches("one-microbatch", 2, core=True, microbatches=1)
+
+
+@contextlib.contextmanager
+def arena(subject: Subject, point: Point) -> Iterator[Callable[[str], dict[str, Any]]]:
+    """Give a law the subject's arguments of parity for a mode."""
+    with tempfile.TemporaryDirectory() as made:
+        shared = [made]
+        dist.broadcast_object_list(shared, 0)
+        yield lambda mode: subject.build(mode, Path(shared[0]))
+        dist.barrier()  # the first rank's folder is everybody's
+
+
+CONTRACT = Contract("models", arena, fixtures=("process_group",))
+
+
+def _law(mode: str) -> Callable[[Any, Microbatches], None]:
+    def trains(build: Any, point: Microbatches) -> None:
+        try:
+            with subject_acts(mode):
+                arguments = build(mode)
+        except Deviation as refused:
+            if isinstance(refused.__cause__, NotImplementedError):
+                raise NotApplicable(str(refused.__cause__)) from None
+            raise
+        settled: dict[str, Any] = {"steps": STEPS, "microbatches": point.microbatches, "optimizer": _adamw}
+        try:
+            with subject_acts(mode):
+                parity(**{**settled, **arguments})
+        except Deviation as deviation:
+            if isinstance(deviation.__cause__, Parted):
+                raise Deviation(str(deviation.__cause__)) from None
+            raise
+
+    trains.__doc__ = MODES[mode]
+    return trains
+
+
+def _adamw(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-2)
+
+
+for each in MODES:
+    CONTRACT.register(Law(each, _law(each), points, timeout=TIMEOUT))

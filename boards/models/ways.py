@@ -1,0 +1,85 @@
+"""The modes of transformers: each is a DistributedConfig, with which every rank loads its parts from a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from models import tiny
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How transformers is asked for a mode."""
+
+    distributed: Callable[[int], Mapping[str, Any]]
+    plans: tuple[str, ...]
+    """The plans that a model type needs for it."""
+    split: str = "none"
+    """As parity takes it: every rank has the whole batch, or its own rows."""
+
+
+MODES = {
+    "tensor": Mode(lambda size: {"tp_plan": "auto", "tp_size": size}, ("tp",)),
+    "fsdp2": Mode(lambda size: {"fsdp_size": size}, ("fsdp",), "rows"),
+    "experts": Mode(lambda size: {"tp_plan": "auto", "tp_size": size, "ep_size": size}, ("tp", "ep")),
+    "fsdp2-experts": Mode(lambda size: {"fsdp_size": size, "ep_size": size}, ("fsdp", "ep"), "rows"),
+}
+
+
+@dataclass(frozen=True)
+class ModelType:
+    """The subject's build of one model type."""
+
+    name: str
+
+    def __call__(self, mode: str, folder: Path) -> dict[str, Any]:
+        way = MODES[mode]
+        for needed in way.plans:
+            if not tiny.plan(self.name, needed):
+                raise NotImplementedError(f"its config has no base_model_{needed}_plan")
+        made = tiny.config(self.name)
+        inputs = tiny.inputs(tiny.of_config(made))
+
+        def parallelize(model: Any) -> Any:
+            if dist.get_rank() == 0:
+                model.save_pretrained(folder)
+            dist.barrier()
+            loaded = loads(tiny.model_class(made), folder, way.distributed(dist.get_world_size()), model.dtype)
+            dist.barrier()
+            return loaded.train()
+
+        return {
+            "model": lambda: tiny.of_config(made),
+            "parallelize": parallelize,
+            "batch": inputs,
+            "loss": loss,
+            "split": way.split,
+        }
+
+
+def loads(auto: Any, folder: Path, distributed: Mapping[str, Any], dtype: torch.dtype) -> Any:
+    """Return this rank's part of the model in a folder."""
+    from transformers.distributed import DistributedConfig
+
+    return auto.from_pretrained(
+        folder,
+        distributed_config=DistributedConfig(**distributed),
+        dtype=dtype,
+        attn_implementation="eager",
+        experts_implementation="eager",
+    )
+
+
+def loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Return the mean loss of the next token; a model without a head has its features in place of logits."""
+    made = model(**batch)
+    logits = made.logits if hasattr(made, "logits") else made[0]
+    labels = batch["input_ids"][:, 1:] % logits.shape[-1]
+    return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels.flatten())
