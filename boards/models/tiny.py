@@ -75,6 +75,8 @@ EXCEPTIONS: Mapping[str, Mapping[str, Any]] = {
         for cut, names in _POSITIONS.items()
         for name in names
     },
+    # A model of more than ten layers is sparse by default.
+    "gemma3n_text": {"activation_sparsity_pattern": [0.5, 0.0]},
     "glm5_next_text": {"index_kpool": 4},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     # The norms over heads are a matter of the checkpoint: the large one has them.
