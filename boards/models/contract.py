@@ -9,6 +9,7 @@ that has no such mode raises NotImplementedError with a sentence, which the boar
 from __future__ import annotations
 
 import contextlib
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from everyrank.parity import Parted, parity
+from everyrank.rank.context import current_rank
 from everyrank.suites import Contract, Deviation, Point, Subject
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.engine.contract import Law
@@ -53,11 +55,13 @@ def points() -> Iterator[Microbatches]:
 @contextlib.contextmanager
 def arena(subject: Subject, point: Point) -> Iterator[Callable[[str], dict[str, Any]]]:
     """Give a law the subject's arguments of parity for a mode."""
-    with tempfile.TemporaryDirectory() as made:
-        shared = [made]
-        dist.broadcast_object_list(shared, 0)
-        yield lambda mode: subject.build(mode, Path(shared[0]))
-        dist.barrier()  # the first rank's folder is everybody's
+    shared = [tempfile.mkdtemp(dir=current_rank().run_folder) if dist.get_rank() == 0 else ""]
+    dist.broadcast_object_list(shared, 0)
+    yield lambda mode: subject.build(mode, Path(shared[0]))
+    # Where a rank has failed, the folder stays until the run ends: another rank may still read it.
+    dist.barrier()
+    if dist.get_rank() == 0:
+        shutil.rmtree(shared[0])
 
 
 CONTRACT = Contract("models", arena, fixtures=("process_group",))
