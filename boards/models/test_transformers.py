@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,17 @@ from models import tiny
 from models.contract import CONTRACT
 from models.ways import ModelType
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 LEDGERS = Path(__file__).parent / "ledgers"
+CAUSES: dict[str, list[str]] = tomllib.loads((LEDGERS / "causes.toml").read_text())
 
 
 def subject(name: str) -> Subject:
-    ledger = LEDGERS / f"{name}.toml"
-    known = ledger if ledger.exists() else None
+    known = [LEDGERS / f"{cause}.toml" for cause, names in CAUSES.items() if name in names] or None
     return Subject(name, CONTRACT, ModelType(name), known=known, package="transformers")
 
 
