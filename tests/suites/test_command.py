@@ -42,7 +42,7 @@ def _everyrank(project: Project, *arguments: str) -> subprocess.CompletedProcess
 def test_a_subject_that_keeps_the_law_ends_well_and_its_cases_are_counted(project: Project) -> None:
     done = _everyrank(project, "run", "mine:GOOD", "--law=state.kept")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "1 cases in " in done.stdout
+    assert "1 case in " in done.stdout
     assert "1 pass" in done.stdout
 
 
