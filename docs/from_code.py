@@ -33,7 +33,6 @@ class FromCode(SphinxDirective):
     """A directive that is replaced by Markdown, which ``lines`` yields."""
 
     optional_arguments = 1
-    has_content = True
 
     def lines(self) -> Iterator[str]:
         raise NotImplementedError

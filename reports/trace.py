@@ -61,15 +61,16 @@ def _of_case(case: CaseLine, worker: int, began: float) -> Iterator[Event]:
 
 def _of_failure(case: CaseLine, worker: int, end: float) -> Iterator[Event]:
     """What each rank did at the end, the ranks to blame, and an arrow to the first of them from each other rank."""
-    blamed = case.blame.ranks if case.blame else []
     for stance in case.rollcall:
         for rank in stance.ranks:
             facts = {"frames": stance.frames}
             yield _mark(stance.doing, worker, rank + 1, end, facts)
+    if case.blame is None or not case.blame.ranks:
+        return
+    blamed = case.blame.ranks
     for rank in blamed:
-        yield _mark(f"to blame: {case.blame.rule if case.blame else ''}", worker, rank + 1, end, {"id": case.id})
-    waiting = [rank for stance in case.rollcall for rank in stance.ranks if rank not in blamed]
-    for rank in waiting if blamed else ():
+        yield _mark(f"to blame: {case.blame.rule}", worker, rank + 1, end, {"id": case.id})
+    for rank in (rank for stance in case.rollcall for rank in stance.ranks if rank not in blamed):
         arrow = {"cat": "waits", "name": "waits for", "pid": worker, "id": f"{case.world} {case.id} {rank}"}
         yield {**arrow, "ph": "s", "tid": rank + 1, "ts": end - 1}
         yield {**arrow, "ph": "f", "bp": "e", "tid": blamed[0] + 1, "ts": end}
