@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from everyrank.parity import Parted, Unusable, parity
+from everyrank.parity import Parted, parity
 from everyrank.rank.context import current_rank
 from everyrank.suites import Contract, Deviation, Point, Subject
 from everyrank.suites.arena.subject_errors import subject_acts
@@ -81,11 +81,8 @@ def _law(mode: str) -> Callable[[Any, Microbatches], None]:
             with subject_acts(mode):
                 parity(**{**settled, **arguments})
         except Deviation as deviation:
-            cause = deviation.__cause__
-            if isinstance(cause, Unusable) and str(cause).startswith("the plain model"):
-                raise NotApplicable(str(cause)) from None
-            if isinstance(cause, Parted):
-                raise Deviation(str(cause)) from None
+            if isinstance(deviation.__cause__, Parted):
+                raise Deviation(str(deviation.__cause__)) from None
             raise
 
     trains.__doc__ = MODES[mode]

@@ -21,11 +21,12 @@ else:
 
 LEDGERS = Path(__file__).parent / "ledgers"
 CAUSES: dict[str, list[str]] = tomllib.loads((LEDGERS / "causes.toml").read_text())
+NOT_MADE = CAUSES.pop("not-made")
 
 
 def subject(name: str) -> Subject:
     known = [LEDGERS / f"{cause}.toml" for cause, names in CAUSES.items() if name in names] or None
-    return Subject(name, CONTRACT, ModelType(name), known=known, package="transformers")
+    return Subject(name, CONTRACT, ModelType(name, made=name not in NOT_MADE), known=known, package="transformers")
 
 
 @pytest.mark.filterwarnings("ignore")
