@@ -295,9 +295,8 @@ class TrainingMoves(Player):
 
         ``in_place``: the option is a tensor, which is filled.
         """
-        with subject_acts("param_groups"):
-            ours = list(self.sides.training.trainer.param_groups)
-        for groups in (ours, self.sides.alone.optimizer.param_groups):
+
+        def change(groups: list[dict[str, Any]]) -> None:
             chosen = groups if group not in range(len(groups)) else [groups[group]]
             values = [each[option] * factor or 0.125 for each in chosen]  # groups may share a tensor
             for each, value in zip(chosen, values, strict=True):
@@ -305,6 +304,10 @@ class TrainingMoves(Player):
                     each[option].fill_(value)
                 else:
                     each[option] = value
+
+        with subject_acts("param_groups"):
+            change(list(self.sides.training.trainer.param_groups))
+        change(self.sides.alone.optimizer.param_groups)
 
     @move(
         "parity.schedule",
