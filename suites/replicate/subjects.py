@@ -65,6 +65,7 @@ DDP = Subject(
         "buffers",
         "state-dict",
         "rewrap",
+        "layout",  # torch's replicate makes its DDP in the first forward, so that it has the strides of then
         "crossings",
     ),
 )

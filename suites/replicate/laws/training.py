@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -105,6 +106,25 @@ def own_gradients(plan: Plan, rank: int) -> dict[str, Any]:
     batch = plan.batch(rank, 1)
     (module(batch.inputs) - batch.targets).square().mean().backward()
     return {name: value.grad for name, value in module.named_parameters()}
+
+
+def _layouts() -> Iterator[TrainingPoint]:
+    yield from points.each_size(TrainingPoint, 2, 3, label="transposed")
+
+
+@law("layout", _layouts, groups=("TRAINED",))
+def layout(arena: Arena, point: TrainingPoint) -> None:
+    """Parameters that get other strides once they are replicated, as for channels_last, train as in one process."""
+    plan = point.plan
+    module = arena.build_model(plan)
+    for parameter in arena.inside(module).parameters():
+        if parameter.dim() == 2:
+            parameter.data = parameter.data.t().contiguous().t()
+    with warnings.catch_warnings():
+        # DDP warns of it, and that it is no error. Where warnings are errors, the law would not see the values.
+        warnings.filterwarnings("ignore", "Grad strides do not match")
+        # A product of transposed memory sums in another order.
+        arena.follow(plan, module, tolerance=CLOSE_FP64).verdict()
 
 
 _OPTIONS: dict[str, dict[str, Any]] = {
