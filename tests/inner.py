@@ -149,6 +149,11 @@ class Project:
         path.write_text(textwrap.dedent(text))
         return path
 
+    def install(self, name: str, group: str, *entries: str) -> None:
+        """Install a package with these entry points in this folder, as pip would."""
+        self.write(f"{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        self.write(f"{name}-1.0.dist-info/entry_points.txt", "\n".join([f"[{group}]", *entries, ""]))
+
     def environment(self) -> dict[str, str]:
         return {
             **outer_environment(),

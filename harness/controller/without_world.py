@@ -49,7 +49,7 @@ class WithoutWorld:
         if not reason:
             return None
         required = self._options.require_gpus
-        if wants_gpus and job.needs.least <= required:
+        if wants_gpus and job.needs.least <= required and self._claims.are_here(job.needs.type):
             return self.refused(job.item, f"{reason}; with --require-gpus={required} this is not a skip")
         ended = self._skipped(job.item, reason)
         ended.reports[0].user_properties.append((SKIPPED_FOR, reason))

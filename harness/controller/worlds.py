@@ -19,6 +19,7 @@ from everyrank.controller.preload import Preloading
 from everyrank.declare import requirements
 from everyrank.declare.job import Job, Key
 from everyrank.declare.stash import DECLARATION
+from everyrank.devices import device_types
 from everyrank.errors import MisuseError
 from everyrank.launch import fork, launchers, spawn
 from everyrank.launch.limits import advice
@@ -30,7 +31,6 @@ from everyrank.rank import coverage
 from everyrank.rank.seeds import accelerated
 from everyrank.rank.start import prepare_ranks
 from everyrank.resources import cores, leases
-from everyrank.resources.gpus import devices
 from everyrank.resources.gpus.gpu_leases import GpuLease
 from everyrank.verdict.leak_lines import leak_lines
 from everyrank.verdict.rules import Fates, Verdict
@@ -75,6 +75,7 @@ class Worlds:
     def _open(self) -> None:
         try:
             launch = launchers.find(self._options.launcher)
+            device_types.known()
         except MisuseError as error:
             raise pytest.UsageError(f"everyrank: {error}") from None
         factory: Any = getattr(self._config, "_tmp_path_factory", None)
@@ -226,7 +227,8 @@ class Worlds:
                 with contextlib.suppress(Closed):
                     name = f"world-{self._started}-rank-{rank}"
                     # Set this before the import: a file may initialise CUDA when it is collected.
-                    visible = {devices.variable(): gpus.visible_to(rank)} if gpus is not None else {}
+                    sees = gpus.visible_to(rank) if gpus is not None else {}
+                    visible = {device_types.find(kind).variable: listed for kind, listed in sees.items()}
                     temp = "" if launcher.shares_files else launcher.folder_of(seat)
                     order = spawn.collect(
                         self._config, str(job.item.path), name, visible, measuring, temp, launcher.working_dir

@@ -12,8 +12,8 @@ from everyrank.declare import requirements
 from everyrank.declare.declaration import Declaration
 from everyrank.declare.job import Job
 from everyrank.declare.stash import FOUND_GPUS
-from everyrank.resources.gpus import devices
-from everyrank.resources.gpus.devices import Gpu
+from everyrank.devices import device_types
+from everyrank.devices.protocol import Gpu
 from everyrank.resources.gpus.gpu_leases import GpuLease, GpuLeases
 from everyrank.resources.gpus.needs import Needs
 from everyrank.resources.gpus.world_gpus import WorldGpus
@@ -31,17 +31,24 @@ class Claims:
         self.on_hosts = False
         """Whether GPUs are those of several hosts, which the launcher hands out."""
 
-    @functools.cached_property
-    def gpus(self) -> tuple[Gpu, ...]:
-        """Return the GPUs that this process could use at the first call; a test may change the environment later."""
-        return devices.found()
+    @functools.cache  # noqa: B019 (there is one object in a run)
+    def gpus(self, kind: str) -> tuple[Gpu, ...]:
+        """Return the GPUs of a type that this process could use at the first call.
+
+        A test may change the environment later.
+        """
+        return device_types.found(device_types.find(kind))
+
+    def are_here(self, kind: str) -> bool:
+        """Return whether this machine is one for GPUs of this type: it has some, or none of another type."""
+        return bool(self.gpus(kind)) or not any(self.gpus(other) for other in device_types.names())
 
     def missing(self, job: Job) -> tuple[str, bool]:
         """Return why a test cannot run here, or "", and whether the reason is a lack of GPUs."""
         requirements.check(job.declared, job.size)
         needs = job.needs
         # The launcher says what its hosts do not have.
-        reason = requirements.missing_gpus(needs, self.gpus) if needs.least and not self.on_hosts else ""
+        reason = requirements.missing_gpus(needs, self.gpus(needs.type)) if needs.least and not self.on_hosts else ""
         if not reason and (job.wants_group or needs.one_per_rank):
             reason = requirements.missing_backend(job.backend)
         return reason, bool(reason and needs.least)
@@ -51,19 +58,20 @@ class Claims:
         if declared.backend is not None:
             return declared.backend
         needs = requirements.needs(declared, size)
+        on_gpus = declared.device_type.backend or "gloo"
         if self.on_hosts:
-            return "nccl" if needs.least and requirements.one_for_each_rank(needs, size) else "gloo"
-        return "nccl" if needs.least and needs.share == 1 and self._count(needs) >= size else "gloo"
+            return on_gpus if needs.least and requirements.one_for_each_rank(needs, size) else "gloo"
+        return on_gpus if needs.least and needs.share == 1 and self._count(needs) >= size else "gloo"
 
     def _count(self, needs: Needs) -> int:
-        return min(needs.most, len(needs.suitable(self.gpus)))
+        return min(needs.most, len(needs.suitable(self.gpus(needs.type))))
 
     def uses_gpus(self, job: Job) -> bool:
         """Return whether a test takes GPUs on this machine."""
-        return job.needs.most > 0 and not self.on_hosts and bool(self.gpus)
+        return job.needs.most > 0 and not self.on_hosts and bool(self.gpus(job.needs.type))
 
     def take(self, job: Job) -> GpuLease | None:
-        return self._leases.take(job.needs, self.gpus) if job.needs.most else None
+        return self._leases.take(job.needs, self.gpus(job.needs.type)) if job.needs.most else None
 
     def close(self) -> None:
         self._leases.close()
@@ -76,14 +84,13 @@ def device(job: Job, gpus: WorldGpus | None, rank: int) -> str:
     return gpus.device(rank)
 
 
-def visible(gpus: WorldGpus | None, rank: int, forked: bool) -> str | None:
-    """Return which GPUs a rank may see: those of its world.
+def visible(gpus: WorldGpus | None, rank: int, forked: bool) -> dict[str, str]:
+    """Return which GPUs a rank may see, by their type: those of its world.
 
-    A clean interpreter without GPUs is left as it is: the import of the test's file may have used GPUs already.
+    A clean interpreter is left as it is otherwise: the import of the test's file may have used GPUs already.
     """
-    if gpus is not None:
-        return gpus.visible_to(rank)
-    return "" if forked else None
+    none = {kind.name: kind.visible(()) for kind in device_types.known()} if forked else {}
+    return none if gpus is None else none | gpus.visible_to(rank)
 
 
 def start(notify: Any) -> Claims:
@@ -113,7 +120,7 @@ def shortage(config: pytest.Config, required: int) -> str:
     """Return why this machine, or the launcher's hosts, do not meet ``--require-gpus``, or ""."""
     found = config.stash.get(FOUND_GPUS, None)
     if found is None:
-        found = requirements.found_gpus() if required else 0
+        found = len(device_types.all_found()) if required else 0
     return f"everyrank: --require-gpus={required}, found {found}: this run is not green" if found < required else ""
 
 

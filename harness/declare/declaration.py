@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 from everyrank.declare.values import is_seconds, sizes
+from everyrank.devices import device_types
+from everyrank.devices.cuda import CUDA
+from everyrank.devices.protocol import DeviceType, bytes_of
 from everyrank.errors import MisuseError
-from everyrank.resources.gpus.devices import bytes_of
 
 #: The hidden parameter that a list of world sizes becomes.
 SIZE_PARAMETER = "everyrank_world_size"
@@ -42,7 +44,25 @@ class Declaration:
     @property
     def chosen_backend(self) -> str:
         """Return the backend of the default group on a machine that has the GPUs."""
-        return self.backend or ("nccl" if self.gpus or self.device == "cuda" else "gloo")
+        on_gpus = self.gpus or self.names_type
+        return self.backend or (on_gpus and self.device_type.backend) or "gloo"
+
+    @property
+    def names_type(self) -> bool:
+        """Whether the test names a type of devices besides the CPU."""
+        return self.device not in (None, "cpu")
+
+    @property
+    def device_type(self) -> DeviceType:
+        """Return the type of the GPUs that the test may get: it names the type, or a backend of it, or means CUDA."""
+        if self.device is not None and self.names_type:
+            return device_types.find(self.device)
+        return next((kind for kind in device_types.known() if kind.backend in backends(self.backend)), CUDA)
+
+
+def backends(text: str | None) -> list[str]:
+    """Return the names of backends in a text such as ``gloo``, or ``cpu:gloo,cuda:nccl``."""
+    return [] if text is None else [part.rpartition(":")[2].lower() for part in text.split(",")]
 
 
 def _mark(
@@ -60,7 +80,9 @@ def _mark(
 ) -> Declaration:
     """Check the mark's arguments and make a declaration of them; the parameters are the mark's signature."""
     if device is not None and device not in ("cpu", "cuda"):
-        raise MisuseError(f"device must be 'cpu' or 'cuda', not {device!r}")
+        if device not in (known := device_types.names()):
+            raise MisuseError(f"device must be 'cpu' or {' or '.join(map(repr, known))}, not {device!r}")
+        device_types.find(device)
     if gpus is not None and not _is_gpus(gpus):
         raise MisuseError(
             "gpus must be the number of GPUs that the world needs, 0 or more, or its share of one GPU, "
@@ -76,11 +98,11 @@ def _mark(
         if not isinstance(value, bool):
             raise MisuseError(f"{name} must be True or False, not {value!r}")
     asks = {"gpus": gpus, "gpu_memory": gpu_memory, "capability": capability, "p2p": p2p}
-    cuda = device if device == "cuda" else None
+    named = None if device == "cpu" else device
     for name, value in asks.items():
         if value and device == "cpu":
             raise MisuseError(f"{name}={value!r} asks for GPUs and device='cpu' for none: drop one of them")
-    if gpus == 0 and (implied := [f"{name}={value!r}" for name, value in {"device": cuda, **asks}.items() if value]):
+    if gpus == 0 and (implied := [f"{name}={value!r}" for name, value in {"device": named, **asks}.items() if value]):
         raise MisuseError(f"{implied[0]} asks for GPUs and gpus=0 for none: drop one of them")
     if p2p and gpus is not None and gpus < 2:
         raise MisuseError(f"p2p=True is about two GPUs or more, and gpus={gpus!r} asks for fewer")

@@ -6,43 +6,42 @@ import dataclasses
 import os
 from collections.abc import Sequence
 
-from everyrank.declare.declaration import Declaration
+from everyrank.declare.declaration import Declaration, backends
+from everyrank.devices import device_types
+from everyrank.devices.cuda import CUDA
+from everyrank.devices.protocol import DeviceType, Gpu
 from everyrank.errors import MisuseError
-from everyrank.resources.gpus import devices
-from everyrank.resources.gpus.devices import Gpu
 from everyrank.resources.gpus.needs import Needs
-
-
-def found_gpus() -> int:
-    """Return the number of GPUs that this process may use, without initialising CUDA."""
-    return len(devices.found())
 
 
 def needs(declared: Declaration, size: int) -> Needs:
     """Return the needs of a world of this size, as its mark states or implies them."""
-    nccl = declared.backend is not None and "nccl" in declared.backend.lower()
+    kind = declared.device_type
+    one_per_rank = kind.backend in backends(declared.backend)
     count, share = declared.gpus, 1.0
     if isinstance(count, float):
         count, share = 1, count
     least = most = count or 0
     if count is None and declared.p2p:
         least = most = max(2, size)
-    elif count is None and nccl:
+    elif count is None and one_per_rank:
         least = most = size
-    elif count is None and (declared.device == "cuda" or declared.gpu_memory or declared.capability):
+    elif count is None and (declared.names_type or declared.gpu_memory or declared.capability):
         least, most = 1, size
     elif count is None and declared.gpus_if_any:
         most = size
-    return Needs(least, most, share, declared.gpu_memory, declared.capability, declared.p2p, nccl)
+    return Needs(least, most, share, declared.gpu_memory, declared.capability, declared.p2p, one_per_rank, kind.name)
 
 
 def check(declared: Declaration, size: int) -> None:
     """Raise MisuseError for needs that no machine can meet."""
     wanted = needs(declared, size)
     if wanted.one_per_rank and (wanted.most < size or wanted.share < 1):
+        kind = declared.device_type
+        gloo = ", or backend='gloo', which takes CUDA tensors too" if kind is CUDA else ""
         raise MisuseError(
-            f"backend={declared.backend!r} needs a GPU for each of the {size} ranks, and gpus={declared.gpus!r} has "
-            f"fewer: write gpus={size}, or backend='gloo', which takes CUDA tensors too"
+            f"backend={declared.backend!r} needs {kind.titled} for each of the {size} ranks, and "
+            f"gpus={declared.gpus!r} has fewer: write gpus={size}{gloo}"
         )
 
 
@@ -50,7 +49,7 @@ def missing_gpus(wanted: Needs, gpus: Sequence[Gpu]) -> str:
     """Return why these GPUs do not meet the needs, such as ``needs 4 GPUs, found 0``; "" if they do."""
     count = f"needs {wanted.count}"
     if len(gpus) < wanted.least:
-        return f"{count}, found {len(gpus)}{'' if gpus else _describe_hidden_gpus()}"
+        return f"{count}, found {len(gpus)}{'' if gpus else _describe_hidden(device_types.find(wanted.type))}"
     suitable = len(wanted.suitable(gpus))
     if suitable < wanted.least:
         return f"{count} {wanted.kind}, found {suitable} among {len(gpus)}"
@@ -60,14 +59,14 @@ def missing_gpus(wanted: Needs, gpus: Sequence[Gpu]) -> str:
     return ""
 
 
-def _describe_hidden_gpus() -> str:
-    """Explain why no GPU of the machine can be used; "" if it has none."""
-    count = devices.on_this_machine()
+def _describe_hidden(kind: DeviceType) -> str:
+    """Explain why no device of this type can be used; "" if the machine has none."""
+    count = kind.on_this_machine()
     if not count:
         return ""
-    if devices.variable() in os.environ:
-        return f" ({devices.variable()}={os.environ[devices.variable()]!r} hides {count})"
-    return f" (this torch is built without CUDA; the machine has {count})"
+    if kind.variable in os.environ:
+        return f" ({kind.variable}={os.environ[kind.variable]!r} hides {count})"
+    return f" (this torch is built without {kind.name.upper()}; the machine has {count})"
 
 
 def one_for_each_rank(wanted: Needs, size: int) -> Needs | None:
@@ -83,8 +82,7 @@ def missing_backend(backend: str) -> str:
 
     if not dist.is_available():
         return "torch was built without distributed"
-    for part in backend.split(","):
-        name = part.rpartition(":")[2].lower()  # "gloo", or "cpu:gloo,cuda:nccl"
+    for name in backends(backend):
         if name not in dist.Backend.backend_list:
             known = ", ".join(name for name in dist.Backend.backend_list if name != dist.Backend.UNDEFINED)
             raise MisuseError(

@@ -7,9 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, entry_points, version
+from typing import TYPE_CHECKING
 
 from everyrank.doctor.answer import BAD, NOTE, OK, Answer
 from everyrank.rpc.agents import numpy_missing
+
+if TYPE_CHECKING:
+    from everyrank.devices.protocol import DeviceType
 
 #: Packages that some runs need: what for.
 _FOR_SOME = {
@@ -64,25 +68,39 @@ def torch() -> Iterator[Answer]:
         yield Answer("gloo", OK, "worlds on the CPU")
     else:
         yield Answer("gloo", BAD, "this torch was built without gloo", "install another build, or use backend=")
-    yield _nccl(dist.is_nccl_available())
+    yield from _devices()
     yield _rpc()
 
 
-def _nccl(available: bool) -> Answer:
-    from everyrank.resources.gpus import devices
+def _devices() -> Iterator[Answer]:
+    from everyrank.devices import device_types
+    from everyrank.errors import MisuseError
 
-    gpus, known = devices.found(), devices.on_this_machine()
-    name = "GPUs"
+    for name in device_types.names():
+        try:
+            yield _of_type(device_types.find(name))
+        except MisuseError as error:
+            yield Answer(f"{name.upper()}s", BAD, str(error), "mend the package, or uninstall it")
+
+
+def _of_type(kind: DeviceType) -> Answer:
+    import torch.distributed as dist
+    from everyrank.devices import device_types
+
+    gpus, known, name = device_types.found(kind), kind.on_this_machine(), f"{kind.title}s"
+    available = kind.backend is None or dist.is_backend_available(kind.backend)
     if gpus and not available:
-        return Answer(name, NOTE, f"{len(gpus)}, and this torch has no NCCL", "install a build with NCCL")
+        missing = str(kind.backend).upper()
+        return Answer(name, NOTE, f"{len(gpus)}, and this torch has no {missing}", f"install a build with {missing}")
     if gpus:
         return Answer(name, OK, f"{len(gpus)}: {', '.join(sorted({gpu.name or gpu.uuid for gpu in gpus}))}")
     if known and not available:
-        return Answer(name, NOTE, f"the driver knows {known}, and this torch cannot use them", "install a CUDA build")
+        advice = f"install a {kind.name.upper()} build"
+        return Answer(name, NOTE, f"the driver knows {known}, and this torch cannot use them", advice)
     if known:
         text = f"the driver knows {known}, and this process may use none"
-        return Answer(name, NOTE, text, f"look at {devices.variable()} in the environment")
-    return Answer(name, NOTE, "none: tests that need GPUs are skipped")
+        return Answer(name, NOTE, text, f"look at {kind.variable} in the environment")
+    return Answer(name, NOTE, f"none: tests that need {name} are skipped")
 
 
 def _rpc() -> Answer:

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from everyrank.devices import device_types
 from everyrank.launch.keeper import (
     Keeper,
     control_channel,
@@ -49,10 +50,8 @@ def unavailable() -> str:
         return f"{sys.platform} has no fork"
     if sys.platform == "darwin":
         return "system libraries on macOS are not safe after a fork"
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return "CUDA was initialised during collection"
-    return ""
+    used = next((kind.name.upper() for kind in device_types.known() if kind.is_initialized()), "")
+    return f"{used} was initialised during collection" if used else ""
 
 
 def launch(context: LaunchContext) -> LocalLauncher:

@@ -6,11 +6,9 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from everyrank.errors import MisuseError
+from everyrank import installed
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     import pytest
     from everyrank.launch.protocol import Launch, Member
 
@@ -29,7 +27,7 @@ _ON_THIS_HOST = ("fork", "spawn")
 
 def names() -> list[str]:
     """Return the names of all launchers that are installed."""
-    return [*OURS, *sorted({entry.name for entry in _entries()} - OURS.keys())]
+    return [*OURS, *(name for name in installed.names(GROUP) if name not in OURS)]
 
 
 def find(name: str) -> Launch:
@@ -37,18 +35,8 @@ def find(name: str) -> Launch:
     if name in OURS:
         ours: Launch = importlib.import_module(OURS[name]).launch
         return ours
-    entries = [entry for entry in _entries() if entry.name == name]
-    if not entries:
-        raise MisuseError(f"there is no launcher {name!r}: there are {', '.join(names())}")
-    if len({entry.value for entry in entries}) > 1:
-        raise MisuseError(f"several packages have a launcher {name!r}: {', '.join(sorted(map(_origin, entries)))}")
-    try:
-        found: Launch = entries[0].load()
-    except Exception as error:
-        raise MisuseError(
-            f"the launcher {name!r} ({_origin(entries[0])}) cannot be imported: {type(error).__name__}: {error}"
-        ) from error
-    return found
+    theirs: Launch = installed.load(GROUP, "launcher", name, names)
+    return theirs
 
 
 def configure(name: str, config: pytest.Config) -> Member | None:
@@ -68,13 +56,3 @@ def has_members(name: str) -> bool:
 
 def _module(name: str) -> Any:
     return sys.modules[find(name).__module__]
-
-
-def _entries() -> list[EntryPoint]:
-    from importlib.metadata import entry_points  # it reads the metadata of every installed package
-
-    return list(entry_points(group=GROUP))
-
-
-def _origin(entry: EntryPoint) -> str:
-    return f"{entry.value} of {entry.dist.name}" if entry.dist is not None else entry.value

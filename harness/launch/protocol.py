@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
+from everyrank.devices import device_types
 from everyrank.launch.rendezvous import reserved_port
 from everyrank.resources.gpus.needs import Needs
 from everyrank.resources.gpus.world_gpus import WorldGpus
@@ -140,7 +141,8 @@ class Shape:
     def __str__(self) -> str:
         ranks = f"{self.size} rank{'s' if self.size > 1 else ''}"
         if self.gpus is not None:
-            ranks += f" with a GPU{f' {self.gpus.kind}' if self.gpus.kind else ''} each"
+            title = device_types.find(self.gpus.type).titled
+            ranks += f" with {title}{f' {self.gpus.kind}' if self.gpus.kind else ''} each"
         return f"{ranks} on different hosts" if self.spread and self.size > 1 else ranks
 
 

@@ -12,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 
+from everyrank.devices import device_types
 from everyrank.leaks import snapshot
 from everyrank.leaks.child_processes import children
 from everyrank.leaks.describe import KINDS
@@ -23,14 +24,11 @@ _OF_ONE_RANK = frozenset(
     for names in (
         "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE",
         "MASTER_ADDR MASTER_PORT SLURM_PROCID SLURM_LOCALID OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_LOCAL_RANK",
-        "CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES",
+        "CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES",  # and the variables of other device types
         "EVERYRANK_NODEID EVERYRANK_RUN PYTEST_CURRENT_TEST",
     )
     for name in names.split()
 )
-
-#: Files that drivers of GPUs open.
-_GPUS = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 
 
 class Unfit(Exception):
@@ -76,7 +74,7 @@ def _gpus() -> int:
     found = 0
     for fd in snapshot.names("/proc/self/fd"):
         with contextlib.suppress(OSError):
-            found += os.readlink(f"/proc/self/fd/{fd}").startswith(_GPUS)
+            found += os.readlink(f"/proc/self/fd/{fd}").startswith(device_types.files())
     return found
 
 
@@ -124,11 +122,12 @@ def _silent() -> Iterator[None]:
 def _listening() -> Iterator[set[str]]:
     """Yield a set that collects the variables of one rank that are read; every way to read ends in __getitem__."""
     read: set[str] = set()
+    of_one_rank = _OF_ONE_RANK | {kind.variable for kind in device_types.known()}
     plain = type(os.environ)
 
     class Listening(plain):  # type: ignore[valid-type, misc]
         def __getitem__(self, name: str) -> str:
-            if name in _OF_ONE_RANK:
+            if name in of_one_rank:
                 read.add(name)
             value: str = super().__getitem__(name)
             return value

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from everyrank.devices import device_types
 from everyrank.leaks import describe, libraries
 from everyrank.leaks.child_processes import children
 from everyrank.leaks.origins import ORIGINS
@@ -42,10 +43,10 @@ _SIGNALS = {
 #: Kinds of things that a test changes instead of making. A change ends a warm world.
 _STATE = {"env", "state", "signal"}
 
-#: Files that are no leaks: files that drivers keep open; the rings that torch's faulty RPC agent keeps after its
-#: shutdown (an agent that a test leaves behind is reported as such); and the shared memory of a tensor that was sent
-#: to another process, open as long as the tensor lives.
-_IGNORED_FILES = ("/dev/nvidia", "/proc/", "/memfd:tensorpipe", "/dev/shm/torch_")
+#: Files that are no leaks, besides those that drivers of devices open: the rings that torch's faulty RPC agent keeps
+#: after its shutdown (an agent that a test leaves behind is reported as such); and the shared memory of a tensor that
+#: was sent to another process, open as long as the tensor lives.
+_IGNORED_FILES = ("/proc/", "/memfd:tensorpipe", "/dev/shm/torch_")
 
 #: libuv, which RPC agents use, opens these with its first loop and keeps them as long as the process lives.
 _OPENED_BY_LIBUV = ("pipe:", "anon_inode:[event")
@@ -87,7 +88,7 @@ def snapshot() -> Snapshot:
         # A dummy thread of threading is a C++ thread that ran Python once; it stays listed after its end.
         if thread not in ignored and not isinstance(thread, threading._DummyThread):
             now["thread", str(thread.ident)] = thread.name
-    of_helpers = libraries.descriptors()
+    of_helpers, ignored_files = libraries.descriptors(), (*_IGNORED_FILES, *device_types.files())
     for fd in names("/proc/self/fd"):
         if fd in of_helpers:
             continue
@@ -96,7 +97,7 @@ def snapshot() -> Snapshot:
             target = _target(fd, status.st_dev, status.st_ino)
         except OSError:
             continue
-        if not target.startswith(_IGNORED_FILES):
+        if not target.startswith(ignored_files):
             now["fd", fd] = target
     for name in names("/dev/shm"):
         now["shm", name] = name
@@ -122,9 +123,8 @@ def _add_torch(now: Snapshot) -> None:
     now["state", "default device"] = str(torch.get_default_device())
     now["state", "precision of float32 products"] = torch.get_float32_matmul_precision()
     now["state", "generator of torch"] = str(id(torch.default_generator))
-    if torch.cuda.is_initialized():
-        for number in range(torch.cuda.device_count()):
-            now["gpu-memory", f"cuda:{number}"] = str(torch.cuda.memory_allocated(number))
+    for kind in device_types.known():
+        now.update({("gpu-memory", device): str(held) for device, held in kind.memory().items()})
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is not None:
         for group, name in dict(c10d._world.pg_names).items():

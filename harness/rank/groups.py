@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from everyrank.devices import device_types
 from everyrank.leaks.snapshot import Watch
 from everyrank.rank import point_to_point
 from everyrank.rank.point_to_point import PointToPoint
@@ -46,11 +47,10 @@ class Groups:
                     dist.destroy_process_group()
 
     def _open(self, world: World, outlives: bool) -> None:
-        import torch
         import torch.distributed as dist
 
-        if world.device.startswith("cuda"):
-            torch.cuda.set_device(world.device)
+        if (kind := device_types.type_of(world.device)) is not None:
+            kind.bind(world.device)
         # The group has its own file, since FileStore deletes its file with its last user (pytorch#67566). If the
         # group outlives the test, the file does, too: a later new_group() uses this store.
         url = world.rendezvous("process_group", outlives)

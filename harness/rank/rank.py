@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
+from everyrank.devices import device_types
 from everyrank.launch.protocol import RUN_VARIABLE, run_mark
 from everyrank.leaks import libraries
 from everyrank.leaks.describe import KINDS
@@ -25,7 +26,6 @@ from everyrank.rank.prepare import prepare_process, prepare_session
 from everyrank.rank.seeds import seed_generators
 from everyrank.rank.witness import Witness
 from everyrank.rank.world import MeetOthers, World, enter
-from everyrank.resources.gpus import devices
 from everyrank.wire.channel import Channel, Closed
 from everyrank.wire.messages import (
     ClosedUp,
@@ -276,8 +276,8 @@ def _enter(order: Order, run_folder: str, meet: MeetOthers) -> World:
     )
     enter(world)
     torchrun.enter(order)
-    if order.visible is not None:
-        os.environ[devices.variable()] = order.visible
+    for kind, listed in order.visible.items():
+        os.environ[device_types.find(kind).variable] = listed
     os.environ["EVERYRANK_NODEID"] = order.nodeid
     os.environ[RUN_VARIABLE] = run_mark(run_folder, os.getsid(0))  # its keeper leads the session
     libraries.redirect_multiprocessing(run_folder)

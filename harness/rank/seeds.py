@@ -6,7 +6,7 @@ import functools
 import random
 import sys
 
-from everyrank.resources.gpus import devices
+from everyrank.devices.cuda import CUDA
 
 
 def seed_generators(seed: int) -> None:
@@ -33,7 +33,7 @@ def accelerated() -> bool:
     import torch
 
     return (
-        bool(devices.found())  # torch.cuda.is_available() may initialise CUDA if NVML gives no answer
+        bool(CUDA.found())  # torch.cuda.is_available() may initialise CUDA if NVML gives no answer
         or torch.xpu.is_available()
         or torch.backends.mps.is_available()
         or torch._C._get_privateuse1_backend_name() != "privateuseone"

@@ -43,7 +43,7 @@ class Order(Message, frozen=True):
     size: int
     backend: str
     device: str
-    visible: str | None  # the GPUs that this rank may see, as the variable lists them; None: no change
+    visible: dict[str, str]  # the GPUs that this rank may see, as their type's variable lists them; others: no change
     seed: int
     folder: str  # the test's, on this rank's host
     shared: bool  # whether that folder is the same for all ranks

@@ -141,6 +141,7 @@ class OneGpu(msgspec.Struct, frozen=True):
     memory: int
     capability: tuple[int, int]
     handle: str
+    type: str
 
 
 class LostRanks(Message, frozen=True):

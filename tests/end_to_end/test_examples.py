@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from everyrank.declare.requirements import missing_gpus
-from everyrank.resources.gpus import devices
+from everyrank.devices.cuda import CUDA
 from everyrank.resources.gpus.needs import Needs
 
 from tests.inner import Inner, Project
@@ -116,7 +116,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
         ("own_wrapper", ("--profile=quick",), "passed"),
         ("own_model", (), "2 passed"),
         ("adopted", (), "1 passed"),
-        ("gpus", (), "skipped" if missing_gpus(Needs(2, 2), devices.found()) else "passed"),
+        ("gpus", (), "skipped" if missing_gpus(Needs(2, 2), CUDA.found()) else "passed"),
     ],
 )
 def test_an_example_passes_under_the_wheel(

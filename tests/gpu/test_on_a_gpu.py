@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 from everyrank.declare import requirements
-from everyrank.resources.gpus import devices
+from everyrank.devices import cuda
+from everyrank.devices.cuda import CUDA
 from everyrank.resources.gpus.needs import Needs
 
 from tests.inner import Project
 
-REASON = requirements.missing_gpus(Needs(1, 1), devices.found())
+REASON = requirements.missing_gpus(Needs(1, 1), CUDA.found())
 
 pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
 
@@ -147,7 +148,7 @@ def test_a_world_that_declares_no_gpu_sees_none(project: Project) -> None:
 
 def test_the_driver_and_torch_agree(project: Project) -> None:
     """What is found without CUDA is what CUDA finds."""
-    ours, torchs = devices.found(), devices._ask_torch(None)
+    ours, torchs = CUDA.found(), cuda._ask_torch(None)
     assert {(gpu.uuid, gpu.name, gpu.capability) for gpu in ours} == {
         (gpu.uuid, gpu.name, gpu.capability) for gpu in torchs
     }

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from everyrank.devices import cuda, nvml
+from everyrank.devices.cuda import CUDA, made_up, visible
+from everyrank.devices.protocol import Gpu, bytes_of
 from everyrank.errors import MisuseError
-from everyrank.resources.gpus import devices, nvml
-from everyrank.resources.gpus.devices import Gpu, bytes_of, made_up, visible
 
 FOUR = made_up("4")
 MIXED = made_up(
@@ -28,9 +29,9 @@ MIXED = made_up(
 
 @pytest.fixture(autouse=True)
 def found_anew() -> Iterator[None]:
-    devices._found.cache_clear()
+    cuda._found.cache_clear()
     yield
-    devices._found.cache_clear()
+    cuda._found.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -77,9 +78,9 @@ def test_instances_and_short_uuids(asked: str | None, seen: list[str]) -> None:
 def test_a_made_up_list_stands_for_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EVERYRANK_DEVICES", '[{"uuid": "GPU-a", "memory": "80GB", "capability": [9, 0]}]')
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert devices.found() == (Gpu("GPU-a", memory=80 * 10**9, capability=(9, 0)),)
+    assert CUDA.found() == (Gpu("GPU-a", memory=80 * 10**9, capability=(9, 0)),)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-b")
-    assert devices.found() == ()
+    assert CUDA.found() == ()
 
 
 @pytest.mark.parametrize(
@@ -221,11 +222,11 @@ def test_a_library_without_a_driver_knows_nothing() -> None:
 def test_indices_are_ambiguous_if_models_differ() -> None:
     """CUDA numbers the fastest GPU first, the driver goes by the bus."""
     machine = (Gpu("GPU-a", "L4"), Gpu("GPU-b", "H100"))
-    assert devices._numbers_are_ambiguous(machine, "0", "")
-    assert not devices._numbers_are_ambiguous(machine, "0", "PCI_BUS_ID")
-    assert not devices._numbers_are_ambiguous(machine, "GPU-b", "")
-    assert not devices._numbers_are_ambiguous(machine, None, "")
-    assert not devices._numbers_are_ambiguous(machine[:1], "0", "")
+    assert cuda._numbers_are_ambiguous(machine, "0", "")
+    assert not cuda._numbers_are_ambiguous(machine, "0", "PCI_BUS_ID")
+    assert not cuda._numbers_are_ambiguous(machine, "GPU-b", "")
+    assert not cuda._numbers_are_ambiguous(machine, None, "")
+    assert not cuda._numbers_are_ambiguous(machine[:1], "0", "")
 
 
 def test_torchs_answer_keeps_the_callers_names_for_the_gpus() -> None:
@@ -233,7 +234,7 @@ def test_torchs_answer_keeps_the_callers_names_for_the_gpus() -> None:
         {"uuid": "one", "name": "X", "memory": 5, "capability": [8, 0], "peers": [1]},
         {"uuid": "", "name": "X", "memory": 5, "capability": [8, 0], "peers": []},
     ]
-    first, second = devices.from_torch(answer, ["3", "1"])
+    first, second = cuda.from_torch(answer, ["3", "1"])
     assert (first.uuid, first.visible_as, first.peers) == ("GPU-one", "3", {"GPU-1"})
     assert (second.uuid, second.visible_as) == ("GPU-1", "1")
 
@@ -244,4 +245,4 @@ def test_torch_is_asked_in_a_separate_interpreter() -> None:
 
     if torch.cuda.is_available():
         pytest.skip("this machine has GPUs")
-    assert devices._ask_torch(None) == ()
+    assert cuda._ask_torch(None) == ()

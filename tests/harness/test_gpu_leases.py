@@ -13,9 +13,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+from everyrank.devices.cuda import made_up
+from everyrank.devices.protocol import Gpu
 from everyrank.errors import MisuseError
 from everyrank.resources.gpus import gpu_leases
-from everyrank.resources.gpus.devices import Gpu, made_up
 from everyrank.resources.gpus.gpu_leases import GpuLease, GpuLeases
 from everyrank.resources.gpus.needs import Needs
 
@@ -124,13 +125,13 @@ def test_peers_are_taken_together(folder: Path) -> None:
 
 def test_ranks_see_their_worlds_gpus(folder: Path) -> None:
     lease = take(folder, TWO)
-    assert [lease.visible_to(rank) for rank in range(3)] == ["GPU-0,GPU-1"] * 3
+    assert [lease.visible_to(rank) for rank in range(3)] == [{"cuda": "GPU-0,GPU-1"}] * 3
     assert [lease.device(rank) for rank in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
 
 
 def test_a_rank_sees_one_instance_since_cuda_takes_no_more(folder: Path) -> None:
     lease = take(folder, TWO, (Gpu("MIG-x"), Gpu("MIG-y")))
-    assert [lease.visible_to(rank) for rank in range(3)] == ["MIG-x", "MIG-y", "MIG-x"]
+    assert [lease.visible_to(rank) for rank in range(3)] == [{"cuda": uuid} for uuid in ("MIG-x", "MIG-y", "MIG-x")]
     assert [lease.device(rank) for rank in range(3)] == ["cuda:0"] * 3
 
 

@@ -38,12 +38,9 @@ TEST = """
 """
 
 
-def install(project: Project, launcher: str, *lines: str, name: str = "cluster") -> None:
-    """Install a package in the project's folder, as pip would."""
+def install(project: Project, launcher: str, name: str = "cluster") -> None:
     project.write(f"{name}_launcher.py", launcher)
-    project.write(f"{name}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    entries = "\n".join(lines or (f"cluster = {name}_launcher:launch",))
-    project.write(f"{name}-1.0.dist-info/entry_points.txt", f"[everyrank.launchers]\n{entries}\n")
+    project.install(name, "everyrank.launchers", f"cluster = {name}_launcher:launch")
 
 
 def test_a_package_brings_a_launcher(project: Project) -> None:

@@ -88,7 +88,7 @@ class World:
         orders = [
             Order(
                 number=7, nodeid="test_it.py::test_it", occurrence=0, index=0, next_nodeid=None, next_index=-1,
-                rank=rank, size=size, backend="gloo", device="cpu", visible=None, seed=0, folder="", shared=True,
+                rank=rank, size=size, backend="gloo", device="cpu", visible={}, seed=0, folder="", shared=True,
                 address="", port=0, keep=False, group=False, leaks="report", debug_rank=None,
                 local_rank=rank, local_size=size, host=0, hosts=1,
             )

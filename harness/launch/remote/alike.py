@@ -13,10 +13,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from everyrank.devices.protocol import Gpu
 from everyrank.errors import MisuseError
 from everyrank.launch.remote.link import Link
 from everyrank.launch.remote.run_folder import boot
-from everyrank.resources.gpus.devices import Gpu
 from everyrank.wire.remote import AskTests, OneGpu, Ready, Tests
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def describe(
         tests=_digest("\n".join(sorted(nodeids(session))).encode()) if session is not None else "",
         folder=folder,
         folder_id=folder_id,
-        gpus=[OneGpu(gpu.uuid, gpu.memory, gpu.capability, gpu.handle) for gpu in gpus],
+        gpus=[OneGpu(gpu.uuid, gpu.memory, gpu.capability, gpu.handle, gpu.type) for gpu in gpus],
     )
 
 

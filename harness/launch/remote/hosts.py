@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from everyrank.devices.protocol import Gpu
 from everyrank.launch.protocol import Shape
 from everyrank.launch.remote.link import Link
-from everyrank.resources.gpus.devices import Gpu
 from everyrank.resources.gpus.needs import Needs
 from everyrank.resources.gpus.world_gpus import GpusOfHost, GpusOnHosts
 

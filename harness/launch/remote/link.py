@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import IO, Any, TypeVar
 
 import msgspec
+from everyrank.devices.protocol import Gpu
 from everyrank.errors import MisuseError
 from everyrank.launch.protocol import Seat
 from everyrank.launch.remote.door import SILENCE
 from everyrank.patience import CoreWaits, Patience
-from everyrank.resources.gpus.devices import Gpu
 from everyrank.wire.channel import Channel, Closed, Late
 from everyrank.wire.messages import FromRank, NotStarted, Progressed, Record
 from everyrank.wire.remote import (
@@ -63,7 +63,8 @@ class Link:
         self.ready = ready
         self.same_host = ready.boot == boot
         self.gpus = [
-            Gpu(gpu.uuid, memory=gpu.memory, capability=gpu.capability, handle=gpu.handle) for gpu in ready.gpus
+            Gpu(gpu.uuid, memory=gpu.memory, capability=gpu.capability, handle=gpu.handle, type=gpu.type)
+            for gpu in ready.gpus
         ]
         """The GPUs that its ranks may use; those of other keepers on its host may be the same."""
         self.clock_ahead = 0.0 if self.same_host else ready.clock - time.monotonic()

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from everyrank.devices.cuda import CUDA
 from everyrank.errors import MisuseError
 from everyrank.launch.protocol import LaunchContext, Launcher, Member, Shape
 from everyrank.launch.remote import alike, hosts, run_folder
@@ -223,6 +224,8 @@ class RayLauncher(RemoteLauncher):
         if size > sum(cpus):
             return f"needs {Shape(size)}, the Ray cluster has {sum(cpus)} CPUs"
         if shape.gpus is not None:
+            if shape.gpus.type != CUDA.name:
+                return f"needs {shape.gpus.count}, and Ray is asked only for GPUs of CUDA"
             if shape.gpus.kind:
                 return f"needs {size} GPUs {shape.gpus.kind}, and Ray takes no such request"
             gpus = ray_actors.nodes_with("GPU")

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import ray
+from everyrank.devices.cuda import CUDA
 from everyrank.errors import MisuseError
 from everyrank.launch import spawn
 from everyrank.launch.local import LocalLauncher
@@ -20,7 +21,6 @@ from everyrank.launch.remote.door import KEEPER, knock
 from everyrank.launch.remote.keeper import Invitation, RemoteKeeper, use_interface_of
 from everyrank.launch.remote.link import Link
 from everyrank.launch.remote.run_folder import RunFolder
-from everyrank.resources.gpus import devices
 from everyrank.wire.channel import Channel
 from everyrank.wire.moved import Moved
 from everyrank.wire.remote import Ready, ToRemoteKeeper
@@ -111,14 +111,14 @@ class Keeper:
         for name, value in environment.items():
             os.environ.setdefault(name, value)
         if not has_gpu:  # Ray leaves the node's setting as it is
-            os.environ[devices.variable()] = ""
+            os.environ[CUDA.variable] = ""
         node = ray.get_runtime_context().get_node_id()
         invitation = Invitation((address[0], address[1]), secret, folder)
         # The process lives on if this fails: without ``with`` the controller would wait for its introduction.
         with knock(invitation.address, secret, (KEEPER, number)) as connection:
             use_interface_of(connection)
             own = RunFolder(folder, secret)
-            ready = alike.describe(None, node, own.path, own.id, devices.found() if has_gpu else ())
+            ready = alike.describe(None, node, own.path, own.id, CUDA.found() if has_gpu else ())
             ready = msgspec.structs.replace(ready, host=f"{ready.host} (node {node[:8]})")
             control: Channel[ToRemoteKeeper] = Channel(connection, ToRemoteKeeper)
             raylet = int(os.environ["RAY_RAYLET_PID"]) if "RAY_RAYLET_PID" in os.environ else None

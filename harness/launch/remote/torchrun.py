@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from everyrank.devices import device_types
 from everyrank.errors import MisuseError
 from everyrank.launch import fork
 from everyrank.launch.keeper import remove_traces
@@ -37,7 +38,6 @@ from everyrank.launch.remote.link import Link, introduced
 from everyrank.launch.remote.roster import Entry, Roster, master
 from everyrank.launch.remote.run_folder import RunFolder
 from everyrank.patience import Patience
-from everyrank.resources.gpus import devices
 from everyrank.wire.channel import Channel
 from everyrank.wire.remote import Ready, ToRemoteKeeper
 
@@ -287,7 +287,7 @@ def _keep(context: LaunchContext, invitation: Invitation, connection: socket.soc
     use_interface_of(connection)
     session = context.session
     control: Channel[ToRemoteKeeper] = Channel(connection, ToRemoteKeeper)
-    ready = alike.describe(session, _node(), "", gpus=devices.found())
+    ready = alike.describe(session, _node(), "", gpus=device_types.all_found())
     try:
         folder = RunFolder(invitation.folder, invitation.secret)
         factory: Any = getattr(session.config, "_tmp_path_factory", None)

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from everyrank.devices import device_types
+from everyrank.devices.protocol import Gpu
 from everyrank.errors import MisuseError
-from everyrank.resources.gpus.devices import Gpu
 from everyrank.resources.gpus.needs import Needs
 from everyrank.resources.gpus.world_gpus import GpusOfHost
 from everyrank.resources.holders import is_gone
@@ -48,7 +49,7 @@ class GpuLease:
     def fds(self) -> list[int]:
         return [file.fd for file in self.files]
 
-    def visible_to(self, rank: int) -> str:
+    def visible_to(self, rank: int) -> dict[str, str]:
         return GpusOfHost(self.gpus).visible_to(rank)
 
     def device(self, rank: int) -> str:
@@ -167,7 +168,10 @@ class GpuLeases:
 
     def _waiting_for(self, needs: Needs, candidates: list[Gpu]) -> str:
         holders = sorted({pid for gpu in candidates if (pid := _holder(self._file(gpu.uuid, "gpu").path))})
-        wanted = f"{needs.least or 1} of {len(candidates)} GPUs" if needs.share >= 1 else f"{needs.share:g} of a GPU"
+        kind = device_types.find(needs.type)
+        wanted = f"{needs.least or 1} of {len(candidates)} {kind.title}s"
+        if needs.share < 1:
+            wanted = f"{needs.share:g} of {kind.titled}"
         text = f"a world waits for {wanted}"
         return f"{text}, which pytest processes {', '.join(holders)} use" if holders else text
 

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from everyrank.resources.gpus.devices import Gpu
+from everyrank.devices import device_types
+from everyrank.devices.protocol import Gpu
 
 
 @dataclass(frozen=True)
@@ -20,10 +21,11 @@ class Needs:
     capability: tuple[int, int] | None = None
     p2p: bool = False
     one_per_rank: bool = False  # for a communicator that refuses to use one GPU for two ranks
+    type: str = "cuda"  # the type of device that texts call a GPU
 
     @property
     def count(self) -> str:
-        return f"{self.least} GPU{'s' if self.least > 1 else ''}"
+        return f"{self.least} {device_types.find(self.type).title}{'s' if self.least > 1 else ''}"
 
     @property
     def kind(self) -> str:
@@ -36,7 +38,8 @@ class Needs:
         return " ".join(kinds)
 
     def suitable(self, gpus: Sequence[Gpu]) -> list[Gpu]:
-        return [gpu for gpu in gpus if gpu.memory >= self.memory and gpu.capability >= (self.capability or (0, 0))]
+        of_type = [gpu for gpu in gpus if gpu.type == self.type]
+        return [gpu for gpu in of_type if gpu.memory >= self.memory and gpu.capability >= (self.capability or (0, 0))]
 
     def choices(self, gpus: Sequence[Gpu]) -> Iterator[tuple[Gpu, ...]]:
         """Yield the sets of these GPUs that meet the needs."""

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from everyrank.resources.gpus.devices import Gpu
+from everyrank.devices import device_types
+from everyrank.devices.protocol import Gpu
 
 
 class WorldGpus(Protocol):
@@ -16,8 +17,8 @@ class WorldGpus(Protocol):
     def fds(self) -> list[int]:
         """The descriptors that hold them, for all ranks."""
 
-    def visible_to(self, rank: int) -> str:
-        """Return the GPUs that a rank sees, as the variable lists them."""
+    def visible_to(self, rank: int) -> dict[str, str]:
+        """Return the GPUs that a rank sees, as their type's variable lists them, by the type."""
 
     def device(self, rank: int) -> str:
         """Return the device of a rank."""
@@ -35,13 +36,17 @@ class GpusOfHost:
 
     gpus: Sequence[Gpu]
 
-    def visible_to(self, rank: int) -> str:
+    def visible_to(self, rank: int) -> dict[str, str]:
         """Return all of them, but only one MIG instance, since CUDA takes no more."""
         chosen = [self.gpus[rank % len(self.gpus)]] if self._has_instances else self.gpus
-        return ",".join(gpu.visible_as for gpu in chosen)
+        return {self._type: device_types.find(self._type).visible(chosen)}
 
     def device(self, rank: int) -> str:
-        return "cuda:0" if self._has_instances else f"cuda:{rank % len(self.gpus)}"
+        return f"{self._type}:{0 if self._has_instances else rank % len(self.gpus)}"
+
+    @property
+    def _type(self) -> str:
+        return self.gpus[0].type
 
     @property
     def _has_instances(self) -> bool:
@@ -59,7 +64,7 @@ class GpusOnHosts:
     def fds(self) -> list[int]:
         return []
 
-    def visible_to(self, rank: int) -> str:
+    def visible_to(self, rank: int) -> dict[str, str]:
         here, local = self._ranks[rank]
         return here.visible_to(local)
 

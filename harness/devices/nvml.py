@@ -7,7 +7,7 @@ import ctypes
 from collections.abc import Iterator
 from typing import Any
 
-from everyrank.resources.gpus.devices import Gpu
+from everyrank.devices.protocol import Gpu
 
 _P2P_READ = 0  # NVML_P2P_CAPS_INDEX_READ
 _P2P_OK = 0  # NVML_P2P_STATUS_OK

@@ -1,4 +1,4 @@
-"""Find the GPUs that this process may use, with their unique names, without initialising CUDA.
+"""CUDA's GPUs: those that this process may use, with their unique names, found without initialising CUDA.
 
 The driver's library (NVML) is asked first. If there is none (ROCm, WSL), or if it does not show which GPU an index
 means, a clean interpreter asks torch.
@@ -12,41 +12,38 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+from everyrank.devices.protocol import DeviceType, Gpu, bytes_of
 from everyrank.errors import MisuseError
 
 #: The environment variable with a made-up list of GPUs, as JSON, to test without a GPU.
 MADE_UP = "EVERYRANK_DEVICES"
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU, or a MIG instance of one."""
+class Cuda(DeviceType):
+    """NVIDIA's GPUs, and AMD's, which torch calls by the same name."""
 
-    uuid: str  # the same in every process on this machine
-    name: str = ""
-    memory: int = 0  # bytes
-    capability: tuple[int, int] = (0, 0)
-    peers: frozenset[str] = frozenset()  # the uuids of GPUs that it reaches without the host
-    instances: tuple[Gpu, ...] = field(default=(), repr=False)  # in MIG mode, its instances are used instead of it
-    mig_mode: bool = False
-    handle: str = ""  # its name in the variable, if that is not the uuid
+    name, title, backend = "cuda", "GPU", "nccl"
+    files = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 
     @property
-    def is_instance(self) -> bool:
-        return self.uuid.startswith("MIG-")
+    def variable(self) -> str:
+        torch = sys.modules.get("torch")
+        hip = torch is not None and torch.version.hip is not None
+        return "HIP_VISIBLE_DEVICES" if hip and "HIP_VISIBLE_DEVICES" in os.environ else "CUDA_VISIBLE_DEVICES"
 
-    @property
-    def visible_as(self) -> str:
-        return self.handle or self.uuid
+    def found(self) -> tuple[Gpu, ...]:
+        made_up_list, order = os.environ.get(MADE_UP), os.environ.get("CUDA_DEVICE_ORDER", "")
+        return _found(made_up_list, os.environ.get(self.variable), order)
+
+    def on_this_machine(self) -> int:
+        from everyrank.devices import nvml
+
+        return 0 if MADE_UP in os.environ else len(nvml.gpus() or ())
 
 
-def found() -> tuple[Gpu, ...]:
-    """Return the GPUs that this process may use now."""
-    made_up_list, order = os.environ.get(MADE_UP), os.environ.get("CUDA_DEVICE_ORDER", "")
-    return _found(made_up_list, os.environ.get(variable()), order)
+CUDA = Cuda()
 
 
 @functools.lru_cache(maxsize=16)
@@ -55,26 +52,12 @@ def _found(made_up_list: str | None, listed: str | None, order: str) -> tuple[Gp
         return visible(made_up(made_up_list), listed)
     if not _torch_can():
         return ()
-    from everyrank.resources.gpus import nvml
+    from everyrank.devices import nvml
 
     gpus = nvml.gpus()
     if gpus is None or _numbers_are_ambiguous(gpus, listed, order):
         return _ask_torch(listed)
     return visible(gpus, listed)
-
-
-def on_this_machine() -> int:
-    """Return how many GPUs the driver knows, whether or not torch and this process can use them."""
-    from everyrank.resources.gpus import nvml
-
-    return 0 if MADE_UP in os.environ else len(nvml.gpus() or ())
-
-
-def variable() -> str:
-    """Return the name of the environment variable that lists the GPUs that a process may use."""
-    torch = sys.modules.get("torch")
-    hip = torch is not None and torch.version.hip is not None
-    return "HIP_VISIBLE_DEVICES" if hip and "HIP_VISIBLE_DEVICES" in os.environ else "CUDA_VISIBLE_DEVICES"
 
 
 def visible(gpus: Sequence[Gpu], listed: str | None) -> tuple[Gpu, ...]:
@@ -201,20 +184,3 @@ def _made_up_gpu(entry: dict[str, Any]) -> Gpu:
     memory = bytes_of(entry.get("memory", 0))
     peers = frozenset(entry.get("peers", ())) - {entry["uuid"]}
     return Gpu(entry["uuid"], entry.get("name", ""), memory, (major, minor), peers, instances, "instances" in entry)
-
-
-_UNITS = {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "B": 1}
-
-
-def bytes_of(value: object) -> int:
-    """Return the bytes of a number, or of a text such as ``"20GB"``. Raise ValueError for anything else."""
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-        return value
-    if isinstance(value, str):
-        for unit, size in _UNITS.items():
-            if value.endswith(unit):
-                number = float(value.removesuffix(unit))
-                if 0 <= number < float("inf"):
-                    return int(number * size)
-                break
-    raise ValueError(f"not an amount of memory: {value!r}")
