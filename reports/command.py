@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from everyrank.model.counts import count
 from everyrank.reports.errors import CannotWrite, Cut, EmptyFile, ReportError
 from everyrank.reports.text import plain
 
@@ -92,7 +93,8 @@ def merge(arguments: Sequence[str]) -> int:
         lines = merge.merge(runs, given.partial)
         files.keep(given.output, merge.contents(lines, given.output), given.runs)
         missing = merge.missing(runs)
-        text = f"{given.output}: {len(runs)} shards, {sum(len(run.reported) for run in runs):,} multi-rank tests"
+        tests = count(sum(len(run.reported) for run in runs), "multi-rank test")
+        text = f"{given.output}: {count(len(runs), 'shard')}, {tests}"
         hand_over(f"{text}; not whole: {missing}\n" if missing else f"{text}\n", None, [])
         return 1 if missing else 0
 
@@ -127,7 +129,7 @@ def diff(arguments: Sequence[str]) -> int:
     )
     parser.add_argument(
         "--most",
-        type=_number,
+        type=_number_of_cases,
         default=5,
         metavar="N",
         help="how many cases to name for each law (default: 5; 0: all)",
@@ -256,7 +258,13 @@ def trace(arguments: Sequence[str]) -> int:
         from everyrank.reports import trace
         from everyrank.reports.runfile import read
 
-        hand_over(trace.trace(read.read(given.run, given.partial)), given.output, [given.run])
+        run = read.read(given.run, given.partial)
+        hand_over(trace.trace(run), given.output, [given.run])
+        if given.output:
+            tests = count(len(run.reported), "multi-rank test")
+            hand_over(
+                f"{given.output}: {tests}; to view it, open https://ui.perfetto.dev and drop it there\n", None, []
+            )
         return 0
 
     return answer("trace", make)
@@ -299,8 +307,8 @@ def board(arguments: Sequence[str]) -> int:
             keep(given.markdown, render.as_markdown(tables), inputs)
         made = badges.write(tables, given.badges, inputs) if given.badges else 0
         rows = sum(len(table.rows) for table in tables)
-        text = f"{given.output}: {rows} subjects of {len(tables)} contracts"
-        hand_over(f"{text}; {made} badges in {given.badges}\n" if made else f"{text}\n", None, [])
+        text = f"{given.output}: {count(rows, 'subject')} of {count(len(tables), 'contract')}"
+        hand_over(f"{text}; {count(made, 'badge')} in {given.badges}\n" if made else f"{text}\n", None, [])
         return 0
 
     return answer("board", make)
@@ -314,11 +322,10 @@ def _parser(name: str, function: Callable[..., int]) -> argparse.ArgumentParser:
     )
 
 
-def _number(text: str) -> int:
-    number = int(text)
-    if number < 0:
-        raise ValueError(text)
-    return number
+def _number_of_cases(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a number of cases, 0 or more, not {text!r}")
+    return int(text)
 
 
 def hand_over(text: str, output: Path | None, made_of: Sequence[Path]) -> None:

@@ -29,11 +29,6 @@ def code(text: str, most: int = 0) -> str:
     return f"{fence}{space}{shown}{space}{fence}"
 
 
-def count(number: int, noun: str) -> str:
-    """Return the number with its noun: ``1 case``, ``1,200 cases``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def some(lines: list[str], most: int) -> list[str]:
     """Return the first lines, and the number of the others (0: all lines)."""
     return lines if not most or len(lines) <= most else [*lines[:most], f"... and {len(lines) - most:,} more"]

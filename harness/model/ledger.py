@@ -20,6 +20,10 @@ else:
     import tomli as tomllib
 
 
+#: The keys of an entry, in the order in which they are written.
+KEYS = ("case", "kind", "torch", "match", "raises", "at_most", "issue", "note", "link")
+
+
 class LedgerFault(Exception):
     """What is wrong with the file of a ledger: a sentence for each fault, each on a line."""
 

@@ -89,7 +89,8 @@ def board(runs: Sequence[Run], before: Sequence[Run] = ()) -> list[Table]:
     """
     rows = _rows(runs)
     if not rows:
-        raise ReportError(f"{', '.join(str(run.path) for run in runs)}: no case of a subject")
+        files = ", ".join(str(run.path) for run in runs)
+        raise ReportError(f"{files}: no case of a subject: give run files of conformance tests")
     for key, row in _rows(before).items():
         for group, cell in row.cells.items():
             if key in rows and group in rows[key].cells:

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timezone
 from importlib.resources import files
 
+from everyrank.model.counts import count
 from everyrank.model.outcome import ENDINGS, RED
 from everyrank.reports.board.board import Cell, Row, Table
 from everyrank.reports.page.build import GENERATOR, hash_of
 from everyrank.reports.runfile.model import CaseLine
-from everyrank.reports.text import count, plain
+from everyrank.reports.text import plain
 
 _SLOT = re.compile(r"\{\{(\w+)\}\}")
 #: How many cases of a cell are shown whole, and the characters of a failure.

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from everyrank.model.counts import count
 from everyrank.model.outcome import ENDINGS, Ending
 from everyrank.reports.cause import signature
 from everyrank.reports.diff.diff import KINDS, WORSE, Change, Diff, Kind, LessExact
 from everyrank.reports.runfile.model import CaseLine, ErrorPart
 from everyrank.reports.runfile.read import Run
 from everyrank.reports.runfile.source import of_header
-from everyrank.reports.text import code, count, duration, plain, some, ulps_text
+from everyrank.reports.text import code, duration, plain, some, ulps_text
 
 #: The names of each kind of change: singular and plural.
 _NOUNS: dict[Kind, tuple[str, str]] = {
@@ -307,7 +308,8 @@ def _slow_laws(diff: Diff, quote: Callable[[str], str]) -> Iterator[str]:
     for law in diff.pace.laws:
         name = quote(f"{law.subject} {law.contract}/{law.law}")
         yield (
-            f"{name}: the median of {law.cases:,} cases {duration(law.old)} -> {duration(law.new)} ({law.ratio:.1f}x)"
+            f"{name}: the median of {count(law.cases, 'case')} {duration(law.old)} -> {duration(law.new)} "
+            f"({law.ratio:.1f}x)"
         )
 
 

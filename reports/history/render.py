@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
+from everyrank.model.counts import count
 from everyrank.model.outcome import RED, Ending
 from everyrank.reports.history.history import History, LawHistory, Night, State
-from everyrank.reports.text import count, duration, plain, some
+from everyrank.reports.text import duration, plain, some
 
 #: The letter of each night.
 MARKS: dict[State, str] = {"green": ".", "red": "F", "unknown": " "}

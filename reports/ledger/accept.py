@@ -126,7 +126,7 @@ def chosen_ledgers(run: Run, subjects: Sequence[str] | None, ledger: Path | None
     for name in subjects or ():
         if name not in there:
             raise NoSubject(
-                f"this run has no case of a subject {name!r}; its subjects: {', '.join(sorted(there)) or 'none'}"
+                f"{run.path}: no case of a subject {name!r}; its subjects: {', '.join(sorted(there)) or 'none'}"
             )
     found = _named_ledgers(run)
     if ledger is None:
@@ -136,6 +136,8 @@ def chosen_ledgers(run: Run, subjects: Sequence[str] | None, ledger: Path | None
                 raise BadLedger(f"{path}: this ledger does not exist: run this where pytest ran, or use --ledger")
         return found
     meant = sorted(set(subjects) if subjects else there - set(found))
+    if not there:
+        raise NoSubject(f"{run.path}: --ledger is for a subject, and this run has no case of one")
     if len(meant) != 1:
         which = f"{len(meant)} are meant ({', '.join(meant)})" if meant else "each subject of this run names a ledger"
         raise NoSubject(f"--ledger is for one subject, but {which}: choose it with --subject")

@@ -7,11 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from everyrank.model.ledger import is_pattern, matches
+from everyrank.model.ledger import KEYS, is_pattern, matches
 from everyrank.reports.ledger.statement import NOTHING, Statement
-
-#: The keys of an entry, in the order in which they are written.
-KEYS = ("case", "kind", "torch", "match", "raises", "at_most", "issue", "note", "link")
 
 #: The longest line of a list, in characters.
 _WIDTH = 120

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from everyrank.model.ledger import LedgerFault, Listed, contents
+from everyrank.model.ledger import KEYS, LedgerFault, Listed, contents
 from everyrank.model.versions import is_in_force, is_specifier
 from everyrank.reports.errors import BadLedger
-from everyrank.reports.ledger.entry import KEYS, FileEntry, ordered, quoted, toml_value
+from everyrank.reports.ledger.entry import FileEntry, ordered, quoted, toml_value
 from everyrank.reports.ledger.line_edit import ENTRY, LineEdit, end_of_table
 from everyrank.reports.ledger.statement import Statement
 from everyrank.reports.runfile.inputs import read_input

@@ -5,9 +5,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Sequence
 
+from everyrank.model.counts import count
 from everyrank.reports.ledger.accept import Edit, NotAccepted
 from everyrank.reports.runfile.conclusion import Reason
-from everyrank.reports.text import count, plain, some
+from everyrank.reports.text import plain, some
 
 #: How many cases are named for one reason.
 _MOST = 10

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from everyrank.model.counts import count
 from everyrank.model.outcome import ENDINGS, RED, Ending, PhaseEnd, ending
 from everyrank.model.parity import NOTE, ParityPart
 from everyrank.model.result import LeakPart, RankResult, TestResult
@@ -144,7 +145,7 @@ def _leaks(found: Sequence[LeakPart]) -> list[LeakPart]:
     parts = [LeakPart(leak.kind, _brief(leak.what), leak.ranks) for leak in found]
     if len(parts) > LEAKS:
         ranks = sorted({rank for leak in parts[LEAKS:] for rank in leak.ranks})
-        parts = [*parts[:LEAKS], LeakPart("...", f"{len(parts) - LEAKS} more leaks are left out", ranks)]
+        parts = [*parts[:LEAKS], LeakPart("...", f"{count(len(parts) - LEAKS, 'more leak')} left out", ranks)]
     return parts
 
 
@@ -164,7 +165,7 @@ def _output(reports: Iterable[Any], result: TestResult) -> list[OutputPart]:
 
     parts.sort(key=urgency)
     if len(parts) > OUTPUTS:
-        left = f"{len(parts) - OUTPUTS} more captured texts are left out"
+        left = f"{count(len(parts) - OUTPUTS, 'more captured text')} left out"
         parts = [*parts[:OUTPUTS], OutputPart("...", left)]
     return parts
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from everyrank.model.counts import count
 from everyrank.reports.live.tally import Tally
 
 #: Seconds after which the line is drawn. A shorter run needs none.
@@ -51,7 +52,7 @@ def text(tally: Tally, expected: int, worlds: int, seconds: float) -> str:
     rate = done / seconds if seconds else 0.0
     parts = [f"everyrank: {done:,} of {expected:,} ({done / max(expected, 1):.0%})"]
     parts += [f"{tally.red:,} not green"] if tally.red else []
-    parts.append(f"{worlds} world{'' if worlds == 1 else 's'} up")
+    parts.append(f"{count(worlds, 'world')} up")
     parts.append(f"{rate:.1f} a second")
     if rate:
         parts.append(f"{duration((expected - done) / rate)} left")

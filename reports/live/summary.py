@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from everyrank.model.counts import count
 from everyrank.model.outcome import ENDINGS, RED, Ending
 from everyrank.reports.live.tally import MOST, Tally
 from everyrank.reports.runfile.conclusion import Conclusion
@@ -73,7 +74,7 @@ def title(tally: Tally, conclusion: Conclusion | None = None) -> str:
         red = beside if conclusion.state == "nothing-ran" else f"none red, but {beside}"
     if tally.subjects:
         return f"everyrank: {red}"
-    return f"everyrank: {tally.total:,} multi-rank test{'' if tally.total == 1 else 's'}, {red}"
+    return f"everyrank: {count(tally.total, 'multi-rank test')}, {red}"
 
 
 def text(tally: Tally, details: bool = False) -> list[str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from everyrank.model.counts import count
 from everyrank.model.outcome import RED
 from everyrank.reports.errors import CannotWrite
 from everyrank.reports.page.build import GENERATOR
 from everyrank.reports.runfile.read import Run
-from everyrank.reports.text import count, plain
+from everyrank.reports.text import plain
 
 #: The first bytes of a page, which name the generator.
 _HEAD = 2000
@@ -37,7 +38,7 @@ def summary(runs: Sequence[Run]) -> str:
     cases = sum(len(run.cases) for run in runs)
     red = sum(number for run in runs for ending, number in run.counts.items() if ending in RED)
     files = f" of {len(runs)} run files" if len(runs) > 1 else ""
-    found = [f"{red:,} need a person"] if red else []
+    found = [f"{red:,} {'needs' if red == 1 else 'need'} a person"] if red else []
     if all(run.conclusion.as_declared for run in runs):
         found = ["all as declared"]
     cut = [f"{run.path.name} did not finish: {run.came}" for run in runs if not run.complete]

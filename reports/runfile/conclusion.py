@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from everyrank.model.counts import count
 from everyrank.model.outcome import NOT_TRIED, RED, Ending
 from everyrank.reports.runfile.model import Footer
-from everyrank.reports.text import count
 
 State = Literal["as-declared", "nothing-ran", "not-whole", "not-as-declared"]
 

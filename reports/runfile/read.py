@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, NoReturn
 
 import msgspec
+from everyrank.model.counts import count
 from everyrank.model.outcome import ENDINGS, Ending
 from everyrank.reports.errors import (
     BadLine,
@@ -94,7 +95,7 @@ class Run:
     @property
     def came(self) -> str:
         """How many of the cases have a line."""
-        return f"{len(self.reported):,} of {len(self.header.cases):,} cases reported"
+        return f"{len(self.reported):,} of {count(len(self.header.cases), 'case')} reported"
 
 
 def read(path: Path | str, partial: bool = False) -> Run:

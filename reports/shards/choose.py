@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from everyrank.model.counts import count
 from everyrank.reports.errors import ReportError
 from everyrank.reports.runfile.model import ShardPart
 from everyrank.reports.runfile.read import read
@@ -80,7 +81,7 @@ def _times(path: Path) -> Mapping[str, float]:
 def text(given: Mapping[str, Any]) -> str:
     """Return one line for the terminal."""
     shard = msgspec.convert(given, ShardPart)
-    line = f"shard {shard.number} of {shard.count}: {shard.tests:,} of {shard.all_tests:,} tests"
+    line = f"shard {shard.number} of {shard.count}: {shard.tests:,} of {count(shard.all_tests, 'test')}"
     if shard.all_seconds:
         line += f", which took {shard.seconds:.0f} s of {shard.all_seconds:.0f} s before"
     return line

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from everyrank.model.counts import count
 from everyrank.reports.errors import NotOneRun
 from everyrank.reports.runfile.model import AnyLine, CaseLine, Footer, Header, LeftOutPart, ShardPart, SinglePart
 from everyrank.reports.runfile.read import Run
 from everyrank.reports.runfile.write import encoded
-from everyrank.reports.text import count
 
 #: What one run has once, with its name in an error.
 _SAME = {

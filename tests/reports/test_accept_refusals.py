@@ -66,6 +66,12 @@ def test_what_is_not_clear_is_asked_back(
     assert message in _refusal(capsys, *arguments)
 
 
+def test_a_run_without_subjects_takes_no_ledger(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_of(header(), [case(subject="", contract="")]).write(folder / "run.jsonl")
+    refusal = _refusal(capsys, "--ledger", "new.toml")
+    assert "run.jsonl: --ledger is for a subject, and this run has no case of one" in refusal
+
+
 def test_a_ledger_is_never_written_over_the_run_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (folder / "run.jsonl").read_bytes()
     assert "not TOML" in _refusal(capsys, "--ledger", "run.jsonl", "--subject", "mine.Optimizer")

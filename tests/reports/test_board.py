@@ -130,7 +130,7 @@ def test_the_command_writes_the_page_the_table_and_the_badges(
     page, table, badges = (str(tmp_path / name) for name in names)
     line = [str(tmp_path / "run.jsonl"), "-o", page, "--markdown", table, "--badges", badges, "--title", "All of it"]
     assert main(["board", *line]) == 0
-    assert capsys.readouterr().out == f"{page}: 2 subjects of 1 contracts; 2 badges in {badges}\n"
+    assert capsys.readouterr().out == f"{page}: 2 subjects of 1 contract; 2 badges in {badges}\n"
     assert "<title>All of it</title>" in Path(page).read_text()
     assert Path(table).read_text().startswith("### rpc-optimizer\n")
     assert {path.name for path in Path(badges).iterdir()} == {"mine.Optimizer.svg", "a-b-c.svg"}

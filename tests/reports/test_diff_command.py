@@ -234,6 +234,14 @@ def test_help_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "list the cases that regressed" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("number", ["-1", "many"])
+def test_a_number_that_is_none_is_refused_in_words(capsys: pytest.CaptureFixture[str], number: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["diff", "old.jsonl", "new.jsonl", f"--most={number}"])
+    assert caught.value.code == 2
+    assert f"argument --most: must be a number of cases, 0 or more, not '{number}'" in capsys.readouterr().err
+
+
 def _all_texts(line: CaseLine) -> CaseLine:
     nasty = "<script>`|\x1b[31m\n# heading @everybody </details> \u2028"
     return msgspec.structs.replace(line, message=nasty, repeat=nasty)

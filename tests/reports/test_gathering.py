@@ -81,8 +81,8 @@ def test_of_a_flood_of_leaks_and_outputs_some_are_kept_and_the_rest_counted() ->
     last = _report("teardown", sections=[(f"Captured stdout call, rank {rank}", "text") for rank in range(64)])
     attach({"rule": "passed", "size": 64, "repeat": "", "leaks": leaks}, [last])
     ((line,), _) = _gathered(_report("setup"), _report("call"), last)
-    assert (len(line.leaks), line.leaks[-1].what) == (51, "10 more leaks are left out")
-    assert (len(line.output), line.output[-1].text) == (17, "48 more captured texts are left out")
+    assert (len(line.leaks), line.leaks[-1].what) == (51, "10 more leaks left out")
+    assert (len(line.output), line.output[-1].text) == (17, "48 more captured texts left out")
 
 
 def test_the_output_of_ranks_that_failed_comes_first_and_is_never_left_out() -> None:

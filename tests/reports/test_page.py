@@ -212,7 +212,7 @@ def test_the_command_writes_the_page_and_prints_what_it_holds(
     run = run_of(header(), [case(label="Adam"), case(label="SGD", outcome="fail")])
     target = tmp_path / "report.html"
     assert _everyrank(run.write(tmp_path / "run.jsonl"), "-o", target) == 0
-    assert capsys.readouterr().out == f"{target}: 2 cases, 1 need a person\n"
+    assert capsys.readouterr().out == f"{target}: 2 cases, 1 needs a person\n"
     facts = Parts(target.read_text()).data["runs"][0]
     assert facts["file"] == "run.jsonl"
     # A line leaves out what is as by default; the page shows it nevertheless.
