@@ -121,10 +121,10 @@ def add(parser: pytest.Parser) -> None:
 def read(config: pytest.Config) -> Options:
     """Return the options of this run. A wrong value raises a UsageError that names the valid values."""
     try:
-        size = sizes(_number(config, "everyrank_world_size", int))[0]
+        size = sizes(_number(config, "everyrank_world_size", int, "a whole number"))[0]
     except MisuseError as error:
         raise pytest.UsageError(f"ini key everyrank_world_size: {error}") from None
-    timeout = _number(config, "everyrank_timeout", float)
+    timeout = _number(config, "everyrank_timeout", float, "a number of seconds")
     if not is_seconds(timeout):
         raise pytest.UsageError(f"ini key everyrank_timeout: must be a number of seconds above 0, not {timeout:g}")
     rank = config.getoption("pdb_rank")
@@ -140,9 +140,9 @@ def read(config: pytest.Config) -> Options:
         seed=config.getoption("world_seed"),
         pdb_rank=rank,
         require_gpus=_not_negative(config.getoption("require_gpus"), "--require-gpus"),
-        adopt=config.getoption("adopt") or bool(config.getini("everyrank_adopt")),
+        adopt=config.getoption("adopt") or _truth(config, "everyrank_adopt"),
         adopt_transports=_choice(config, "adopt_transports", TRANSPORTS),
-        preload=bool(config.getini("everyrank_preload")),
+        preload=_truth(config, "everyrank_preload"),
         rank_cores=_choice(config, "rank_cores", cores.CHOICES),
     )
 
@@ -169,7 +169,8 @@ def leaks_action(item: pytest.Item, options: Options) -> str:
         return options.leaks
     if len(mark.args) != 1 or mark.kwargs or mark.args[0] not in LEAKS:
         given = [*map(repr, mark.args), *(f"{name}={value!r}" for name, value in mark.kwargs.items())]
-        raise MisuseError(f"the mark leaks takes one of {', '.join(map(repr, LEAKS))}, not ({', '.join(given)})")
+        written = ", ".join(f"leaks({action!r})" for action in LEAKS)
+        raise MisuseError(f"the mark leaks takes one argument: write one of {written}, not leaks({', '.join(given)})")
     return str(mark.args[0])
 
 
@@ -180,10 +181,18 @@ def _choice(config: pytest.Config, name: str, choices: tuple[str, ...]) -> str:
     return str(value)
 
 
-def _number(config: pytest.Config, key: str, kind: type) -> float | int:
+def _truth(config: pytest.Config, key: str) -> bool:
+    """Return a truth value of the ini file; pytest's own error would not name the key."""
+    try:
+        return bool(config.getini(key))
+    except ValueError as error:
+        raise pytest.UsageError(f"ini key {key}: must be true or false: {error}") from None
+
+
+def _number(config: pytest.Config, key: str, kind: type, meaning: str) -> float | int:
     value = config.getini(key)
     try:
         number: float | int = kind(value)
     except ValueError:
-        raise pytest.UsageError(f"ini key {key}: must be a number, not {value!r}") from None
+        raise pytest.UsageError(f"ini key {key}: must be {meaning}, not {value!r}") from None
     return number

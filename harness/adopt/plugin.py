@@ -15,6 +15,7 @@ from everyrank.adopt.recognise import CONTINUOUS, FUNCTION, Adopted, Finding, No
 from everyrank.adopt.transports import are_to_sleep, asleep
 from everyrank.declare.declaration import Declaration
 from everyrank.declare.stash import DECLARATION, MISUSE
+from everyrank.model.counts import count
 from everyrank.rank.context import RANK
 from everyrank.rank.seeds import accelerated
 from everyrank.resources.leases import cores
@@ -45,14 +46,12 @@ class Adopter(Missing):
     @pytest.hookimpl
     def pytest_report_collectionfinish(self) -> str:
         adopted, spawning, left = self._counted or (0, 0, 0)
-        text = f"everyrank: adopted {adopted} test{'s' if adopted != 1 else ''} of torch's classes"
+        text = f"everyrank: adopted {count(adopted, 'test')} of torch's classes"
         text += f" and {spawning} that call mp.spawn" if spawning else ""
         text += f", left {left} as they are (everyrank adopt-report lists the reasons)" if left else ""
         if self._any_is_to_sleep and "torch.distributed.rpc" in sys.modules:
-            text += (
-                f"\neveryrank: agents of worlds of more than {cores()} ranks use the RPC transport uv, which waits "
-            )
-            text += "asleep (--adopt-transports=torch: torch's choice)"
+            text += f"\neveryrank: agents of worlds of more than {count(cores(), 'rank')} use the RPC transport uv, "
+            text += "which waits asleep (--adopt-transports=torch: torch's choice)"
         return text
 
     @pytest.hookimpl(wrapper=True)

@@ -14,6 +14,7 @@ import pytest
 from everyrank.adopt.missing import Missing
 from everyrank.adopt.plugin import find
 from everyrank.adopt.recognise import CONTINUOUS, Adopted, Finding, NotAdopted, Skipped, expects_death
+from everyrank.model.counts import count
 
 _USAGE = """usage: everyrank adopt-report [PATH ...] [pytest's options]
 
@@ -69,12 +70,11 @@ def render_report(lines: list[tuple[AdoptLine, str]], verbose: bool) -> Iterator
         for line, nodeid in lines:
             yield f"{line.status:8} {nodeid}: {line.reason}"
     else:
-        for line, count in Counter(line for line, _ in lines).items():
-            yield f"{line.status:8} {line.location}: {count} test{'s' if count > 1 else ''}; {line.reason}"
+        for line, number in Counter(line for line, _ in lines).items():
+            yield f"{line.status:8} {line.location}: {count(number, 'test')}; {line.reason}"
     counts = Counter(line.status for line, _ in lines)
     totals = [f"{counts[status]} {text}" for status, text in _STATUS_TEXTS.items() if counts[status]]
-    tests = "1 test" if len(lines) == 1 else f"{len(lines)} tests"
-    yield f"{tests}: {', '.join(totals)}" if lines else "no tests"
+    yield f"{count(len(lines), 'test')}: {', '.join(totals)}" if lines else "no tests"
 
 
 _STATUS_TEXTS = {

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from everyrank.errors import MisuseError, WorldFailed
+from everyrank.model.counts import count
 
 _SET = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 #: How often a rank that has returned asks whether the others have (in seconds).
@@ -30,7 +31,9 @@ def run_here(function: Callable[[], Any], ranks: int | None, group: bool, asked:
     global _calls
     rank, size = int(os.environ["RANK"]), _size()
     if ranks not in (None, size):
-        raise MisuseError(f"torchrun has started {size} ranks, and the call asks for {ranks}: leave `ranks` out")
+        raise MisuseError(
+            f"torchrun has started {count(size, 'rank')}, and the call asks for {ranks}: leave `ranks` out"
+        )
     if given := [name for name, value in asked.items() if value and name != "backend"]:
         raise MisuseError(f"torchrun has started the ranks, so this call cannot choose `{given[0]}`: leave it out")
     _calls += 1

@@ -166,7 +166,9 @@ class Controller:
             self._session._setupstate.teardown_exact(nextitem)
         except Exception as error:
             logged[-1].outcome = "failed"
-            logged[-1].longrepr = f"a fixture of the controller failed in its teardown: {error!r}"
+            logged[
+                -1
+            ].longrepr = f"a fixture of the controller failed in its teardown: {type(error).__name__}: {error}"
 
     def _obey_requests(self, fates: Fates) -> None:
         """Stop the run if a rank asked for it."""

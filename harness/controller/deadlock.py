@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from everyrank.model.counts import count
 from everyrank.model.ranks import few_ranks_text, ordinal
 from everyrank.wire.messages import Begun, Collective, WitnessStatement
 
@@ -177,7 +178,7 @@ def _cause(
         clauses.append(f"{few_ranks_text(gone)} ended {'its' if len(gone) == 1 else 'their'} test")
     more = len(clauses) - _MOST
     if more > 0:
-        clauses[_MOST:] = [f"and {more} more group{'s' if more > 1 else ''}"]
+        clauses[_MOST:] = [f"and {count(more, 'more group')}"]
     return "; ".join(clauses)
 
 

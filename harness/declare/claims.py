@@ -14,6 +14,7 @@ from everyrank.declare.job import Job
 from everyrank.declare.stash import FOUND_GPUS
 from everyrank.devices import device_types
 from everyrank.devices.protocol import Gpu
+from everyrank.model.counts import count
 from everyrank.resources.gpus.gpu_leases import GpuLease, GpuLeases
 from everyrank.resources.gpus.needs import Needs
 from everyrank.resources.gpus.world_gpus import WorldGpus
@@ -112,8 +113,8 @@ def summary(reports: Iterable[Any]) -> str:
     if not reasons:
         return ""
     total = sum(reasons.values())
-    listed = ", ".join(f"{count} ({reason})" for reason, count in reasons.most_common())
-    return f"everyrank skipped {total} test{'s' if total > 1 else ''}: {listed}"
+    listed = ", ".join(f"{number} ({reason})" for reason, number in reasons.most_common())
+    return f"everyrank skipped {count(total, 'test')}: {listed}"
 
 
 def shortage(config: pytest.Config, required: int) -> str:

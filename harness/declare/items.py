@@ -49,6 +49,9 @@ def declare(items: list[pytest.Item]) -> None:
         if not ours and mark is None and not by_class:
             continue
         try:
+            if unknown := sorted(asked.difference(RANK_FIXTURES), key=str):
+                known = ", ".join(RANK_FIXTURES)
+                raise MisuseError(f"the mark rank_fixtures names {unknown[0]!r}, which is none: there are {known}")
             declared = replace(_declaration(item, mark, by_class), fixtures=tuple(ours))
             problem = describe_wrong_scope(definitions, ours)
             if problem:

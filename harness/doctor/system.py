@@ -17,6 +17,7 @@ from everyrank.doctor.answer import BAD, NOTE, OK, Answer
 from everyrank.errors import MisuseError
 from everyrank.launch import native
 from everyrank.launch.limits import advice
+from everyrank.model.counts import count
 from everyrank.resources import leases
 
 #: What a world takes of a process' limits, seen with gloo at 2 to 48 ranks: descriptors of the controller for each
@@ -28,8 +29,8 @@ _MB = 1 << 20
 
 
 def cores() -> Answer:
-    count = leases.cores()
-    return Answer("cores", OK, f"{count}: up to {leases.capacity()} ranks at a time, all workers together")
+    at_a_time = count(leases.capacity(), "rank")
+    return Answer("cores", OK, f"{leases.cores()}: up to {at_a_time} at a time, all workers together")
 
 
 def files() -> Answer:
@@ -38,7 +39,7 @@ def files() -> Answer:
     most = (soft - _OWN) // _FILES
     if soft == resource.RLIM_INFINITY or most >= 128:
         return Answer("files", OK, f"this process may open {_number(soft)}")
-    text = f"this process may open {soft}: enough for worlds of up to {max(most, 0)} ranks"
+    text = f"this process may open {soft}: enough for worlds of up to {count(max(most, 0), 'rank')}"
     if most >= _FEW:
         return Answer("files", OK, text)
     return Answer(

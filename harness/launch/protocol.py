@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from everyrank.devices import device_types
 from everyrank.launch.rendezvous import reserved_port
+from everyrank.model.counts import count
 from everyrank.resources.gpus.needs import Needs
 from everyrank.resources.gpus.world_gpus import WorldGpus
 from everyrank.wire.channel import Channel
@@ -139,7 +140,7 @@ class Shape:
     gpus: Needs | None = None  # a GPU for each rank, of those that the launcher's hosts have
 
     def __str__(self) -> str:
-        ranks = f"{self.size} rank{'s' if self.size > 1 else ''}"
+        ranks = count(self.size, "rank")
         if self.gpus is not None:
             title = device_types.find(self.gpus.type).titled
             ranks += f" with {title}{f' {self.gpus.kind}' if self.gpus.kind else ''} each"

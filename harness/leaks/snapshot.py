@@ -23,6 +23,7 @@ from everyrank.devices import device_types
 from everyrank.leaks import describe, libraries
 from everyrank.leaks.child_processes import children
 from everyrank.leaks.origins import ORIGINS
+from everyrank.model.counts import count
 from everyrank.patience import CoreWaits, Patience
 from everyrank.wire.messages import Leak
 
@@ -128,7 +129,7 @@ def _add_torch(now: Snapshot) -> None:
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is not None:
         for group, name in dict(c10d._world.pg_names).items():
-            now["process-group", str(name)] = f"{type(group).__name__} {name!r} of {group.size()} ranks"
+            now["process-group", str(name)] = f"{type(group).__name__} {name!r} of {count(group.size(), 'rank')}"
     # torch's RRef context cannot be used again after a shutdown: a second agent of the same process never deletes
     # its references, and its graceful end waits for ever. So a world in which an agent has run is not kept.
     if _agent_has_run():

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from everyrank.errors import MisuseError
+from everyrank.model.counts import count
 from everyrank.resources import holders
 
 #: Ranks mostly wait for each other, so that one core can run several.
@@ -155,7 +156,7 @@ class Leases:
             prepare(self._folder)
             self._ready = True
         wanted = min(ranks, len(self._files))
-        wait = _Wait(self, f"{test} waits for {wanted} slot{'s' if wanted > 1 else ''}")
+        wait = _Wait(self, f"{test} waits for {count(wanted, 'slot')}")
         taken: list[LockFile] = []
         try:
             while not self._turnstile.take():

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from everyrank.launch import native, processes
 from everyrank.launch.local import stacks_name
 from everyrank.launch.protocol import STACKS_SIGNAL
+from everyrank.model.counts import count
 from everyrank.model.ranks import ranks_text
 from everyrank.rollcall import rollcall, running
 from everyrank.rollcall.blame import Evidence, blame
@@ -126,7 +127,7 @@ def _rank(pid: int, parents: dict[int, int]) -> RunningRank | None:
 def _render_world(world: list[RunningRank], native_too: bool) -> str:
     """Render one world: the test that it runs, and its roll call."""
     size, controller = world[0].size, world[0].controller
-    head = f"world of {size} rank{'s' if size > 1 else ''}, pytest process {controller}"
+    head = f"world of {count(size, 'rank')}, pytest process {controller}"
     first = {
         found.rank: found for found in sorted(world, key=lambda found: found.pid, reverse=True)
     }  # a fork has a higher pid

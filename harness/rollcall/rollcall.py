@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from everyrank.launch.native import reader_path
 from everyrank.launch.protocol import NATIVE_READERS, AskedStacks, Launcher, NativeFrames, Seat
+from everyrank.model.counts import count
 from everyrank.model.ranks import few_ranks_text, ranks_text
 from everyrank.rollcall import nccl
 from everyrank.rollcall.blame import ENDED, Blame, Evidence, blame
@@ -155,7 +156,7 @@ def cause(stances: list[Stance], blamed: Blame) -> str:
         clauses.insert(0, f"{few_ranks_text(ranks)} ended {'its' if len(ranks) == 1 else 'their'} test")
     more = len(clauses) - _GROUPS_IN_HEADLINE
     if more > 0:
-        clauses[_GROUPS_IN_HEADLINE:] = [f"and {more} more group{'s' if more > 1 else ''}"]
+        clauses[_GROUPS_IN_HEADLINE:] = [f"and {count(more, 'more group')}"]
     return "; ".join(clauses)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from everyrank.model.counts import count
 from everyrank.resources import holders
 from everyrank.resources.holders import Holder
 
@@ -45,8 +46,9 @@ def describe(found: Sequence[Run]) -> str:
     now = time.time()
     for run in found:
         lines.append(f"pytest {run.pid}, for {_seconds(now - run.born)}, in {run.folder}: {run.command}")
-        sizes = " and ".join(map(str, run.sizes))
-        world = f"a world of {sizes} ranks" if len(run.sizes) == 1 else f"worlds of {sizes} ranks"
+        *others, last = run.sizes
+        sizes = " and ".join([*map(str, others), count(last, "rank")])
+        world = f"worlds of {sizes}" if others else f"a world of {sizes}"
         if run.holder is None:
             lines.append(f"    has {world}")
         else:

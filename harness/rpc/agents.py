@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from everyrank.errors import MisuseError
+from everyrank.model.counts import count
 from everyrank.patience import CoreWaits, Patience
 from everyrank.rank.context import BROKEN
 from everyrank.rank.world import World
@@ -64,7 +65,7 @@ class AgentOptions:
 
     def __post_init__(self) -> None:
         if self.shutdown not in ("graceful", "abrupt"):
-            raise MisuseError(f"shutdown must be 'graceful' or 'abrupt', not {self.shutdown!r}")
+            raise MisuseError(f"the mark rpc: shutdown must be 'graceful' or 'abrupt', not {self.shutdown!r}")
 
     @property
     def faults(self) -> Faults | None:
@@ -79,10 +80,10 @@ def options_from_marks(marks: Iterable[pytest.Mark]) -> AgentOptions:
     chosen: dict[str, Any] = {}
     for mark in marks:
         if mark.args:
-            raise MisuseError(f"the mark rpc takes keywords only, not {mark.args[0]!r}: {', '.join(known)}")
+            raise MisuseError(f"the mark rpc takes keywords only, not {mark.args[0]!r}: it takes {', '.join(known)}")
         for name, value in mark.kwargs.items():
             if name not in known:
-                raise MisuseError(f"the mark rpc takes no {name!r}, but {', '.join(known)}")
+                raise MisuseError(f"the mark rpc takes no {name!r}: it takes {', '.join(known)}")
             chosen.setdefault(name, value)
     return AgentOptions(**chosen)
 
@@ -256,8 +257,7 @@ def _file_leaks(leaks: list[Leak]) -> None:
 def file_leak(leaks: list[Leak]) -> None:
     """File the RRefs that are still in use as a leak."""
     if owned := owned_rrefs():
-        many = "s" if owned > 1 else ""
-        leaks.append(Leak("rref", f"{owned} RRef{many} that it owns, still in use here or on another rank"))
+        leaks.append(Leak("rref", f"{count(owned, 'RRef')} that it owns, still in use here or on another rank"))
 
 
 def wait_until(holds: Callable[[], bool], seconds: float) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from everyrank.errors import MisuseError
+from everyrank.model.counts import count
 from everyrank.rpc.agents import (
     SETTLE,
     Agent,
@@ -93,7 +94,7 @@ def _settle(rank: RankContext) -> None:
     wait_until(lambda: not _left(), SETTLE)
     file_leak(rank.leaks)
     if contexts := _contexts():
-        rank.use_up(f"left {contexts} autograd contexts")
+        rank.use_up(f"left {count(contexts, 'autograd context')}")
 
 
 def _nothing_left(rank: RankContext, seconds: float) -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.rpc as torch_rpc
+from everyrank.model.counts import count
 from everyrank.rpc.agents import LOCAL_TRANSPORTS
 from everyrank.testcase.multi_process import MultiProcContinuousTest, MultiProcessTestCase, run_subtests
 from everyrank.testcase.skips import count_accelerators, skip_if_lt_x_gpu
@@ -36,9 +37,9 @@ DEVICE_TYPE = _device_type()
 DEVICE_COUNT = count_accelerators() or 1
 
 
-def _need_gpus(count: int, backend: str | None) -> None:
-    if any(name in (backend or "") for name in _ON_GPUS) and count_accelerators() < count:
-        raise unittest.SkipTest(f"needs {count} GPUs, found {count_accelerators()}")
+def _need_gpus(gpus: int, backend: str | None) -> None:
+    if any(name in (backend or "") for name in _ON_GPUS) and count_accelerators() < gpus:
+        raise unittest.SkipTest(f"needs {count(gpus, 'GPU')}, found {count_accelerators()}")
 
 
 class ShardedTensorTestBase(MultiProcessTestCase):
@@ -265,7 +266,7 @@ class FSDPTest(MultiProcessTestCase):
         self = cls(test_name)
         self.rank, self.file_name = rank, file_name
         if count_accelerators() < self.world_size:
-            raise unittest.SkipTest(f"needs {self.world_size} GPUs, found {count_accelerators()}")
+            raise unittest.SkipTest(f"needs {count(self.world_size, 'GPU')}, found {count_accelerators()}")
         dist.init_process_group("nccl", init_method=self.init_method, world_size=self.world_size, rank=rank)
         torch.cuda.set_device(rank)
         dist.barrier(device_ids=[rank])

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 import torch.cuda.nccl
 import torch.distributed as dist
+from everyrank.model.counts import count
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
@@ -81,8 +82,8 @@ def _unless(holds: Callable[..., bool], reason: Callable[..., str]) -> Callable[
     return decorate
 
 
-def _needs(count: int) -> str:
-    return f"needs {count} GPU{'s' if count != 1 else ''}, found {count_accelerators()}"
+def _needs(gpus: int) -> str:
+    return f"needs {count(gpus, 'GPU')}, found {count_accelerators()}"
 
 
 def skip_if_lt_x_gpu(x: int, *, allow_cpu: bool = False) -> Callable[[Method], Method]:

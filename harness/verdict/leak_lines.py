@@ -6,6 +6,7 @@ import re
 from collections import Counter
 
 from everyrank.leaks.describe import KINDS
+from everyrank.model.counts import count
 from everyrank.model.ranks import ranks_text
 from everyrank.rank.warnings_filed import folded
 from everyrank.verdict.rules import Fates
@@ -55,17 +56,17 @@ def lines_beside_failure(fates: Fates) -> list[str]:
     room = _LINES_BESIDE_FAILURE - len(lines)
     if len(others) > room:
         more = len(others) - room
-        others[room - 1 :] = [f"{others[room - 1]}, and {more} more leak{'s' if more > 1 else ''} (-vv shows all)"]
+        others[room - 1 :] = [f"{others[room - 1]}, and {count(more, 'more leak')} (-vv shows all)"]
     return lines + others
 
 
 def _lines(left: LeftBehind) -> list[str]:
     lines = []
     for (kind, description), counts in left.items():
-        for count in sorted(set(counts.values())):
-            ranks = [rank for rank, counted in counts.items() if counted == count]
-            each = " each" if count > 1 and len(ranks) > 1 else ""
-            lines.append(f"{ranks_text(ranks)} left {_noun(kind, count)}{each}: {description}")
+        for number in sorted(set(counts.values())):
+            ranks = [rank for rank, counted in counts.items() if counted == number]
+            each = " each" if number > 1 and len(ranks) > 1 else ""
+            lines.append(f"{ranks_text(ranks)} left {_noun(kind, number)}{each}: {description}")
     return lines
 
 

@@ -99,6 +99,9 @@ SOURCE = """
     def test_asked_late(request):
         request.getfixturevalue("process_group")
 
+    @pytest.mark.rank_fixtures("proces_group")
+    def test_rank_fixture_misspelt(world, request): pass
+
     def test_no_world_here():
         everyrank.current_world()
 
@@ -241,6 +244,10 @@ TEXTS = {
     "test_asked_late": (
         "a rank fixture was asked for by request.getfixturevalue(), in a test that does not run on ranks: "
         "name the fixture in the test's signature, or mark the test with @pytest.mark.world(n)"
+    ),
+    "test_rank_fixture_misspelt": (
+        "the mark rank_fixtures names 'proces_group', which is none: there are world, process_group, rpc_agent, "
+        "warm_rpc_agent, device"
     ),
     "test_no_world_here": (
         "def test_no_world_here(): > everyrank.current_world() E everyrank.errors.MisuseError: this process "

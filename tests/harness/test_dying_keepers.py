@@ -362,7 +362,7 @@ def test_a_cluster_that_has_lost_all_nodes_skips_no_test(monkeypatch: pytest.Mon
     monkeypatch.setattr(launcher, "_missing", lambda shape: shape, raising=False)
     cluster = SimpleNamespace(nodes_with=lambda kind: [1])
     monkeypatch.setattr(remote, "ray_actors", cluster, raising=False)
-    assert launcher.cannot_start(Shape(2)) == "needs 2 ranks, the Ray cluster has 1 CPUs"
+    assert launcher.cannot_start(Shape(2)) == "needs 2 ranks, the Ray cluster has 1 CPU"
     cluster.nodes_with = lambda kind: []
     assert launcher.cannot_start(Shape(2)) == ""
     with pytest.raises(MisuseError, match="no node of the Ray cluster is alive any more"):

@@ -269,8 +269,8 @@ def test_the_mark_overrides_the_option(project: Project) -> None:
     }
     assert "left behind" in inner["test_reports"].sections
     assert "left behind" not in inner["test_off"].sections
-    assert "the mark leaks takes one of 'report', 'fail', 'off', not ('no')" in inner["test_misused"].text
-    assert "the mark leaks takes one of 'report', 'fail', 'off', not ()" in inner["test_empty"].text
+    assert "write one of leaks('report'), leaks('fail'), leaks('off'), not leaks('no')" in inner["test_misused"].text
+    assert "write one of leaks('report'), leaks('fail'), leaks('off'), not leaks()" in inner["test_empty"].text
     assert "the test left something behind" in inner["test_fails"].text
     warned = {str(warning["nodeid"]) for warning in inner.warnings if warning["warning"] == "LeakWarning"}
     assert warned == {"test_inner.py::test_reports"}  # a failure says it already

@@ -289,7 +289,7 @@ RED = {
         "ranks met at different points",
         "rank 0: the end of the RPC agents",
     ),
-    "test_unknown_shutdown": ("error", "shutdown must be 'graceful' or 'abrupt', not 'gentle'"),
+    "test_unknown_shutdown": ("error", "the mark rpc: shutdown must be 'graceful' or 'abrupt', not 'gentle'"),
     "test_unknown_option": ("error", "the mark rpc takes no 'threads'", "num_worker_threads"),
 }
 
@@ -321,6 +321,12 @@ def test_an_agent_behaves_like_torchs(inner: Inner) -> None:
 @pytest.mark.parametrize("test", RED)
 def test_the_report_has_the_root_cause(inner: Inner, test: str) -> None:
     inner.check(test, *RED[test])
+
+
+@pytest.mark.parametrize("test", ["test_unknown_shutdown", "test_unknown_option"])
+def test_a_wrong_mark_is_one_sentence(inner: Inner, test: str) -> None:
+    """A traceback would show lines of everyrank, and nothing that the user has written."""
+    assert "MisuseError" not in inner[test].text
 
 
 @pytest.mark.parametrize("test", FAULTS)

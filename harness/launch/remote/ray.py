@@ -29,6 +29,7 @@ from everyrank.launch.remote.door import KEEPER, Door, new_secret
 from everyrank.launch.remote.keeper import Invitation
 from everyrank.launch.remote.launcher import RemoteLauncher
 from everyrank.launch.remote.link import Link, RemoteSeat, introduced
+from everyrank.model.counts import count
 from everyrank.patience import Patience
 from everyrank.resources import holders, leases
 from everyrank.wire.messages import Preload
@@ -222,12 +223,12 @@ class RayLauncher(RemoteLauncher):
         if not cpus:
             return ""  # all nodes are gone: that is no need of the test, and a skip would be green
         if size > sum(cpus):
-            return f"needs {Shape(size)}, the Ray cluster has {sum(cpus)} CPUs"
+            return f"needs {Shape(size)}, the Ray cluster has {count(sum(cpus), 'CPU')}"
         if shape.gpus is not None:
             if shape.gpus.type != CUDA.name:
                 return f"needs {shape.gpus.count}, and Ray is asked only for GPUs of CUDA"
             if shape.gpus.kind:
-                return f"needs {size} GPUs {shape.gpus.kind}, and Ray takes no such request"
+                return f"needs {count(size, 'GPU')} {shape.gpus.kind}, and Ray takes no such request"
             gpus = ray_actors.nodes_with("GPU")
             if size > sum(gpus):
                 return f"needs {shape.gpus.count}, the Ray cluster has {sum(gpus)}"

@@ -316,7 +316,10 @@ def _fork_keeper(context: LaunchContext, invitation: Invitation, door: Door, ros
                 roster.close()
             code = _keep(context, invitation, _let_in(invitation))
         except BaseException as error:
-            print(f"everyrank: the keeper of process 0 of torchrun: {error!r}", file=sys.__stderr__)
+            print(
+                f"everyrank: the keeper of process 0 of torchrun ended: {type(error).__name__}: {error}",
+                file=sys.__stderr__,
+            )
         finally:
             os._exit(code)
     return pid
