@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 #: How the text of a case begins if the case says nothing about its law.
 FAULT = "the adapter is at fault, not the implementation"
@@ -101,3 +102,15 @@ class LedgerError(Exception):
 
 class DeclarationError(Exception):
     """A subject is declared wrongly; the text says what to write instead."""
+
+
+def kind_of(value: object) -> str:
+    """Describe a value that is no subject: ``the class Trainer``, ``a list``, ``'trainer'``; a repr has addresses."""
+    name = getattr(value, "__name__", "")
+    if isinstance(value, type | ModuleType):
+        return f"the {'class' if isinstance(value, type) else 'module'} {name}"
+    if callable(value) and name:
+        return f"the function {name}"
+    if value is None or isinstance(value, str | int | float):
+        return repr(value)
+    return f"{'an' if type(value).__name__[0] in 'AEIOUaeiou' else 'a'} {type(value).__name__}"

@@ -8,6 +8,7 @@ from math import prod
 from typing import NamedTuple
 
 import torch
+from everyrank.model.counts import count
 from everyrank.suites.errors import Deviation
 
 Shape = tuple[int, ...]
@@ -62,9 +63,9 @@ class Cover:
         shape, counts = self.shapes[name], self.counts[name]
         copies = self.copies.setdefault(name, part.copies)
         if part.copies != copies:
-            return f"is owned by {part.copies} ranks, as this one states; another stated {copies}"
+            return f"is owned by {count(part.copies, 'rank')}, as this one states; another stated {copies}"
         if not 1 <= copies <= self.size:
-            return f"is owned by {copies} ranks, as it states"
+            return f"is owned by {count(copies, 'rank')}, as it states, in a world of {self.size}"
         for offsets, sizes in part.boxes:
             if not _inside(offsets, sizes, shape):
                 return f"the box at {offsets} of {sizes} is not inside of {shape}"
@@ -104,7 +105,9 @@ class Cover:
         for name, counts in self.counts.items():
             copies = self.copies[name]
             if wrong := int((counts != copies).sum()):
-                text = f"{wrong} of {counts.numel()} elements have not {copies} owners but {int(counts.min())}"
+                text = (
+                    f"{wrong} of {counts.numel()} elements have not {count(copies, 'owner')} but {int(counts.min())}"
+                )
                 raise Deviation(f"{self.size} ranks: {name}: {text}, at the least")
 
 

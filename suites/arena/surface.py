@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from everyrank.model.counts import count
 from everyrank.rank.context import notes
 from everyrank.suites.arena.subject_errors import in_a_line
 from everyrank.suites.compare.comparison import check
@@ -81,7 +82,10 @@ def _hook(register: Callable[[Callable[..., None]], Any], kind: str) -> Iterator
     calls: list[int] = []
     register(lambda *arguments: calls.append(1))
     for steps in range(STEPS + 1):
-        check(len(calls) == steps, f"a step {kind}-hook was taken, and called {len(calls)} times in {steps} steps")
+        check(
+            len(calls) == steps,
+            f"a step {kind}-hook was taken, and called {count(len(calls), 'time')} in {count(steps, 'step')}",
+        )
         yield
 
 

@@ -11,7 +11,7 @@ import pytest
 from everyrank.suites.engine.case import Case, cases
 from everyrank.suites.engine.contract import contracts
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.errors import DeclarationError, LedgerError
+from everyrank.suites.errors import DeclarationError, LedgerError, kind_of
 
 
 def declared(subjects: Sequence[Any], folder: Path) -> tuple[list[list[Case]], list[str]]:
@@ -38,7 +38,7 @@ def all_mistakes(test: pytest.Item, mistakes: Sequence[str]) -> str:
             if mark.name == "conformance" and (theirs := declared(*mark.args)[1]):
                 found[name] = theirs
     if len(found) == 1 and len(mistakes) == 1:
-        return f"{test.nodeid}: {mistakes[0]}"
+        return f"{test.nodeid.removeprefix('::')}: {mistakes[0]}"  # outside of the root folder it has no path
     lines = [f"{test.path.name}: {sum(map(len, found.values()))} mistakes in what its conformance tests declare"]
     return "\n".join([*lines, *(f"  {name}: {mistake}" for name, theirs in found.items() for mistake in theirs)])
 
@@ -48,9 +48,10 @@ def _no_subject() -> str:
 
 
 def _no_such_subject(value: Any) -> str:
-    name = getattr(value, "__name__", type(value).__name__)
-    kind = f"the {'class' if isinstance(value, type) else 'function'} {name}" if callable(value) else repr(value)
-    return f"@conformance takes subjects, not {kind}: write {_example(name, name)}"
+    if isinstance(value, list | tuple):
+        return f"@conformance takes each subject as an argument, not {kind_of(value)}: write @conformance(*SUBJECTS)"
+    name = getattr(value, "__name__", "mylib.Trainer") if callable(value) else "mylib.Trainer"
+    return f"@conformance takes subjects, not {kind_of(value)}: write {_example(name, name)}"
 
 
 def _example(name: str, build: str) -> str:

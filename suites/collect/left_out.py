@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from everyrank.model.counts import count
+
 
 @dataclass(frozen=True)
 class FilterReason:
@@ -41,9 +43,8 @@ class LeftOut:
         """Return one line for each filter."""
         parts: dict[str, list[str]] = {}
         largest_first = sorted(self.counts.items(), key=lambda item: (item[0].filter, -item[1]))
-        for reason, count in largest_first:
-            cases = "case" if count == 1 else "cases"
-            parts.setdefault(reason.filter, []).append(f"{count:,} {cases} {reason.cases}")
+        for reason, number in largest_first:
+            parts.setdefault(reason.filter, []).append(f"{count(number, 'case')} {reason.cases}")
         return [f"{filter} leaves out {' and '.join(found)}" for filter, found in parts.items()]
 
     def lines(self) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from everyrank.suites.engine.case import Case
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.errors import DeclarationError
+from everyrank.suites.errors import DeclarationError, kind_of
 
 #: The subject given to `run`, and the folder of its ledger; only in the process that called `run`.
 SUBJECT: tuple[Subject, Path] | None = None
@@ -42,9 +42,13 @@ def load(named: str) -> tuple[Subject, Path]:
         imported = importlib.import_module(module)
     except ImportError as error:
         raise DeclarationError(f"{named}: {error}") from error
+    except SyntaxError as error:
+        raise DeclarationError(f"{named}: {module} is not Python: {error}") from error
     found = getattr(imported, name, None)
     if not isinstance(found, Subject):
-        raise DeclarationError(f"{named} is not a Subject but {found!r}")
+        problem = f"is not a Subject but {kind_of(found)}" if hasattr(imported, name) else "is not there"
+        there = [known for known, value in vars(imported).items() if isinstance(value, Subject)]
+        raise DeclarationError(f"{named} {problem}; {module} has {', '.join(there) or 'no Subject'}")
     return found, Path(imported.__file__ or ".").parent
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from everyrank.model.counts import count
 from everyrank.suites.collect.stash import LEFT_OUT
 from everyrank.suites.errors import undeclared
 
@@ -47,23 +48,23 @@ class Outcomes:
         if self.cells:
             terminalreporter.write_line(self._total())
         for subject, names in self._missing.items():
-            count = sum(self.cells[cell] == "not-run" for cell in self._needing if cell[0] == subject)
-            tried = f"{count} case{'' if count == 1 else 's'} not tried: " if count else ""
+            left = sum(self.cells[cell] == "not-run" for cell in self._needing if cell[0] == subject)
+            tried = f"{count(left, 'case')} not tried: " if left else ""
             terminalreporter.write_line(f"conformance: {tried}{undeclared(subject, names)}")
-        for reason, count in Counter(self._not_tried.values()).most_common():
-            terminalreporter.write_line(f"conformance: not tried: {count} case{'' if count == 1 else 's'}: {reason}")
+        for reason, number in Counter(self._not_tried.values()).most_common():
+            terminalreporter.write_line(f"conformance: not tried: {count(number, 'case')}: {reason}")
 
     def _total(self) -> str:
         seconds = time.monotonic() - self._since
         kinds = ", ".join(map(self._counted, Counter(self.cells.values()).most_common()))
         subjects = len({subject for subject, _ in self.cells})
-        many = "1 case" if len(self.cells) == 1 else f"{len(self.cells)} cases"
+        many = count(len(self.cells), "case")
         many += f" of {subjects} subjects" if subjects > 1 else ""
         rate = len(self.cells) / seconds
         return f"conformance: {many} in {seconds:.0f} s ({rate:.1f} a second): {kinds}"
 
     def _counted(self, ends: tuple[str, int]) -> str:
         """Describe a count; limits that the library documents are known, and are also counted on their own."""
-        kind, count = ends
+        kind, number = ends
         documented = sum(self.cells[cell] == kind for cell in self._documented) if kind == "known" else 0
-        return f"{count} {kind} ({documented} documented)" if documented else f"{count} {kind}"
+        return f"{number} {kind} ({documented} documented)" if documented else f"{number} {kind}"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from everyrank.model.counts import count
 from everyrank.suites.compare.likeness import all_of, index_text, moved, multiple, spoilt, wrong_from
 
 Values = Mapping[str, torch.Tensor]
@@ -206,7 +207,7 @@ def _shifted(seen: Deviating) -> Pattern | None:
     dimension, by = found
     if dimension:
         return Pattern("shifted", f"the reference's values, moved by {-by} along dimension {dimension}")
-    rows = f"{abs(by)} row{'s' if abs(by) > 1 else ''}"
+    rows = count(abs(by), "row")
     return Pattern("shifted", f"the reference's rows, moved {'down' if by < 0 else 'up'} by {rows}")
 
 

@@ -256,11 +256,11 @@ def _mistakes(subject: Subject, chosen: Contract) -> Iterator[str]:
     """Yield what the subject claims and the contract does not have: a world size without a case, or a choice."""
     known = {point.claimed_size for _, point in chosen.points()}
     strange = sorted(set(subject.sizes or ()) - known)
-    if strange or subject.sizes == ():
-        yield (
-            f"{subject.name}: {chosen.name} has no case at world size {', '.join(map(str, strange)) or '()'}: "
-            f"it has cases at {', '.join(map(str, sorted(known)))}"
-        )
+    has = f"it has cases at {', '.join(map(str, sorted(known)))}"
+    if strange:
+        yield f"{subject.name}: {chosen.name} has no case at world size {', '.join(map(str, strange))}: {has}"
+    if subject.sizes == ():
+        yield f"{subject.name}: sizes names no world size of {chosen.name}: {has}; leave sizes out for all of them"
     left = f"it leaves {', '.join(chosen.choices)}" if chosen.choices else "it leaves none"
     for choice in sorted(subject.declares - set(chosen.choices)):
         yield f"{subject.name}: {chosen.name} leaves no choice called {choice!r}: {left}"

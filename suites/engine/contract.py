@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from everyrank.fixtures.optimizers import rows
 from everyrank.fixtures.rogues import Rogue
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.errors import DeclarationError
+from everyrank.suites.errors import DeclarationError, kind_of
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ def _load(offer: EntryPoint) -> Contract:
     except Exception as error:
         raise DeclarationError(f"{source}, does not load: {type(error).__name__}: {error}") from error
     if not isinstance(found, Contract):
-        raise DeclarationError(f"{source}, is not a Contract but {found!r}")
+        raise DeclarationError(f"{source}, is not a Contract but {kind_of(found)}")
     if found.name != offer.name:
         raise DeclarationError(f"{source}, has another name: Contract({found.name!r}, ...)")
     return found

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from everyrank.model.ledger import LedgerFault, Listed, contents, holds, load, matches, matching
+from everyrank.model.ledger import KEYS, LedgerFault, Listed, contents, holds, load, matches, matching
 from everyrank.model.versions import is_in_force, is_specifier
 from everyrank.suites.errors import LedgerError
 
@@ -199,7 +199,7 @@ def read(path: Path, version: str | None = None) -> Ledger:
     try:
         found = contents(path, load(path))
     except FileNotFoundError:
-        raise LedgerError(f"there is no ledger {path.name}: a subject without known deviations names none") from None
+        raise LedgerError(f"there is no ledger {path}: a subject without known deviations names none") from None
     except LedgerFault as fault:
         raise LedgerError(str(fault)) from None
     entries = _entries(path.name, found.cases)
@@ -231,9 +231,8 @@ def _entries(file: str, cases: Iterable[Listed]) -> list[Entry]:
 def _entry(file: str, case: Listed) -> Entry:
     raw = case.keys
     source = f"{case.included[-1] if case.included else file}: {case.case}"
-    unknown = set(raw) - {"case", "kind", "issue", "note", "link", "match", "raises", "at_most", "torch"}
-    if unknown:
-        raise LedgerError(f"{source}: unknown key {sorted(unknown)[0]!r}")
+    if unknown := sorted(set(raw) - set(KEYS)):
+        raise LedgerError(f"{source}: unknown key {unknown[0]!r}: an entry holds {', '.join(KEYS)}")
     if raw.get("kind") not in KINDS:
         raise LedgerError(f"{source}: kind must be one of {', '.join(KINDS)}, not {raw.get('kind')!r}")
     torch = raw.get("torch", "")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.config import parse_warning_filter
-from everyrank.suites.errors import DeclarationError
+from everyrank.suites.errors import DeclarationError, kind_of
 
 if TYPE_CHECKING:
     from everyrank.suites.engine.contract import Contract
@@ -93,7 +93,7 @@ class Subject:
         if not values.name or not isinstance(values.name, str):
             yield f"a subject needs a name, not {self.name!r}"
         if not callable(values.build):
-            yield f"{self.name}: build must be callable, not a {type(self.build).__name__}"
+            yield f"{self.name}: build must be callable, not {kind_of(self.build)}"
         if self.device not in ("cpu", "cuda"):
             yield f"{self.name}: device must be 'cpu' or 'cuda', not {self.device!r}"
         for size in values.sizes or ():

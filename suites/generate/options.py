@@ -6,6 +6,7 @@ import importlib.util
 from typing import TYPE_CHECKING
 
 import pytest
+from everyrank.model.counts import count
 
 if TYPE_CHECKING:
     from everyrank.suites.generate.plan import SearchPlan
@@ -33,7 +34,7 @@ class Counts:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.draws:
             rate = self.actions / self.seconds
-            counts = f"{self.draws:,} draws, {self.actions:,} actions"
+            counts = f"{count(self.draws, 'draw')}, {count(self.actions, 'action')}"
             terminalreporter.write_line(f"generated: {counts} in {self.seconds:.0f} s ({rate:.0f} actions a second)")
 
 

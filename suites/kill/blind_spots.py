@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from everyrank.model.counts import count
 from everyrank.suites.engine.case import Case, cases
 from everyrank.suites.engine.contract import contracts
 from everyrank.suites.engine.ledger import Ledger, read
@@ -141,9 +142,11 @@ class BlindSpots:
     def text(self) -> str:
         """Render the blind spots, and the laws that are hidden while another law kills the rogue."""
         tried = {rogue for rogue, _ in self._tried}
+        every = count(len(rogues(self.contract)), "rogue")
+        stay = "stays" if len(self.spots) == 1 else "stay"
         lines = [
-            f"{self.contract} under {self.path.name}: {len(tried)} of {len(rogues(self.contract))} rogues break laws "
-            f"of which the ledger knows cases; {len(self.spots)} stay green"
+            f"{self.contract} under {self.path.name}: {len(tried)} of {every} break laws of which the ledger knows "
+            f"cases; {len(self.spots)} {stay} green"
         ]
         for name, hidden in self.spots.items():
             lines += [f"  blind: {name} ({self._ledger.blind.get(name, 'no reason is given')})"]

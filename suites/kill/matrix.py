@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from everyrank.fixtures.rogues import Rogue
+from everyrank.model.counts import count
 from everyrank.model.outcome import RED
 from everyrank.suites.engine.case import Case, cases
 from everyrank.suites.engine.contract import contract
@@ -153,7 +154,7 @@ class Matrix:
         """Render a row for each rogue: ``x`` is a kill, ``.`` is none, ``!`` is neither; blank: not in the sample."""
         names = [EXEMPLAR, NOTHING, *(rogue.name for rogue in rogues(self.contract))]
         width = max(map(len, names))
-        lines = [f"{self.contract}: {len(names) - 2} rogues, {len(self.laws)} laws"]
+        lines = [f"{self.contract}: {count(len(names) - 2, 'rogue')}, {count(len(self.laws), 'law')}"]
         for number, law in enumerate(self.laws):
             lines.append(f"{'':{width}} {'| ' * number}{law}")
         lines += [f"{name:{width}} {' '.join(self._mark(name, law) for law in self.laws)}" for name in names]

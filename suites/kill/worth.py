@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from everyrank.model.counts import count
 from everyrank.suites.generate.plan import SearchPlan
 from everyrank.suites.kill import matrix
 
@@ -53,7 +54,8 @@ class Worth:
         lines = []
         for contract in self.contracts:
             found, rogues = self._counted(contract)
-            lines.append(f"\n{contract}: {found} of {rogues} rogues found within {self.plan.draws} draws each")
+            draws = count(self.plan.draws, "draw")
+            lines.append(f"\n{contract}: {found} of {count(rogues, 'rogue')} found within {draws} each")
             names = [matrix.EXEMPLAR, matrix.NOTHING, *(rogue.name for rogue in matrix.rogues(contract))]
             width = max(map(len, names))
             lines += [f"{name:{width}}  {_describe_row(self._row(contract, name))}" for name in names]
@@ -67,7 +69,7 @@ class Worth:
             if not rogues:
                 known.append(f"{contract} has no grammar, or no rogue was tried")
             elif found < SHARE * rogues:
-                known.append(f"{contract}: {found} of {rogues} rogues found, which is less than {SHARE:.0%}")
+                known.append(f"{contract}: {found} of {count(rogues, 'rogue')} found, which is less than {SHARE:.0%}")
             for name, wanted in ((matrix.EXEMPLAR, "pass"), (matrix.NOTHING, "fail")):
                 outcome = self._row(contract, name).outcome
                 if outcome != wanted:

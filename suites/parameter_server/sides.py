@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from everyrank.model.counts import count
 from everyrank.suites.arena.subject_errors import in_a_line, subject_acts
 from everyrank.suites.compare.comparison import EXACT, Comparison, Tolerance, check, same
 from everyrank.suites.engine.subject import Subject
@@ -200,7 +201,9 @@ class Sides:
         """Return the parameters in an answer by their names."""
         values = report.values()
         if len(values) != len(expected):
-            raise Deviation(f"trainer {report.trainer} was answered with {len(values)} parameters of {len(expected)}")
+            raise Deviation(
+                f"trainer {report.trainer} was answered with {count(len(values), 'parameter')} of {len(expected)}"
+            )
         return dict(zip(expected, values, strict=True))
 
     def overwrite_answer(self, trainer: int) -> None:

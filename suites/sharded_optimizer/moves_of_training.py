@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from everyrank.model.counts import count
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import EXACT, Tolerance, check
 from everyrank.suites.engine.subject import Subject
@@ -276,10 +277,10 @@ class TrainingMoves(Player):
     )
     def change(self, option: str = "lr", factor: float = 0.5, group: int = 0) -> None:
         """Multiply an option of a group by hand, if the subject has ``param_groups``."""
-        own, count = getattr(self.sides.ours, "param_groups", None), len(self.sides.groups)
+        own, groups = getattr(self.sides.ours, "param_groups", None), len(self.sides.groups)
         if own is None:  # the contract does not ask for it
             return
-        check(len(own) == count, f"param_groups has {len(own)} groups instead of {count}")
+        check(len(own) == groups, f"param_groups has {count(len(own), 'group')} instead of {groups}")
         for each in (self.sides.reference.param_groups[group], own[group]):
             if torch.is_tensor(each[option]):
                 each[option].mul_(factor)

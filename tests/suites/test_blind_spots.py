@@ -51,7 +51,7 @@ def test_rogues_are_tried_on_laws_that_they_break_and_that_have_a_case_in_the_le
 def test_a_rogue_is_a_blind_spot_if_every_case_that_could_kill_it_is_known(tmp_path: Path) -> None:
     spots = _spots(_ledger(tmp_path, KEPT), steps_unused_state_kept="known")
     assert spots.faults == [f"forgets stays green: state.kept is hidden by '{KEPT}'"]
-    assert "2 of 3 rogues break laws of which the ledger knows cases; 1 stay green" in spots.text()
+    assert "2 of 3 rogues break laws of which the ledger knows cases; 1 stays green" in spots.text()
     assert "  blind: forgets (no reason is given)\n" in spots.text()
     assert spots.text().endswith(f"  killed by another law: steps-unused: state.kept is hidden by '{KEPT}'")
 
@@ -129,4 +129,4 @@ def test_a_ledger_that_does_not_fit_is_refused(
 def test_a_missing_ledger_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         kill_matrix([f"--ledger={tmp_path / 'none.toml'}"])
-    assert "there is no ledger none.toml" in capsys.readouterr().err
+    assert "none.toml: a subject without known deviations names none" in capsys.readouterr().err

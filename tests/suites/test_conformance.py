@@ -250,7 +250,10 @@ def test_brackets_in_patterns_are_brackets() -> None:
         ({"contract": "rpc"}, "unknown contract 'rpc'"),
         ({"contract": "rpc-optimizer", "lacks": {"nothing.*": Lack(ValueError, "")}}, "matches no case"),
         ({"contract": "replicate", "sizes": (2, 64)}, "no case at world size 64: it has cases at 1, 2, 3, 4"),
-        ({"contract": "replicate", "sizes": ()}, "no case at world size"),
+        (
+            {"contract": "replicate", "sizes": ()},
+            "sizes names no world size of replicate: it has cases at 1, 2, 3, 4; leave",
+        ),
         (
             {"contract": "replicate", "declares": frozenset({"local"})},
             "no choice called 'local': it leaves local-b",

@@ -25,6 +25,9 @@ _WRONG = """
     @conformance(Mine)
     def test_class(case): case.run()
 
+    @conformance([Subject("mine", "trainer", Mine)])
+    def test_list(case): case.run()
+
     @conformance(Subject("mine", "trainer", Mine, sizes=(2, 77), lacks=LACKS, known="x.toml"))
     def test_wrong(case): case.run()
 
@@ -59,18 +62,19 @@ def inner(module_project: Project) -> Inner:
 def test_all_mistakes_of_a_file_are_named_at_once(inner: Inner) -> None:
     example = 'write @conformance(Subject("{0}", contract="trainer", build={0})), with one of the contracts '
     for line in (
-        "test_wrong.py: 9 mistakes in what its conformance tests declare",
+        "test_wrong.py: 10 mistakes in what its conformance tests declare",
         f"  test_bare: @conformance has no subject: {example.format('mylib.Trainer')}",
         f"  test_empty: @conformance has no subject: {example.format('mylib.Trainer')}",
         f"  test_class: @conformance takes subjects, not the class Mine: {example.format('Mine')}",
         "  test_wrong: mine: trainer has no case at world size 77",
         "  test_wrong: mine: lacks['nothing'] matches no case of trainer",
         "  test_wrong: mine: lacks['no.*'] matches no case of trainer",
-        "  test_wrong: there is no ledger x.toml",
+        "  test_list: @conformance takes each subject as an argument, not a list: write @conformance(*SUBJECTS)",
         "  test_several: unknown contract 'trainr'",
         "  test_several: 2 subjects of trainer are called b: give each a name of its own",
     ):
         assert f"\n{line}" in inner.out, line
+    assert "/x.toml: a subject without known deviations names none" in inner.out
 
 
 def test_one_mistake_is_one_line(inner: Inner) -> None:
@@ -87,7 +91,7 @@ def test_a_subject_names_all_its_mistakes() -> None:
     with pytest.raises(DeclarationError) as refused:
         Subject("mine", "trainer", 3, sizes=(0,), device="tpu", lacks={"x": 3})  # type: ignore[arg-type, dict-item]
     assert str(refused.value).splitlines() == [
-        "mine: build must be callable, not a int",
+        "mine: build must be callable, not 3",
         "mine: device must be 'cpu' or 'cuda', not 'tpu'",
         "mine: a world size must be a whole number of ranks, not 0",
         "mine: lacks['x'] must be Lack(error, reason), not 3",

@@ -98,7 +98,7 @@ def test_what_is_held_is_what_is_owned() -> None:
 def test_ranks_state_the_same_number_of_owners_and_all_names() -> None:
     found = Cover({"p": (4, 2)}, 3)
     found.add(0, {"p": Owned((rows(0, 4),), 2)})
-    with pytest.raises(Deviation, match="is owned by 1 ranks, as this one states; another stated 2"):
+    with pytest.raises(Deviation, match="is owned by 1 rank, as this one states; another stated 2"):
         found.add(1, {"p": Owned((rows(0, 4),), 1)})
     with pytest.raises(Deviation, match=r"owns\(\) and the model differ in p"):
         found.add(1, {})

@@ -256,7 +256,7 @@ def test_the_laws_of_a_contract_that_is_not_installed_can_be_selected(project: P
 def test_its_kill_matrix_is_perfect_until_its_rogue_keeps_the_law(averaging: Project) -> None:
     done = _kill_matrix(averaging, "averaging")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "averaging: 1 rogues, 1 laws" in done.stdout
+    assert "averaging: 1 rogue, 1 law" in done.stdout
     assert "perfect: each rogue is killed by exactly the laws that it names" in done.stdout
     path = averaging.folder / "averaging/contract.py"
     program = path.read_text()

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from everyrank.fixtures.models import MODELS, fill
 from everyrank.fixtures.optimizers import Row
+from everyrank.model.counts import count
 from everyrank.suites.arena.points import OptimizerPoint
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import check
@@ -130,7 +131,9 @@ def names(arena: Arena, point: NamePoint) -> None:
         check(isinstance(value, ShardedTensor) == (own is not None), f"{name} is a {type(value).__name__}")
         if own is not None:
             check(tuple(value.size()) == own, f"{name} is of {tuple(value.size())}, not {own}")
-            check(len(pieces_of(value)) == 1, f"{name} has {len(pieces_of(value))} shards on rank {arena.rank}")
+            check(
+                len(pieces_of(value)) == 1, f"{name} has {count(len(pieces_of(value)), 'shard')} on rank {arena.rank}"
+            )
         else:
             inside = model.get_parameter(name.removeprefix(start))
             check(value is inside, f"{name} is not the model's own parameter")
