@@ -11,7 +11,7 @@ from everyrank.parity import call
 from everyrank.parity.errors import Parted, Unusable
 from everyrank.parity.ranks import all_ranks
 from everyrank.parity.report import Report
-from everyrank.parity.setup import Setup, Split, Step, checked
+from everyrank.parity.setup import Setup, Split, Step, checked, listed
 from torch import nn
 
 
@@ -64,26 +64,26 @@ def parity(
     """
     # A test's failure begins at the line that called this, and not with all that stands here.
     __tracebackhide__ = True
-    setup = Setup(
-        model if callable(model) and not isinstance(model, nn.Module) else (lambda: model),
-        parallelize,
-        batch,
-        loss,
-        step=step,
-        split=split,
-        load=load,
-        rename=rename,
-        skip=tuple(skip),
-        dtypes=tuple(dtypes) if dtypes is not None else None,
-        clip=clip,
-        steps=steps,
-        microbatches=microbatches,
-        compared=compared,
-        reference=reference,
-    )
-    if optimizer is not None:
-        setup = replace(setup, optimizer=optimizer)
     try:
+        setup = Setup(
+            model if callable(model) and not isinstance(model, nn.Module) else (lambda: model),
+            parallelize,
+            batch,
+            loss,
+            step=step,
+            split=split,
+            load=load,
+            rename=rename,
+            skip=listed("skip", skip),
+            dtypes=listed("dtypes", dtypes) if dtypes is not None else None,
+            clip=clip,
+            steps=steps,
+            microbatches=microbatches,
+            compared=compared,
+            reference=reference,
+        )
+        if optimizer is not None:
+            setup = replace(setup, optimizer=optimizer)
         setup = checked(setup, model)
         with all_ranks() as ranks:
             report = call.report(setup, ranks)

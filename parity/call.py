@@ -84,7 +84,8 @@ def _found_clip(training: Training, wide: Pass) -> float | None:
         return None
     clips = {each for each in training.ranks.gather(wide.trace.clipped) if each is not None}
     if len(clips) > 1:
-        raise Unusable(f"the ranks clip to other norms: {sorted(clips)}.")
+        norms = " and ".join(f"{clip:g}" for clip in sorted(clips))
+        raise Unusable(f"the ranks clip to different norms, {norms}: clip to the same on all of them.")
     return clips.pop() if clips else None
 
 

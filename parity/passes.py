@@ -111,10 +111,10 @@ def truth(setup: Setup, ranks: Ranks, own: torch.dtype, cut: Cut, remarks: list[
     if store is not None:
         return Truth(store, torch.float64, True)
     if own == torch.float64:
-        raise Unusable(f"the plain model does not train: {failure}")
+        raise Unusable(f"the plain model does not train, in one process and without parallelize: {failure}")
     store, again = _kept(setup, ranks, own, counts, exact=False)
     if store is None:
-        raise Unusable(f"the plain model does not train: {again}")
+        raise Unusable(f"the plain model does not train, in one process and without parallelize: {again}")
     remarks.append(f"not in fp64, which the plain model does not take: {failure}")
     return Truth(store, own, False)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from everyrank.model.counts import count
 
 #: How many tensors of a kind the text names.
 _NAMED = 4
@@ -52,7 +53,7 @@ class Finding:
         """Return the finding in one sentence."""
         subject = f"{_KINDS[self.kind]} of `{self.tensor}`" if self.tensor else f"the {_KINDS[self.kind]}"
         when = "before the first step" if self.step == 0 else f"step {self.step}"
-        more = f", as {len(self.same)} other{'s' if len(self.same) > 1 else ''} of its kind" if self.same else ""
+        more = f", as {count(len(self.same), 'other')} of its kind" if self.same else ""
         return f"{subject} {self.words} ({when}, {' and '.join(self.dtypes)}){more}"
 
 
@@ -100,16 +101,18 @@ class Report:
             names = ", ".join(self.not_compared[:_NAMED])
             more = f" and {len(self.not_compared) - _NAMED} more" if len(self.not_compared) > _NAMED else ""
             lines.append(f"not compared: {names}{more}")
-        lines.append(f"{self.compared} of {self.tensors} tensors compared on {self.ranks} ranks; split: {self.split}")
+        lines.append(
+            f"{self.compared} of {self.tensors} tensors compared on {count(self.ranks, 'rank')}; split: {self.split}"
+        )
         if self.findings:
             lines.append(f"to repeat: steps={max(self.findings[0].step, 1)} is enough")
         return "\n".join(lines)
 
     def _agrees(self) -> str:
-        return (
-            f"parity: {self.steps} steps on {self.ranks} ranks train as one process does, "
-            f"in {' and '.join(self.dtypes)}"
+        steps = (
+            f"{count(self.steps, 'step')} on {count(self.ranks, 'rank')} {'trains' if self.steps == 1 else 'train'}"
         )
+        return f"parity: {steps} as one process does, in {' and '.join(self.dtypes)}"
 
     def _table(self) -> list[str]:
         """Return the tensors before and after the first, in the plain model's order."""
@@ -130,5 +133,5 @@ class Report:
         left = len(self.lines) - first - 12
         if left > 0:
             wrong = sum(line.state not in ("ok", "not-compared") for line in self.lines[first + 12 :])
-            rows.append(f"    ... {left} more, {wrong} of them differ")
+            rows.append(f"    ... {left} more, {wrong} of them {'differs' if wrong == 1 else 'differ'}")
         return rows

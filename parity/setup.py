@@ -85,6 +85,13 @@ class Setup:
         return any(fnmatchcase(name, pattern) for pattern in self.skip)
 
 
+def listed(name: str, given: Any) -> tuple[Any, ...]:
+    """Return a list as a tuple. A text alone would be taken apart: the star of a pattern skips every tensor."""
+    if isinstance(given, str | torch.dtype):
+        raise Unusable(f"{name}= is {given!r}: pass a list, [{given!r}].")
+    return tuple(given)
+
+
 def checked(setup: Setup, model: Any) -> Setup:
     """Return the setup with a factory for the model, or raise Unusable with what to write."""
     if isinstance(model, nn.Module):
@@ -97,8 +104,11 @@ def checked(setup: Setup, model: Any) -> Setup:
     for name in ("parallelize", "batch", "loss", "optimizer"):
         if not callable(getattr(setup, name)):
             raise Unusable(f"{name}= is {type(getattr(setup, name)).__name__}: pass a function.")
-    if setup.steps < 1 or setup.microbatches < 1:
-        raise Unusable("steps= and microbatches= are 1 or more.")
+    for name, number in {"steps": setup.steps, "microbatches": setup.microbatches}.items():
+        if not isinstance(number, int) or number < 1:
+            raise Unusable(f"{name}= is {number!r}: pass a whole number, 1 or more.")
+    if not 0 <= setup.compared <= 1:
+        raise Unusable(f"compared= is {setup.compared!r}: pass the part that must be compared, from 0 to 1.")
     if setup.reference not in ("plain", "one rank"):
         raise Unusable(f'reference= is "{setup.reference}": pass "plain" or "one rank".')
     if isinstance(setup.split, str) and setup.split not in ("rows", "none"):

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
+from everyrank.model.counts import count
 from everyrank.parity.report import short
 from everyrank.suites.compare.likeness import Held, distance, index_text, moved, multiple, spoilt, wrong_from
 
@@ -267,7 +268,9 @@ def _shifted(evidence: Evidence) -> Pattern | None:
     dimension, by = found
     way = "further" if by > 0 else "back"
     location = ranks_text(evidence.wrong)
-    return Pattern("shifted", f"is right but {abs(by)} positions {way} in dimension {dimension}, on {location}")
+    return Pattern(
+        "shifted", f"is right but {count(abs(by), 'position')} {way} in dimension {dimension}, on {location}"
+    )
 
 
 def _rounded(evidence: Evidence) -> Pattern | None:

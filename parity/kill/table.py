@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from everyrank.model.counts import count
 from everyrank.parity.kill.rows import Row, rows, sampled
 from everyrank.suites.kill.sample import Sample
 
@@ -43,14 +44,14 @@ class Table:
 
     def _fault(self, row: Row) -> str:
         fault = self._faults.get(row.id, "" if row.id in self._found else "was not tried")
-        return f"{row.name} at {row.size} ranks {fault}" if fault else ""
+        return f"{row.name} at {count(row.size, 'rank')} {fault}" if fault else ""
 
     def text(self) -> str:
         """Render a row for each subject that was tried: where parity finds it first, or that it is silent."""
         every = rows()
         rogues = sum(row.rogue is not None for row in every)
         honest = len(every) - rogues
-        lines = [f"{self.contract}: {honest} honest subjects and sizes, {rogues} rogues"]
+        lines = [f"{self.contract}: {honest} honest subjects and sizes, {count(rogues, 'rogue')}"]
         width = max(map(len, (row.name for row in self._tried)), default=0)
         lines += [f"{row.name:{width}} {row.size} {self._end(row)}" for row in self._tried]
         lines += [*self._sentence()]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from everyrank.model.counts import count
 from everyrank.parity.errors import Unusable
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -60,8 +61,8 @@ def rows(batch: Any, part: int, parts: int) -> Any:
     total = rows_of(batch)
     if total % parts:
         raise Unusable(
-            f"the batch has {total} rows, which {parts} parts do not divide (ranks or microbatches): return another "
-            "number of rows from batch(step), change microbatches=, or cut the batch in a step= of your own."
+            f"the batch has {count(total, 'row')}, which {parts} parts do not divide (ranks or microbatches): return "
+            "another number of rows from batch(step), change microbatches=, or cut the batch in a step= of your own."
         )
     size = total // parts
     chosen = slice(part * size, (part + 1) * size)

@@ -107,7 +107,7 @@ CASES: dict[str, tuple[str, str, Callable[[], Pattern | None]]] = {
     "nothing": ("zero", "is zero on rank 1", lambda: found(TRUTH, TRUTH * 0, wrong=[1])),
     "one row further": (
         "shifted",
-        "is right but 1 positions further in dimension 0, on ranks 0 and 1",
+        "is right but 1 position further in dimension 0, on ranks 0 and 1",
         lambda: found(TRUTH.roll(-1, 0), TRUTH.roll(-1, 0)),
     ),
     "two columns back": (

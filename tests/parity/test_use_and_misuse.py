@@ -213,7 +213,11 @@ MISUSE: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "parallelize that does nothing": ({"parallelize": lambda model: model}, "parallelize left the model as it is"),
     "a step that does not step": ({"step": lambda *_: None}, "did not call optimizer.step()"),
-    "no steps": ({"steps": 0}, "steps= and microbatches= are 1 or more"),
+    "no steps": ({"steps": 0}, "steps= is 0: pass a whole number, 1 or more"),
+    "microbatches as a text": ({"microbatches": "2"}, "microbatches= is '2': pass a whole number, 1 or more"),
+    "a percentage": ({"compared": 90}, "compared= is 90: pass the part that must be compared, from 0 to 1"),
+    "a pattern that is no list": ({"skip": "last.*"}, "skip= is 'last.*': pass a list, ['last.*']"),
+    "a dtype that is no list": ({"dtypes": torch.float32}, "dtypes= is torch.float32: pass a list, [torch.float32]"),
     "another split": ({"split": "columns"}, 'split= is "columns"'),
     "weights of another model": (
         {"parallelize": lambda model: DistributedDataParallel(nn.Sequential(nn.Linear(4, 3)))},
