@@ -185,7 +185,7 @@ def _truth(config: pytest.Config, key: str) -> bool:
     """Return a truth value of the ini file; pytest's own error would not name the key."""
     try:
         return bool(config.getini(key))
-    except ValueError as error:
+    except (ValueError, pytest.UsageError) as error:  # which of the two, pytest's version decides
         raise pytest.UsageError(f"ini key {key}: must be true or false: {error}") from None
 
 

@@ -165,10 +165,8 @@ class Controller:
         try:
             self._session._setupstate.teardown_exact(nextitem)
         except Exception as error:
-            logged[-1].outcome = "failed"
-            logged[
-                -1
-            ].longrepr = f"a fixture of the controller failed in its teardown: {type(error).__name__}: {error}"
+            last, why = logged[-1], f"{type(error).__name__}: {error}"
+            last.outcome, last.longrepr = "failed", f"a fixture of the controller failed in its teardown: {why}"
 
     def _obey_requests(self, fates: Fates) -> None:
         """Stop the run if a rank asked for it."""

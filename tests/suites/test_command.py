@@ -76,7 +76,7 @@ def test_an_argument_that_is_not_a_subject_gives_one_clear_message(project: Proj
         with pytest.raises(DeclarationError, match=f"^{re.escape(text)}$"):
             load(named)
     for named, text in (
-        ("mine:NONE", "mine:NONE is not a Subject but None; mine has GOOD, BAD, ODD"),
+        ("mine:NONE", "mine:NONE is not there; mine has GOOD, BAD, ODD"),
         ("mine:GODD", "mine:GODD is not there; mine has GOOD, BAD, ODD"),
         ("mine:ODD", "unknown contract 'no-such': there are "),
     ):

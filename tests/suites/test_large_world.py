@@ -62,7 +62,7 @@ def test_each_element_has_its_owners(parts: list[list[Box]], copies: int) -> Non
         ([[rows(0, 3)], []], 1, "this rank owns nothing, and the one before"),
         ([[rows(0, 2)], [rows(0, 2)]], 2, "the last rank owns .*, which is not the end"),
         ([[rows(2, 2)], [rows(0, 2)]], 1, "the first rank owns"),
-        ([[((0, 0), (4, 1))], [((1, 1), (3, 1))]], 1, "1 of 8 elements have not 1 owners but 0"),
+        ([[((0, 0), (4, 1))], [((1, 1), (3, 1))]], 1, "1 of 8 elements have not 1 owner but 0"),
         ([[rows(0, 4)], [rows(0, 4)]], 0, "is owned by 0 ranks"),
         ([[rows(0, 4)], [rows(0, 4)]], 3, "is owned by 3 ranks"),
     ],
