@@ -42,7 +42,7 @@ class Claims:
 
     def are_here(self, kind: str) -> bool:
         """Return whether this machine is one for GPUs of this type: it has some, or none of another type."""
-        return bool(self.gpus(kind)) or not any(self.gpus(other) for other in device_types.names())
+        return bool(self.gpus(kind)) or not any(self.gpus(other.name) for other in device_types.known())
 
     def missing(self, job: Job) -> tuple[str, bool]:
         """Return why a test cannot run here, or "", and whether the reason is a lack of GPUs."""

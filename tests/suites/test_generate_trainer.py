@@ -243,7 +243,7 @@ FOUND = {
     "names-the-wrong-rank": (Script(Model(3), (call("fail", rank=2),)), "the error does not name rank 2"),
     "loads-what-fits": (
         Script(Model(3), (call("load_wrong", part="model", mutation="extra"),)),
-        "a state with a extra entry",
+        "a state with an extra entry",
     ),
     "changes-after-returning": (
         Script(Model(3), (call("step", times=4, waits=True),)),
