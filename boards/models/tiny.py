@@ -77,11 +77,19 @@ EXCEPTIONS: Mapping[str, Mapping[str, Any]] = {
     },
     # A model of more than ten layers is sparse by default.
     "gemma3n_text": {"activation_sparsity_pattern": [0.5, 0.0]},
+    # The layers with a window have sizes of their own, and other ones: that is what the plan stumbles over.
+    "dots3_note_text": {
+        **dict.fromkeys(("swa_num_attention_heads", "swa_num_key_value_heads"), 4),
+        **dict.fromkeys(("swa_q_lora_rank", "swa_kv_lora_rank", "swa_qk_nope_head_dim", "swa_v_head_dim"), 8),
+        "swa_head_dim": 24,
+    },
     "glm5_next_text": {"index_kpool": 4},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     # The norms over heads are a matter of the checkpoint: the large one has them.
     "glm4_moe": {"use_qk_norm": True},
     "phi": {"qk_layernorm": True},
+    # One expert, by default, cannot be shared out.
+    "hunyuan_v1_moe": {"num_experts": 4, "moe_topk": 2},
 }
 
 #: The classes that make a model of a config, the one that is trained first.

@@ -29,7 +29,7 @@ MODES = {
     "tensor": Mode(lambda size: {"tp_plan": "auto", "tp_size": size}, ("tp",)),
     "fsdp2": Mode(lambda size: {"fsdp_size": size}, ("fsdp",), "rows"),
     "experts": Mode(lambda size: {"tp_plan": "auto", "tp_size": size, "ep_size": size}, ("tp", "ep")),
-    "fsdp2-experts": Mode(lambda size: {"fsdp_size": size, "ep_size": size}, ("fsdp", "ep"), "rows"),
+    "fsdp2-experts": Mode(lambda size: {"fsdp_size": size, "ep_size": size // 2}, ("fsdp", "ep"), "rows"),
 }
 
 

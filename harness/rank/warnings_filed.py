@@ -1,7 +1,7 @@
 """Decides which warnings of a rank are filed, and reduces their texts so that equal warnings are reported once.
 
-pytest applies the marks ``filterwarnings`` while a test runs. Code that raises a warning under
-``simplefilter("always")``, as torch does for some deprecations, bypasses these marks: so they are applied here again.
+pytest applies its filters while a test runs. Code that raises a warning under ``simplefilter("always")``, as torch does
+for some deprecations, bypasses them, and leaks are found after the test: so they are applied here again.
 """
 
 from __future__ import annotations
@@ -36,10 +36,13 @@ def as_warned(message: Any, when: str) -> Warned:
 
 
 def is_ignored(item: pytest.Item, message: Any) -> bool:
-    """Return whether a test's marks ``filterwarnings`` ignore a warning: pytest's first matching mark decides."""
-    filters = [arg for mark in item.iter_markers("filterwarnings") for arg in mark.args]
-    for arg in reversed(filters):
-        action, text, category, module, line = parse_warning_filter(arg, escape=False)
+    """Return whether pytest's filters ignore a warning for a test: the last that fits decides, as it does there."""
+    config = item.config
+    filters = [(arg, False) for arg in config.getini("filterwarnings")]
+    filters += [(arg, True) for arg in config.known_args_namespace.pythonwarnings or ()]
+    filters += [(arg, False) for mark in item.iter_markers("filterwarnings") for arg in mark.args]
+    for arg, escape in reversed(filters):
+        action, text, category, module, line = parse_warning_filter(arg, escape=escape)
         if (
             issubclass(message.category, category)
             and re.match(text, str(message.message), re.IGNORECASE)

@@ -15,7 +15,7 @@ from everyrank.declare.job import Job
 from everyrank.errors import LeakWarning, RankLost, RankWarning, WorldTimeout
 from everyrank.model.outcome import RULES
 from everyrank.model.ranks import rank_seed, ranks_text
-from everyrank.rank.warnings_filed import folded
+from everyrank.rank.warnings_filed import folded, is_ignored
 from everyrank.rollcall import rollcall
 from everyrank.verdict.leak_lines import ALL_LEAKS, folded_leak_lines, leak_lines, lines_beside_failure
 from everyrank.verdict.repeat import lasting_id, repeat_line
@@ -314,7 +314,8 @@ def pass_on_warnings(config: pytest.Config, verdict: Verdict, fates: Fates, job:
     messages = [_message(warned) for warned in seen]
     if verdict.outcome not in _BAD and not _leaks_fail(verdict, job):
         leaks = [LeakWarning(leak) for leak in folded_leak_lines(fates)]
-        messages += [warnings.WarningMessage(leak, LeakWarning, path, line) for leak in leaks]
+        warned = [warnings.WarningMessage(leak, LeakWarning, path, line) for leak in leaks]
+        messages += [message for message in warned if not is_ignored(item, message)]
     for message in messages:
         config.hook.pytest_warning_recorded.call_historic(
             kwargs={"warning_message": message, "nodeid": item.nodeid, "when": "runtest", "location": None}

@@ -235,3 +235,36 @@ def test_leaks_can_be_ignored(project: Project) -> None:
     inner = project.run("--leaks=off")
     assert inner["test_thread"].outcome == "passed"
     assert inner.warnings == []
+
+
+def test_filters_of_warnings_hide_leaks_that_fit(project: Project) -> None:
+    project.write(
+        "test_inner.py",
+        """
+        import threading
+        import pytest
+
+        def leaves(name):
+            threading.Thread(target=threading.Event().wait, daemon=True, name=name).start()
+
+        @pytest.mark.filterwarnings("ignore:rank 0 left a thread. marked")
+        @pytest.mark.world(1)
+        def test_mark(world):
+            leaves("marked")
+
+        @pytest.mark.world(1)
+        @pytest.mark.parametrize("name", ["marked", "filed"])
+        def test_thread(world, name):
+            leaves(name)
+
+        @pytest.mark.world(2)
+        def test_option(world):
+            if world.rank == 1:
+                leaves("")
+        """,
+    )
+    project.write("pytest.ini", "[pytest]\nfilterwarnings =\n    ignore:.*filed:everyrank.LeakWarning")
+    inner = project.run("-W", "ignore:rank 1 left")
+    assert {test.outcome for test in inner.tests.values()} == {"passed"}
+    assert [str(warning["nodeid"]).split("::")[1] for warning in inner.warnings] == ["test_thread[marked]"]
+    assert inner["test_mark"].sections["left behind"] == "rank 0 left a thread: marked, started at test_inner.py:6"
