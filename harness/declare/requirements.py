@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Sequence
+from difflib import get_close_matches
 
 from everyrank.declare.declaration import Declaration, backends
 from everyrank.devices import device_types
@@ -84,10 +85,11 @@ def missing_backend(backend: str) -> str:
         return "torch was built without distributed"
     for name in backends(backend):
         if name not in dist.Backend.backend_list:
-            known = ", ".join(name for name in dist.Backend.backend_list if name != dist.Backend.UNDEFINED)
+            known = [each for each in dist.Backend.backend_list if each != dist.Backend.UNDEFINED]
+            close = get_close_matches(name, known, 1)
+            what = f"did you mean {close[0]!r}?" if close else "register your own when the test file is imported"
             raise MisuseError(
-                f"the backend {name!r} is not known to this torch, which knows {known}: "
-                "register a backend of your own when the test file is imported"
+                f"the backend {name!r} is not known to this torch, which knows {', '.join(known)}: {what}"
             )
         if not dist.is_backend_available(name):
             return f"needs the backend {name}, which this torch does not have"

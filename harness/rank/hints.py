@@ -25,6 +25,10 @@ _NO_GPU = (
     "A rank sees the GPUs that its test declares, and no others. Declare what it needs:\n"
     "@pytest.mark.world(2, gpus=2) for a GPU for each rank, gpus=1 for one that both share."
 )
+_NO_CUDA = (
+    "This torch is built without CUDA. Declare the GPUs that the test needs, @pytest.mark.world(2, gpus=2), and it is\n"
+    "skipped where there are none; `world.device` is the rank's own, the CPU if the test declares no GPU."
+)
 _FAULT_ON_GPU = (
     "A GPU works while Python goes on, so the fault may lie before this line: run the test again with\n"
     "CUDA_LAUNCH_BLOCKING=1 before `pytest`. Whatever this process asks of CUDA from now on fails too; the next\n"
@@ -33,6 +37,7 @@ _FAULT_ON_GPU = (
 #: Advice by a part of the error's text, for what is the same in each phase.
 _ADVICE = {
     "No CUDA GPUs are available": _NO_GPU,
+    "Torch not compiled with CUDA enabled": _NO_CUDA,
     "CUDA error: device-side assert triggered": _FAULT_ON_GPU,
     "CUDA error: an illegal memory access was encountered": _FAULT_ON_GPU,
 }

@@ -58,6 +58,9 @@ SOURCE = """
     @pytest.mark.world(2, backend="carrier-pigeon")
     def test_unknown_backend(process_group): pass
 
+    @pytest.mark.world(2, backend="glooo")
+    def test_misspelt_backend(process_group): pass
+
     @pytest.mark.world(0)
     class TestMarkedClass:
         def test_zero_on_the_class(self): pass
@@ -270,12 +273,18 @@ def test_a_mistake_has_one_clear_text(inner: Inner, test: str) -> None:
     assert words(inner[test].text) == TEXTS[test]
 
 
-def test_an_unknown_backend_is_reported_with_those_that_are_known(inner: Inner) -> None:
-    assert re.fullmatch(
-        r"the backend 'carrier-pigeon' is not known to this torch, which knows [^:]*gloo[^:]*: register a backend of "
-        r"your own when the test file is imported",
-        words(inner["test_unknown_backend"].text),
-    )
+@pytest.mark.parametrize(
+    ("test", "name", "advice"),
+    [
+        ("test_unknown_backend", "carrier-pigeon", "register your own when the test file is imported"),
+        ("test_misspelt_backend", "glooo", "did you mean 'gloo'?"),
+    ],
+)
+def test_an_unknown_backend_is_reported_with_those_that_are_known(
+    inner: Inner, test: str, name: str, advice: str
+) -> None:
+    known = rf"the backend '{name}' is not known to this torch, which knows [^:]*gloo[^:]*: {re.escape(advice)}"
+    assert re.fullmatch(known, words(inner[test].text))
 
 
 def test_a_session_fixture_that_asks_at_run_time_gets_pytests_own_message(inner: Inner) -> None:

@@ -20,6 +20,14 @@ A rank sees the GPUs that its test declares, and no others. Declare what it need
 @pytest.mark.world(2, gpus=2) for a GPU for each rank, gpus=1 for one that both share.""",
         )
 
+    def test_a_torch_without_cuda(self) -> None:
+        self.assertExpectedInline(
+            hint(AssertionError("Torch not compiled with CUDA enabled"), "call", group_is_ours=True),
+            """\
+This torch is built without CUDA. Declare the GPUs that the test needs, @pytest.mark.world(2, gpus=2), and it is
+skipped where there are none; `world.device` is the rank's own, the CPU if the test declares no GPU.""",
+        )
+
     def test_a_fault_on_a_gpu(self) -> None:
         self.assertExpectedInline(
             hint(RuntimeError(FAULT.format("device-side assert triggered")), "call", group_is_ours=True),
