@@ -99,8 +99,7 @@ def _findings(
         seen = [short(truth.dtype)]
         absent: list[str] = []
         for dtype, each in own:
-            names = {(found.kind, found.name) for judged in each.judged for found in judged.deviations}
-            shows = (deviation.kind, deviation.name) in names or deviation.step == START
+            shows = each.shows(deviation) or deviation.step == START
             (seen if shows else absent).append(short(dtype))
         if absent and not any(each.deviates or training.hides(dtype, deviation) for dtype, each in own):
             # That it is there in one dtype alone says more than what it is: a test in the other sees nothing.

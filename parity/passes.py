@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 from everyrank.parity.errors import Unusable
 from everyrank.parity.judging.evidence import named_groups
-from everyrank.parity.judging.steps import Judged, judge
+from everyrank.parity.judging.steps import Deviation, Judged, judge
 from everyrank.parity.memory import collect
 from everyrank.parity.ranks import Ranks, groups_of_torch
 from everyrank.parity.runs.activations import LIMIT, Parts, Seen
@@ -49,6 +50,15 @@ class Pass:
     @property
     def deviates(self) -> bool:
         return bool(self.judged[-1].deviations)
+
+    def shows(self, deviation: Deviation) -> bool:
+        """Return whether a tensor is beyond its limit here too, be it an output while all that is trained agrees."""
+        tensor = (deviation.kind, deviation.name)
+        return any(
+            tensor in {(each.kind, each.name) for each in judged.deviations}
+            or judged.errors.get(tensor, 0.0) > judged.limits.get(tensor, math.inf)
+            for judged in self.judged
+        )
 
 
 @dataclass(frozen=True)
