@@ -68,7 +68,7 @@ def arena(subject: Subject, point: Point) -> Iterator[Callable[[str], dict[str, 
         shutil.rmtree(shared[0])
 
 
-CONTRACT = Contract("models", arena, fixtures=("process_group",))
+CONTRACT = Contract("models", arena, fixtures=("process_group",), ledgers={"cause": "models.ledgers"})
 
 
 def _law(mode: str) -> Callable[[Any, Microbatches], None]:
@@ -81,6 +81,9 @@ def _law(mode: str) -> Callable[[Any, Microbatches], None]:
                 raise NotApplicable(str(refused.__cause__)) from None
             raise
         settled: dict[str, Any] = {"steps": STEPS, "microbatches": point.microbatches, "optimizer": _momentum}
+        if point.microbatches == 1:
+            # What shows in fp32 shows with two as well.
+            settled["dtypes"] = (torch.float64,)
         try:
             with subject_acts(mode):
                 parity(**{**settled, **arguments})

@@ -19,13 +19,12 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-LEDGERS = Path(__file__).parent / "ledgers"
-CAUSES: dict[str, list[str]] = tomllib.loads((LEDGERS / "causes.toml").read_text())
+CAUSES: dict[str, list[str]] = tomllib.loads((Path(__file__).parent / "ledgers" / "causes.toml").read_text())
 NOT_MADE = CAUSES.pop("not-made")
 
 
 def subject(name: str) -> Subject:
-    known = [LEDGERS / f"{cause}.toml" for cause, names in CAUSES.items() if name in names] or None
+    known = [f"cause:{cause}" for cause, names in CAUSES.items() if name in names]
     return Subject(name, CONTRACT, ModelType(name, made=name not in NOT_MADE), known=known, package="transformers")
 
 
