@@ -26,8 +26,8 @@ _NO_GPU = (
     "@pytest.mark.world(2, gpus=2) for a GPU for each rank, gpus=1 for one that both share."
 )
 _NO_CUDA = (
-    "This torch is built without CUDA. Declare the GPUs that the test needs, @pytest.mark.world(2, gpus=2), and it is\n"
-    "skipped where there are none; `world.device` is the rank's own, the CPU if the test declares no GPU."
+    "This torch is built without CUDA. Declare the GPUs that the test needs, @pytest.mark.world(2, gpus=2), and\n"
+    "it is skipped where there are none; `world.device` is the rank's own, the CPU if the test declares no GPU."
 )
 _FAULT_ON_GPU = (
     "A GPU works while Python goes on, so the fault may lie before this line: run the test again with\n"

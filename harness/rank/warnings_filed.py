@@ -1,7 +1,7 @@
 """Decides which warnings of a rank are filed, and reduces their texts so that equal warnings are reported once.
 
-pytest applies its filters while a test runs. Code that raises a warning under ``simplefilter("always")``, as torch does
-for some deprecations, bypasses them, and leaks are found after the test: so they are applied here again.
+pytest applies its filters while a test runs. Code that raises a warning under ``simplefilter("always")``, as torch
+does for some deprecations, bypasses them, and leaks are found after the test: so they are applied here again.
 """
 
 from __future__ import annotations

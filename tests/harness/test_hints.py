@@ -24,8 +24,8 @@ A rank sees the GPUs that its test declares, and no others. Declare what it need
         self.assertExpectedInline(
             hint(AssertionError("Torch not compiled with CUDA enabled"), "call", group_is_ours=True),
             """\
-This torch is built without CUDA. Declare the GPUs that the test needs, @pytest.mark.world(2, gpus=2), and it is
-skipped where there are none; `world.device` is the rank's own, the CPU if the test declares no GPU.""",
+This torch is built without CUDA. Declare the GPUs that the test needs, @pytest.mark.world(2, gpus=2), and
+it is skipped where there are none; `world.device` is the rank's own, the CPU if the test declares no GPU.""",
         )
 
     def test_a_fault_on_a_gpu(self) -> None:
