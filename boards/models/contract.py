@@ -34,7 +34,7 @@ MODES = {
     "fsdp2-experts": "Under FSDP2, with its experts over ranks, a model trains as the plain model in one process.",
 }
 
-#: The worlds of more than two ranks. On a group of one rank FSDP2 divides twice in fp64, and one would see nothing else:
+#: The worlds of more than two ranks. On a group of one rank FSDP2 divides twice in fp64, and one would see no more:
 #: each expert is sharded over two ranks (docs/findings/fsdp-divide-factor-of-one.md).
 RANKS = {"fsdp2-experts": 4}
 #: The second step has what the first has left behind.

@@ -87,9 +87,9 @@ def missing_backend(backend: str) -> str:
         if name not in dist.Backend.backend_list:
             known = [each for each in dist.Backend.backend_list if each != dist.Backend.UNDEFINED]
             close = get_close_matches(name, known, 1)
-            what = f"did you mean {close[0]!r}?" if close else "register your own when the test file is imported"
+            advice = f"did you mean {close[0]!r}?" if close else "register your own when the test file is imported"
             raise MisuseError(
-                f"the backend {name!r} is not known to this torch, which knows {', '.join(known)}: {what}"
+                f"the backend {name!r} is not known to this torch, which knows {', '.join(known)}: {advice}"
             )
         if not dist.is_backend_available(name):
             return f"needs the backend {name}, which this torch does not have"

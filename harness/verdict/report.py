@@ -314,8 +314,8 @@ def pass_on_warnings(config: pytest.Config, verdict: Verdict, fates: Fates, job:
     messages = [_message(warned) for warned in seen]
     if verdict.outcome not in _BAD and not _leaks_fail(verdict, job):
         leaks = [LeakWarning(leak) for leak in folded_leak_lines(fates)]
-        warned = [warnings.WarningMessage(leak, LeakWarning, path, line) for leak in leaks]
-        messages += [message for message in warned if not is_ignored(item, message)]
+        leaking = [warnings.WarningMessage(leak, LeakWarning, path, line) for leak in leaks]
+        messages += [message for message in leaking if not is_ignored(item, message)]
     for message in messages:
         config.hook.pytest_warning_recorded.call_historic(
             kwargs={"warning_message": message, "nodeid": item.nodeid, "when": "runtest", "location": None}

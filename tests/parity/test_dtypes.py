@@ -35,7 +35,7 @@ def loss(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     return nn.functional.cross_entropy(model(batch["rows"]), batch["labels"])
 
 
-def test_an_output_that_is_off_in_both_is_not_said_to_be_right_in_one(process_group: object) -> None:
+def test_an_output_that_is_off_in_both_is_right_in_none(process_group: object) -> None:
     with pytest.raises(Parted) as parted:
         parity(model=Chaotic, parallelize=roll, batch=batch, loss=loss, split="none", microbatches=1)
     first = parted.value.report.findings[0]
