@@ -5,9 +5,8 @@ pytest test_own_optimizer.py --optimizer Lion
 """
 
 import torch
-from everyrank.fixtures import optimizers
 from everyrank.fixtures.optimizers import Row, Variant
-from everyrank.suites import Lack, Subject, conformance
+from everyrank.suites import Subject, conformance
 from torch.nn.parallel import DistributedDataParallel
 
 try:
@@ -34,7 +33,7 @@ class Lion(torch.optim.Optimizer):
 
 
 # A row is the class, and the arguments that the laws try beside none: each must change what it trains.
-optimizers.register(
+ROWS = [
     Row(
         Lion,
         (
@@ -42,7 +41,7 @@ optimizers.register(
             Variant("betas", {"lr": 0.01, "betas": (0.5, 0.5)}),
         ),
     )
-)
+]
 
 if SGDScheduleFree is not None:
 
@@ -53,9 +52,7 @@ if SGDScheduleFree is not None:
             super().__init__(params, **options)
             self.train()
 
-    optimizers.register(
-        Row(ScheduleFree, (Variant("momentum", {"momentum": 0.5}), Variant("warmup", {"warmup_steps": 3})))
-    )
+    ROWS.append(Row(ScheduleFree, (Variant("momentum", {"momentum": 0.5}), Variant("warmup", {"warmup_steps": 3}))))
 
 
 class Ddp:
@@ -75,17 +72,10 @@ class Ddp:
         return dict(self.model.named_parameters())
 
 
-LACKS = {
-    "accumulate[*]": Lack(TypeError, "one batch a step"),
-    "clip[*]": Lack(TypeError, "no clipping"),
-    "parity.groups[*]": Lack(TypeError, "one group"),
-    "parity.closure[*]": Lack(TypeError, "no closure"),
-    "state.*": Lack(AttributeError, "no state"),
-    "alias[*]": Lack(AttributeError, "no param_groups"),
-    "large-world[*]": Lack(AttributeError, "no owns()"),
-}
+# It is asked about these optimizers alone: other subjects are asked what has to do with DDP.
+SUBJECT = Subject("Ddp", contract="trainer", build=Ddp, lacks=["state_dict"], optimizers=ROWS)
 
 
-@conformance(Subject("Ddp", contract="trainer", build=Ddp, lacks=LACKS))
+@conformance(SUBJECT)
 def test_ddp(case):
     case.run()

@@ -141,7 +141,7 @@ def _fits(pattern: str, optimizer: str) -> bool:
 
 
 def _unknown_optimizer(optimizer: str) -> str:
-    names = [row.name for row in optimizers.rows()]
+    names = [row.name for row in optimizers.known()]
     if any(_fits(optimizer, name) for name in names):
         return ""
     hint = _did_you_mean(optimizer, names)

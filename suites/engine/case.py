@@ -215,7 +215,10 @@ def cases(subject: Subject, folder: Path | None = None) -> list[Case]:
     ``folder`` is the one in which a relative path of a ledger is looked up.
     """
     chosen = contract(subject.contract)
-    plain = [Case(subject, chosen, law, point) for law, point in chosen.points(subject.sizes)]
+    try:
+        plain = [Case(subject, chosen, law, point) for law, point in chosen.points(subject.sizes, subject.optimizers)]
+    except ValueError as error:
+        raise DeclarationError(f"{subject.name}: {error}") from error
     ids = [case.short_id for case in plain]
     if len(set(ids)) < len(ids):
         twice = next(case_id for case_id in ids if ids.count(case_id) > 1)

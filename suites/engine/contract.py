@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar
 
-from everyrank.fixtures.optimizers import rows
+from everyrank.fixtures.optimizers import Row, adding, rows
 from everyrank.fixtures.rogues import Rogue
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import DeclarationError, kind_of
@@ -206,13 +206,20 @@ class Contract:
         known = [[law.id for law in laws if name in (law.id, *law.groups)] or [name] for name in names]
         return tuple(dict.fromkeys(law for found in known for law in found))
 
-    def points(self, sizes: tuple[int, ...] | None = None) -> Iterator[tuple[Law, Point]]:
-        """Yield every law at every point whose world size is one of these; None stands for all sizes."""
-        made_from = (*rows(), *self.laws.values())
-        if self._points[0] != made_from:
-            self._points = made_from, [(law, point) for law in self.laws.values() for point in law.points()]
+    def points(
+        self, sizes: tuple[int, ...] | None = None, optimizers: Sequence[Row] = ()
+    ) -> Iterator[tuple[Law, Point]]:
+        """Yield every law at every point whose world size is one of these; None stands for all sizes.
+
+        If there are optimizers of a subject's own, the points are those of these optimizers.
+        """
+        with adding(optimizers):
+            made_from = (*rows(), *self.laws.values())
+            if self._points[0] != made_from:
+                self._points = made_from, [(law, point) for law in self.laws.values() for point in law.points()]
+        own = {row.name for row in optimizers}
         for law, point in self._points[1]:
-            if sizes is None or point.claimed_size in sizes:
+            if (sizes is None or point.claimed_size in sizes) and (not own or point.optimizer in own):
                 yield law, point
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.config import parse_warning_filter
+from everyrank.fixtures.optimizers import Row
 from everyrank.suites.errors import DeclarationError, kind_of
 
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ class Subject:
     bound: Bound | None = None
     warns: tuple[str, ...] = ()
     """Filters for warnings of the subject: ``ignore:text:category``, as pytest's ``filterwarnings`` has them."""
+    optimizers: Sequence[Row] = ()
+    """Rows of optimizers of its own: it is asked about these alone, and no other subject is asked about them."""
     package: str = ""
     """The package that it is from, as pip names it: run files and boards have its version."""
     variant_of: Subject | None = None
@@ -101,6 +104,10 @@ class Subject:
                 yield f"{self.name}: a world size must be a whole number of ranks, not {size!r}"
         if bool(self.touches) != (self.variant_of is not None):
             yield f"{self.name}: variant_of and touches go together: name the laws that it touches"
+        for row in values.optimizers:
+            if not isinstance(row, Row):
+                named = getattr(row, "__name__", "Lion")
+                yield f"{self.name}: optimizers is a list of rows, such as Row({named}), not of {kind_of(row)}"
         for warning in self.warns:
             yield from self._mistakes_in(warning)
         yield from self._mistakes_in_lacks(values.lacks)

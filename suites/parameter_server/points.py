@@ -59,13 +59,6 @@ def sgd(**arguments: Any) -> Callable[[Any], torch.optim.Optimizer]:
     return lambda parameters: torch.optim.SGD(parameters, **{"lr": 0.5, **arguments})
 
 
-def model_for(row: Row) -> str:
-    """Return the name of a model that this optimizer can train."""
-    if "sparse" in row.needs:
-        return "sparse-embedding"
-    return "matrices" if "2d" in row.needs else "plain"
-
-
 def point(
     make: Callable[..., S], label: str, trainers: int = 2, *, core: bool = True, far: bool = False, **fields: Any
 ) -> S:
@@ -93,7 +86,7 @@ def variant_point(
     **fields: Any,
 ) -> V:
     """Return a point of this class with this optimizer, on a model that it can train unless a field names another."""
-    fields = {"model": model_for(row), **fields}
+    fields = {"model": row.model, **fields}
     name = "-".join(filter(None, [row.name, variant.name, label]))
     plainest = (row.name, variant.name) == ("SGD", "defaults")
     fields |= {"optimizer": row.name, "plainest": plainest, "row": row, "variant": variant}

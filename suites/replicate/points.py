@@ -67,7 +67,7 @@ def training() -> Iterator[TrainingPoint]:
 def _points_of(row: Row, variant: Variant, size: int, steps: int) -> Iterator[TrainingPoint]:
     amplifies = "closure" in row.needs and size > 2
     steps = min(steps, 3) if amplifies else steps
-    plan = Plan(size, steps, model_for(row), row.name, variant.name)
+    plan = Plan(size, steps, row.model, row.name, variant.name)
     yield TrainingPoint(
         f"{row.name}-{variant.name}-steps{steps}",
         size,
@@ -77,13 +77,6 @@ def _points_of(row: Row, variant: Variant, size: int, steps: int) -> Iterator[Tr
         plan=plan,
         tolerance=AMPLIFIED if amplifies else None,
     )
-
-
-def model_for(row: Row) -> str:
-    """Return the name of a model that this optimizer can train."""
-    if "sparse" in row.needs:
-        return "sparse-embedding"
-    return "matrices" if "2d" in row.needs else "plain"
 
 
 def plain(*sizes: int, label: str = "", core: tuple[int, ...] = (3,), **plan: Any) -> Iterator[TrainingPoint]:

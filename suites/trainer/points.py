@@ -88,7 +88,7 @@ def grouped() -> Iterator[TrainingPoint]:
 def _optimizer_point(
     row: Row, variant: Variant, size: int, steps: int, dtype: str, model: str = "", core: bool | None = None
 ) -> TrainingPoint:
-    plan = Plan(size, steps, model or model_for(row), row.name, variant.name, DTYPES[dtype])
+    plan = Plan(size, steps, model or row.model, row.name, variant.name, DTYPES[dtype])
     label = "-".join(filter(None, (row.name, variant.name, model, "" if dtype == "fp64" else dtype)))
     key = (row.name, variant.name, size)
     return TrainingPoint(
@@ -99,13 +99,6 @@ def _optimizer_point(
         plainest=(row.name, variant.name) == ("SGD", "defaults"),
         plan=plan,
     )
-
-
-def model_for(row: Row) -> str:
-    """Return the name of a model that this optimizer can train."""
-    if "sparse" in row.needs:
-        return "sparse-embedding"
-    return "matrices" if "2d" in row.needs else "plain"
 
 
 def plain(*sizes: int, label: str = "", core: tuple[int, ...] = (3,), **plan: Any) -> Iterator[TrainingPoint]:

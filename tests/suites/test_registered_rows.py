@@ -11,6 +11,7 @@ from everyrank.fixtures.optimizers import Row, Variant
 from everyrank.suites import Subject
 from everyrank.suites.engine.case import cases
 from everyrank.suites.engine.contract import contracts
+from everyrank.suites.errors import DeclarationError
 
 
 class Still(torch.optim.SGD):
@@ -44,3 +45,46 @@ def test_every_contract_has_cases_that_use_the_variants_of_the_row(contract: str
     variants = {getattr(getattr(point, "plan", point), "variant", "defaults") for point in mine}
     assert mine
     assert {getattr(variant, "name", variant) for variant in variants} <= {variant.name for variant in row.variants}
+
+
+MINE = Row(type("Mine", (Still,), {}))
+
+
+def _optimizers_of(subject: Subject) -> set[str]:
+    return {case.point.optimizer for case in cases(subject)}
+
+
+@pytest.mark.parametrize("contract", contracts())
+def test_a_subject_with_rows_of_its_own_is_asked_about_these_alone(contract: str) -> None:
+    mine = Subject("mine", contract=contract, build=print, optimizers=[MINE])
+    another = Subject("another", contract=contract, build=print)
+    before = _optimizers_of(another)
+    assert _optimizers_of(mine) == {"Mine"}
+    assert _optimizers_of(another) == before
+    assert "Mine" not in before
+    assert optimizers.row("Mine") is MINE
+
+
+def test_two_subjects_may_share_a_row_but_not_its_name() -> None:
+    """Nor does a file that is imported again bring another one."""
+    for again in (False, True):
+        row = Row(type("Shared", (Still,), {}))
+        cases(Subject(f"first-{again}", contract="trainer", build=print, optimizers=[row]))
+        cases(Subject(f"second-{again}", contract="trainer", build=print, optimizers=[row]))
+    for name in ("Shared", "SGD"):
+        other = Row(type(name, (Still,), {"__module__": "elsewhere"}))
+        with pytest.raises(DeclarationError, match=f"third: there is another row '{name}' already"):
+            cases(Subject("third", contract="trainer", build=print, optimizers=[other]))
+
+
+def test_a_class_in_place_of_a_row_is_refused() -> None:
+    named = r"mine: optimizers is a list of rows, such as Row\(Still\), not of "
+    with pytest.raises(DeclarationError, match=named):
+        Subject("mine", contract="trainer", build=print, optimizers=[Still])  # type: ignore[list-item]
+
+
+def test_laws_train_the_model_that_a_row_names() -> None:
+    row = Row(type("Equal", (Still,), {}), model="equal-shapes")
+    found = cases(Subject("mine", contract="trainer", build=print, optimizers=[row]))
+    points: list[Any] = [case.point for case in found if case.law.id in ("parity.train", "state.round-trip")]
+    assert {point.plan.model for point in points} == {"equal-shapes"}

@@ -60,7 +60,7 @@ def _arguments() -> Iterator[ArgumentsPoint]:
 @law("errors.arguments", _arguments)
 def errors_arguments(arena: Arena, point: ArgumentsPoint) -> None:
     """Invalid arguments are refused when the trainer is built, on every rank, with the error of torch.optim."""
-    plan = Plan(point.size, model=points.model_for(point.row), optimizer=point.row.name, variant="defaults")
+    plan = Plan(point.size, model=point.row.model, optimizer=point.row.name, variant="defaults")
     with playing(arena, plan) as player:
         player.sides.compare()  # a subject that refuses every argument has not refused the invalid ones
         for number in range(len(point.row.invalid)):

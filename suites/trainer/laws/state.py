@@ -23,8 +23,7 @@ law = CONTRACT.law
 def _each_optimizer(core: tuple[str, ...] = ()) -> Iterator[TrainingPoint]:
     for row in rows():
         if not row.needs & {"closure", "sparse"}:
-            model = points.model_for(row)
-            plan = Plan(2, 4, model, row.name, row.fullest.name)
+            plan = Plan(2, 4, row.model, row.name, row.fullest.name)
             yield TrainingPoint(row.name, 2, core=row.name in core, optimizer=row.name, plan=plan)
 
 

@@ -1,0 +1,55 @@
+"""muon-optimizer: Keller Jordan's Muon, which steps each matrix on one rank and gathers it, under DDP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from everyrank.fixtures.optimizers import Row, Variant
+from everyrank.suites import conformance
+from everyrank.suites.trainer.subjects.ddp import Ddp
+from wrappers import under
+
+pytest.importorskip("muon", reason="pip install muon-optimizer")
+from muon import Muon, MuonWithAuxAdam, SingleDeviceMuon, SingleDeviceMuonWithAuxAdam
+
+
+def split(optimizer: Callable[..., Any], parameters: list[torch.Tensor]) -> Any:
+    """Build an optimizer that has Muon for matrices and Adam for the rest."""
+    matrices, others = ([each for each in parameters if (each.ndim >= 2) is wanted] for wanted in (True, False))
+    groups = ({"params": matrices, "use_muon": True}, {"params": others, "use_muon": False, "lr": 0.01})
+    return optimizer([group for group in groups if group["params"]])
+
+
+class WithAuxAdam(SingleDeviceMuonWithAuxAdam):
+    def __init__(self, params: list[torch.Tensor]) -> None:
+        split(super().__init__, list(params))
+
+
+class Distributed(Ddp):
+    """In place of the class for one process, which the reference has, that for many."""
+
+    def optimize(self, optimizer_class: Callable[..., Any], parameters: list[Any], args: Any, kwargs: Any) -> Any:
+        if optimizer_class is WithAuxAdam:
+            return split(MuonWithAuxAdam, parameters)
+        if optimizer_class is SingleDeviceMuon:
+            return Muon(parameters, *args, **kwargs)
+        return super().optimize(optimizer_class, parameters, args, kwargs)
+
+    def update(self, closure: Callable[[], torch.Tensor]) -> Any:
+        loss = closure()
+        self.optimizer.step()
+        return loss
+
+
+ROWS = [
+    Row(SingleDeviceMuon, (Variant("decay", {"weight_decay": 0.1}),), needs=frozenset({"2d"}), model="equal-shapes"),
+    Row(WithAuxAdam),
+]
+
+
+@conformance(under("ddp", "muon-optimizer", ROWS, build=Distributed, sizes=(1, 2, 3, 4)))
+def test_muon(case: Any) -> None:
+    case.run()

@@ -1,0 +1,35 @@
+"""torch's wrappers, each with the optimizers of a package: a row of the board is a package under one wrapper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from everyrank.fixtures.optimizers import Row, Variant
+from everyrank.suites import Subject
+from everyrank.suites.trainer.subjects.ddp import DDP, ZERO
+from everyrank.suites.trainer.subjects.sharded import FSDP2
+
+WRAPPERS = {"ddp": DDP, "fsdp2": FSDP2, "zero": ZERO}
+
+#: Two ranks hold equal parts of the laws' models, and three do not.
+SIZES = (2, 3)
+
+
+def under(wrapper: str, package: str, optimizers: Sequence[Row], **fields: Any) -> Subject:
+    """Return the subject that trains by these optimizers under a wrapper, and deviates as the wrapper does.
+
+    What the package does otherwise stands in the ledger of its own name, if there is one.
+    """
+    own = f"{package.replace('-', '_')}_{wrapper}.toml"
+    known = [f"torch:{wrapper}", *([own] if Path(__file__).with_name(own).exists() else [])]
+    as_usual = {"lacks": (), "variant_of": None, "touches": (), "sizes": SIZES, "known": known, "package": package}
+    return replace(WRAPPERS[wrapper], name=f"{package}.{wrapper}", optimizers=optimizers, **{**as_usual, **fields})
+
+
+def row(optimizer: type, arguments: Mapping[str, Any] | None = None, name: str = "", **fields: Any) -> Row:
+    """Return the row of a class, under another name if another package has a class of that name."""
+    named = type(name, (optimizer,), {}) if name else optimizer
+    return Row(named, (Variant("defaults", dict(arguments or {})),), **fields)
