@@ -40,7 +40,12 @@ class ModelAlone:
     def copy(self) -> ModelAlone:
         """Return a copy that goes on from here."""
         self.model.zero_grad()
-        return copy.deepcopy(self)
+        copied = copy.deepcopy(self)
+        # torch copies an optimizer's groups and state alone, and a class of another package may have more. What a
+        # scheduler has put in place of step() is bound to this optimizer.
+        for name in vars(self.optimizer).keys() - vars(copied.optimizer).keys() - {"step"}:
+            setattr(copied.optimizer, name, copy.deepcopy(getattr(self.optimizer, name)))
+        return copied
 
     def freeze(self, frozen: Iterable[int]) -> None:
         set_frozen(self.model, self.made_of, frozen)
@@ -56,7 +61,11 @@ class ModelAlone:
                 nn.utils.clip_grad_norm_(self.model.parameters(), step.max_norm)
             return sum_in_order([loss for loss, _ in found]) / parts
 
-        return torch.as_tensor(self.optimizer.step(closure))
+        if "closure" in self.made_of.row.needs:
+            return torch.as_tensor(self.optimizer.step(closure))
+        loss = closure()
+        self.optimizer.step()  # that of another package may take no closure
+        return loss
 
     def _part(self, step: Step, number: int, time: int, index: int) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
         batches = self.made_of.batches(self.model, step, number, time, index)

@@ -9,9 +9,13 @@ import torch
 from everyrank.fixtures import optimizers
 from everyrank.fixtures.optimizers import Row, Variant
 from everyrank.suites import Subject
+from everyrank.suites.compare.reference import Plan
 from everyrank.suites.engine.case import cases
 from everyrank.suites.engine.contract import contracts
 from everyrank.suites.errors import DeclarationError
+from everyrank.suites.trainer.model import Step
+from everyrank.suites.trainer.model_alone import ModelAlone
+from everyrank.suites.trainer.planned import planned
 
 
 class Still(torch.optim.SGD):
@@ -88,3 +92,33 @@ def test_laws_train_the_model_that_a_row_names() -> None:
     found = cases(Subject("mine", contract="trainer", build=print, optimizers=[row]))
     points: list[Any] = [case.point for case in found if case.law.id in ("parity.train", "state.round-trip")]
     assert {point.plan.model for point in points} == {"equal-shapes"}
+
+
+class Halving(torch.optim.SGD):
+    """One that has an attribute, and whose step takes no closure."""
+
+    def __init__(self, params: Any, lr: float = 0.1) -> None:
+        super().__init__(params, lr)
+        self.part = 0.5
+
+    def step(self) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.grad *= self.part
+        super().step()
+
+
+def test_the_reference_of_trainer_goes_on_from_a_copy_of_any_optimizer() -> None:
+    optimizers.register(Row(Halving))
+    try:
+        alone = ModelAlone(planned(Plan(2, optimizer="Halving", variant="defaults")))
+        start = alone.values
+        alone.step(Step(), 1, 0, 2)
+        copied = alone.copy()
+        for each in (alone, copied):
+            each.step(Step(), 2, 0, 2)
+    finally:
+        optimizers.unregister("Halving")
+    for name, value in alone.values.items():
+        assert torch.equal(value, copied.values[name])
+        assert not torch.equal(value, start[name])
