@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from everyrank.fixtures.models import FEATURES, MODELS, Model
 from everyrank.fixtures.optimizers import Row, Variant
 from everyrank.suites import conformance
 from everyrank.suites.trainer.subjects.ddp import Ddp
+from torch import nn
 from wrappers import under
 
 pytest.importorskip("muon", reason="pip install muon-optimizer")
@@ -31,10 +33,10 @@ class WithAuxAdam(SingleDeviceMuonWithAuxAdam):
 class Distributed(Ddp):
     """In place of the class for one process, which the reference has, that for many."""
 
-    def optimize(self, optimizer_class: Callable[..., Any], parameters: list[Any], args: Any, kwargs: Any) -> Any:
+    def optimize(self, optimizer_class: Any, parameters: list[Any], args: Any, kwargs: Any) -> Any:
         if optimizer_class is WithAuxAdam:
             return split(MuonWithAuxAdam, parameters)
-        if optimizer_class is SingleDeviceMuon:
+        if issubclass(optimizer_class, SingleDeviceMuon):
             return Muon(parameters, *args, **kwargs)
         return super().optimize(optimizer_class, parameters, args, kwargs)
 
@@ -44,9 +46,23 @@ class Distributed(Ddp):
         return loss
 
 
+class OfFour(SingleDeviceMuon):
+    """Three ranks cannot share four matrices evenly; they can share three."""
+
+
+def four_matrices(dtype: torch.dtype) -> nn.Module:
+    """Finds a list of equal matrices that is padded wrongly."""
+    return nn.Sequential(*(nn.Linear(FEATURES, FEATURES, bias=False, dtype=dtype) for _ in range(4)))
+
+
+MODELS["four-matrices"] = Model("four-matrices", four_matrices, frozenset({"equal-shapes", "matrices"}))
+
+# gloo gathers tensors of one shape only, NCCL any: the matrices of each model have one shape.
+MATRICES = frozenset({"2d"})
 ROWS = [
-    Row(SingleDeviceMuon, (Variant("decay", {"weight_decay": 0.1}),), needs=frozenset({"2d"}), model="equal-shapes"),
-    Row(WithAuxAdam),
+    Row(SingleDeviceMuon, (Variant("decay", {"weight_decay": 0.1}),), needs=MATRICES, model="equal-shapes"),
+    Row(OfFour, needs=MATRICES, model="four-matrices"),
+    Row(WithAuxAdam, model="tied"),
 ]
 
 
