@@ -23,7 +23,16 @@ MODELS = {
     "transformers": "transformers",
     "x-transformers": "x_transformers",
 }
-MODULES = {"accelerate": "accelerate", "fairscale": "fairscale", "lightning-fabric": "lightning_fabric"}
+MODULES = {
+    "accelerate": "accelerate",
+    "dtensor-muon": "dtensor_muon",
+    "fairscale": "fairscale",
+    "lightning-fabric": "lightning_fabric",
+    "muon-optimizer": "muon",
+    "muon-fsdp2": "muon_fsdp2",
+    "pytorch-optimizer": "pytorch_optimizer",
+    "schedulefree": "schedulefree",
+}
 
 
 def test_a_board_has_its_cases_or_names_the_package_that_it_lacks(project: Project) -> None:
@@ -152,8 +161,8 @@ def test_a_case_of_the_board_of_models_is_a_mode_and_a_number_of_microbatches(ne
         "fsdp2[one-microbatch-ws2]]": "passed",
         "experts[two-microbatches-ws2]]": "skipped",
         "experts[one-microbatch-ws2]]": "skipped",
-        "fsdp2-experts[two-microbatches-ws2]]": "failed",
-        "fsdp2-experts[one-microbatch-ws2]]": "failed",
+        "fsdp2-experts[two-microbatches-ws4]]": "failed",
+        "fsdp2-experts[one-microbatch-ws4]]": "failed",
     }
 
 
@@ -166,7 +175,7 @@ def test_the_board_of_models_has_what_parity_found_and_what_a_model_refuses(
     assert twice.message.startswith("parity: gradient of `")
     assert cases["models/fsdp2[two-microbatches-ws2]"].parity[0].compared
     assert "it has no experts" in cases["models/experts[two-microbatches-ws2]"].message
-    assert "fsdp2-experts raised KeyError: 'its plan'" in cases["models/fsdp2-experts[one-microbatch-ws2]"].message
+    assert "fsdp2-experts raised KeyError: 'its plan'" in cases["models/fsdp2-experts[one-microbatch-ws4]"].message
     (table,) = board([read(module_project.folder / "run.jsonl")])
     assert table.groups == ("tensor", "fsdp2", "experts", "fsdp2-experts")
     (row,) = table.rows
