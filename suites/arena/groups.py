@@ -15,6 +15,7 @@ from typing import Any
 import torch.distributed as dist
 from everyrank import current_world
 from everyrank.fixtures.failing import InjectedError
+from everyrank.rank.context import current_rank
 from everyrank.rank.groups import forget_meshes
 from torch.distributed import distributed_c10d
 from torch.distributed.distributed_c10d import _world
@@ -46,6 +47,7 @@ def own_group(size: int | None = None) -> Iterator[Group]:
     that is not in the group may not use it.
     """
     ranks = list(range(dist.get_world_size() if size is None else size))
+    _count_alike()
     group = Group(_connections(), set(_world.pg_map))
     default = dist.group.WORLD
     made = dist.new_group(ranks, timeout=PATIENCE)
@@ -64,6 +66,13 @@ def own_group(size: int | None = None) -> Iterator[Group]:
         forget_meshes()
         if member:
             dist.destroy_process_group(made)
+
+
+def _count_alike() -> None:
+    """Let all ranks give the next group one name, a number: a rank outside of the last group has made fewer."""
+    counts = current_rank().gather("the groups made so far", str(_world.group_count))
+    if counts is not None:
+        _world.group_count = max(map(int, counts))
 
 
 @dataclass

@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from everyrank.suites.arena.groups import Group
+from everyrank.suites.arena.groups import Group, own_group
 
 
 @pytest.fixture
@@ -27,3 +27,15 @@ def test_operations_end_soon_and_torch_warns_of_nothing(group: dist.ProcessGroup
         Group({}, {dist.group.WORLD}).shorten_patience()
     backend = group._get_backend(torch.device("cpu"))
     assert backend.options._timeout == timedelta(milliseconds=300)
+
+
+@pytest.mark.world(3)
+def test_a_rank_that_is_in_fewer_groups_names_the_next_as_the_others_do(process_group: object) -> None:
+    with own_group(2):
+        if dist.get_rank() < 2:
+            # A group that is left while it connects fails on the other rank.
+            dist.all_reduce(torch.ones(1), group=dist.new_group([0, 1]))
+    with own_group():
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        assert total == 3
