@@ -33,8 +33,9 @@ def test_operations_end_soon_and_torch_warns_of_nothing(group: dist.ProcessGroup
 def test_a_rank_that_is_in_fewer_groups_names_the_next_as_the_others_do(process_group: object) -> None:
     with own_group(2):
         if dist.get_rank() < 2:
-            # A group that is left while it connects fails on the other rank.
-            dist.all_reduce(torch.ones(1), group=dist.new_group([0, 1]))
+            made = dist.new_group([0, 1])
+            dist.all_reduce(torch.ones(1), group=made)  # a group that is left while it connects fails on another rank
+            dist.destroy_process_group(made)
     with own_group():
         total = torch.ones(1)
         dist.all_reduce(total)
