@@ -119,7 +119,7 @@ PARALLEL = Subject(
     build=Parallel,
     declares=frozenset({"same-graph", "trusts-init"}),
     lacks=["closures", "owns"],
-    known="torch:fsdp2",
+    known=["torch:fsdp2", "lightning_model_parallel.toml"],
     package="lightning-fabric",
 )
 

@@ -26,6 +26,7 @@ LEFT_OUT = {
     "Kron": "it is random",
     "LOMO": "it is built from the model, and steps in the backward",
     "Magma": "it is random",
+    "SOAP": "its eigenvectors make 2 % of a parameter of 4e-16 in a gradient, in two steps",
     "SaRA": "it trains small values alone, by a mask",
     "SophiaH": "it needs a second derivative",
 }
