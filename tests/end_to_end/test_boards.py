@@ -25,7 +25,6 @@ MODELS = {
 }
 MODULES = {
     "accelerate": "accelerate",
-    "dtensor-muon": "dtensor_muon",
     "fairscale": "fairscale",
     "lightning-fabric": "lightning_fabric",
     "muon-optimizer": "muon",
