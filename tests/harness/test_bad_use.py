@@ -255,7 +255,7 @@ TEXTS = {
     "test_no_world_here": (
         "def test_no_world_here(): > everyrank.current_world() E everyrank.errors.MisuseError: this process "
         "is not a rank of a world: mark the test with @pytest.mark.world(n), or ask for the fixture `world` "
-        "test_inner.py:96: MisuseError"
+        "test_inner.py:99: MisuseError"
     ),
     "test_nested": (
         "on ranks 0,1 ERROR: worlds do not nest: this pytest runs inside a rank of "

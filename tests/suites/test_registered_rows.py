@@ -18,6 +18,11 @@ from everyrank.suites.trainer.model_alone import ModelAlone
 from everyrank.suites.trainer.planned import planned
 
 
+@pytest.fixture(autouse=True)
+def leaves_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimizers, "_added", {})
+
+
 class Still(torch.optim.SGD):
     """An optimizer of another project."""
 
