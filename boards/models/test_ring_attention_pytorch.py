@@ -28,7 +28,7 @@ class Model:
 
     loss: Callable[[Any, dict[str, torch.Tensor]], torch.Tensor]
     known: str
-    """The ledger of its cause."""
+    """The ledger that states its cause."""
 
     def __call__(self, mode: str, folder: Path) -> dict[str, Any]:
         if mode != "fsdp2":
@@ -69,17 +69,16 @@ def inside(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     return model(batch["tokens"], mask=torch.ones_like(batch["tokens"], dtype=torch.bool), return_loss=True)
 
 
-LEDGERS = Path(__file__).parent / "ledgers"
 MODELS = {
-    "ring-attention-pytorch.loss": Model(inside, "keys-have-gradients-of-values.toml"),
-    "ring-attention-pytorch.logits": Model(tokens.loss, "gathered-outputs-not-reduced.toml"),
+    "ring-attention-pytorch.loss": Model(inside, "cause:keys-have-gradients-of-values"),
+    "ring-attention-pytorch.logits": Model(tokens.loss, "cause:gathered-outputs-not-reduced"),
 }
 
 
 @pytest.mark.filterwarnings("ignore")
 @conformance(
     *(
-        Subject(name, CONTRACT, model, known=[LEDGERS / model.known], package="ring-attention-pytorch")
+        Subject(name, CONTRACT, model, known=model.known, package="ring-attention-pytorch")
         for name, model in MODELS.items()
     )
 )

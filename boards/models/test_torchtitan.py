@@ -45,7 +45,7 @@ def norm(width: int) -> Any:
 
 
 def config(kind: Any, block: Any, rope: Any, **attention: Any) -> Any:
-    # The masks of its language models are made for kernels that train on a GPU alone.
+    # Without the masks of its language models, which other kernels have; they were not tried on the CPU.
     def layer() -> Any:
         return block.Config(
             attention_norm=norm(WIDTH),

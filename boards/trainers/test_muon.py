@@ -10,22 +10,15 @@ import torch
 from everyrank.fixtures.optimizers import Row, Variant
 from everyrank.suites import conformance
 from everyrank.suites.trainer.subjects.ddp import Ddp
-from wrappers import under
+from wrappers import of_muon, under
 
 pytest.importorskip("muon", reason="pip install muon-optimizer")
 from muon import Muon, MuonWithAuxAdam, SingleDeviceMuon, SingleDeviceMuonWithAuxAdam
 
 
-def split(optimizer: Callable[..., Any], parameters: list[torch.Tensor]) -> Any:
-    """Build an optimizer that has Muon for matrices and Adam for the rest."""
-    matrices, others = ([each for each in parameters if (each.ndim >= 2) is wanted] for wanted in (True, False))
-    groups = ({"params": matrices, "use_muon": True}, {"params": others, "use_muon": False, "lr": 0.01})
-    return optimizer([group for group in groups if group["params"]])
-
-
 class WithAuxAdam(SingleDeviceMuonWithAuxAdam):
     def __init__(self, params: list[torch.Tensor]) -> None:
-        split(super().__init__, list(params))
+        super().__init__(of_muon(params, lr=0.01))
 
 
 class Distributed(Ddp):
@@ -33,7 +26,7 @@ class Distributed(Ddp):
 
     def optimize(self, optimizer_class: Any, parameters: list[Any], args: Any, kwargs: Any) -> Any:
         if optimizer_class is WithAuxAdam:
-            return split(MuonWithAuxAdam, parameters)
+            return MuonWithAuxAdam(of_muon(parameters, lr=0.01))
         if issubclass(optimizer_class, SingleDeviceMuon):
             return Muon(parameters, *args, **kwargs)
         return super().optimize(optimizer_class, parameters, args, kwargs)

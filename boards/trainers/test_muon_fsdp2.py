@@ -8,7 +8,7 @@ import pytest
 import torch
 from everyrank.fixtures.optimizers import Row
 from everyrank.suites import conformance
-from wrappers import under
+from wrappers import of_muon, under
 
 muon_fsdp2 = pytest.importorskip("muon_fsdp2", reason="pip install muon-fsdp2")
 
@@ -29,10 +29,7 @@ class MuonFsdp2(muon_fsdp2.Muon):  # type: ignore[misc]
     """Muon for matrices and Adam for the rest."""
 
     def __init__(self, params: Any, lr: float = 0.02) -> None:
-        params = list(params)
-        matrices, others = ([each for each in params if (each.ndim >= 2) is wanted] for wanted in (True, False))
-        groups = ({"params": matrices, "use_muon": True}, {"params": others, "use_muon": False})
-        super().__init__([{**group, "lr": lr} for group in groups if group["params"]])
+        super().__init__([{**group, "lr": lr} for group in of_muon(params)])
 
 
 @conformance(under("fsdp2", "muon-fsdp2", [Row(MuonFsdp2)]))

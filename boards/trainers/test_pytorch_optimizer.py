@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from everyrank.fixtures.optimizers import Row, rows
 from everyrank.suites import conformance
-from wrappers import row, under
+from wrappers import of_muon, row, under
 
 package = pytest.importorskip("pytorch_optimizer", reason="pip install pytorch-optimizer")
 
@@ -49,10 +49,7 @@ def split(optimizer: Any) -> type:
     """Return the class with the groups that it wants: Muon for matrices, and Adam for the rest."""
 
     def built(self: Any, params: Any, **options: Any) -> None:
-        params = list(params)
-        matrices, others = ([each for each in params if (each.ndim >= 2) is wanted] for wanted in (True, False))
-        groups = ({"params": matrices, "use_muon": True}, {"params": others, "use_muon": False})
-        optimizer.__init__(self, [group for group in groups if group["params"]], **options)
+        optimizer.__init__(self, of_muon(params), **options)
 
     return type(optimizer.__name__, (optimizer,), {"__init__": built})
 

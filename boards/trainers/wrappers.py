@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,14 @@ def under(wrapper: str, package: str, optimizers: Sequence[Row], **fields: Any) 
     known = [f"torch:{wrapper}", *([own] if Path(__file__).with_name(own).exists() else [])]
     as_usual = {"lacks": (), "variant_of": None, "touches": (), "sizes": SIZES, "known": known, "package": package}
     return replace(WRAPPERS[wrapper], name=f"{package}.{wrapper}", optimizers=optimizers, **{**as_usual, **fields})
+
+
+def of_muon(parameters: Iterable[Any], **of_others: Any) -> list[dict[str, Any]]:
+    """Return the groups that a Muon wants, and options of the second: matrices, and the rest, which Adam trains."""
+    parameters = list(parameters)
+    matrices, others = ([each for each in parameters if (each.ndim >= 2) is wanted] for wanted in (True, False))
+    groups = ({"params": matrices, "use_muon": True}, {"params": others, "use_muon": False, **of_others})
+    return [group for group in groups if group["params"]]
 
 
 def row(optimizer: type, arguments: Mapping[str, Any] | None = None, name: str = "", **fields: Any) -> Row:

@@ -141,7 +141,7 @@ def _fits(pattern: str, optimizer: str) -> bool:
 
 
 def _unknown_optimizer(optimizer: str) -> str:
-    names = [row.name for row in optimizers.known()]
+    names = [row.name for row in optimizers.all_rows()]
     if any(_fits(optimizer, name) for name in names):
         return ""
     hint = _did_you_mean(optimizer, names)

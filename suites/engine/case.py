@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from everyrank.fixtures.optimizers import NameTaken
 from everyrank.rank.context import BROKEN, current_rank, notes
 from everyrank.rank.world import current_world
 from everyrank.suites.engine.capability import claims, lacks, missing
@@ -217,7 +218,7 @@ def cases(subject: Subject, folder: Path | None = None) -> list[Case]:
     chosen = contract(subject.contract)
     try:
         plain = [Case(subject, chosen, law, point) for law, point in chosen.points(subject.sizes, subject.optimizers)]
-    except ValueError as error:
+    except NameTaken as error:
         raise DeclarationError(f"{subject.name}: {error}") from error
     ids = [case.short_id for case in plain]
     if len(set(ids)) < len(ids):

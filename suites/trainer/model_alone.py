@@ -40,11 +40,12 @@ class ModelAlone:
     def copy(self) -> ModelAlone:
         """Return a copy that goes on from here."""
         self.model.zero_grad()
-        copied = copy.deepcopy(self)
-        # torch copies an optimizer's groups and state alone, and a class of another package may have more. What a
-        # scheduler has put in place of step() is bound to this optimizer.
+        memo: dict[int, Any] = {}
+        copied = copy.deepcopy(self, memo)
+        # torch copies an optimizer's groups and state alone, and a class of another package may have more, parameters
+        # among it. What a scheduler has put in place of step() is bound to this optimizer.
         for name in vars(self.optimizer).keys() - vars(copied.optimizer).keys() - {"step"}:
-            setattr(copied.optimizer, name, copy.deepcopy(getattr(self.optimizer, name)))
+            setattr(copied.optimizer, name, copy.deepcopy(getattr(self.optimizer, name), memo))
         return copied
 
     def freeze(self, frozen: Iterable[int]) -> None:

@@ -105,6 +105,7 @@ class Halving(torch.optim.SGD):
     def __init__(self, params: Any, lr: float = 0.1) -> None:
         super().__init__(params, lr)
         self.part = 0.5
+        self.first = self.param_groups[0]["params"][0]
 
     def step(self) -> None:  # type: ignore[override]
         for group in self.param_groups:
@@ -124,6 +125,8 @@ def test_the_reference_of_trainer_goes_on_from_a_copy_of_any_optimizer() -> None
             each.step(Step(), 2, 0, 2)
     finally:
         optimizers.unregister("Halving")
+    made: Any = copied.optimizer
+    assert made.first is made.param_groups[0]["params"][0]
     for name, value in alone.values.items():
         assert torch.equal(value, copied.values[name])
         assert not torch.equal(value, start[name])
