@@ -14,6 +14,10 @@ UNUSABLE = "not even the plainest use works"
 #: The note of a rank whose subject lacks capabilities that it does not declare: the error of each, by its name.
 MISSING = "missing"
 
+#: The note of a rank that fails at what its subject declares nothing of, and a property of its case: the ledgers that
+#: the subject could build on, and that state this deviation.
+STATED = "stated-by"
+
 
 def declaration(names: Iterable[str]) -> str:
     """Return what a subject writes to declare that it lacks these capabilities."""

@@ -81,7 +81,7 @@ def accept(
         elif case.subject in ledgers:
             cases.setdefault(ledgers[case.subject], []).append(case)
         elif case.outcome in RED:
-            left.append(NotAccepted(case, _undeclared(case) or _NEVER.get(case.outcome, _NO_LEDGER)))
+            left.append(NotAccepted(case, _undeclared(case) or _NEVER.get(case.outcome, _no_ledger(case))))
     edits = []
     for path, its_cases in cases.items():
         edit, not_taken = _edit(run, path, its_cases)
@@ -118,6 +118,12 @@ def _undeclared(case: CaseLine) -> str:
         return ""
     names = ", ".join(f'"{name}"' for name in case.missing)
     return f"{case.subject} lacks what it does not declare: add it, or paste lacks=[{names}] into its Subject"
+
+
+def _no_ledger(case: CaseLine) -> str:
+    """Return what to do for a case whose subject names no ledger."""
+    names = " or ".join(f'known="{name}"' for name in case.stated_by)
+    return f"{_NO_LEDGER}, or, if it builds on that, write {names} into its Subject" if names else _NO_LEDGER
 
 
 def chosen_ledgers(run: Run, subjects: Sequence[str] | None, ledger: Path | None) -> dict[str, Path]:

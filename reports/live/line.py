@@ -102,6 +102,7 @@ def _identity(properties: Mapping[str, str]) -> dict[str, Any]:
     found["optimizer"] = properties.get("optimizer", "")
     found["lack"] = properties.get("lack", "")
     found["missing"] = properties.get("missing", "").split()
+    found["stated_by"] = properties.get("stated-by", "").split()
     if "ledger-kind" in properties:
         kind, issue = properties["ledger-kind"], properties.get("ledger-issue", "unreported")
         more = (properties.get(f"ledger-{name}", "") for name in ("note", "file", "link", "expects", "shared"))

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from everyrank.model.counts import count
+from everyrank.model.outcome import NOT_TRIED, RED
 from everyrank.suites.collect.stash import LEFT_OUT
-from everyrank.suites.errors import undeclared
+from everyrank.suites.errors import STATED, undeclared
 
 
 class Outcomes:
@@ -21,6 +22,8 @@ class Outcomes:
         self._not_tried: dict[tuple[str, str], str] = {}  # the reason, such as too few GPUs
         self._missing: dict[str, set[str]] = {}  # what each subject lacks and does not declare
         self._needing: set[tuple[str, str]] = set()  # cases that need it
+        self._stated: dict[tuple[str, str], list[str]] = {}  # cases that a ledger could declare, and those that do
+        self._with_ledger: set[str] = set()  # the subjects that have a ledger of their own
         self._since = time.monotonic()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -36,6 +39,10 @@ class Outcomes:
                 if "missing" in properties:
                     self._missing.setdefault(cell[0], set()).update(properties["missing"].split())
                     self._needing.add(cell)
+                if STATED in properties:
+                    self._stated[cell] = properties[STATED].split()
+                if "ledger-file" in properties:
+                    self._with_ledger.add(cell[0])
             elif report.skipped and "case" in properties and isinstance(report.longrepr, tuple):
                 self._not_tried[properties["subject"], properties["case"]] = report.longrepr[2].removeprefix(
                     "Skipped: "
@@ -51,8 +58,27 @@ class Outcomes:
             left = sum(self.cells[cell] == "not-run" for cell in self._needing if cell[0] == subject)
             tried = f"{count(left, 'case')} not tried: " if left else ""
             terminalreporter.write_line(f"conformance: {tried}{undeclared(subject, names)}")
+        for subject in sorted({subject for subject, _ in self._stated}):
+            if hint := self._to_declare(subject, config.getoption("run_file", None) or ""):
+                terminalreporter.write_line(f"conformance: {hint}")
         for reason, number in Counter(self._not_tried.values()).most_common():
             terminalreporter.write_line(f"conformance: not tried: {count(number, 'case')}: {reason}")
+
+    def _to_declare(self, subject: str, run: str) -> str:
+        """Return how red cases of a subject could be declared: by a ledger to build on, or by one of its own."""
+        cases = {cell[1]: names for cell, names in sorted(self._stated.items()) if cell[0] == subject}
+        states = Counter(name for names in cases.values() for name in names).most_common(1)
+        if states:
+            name, number = states[0]
+            red = sum(end in RED - NOT_TRIED for cell, end in self.cells.items() if cell[0] == subject)
+            seen = f"{number} of {count(red, 'red case')} of {subject} deviate as {name} states"
+            return f'{seen}: if it builds on that, paste known="{name}" into its Subject, and run again'
+        failed = [case for case in cases if self.cells[subject, case] == "fail"]
+        if not failed or subject in self._with_ledger:
+            return ""
+        accept = f"{'' if run else 'pytest --run-file run.jsonl, '}everyrank accept {run or 'run.jsonl'}"
+        mend = f"{count(len(failed), 'red case')} of {subject}: correct it, or list what is known in a ledger"
+        return f'{mend}: {accept} --ledger mine.toml, and known="mine.toml" in its Subject'
 
     def _total(self) -> str:
         seconds = time.monotonic() - self._since

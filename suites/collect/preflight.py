@@ -13,7 +13,7 @@ from everyrank.model.outcome import PhaseEnd, case_ending
 from everyrank.rank.context import BROKEN
 from everyrank.rpc.agents import NO_NUMPY
 from everyrank.suites.engine.case import Case, properties
-from everyrank.suites.errors import FAULT, MISSING, UNUSABLE
+from everyrank.suites.errors import FAULT, MISSING, STATED, UNUSABLE
 from everyrank.suites.generate.options import GENERATE, PLAN
 
 
@@ -48,7 +48,9 @@ class Preflight:
         if lacking := next((rank["notes"][MISSING] for rank in ranks if MISSING in rank["notes"]), None):
             self._skip_what_needs(item, case, lacking)
         if outcome:
-            _file(case, outcome, reports, self._missing.get(case.subject_key, ()))
+            further = _missing(case, outcome, self._missing.get(case.subject_key, ()))
+            further += _stated(outcome, reports, ranks)
+            _file(case, outcome, reports, further)
         reached = case.prepared and bool(ranks) and all(map(_began, ranks))
         if reached or any(report.passed and report.when == "call" for report in reports):
             self._well.add((case.subject_key, case.point.size))
@@ -117,12 +119,31 @@ def _filed(report: pytest.TestReport) -> str:
     return next((str(value) for name, value in reversed(report.user_properties) if name == "outcome"), "")
 
 
-def _file(case: Case, outcome: str, reports: Iterable[pytest.TestReport], missing: Collection[str]) -> None:
+def _missing(case: Case, outcome: str, names: Collection[str]) -> list[tuple[str, object]]:
+    """Return a property of a case that was not tried for what its subject lacks without declaring it."""
+    missing = sorted(set(names) & set(case.claims)) if outcome in ("error", "not-run") else ()
+    return [("missing", " ".join(missing))] if missing else []
+
+
+def _stated(
+    outcome: str, reports: Iterable[pytest.TestReport], ranks: Sequence[dict[str, Any]]
+) -> list[tuple[str, object]]:
+    """Return a property of a case that a ledger could declare: those that state what all of its failed ranks saw."""
+    ended = all(rank["outcome"] in ("passed", "skipped", "failed") for rank in ranks)
+    only_in_call = [report.when for report in reports if report.failed] == ["call"]
+    noted = [rank["notes"].get(STATED) for rank in ranks if rank["outcome"] == "failed"]
+    if outcome not in ("fail", "error") or not (ended and only_in_call and noted) or None in noted:
+        return []
+    return [(STATED, " ".join(name for name in noted[0] if all(name in others for others in noted)))]
+
+
+def _file(
+    case: Case, outcome: str, reports: Iterable[pytest.TestReport], further: Sequence[tuple[str, object]]
+) -> None:
     """Give the reports of a case that ran, or that failed, its outcome and its properties."""
-    missing = sorted(set(missing) & set(case.claims)) if outcome in ("error", "not-run") else ()
     for report in reports:
         if not (report.when == "setup" and report.passed):
-            ours = [*properties(case), ("outcome", outcome), *[("missing", " ".join(missing))][: len(missing)]]
+            ours = [*properties(case), ("outcome", outcome), *further]
             others = [pair for pair in report.user_properties if pair[0] not in dict(ours)]
             report.user_properties = [*others, *ours]
 

@@ -22,10 +22,11 @@ from everyrank.suites.engine.contract import Contract, Law, Point, contract
 from everyrank.suites.engine.failure import failure, fault, unusable
 from everyrank.suites.engine.judge import Outcome, judge
 from everyrank.suites.engine.ledger import Entry
-from everyrank.suites.engine.ledgers import Ledgers, ledgers
+from everyrank.suites.engine.ledgers import Ledgers, ledgers, offered
 from everyrank.suites.engine.subject import Lack, Subject
 from everyrank.suites.errors import (
     MISSING,
+    STATED,
     BrokenAdapter,
     DeclarationError,
     Deviation,
@@ -135,6 +136,9 @@ class Case:
             rank.notes["message"] = failed.news if failed is not None else text.splitlines()[0]
         if outcome.bad:
             rank.notes["deviation"] = outcome.seen.as_note()
+        # Exemplars and rogues have no ledger.
+        if failed is not None and self.entry is None and not (self.subject.exemplar or self.subject.sabotage):
+            rank.notes[STATED] = self._stated_by(outcome)
         if expected:
             if outcome.kind == "fail":
                 rank.keep_if_xfailed()
@@ -197,6 +201,11 @@ class Case:
         """Return the verdict and its text, given what the subject declares."""
         declared = self.lack is not None or self.entry is not None
         return judge(outcome, self.entry, self.lack, declared and outcome.well and self._others_failed())
+
+    def _stated_by(self, outcome: Outcome) -> list[str]:
+        """Return the ledgers under which the subject would be known to end so, if it built on them."""
+        entries = {ledger.file: ledger.entry(self.short_id) for ledger in offered(self.contract)}
+        return [name for name, entry in entries.items() if judge(outcome, entry, self.lack, False)[0] == "known"]
 
     def _others_failed(self) -> bool:
         """Return whether another rank has ended this case otherwise."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -56,11 +58,27 @@ def _prefix(name: str | Path) -> str:
 
 
 def _shared(subject: Subject, chosen: Contract, name: str) -> Ledger:
-    package = importlib.import_module(chosen.ledgers[_prefix(name)])
-    offered = {f"{_prefix(name)}:{file.stem}": file for file in Path(package.__path__[0]).glob("*.toml")}
-    if name in offered:
-        return read(offered[name]).shared(name)
-    close = get_close_matches(name, offered, 1)
+    files = _files(chosen, _prefix(name))
+    if name in files:
+        return read(files[name]).shared(name)
+    close = get_close_matches(name, files, 1)
     hint = f" Did you mean {close[0]!r}?" if close else ""
-    there = ", ".join(sorted(offered))
+    there = ", ".join(sorted(files))
     raise LedgerError(f"{subject.name}: {chosen.name} has no ledger {name!r}.{hint} There are {there}")
+
+
+def _files(chosen: Contract, owner: str) -> Mapping[str, Path]:
+    """Return the files of an owner's ledgers, by the names that a subject gives them."""
+    package = importlib.import_module(chosen.ledgers[owner])
+    return {f"{owner}:{file.stem}": file for file in Path(package.__path__[0]).glob("*.toml")}
+
+
+@functools.cache
+def offered(chosen: Contract) -> tuple[Ledger, ...]:
+    """Return all ledgers that a subject may build on, those with the fewest entries first."""
+    found: list[Ledger] = []
+    for owner in chosen.ledgers:
+        for name, file in _files(chosen, owner).items():
+            with contextlib.suppress(LedgerError):  # a subject that names it is told what is wrong with it
+                found.append(read(file).shared(name))
+    return tuple(sorted(found, key=lambda ledger: (len(ledger.entries), ledger.file)))

@@ -16,6 +16,7 @@ from everyrank.suites.engine.judge import Outcome, judge
 from everyrank.suites.engine.ledger import Entry, Ledger
 from everyrank.suites.errors import DeclarationError, Deviation, LedgerError
 
+from tests.inner import Inner, Project
 from tests.made_up_runs import case, header, run_of
 
 TRAINER = Subject("mine", contract="trainer", build=print, known=["torch:fsdp2", "mine.toml"])
@@ -128,3 +129,88 @@ def test_a_case_that_deviates_otherwise_goes_into_the_own_ledger(tmp_path: Path)
 def test_a_wrong_name_is_refused(known: list[str], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         cases(replace(TRAINER, known=known))
+
+
+# --- the end of a run states which ledger declares what is red ------------------------------------------
+
+_BUILT_ON_TORCH = """
+    from everyrank.suites import Subject, conformance
+    from torch.distributed.optim import DistributedOptimizer
+
+    class AsTorch(DistributedOptimizer):
+        pass
+
+    class Faulty(DistributedOptimizer):
+        steps = 0
+
+        def step(self, context_id):
+            super().step(context_id)
+            self.steps += 1
+            if self.steps == 4: raise KeyError("on purpose")
+
+    class Otherwise:
+        def __init__(self, *args, **kwargs): pass
+        def step(self, context_id): pass
+
+    def of(build, **more):
+        return Subject(build.__name__ + more.pop("called", ""), "rpc-optimizer", build, **more)
+
+    @conformance(
+        of(AsTorch), of(AsTorch, called="-declared", known="torch:scripted"),
+        of(Faulty), of(Otherwise), of(Otherwise, called="-listed", known="otherwise.toml"),
+    )
+    def test_it(case): case.run()
+"""
+
+#: Two cases in which torch deviates, the first with TorchScript alone, and one in which it does not.
+_RED = "parity.one-step[Adamax-defaults-ws3] or errors.several[but-middle-ws3] or state.kept[ws2]"
+
+
+@pytest.fixture(scope="module")
+def built_on_torch(module_project: Project) -> Inner:
+    module_project.write("test_inner.py", _BUILT_ON_TORCH)
+    module_project.write("otherwise.toml", _MINE.format(case="errors.several[but-middle-ws3]", match="did not raise"))
+    return module_project.run("-k", _RED, "-W", "ignore", "--profile=full", "--run-file=run.jsonl")
+
+
+def _hints(inner: Inner) -> dict[str, str]:
+    """Return what the end of the run says of each subject with red cases."""
+    found = re.findall(r"^conformance: (\d.* red cases? of (\S+?):? .*)$", inner.out, re.M)
+    return {subject: line for line, subject in found}
+
+
+def test_the_end_of_a_run_states_the_ledger_that_declares_what_is_red(built_on_torch: Inner) -> None:
+    assert _hints(built_on_torch)["AsTorch"] == (
+        "2 of 2 red cases of AsTorch deviate as torch:scripted states: if it builds on that, "
+        'paste known="torch:scripted" into its Subject, and run again'
+    )
+
+
+def test_the_ledger_that_it_states_declares_them(built_on_torch: Inner) -> None:
+    ends = {name.partition("/")[2]: test.outcome for name, test in built_on_torch.tests.items() if "-decl" in name}
+    assert sorted(ends.values()) == ["passed", "xfailed", "xfailed"]
+    assert "AsTorch-declared" not in _hints(built_on_torch)
+
+
+def test_a_fault_of_its_own_is_not_counted_as_torchs(built_on_torch: Inner) -> None:
+    assert _hints(built_on_torch)["Faulty"].startswith(
+        "2 of 3 red cases of Faulty deviate as torch:scripted states: "
+    )
+
+
+def test_who_deviates_otherwise_in_the_same_cases_does_not_deviate_as_torch(built_on_torch: Inner) -> None:
+    assert _hints(built_on_torch)["Otherwise"] == (
+        "3 red cases of Otherwise: correct it, or list what is known in a ledger: everyrank accept run.jsonl "
+        '--ledger mine.toml, and known="mine.toml" in its Subject'
+    )
+    assert "Otherwise-listed" not in _hints(built_on_torch)
+
+
+def test_accept_states_the_ledgers_of_a_case_whose_subject_names_none(built_on_torch: Inner) -> None:
+    _, left = accept(read_run(built_on_torch.folder / "run.jsonl"), {}, ["AsTorch"])
+    reasons = {item.case.case.partition("/")[2]: item.reason for item in left}
+    assert reasons["parity.one-step[Adamax-defaults-ws3]"] == (
+        "its subject names no ledger: give its path with --ledger, or, if it builds on that, write "
+        'known="torch:scripted" into its Subject'
+    )
+    assert 'write known="torch:eager" or known="torch:scripted" into' in reasons["errors.several[but-middle-ws3]"]
