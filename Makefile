@@ -88,7 +88,7 @@ board-models: $(STAMP)
 
 # The tests must find each of the faults that ci/faults.toml lists, planted one at a time in a copy.
 faults: $(STAMP)
-	$(BIN)/python ci/faults.py
+	$(BIN)/python -m ci.faults
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

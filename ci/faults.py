@@ -1,6 +1,6 @@
 """Plant faults in the product, one at a time: for each, the tests that it names must fail.
 
-    python ci/faults.py [--no-control] [-j JOBS] [--within SECONDS] [NAME ...]
+    python -m ci.faults [--no-control] [-j JOBS] [--within SECONDS] [NAME ...]
 
 The faults stand in faults.toml: each replaces a part of one line. Each is planted in a copy of the checkout, which is
 installed in a copy of this environment, so that it reaches every interpreter that a test starts. The control runs all
@@ -30,6 +30,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+from ci.files import project_files
 
 ROOT = Path(__file__).parents[1]
 FAULTS = Path(__file__).with_suffix(".toml")
@@ -129,11 +131,7 @@ class Copy:
 
     def write_checkout(self) -> None:
         """Copy all files that git tracks or would track, and link those of the package as the development install."""
-        listed = subprocess.run(
-            ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-            cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True,
-        ).stdout  # fmt: skip
-        files = [Path(name) for name in listed.split("\0") if name and (ROOT / name).is_file()]
+        files = list(map(Path, project_files(untracked=True)))
         for file in files:
             _copy(ROOT / file, self.tree / file)
         for name, folder in _folders().items():

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from everyrank.declare.requirements import missing_gpus
 from everyrank.devices.cuda import CUDA
 from everyrank.resources.gpus.needs import Needs
 
+from ci.files import Unknown, project_files
 from tests.inner import Inner, Project
 
 ROOT = Path(__file__).parents[2]
@@ -64,14 +65,12 @@ def test_an_optimizer_that_torch_does_not_have_is_asked_for_the_laws(own_optimiz
 class Elsewhere:
     """A folder beside no checkout, with the wheel in front of what this interpreter has installed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, files: Iterable[str]) -> None:
         self.folder = folder
         source, build = folder / "source", "from setuptools import build_meta; print(build_meta.build_wheel('..'))"
-        listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
-        for name in filter(None, listed.split("\0")):
-            if (ROOT / name).exists():
-                (source / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(ROOT / name, source / name)
+        for name in files:
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, source / name)
         command = [sys.executable, "-c", build]
         built = subprocess.run(command, cwd=source, capture_output=True, text=True, check=True, timeout=240)
         with zipfile.ZipFile(folder / built.stdout.splitlines()[-1]) as wheel:
@@ -100,10 +99,12 @@ class Elsewhere:
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
-    if not (ROOT / ".git").exists():
-        pytest.skip("only a git checkout knows which files belong to the project")
+    try:
+        files = project_files()
+    except Unknown as reason:
+        pytest.skip(str(reason))
     folder = tmp_path_factory.mktemp("elsewhere")
-    yield Elsewhere(folder)
+    yield Elsewhere(folder, files)
     shutil.rmtree(folder)
 
 

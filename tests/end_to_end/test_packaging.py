@@ -18,6 +18,8 @@ import everyrank
 import pytest
 from everyrank.cli import main
 
+from ci.files import Unknown, project_files
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
     "harness": "everyrank",
@@ -26,13 +28,6 @@ PACKAGES = {
 
 #: Calls the build backend as pip does; needs no network if setuptools is installed.
 BUILD = "import sys; from setuptools import build_meta; print(getattr(build_meta, sys.argv[1])(sys.argv[2]))"
-
-
-def _tracked() -> set[str]:
-    if not (ROOT / ".git").exists():
-        pytest.skip("only a git checkout knows which files belong to the project")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True)
-    return {name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).exists()}
 
 
 def _build(hook: str, source: Path, target: Path) -> Path:
@@ -59,7 +54,10 @@ class Built:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
     """Build the wheel from the unpacked source distribution, as an installer does."""
     folder = tmp_path_factory.mktemp("built")
-    tracked = _tracked()
+    try:
+        tracked = {*project_files()}
+    except Unknown as reason:
+        pytest.skip(str(reason))
     for name in tracked:
         (folder / "source" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / "source" / name)
