@@ -103,7 +103,7 @@ def test_the_wheel_carries_the_licence_and_names_it(built: Built) -> None:
 @pytest.mark.group("packages")
 def test_an_index_would_take_both_files_without_a_warning(built: Built) -> None:
     command = [sys.executable, "-m", "twine", "--no-color", "check", "--strict", *map(str, built.files)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("PASSED") == 2
 
@@ -119,7 +119,7 @@ def test_an_extra_brings_what_the_suites_and_adopted_files_import(built: Built) 
 
 def test_the_version_is_printed_without_an_import_of_torch() -> None:
     program = "import sys; from everyrank.cli import main; code = main(['--version']); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
     assert done.stdout == f"everyrank {everyrank.__version__}\nFalse\n", done.stderr
 
 
@@ -154,7 +154,7 @@ def _completions(line: str) -> set[str]:
             ["bash", "-c", script, sys.executable],
             env=os.environ | variables,
             pass_fds=[writing],
-            timeout=60,
+            timeout=240,
             check=True,
         )
         os.close(writing)
