@@ -49,7 +49,7 @@ class Preflight:
             self._skip_what_needs(item, case, lacking)
         if outcome:
             further = _missing(case, outcome, self._missing.get(case.subject_key, ()))
-            further += _stated(outcome, reports, ranks)
+            further += stated(outcome, reports, ranks)
             _file(case, outcome, reports, further)
         reached = case.prepared and bool(ranks) and all(map(_began, ranks))
         if reached or any(report.passed and report.when == "call" for report in reports):
@@ -125,7 +125,7 @@ def _missing(case: Case, outcome: str, names: Collection[str]) -> list[tuple[str
     return [("missing", " ".join(missing))] if missing else []
 
 
-def _stated(
+def stated(
     outcome: str, reports: Iterable[pytest.TestReport], ranks: Sequence[dict[str, Any]]
 ) -> list[tuple[str, object]]:
     """Return a property of a case that a ledger could declare: those that state what all of its failed ranks saw."""

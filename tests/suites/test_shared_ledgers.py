@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from everyrank.reports.ledger.accept import accept
 from everyrank.reports.runfile.model import LedgerPart
 from everyrank.reports.runfile.read import read as read_run
 from everyrank.suites import Lack, Subject
+from everyrank.suites.collect.preflight import stated
 from everyrank.suites.engine.case import Case, cases, properties
 from everyrank.suites.engine.judge import Outcome, judge
 from everyrank.suites.engine.ledger import Entry, Ledger
@@ -204,6 +207,38 @@ def test_who_deviates_otherwise_in_the_same_cases_does_not_deviate_as_torch(buil
         '--ledger mine.toml, and known="mine.toml" in its Subject'
     )
     assert "Otherwise-listed" not in _hints(built_on_torch)
+
+
+_TWO = ["torch:eager", "torch:scripted"]
+
+
+def _rank(outcome: str, names: list[str] | None = None) -> dict[str, Any]:
+    return {"outcome": outcome, "notes": {} if names is None else {"stated-by": names}}
+
+
+@pytest.mark.parametrize(
+    ("outcome", "failed_in", "ranks", "ledgers"),
+    [
+        ("fail", ["call"], [_rank("failed", _TWO), _rank("passed")], _TWO),
+        ("fail", ["call"], [_rank("failed", _TWO), _rank("failed", _TWO[1:])], _TWO[1:]),
+        ("fail", ["call"], [_rank("failed", _TWO[:1]), _rank("failed", _TWO[1:])], []),
+        ("error", ["call"], [_rank("failed", _TWO)], _TWO),
+        # what no ledger could declare
+        ("fail", ["call"], [_rank("failed", _TWO), _rank("failed")], None),
+        ("fail", ["call", "teardown"], [_rank("failed", _TWO)], None),
+        ("fail", ["call"], [_rank("failed", _TWO), _rank("cut")], None),
+        ("crash", ["call"], [_rank("failed", _TWO), _rank("lost")], None),
+        ("timeout", ["call"], [_rank("failed", _TWO)], None),
+    ],
+)
+def test_a_ledger_states_a_case_if_it_states_what_each_failed_rank_saw_and_nothing_else_went_wrong(
+    outcome: str, failed_in: list[str], ranks: list[dict[str, Any]], ledgers: list[str] | None
+) -> None:
+    reports: list[Any] = [
+        SimpleNamespace(when=when, failed=when in failed_in) for when in ("setup", "call", "teardown")
+    ]
+    expected = [] if ledgers is None else [("stated-by", " ".join(ledgers))]
+    assert stated(outcome, reports, ranks) == expected
 
 
 def test_accept_states_the_ledgers_of_a_case_whose_subject_names_none(built_on_torch: Inner) -> None:
