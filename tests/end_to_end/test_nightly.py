@@ -242,7 +242,8 @@ def test_actionlint_has_nothing_to_say(tmp_path: Path) -> None:
         files.append(tmp_path / f"in-the-docs-{number}.yml")
         files[-1].write_text(block.text)
     checked = subprocess.run(
-        [program, *files], cwd=_ROOT, env={**os.environ, "PATH": f"{_BIN}:{os.environ['PATH']}"},
+        [program, "-config-file", ".github/actionlint.yaml", *files], cwd=_ROOT,
+        env={**os.environ, "PATH": f"{_BIN}:{os.environ['PATH']}"},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert checked.returncode == 0, checked.stdout + checked.stderr
