@@ -184,9 +184,7 @@ class CaseLine(RunFileLine, tag="case", frozen=True):
     output: list[OutputPart] = []
     ledger: LedgerPart | None = None
     lack: str = ""  # the declared lack that it probed, with its reason
-    stated_by: list[
-        str
-    ] = []  # for a red case of which its subject declares nothing: ledgers to build on that state it
+    stated_by: list[str] = []  # of a red case: ledgers to build on that would declare it
     missing: list[str] = []  # the capabilities that its subject turned out to lack without declaring it
     repeat: str = ""  # the command line that repeats it
     passes_alone: bool = False
