@@ -14,9 +14,10 @@ from everyrank.parity.passes import Pass
 from everyrank.parity.ranks import Ranks
 from everyrank.parity.report import Finding, Report, short
 from everyrank.parity.reporting import finding, written
-from everyrank.parity.runs.plain import BACKWARD, START
+from everyrank.parity.runs.plain import BACKWARD, FORWARD, START
 from everyrank.parity.search import Search
 from everyrank.parity.setup import Setup
+from everyrank.parity.split import cuts_tokens, lacks_weights
 from everyrank.parity.training import Training
 
 
@@ -51,10 +52,21 @@ def report(setup: Setup, ranks: Ranks) -> Report:
         ranks=ranks.size,
         split=training.cut.words,
         remarks=(*remarks, *(passes.unequal_parts(setup, training.truth, training.cut) if findings else ())),
+        cut=_cut(training),
     )
     runs = [(training.truth.dtype, wide.judged), *((dtype, each.judged) for dtype, each in own)]
     record.note(ranks, made, runs, Held(training.holdings, training.parts, training.truth.store))
     return made
+
+
+def _cut(training: Training) -> frozenset[str]:
+    """Return what a rank has not all of."""
+    parts = [part for (_, kind, _), part in training.parts.items() if kind == FORWARD]
+    mine = {
+        "weights": lacks_weights(training.holdings, training.known.sizes),
+        "tokens": cuts_tokens(parts),
+    }
+    return frozenset(what for each in training.ranks.gather(mine) for what, cut in each.items() if cut)
 
 
 def _begun(setup: Setup, ranks: Ranks, remarks: list[str]) -> Training:

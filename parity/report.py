@@ -84,6 +84,8 @@ class Report:
     steps: int
     split: str
     remarks: tuple[str, ...] = ()
+    cut: frozenset[str] = frozenset()
+    """What a rank has not all of: "weights"; "tokens", of rows that it has."""
 
     @property
     def passed(self) -> bool:

@@ -25,6 +25,7 @@ def written(
     ranks: int,
     split: str,
     remarks: tuple[str, ...],
+    cut: frozenset[str],
 ) -> Report:
     """Return the report, with the tensors of the step that is shown; ``steps`` are the tensors compared in each."""
     names = [*dict.fromkeys(output[0] for output in notes[FORWARD])]
@@ -46,6 +47,7 @@ def written(
         setup.steps,
         split,
         remarks,
+        cut,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from everyrank.parity.setup import Setup
 from everyrank.parity.values.dye import Holdings
+from everyrank.parity.values.parts import Part
 from everyrank.parity.values.tree import rows
 from torch import nn
 
@@ -42,10 +43,25 @@ def choose(setup: Setup, modules: Iterable[nn.Module], cuts_weights: bool, rank:
 
 def cuts_weights(holdings: Holdings, sizes: Mapping[str, torch.Size]) -> bool:
     """Return whether a rank holds a part of a weight."""
+    return any(elements < sizes[name].numel() for name, elements in _held(holdings).items())
+
+
+def lacks_weights(holdings: Holdings, sizes: Mapping[str, torch.Size]) -> bool:
+    """Return whether a rank lacks a weight, or a part of one."""
+    held = _held(holdings)
+    return any(held.get(name, 0) < size.numel() for name, size in sizes.items())
+
+
+def cuts_tokens(parts: Iterable[Part]) -> bool:
+    """Return whether an output of a rank is a part of the second of three dimensions: rows, tokens, features."""
+    return any(len(part.shape) == 3 and len(part.indices) > 1 and part.indices[1] is not None for part in parts)
+
+
+def _held(holdings: Holdings) -> dict[str, int]:
     held: dict[str, int] = {}
     for share in holdings.shares:
         held[share.name] = held.get(share.name, 0) + share.elements
-    return any(elements < sizes[name].numel() for name, elements in held.items())
+    return held
 
 
 def _data_parallel(modules: Iterable[nn.Module]) -> tuple[int, int, str] | None:

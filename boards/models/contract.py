@@ -2,8 +2,9 @@
 
 A subject is ``build(mode, folder)``, on every rank. It returns the arguments of `everyrank.parity` for that mode: of
 these, ``model``, ``parallelize``, ``batch`` and ``loss`` are needed; the laws add the optimizer, and the numbers of
-steps and microbatches. ``folder`` is one and the same on all ranks, for a model that is loaded from a file. A subject
-that has no such mode raises NotImplementedError with a sentence, which the board shows.
+steps and microbatches. A ``step`` takes the latter by its name, too. ``folder`` is one and the same on all ranks, for
+a model that is loaded from a file. A subject that has no such mode raises NotImplementedError with a sentence, which
+the board shows. A model that trains as the plain one is red all the same if each rank has all of what the mode cuts.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ MODES = {
     "fsdp2": "Under FSDP2, a model trains as the plain model in one process.",
     "experts": "With its experts over ranks that share the batch, a model trains as the plain model in one process.",
     "fsdp2-experts": "Under FSDP2, with its experts over ranks, a model trains as the plain model in one process.",
+    "pipeline": "With its layers over ranks, a model trains as the plain model in one process.",
+    "sequence": "With each row's tokens over ranks, a model trains as the plain model in one process.",
 }
+#: What a rank must not have all of, or else nothing is parallel: of the other modes it is weights.
+CUT = {"sequence": "tokens"}
 
 #: The worlds of more than two ranks. On a group of one rank FSDP2 divides twice in fp64, and one would see no more:
 #: each expert is sharded over two ranks (docs/findings/fsdp-divide-factor-of-one.md).
@@ -84,13 +89,18 @@ def _law(mode: str) -> Callable[[Any, Microbatches], None]:
         if point.microbatches == 1:
             # What shows in fp32 shows with two as well.
             settled["dtypes"] = (torch.float64,)
+        if "step" in arguments:
+            arguments = {**arguments, "step": partial(arguments["step"], microbatches=point.microbatches)}
         try:
             with subject_acts(mode):
-                parity(**{**settled, **arguments})
+                report = parity(**{**settled, **arguments})
         except Deviation as deviation:
             if isinstance(deviation.__cause__, Parted):
                 raise Deviation(str(deviation.__cause__)) from None
             raise
+        needed = CUT.get(mode, "weights")
+        if needed not in report.cut:
+            raise Deviation(f"nothing is parallel: each rank has all {needed}")
 
     trains.__doc__ = MODES[mode]
     return trains

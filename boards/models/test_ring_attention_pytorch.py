@@ -31,8 +31,8 @@ class Model:
     """The ledger that states its cause."""
 
     def __call__(self, mode: str, folder: Path) -> dict[str, Any]:
-        if mode != "fsdp2":
-            raise NotImplementedError("it has no tensor or expert parallelism")
+        if mode != "sequence":
+            raise NotImplementedError("it cuts each row's tokens, and nothing else of its own")
         return {
             "model": plain,
             "parallelize": self.ring,

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from models import tiny
+from models.pipeline import staged
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ MODES = {
     "fsdp2": Mode(lambda size: {"fsdp_size": size}, ("fsdp",), "rows"),
     "experts": Mode(lambda size: {"tp_plan": "auto", "tp_size": size, "ep_size": size}, ("tp", "ep")),
     "fsdp2-experts": Mode(lambda size: {"fsdp_size": size, "ep_size": size // 2}, ("fsdp", "ep"), "rows"),
+    "pipeline": Mode(lambda size: {"pp_size": size}, ("pp",)),
 }
 
 
@@ -42,6 +44,8 @@ class ModelType:
     """False if it is known that no rule makes it tiny, or that it does not train in one process."""
 
     def __call__(self, mode: str, folder: Path) -> dict[str, Any]:
+        if mode not in MODES:
+            raise NotImplementedError(f"transformers has no {mode} parallelism")
         way = MODES[mode]
         for needed in way.plans:
             if not tiny.plan(self.name, needed):
@@ -57,13 +61,13 @@ class ModelType:
             # What transformers keeps in fp32 would not meet the rest in parity's pass in fp64.
             return loaded.to(model.dtype).train()
 
-        return {
-            "model": lambda: tiny.of_config(made),
-            "parallelize": parallelize,
-            "batch": inputs,
-            "loss": loss,
-            "split": way.split,
-        }
+        common = {"model": lambda: tiny.of_config(made), "batch": inputs, "loss": loss}
+        if mode == "pipeline":
+            whole = tiny.of_config(made)
+            if whole.base_model is whole:
+                raise NotImplementedError("the model of its config has no head, and transformers' stages are of one")
+            return {**common, **staged(parallelize, of_logits)}
+        return {**common, "parallelize": parallelize, "split": way.split}
 
     def _tried(self) -> tuple[Any, Callable[[int], dict[str, torch.Tensor]]]:
         """Return the config and the batches of a tiny model that trains, and draws nothing."""
@@ -101,6 +105,9 @@ def loads(auto: Any, folder: Path, distributed: Mapping[str, Any], dtype: torch.
 def loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """Return the mean loss of the next token; a model without a head has its features in place of logits."""
     made = model(**batch)
-    logits = made.logits if hasattr(made, "logits") else made[0]
-    labels = batch["input_ids"][:, 1:] % logits.shape[-1]
+    return of_logits(made.logits if hasattr(made, "logits") else made[0], batch["input_ids"])
+
+
+def of_logits(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    labels = tokens[:, 1:] % logits.shape[-1]
     return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels.flatten())

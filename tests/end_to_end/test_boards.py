@@ -96,7 +96,9 @@ _MODELS = """
     import torch.distributed as dist
     from everyrank.suites import Subject, conformance
     from torch import nn
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
     from models.contract import CONTRACT
 
     class Net(nn.Module):
@@ -116,14 +118,45 @@ _MODELS = """
         return nn.functional.cross_entropy(model(batch["rows"]), batch["labels"])
 
     def again(parameter):
-        dist.all_reduce(parameter.grad)
+        dist.all_reduce(parameter.grad.to_local())
 
-    def summed(model):
-        # Each rank has the whole batch and half of the loss; what is accumulated is summed again.
-        for parameter in model.parameters():
-            parameter.register_hook(lambda gradient: gradient / 2)
-            parameter.register_post_accumulate_grad_hook(again)
+    def cut(model):
+        mesh = init_device_mesh("cpu", (2,))
+        parallelize_module(model, mesh, {"up": ColwiseParallel(), "head": RowwiseParallel()})
+        # Both ranks have the bias, and half of its gradient; what is accumulated is summed again.
+        model.head.bias.register_hook(lambda gradient: gradient / 2)
+        model.head.bias.register_post_accumulate_grad_hook(again)
         return model
+
+    def whole(model):
+        # A plan that names no module of the model, but hooks it.
+        model.register_forward_hook(lambda module, given, made: None)
+        return model
+
+    def staged(model):
+        model.number = 1 if dist.get_rank() else 0
+        model.up = None if model.number else model.up
+        model.head = model.head if model.number else None
+        return model
+
+    def step(model, optimizer, batch, microbatches):
+        losses = []
+        for rows, labels in zip(batch["rows"].chunk(microbatches), batch["labels"].chunk(microbatches)):
+            if model.number:
+                hidden = torch.empty(len(rows), 8, dtype=rows.dtype)
+                dist.recv(hidden, 0)
+                losses.append(nn.functional.cross_entropy(model.head(hidden.requires_grad_()), labels) / microbatches)
+                losses[-1].backward()
+                dist.send(hidden.grad, 0)
+            else:
+                hidden = torch.tanh(model.up(rows))
+                dist.send(hidden.detach(), 1)
+                gradient = torch.empty_like(hidden)
+                dist.recv(gradient, 1)
+                hidden.backward(gradient)
+        optimizer.step()
+        optimizer.zero_grad()
+        return torch.stack(losses).sum().detach() if losses else None
 
     def build(mode, folder):
         assert folder.is_dir()
@@ -132,11 +165,16 @@ _MODELS = """
         if mode == "fsdp2-experts":
             raise KeyError("its plan")
         common = {"model": Net, "batch": batch, "loss": loss}
-        if mode == "fsdp2":
+        if mode in ("fsdp2", "sequence"):
             return {**common, "parallelize": fully_shard, "split": "rows"}
-        return {**common, "parallelize": summed, "split": "none"}
+        if mode == "pipeline":
+            return {**common, "parallelize": staged, "step": step}
+        return {**common, "parallelize": cut, "split": "none"}
 
-    @conformance(Subject("net", CONTRACT, build, package="pytest"))
+    def build_whole(mode, folder):
+        return {"model": Net, "batch": batch, "loss": loss, "parallelize": whole, "split": "none"}
+
+    @conformance(Subject("net", CONTRACT, build, package="pytest"), Subject("whole", CONTRACT, build_whole))
     def test_nets(case):
         case.run()
 """
@@ -152,8 +190,7 @@ def nets(module_project: Project) -> Inner:
 
 
 def test_a_case_of_the_board_of_models_is_a_mode_and_a_number_of_microbatches(nets: Inner) -> None:
-    found = {name.partition("models/")[2]: end for name, end in nets.outcomes().items()}
-    assert found == {
+    assert _ends(nets, "net") == {
         "tensor[two-microbatches-ws2]]": "failed",
         "tensor[one-microbatch-ws2]]": "passed",
         "fsdp2[two-microbatches-ws2]]": "passed",
@@ -162,13 +199,35 @@ def test_a_case_of_the_board_of_models_is_a_mode_and_a_number_of_microbatches(ne
         "experts[one-microbatch-ws2]]": "skipped",
         "fsdp2-experts[two-microbatches-ws4]]": "failed",
         "fsdp2-experts[one-microbatch-ws4]]": "failed",
+        "pipeline[two-microbatches-ws2]]": "passed",
+        "pipeline[one-microbatch-ws2]]": "passed",
+        "sequence[two-microbatches-ws2]]": "failed",
+        "sequence[one-microbatch-ws2]]": "failed",
     }
+    assert {*_ends(nets, "whole").values()} == {"failed"}
+
+
+def _ends(nets: Inner, subject: str) -> dict[str, str]:
+    cases = [(*name.partition("/models/"), end) for name, end in nets.outcomes().items()]
+    return {case: end for before, _, case, end in cases if before.endswith(f"[{subject}")}
+
+
+def test_a_case_in_which_nothing_is_parallel_is_red(nets: Inner, module_project: Project) -> None:
+    cases = [case for case in read(module_project.folder / "run.jsonl").cases if case.outcome == "fail"]
+    whole = [case for case in cases if case.subject == "whole"]
+    idle = [case for case in cases if case.case.startswith("models/sequence[")]
+    # Parity finds nothing in these: the model trains as the plain one, on each rank by itself.
+    assert not any(found.faults for case in [*whole, *idle] for found in case.parity)
+    lacking = {(case.subject, case.case.partition("[")[0]): case.message for case in [*whole, *idle]}
+    nothing = "nothing is parallel: each rank has all"
+    assert lacking.pop(("whole", "models/sequence")) == lacking.pop(("net", "models/sequence")) == f"{nothing} tokens"
+    assert {*lacking.values()} == {f"{nothing} weights"}
 
 
 def test_the_board_of_models_has_what_parity_found_and_what_a_model_refuses(
     nets: Inner, module_project: Project
 ) -> None:
-    cases = {case.case: case for case in read(module_project.folder / "run.jsonl").cases}
+    cases = {case.case: case for case in read(module_project.folder / "run.jsonl").cases if case.subject == "net"}
     twice = cases["models/tensor[two-microbatches-ws2]"]
     assert (twice.outcome, twice.parity[0].faults[0].pattern) == ("fail", "reduced-twice")
     assert twice.message.startswith("parity: gradient of `")
@@ -176,7 +235,7 @@ def test_the_board_of_models_has_what_parity_found_and_what_a_model_refuses(
     assert "it has no experts" in cases["models/experts[two-microbatches-ws2]"].message
     assert "fsdp2-experts raised KeyError: 'its plan'" in cases["models/fsdp2-experts[one-microbatch-ws4]"].message
     (table,) = board([read(module_project.folder / "run.jsonl")])
-    assert table.groups == ("tensor", "fsdp2", "experts", "fsdp2-experts")
-    (row,) = table.rows
+    assert table.groups == ("tensor", "fsdp2", "experts", "fsdp2-experts", "pipeline", "sequence")
+    row = table.rows[0]
     assert (row.subject, row.package) == ("net", f"pytest {version('pytest')}")
     assert (row.cells["tensor"].holds, row.cells["tensor"].asked) == (1, 2)

@@ -28,6 +28,8 @@ NAMES = (
     "reduces-in-bfloat16",
     "norm-is-local",
 )
+#: What ranks share.
+CUT = {"ddp": set(), "fsdp": {"weights"}, "megatron-sequence": {"weights", "tokens"}, "torch-tensor": {"weights"}}
 ROWS = {row.name: row for row in rows() if row.size == 2 and row.name in NAMES}
 
 
@@ -36,3 +38,4 @@ def test_an_honest_subject_is_silent_and_a_rogue_is_found_as_it_must_be(name: st
     row: Row = ROWS[name]
     report = row.run()
     assert not row.fault(report), report.text()
+    assert report.cut == CUT.get(name, report.cut)
