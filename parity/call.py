@@ -66,7 +66,7 @@ def _cut(training: Training) -> frozenset[str]:
         "weights": lacks_weights(training.holdings, training.known.sizes),
         "tokens": cuts_tokens(parts),
     }
-    return frozenset(what for each in training.ranks.gather(mine) for what, cut in each.items() if cut)
+    return frozenset(name for each in training.ranks.gather(mine) for name, cut in each.items() if cut)
 
 
 def _begun(setup: Setup, ranks: Ranks, remarks: list[str]) -> Training:
