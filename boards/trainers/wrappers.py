@@ -7,15 +7,37 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from everyrank.fixtures.models import FEATURES, MODELS, Model
 from everyrank.fixtures.optimizers import Row, Variant
 from everyrank.suites import Subject
 from everyrank.suites.trainer.subjects.ddp import DDP, ZERO
 from everyrank.suites.trainer.subjects.sharded import FSDP2
+from torch import nn
 
 WRAPPERS = {"ddp": DDP, "fsdp2": FSDP2, "zero": ZERO}
 
 #: Two ranks hold equal parts of the laws' models, and three do not.
 SIZES = (2, 3)
+
+#: The name of a model for optimizers that keep a state in few bits, if a rank has 4,096 elements of a parameter.
+WIDE = "wide"
+
+
+class Wide(nn.Module):
+    """Finds blocks of a shard that are not those of the whole: each rank has whole blocks of a matrix, in fp32."""
+
+    def __init__(self, _: torch.dtype) -> None:
+        super().__init__()
+        self.first = nn.Linear(FEATURES, 1024 * max(SIZES))
+        self.last = nn.Linear(1024 * max(SIZES), FEATURES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = self.last(torch.tanh(self.first(x.float())))
+        return found.to(x.dtype) / 8
+
+
+MODELS[WIDE] = Model(WIDE, Wide, frozenset())
 
 
 def under(wrapper: str, package: str, optimizers: Sequence[Row], **fields: Any) -> Subject:
