@@ -89,7 +89,10 @@ class Group:
             _set_timeout(_SHORT_PATIENCE, group)
 
     def leave(self) -> None:
-        """Shut all connections down, whatever still holds them, as the kernel does when a process dies."""
+        """Shut all connections down, whatever still holds them, as the kernel does when a process dies.
+
+        Not the pairs of sockets between threads of this process, which lives on: a library may need its pair again.
+        """
         if self.left:
             return
         self.left = True
@@ -98,7 +101,8 @@ class Group:
                 continue
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(fd)) as connection:
                 connection.getpeername()  # raises for a socket that only listens
-                connection.shutdown(socket.SHUT_RDWR)
+                if connection.family != socket.AF_UNIX:
+                    connection.shutdown(socket.SHUT_RDWR)
 
 
 def _set_timeout(timeout: timedelta, group: Any) -> None:

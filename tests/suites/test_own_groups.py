@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import warnings
 from collections.abc import Iterator
 from datetime import timedelta
@@ -40,3 +41,13 @@ def test_a_rank_that_is_in_fewer_groups_names_the_next_as_the_others_do(process_
         total = torch.ones(1)
         dist.all_reduce(total)
         assert total == 3
+
+
+@pytest.mark.world(2)
+def test_a_pair_of_sockets_between_threads_outlives_the_group(process_group: object) -> None:
+    with own_group():
+        dist.all_reduce(torch.ones(1))
+        writing, reading = socket.socketpair()  # as tokio makes one for all runtimes of a process
+    with writing, reading:
+        writing.sendall(b"still there")
+        assert reading.recv(99) == b"still there"
