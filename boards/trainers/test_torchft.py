@@ -87,9 +87,7 @@ def manager(trainer: Adapter, init_sync: bool) -> Manager:
             checkpoint_transport=PGTransport(group, timedelta(seconds=60), torch.device("cpu")),
         )
     STARTED.callback(made.shutdown)
-    STARTED.callback(
-        vars(trainer).clear
-    )  # DDP's reducer holds the manager, which holds the trainer: no collector sees it
+    STARTED.callback(vars(trainer).clear)  # DDP's reducer holds the manager, which holds it: no collector sees that
     return made
 
 
