@@ -11,6 +11,7 @@ _SUBJECTS = """
     import torch.distributed as dist
     from everyrank.fixtures.exemplars.replicate import replicate
     from everyrank.fixtures.exemplars.sharded_optimizer import ShardedOptimizer
+    from everyrank.fixtures.exemplars.trainer import DataParallel
     from everyrank.suites import Bound, Lack, Subject, conformance
 
     OFF = 1e-9
@@ -29,6 +30,13 @@ _SUBJECTS = """
                         for tensor, _ in part.find_pieces():
                             tensor.mul_(1 + OFF)
             return loss
+
+    class Rounded(DataParallel):
+        def __init__(self, model, *args, **kwargs):
+            super().__init__(model, *args, **kwargs)
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.copy_(parameter.float())
 
     def same(module, **options):
         module.set_requires_gradient_sync = lambda on: None
@@ -60,15 +68,23 @@ _SUBJECTS = """
 
     @conformance(Subject("one", contract="sharded-optimizer", build=RoughOnRank1, sizes=(3,), bound=WIDE))
     def test_one_rank(case): case.run()
+
+    @conformance(Subject("start", contract="trainer", build=Rounded, sizes=(2,), bound=WIDE))
+    def test_start(case): case.run()
+
+    @conformance(Subject("unbound-start", contract="trainer", build=Rounded, sizes=(2,)))
+    def test_unbound_start(case): case.run()
 """
 _MEAN = "[replicate/mean[plain-ws2]]"
 _SHARD = "[sharded-optimizer/parity.shard[SGD-momentum-dim0-ws3]]"
+_START = "[trainer/init.sync[built-frozen-ws2]]"
 
 
 @pytest.fixture(scope="module")
 def inner(module_project: Project) -> Inner:
     module_project.write("test_inner.py", _SUBJECTS)
-    return module_project.run("-k", "mean[plain-ws2] or parity.shard[SGD-momentum-dim0", "-W", "ignore")
+    cases = "mean[plain-ws2] or parity.shard[SGD-momentum-dim0 or init.sync[built-frozen-ws2]"
+    return module_project.run("-k", cases, "-W", "ignore")
 
 
 @pytest.mark.parametrize(
@@ -81,6 +97,8 @@ def inner(module_project: Project) -> Inner:
         (f"test_lacking{_MEAN}", "failed", "stale"),
         (f"test_nothing{_MEAN}", "skipped", "not-applicable"),
         (f"test_one_rank{_SHARD}", "passed", "approximate"),
+        (f"test_start{_START}", "passed", "approximate"),
+        (f"test_unbound_start{_START}", "failed", "fail"),
     ],
 )
 def test_a_bound(inner: Inner, test: str, outcome: str, kind: str) -> None:
@@ -93,4 +111,4 @@ def test_a_bound_wider_than_every_step_proves_nothing(inner: Inner) -> None:
 
 
 def test_the_last_lines_count_it(inner: Inner) -> None:
-    assert "2 approximate" in inner.out
+    assert "3 approximate" in inner.out

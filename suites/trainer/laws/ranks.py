@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from everyrank.suites.compare.comparison import same
+from everyrank.suites.compare.comparison import EXACT, Comparison
 from everyrank.suites.errors import NotApplicable
 from everyrank.suites.trainer import points
 from everyrank.suites.trainer.arena import TRUSTS_INIT, Arena
@@ -69,9 +69,10 @@ def init_sync(arena: Arena, point: InitPoint) -> None:
         follow(arena, point.plan, **own)
         return
     with playing(arena, point.plan, **own) as player:
-        start = player.sides.alone.values
-        for name, value in player.sides.training.values.items():
-            same(value, start[name], f"{name}, as it is built")
+        comparison = Comparison(EXACT, arena.subject.bound)
+        comparison.step(0, player.sides.training.values, player.sides.alone.values)
+        comparison.raise_first("as it is built: ")
+        comparison.verdict()
 
 
 def _if_models_may_differ(arena: Arena) -> None:
