@@ -92,8 +92,10 @@ class Engine(Adapter):
         with TemporaryDirectory() as mine:
             given = [mine]
             dist.broadcast_object_list(given)
-            yield Path(given[0])
-            dist.barrier()
+            try:
+                yield Path(given[0])
+            finally:
+                dist.barrier()  # also if this rank alone refuses a state
 
 
 class Zero(Engine):
