@@ -25,12 +25,17 @@ MODELS = {
 }
 MODULES = {
     "accelerate": "accelerate",
+    "bitsandbytes": "bitsandbytes",
+    "deepspeed": "deepspeed",
     "fairscale": "fairscale",
+    "heavyball": "heavyball",
     "lightning-fabric": "lightning_fabric",
     "muon-optimizer": "muon",
     "muon-fsdp2": "muon_fsdp2",
     "pytorch-optimizer": "pytorch_optimizer",
     "schedulefree": "schedulefree",
+    "torchao": "torchao",
+    "torchft-nightly": "torchft",
 }
 
 
