@@ -35,9 +35,9 @@ class Engine(Adapter):
         return model.float()  # the engine needs the optimizer
 
     def optimize(self, optimizer_class: Callable[..., Any], parameters: list[Any], args: Any, kwargs: Any) -> Any:
+        optimizer = optimizer_class(parameters, *args, **kwargs)
         deepspeed.comm.comm.cdb = None  # of the test before, in the same process
         deepspeed.utils.groups._release_process_group_references()
-        optimizer = optimizer_class(parameters, *args, **kwargs)
         self.wrapped, _, _, _ = deepspeed.initialize(
             model=self.model,
             optimizer=optimizer,

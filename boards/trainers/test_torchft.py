@@ -31,6 +31,9 @@ from torchft.manager import Manager
 from torchft.optim import OptimizerWrapper
 from torchft.process_group import ProcessGroupGloo
 
+#: tokio has a pair of sockets, and torchft a thread, for as long as the process lives.
+pytestmark = pytest.mark.filterwarnings("ignore:ranks? .* left:everyrank.LeakWarning")
+
 HOST = "127.0.0.1"
 
 #: What the trainers of a test have started. It ends with the test.
@@ -86,6 +89,7 @@ def manager(trainer: Adapter, init_sync: bool) -> Manager:
             hostname=HOST,
             checkpoint_transport=PGTransport(group, timedelta(seconds=60), torch.device("cpu")),
         )
+    dist.barrier()  # the lighthouse ends with rank 0's test
     STARTED.callback(made.shutdown)
     STARTED.callback(vars(trainer).clear)  # DDP's reducer holds the manager, which holds it: no collector sees that
     return made

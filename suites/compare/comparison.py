@@ -156,8 +156,10 @@ class Comparison:
         """Raise Deviation with the first difference, if there is one, without the number of its step."""
         if self.differences:
             assert self.deviated is not None
-            location = label + self.differences[0].name
-            raise Deviation(f"{location}: {self.differences[0].off}", explain=self.deviated.explainer(location))
+            first = self.differences[0]
+            location = label + first.name
+            explain = self.deviated.explainer(location)
+            raise Deviation(f"{location}: {first.off}", off=first.relative, explain=explain)
 
     def verdict(self) -> None:
         """Raise Deviation with the first difference, or Vacuous if the reference did not move."""

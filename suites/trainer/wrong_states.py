@@ -42,7 +42,7 @@ def _is_oblong(value: Any) -> bool:
 
 
 def _misshapen(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.cat([tensor, tensor])
+    return torch.cat([tensor, tensor]) if tensor.numel() else tensor.new_zeros(1)
 
 
 def _entries(state: Any, values: bool, count: int) -> Iterator[dict[Any, Any]]:

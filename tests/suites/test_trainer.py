@@ -131,6 +131,12 @@ def test_one_entry_of_a_state_is_made_wrong(part: Part, mutation: Mutation) -> N
     assert str(wrong[chosen]) != str(right[chosen])
 
 
+def test_an_entry_without_elements_is_made_wrong() -> None:
+    state = {"model": {"a.weight": torch.zeros(0)}}
+    mutate(state, "model", "misshapen", count=1)
+    assert state["model"]["a.weight"].shape != (0,)
+
+
 #: The document's engine has no test of its own.
 ENGINE = """
 from everyrank.suites import Subject, conformance
