@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
+from everyrank.fixtures.models import MODELS
 from everyrank.suites import conformance
 from everyrank.suites.engine.subject import Bound
 from wrappers import WIDE, WRAPPERS, row, under
@@ -35,3 +37,12 @@ WARNS = ("ignore:Found a non-scalar tensor with numel=1:UserWarning",)
 @conformance(*(under(wrapper, "bitsandbytes", ROWS, bound=BOUND, warns=WARNS) for wrapper in WRAPPERS))
 def test_bitsandbytes(case: Any) -> None:
     case.run()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_matrix_has_a_state_of_8_bits(name: str) -> None:
+    model = MODELS[WIDE].build()
+    model(torch.ones(2, 4)).sum().backward()
+    trained = getattr(optim, f"{name}8bit")(model.parameters(), **ARGUMENTS.get(name, {}))
+    trained.step()
+    assert all(trained.state[each.weight]["state1"].dtype == torch.uint8 for each in (model.first, model.last))

@@ -221,6 +221,14 @@ def test_a_comparison_states_how_far_off_the_worst_is() -> None:
     assert found.value.off == 0.5
 
 
+def test_the_first_difference_alone_has_its_size_for_a_ledger() -> None:
+    comparison = Comparison()
+    comparison.step(0, {"w": torch.tensor([3.0])}, {"w": torch.tensor([2.0])})
+    with pytest.raises(Deviation, match="as it was loaded: w: off by") as raised:
+        comparison.raise_first("as it was loaded: ")
+    assert raised.value.off == 0.5
+
+
 def test_a_deviation_of_another_rank_is_the_same_deviation() -> None:
     found = Deviation.unpacked(Deviation("raised KeyError: 3", kinds(KeyError()), 0.5).packed(), "rank 2: ")
     assert (str(found), found.raised, found.off) == ("rank 2: raised KeyError: 3", ("KeyError", "LookupError"), 0.5)
