@@ -91,8 +91,7 @@ def kill_matrix(arguments: Sequence[str]) -> NoReturn:
         "-q",
         "--no-summary",
         "--tb=no",
-        "-p",
-        "no:warnings",
+        "--disable-warnings",
         "-p",
         "everyrank.suites.kill.plugin",
     ]

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -99,7 +100,12 @@ class Case:
             return
         problem = None
         try:
-            with torch.random.fork_rng(devices=[]), self.contract.arena(self.subject, self.point) as arena:
+            # What this leaves behind in the process, a law could not see any more.
+            with (
+                warnings.catch_warnings(),
+                torch.random.fork_rng(devices=[]),
+                self.contract.arena(self.subject, self.point) as arena,
+            ):
                 if arena is not None:  # if it is None, another rank drives
                     self.contract.part("plainest")(arena)
             if current_world().rank == 0:  # all went well
