@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.inner import Inner, Project
+from tests.run_files import read
 
 _ADAPTERS = """
     import time
@@ -184,3 +185,19 @@ def test_an_adapter_that_dies_at_once_is_reported_once_and_one_that_dies_of_one_
     other = {nodeid: result.properties["outcome"] for nodeid, result in inner.tests.items() if "test_on_m" in nodeid}
     assert next(iter(other)).endswith("state.kept[ws2]]")
     assert list(other.values()) == ["crash", "pass", "pass"]
+
+
+def test_what_the_preflight_leaves_behind_is_seen_by_the_law_about_it(project: Project) -> None:
+    project.write(
+        "test_inner.py",
+        """
+        from everyrank.fixtures.rogues.rpc_optimizer.errors import SilencesWarnings
+        from everyrank.suites import Subject, conformance
+
+        @conformance(Subject("silences", contract="rpc-optimizer", build=SilencesWarnings))
+        def test_silences(case): case.run()
+        """,
+    )
+    project.run("--law=clean.globals", "--run-file=run.jsonl")  # the first case of its process
+    (case,) = read(project.folder / "run.jsonl").cases
+    assert (case["outcome"], case["message"]) == ("fail", "on worker0, the optimizer changed the warnings filters")
