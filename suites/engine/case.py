@@ -100,12 +100,7 @@ class Case:
             return
         problem = None
         try:
-            # What this leaves behind in the process, a law could not see any more.
-            with (
-                warnings.catch_warnings(),
-                torch.random.fork_rng(devices=[]),
-                self.contract.arena(self.subject, self.point) as arena,
-            ):
+            with _restoring_state(), self.contract.arena(self.subject, self.point) as arena:
                 if arena is not None:  # if it is None, another rank drives
                     self.contract.part("plainest")(arena)
             if current_world().rank == 0:  # all went well
@@ -269,6 +264,17 @@ def _needing(case: Case, claimed: Mapping[str, Collection[str]]) -> Case:
         return case  # it has all of them, or lacks what its rogue takes away
     needs = tuple(name for name, cases in claimed.items() if case.law.crosses or case.short_id in cases)
     return replace(case, needs=needs, claims=tuple(claimed)) if needs else case
+
+
+@contextlib.contextmanager
+def _restoring_state() -> Iterator[None]:
+    """Restore what the plainest use may set: a law that looks for changes does not see that it is set again."""
+    dtype = torch.get_default_dtype()
+    try:
+        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.set_default_dtype(dtype)
 
 
 def _mistakes(subject: Subject, chosen: Contract) -> Iterator[str]:

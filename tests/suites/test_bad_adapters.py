@@ -187,17 +187,29 @@ def test_an_adapter_that_dies_at_once_is_reported_once_and_one_that_dies_of_one_
     assert list(other.values()) == ["crash", "pass", "pass"]
 
 
-def test_what_the_preflight_leaves_behind_is_seen_by_the_law_about_it(project: Project) -> None:
+@pytest.mark.parametrize("name", ["the default dtype", "the warnings filters"])
+def test_what_a_subject_always_sets_is_seen_though_the_preflight_has_set_it_before(
+    project: Project, name: str
+) -> None:
     project.write(
         "test_inner.py",
-        """
+        f"""
+        import torch
+        from everyrank.fixtures.exemplars.rpc_optimizer import RpcOptimizer
         from everyrank.fixtures.rogues.rpc_optimizer.errors import SilencesWarnings
         from everyrank.suites import Subject, conformance
 
-        @conformance(Subject("silences", contract="rpc-optimizer", build=SilencesWarnings))
-        def test_silences(case): case.run()
+        class SetsTheDtype(RpcOptimizer):
+            def __init__(self, *args, **kwargs):
+                super().__init__(*args, **kwargs)
+                torch.set_default_dtype(torch.float64)
+
+        SUBJECTS = {{"the default dtype": SetsTheDtype, "the warnings filters": SilencesWarnings}}
+
+        @conformance(Subject("sets", contract="rpc-optimizer", build=SUBJECTS[{name!r}]))
+        def test_sets(case): case.run()
         """,
     )
-    project.run("--law=clean.globals", "--run-file=run.jsonl")  # the first case of its process
+    project.run("--law=clean.globals", "--run-file=run.jsonl")  # this case is the first of its process
     (case,) = read(project.folder / "run.jsonl").cases
-    assert (case["outcome"], case["message"]) == ("fail", "on worker0, the optimizer changed the warnings filters")
+    assert (case["outcome"], case["message"]) == ("fail", f"on worker0, the optimizer changed {name}")
