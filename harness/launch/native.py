@@ -17,6 +17,9 @@ _NATIVE_FRAME = re.compile(
     r"(?P<function>.*?)(?: \(inlined\))? \((?P<library>[^()]*)\)$"
 )
 
+#: Frames between Python and the function that it calls, six or so for each call: they state nothing.
+_GLUE = "pybind11::"
+
 
 def reader_path() -> str:
     """Return the path of the program that reads C frames, or ""."""
@@ -59,6 +62,8 @@ def frames_in(text: str, pid: int | None, most: int = 24) -> tuple[str, ...]:
     frames: list[str] = []
     in_main_thread = False
     for line in text.splitlines():
+        if _GLUE in line:
+            continue
         if line.startswith("Traceback for thread"):
             in_main_thread = line.split()[3] == str(pid)
         elif in_main_thread and (match := _NATIVE_FRAME.match(line)):

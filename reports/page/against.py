@@ -9,6 +9,7 @@ from everyrank.model.outcome import RED
 from everyrank.reports.diff import diff, render
 from everyrank.reports.diff.pairing import Aliases, pair
 from everyrank.reports.page.columns import Column, figure, one_line
+from everyrank.reports.page.outcomes import shown
 from everyrank.reports.runfile.model import CaseLine
 from everyrank.reports.runfile.read import Run
 
@@ -33,9 +34,9 @@ class Against:
     def _step(self, case: CaseLine) -> str:
         before = self._before.get(case.id)
         if before is None:
-            return f"{'regression: new' if case.outcome in RED else 'new'} {_ARROW} {case.outcome}"
+            return f"{'regression: new' if case.outcome in RED else 'new'} {_ARROW} {shown(case)}"
         kind = diff.judged(before.outcome, case.outcome)
-        return f"{kind}: {before.outcome} {_ARROW} {case.outcome}" if kind else "as before"
+        return f"{kind}: {shown(before)} {_ARROW} {shown(case)}" if kind else "as before"
 
     def facts(self) -> dict[str, str]:
         """Return what the page says of the earlier run as a whole."""
@@ -49,10 +50,10 @@ class Against:
         before = self._before.get(case.id)
         if before is None:
             return {}
-        shown = {
-            "outcome": before.outcome,
+        ended = {
+            "outcome": shown(before),
             "seconds": before.seconds,
             "ulps": figure(before.error.ulps if before.error else None),
             "message": one_line(before.message),
         }
-        return {"before": shown}
+        return {"before": ended}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from everyrank.model.outcome import ENDINGS
+from everyrank.reports.page.outcomes import SHOWN, shown
 from everyrank.reports.runfile.model import CaseLine
 
 #: The longest text in a column. It is longer than any message of a run file.
@@ -46,7 +46,7 @@ class Column:
 
 COLUMNS = (
     Column(
-        name="outcome", value=lambda case: ENDINGS.index(case.outcome), kind="outcome", heading="",
+        name="outcome", value=lambda case: SHOWN.index(shown(case)), kind="outcome", heading="",
         wide="34px", beside="34px", paper="18px", narrow="1 / 1",
     ),
     Column(

@@ -17,7 +17,6 @@ from pathlib import PurePath
 from typing import Any
 
 import msgspec
-from everyrank.model.outcome import ENDINGS, RED
 from everyrank.model.parity import ParityPart, most_urgent
 from everyrank.reports.cause import causes
 from everyrank.reports.history.history import History
@@ -25,6 +24,7 @@ from everyrank.reports.history.index import case_key
 from everyrank.reports.page.against import Against
 from everyrank.reports.page.columns import column_data, milliseconds, one_line
 from everyrank.reports.page.nights import NIGHTS
+from everyrank.reports.page.outcomes import SHOWN, SHOWN_RED
 from everyrank.reports.runfile.conclusion import conclude_together
 from everyrank.reports.runfile.model import CaseLine, OutputPart, RankPart
 from everyrank.reports.runfile.read import Run
@@ -60,8 +60,8 @@ def page_data(runs: Sequence[Run], against: Against | None = None) -> dict[str, 
     data["values"]["cause"] = causes(cases)
     data["values"]["started"] = [milliseconds(case.started - first) if case.started else -1 for case in cases]
     return {
-        "outcomes": ENDINGS,
-        "red": sorted(RED),
+        "outcomes": SHOWN,
+        "red": sorted(SHOWN_RED),
         "chunk": CHUNK,
         "count": len(cases),
         "conclusion": _conclusion(runs),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from everyrank.model.outcome import ENDINGS, RED
+from everyrank.model.outcome import ENDINGS, RED, Ending
 from everyrank.reports.history.history import LETTERS, History, LawHistory, LawNight
 from everyrank.reports.page.columns import figure
+from everyrank.reports.page.outcomes import SHOWN
 
 #: How many of the latest nights are drawn. Flips and flake rates count all nights.
 NIGHTS = 90
@@ -30,15 +31,21 @@ def nights_data(history: History) -> dict[str, Any]:
                 "state": night.state,
                 "reasons": list(night.reasons),
                 "seconds": night.seconds,
-                "counts": [night.counts.get(ending, 0) for ending in ENDINGS],
+                "counts": _counts(night.counts),
             }
             for night in history.nights[first:]
         ],
         "laws": [{**_law(law, first), "alike": number} for law, number in _alike(history.laws)],
         "earlier": first,
         "left_out": list(history.left_out),
-        "letters": LETTERS[: len(ENDINGS)],
+        "letters": _letters(),
     }
+
+
+def _letters() -> str:
+    """Return the letter of each of the page's outcomes; a space where a history has none."""
+    letters: dict[str, str] = dict(zip(ENDINGS, LETTERS, strict=False))
+    return "".join(letters.get(outcome, " ") for outcome in SHOWN)
 
 
 def _alike(laws: Sequence[LawHistory]) -> Iterator[tuple[LawHistory, int]]:
@@ -68,11 +75,17 @@ def _law(law: LawHistory, first: int) -> dict[str, Any]:
     }
 
 
+def _counts(counts: Mapping[Ending, int]) -> list[int]:
+    """Return the numbers of cases in the order of the page's outcomes. A night counts no deadlocks apart."""
+    by_name = {str(ending): number for ending, number in counts.items()}
+    return [by_name.get(outcome, 0) for outcome in SHOWN]
+
+
 def _point(point: LawNight | None) -> list[Any] | None:
     """Return the worst outcome, the numbers of red and of all cases, the seconds, and the largest error."""
     if point is None or not point.counts:
         return None
-    worst = next(index for index, ending in enumerate(ENDINGS) if ending in point.counts)
+    worst = next(index for index, number in enumerate(_counts(point.counts)) if number)
     red = sum(number for ending, number in point.counts.items() if ending in RED)
     return [worst, red, sum(point.counts.values()), figure(point.seconds), figure(point.relative)]
 

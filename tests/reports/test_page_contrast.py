@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from everyrank.model.outcome import ENDINGS, RED
+from everyrank.reports.page.outcomes import SHOWN, SHOWN_RED
 
 from tests.chromium import Browser
 from tests.made_up_runs import made_up
@@ -18,12 +18,12 @@ TOKENS = files("everyrank.reports.page").joinpath("css", "tokens.css").read_text
 TEXT, SHAPES = 4.5, 3.0
 
 GROUNDS = ("paper", "panel", "raised", "hover")
-OUTCOMES = tuple(f"o-{ending}" for ending in ENDINGS)
+OUTCOMES = tuple(f"o-{outcome}" for outcome in SHOWN)
 PAIRS = [
     (TEXT, ("ink", "soft", "faint"), (*GROUNDS, "hair", "wash-red", "wash-known")),
     (TEXT, ("accent",), (*GROUNDS, "hair")),
     (TEXT, OUTCOMES, GROUNDS),
-    (TEXT, tuple(f"o-{ending}" for ending in sorted(RED)), ("wash-red", "wash-red-hover")),
+    (TEXT, tuple(f"o-{outcome}" for outcome in sorted(SHOWN_RED)), ("wash-red", "wash-red-hover")),
     (TEXT, ("o-known",), ("wash-known",)),
     (TEXT, ("panel",), ("ink",)),
     (SHAPES, OUTCOMES, ("hair", "wash-red", "wash-known")),

@@ -7,7 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from everyrank.model.outcome import ENDINGS, RED
+from everyrank.model.outcome import RED
+from everyrank.reports.page.outcomes import SHOWN
 
 from tests.chromium import Browser
 from tests.made_up_runs import case, header, made_up, run_of
@@ -308,7 +309,7 @@ def test_the_help_names_the_meaning_of_each_shape(browser: Browser, report: Path
           row.querySelector("use").getAttribute("href").slice(3),
           row.querySelector("dt").textContent.trim(), row.querySelector("dd").textContent])
     """)
-    assert [(shape, word) for shape, word, _ in shapes] == [(ending, ending) for ending in ENDINGS]
+    assert [(shape, word) for shape, word, _ in shapes] == [(outcome, outcome) for outcome in SHOWN]
     meanings = {word: meaning for _, word, meaning in shapes}
     assert meanings["known"] == "a deviation that the ledger knows"
     assert meanings["unsupported"] == "a declared lack, refused as declared"

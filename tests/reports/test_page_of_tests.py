@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from everyrank.model.outcome import Ending
+from everyrank.model.result import StancePart
 from everyrank.reports.runfile.model import CaseLine, OutputPart
 
 from tests.chromium import Browser
@@ -112,6 +113,51 @@ def test_a_choice_of_one_is_no_choice_but_one_that_was_asked_for_is_seen(browser
     browser.open(suite, size="7")
     assert browser.js(seen) == ["filter-law", "filter-size"]
     assert browser.text(".nothing") == "No test passes these filters."
+
+
+def test_a_deadlock_is_a_word_of_its_own_beside_a_timeout(browser: Browser, tmp_path: Path) -> None:
+    tests = [
+        plain("test_a.py::test_dead", "timeout", rule="deadlock", message="rank 1 ended its test"),
+        plain("test_a.py::test_slow", "timeout", rule="deadline", message="rank 1 is in test_slow"),
+    ]
+    browser.open(write(run_of(header(), tests), tmp_path), case="test_a.py::test_dead")
+    browser.case_opened()
+    assert browser.text("#drawer .outcome b") == "deadlock"
+    assert browser.texts("#outcomes .chip") == ["1timeout", "1deadlock"]
+    browser.open(tmp_path / "report.html", outcome="deadlock")
+    assert browser.texts(".row .c-case") == ["test_dead"]
+    assert browser.text("#sentence") == "2 of 2 tests need a person."
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "first"), [("deadlock", "Roll call"), ("deadline", "Roll call"), ("failed", "Failure")]
+)
+def test_where_no_rank_failed_the_roll_call_stands_above_the_text(
+    browser: Browser, tmp_path: Path, rule: str, first: str
+) -> None:
+    stances = [StancePart([0], "waiting in all_reduce at test_a.py:9", ["test_it at test_a.py:9"])]
+    outcome: Ending = "fail" if rule == "failed" else "timeout"
+    test = plain("test_a.py::test_it", outcome, rule=rule, text="the text", rollcall=stances)
+    browser.open(write(run_of(header(), [test]), tmp_path), case=test.id)
+    browser.case_opened()
+    heads = [head for head in browser.texts("#drawer h3") if head.startswith(("Roll call", "Failure"))]
+    assert heads[0].startswith(first)
+    assert len(heads) == 2
+
+
+def test_a_matrix_of_one_cell_is_no_view_and_a_run_without_tests_opens_on_the_list(
+    browser: Browser, tmp_path: Path
+) -> None:
+    shown = "return [...document.querySelectorAll('#views button')].filter((tab) => !tab.hidden).map((tab) => tab.id)"
+    browser.open(write(run_of(header(), SUITE[:2]), tmp_path))
+    assert "view-matrix" not in browser.js(shown)
+    browser.open(write(run_of(header(), SUITE), tmp_path))
+    assert "view-matrix" in browser.js(shown)
+    browser.open(write(run_of(header(), []), tmp_path))
+    assert browser.js(shown)[0] == "view-cases"
+    assert "view-matrix" not in browser.js(shown)
+    assert browser.text(".nothing") == "This run has no multi-rank test."
 
 
 def test_words_find_how_far_off_a_tensor_was(browser: Browser, suite: Path) -> None:

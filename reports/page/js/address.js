@@ -1,9 +1,10 @@
 // The state of the page stands in its address: a person can keep it, send it and go back to it.
 
 /** The views, in the order of their tabs. A page opens on the first. */
-const VIEWS = PLAIN
-  ? ["cases", "matrix", "time", "findings", "history"]
-  : ["matrix", "cases", "time", "findings", "history"];
+const VIEWS =
+  PLAIN || !COUNT
+    ? ["cases", "matrix", "time", "findings", "history"]
+    : ["matrix", "cases", "time", "findings", "history"];
 const FILTERS = ["q", "outcome", ...CHOICES.map((by) => by.name)];
 const FIELDS = ["view", ...FILTERS, "sort", "paint", "case", "scope"];
 

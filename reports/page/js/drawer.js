@@ -181,10 +181,9 @@ function caseParts(index, detail) {
     ...repeatPart(index, detail),
     beforePart(index, detail),
     ...parityPart(detail),
-    textPart(detail),
+    ...failureParts(detail),
     seenPart(detail),
     refusedPart(detail),
-    lanesSection(detail.rollcall, detail.blame),
     ranksPart(detail),
     errorSection(detail),
     nightsPart(detail),
@@ -248,6 +247,14 @@ function repeatPart(index, detail) {
       copyButton("copy for an issue", "copy the failure as Markdown", () => issueText(index, detail)),
     );
   return [repeat, issue].filter(Boolean);
+}
+
+/** The rules by which no rank failed: there the roll call has the cause, and the text repeats it among C frames. */
+const HANGS = ["deadline", "deadlock", "cut"];
+
+function failureParts(detail) {
+  const parts = [textPart(detail), lanesSection(detail.rollcall, detail.blame)];
+  return HANGS.includes(detail.rule) ? parts.reverse() : parts;
 }
 
 /** Show the failure text; a long text is shortened until a person asks for the rest. */

@@ -91,7 +91,8 @@ function drawFilters(wanted, indices) {
 
 const MEANINGS = {
   crash: "a rank died",
-  timeout: "the world missed its deadline, or could never have continued",
+  timeout: "the world missed its deadline",
+  deadlock: "the world could never have continued",
   error: "the test itself went wrong",
   fail: "the law is broken",
   stale: "the ledger expects a deviation, and it passes",

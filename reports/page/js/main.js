@@ -80,7 +80,7 @@ function drawViews(wanted, indices) {
         {
           type: "button",
           id: `view-${view}`,
-          hidden: view === "history" && !hasHistory(),
+          hidden: (view === "history" && !hasHistory()) || (view === "matrix" && !hasMatrix()),
           "aria-current": view === wanted.view ? "page" : null,
           title: `${NAMES[view]} (${position + 1})`,
           on: { click: () => go({ view }) },

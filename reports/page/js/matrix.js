@@ -163,6 +163,10 @@ function byOptimizer(indices, subject) {
   return columnCard(subject, indices, BY.optimizer, { view: "cases" }, (label) => `the cases of ${label}`, "cell");
 }
 
+/** Whether there is a matrix to look at: that of plain tests has files down and sizes across. */
+const hasMatrix = () =>
+  (PLAIN ? new Set(ALL.map((index) => `${column.law[index]} ${column.size[index]}`)).size : COUNT) > 1;
+
 function drawMatrix(parent, wanted, indices) {
   const subject = wanted.subject === NONE ? "" : wanted.subject;
   const crumbs = wanted.subject
