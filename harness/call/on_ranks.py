@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 import pytest
-from everyrank.call.call import name_of
 from everyrank.call.plugin import CALL, RETURNED
-from everyrank.errors import MisuseError
+from everyrank.call.value import pack
 from everyrank.rank import context
 from everyrank.rank.world import World
 
@@ -24,14 +22,7 @@ def test_call(request: pytest.FixtureRequest, world: World) -> None:
     with _printing():
         returned = call.function()
     path = Path(world.rendezvous("returned", outlives=True).removeprefix("file://") + f"-{world.rank}")
-    try:
-        path.write_bytes(pickle.dumps(returned))
-    except Exception as error:
-        path.unlink(missing_ok=True)
-        raise MisuseError(
-            f"{name_of(call.function)} returned a value of {type(returned).__name__} that cannot be pickled "
-            f"({type(error).__name__}: {error}): return plain data or tensors"
-        ) from None
+    path.write_bytes(pack(call.function, returned))
     context.notes()[RETURNED] = str(path)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +36,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 class Ended:
-    """Hears how the test of a call ended."""
+    """Hears how the test of a call ended, and its session."""
 
     def __init__(self) -> None:
         self.result: dict[str, Any] = {}
         self.reports: list[pytest.TestReport] = []
-        self.returned: list[Any] = []
+        self.returned: list[bytes] = []
+        """What the function returned on each rank, packed."""
         self.warnings: list[Any] = []
+        self.left: BaseException | None = None
+        """Why the session ended before its time."""
 
     @property
     def bad(self) -> pytest.TestReport | None:
@@ -53,7 +55,14 @@ class Ended:
     def pytest_everyrank_result(self, result: dict[str, Any], reports: list[pytest.TestReport]) -> None:
         self.result, self.reports = result, reports
         if self.bad is None:  # the files go with the run
-            self.returned = [pickle.loads(Path(rank["notes"][RETURNED]).read_bytes()) for rank in result["ranks"]]
+            self.returned = [Path(rank["notes"][RETURNED]).read_bytes() for rank in result["ranks"]]
 
     def pytest_warning_recorded(self, warning_message: Any) -> None:
         self.warnings.append(warning_message)
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        self.left = excinfo.value
+
+    def pytest_internalerror(self, excinfo: pytest.ExceptionInfo[BaseException]) -> bool:
+        self.left = excinfo.value
+        return True  # pytest needs not print it: the caller gets it

@@ -14,8 +14,10 @@ from _pytest.config import _prepareconfig
 from everyrank.call import torchrun
 from everyrank.call.call import Call, name_of
 from everyrank.call.plugin import CALL, OPTION, Ended
+from everyrank.call.value import unpack
 from everyrank.errors import MisuseError, RankLost, WorldFailed, WorldTimeout
 from everyrank.launch.spawn import Deferred
+from everyrank.model.counts import count
 from everyrank.model.outcome import RULES
 
 T = TypeVar("T")
@@ -54,12 +56,10 @@ def run(
     line = _line(function, size, {**world, "seed": seed, "launcher": launcher})
     call = Call(function, {**world, "size": size}, group, line)
     ended = Ended()
-    _make(call, ended, launcher, seed)
+    code = _make(call, ended, launcher, seed)
     for message in ended.warnings:
         warnings.warn_explicit(message.message, message.category, message.filename, message.lineno)
-    if ended.bad is None:
-        return ended.returned
-    raise _error(ended.bad, ended.result["rule"])
+    return [unpack(function, packed) for packed in _values(ended, code, size)]
 
 
 def _line(function: Callable[[], Any], ranks: int, options: dict[str, Any]) -> str:
@@ -68,8 +68,11 @@ def _line(function: Callable[[], Any], ranks: int, options: dict[str, Any]) -> s
     return f"everyrank.run({name_of(function)}, ranks={ranks}{typed})"
 
 
-def _make(call: Call, ended: Ended, launcher: str | None, seed: int) -> None:
-    """Let pytest run the call as its only test: with no plugin but ours, no file of the user's, and no report."""
+def _make(call: Call, ended: Ended, launcher: str | None, seed: int) -> int:
+    """Let pytest run the call as its only test, with no plugin but ours, no file of the user's, and no report.
+
+    Return pytest's exit status.
+    """
     arguments = [
         *("-p", "everyrank.call.plugin", "-p", "everyrank"),
         *(part for name in _NOT_USED for part in ("-p", f"no:{name}")),
@@ -83,15 +86,25 @@ def _make(call: Call, ended: Ended, launcher: str | None, seed: int) -> None:
     config.stash[CALL] = call
     setattr(config.option, OPTION, Deferred(call.packed))
     try:
-        code = config.hook.pytest_cmdline_main(config=config)
+        code: int = config.hook.pytest_cmdline_main(config=config)
+        return code
     except pytest.UsageError as error:
         raise MisuseError(str(error)) from None
     finally:
         config._ensure_unconfigure()
-    if code == pytest.ExitCode.INTERRUPTED:
-        raise KeyboardInterrupt
-    if not ended.reports:
-        raise RuntimeError(f"everyrank.run: pytest ended with {code!r} and no verdict: see what it printed")
+
+
+def _values(ended: Ended, code: int, size: int) -> list[bytes]:
+    """Return what the ranks returned. If pytest has not ended well with a value of each rank, raise."""
+    if isinstance(ended.left, (KeyboardInterrupt, pytest.exit.Exception)):
+        raise ended.left.with_traceback(None)
+    if ended.bad is not None:
+        raise _error(ended.bad, ended.result["rule"]) from ended.left
+    if code != pytest.ExitCode.OK or len(ended.returned) != size:
+        raise RuntimeError(
+            f"everyrank.run: pytest ended with {code!r}, and not with a value of each of {count(size, 'rank')}"
+        ) from ended.left
+    return ended.returned
 
 
 @contextlib.contextmanager
@@ -108,6 +121,8 @@ def _without_users_settings() -> Iterator[None]:
 
 def _error(report: pytest.TestReport, rule: str) -> BaseException:
     """Return the verdict as an error."""
+    if hasattr(report, "wasxfail"):
+        return pytest.xfail.Exception(report.wasxfail)
     if report.skipped:
         assert isinstance(report.longrepr, tuple)
         return pytest.skip.Exception(report.longrepr[2].removeprefix("Skipped: "))

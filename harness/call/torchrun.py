@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from everyrank.call.value import pack, unpack
 from everyrank.errors import MisuseError, WorldFailed
 from everyrank.model.counts import count
 
@@ -40,14 +41,14 @@ def run_here(function: Callable[[], Any], ranks: int | None, group: bool, asked:
     with _group(f"everyrank.run {_calls}", group, asked.get("backend")) as store:
         shared = _Shared(store, rank)
         try:
-            returned = function()
+            packed = pack(function, function())
         except BaseException as error:
             first = shared.fail(traceback.format_exc())
             if first == rank:
                 raise
             raise shared.failure(first) from error  # this rank has only felt that another one is gone
-        shared.bring(returned)
-        return [shared.returned(each) for each in range(size)]
+        shared.bring(packed)
+        return [unpack(function, shared.returned(each)) for each in range(size)]
 
 
 class _Shared:
@@ -56,8 +57,8 @@ class _Shared:
     def __init__(self, store: Any, rank: int) -> None:
         self._store, self._rank = store, rank
 
-    def bring(self, value: Any) -> None:
-        self._store.set(f"returned {self._rank}", pickle.dumps((True, value)))
+    def bring(self, packed: bytes) -> None:
+        self._store.set(f"returned {self._rank}", pickle.dumps((True, packed)))
 
     def fail(self, text: str) -> int:
         """Report it to the others; return the rank that failed first."""
@@ -68,17 +69,17 @@ class _Shared:
         _, text = pickle.loads(self._store.get(f"returned {rank}"))
         return WorldFailed(f"rank {rank} failed\n\n{text}")
 
-    def returned(self, rank: int) -> Any:
-        """Return what the function returned on a rank, once it has. If any rank fails before, raise."""
+    def returned(self, rank: int) -> bytes:
+        """Return what the function returned on a rank, packed, once it has. If any rank fails before, raise."""
         key, first = f"returned {rank}", "failed first"
         while not self._store.check([key]):
             if self._store.check([first]):
                 raise self.failure(int(self._store.get(first)))
             time.sleep(_OFTEN)  # if a rank dies, torchrun ends all
-        fine, value = pickle.loads(self._store.get(key))
+        fine, packed = pickle.loads(self._store.get(key))
         if not fine:
             raise self.failure(rank)
-        return value
+        return bytes(packed)
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import everyrank
 import pytest
 import torch
 import torch.distributed as dist
+from everyrank.call import run as run_module
 
 
 def _rank_and_sum() -> tuple[int, torch.Tensor]:
@@ -140,6 +142,75 @@ def test_misuse_that_only_a_rank_can_see_is_in_the_verdict(
         everyrank.run(function, **options)
 
 
+class _TakesTwo(Exception):
+    """pickle calls it with the one argument that it kept."""
+
+    def __init__(self, text: str, rank: int) -> None:
+        super().__init__(text)
+
+
+def _two() -> _TakesTwo | None:
+    return _TakesTwo("no such token", 1) if dist.get_rank() else None
+
+
+def _ddp() -> torch.nn.Module:
+    return torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (
+            _two,
+            r"_two returned a value of _TakesTwo that cannot be unpickled \(TypeError: .*'rank'\): return plain data",
+        ),
+        (_ddp, r"_ddp returned a value of DistributedDataParallel that cannot be unpickled \(\w+Error: "),
+    ],
+)
+def test_a_value_that_does_not_unpickle_is_refused_in_one_sentence(function: Callable[[], Any], text: str) -> None:
+    with pytest.raises(everyrank.MisuseError, match=text):
+        everyrank.run(function)
+
+
+class _BreaksTheSession:
+    """Stands in for any error in what pytest does around the call."""
+
+    def pytest_everyrank_result(self) -> None:
+        raise OSError("the disk is gone")
+
+
+class _TurnsTheSessionRed:
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.mark.parametrize(
+    ("plugin", "text"),
+    [(_BreaksTheSession, "INTERNAL_ERROR"), (_TurnsTheSessionRed, "TESTS_FAILED")],
+)
+def test_a_session_that_does_not_end_well_never_returns(
+    plugin: type, text: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    prepare = run_module._prepareconfig
+    monkeypatch.setattr(
+        run_module, "_prepareconfig", lambda arguments, plugins: prepare(arguments, [*plugins, plugin()])
+    )
+    with pytest.raises(RuntimeError, match=text) as raised:
+        everyrank.run(dist.get_rank)
+    assert plugin is _TurnsTheSessionRed or "the disk is gone" in repr(raised.value.__cause__)
+    assert "INTERNALERROR>" not in capfd.readouterr().err
+
+
+def test_a_call_that_leaves_pytest_leaves_the_callers_too() -> None:
+    with pytest.raises(pytest.exit.Exception, match="rank 0: enough"):
+        everyrank.run(partial(pytest.exit, "enough"))
+
+
+def test_a_call_that_is_expected_to_fail_is_so_for_its_caller() -> None:
+    with pytest.raises(pytest.xfail.Exception, match="a known fault"):
+        everyrank.run(partial(pytest.xfail, "a known fault"))
+
+
 def test_a_call_that_needs_more_gpus_than_there_are_is_skipped() -> None:
     with pytest.raises(pytest.skip.Exception, match="needs 99 GPUs"):
         everyrank.run(_rank_and_sum, gpus=99)
@@ -167,6 +238,8 @@ def test_settings_of_pytest_are_no_settings_of_a_call(monkeypatch: pytest.Monkey
 
 # Each line is one write: two ranks print into one pipe.
 _SCRIPT = r"""
+import re
+import threading
 import torch.distributed as dist
 import everyrank
 
@@ -181,6 +254,21 @@ try:
     everyrank.run(fails)
 except Exception as error:
     print(f"raised {type(error).__name__} {'no such token' in str(error)}\n", end="")
+class TakesTwo(Exception):
+    def __init__(self, text, rank):
+        super().__init__(text)
+
+def two():
+    return TakesTwo("no such token", 1) if dist.get_rank() else None
+
+def lock():
+    return threading.Lock() if dist.get_rank() else None
+
+for function in two, lock:
+    try:
+        everyrank.run(function)
+    except (everyrank.MisuseError, everyrank.WorldFailed) as error:
+        print(re.search("\w+ returned a value .*\n", f"{error}\n")[0], end="")
 try:
     everyrank.run(fails, ranks=7)
 except everyrank.MisuseError as error:
@@ -199,10 +287,13 @@ def test_in_a_script_that_torchrun_has_started_its_processes_are_the_ranks(tmp_p
         env=environment,
         check=True,
     )
-    assert sorted(ran.stdout.splitlines()) == [
+    assert sorted(re.sub(r"Error: .*\)", "Error: ...)", line) for line in ran.stdout.splitlines()) == [
+        *["lock returned a value of lock that cannot be pickled (TypeError: ...): return plain data or tensors"] * 2,
         "raised ValueError True",
         "raised WorldFailed True",
         *["returned [0, 10]"] * 2,
         *["torchrun has started 2 ranks, and the call asks for 7: leave `ranks` out"] * 2,
+        *["two returned a value of TakesTwo that cannot be unpickled (TypeError: ...): return plain data or tensors"]
+        * 2,
         *["without a group [False, False]"] * 2,
     ]
