@@ -10,9 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from everyrank.model.outcome import Ending
+from everyrank.reports.runfile.model import CaseLine
 
 from benchmarks import __main__ as command
-from benchmarks import kept, measure
+from benchmarks import kept, measure, worlds
 from benchmarks.measure import Cost, Row
 
 ROW = Row("work", "at most 2 times", "1.00 times", True, Cost(1.0, 1.0))
@@ -140,3 +142,25 @@ def test_a_target_that_was_not_met_is_a_limit_of_the_readme() -> None:
 def _table() -> list[str]:
     text = (_REPOSITORY / "benchmarks/README.md").read_text()
     return [line for line in text.partition("the last table: begin")[2].splitlines() if line.startswith("| ")]
+
+
+# --- many worlds ----------------------------------------------------------------------------------------
+
+
+def test_worlds_that_end_in_each_way_have_true_verdicts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert worlds.main(["--worlds", "18"]) == 0
+    assert capsys.readouterr().out.startswith("\n18 of 18 worlds, 0 wrong verdicts: ")
+
+
+@pytest.mark.parametrize(
+    ("number", "outcome", "message"),
+    [
+        (0, "pass", ""),  # an assertion fails there
+        (5, "crash", "rank 0 of 2 was killed by SIGKILL in call"),  # rank 1 was
+        (14, "fail", "rank 0 ended its test without reaching this all_reduce"),  # a timeout is true
+        (16, "fail", "planted 16"),  # it passes
+    ],
+)
+def test_a_verdict_that_is_not_true_is_named(number: int, outcome: Ending, message: str) -> None:
+    line = CaseLine(id=f"worlds.py::test_world[{number}]", outcome=outcome, message=message)
+    assert worlds.planted(line).wrong(line).startswith(f"worlds.py::test_world[{number}] ")

@@ -309,7 +309,9 @@ def test_c_frames_are_the_main_threads_innermost_first() -> None:
 
 
 def test_frames_of_pybind11_are_left_out() -> None:
-    glue = '    (C) File "???", line 0, in pybind11::cpp_function::dispatcher(_object*, _object*) (libtorch_python.so)\n'
+    glue = (
+        '    (C) File "???", line 0, in pybind11::cpp_function::dispatcher(_object*, _object*) (libtorch_python.so)\n'
+    )
     assert native.frames_in(PYSTACK.replace("    (C)", f"{glue}    (C)"), 42) == native.frames_in(PYSTACK, 42)
 
 
