@@ -162,11 +162,11 @@ class Copy:
             self._write_program(program)
 
     def _write_program(self, program: Path) -> None:
-        copied, shebang = self.python.with_name(program.name), f"#!{sys.prefix}/".encode()
+        copied, old = self.python.with_name(program.name), os.fsencode(f"{sys.prefix}/bin/python")
         if program.is_symlink():
             copied.symlink_to(program.readlink())
-        elif program.is_file() and program.read_bytes().startswith(shebang):
-            copied.write_bytes(program.read_bytes().replace(shebang, f"#!{self.environment}/".encode(), 1))
+        elif program.is_file() and (text := program.read_bytes()).startswith(b"#!") and old in text:
+            copied.write_bytes(text.replace(old, os.fsencode(self.python), 1))
             copied.chmod(0o755)
         else:
             copied.symlink_to(program)

@@ -113,9 +113,12 @@ def _left(until: float | None) -> float | None:
     return None if until is None else max(0.0, until - time.monotonic())
 
 
-#: A program that runs another one, a script in Python, as a fork of a server.
+#: A program that runs another one, a script in Python, as a fork of a server. It begins as pip's programs do if the
+#: path of Python has a space, which "#!" does not take.
 _PROGRAM = """\
-#!{python} -IS
+#!/bin/sh
+'''exec' "{python}" -IS "$0" "$@"
+' '''
 import json, os, signal, socket, sys
 
 read, write = os.pipe()
