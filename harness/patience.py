@@ -18,13 +18,18 @@ _LOOKS, _SOONEST, _LATEST = 50, 0.05, 1.0
 _TIMES, _MORE = 10.0, 600.0
 
 
+def step(seconds: float) -> float:
+    """Return how often a limit of this many seconds is looked at: a process that is later by more is late."""
+    return min(max(seconds / _LOOKS, _SOONEST), _LATEST)
+
+
 class Patience:
     """How much is left of a limit.
 
     ``waited`` returns how many seconds all those who are waited for have waited for a core so far. Its first value is
     where the count begins. Call ``turn`` before each wait, and do not wait longer than it says.
 
-    However long processes wait for a core, the limit ends after ``most`` seconds.
+    However long processes wait for a core, the limit ends after ``most`` seconds of this process.
     """
 
     def __init__(
@@ -36,7 +41,7 @@ class Patience:
     ) -> None:
         self.seconds = seconds
         self._waited = waited
-        self._every = min(max(seconds / _LOOKS, _SOONEST), _LATEST)
+        self._every = step(seconds)
         self._looked = time.monotonic() if began is None else began
         self._until = self._looked + (min(_TIMES * seconds, seconds + _MORE) if most is None else most)
         self._due = self._looked + min(self._every, seconds)  # when this process wants to look again
@@ -50,11 +55,17 @@ class Patience:
             self._look(now)
         return max(0.0, self._due - now)
 
+    @property
+    def left(self) -> float:
+        """How much of the limit was left at the last look."""
+        return self.seconds - self._spent
+
     def _look(self, now: float) -> None:
         before, self._count = self._count, self._waited()
         waited = self._count - before if before is not None else 0.0
-        elapsed = now - self._looked
-        self._spent += elapsed - min(elapsed, max(waited, now - self._due))
+        elapsed, late = now - self._looked, now - self._due
+        self._spent += elapsed - min(elapsed, max(waited, late))
+        self._until += late
         self._looked = now
         self._due = min(now + min(self._every, self.seconds - self._spent), self._until)
 

@@ -155,9 +155,7 @@ class Conversation:
 
     def end_debugging(self) -> None:
         """Take the terminal back from a rank that has it."""
-        spent = self._debugger.leave()
-        self.limit.postpone(spent)
-        self.cut_off.postpone(spent)
+        self._debugger.leave()
 
     def _ended(self) -> list[int]:
         """Return the ranks that have ended their test."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from everyrank.patience import Patience
+from everyrank.patience import Patience, step
 from everyrank.verdict.rules import Fate
 
 #: After a failure, ranks that are still in the test get this long to finish or to fail, too. Most of
@@ -20,45 +20,49 @@ START = 120.0
 
 
 class TimeLimit:
-    """The deadline of a test. It counts from the first phase of the first rank; until then, ranks have ``START``."""
+    """The deadline of a test. It counts from the first phase of the first rank; until then, ranks have ``START``.
+
+    It has only the time in which this process ran: ranks may wait for an answer that a stopped process cannot give.
+    """
 
     def __init__(self, seconds: float | None, source: str) -> None:
         self.seconds = seconds
         self.source = source
-        self.due: float | None = None
-        self._start: Patience | None = None  # until a rank begins
+        self._patience: Patience | None = None
+        self._has_begun = False
 
     def order(self, now: float, waited: Callable[[], float] = lambda: 0.0) -> None:
         """Note that the orders were given. Clean interpreters import and collect before they begin."""
         if self.seconds is not None:
-            self._start = Patience(START, waited, began=now)
+            self._patience = Patience(START, waited, began=now)
 
     def begin(self, began: float) -> None:
         """Note when the first rank began the test."""
-        if self.seconds is not None and self.due is None:
-            self.due = began + self.seconds
+        if self.seconds is not None and not self._has_begun:
+            self._count(self.seconds, began)
 
     def start_anew(self, now: float, seconds: float, source: str) -> None:
         """Count from now: a timer of pytest-timeout starts with the call."""
         self.seconds, self.source = seconds, source
-        self.due = now + seconds
+        self._count(seconds, now)
 
-    def postpone(self, seconds: float) -> None:
-        if self.due is not None:
-            self.due += seconds
+    def _count(self, seconds: float, began: float) -> None:
+        self._patience, self._has_begun = Patience(seconds, most=float("inf"), began=began), True
 
     def missed(self, now: float) -> bool:
-        if self.due is not None:
-            return now >= self.due
-        return self._start is not None and not self._start.turn(now)
+        return self._patience is not None and not self._patience.turn(now)
+
+    def left(self) -> float:
+        """Return how much of the deadline is left at the most."""
+        return self._patience.left if self._patience is not None and self._has_begun else float("inf")
 
     def times(self, now: float) -> list[float]:
         """Return when to look at the clock again."""
-        if self.due is not None:
-            return [self.due]
-        if self._start is None or self.seconds is None:
+        if self._patience is None or self.seconds is None:
             return []
-        return [now + self._start.turn(now), now + self.seconds]  # a test that begins now must end by then
+        times = [now + self._patience.turn(now)]
+        # A rank sends no message when it begins, and a beginning that is seen late is taken for a stopped process.
+        return times if self._has_begun else [*times, now + step(self.seconds)]
 
 
 class CutOff:
@@ -75,7 +79,7 @@ class CutOff:
     ) -> None:
         self._processor_time = processor_time
         self._waited = waited
-        self._patience: tuple[float, Patience] | None = None  # for busy ranks, and since when
+        self._graces: tuple[float, Patience, Patience] | None = None  # since when; for ranks that wait, and busy ones
         self.trouble_at: float | None = None
         self.skip_at: float | None = None
         self.began_at = 0.0  # when the last rank that has begun the test began it
@@ -92,36 +96,36 @@ class CutOff:
         if self.skip_at is None:
             self.skip_at = now
 
-    def postpone(self, seconds: float) -> None:
-        if self.trouble_at is not None:
-            self.trouble_at += seconds
-
     @property
     def all_is_well(self) -> bool:
         return self.trouble_at is None and self.skip_at is None
 
     def due(self, open_ranks: Sequence[Fate], now: float) -> list[Fate]:
         """Return the ranks to cut off now, of those that have not finished."""
-        since = self._since(open_ranks)
-        if since is None:
+        graces = self._graces_for(open_ranks)
+        if graces is None:
             return []
+        since, waits, is_busy = graces
         inside = [fate for fate in open_ranks if fate.phase != "teardown"]
-        if not self._left(since, now):
+        if not is_busy.turn(now):
             return list(open_ranks) if self.trouble_at is not None else inside
-        if now < max(self._looked_at, since) + GRACE / 2:
+        is_over = not waits.turn(now)
+        has_looked = self._looked_at >= since
+        if now < max(self._looked_at, since) + GRACE / 2 or (has_looked and not is_over):
             return []
         self._looked_at = now
         # Ask about every rank: each answer is about the time since the last call.
         done = [self._had_its_chance(fate) for fate in inside]
-        return inside if all(done) and now >= since + GRACE else []
+        return inside if is_over and all(done) else []
 
     def times(self, open_ranks: Sequence[Fate], now: float) -> list[float]:
         """Return when to look at the clock again."""
         times = []
         if not self.all_is_well and any(not fate.phase for fate in open_ranks):
             times.append(now + GRACE / 2)  # a rank sends no message when it begins
-        if (since := self._since(open_ranks)) is not None:
-            times.append(now + self._left(since, now))
+        if (graces := self._graces_for(open_ranks)) is not None:
+            since, waits, is_busy = graces
+            times += [now + is_busy.turn(now), now + waits.turn(now)]
             if any(fate.phase != "teardown" for fate in open_ranks):
                 times.append(max(self._looked_at, since) + GRACE / 2)
         return times
@@ -133,11 +137,12 @@ class CutOff:
             return None  # a rank that has not begun waits for no other rank: it may be importing
         return max(since, self.began_at)
 
-    def _left(self, since: float, now: float) -> float:
-        """Return how long ranks that are busy since then may be waited for now; 0 if their grace is over."""
-        if self._patience is None or self._patience[0] != since:
-            self._patience = since, Patience(BUSY_GRACE, self._waited, began=since)
-        return self._patience[1].turn(now)
+    def _graces_for(self, open_ranks: Sequence[Fate]) -> tuple[float, Patience, Patience] | None:
+        """Return since when ranks are waited for, and the limits for those that wait and for those that are busy."""
+        since = self._since(open_ranks)
+        if since is not None and (self._graces is None or self._graces[0] != since):
+            self._graces = since, Patience(GRACE, began=since), Patience(BUSY_GRACE, self._waited, began=since)
+        return self._graces if since is not None else None
 
     def _had_its_chance(self, fate: Fate) -> bool:
         """Return whether a rank is idle, or has used its grace after a failure.

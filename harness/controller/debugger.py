@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -22,13 +21,12 @@ class DebugOptions:
 
 
 class Debugger:
-    """The rank that has the terminal, and since when."""
+    """The rank that has the terminal."""
 
     def __init__(self, options: DebugOptions) -> None:
         self.rank: int | None = None
         self._options = options
         self._session = contextlib.ExitStack()
-        self._since = 0.0
 
     def ask(self, rank: int, reason: str, interrupt: Callable[[], None]) -> bool:
         """Return whether this rank gets the terminal: by default the first that fails, and rank 0 at a breakpoint."""
@@ -42,16 +40,13 @@ class Debugger:
         self.rank = rank
         self._session.enter_context(self._options.terminal())
         self._session.enter_context(_redirect_interrupts(interrupt))
-        self._since = time.monotonic()
         return True
 
-    def leave(self) -> float:
-        """Take the terminal back. Return the seconds that the person took, which count for no deadline."""
-        if self.rank is None:
-            return 0.0
-        self._session.close()
-        self.rank = None
-        return time.monotonic() - self._since
+    def leave(self) -> None:
+        """Take the terminal back. Limits do not count the time of the person: nobody has looked at them meanwhile."""
+        if self.rank is not None:
+            self._session.close()
+            self.rank = None
 
 
 @contextlib.contextmanager

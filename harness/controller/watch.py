@@ -12,6 +12,7 @@ from everyrank.controller.cutoff import START
 from everyrank.controller.deadlock import Deadlock, deadlock
 from everyrank.controller.interrupts import Interrupts
 from everyrank.controller.recorders import ANSWER
+from everyrank.patience import Patience
 from everyrank.rollcall import rollcall
 from everyrank.rollcall.blame import Evidence, blame
 from everyrank.rollcall.rollcall import Stance
@@ -141,8 +142,8 @@ class Watch:
         if recorders is None:
             return True
         recorders.ask({fate.rank: self.world.seats[fate.rank].pid for fate in self._open()})
-        until = time.monotonic() + ANSWER
-        while self._open() and not recorders.all_answered() and (left := until - time.monotonic()) > 0:
+        patience = Patience(ANSWER)
+        while self._open() and not recorders.all_answered() and (left := patience.turn()):
             self.talk.listen(left)
         return bool(self._open())
 
@@ -160,8 +161,7 @@ class Watch:
             return None
         ended = frozenset(fate.rank for fate in self.fates.ranks if fate.record is not None)
         statements = self.talk.census.turn([seat.pid for seat in self.world.seats], ended)
-        left = self.talk.limit.due - now if self.talk.limit.due is not None else float("inf")
-        found = deadlock(statements, ended, left) if statements is not None else None
+        found = deadlock(statements, ended, self.talk.limit.left()) if statements is not None else None
         if found is None and self.report is not None and (heard := self.talk.census.long_rest()) is not None:
             self.report(f"for {LONG_REST:g} s no rank has gone on, and its deadline decides: {rest(heard, ended)}")
         return found

@@ -32,6 +32,15 @@ def first_due(due: Callable[[float], Any], times: Callable[[float], list[float]]
     return round(now - 10.0, 3), found
 
 
+def look_until(end: float, due: Callable[[float], Any], times: Callable[[float], list[float]]) -> Any:
+    """Look at the clock from 10.0 on whenever it is to be looked at, and last at ``end``. Return what is due then."""
+    now = 10.0
+    while now < end:
+        due(now)
+        now = min(end, *(time for time in times(now) if time > now))
+    return due(end)
+
+
 def in_phases(*phases: str) -> list[Fate]:
     return [Fate(rank, phase=phase) for rank, phase in enumerate(phases)]
 
@@ -50,9 +59,8 @@ class TestCutOff:
         cut_off = CutOff(Machine(2).time_of)
         cut_off.note_trouble(10.0)
         waits = in_phases("call", "call")[1:]
-        assert cut_off.due(waits, 10.0 + GRACE / 4) == []  # too early to look
-        assert cut_off.due(waits, 10.0 + GRACE / 2) == []  # a first look: whether it runs is not known
-        assert ranks(cut_off.due(waits, 10.0 + GRACE)) == [1]
+        found = first_due(lambda now: cut_off.due(waits, now), lambda now: cut_off.times(waits, now))
+        assert found == (GRACE, waits)
 
     def test_a_rank_that_wants_to_run_is_not_idle_on_a_busy_machine(self) -> None:
         machine = Machine(2)
@@ -82,21 +90,25 @@ class TestCutOff:
         cut_off = CutOff(machine.time_of)
         cut_off.note_trouble(10.0)
         spins = in_phases("call", "call")[1:]
-        seen = []
-        for number in range(1, 5):
-            seen.append(ranks(cut_off.due(spins, 10.0 + GRACE / 2 * number)))
-            machine.used[1] += GRACE / 2
-        assert seen == [[], [], [1], [1]]
+
+        def due(now: float) -> list[Fate]:
+            machine.used[1] = now
+            return cut_off.due(spins, now)
+
+        found = first_due(due, lambda now: cut_off.times(spins, now))
+        assert found == (0.6, spins)  # the first look, after half of the grace, is where its count begins
 
     def test_all_go_together_when_the_last_has_had_its_chance(self) -> None:
         machine = Machine(3)
         cut_off = CutOff(machine.time_of)
         cut_off.note_trouble(10.0)
         left = in_phases("call", "call", "call")[1:]
-        cut_off.due(left, 10.0 + GRACE / 2)
-        machine.used[2] += 0.01  # it still runs
-        assert cut_off.due(left, 10.0 + GRACE) == []
-        assert ranks(cut_off.due(left, 10.0 + GRACE * 1.5)) == [1, 2]
+
+        def due(now: float) -> list[Fate]:
+            machine.used[2] = min(now, 10.0 + GRACE * 0.75)  # so long it runs
+            return cut_off.due(left, now)
+
+        assert first_due(due, lambda now: cut_off.times(left, now)) == (0.6, left)
 
     def test_a_teardown_gets_the_long_grace(self) -> None:
         cut_off = CutOff(Machine(2).time_of)
@@ -119,9 +131,12 @@ class TestCutOff:
         cut_off = CutOff(machine.time_of)
         cut_off.note_skip(10.0)
         spins = in_phases("call", "call")[1:]
-        for number in range(1, 6):
-            assert cut_off.due(spins, 10.0 + GRACE / 2 * number) == []
-            machine.used[1] += GRACE
+
+        def due(now: float) -> list[Fate]:
+            machine.used[1] = now
+            return cut_off.due(spins, now)
+
+        assert first_due(due, lambda now: cut_off.times(spins, now)) == (BUSY_GRACE, spins)
 
     def test_the_time_counts_from_when_the_last_rank_began(self) -> None:
         cut_off = CutOff(Machine(2).time_of)
@@ -129,36 +144,53 @@ class TestCutOff:
         imports = in_phases("call", "")[1:]
         assert cut_off.due(imports, 100.0) == []
         assert cut_off.times(imports, 100.0) == [100.0 + GRACE / 2]  # to see it begin
-        cut_off.began_at = 100.0
+        cut_off = CutOff(Machine(2).time_of)
+        cut_off.note_trouble(5.0)
+        cut_off.began_at = 10.0
         began = in_phases("call", "call")[1:]
-        cut_off.due(began, 100.0 + GRACE / 2)
-        assert ranks(cut_off.due(began, 100.0 + GRACE)) == [1]
+        found = first_due(lambda now: cut_off.due(began, now), lambda now: cut_off.times(began, now))
+        assert found == (GRACE, began)
 
-    def test_the_first_trouble_counts_and_a_debugger_moves_it(self) -> None:
+    def test_the_first_trouble_counts(self) -> None:
         cut_off = CutOff(Machine(1).time_of)
         cut_off.note_trouble(10.0)
         cut_off.note_trouble(20.0)
         assert cut_off.trouble_at == 10.0
-        cut_off.postpone(60.0)
-        assert cut_off.trouble_at == 70.0
         assert not cut_off.all_is_well
+
+    @pytest.mark.parametrize("skips", [False, True])
+    def test_a_grace_has_only_the_time_in_which_this_process_ran(self, skips: bool) -> None:
+        """It was stopped, or a person debugged."""
+        cut_off = CutOff(Machine(2).time_of)
+        (cut_off.note_skip if skips else cut_off.note_trouble)(10.0)
+        waits = in_phases("call", "call")[1:]
+
+        def due(now: float) -> list[Fate]:
+            return cut_off.due(waits, now)
+
+        def times(now: float) -> list[float]:
+            return cut_off.times(waits, now)
+
+        assert look_until(10.0 + GRACE / 2, due, times) == []
+        assert due(3610.0 + GRACE / 2) == []
+        assert due(3610.0 + GRACE * 0.75) == []
 
 
 class TestTimeLimit:
-    def test_it_counts_from_the_first_phase(self) -> None:
-        limit = TimeLimit(5.0, "the mark world")
-        limit.order(100.0)
-        assert limit.times(100.0) == [101.0, 105.0]
-        assert not limit.missed(102.0)
-        limit.begin(110.0)
-        limit.begin(112.0)
-        assert limit.times(110.0) == [115.0]
-        assert not limit.missed(114.9)
-        assert limit.missed(115.0)
-
-    def test_ranks_that_never_begin_miss_the_time_for_a_start(self) -> None:
+    @pytest.fixture
+    def limit(self) -> TimeLimit:
         limit = TimeLimit(5.0, "the mark world")
         limit.order(10.0)
+        return limit
+
+    def test_it_counts_from_the_first_phase(self, limit: TimeLimit) -> None:
+        assert limit.left() == float("inf")
+        limit.begin(10.0)
+        limit.begin(12.0)
+        assert first_due(limit.missed, limit.times) == (5.0, True)
+        assert limit.left() == pytest.approx(0.0)
+
+    def test_ranks_that_never_begin_miss_the_time_for_a_start(self, limit: TimeLimit) -> None:
         assert first_due(limit.missed, limit.times) == (START, True)
 
     def test_a_start_has_only_the_time_in_which_no_rank_waits_for_a_core(self) -> None:
@@ -177,25 +209,36 @@ class TestTimeLimit:
         limit = TimeLimit(None, "")
         limit.order(100.0)
         limit.begin(100.0)
-        limit.postpone(1.0)
         assert not limit.missed(1e9)
         assert limit.times(100.0) == []
 
-    def test_a_timer_of_pytest_timeout_starts_anew(self) -> None:
-        limit = TimeLimit(5.0, "the mark world")
-        limit.order(100.0)
-        limit.begin(100.0)
-        limit.start_anew(104.0, 3.0, "pytest-timeout")
-        limit.begin(200.0)
-        assert limit.due == 107.0
+    def test_a_timer_of_pytest_timeout_starts_anew(self, limit: TimeLimit) -> None:
+        limit.begin(6.0)
+        limit.start_anew(10.0, 3.0, "pytest-timeout")
+        limit.begin(2.0)
+        assert first_due(limit.missed, limit.times) == (3.0, True)
         assert (limit.seconds, limit.source) == (3.0, "pytest-timeout")
 
-    def test_a_debugger_moves_it(self) -> None:
-        limit = TimeLimit(5.0, "the mark world")
-        limit.order(100.0)
-        limit.begin(100.0)
-        limit.postpone(60.0)
-        assert limit.due == 165.0
+    def test_it_has_only_the_time_in_which_this_process_ran(self, limit: TimeLimit) -> None:
+        """It was stopped, or a person debugged: ranks may have waited for its answer."""
+        limit.begin(10.0)
+        assert not look_until(14.0, limit.missed, limit.times)
+        assert not limit.missed(3614.0)
+        assert limit.left() == pytest.approx(1.0, abs=0.11)
+        assert not limit.missed(3614.0 + 0.8)
+
+    def test_a_beginning_in_a_time_in_which_this_process_was_stopped_counts_from_its_end(
+        self, limit: TimeLimit
+    ) -> None:
+        limit.begin(11.0)
+        assert not limit.missed(3610.0)
+        assert limit.left() == pytest.approx(5.0, abs=0.11)
+
+    def test_a_beginning_is_looked_for_as_often_as_the_deadline(self, limit: TimeLimit) -> None:
+        """Seen later, the time until then would be taken for one in which this process was stopped."""
+        before = min(limit.times(10.0)) - 10.0
+        limit.begin(10.0)
+        assert before == pytest.approx(min(limit.times(10.0)) - 10.0)
 
 
 class TestMeeting:

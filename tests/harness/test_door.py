@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import select
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 from everyrank.launch.remote import door as doors
@@ -122,6 +125,25 @@ def test_a_controller_that_reads_late_does_not_lose_a_rank(door: WatchedDoor, se
             assert door.let_in(visitor) == [visitor]
     limits = [sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) for sock in (*door.outside, *door.inside)]
     assert limits == [0, 15000, 0, 15000]
+
+
+def test_what_a_visitor_answered_while_the_controller_was_stopped_is_heard(
+    door: WatchedDoor, secret: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped = 0.0
+
+    def stop() -> bool:
+        nonlocal stopped
+        if door._pending:
+            select.select(list(door._pending), [], [], 20)
+            stopped += 3600.0
+        return False
+
+    monkeypatch.setattr(doors, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + stopped))
+    monkeypatch.setattr(doors, "_KNOCKS", 1)
+    with beside(lambda: door.knock(secret, (RANK, 7))) as raised:
+        door.inside += door.admit({(RANK, 7)}, Patience(20.0), stop).values()
+    assert raised == []
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,12 @@ class TestPatience:
         assert wait.out(wait.patience(120.0), wait.without_core) == pytest.approx(720.0)
         assert wait.out(wait.patience(0.5, most=20.0), wait.without_core) == pytest.approx(20.0)
 
+    def test_however_late_this_process_comes_the_limit_goes_on(self, wait: Wait) -> None:
+        patience = wait.patience(5.0)
+        wait.idle(3600.0)
+        assert patience.turn(wait.now)
+        assert 4.5 < wait.out(patience, wait.idle) <= 5.0
+
     def test_what_is_over_soon_asks_nothing(self) -> None:
         def asked() -> float:
             raise AssertionError("the kernel was asked")

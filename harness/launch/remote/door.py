@@ -137,20 +137,18 @@ class Door:
         self._selector.close()
 
     def _turn(self, patience: float) -> None:
-        now = time.monotonic()
         allowed = _PATIENCE if len(self._pending) < _AT_THE_DOOR else _HURRY
-        for sock, pending in list(self._pending.items()):
-            left = pending.since + allowed - now
-            if left <= 0:
-                self._send_away(sock)
-            else:
-                patience = min(patience, left)
+        waits = [pending.since + allowed - time.monotonic() for pending in self._pending.values()]
         self._listen(len(self._pending) < _AT_THE_DOOR)
-        for key, _ in self._selector.select(patience):
+        for key, _ in self._selector.select(max(0.0, min([patience, *waits]))):
             if key.fileobj is self._listener:
                 self._greet()
             elif isinstance(key.fileobj, socket.socket):
                 self._hear(key.fileobj)
+        # Only now: this process may have been stopped, and what they answered meanwhile has been read.
+        late = [sock for sock, pending in self._pending.items() if time.monotonic() >= pending.since + allowed]
+        for sock in late:
+            self._send_away(sock)
 
     def _listen(self, wanted: bool) -> None:
         if wanted and not self._listens:
