@@ -84,6 +84,10 @@ def kinds(error: BaseException) -> tuple[str, ...]:
     return type(error).__name__, *(name for name in above if name not in ("Exception", "BaseException", "object"))
 
 
+class RanksDiverged(Deviation):
+    """The ranks are at different points of a case, so nothing more can be done in this world."""
+
+
 class BrokenAdapter(Exception):
     """The adapter, not the implementation, is at fault; the text says what to fix."""
 

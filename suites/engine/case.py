@@ -33,6 +33,7 @@ from everyrank.suites.errors import (
     Deviation,
     LedgerError,
     NotApplicable,
+    RanksDiverged,
     undeclared,
 )
 
@@ -192,10 +193,13 @@ class Case:
         __tracebackhide__ = True
         try:
             self.law.check(self.subject if self.law.crosses else arena, self.point)
+        except RanksDiverged:
+            raise  # nothing can be tried any more
         except Deviation as error:
             if self.law.explain is not None and explanation is not None:
                 verdict, _ = self.judged(Outcome("fail", str(error), error))
-                explanation += [self.law.explain(self.subject, self.point)] if verdict == "fail" else []
+                with contextlib.suppress(RanksDiverged):
+                    explanation += [self.law.explain(self.subject, self.point)] if verdict == "fail" else []
             raise
 
     def judged(self, outcome: Outcome) -> tuple[str, str]:

@@ -5,12 +5,8 @@ from __future__ import annotations
 from everyrank import World, current_world
 from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.errors import BrokenAdapter, Deviation
+from everyrank.suites.errors import BrokenAdapter, Deviation, RanksDiverged
 from everyrank.suites.generate.grammar import Drawn, Grammar
-
-
-class RanksDiverged(BrokenAdapter):
-    """The ranks are at different points of a draw, so nothing more can be done in this world."""
 
 
 def replay(subject: Subject, draw: Drawn) -> None:
@@ -30,5 +26,5 @@ def meet(world: World, point: str, text: str) -> list[str]:
     met = world._meet(point, "", text)
     if met.missing or set(met.points) != {point}:
         points = "; ".join(f"rank {rank}: {reached or 'ended'}" for rank, reached in enumerate(met.points))
-        raise RanksDiverged(f"the ranks are at different points: {points}")
+        raise RanksDiverged(f"the ranks went different ways: {points}")
     return met.texts

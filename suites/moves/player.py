@@ -14,7 +14,7 @@ from everyrank import current_world
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.errors import BrokenAdapter, Deviation, NotApplicable
+from everyrank.suites.errors import BrokenAdapter, Deviation, NotApplicable, RanksDiverged
 from everyrank.suites.generate.grammar import Rejected
 from everyrank.suites.generate.replay import meet
 from everyrank.suites.moves.move import Move
@@ -224,6 +224,8 @@ def play(subject: Subject, script: Script) -> str | None:
     """
     try:
         play_or_raise(subject, script)
+    except RanksDiverged:
+        raise
     except Deviation as deviation:
         return str(deviation)
     except Rejected:

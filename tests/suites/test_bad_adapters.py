@@ -213,3 +213,30 @@ def test_what_a_subject_always_sets_is_seen_though_the_preflight_has_set_it_befo
     project.run("--law=clean.globals", "--run-file=run.jsonl")  # this case is the first of its process
     (case,) = read(project.folder / "run.jsonl").cases
     assert (case["outcome"], case["message"]) == ("fail", f"on worker0, the optimizer changed {name}")
+
+
+_DIES_IN_A_CROSSING = """
+    import os
+    import torch.distributed as dist
+    from everyrank.fixtures.exemplars.trainer import DataParallel
+    from everyrank.suites import Subject, conformance
+
+    class Dies(DataParallel):
+        def load_state_dict(self, state):
+            if dist.get_rank() == 1:
+                os._exit(3)
+            super().load_state_dict(state)
+
+    @conformance(Subject("dies", contract="trainer", build=Dies, sizes=(2,)))
+    def test_it(case): case.run()
+"""
+
+
+def test_a_rank_that_dies_in_a_crossing_is_no_fault_of_the_adapter_and_the_others_are_tried(project: Project) -> None:
+    project.write("test_inner.py", _DIES_IN_A_CROSSING)
+    chosen = "crossings[SGD-tied-unused-zero-064-ws2 or parity.schedule[ws2"
+    results = project.run("--profile=full", "-p", "no:randomly", "-W", "ignore", "-k", chosen, "test_inner.py").tests
+    by_law = {result.properties["law"]: result for result in results.values()}
+    assert "adapter is at fault" not in by_law["crossings"].text
+    assert by_law["crossings"].properties["outcome"] == "crash"
+    assert by_law["parity.schedule"].properties["outcome"] == "pass"
