@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from tests.run_files import read
 pytestmark = pytest.mark.group("packages")
 
 _ROOT = Path(__file__).parents[2]
-_SCRIPTS = sorted(path for path in (_ROOT / "ci").iterdir() if path.suffix in (".sh", ".slurm"))
+_SCRIPTS = [_ROOT / ".ci/run", *sorted(path for path in (_ROOT / "ci").iterdir() if path.suffix in (".sh", ".slurm"))]
 _BIN = Path(sys.executable).parent
 
 _GREEN = """
@@ -228,6 +229,22 @@ def test_shellcheck_has_nothing_to_say(script: Path) -> None:
     checked = subprocess.run([_BIN / "shellcheck", script], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert os.access(script, os.X_OK)
+
+
+@pytest.mark.smoke
+@pytest.mark.skipif(not (_ROOT / ".git").exists(), reason="a source distribution has no commits")
+def test_what_a_change_must_pass_runs_in_a_copy_with_a_path_as_users_have_them(tmp_path: Path) -> None:
+    (tmp_path / "make").write_text(
+        '#!/bin/sh\nprintf "%s\\n" "make $*" "$PWD" "$(ls pyproject.toml ci/nightly.sh)"\n'
+    )
+    for name in ("make", "chromium", "chromedriver"):
+        (tmp_path / name).touch()
+        (tmp_path / name).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+    ran = subprocess.run([_ROOT / ".ci/run"], env=environment, capture_output=True, text=True, check=True)
+    made = re.findall(r"make (\S+)\n(\S+)/naïve user/everyrank\nci/nightly.sh\npyproject.toml\n", ran.stdout)
+    assert {"check", "quick", "test"} < {target for target, _ in made}
+    assert not any(Path(folder).exists() for _, folder in made)
 
 
 @pytest.mark.smoke
