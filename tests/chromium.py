@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 #: Seconds to wait for a state of the page, before the wait fails.
 PATIENCE = 60
+_INSTALL = "apt-get install chromium chromium-driver"
+_MISSING = f"no Chromium here: {_INSTALL}"
 
 
 def found() -> tuple[str, str] | None:
@@ -23,6 +25,13 @@ def found() -> tuple[str, str] | None:
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     driver = shutil.which("chromedriver")
     return (browser, driver) if browser and driver else None
+
+
+def line(skipped: Iterable[pytest.TestReport]) -> str:
+    """Return the line about the tests that were skipped for want of a browser; empty if there was none."""
+    missed = sum(_MISSING in str(report.longrepr) for report in skipped)
+    tests = "1 test was" if missed == 1 else f"{missed} tests were"
+    return f"{tests} skipped, since Chromium or its driver is not here; to run them: {_INSTALL}" if missed else ""
 
 
 class Browser:
@@ -120,11 +129,10 @@ class Browser:
 def browser() -> Iterator[Browser]:
     here = found()
     if here is None:
-        missing = "no Chromium here: apt-get install chromium chromium-driver"
         # Where it is known to be installed, tests that skip themselves would be tests that never run.
         if os.environ.get("EVERYRANK_TESTS_NEED_CHROMIUM"):
-            pytest.fail(missing)
-        pytest.skip(missing)
+            pytest.fail(_MISSING)
+        pytest.skip(_MISSING)
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 

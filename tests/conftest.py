@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests import groups
+from tests import chromium, groups
 from tests.chromium import browser as browser
 from tests.forked import ForkServers
 from tests.inner import Project, outer_environment
@@ -63,6 +63,8 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if left_out := config.stash.get(groups.LEFT_OUT, None):
         terminalreporter.write_line(groups.line(left_out))
+    if missed := chromium.line(terminalreporter.stats.get("skipped", ())):
+        terminalreporter.write_line(missed)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -91,3 +94,23 @@ def test_each_group_has_a_target_and_a_turn() -> None:
     if (ROOT / ".git").exists():  # a source distribution has no commits
         printed = subprocess.run([script], cwd=ROOT, capture_output=True, text=True, check=True).stdout
         assert printed.strip() in groups.GROUPS
+
+
+def test_a_run_without_chromium_counts_the_tests_skipped_for_it_and_shows_how_to_install_it(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-n",
+        "2",
+        f"--basetemp={tmp_path}",
+        "tests/reports/test_page_column.py",
+    ]
+    without = {name: value for name, value in os.environ.items() if name != "EVERYRANK_TESTS_NEED_CHROMIUM"}
+    ran = subprocess.run(command, cwd=ROOT, env={**without, "PATH": ""}, capture_output=True, text=True, check=True)
+    skipped = int(re.findall(r"(\d+) skipped", ran.stdout)[-1])
+    tests = f"{skipped} tests were" if skipped > 1 else "1 test was"
+    assert (
+        f"\n{tests} skipped, since Chromium or its driver is not here; to run them: apt-get install chromium"
+        in ran.stdout
+    )
