@@ -18,8 +18,8 @@ from everyrank.controller.debugger import DebugOptions
 from everyrank.controller.interrupts import Interrupts
 from everyrank.controller.jobs import Jobs
 from everyrank.controller.live_world import LiveWorld
-from everyrank.controller.recorders import Recorders
 from everyrank.controller.watch import Watch
+from everyrank.controller.witnesses import Witnesses
 from everyrank.controller.worlds import Worlds, warn, why_not_kept
 from everyrank.declare import claims
 from everyrank.declare.claims import Claims
@@ -171,8 +171,8 @@ class Attempts:
 
     def _converse(self, world: LiveWorld, limit: TimeLimit, asked: Sequence[Order] = ()) -> Conversation:
         """Return the conversation with a world, and with the witnesses of the ranks that have these orders."""
-        census, recorders = Census.for_orders(asked), Recorders.for_orders(asked)
-        return Conversation(world, limit, census, _print_live, self._debug, recorders)
+        census, witnesses = Census.for_orders(asked), Witnesses.for_orders(asked)
+        return Conversation(world, limit, census, _print_live, self._debug, witnesses)
 
     def _limit(self, job: Job) -> TimeLimit:
         """Return the deadline and its source. While a person debugs, there is none."""

@@ -10,7 +10,7 @@ from everyrank.controller.cutoff import CutOff, TimeLimit
 from everyrank.controller.debugger import Debugger, DebugOptions
 from everyrank.controller.live_world import LiveWorld, PrintLine
 from everyrank.controller.meeting import Meeting
-from everyrank.controller.recorders import Recorders
+from everyrank.controller.witnesses import Witnesses
 from everyrank.launch.protocol import LostLauncher, Seat
 from everyrank.rollcall import rollcall
 from everyrank.verdict.rules import Fate, Fates
@@ -43,7 +43,7 @@ class Conversation:
         census: Census | None,
         print_line: PrintLine,
         debug: DebugOptions,
-        recorders: Recorders | None = None,
+        witnesses: Witnesses | None = None,
     ) -> None:
         self.world = world
         ranks = [Fate(rank) for rank in range(len(world.seats))]
@@ -51,7 +51,7 @@ class Conversation:
         self.limit = limit
         self.cut_off = CutOff(lambda rank: world.seats[rank].processor_time(), self.waited_for_cores)
         self.census = census
-        self.recorders = recorders
+        self.witnesses = witnesses
         self.meeting = Meeting(len(ranks), self.send)
         self.closed_up: dict[int, str] = {}
         self.left: dict[int, str] = {}
@@ -136,12 +136,11 @@ class Conversation:
             self.limit.start_anew(time.monotonic(), message.seconds, "pytest-timeout")
         elif isinstance(message, DestroysGroup):
             self.destroys_group = True
-        elif isinstance(message, WitnessStatement):
-            if self.census is not None:
+        elif isinstance(message, WitnessStatement | OnNccl):
+            if self.census is not None and isinstance(message, WitnessStatement):
                 self.census.hear(rank, message)
-        elif isinstance(message, OnNccl):
-            if self.recorders is not None:
-                self.recorders.hear(rank, message)
+            if self.witnesses is not None:
+                self.witnesses.hear(rank, message)
         elif isinstance(message, Meet):
             self.meeting.come(rank, message, self._ended())
         elif isinstance(message, WantsDebugger):

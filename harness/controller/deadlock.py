@@ -163,7 +163,8 @@ def _cause(
     calls = {_call(statement) for statement in inside.values()}
     first = inside[min(inside)]
     missed = [rank for rank in sorted(ended) if rank in first.members]
-    if len(calls) == 1 and missed and not any(_passed(statements[rank], first) for rank in missed):
+    handles = any(statement.handles for statement in inside.values())
+    if len(calls) == 1 and missed and not handles and not any(_passed(statements[rank], first) for rank in missed):
         verb = "its" if len(missed) == 1 else "their"
         return f"{few_ranks_text(missed)} ended {verb} test without {_due(first)} ({first.location})"
     came = {rank: passed for rank in missed if (passed := _passed(statements[rank], first)) is not None}
@@ -214,8 +215,9 @@ def _passed(statement: WitnessStatement, waiting: WitnessStatement) -> Collectiv
 def _waits(inside: Mapping[int, WitnessStatement], with_tensors: bool) -> list[str]:
     """Return a clause for each group: ``rank 0 waits in its 5th collective, all_reduce at a.py:3``."""
     together: dict[tuple[object, ...], list[int]] = {}
-    for rank, statement in sorted(inside.items()):
-        together.setdefault((*_call(statement), statement.root, statement.location), []).append(rank)
+    for rank, statement in sorted(inside.items(), key=lambda item: (item[1].handles is None, item[0])):
+        key = (*_call(statement), statement.root, statement.location, statement.handles)
+        together.setdefault(key, []).append(rank)
     calls = {_call(statement) for statement in inside.values()}
     names = {(statement.group, statement.number, statement.operation) for statement in inside.values()}
     with_tensors = with_tensors or len(names) < len(calls)  # some may differ in nothing but their tensors
@@ -235,6 +237,8 @@ def _waits(inside: Mapping[int, WitnessStatement], with_tensors: bool) -> list[s
         group = f" of {_group(statement)}" if with_groups and which else ""
         comma = "," if which else ""
         reason = " for a future that nothing can complete" if statement.kind == "future" else ""
+        if statement.handles is not None:
+            reason += f", while handling {statement.handles.beside(statement.location)}"
         clauses.append(f"{few_ranks_text(ranks)}{verb}{which}{noun}{group}{comma} {call}{reason}")
     return clauses
 

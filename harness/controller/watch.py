@@ -11,7 +11,7 @@ from everyrank.controller.conversation import Conversation
 from everyrank.controller.cutoff import START
 from everyrank.controller.deadlock import Deadlock, deadlock
 from everyrank.controller.interrupts import Interrupts
-from everyrank.controller.recorders import ANSWER
+from everyrank.controller.witnesses import ANSWER
 from everyrank.patience import Patience
 from everyrank.rollcall import rollcall
 from everyrank.rollcall.blame import Evidence, blame
@@ -120,30 +120,30 @@ class Watch:
 
     def _interrupt(self, open_ranks: list[Fate]) -> None:
         self.talk.end_debugging()
-        if not self._ask_recorders():
+        if not self._ask_witnesses():
             return
         self.fates.interrupted = self.interrupts.name
-        self._cut(self._open(), native=NATIVE)
+        self._cut(self._open(), native=NATIVE, stated=True)
 
     def _miss_deadline(self) -> None:
-        if not self._ask_recorders():
+        if not self._ask_witnesses():
             return
         begun = any(fate.phase for fate in self.fates.ranks)
         self.fates.deadline = self.talk.limit.seconds if begun else START
         self.fates.deadline_from = self.talk.limit.source if begun else "for a world's start"
-        self._cut(self._open(), native=NATIVE)
+        self._cut(self._open(), native=NATIVE, stated=True)
 
-    def _ask_recorders(self) -> bool:
-        """Ask what the ranks' GPUs wait for, if they have any. Return whether a rank is still in the test.
+    def _ask_witnesses(self) -> bool:
+        """Ask what the ranks' main threads and GPUs wait for. Return whether a rank is still in the test.
 
         This comes before the roll call, whose signal might wake a rank.
         """
-        recorders = self.talk.recorders
-        if recorders is None:
+        witnesses = self.talk.witnesses
+        if witnesses is None:
             return True
-        recorders.ask({fate.rank: self.world.seats[fate.rank].pid for fate in self._open()})
+        witnesses.ask({fate.rank: self.world.seats[fate.rank].pid for fate in self._open()})
         patience = Patience(ANSWER)
-        while self._open() and not recorders.all_answered() and (left := patience.turn()):
+        while self._open() and not witnesses.all_answered() and (left := patience.turn()):
             self.talk.listen(left)
         return bool(self._open())
 
@@ -168,21 +168,25 @@ class Watch:
 
     def _end_deadlock(self, found: Deadlock) -> None:
         self.fates.deadlock = found.cause
-        self._cut(self._open())  # the call that each rank waits in is known: native stacks would add nothing
+        self._cut(
+            self._open(), stated=True
+        )  # the call that each rank waits in is known: native stacks would add nothing
         for fate in self.fates.ranks:
             if fate.stance is not None:
                 number = found.numbers.get(fate.rank)
                 fate.stance = replace(fate.stance, number=number, misled=fate.rank in found.misled)
 
-    def _cut(self, cut: list[Fate], native: float = 0.0) -> None:
-        """Ask these ranks for their stacks, then end them."""
+    def _cut(self, cut: list[Fate], native: float = 0.0, stated: bool = False) -> None:
+        """Ask these ranks for their stacks, then end them. ``stated``: their witnesses have answered just now."""
         seats = {fate.rank: self.world.seats[fate.rank] for fate in cut}
         stances = {stance.rank: stance for stance in rollcall.call(self.world.launcher, seats, native)}
         for fate in cut:
             fate.cut = True
             fate.stance = stances.get(fate.rank)
-            if fate.stance is not None and self.talk.recorders is not None:
-                fate.stance = fate.stance.on_gpu(self.talk.recorders.shown_by(fate.rank))
+            if fate.stance is not None and self.talk.witnesses is not None:
+                statement = self.talk.witnesses.stated.get(fate.rank) if stated else None
+                handles = statement.handles if statement is not None else None
+                fate.stance = replace(fate.stance, handles=handles).on_gpu(self.talk.witnesses.on_nccl(fate.rank))
             self.talk.keep_last_words(fate)
         self.world.broken = True
         self.world.launcher.kill(list(seats.values()))

@@ -34,7 +34,9 @@ class BlamePart(ResultPart, frozen=True):
     """The ranks to blame for a bad end, by evidence."""
 
     ranks: list[int]
-    rule: str  # failed first, does not wait, ended its test, names another root, waits in another call, is behind
+    #: failed first, handles an exception, does not wait, ended its test, names another root, waits in another call,
+    #: is behind
+    rule: str
 
 
 class RankResult(msgspec.Struct):

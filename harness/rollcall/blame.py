@@ -24,6 +24,7 @@ class Evidence:
     operation: str = ""  # the operation that it waits in
     location: str = ""  # the user's line that called the operation
     number: int | None = None  # the number of that collective in the group of all, from 1
+    handles: bool = False  # it is handling an exception
     misled: bool = False  # it names another root of a collective than the rank that takes itself for it
 
     @property
@@ -50,6 +51,11 @@ def _bad_first(ranks: Sequence[Evidence]) -> list[int]:
     """Return the rank that failed or died first, and all that ended in the same way. Others may be victims."""
     troubles = [rank.trouble for rank in ranks if rank.trouble is not None]
     return [rank.rank for rank in ranks if rank.trouble is not None and rank.trouble[1] == min(troubles)[1]]
+
+
+def _handles_exception(ranks: Sequence[Evidence]) -> list[int]:
+    """Return the ranks that are handling an exception: it took them where they are."""
+    return [rank.rank for rank in ranks if rank.inside and rank.handles]
 
 
 def _busy_elsewhere(ranks: Sequence[Evidence]) -> list[int]:
@@ -94,6 +100,7 @@ def _all_wait(ranks: Sequence[Evidence]) -> bool:
 #: The strongest evidence comes first. A rule that names every rank does not count, except the first rule.
 RULES: tuple[tuple[str, Rule], ...] = (
     ("failed first", _bad_first),
+    ("handles an exception", _handles_exception),
     ("does not wait", _busy_elsewhere),
     (ENDED, _ended),
     ("names another root", _other_root),

@@ -14,7 +14,7 @@ from everyrank.model.ranks import few_ranks_text, ranks_text
 from everyrank.rollcall import nccl
 from everyrank.rollcall.blame import ENDED, Blame, Evidence, blame
 from everyrank.stack.frames import Frame, imports, is_ours, is_users, standing, waits
-from everyrank.wire.messages import OnNccl
+from everyrank.wire.messages import Handled, OnNccl
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 _THREAD = re.compile(r"^(?:Current thread|Thread) (?P<id>0x[0-9a-f]+)")
@@ -42,6 +42,7 @@ class Stance:
     misled: bool = False  # it waits for a root that takes another rank for it
     native: tuple[str, ...] = ()  # its C frames, innermost first, or why they are unknown
     nccl: OnNccl | None = None  # what its GPU was asked to do, if it has one
+    handles: Handled | None = None  # the exception that its main thread is handling, if that is known
 
     def on_gpu(self, seen: OnNccl | None) -> Stance:
         """Return this stance with what NCCL's flight recorder shows."""
@@ -52,7 +53,9 @@ class Stance:
     @property
     def doing(self) -> str:
         doing = _doing(self.stack) if self.stack else _NO_ANSWER
-        beside = (self.state, "for another root" if self.misled else "", nccl.doing(self.nccl))
+        beside = [self.state, "for another root" if self.misled else "", nccl.doing(self.nccl)]
+        if self.handles is not None:
+            beside.append(f"while handling {self.handles.beside(standing(self.stack).rpartition(' at ')[2])}")
         return ", ".join([doing, *filter(None, beside)])
 
     def sentence(self, ranks: list[int]) -> str:
@@ -72,7 +75,8 @@ class Stance:
             held, operation = True, self.nccl.first.name
         if self.nccl is not None and self.nccl.problem and not self.state:
             held = held or None
-        return Evidence(self.rank, None, False, held, operation, location, self.number, self.misled)
+        handles = self.handles is not None
+        return Evidence(self.rank, None, False, held, operation, location, self.number, handles, self.misled)
 
 
 def _doing(stack: Stack) -> str:

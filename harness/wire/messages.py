@@ -195,6 +195,18 @@ class Begun(msgspec.Struct, frozen=True):
     members: list[int]
 
 
+class Handled(msgspec.Struct, frozen=True):
+    """An exception that a main thread is handling while it waits."""
+
+    brief: str  # the exception in one line
+    location: str  # the user's line that raised it
+
+    def beside(self, location: str) -> str:
+        """Return the exception with its line; only the line's number if it is in the file of this location."""
+        file = location.rpartition(":")[0]
+        return f"{self.brief} ({self.location.removeprefix(file) if file else self.location})"
+
+
 class WitnessStatement(Message, frozen=True):
     """Report what a rank's main thread waits for: the witness's answer when no thread of the world runs."""
 
@@ -215,6 +227,7 @@ class WitnessStatement(Message, frozen=True):
     others: list[Begun] = []  # it may wait for one of these instead
     patience: float = 0.0  # the time limit of the call, in seconds
     collectives: list[Collective] = []  # the last ones of this test
+    handles: Handled | None = None  # the exception that the main thread is handling
     reached: dict[str, int] = {}  # by group: the number of the test's last collective
     before: dict[str, int] = {}  # by group: the number of collectives before this test, if known
 

@@ -20,14 +20,14 @@ def remove(run_folder: str, pid: int | None) -> None:
         os.unlink(path(run_folder, pid))
 
 
-def ask(fifo: str, question: bytes = WAIT) -> bool:
+def ask(fifo: str, questions: bytes = WAIT) -> bool:
     """Wake a rank's witness. Return False if it has none."""
     try:
         fd = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:
         return False
     try:
-        return os.write(fd, question) == 1
+        return os.write(fd, questions) == len(questions)
     except OSError:
         return False
     finally:

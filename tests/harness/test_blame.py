@@ -27,6 +27,10 @@ def unknown(rank: int) -> Evidence:
     return Evidence(rank)
 
 
+def handling(rank: int) -> Evidence:
+    return Evidence(rank, waits=True, operation="barrier", location="test_x.py:50", handles=True)
+
+
 def ended(rank: int) -> Evidence:
     return Evidence(rank, ended=True)
 
@@ -42,6 +46,10 @@ ROWS = [
     ("failed first", [0, 2], [bad(0, time=1.0), in_recv(1), bad(2, time=3.0)]),
     ("failed first", [0, 1], [bad(0), bad(1)]),
     ("failed first", [1], [ended(0), bad(1, failure="was killed by SIGKILL"), in_all_reduce(2)]),
+    # the rank that is handling an exception
+    ("handles an exception", [1], [in_all_reduce(0), handling(1), in_all_reduce(2)]),
+    ("handles an exception", [1], [asleep(0), handling(1)]),
+    ("handles an exception", [1], [ended(0), handling(1)]),
     # the rank that does not wait for others
     ("does not wait", [1], [in_all_reduce(0), asleep(1)]),
     ("does not wait", [0], [asleep(0), in_all_reduce(1)]),

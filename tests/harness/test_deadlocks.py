@@ -148,6 +148,29 @@ def stuck(module_project: Project) -> Inner:
             f"rank 1 ended its test without reaching this all_gather_object (test_inner.py:{line('objects')})",
         ),
         (
+            "test_fails_before_a_barrier_in_finally",
+            f"rank 1 waits in its 1st collective, barrier at test_inner.py:{line('in finally')}, while handling "
+            f"ValueError: bad batch (:{line('bad batch')}); ranks 0,2 in their 1st, all_reduce at "
+            f"test_inner.py:{line('good batch')}",
+        ),
+        (
+            "test_fails_in_a_context_that_ends_with_a_barrier",
+            f"rank 1 waits in its 1st collective, barrier at test_inner.py:{line('at the exit')}, while handling "
+            f"KeyError: 'key' (:{line('no such key')}); rank 0 in its 1st, all_reduce at "
+            f"test_inner.py:{line('with the key')}",
+        ),
+        (
+            "test_reports_a_failure_to_a_rank_that_has_ended",
+            f"rank 1 waits in its 1st collective, barrier at test_inner.py:{line('reports')}, while handling "
+            f"RuntimeError: shape '[3]' is invalid for input of size 2 (:{line('bad view')}); rank 0 ended its test",
+        ),
+        (
+            "test_all_fail_before_different_calls",
+            f"rank 0 waits in its 1st collective, all_reduce at test_inner.py:{line('sum after it')}, while handling "
+            f"OSError: no file (:{line('on all')}); rank 1 in its 1st, barrier at test_inner.py:"
+            f"{line('barrier after it')}, while handling OSError: no file (:{line('on all')})",
+        ),
+        (
             "test_under_pytest_timeout",
             f"rank 0 ended its test without reaching this barrier (test_inner.py:{line('under pytest-timeout')})",
         ),

@@ -13,15 +13,15 @@ from typing import Any
 import expecttest
 import pytest
 import torch._C._distributed_c10d as c10d
-from everyrank.controller.recorders import Recorders
+from everyrank.controller.witnesses import Witnesses
 from everyrank.rank import nccl, witness
 from everyrank.rollcall import rollcall
 from everyrank.rollcall.blame import blame
 from everyrank.rollcall.nccl import text
 from everyrank.rollcall.rollcall import Stance
 from everyrank.stack.frames import Frame
-from everyrank.wire.messages import NcclCall, OnNccl
-from everyrank.wire.witness_pipe import NCCL, path
+from everyrank.wire.messages import NcclCall, OnNccl, WitnessStatement
+from everyrank.wire.witness_pipe import NCCL, WAIT, path
 
 from tests.inner import Inner, Project
 from tests.nccl_dump import dumped, entry
@@ -123,19 +123,21 @@ def test_a_witness_starts_with_a_group_whose_calls_are_recorded(recorder: Fake, 
 
 
 def test_a_rank_with_a_witness_is_asked_and_one_that_does_not_answer_is_reported_as_silent(tmp_path: Path) -> None:
-    asked = Recorders(str(tmp_path), test=7)
+    asked = Witnesses(str(tmp_path), test=7, nccl=True)
     os.mkfifo(path(str(tmp_path), 100))
     fifo = os.open(path(str(tmp_path), 100), os.O_RDWR)
     try:
         asked.ask({0: 100, 1: 200})
-        assert os.read(fifo, 9) == NCCL
+        assert os.read(fifo, 9) == WAIT + NCCL
     finally:
         os.close(fifo)
     assert not asked.all_answered()
     asked.hear(0, OnNccl(6))  # an answer that came too late, in the test before
-    assert asked.shown_by(0) == OnNccl(7, problem="it did not answer")
-    assert asked.shown_by(1) is None
+    assert asked.on_nccl(0) == OnNccl(7, problem="it did not answer")
+    assert asked.on_nccl(1) is None
     asked.hear(0, OnNccl(7, begun=3))
+    assert not asked.all_answered()
+    asked.hear(0, WitnessStatement(7, thread=1))
     assert asked.all_answered()
 
 

@@ -1,5 +1,6 @@
 """Tests that can never go on, and some beside them. ``test_deadlocks.py`` runs them and has their first lines."""
 
+import contextlib
 import queue
 import threading
 
@@ -203,6 +204,51 @@ def test_opens_two_in_turn(world):
     if world.rank == 0:
         dist.broadcast(torch.ones(1), src=0)  # second group
     dist.all_reduce(torch.ones(1))  # other call
+
+
+@of_3
+def test_fails_before_a_barrier_in_finally(process_group, world):
+    try:
+        if world.rank == 1:
+            raise ValueError("bad batch")  # bad batch
+        dist.all_reduce(torch.ones(1))  # good batch
+    finally:
+        dist.barrier()  # in finally
+
+
+@contextlib.contextmanager
+def together():
+    try:
+        yield
+    finally:
+        dist.barrier()  # at the exit
+
+
+@of_2
+def test_fails_in_a_context_that_ends_with_a_barrier(process_group, world):
+    with together():
+        if world.rank == 1:
+            {}["key"]  # no such key
+        dist.all_reduce(torch.ones(1))  # with the key
+
+
+@of_2
+def test_reports_a_failure_to_a_rank_that_has_ended(process_group, world):
+    try:
+        if world.rank == 1:
+            torch.ones(2).view(3)  # bad view
+    except RuntimeError:
+        dist.barrier()  # reports
+
+
+@of_2
+def test_all_fail_before_different_calls(process_group, world):
+    try:
+        raise OSError("no file")  # on all
+    except OSError:
+        if world.rank == 1:
+            dist.barrier()  # barrier after it
+        dist.all_reduce(torch.ones(1))  # sum after it
 
 
 @pytest.mark.world(2)

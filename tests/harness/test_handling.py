@@ -1,0 +1,51 @@
+"""The exception that the main thread is handling, as everyrank.rank.handling finds it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from everyrank.rank.handling import handled
+
+
+class Loud(Exception):
+    def __str__(self) -> str:
+        raise AssertionError("only the rank's own thread may run this")
+
+
+@pytest.mark.parametrize(
+    ("error", "brief"),
+    [
+        (ValueError("bad batch"), "ValueError: bad batch"),
+        (ValueError("two\nlines"), "ValueError: two lines"),
+        (KeyError("key"), "KeyError: 'key'"),
+        (ValueError(), "ValueError"),
+        (ValueError([1]), "ValueError"),  # a list may hold anything
+        (Loud("text"), "Loud"),
+    ],
+)
+def test_an_exception_is_named_in_one_line(error: Exception, brief: str) -> None:
+    try:
+        raise error
+    except Exception:
+        found = handled()
+    assert found is not None
+    assert found.brief == brief
+    assert re.fullmatch(r"tests/harness/test_handling.py:\d+", found.location)
+    assert found.beside(found.location) == f"{brief} (:{found.location.rpartition(':')[2]})"
+    assert found.beside("other.py:7") == f"{brief} ({found.location})"
+
+
+def test_no_exception_is_handled_after_its_end() -> None:
+    with pytest.raises(ValueError, match="ended"):
+        raise ValueError("ended")
+    assert handled() is None
+
+
+def test_an_exception_that_a_library_raises_and_handles_is_none_of_the_users() -> None:
+    asked: list[object] = []
+
+    namespace: dict[str, object] = {"ask": lambda: asked.append(handled())}
+    source = "try:\n    raise ValueError('its own')\nexcept ValueError:\n    ask()"
+    exec(compile(source, "<frozen library>", "exec"), namespace)
+    assert asked == [None]
