@@ -51,6 +51,11 @@ def stop() -> None:
     _counted = None
 
 
+def within_collectives(group: Any) -> int:
+    """Return how many messages this group's count of collectives contains, as far as they are counted."""
+    return _counted.within_collectives if _counted is not None and _counted.group is group else 0
+
+
 def _wrap(group_class: Any) -> None:
     """Wrap the methods through which all of torch's functions send and receive.
 

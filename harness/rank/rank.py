@@ -16,7 +16,7 @@ from everyrank.launch.protocol import RUN_VARIABLE, run_mark
 from everyrank.leaks import libraries
 from everyrank.leaks.describe import KINDS
 from everyrank.leaks.snapshot import Watch, swept_folders
-from everyrank.rank import context, coverage, groups, torchrun
+from everyrank.rank import context, coverage, groups, sizes, torchrun
 from everyrank.rank.debugger import RankDebugger, UserTerminal
 from everyrank.rank.failure_text import describe_failure, fingerprint
 from everyrank.rank.groups import Groups
@@ -117,6 +117,7 @@ class Rank:
             self._measured = self._measured or coverage.of_this_rank(self._config, run_folder)
             self._watch = Watch(swept_folders(self._config, run_folder))
             self._witness.begin(order.number, run_folder, self._watch)
+            sizes.begin()
             self._rendezvous.begin(order, self._watch)
             self._hooks.begin(order, item, self._watch)
             nextitem = None
@@ -167,6 +168,7 @@ class Rank:
             collectives=self._groups.collectives(),
             sent={} if messages is None else dict(messages.sent),
             asked={} if messages is None else dict(messages.asked),
+            sizes=sizes.noted(),
             trouble=trouble,
             exit_request=exit_request,
             stop_request=str(self._session.shouldstop or ""),

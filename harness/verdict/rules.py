@@ -12,16 +12,10 @@ from dataclasses import dataclass, field, replace
 from everyrank.model.ranks import ranks_text
 from everyrank.rollcall.blame import Blame, Evidence, blame
 from everyrank.rollcall.rollcall import Stance, cause
+from everyrank.verdict.echo import is_echo
 from everyrank.verdict.exit_text import exit_text
-from everyrank.verdict.mismatch import is_mismatch, mismatch_text
+from everyrank.verdict.mismatch import is_mismatch, mismatch_text, unequal_sizes
 from everyrank.wire.messages import Phase, Record
-
-#: The message of a rank that fails only because another rank has ended.
-_ECHO = re.compile(
-    r"connection (was )?(closed|reset|refused)|closed by peer|reset by peer|broken pipe|socket closed|\beof\b|"
-    r"remote (process|side) (exited|closed)|communicator (was|is) aborted|pipe closed",
-    re.IGNORECASE,
-)
 
 #: The location in torch's C++ sources where an error was raised; one line has no room for it.
 _SOURCE = re.compile(r"\[/\S+?:\d+\] ?")
@@ -96,8 +90,8 @@ class Failure:
 
     @property
     def is_echo(self) -> bool:
-        """Return whether this is an echo of another rank's end. An assertion never is: the user wrote its text."""
-        return not self.phase.brief.startswith("AssertionError") and bool(_ECHO.search(self.phase.brief))
+        """Return whether this is an echo of another rank's end."""
+        return is_echo(self.phase.brief)
 
 
 @dataclass(frozen=True)
@@ -244,13 +238,11 @@ def _failed(fates: Fates) -> Verdict | None:
     root = min(same, key=lambda failure: failure.rank)  # which of them was first is chance
     alike = sorted({failure.rank for failure in same})
     size = len(fates.ranks)
-    if len(alike) == size:
-        headline = f"on {ranks_text(alike)}" if size > 1 else ""
-    else:
-        headline = f"{ranks_text(alike)} of {size} failed first, in {root.phase.when}"
+    headline, label = f"on {ranks_text(alike)}" if size > 1 else "", ""
+    if len(alike) < size:
+        headline, label = f"{ranks_text(alike)} of {size} failed first, in {root.phase.when}", ranks_text(alike)
     # A rank that failed and then filed no record has a line of its own, too.
     others = _others(fates, {rank for rank in alike if fates.ranks[rank].record is not None})
-    label = ranks_text(alike) if len(alike) < size else ""
     return Verdict("failed", "failed", root.phase.when, headline, root.rank, root.phase, tuple(alike), others, label)
 
 
@@ -307,9 +299,8 @@ def _xpassed(fates: Fates) -> Verdict | None:
     if not passed:
         return None
     rank, phase = next((pair for pair in passed if pair[1].strict_xpass), passed[0])
-    if phase.strict_xpass:
-        return Verdict("strict xpass", "failed", "call", "", rank, phase)
-    return Verdict("xpassed", "xpassed", "call", "", rank, phase)
+    rule, outcome = ("strict xpass", "failed") if phase.strict_xpass else ("xpassed", "xpassed")
+    return Verdict(rule, outcome, "call", "", rank, phase)
 
 
 def _disorder(fates: Fates) -> Verdict | None:
@@ -325,10 +316,14 @@ def _incomplete(fates: Fates) -> Verdict | None:
     for fate in fates.ranks:
         filed = [phase.when for phase in fate.record.phases] if fate.record else []
         if filed != ["setup", "call", "teardown"]:
-            phases = ", ".join(filed) or "nothing"
-            headline = f"rank {fate.rank} filed an incomplete record: only {phases}"
+            headline = f"rank {fate.rank} filed an incomplete record: only {', '.join(filed) or 'nothing'}"
             return Verdict("incomplete", "failed", "call", headline, fate.rank)
     return None
+
+
+def _unequal_sizes(fates: Fates) -> Verdict | None:
+    headline = unequal_sizes({fate.rank: fate.record.sizes for fate in fates.ranks if fate.record is not None})
+    return Verdict("unequal sizes", "failed", "call", headline) if headline else None
 
 
 def _passed(fates: Fates) -> Verdict | None:
@@ -354,6 +349,7 @@ RULES: tuple[Callable[[Fates], Verdict | None], ...] = (
     _all_skipped,
     _incomplete,
     _xpassed,
+    _unequal_sizes,
     _passed,
 )
 

@@ -162,6 +162,21 @@ class Phase(msgspec.Struct, frozen=True):
     collective: Collective | None = None  # the rank's last one with a tensor, if it lost a peer
 
 
+class Sizes(msgspec.Struct, frozen=True, array_like=True):
+    """How much one rank gave and took in a collective of gloo that accepts unequal sizes, in bytes."""
+
+    group: str
+    rank: int  # in the group
+    size: int  # the number of the group's ranks
+    number: int  # among the group's collectives
+    name: str
+    takes: list[int]  # from each rank of the group; or a single number, which all ranks must have in common
+    gives: list[int]  # to each rank of the group, or nothing
+    row: int = 0  # what a row has, if ``takes`` and ``gives`` are counted in rows
+    location: str = ""  # the user's line; empty if an earlier call had the same sizes
+    tensor: str = ""  # shape and dtype
+
+
 class Record(Message, frozen=True):
     """All that one rank files about one test."""
 
@@ -178,6 +193,7 @@ class Record(Message, frozen=True):
     stop_request: str = ""  # the text of session.shouldstop, if it was set
     notes: dict[str, Any] = {}  # plain data that the test noted about itself, for reports
     imports: list[str] = []  # modules of installed packages that are new to this process, the outermost first
+    sizes: list[Sizes] = []  # of the first collectives that accept unequal sizes
     keep_if_xfailed: bool = False  # whether the test states that its xfail is no reason to end the world
 
     @property

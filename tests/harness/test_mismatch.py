@@ -46,3 +46,120 @@ def test_shapes_of_a_real_mismatch_are_in_the_first_line(project: Project) -> No
         "data of another size than expected came to rank 0; rank 1 last called all_reduce with (102,) Float"
     )
     assert second == "rank 0 of 2 was killed by SIGABRT in call"
+
+
+UNEQUAL = """
+    import pytest, torch
+    import torch.distributed as dist
+
+    of_2 = pytest.mark.world(2)
+
+    @of_2
+    def test_all_to_all_single(process_group, world):
+        gives = [[2, 2], [2, 2]][world.rank]
+        takes = [[2, 2], [3, 2]][world.rank]
+        dist.all_to_all_single(torch.zeros(sum(takes), 4), torch.ones(4, 4), takes, gives)  # all to all
+
+    @of_2
+    def test_broadcast(process_group, world):
+        dist.broadcast(torch.zeros(2 + world.rank), src=0)  # broadcast
+
+    @of_2
+    def test_broadcast_of_dtypes(process_group, world):
+        dist.broadcast(torch.zeros(2, dtype=(torch.float, torch.double)[world.rank]), src=0)  # dtypes
+
+    @of_2
+    def test_scatter(process_group, world):
+        given = [torch.ones(2), torch.ones(2)] if world.rank == 0 else None
+        dist.scatter(torch.zeros(2 + world.rank), given, src=0)  # scatter
+
+    @of_2
+    def test_gather(process_group, world):
+        taken = [torch.ones(2), torch.ones(2)] if world.rank == 0 else None
+        dist.gather(torch.zeros(2 - world.rank), taken, dst=0)  # gather
+
+    @pytest.mark.world(3)
+    def test_after_messages_in_a_group_of_its_own(world):
+        dist.init_process_group("gloo")
+        if world.rank == 0:
+            dist.send(torch.ones(1), 1)
+        if world.rank == 1:
+            dist.recv(torch.ones(1), 0)
+        pair = dist.new_group([0, 2])
+        dist.broadcast(torch.zeros(1), src=1)
+        if world.rank != 1:
+            dist.broadcast(torch.zeros(1 + world.rank), src=0, group=pair)  # pair
+"""
+
+EQUAL = """
+    import pytest, torch
+    import torch.distributed as dist
+    import torch.distributed._functional_collectives as functional
+
+    @pytest.mark.world(2)
+    def test_equal(process_group, world):
+        rank = world.rank
+        gives = [[1, 3], [2, 0]][rank]
+        takes = [[1, 2], [3, 0]][rank]
+        dist.all_to_all_single(torch.zeros(3), torch.ones(sum(gives)), takes, gives)
+        dist.all_to_all_single(torch.zeros(4, 2), torch.ones(4, 2))
+        dist.broadcast(torch.zeros((2, 3) if rank else (3, 2)), src=0)
+        dist.broadcast(torch.zeros(2, dtype=(torch.float, torch.int32)[rank]), src=0)
+        dist.broadcast_object_list([rank], src=0)
+        dist.gather_object("x" * rank, [None, None] if rank == 0 else None)
+        dist.scatter(torch.zeros(2), [torch.ones(2)] * 2 if rank == 0 else None)
+        dist.send(torch.zeros(1), 1) if rank == 0 else dist.recv(torch.zeros(5), 0)
+        if rank == 0:
+            dist.broadcast(torch.zeros(1), src=0)
+            functional.broadcast(torch.zeros(2), 0, dist.group.WORLD)
+        else:
+            functional.broadcast(torch.zeros(1), 0, dist.group.WORLD)
+            dist.broadcast(torch.zeros(2), src=0)
+
+    @pytest.mark.world(4)
+    def test_two_default_groups(world):
+        rank, half = world.rank % 2, world.rank // 2
+        store = dist.FileStore(f"{world.folder}/{half}", 2)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+        dist.broadcast(torch.zeros(1 + half), src=0)
+
+    @pytest.mark.xfail(reason="known", strict=False)
+    @pytest.mark.world(2)
+    def test_expected(process_group, world):
+        dist.broadcast(torch.zeros(1 + world.rank), src=0)
+"""
+
+
+def line(comment: str) -> int:
+    return next(number for number, text in enumerate(UNEQUAL.splitlines(), 1) if text.endswith(f"  # {comment}"))
+
+
+def test_sizes_that_gloo_accepts_though_they_differ_are_a_failure(project: Project) -> None:
+    project.write("test_inner.py", UNEQUAL)
+    inner = project.run()
+    first = {name: inner[name].text.partition("\n")[0] for name in inner.outcomes()}
+    assert first == {
+        "test_all_to_all_single": f"rank 1 takes 3 rows from rank 0 in all_to_all_single at "
+        f"test_inner.py:{line('all to all')}, and rank 0 gives it 2",
+        "test_broadcast": f"the sizes of broadcast at test_inner.py:{line('broadcast')} differ: "
+        "rank 0 has (2,) Float; rank 1 has (3,) Float",
+        "test_broadcast_of_dtypes": f"the sizes of broadcast at test_inner.py:{line('dtypes')} differ: "
+        "rank 0 has (2,) Float; rank 1 has (2,) Double",
+        "test_scatter": f"the sizes of scatter at test_inner.py:{line('scatter')} differ: "
+        "rank 0 has (2,) Float; rank 1 has (3,) Float",
+        "test_gather": f"the sizes of gather at test_inner.py:{line('gather')} differ: "
+        "rank 0 has (2,) Float; rank 1 has (1,) Float",
+        "test_after_messages_in_a_group_of_its_own": f"the sizes of broadcast at test_inner.py:{line('pair')} "
+        "differ: rank 0 has (1,) Float; rank 2 has (3,) Float",
+    }
+    assert set(inner.outcomes().values()) == {"failed"}
+    assert inner["test_broadcast"].properties["verdict"] == "unequal sizes"
+
+
+def test_sizes_that_fit_are_no_failure(project: Project) -> None:
+    project.write("test_inner.py", EQUAL)
+    assert project.run().outcomes() == {
+        "test_equal": "passed",
+        "test_two_default_groups": "passed",
+        "test_expected": "xpassed",
+    }
