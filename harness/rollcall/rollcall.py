@@ -17,6 +17,8 @@ from everyrank.stack.frames import Frame, imports, is_ours, is_users, standing, 
 from everyrank.wire.messages import Handled, OnNccl
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
+#: What faulthandler writes for a letter outside ASCII.
+_ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 _THREAD = re.compile(r"^(?:Current thread|Thread) (?P<id>0x[0-9a-f]+)")
 
 #: A headline describes this many groups of ranks, and counts the rest.
@@ -125,7 +127,7 @@ def parse(text: str) -> tuple[Stack, tuple[Stack, ...]]:
             stacks.append((thread["id"], []))
         elif (match := _FRAME.match(line)) and stacks:
             number = int(match["line"]) if match["line"].isdigit() else 0
-            stacks[-1][1].append(Frame(match["file"], number, match["function"]))
+            stacks[-1][1].append(Frame(_unescaped(match["file"]), number, _unescaped(match["function"])))
     if not stacks:
         return (), ()
     # The main thread is the last of each dump.
@@ -133,6 +135,10 @@ def parse(text: str) -> tuple[Stack, tuple[Stack, ...]]:
     ends = [number for number, (thread, _) in enumerate(stacks) if thread == main]
     others = [tuple(frames) for _, frames in stacks[ends[-1] + 1 if ends else 0 :]]
     return tuple(stack), tuple(other for other in others if any(is_users(frame.file) for frame in other))
+
+
+def _unescaped(name: str) -> str:
+    return _ESCAPED.sub(lambda code: chr(int(code[1] or code[2] or code[3], 16)), name)
 
 
 def groups(stances: Iterable[Stance], blamed: Blame) -> list[tuple[str, list[Stance]]]:
@@ -226,7 +232,7 @@ def fatal(text: str) -> str:
     stack: list[tuple[str, str]] = []  # lines and files
     for line in [*text.splitlines(), ""]:
         if match := _FRAME.match(line):
-            stack.append((line, match["file"]))
+            stack.append((line, _unescaped(match["file"])))
             continue
         if stack and all(is_ours(file) for _, file in stack):  # a rank's witness
             while kept and not _THREAD.match(kept.pop()):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -73,6 +75,19 @@ def test_no_thread_is_no_stack(text: str) -> None:
 
 def test_a_dump_cut_off_in_the_middle_is_read_as_far_as_it_goes() -> None:
     assert rollcall.parse(DUMP[:-30])[0] == (Frame("/home/me/a folder, odd/test_x.py", 12, "<lambda>"),)
+
+
+def test_names_that_are_not_ascii_are_read_as_they_are(tmp_path: Path) -> None:
+    """Whether a file belongs to the user, and the way to it, depend on its name."""
+    path = tmp_path / "naïve € 😀" / "test_x.py"
+    path.parent.mkdir()
+    path.write_text(
+        "import faulthandler, sys\ndef träge(): faulthandler.dump_traceback(sys.stdout, all_threads=True)\nträge()\n"
+    )
+    dump = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True).stdout
+    assert dump.isascii()
+    dumped = dump.replace("Current thread", "Thread").replace("Stack (most", "Thread 0x1 (most")
+    assert rollcall.parse(dumped)[0] == (Frame(str(path), 2, "träge"), Frame(str(path), 3, "<module>"))
 
 
 def test_threads_that_run_the_users_code_are_kept_and_only_those_of_the_last_dump() -> None:
