@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -21,9 +22,9 @@ def test_call(request: pytest.FixtureRequest, world: World) -> None:
         request.getfixturevalue("process_group")
     with _printing():
         returned = call.function()
-    path = Path(world.rendezvous("returned", outlives=True).removeprefix("file://") + f"-{world.rank}")
+    path = Path(world.beside(f"returned-{world.rank}"))
     path.write_bytes(pack(call.function, returned))
-    context.notes()[RETURNED] = str(path)
+    context.notes()[RETURNED] = os.fsencode(path).hex()  # the texts of notes are valid Unicode, paths need not be
 
 
 @contextlib.contextmanager

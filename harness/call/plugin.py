@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,8 @@ class Ended:
     def pytest_everyrank_result(self, result: dict[str, Any], reports: list[pytest.TestReport]) -> None:
         self.result, self.reports = result, reports
         if self.bad is None:  # the files go with the run
-            self.returned = [Path(rank["notes"][RETURNED]).read_bytes() for rank in result["ranks"]]
+            files = [os.fsdecode(bytes.fromhex(rank["notes"][RETURNED])) for rank in result["ranks"]]
+            self.returned = [Path(file).read_bytes() for file in files]
 
     def pytest_warning_recorded(self, warning_message: Any) -> None:
         self.warnings.append(warning_message)

@@ -10,6 +10,7 @@ import gc
 import os
 import socket
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -120,6 +121,8 @@ def serve(
                 os.setpgid(0, 0)
                 keeper.release()
                 zygote.become_rank(fds[0], fds[1], fds[2], fds[3], fds[4])
+            except BaseException:  # it could not even file a record: its stderr is what the controller still reads
+                os.write(fds[2], traceback.format_exc().encode(errors="backslashreplace"))
             finally:
                 os._exit(1)
         return pid

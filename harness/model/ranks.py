@@ -7,7 +7,7 @@ import hashlib
 
 def rank_seed(nodeid: str, run: int, rank: int) -> int:
     """Return a rank's own seed, the same whenever this test runs with the same ``--world-seed``."""
-    base = int.from_bytes(hashlib.sha256(f"{nodeid} {run}".encode()).digest()[:4], "big")
+    base = int.from_bytes(hashlib.sha256(f"{nodeid} {run}".encode("utf-8", "backslashreplace")).digest()[:4], "big")
     return (base + rank * 1_000_003) % 2**31
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from everyrank.errors import MisuseError
 from everyrank.model.ranks import ranks_text
 from everyrank.stack.frames import users_frame
+from everyrank.wire import surrogates
 
 if TYPE_CHECKING:
     from everyrank.wire.messages import Met
@@ -62,14 +63,22 @@ class World:
     @property
     def init_method(self) -> str:
         """A rendezvous for this test's own ``init_process_group`` or ``init_rpc``: ``file://``, or ``env://``."""
-        return self.rendezvous("rendezvous") if self._shared else "env://"
+        return self.rendezvous("rendezvous") if self._meets_by_files else "env://"
+
+    @property
+    def _meets_by_files(self) -> bool:
+        """Whether the ranks can meet by files in their folder: torch takes no path that is not valid Unicode."""
+        return self._shared and surrogates.hide(self._folder) == self._folder
+
+    def beside(self, name: str) -> str:
+        """Return a path beside the test's folder: what lies there outlives the test."""
+        return f"{self._folder}.{name}"
 
     def rendezvous(self, name: str, outlives: bool = False) -> str:
         """Return a URL at which the ranks meet, for one use; whether that ``outlives`` the test."""
-        if not self._shared:
+        if not self._meets_by_files:
             return f"env://?{RENDEZVOUS_NAME}={name}"
-        # What outlives the test lies beside the test's folder.
-        return f"file://{self._folder}.{name}" if outlives else f"file://{os.path.join(self.folder, name)}"
+        return f"file://{self.beside(name) if outlives else os.path.join(self.folder, name)}"
 
     def barrier(self) -> None:
         """Wait until every rank is here. Needs no process group."""

@@ -41,7 +41,9 @@ class Holder:
 
 def this_process(run: int, test: str) -> Holder:
     pid = os.getpid()
-    return Holder(pid, _own_birth(pid), run, time.time(), test[:_LONGEST])
+    return Holder(
+        pid, _own_birth(pid), run, time.time(), test[:_LONGEST].encode("utf-8", "backslashreplace").decode()
+    )
 
 
 def note(fds: Iterable[int], holder: Holder) -> None:

@@ -104,7 +104,7 @@ def _revive(item: pytest.Item, phase: Phase) -> pytest.TestReport:
     # Serialising turns tuples into lists, and pytest's terminal needs tuples.
     longrepr: Any = report.longrepr
     report.longrepr = tuple(longrepr) if isinstance(longrepr, list) else longrepr
-    report.location = item.location
+    report.nodeid, report.location = item.nodeid, item.location  # theirs may hold escapes
     report.user_properties = [(name, value) for name, value in report.user_properties]
     return report
 

@@ -1,4 +1,4 @@
-"""Typed messages over a stream socket: a length, then MessagePack."""
+"""Typed messages over a stream socket: a length, then MessagePack. A bit of the length marks hidden surrogates."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 from everyrank.patience import Patience
+from everyrank.wire import surrogates
 
 _LENGTH = struct.Struct("!I")
 _LARGEST = 256 * 1024 * 1024
+_HIDES = 1 << 31
 
 In = TypeVar("In")
 
@@ -32,6 +34,7 @@ class Channel(Generic[In]):
 
     def __init__(self, sock: socket.socket, incoming: Any) -> None:
         self.sock = sock
+        self._incoming = incoming
         self._decoder = msgspec.msgpack.Decoder(incoming)
         self._encoder = msgspec.msgpack.Encoder(enc_hook=str)
         self._buffer = bytearray()
@@ -41,8 +44,12 @@ class Channel(Generic[In]):
         return self.sock.fileno()
 
     def send(self, message: msgspec.Struct, fds: list[int] | None = None) -> None:
-        body = self._encoder.encode(message)
-        data = _LENGTH.pack(len(body)) + body
+        try:
+            body, mark = self._encoder.encode(message), 0
+        except UnicodeEncodeError:
+            plain = msgspec.to_builtins(message, builtin_types=(bytes,), enc_hook=str)
+            body, mark = self._encoder.encode(surrogates.hide(plain)), _HIDES
+        data = _LENGTH.pack(len(body) | mark) + body
         with self._sending:
             try:
                 if fds:
@@ -96,7 +103,7 @@ class Channel(Generic[In]):
         while (message := self._next()) is None:
             wanted = _LENGTH.size
             if len(self._buffer) >= wanted:
-                wanted += _LENGTH.unpack_from(self._buffer)[0]
+                wanted += _LENGTH.unpack_from(self._buffer)[0] & ~_HIDES
             self._read(wanted - len(self._buffer))
         return message, fds
 
@@ -133,7 +140,8 @@ class Channel(Generic[In]):
     def _next(self) -> In | None:
         if len(self._buffer) < _LENGTH.size:
             return None
-        (length,) = _LENGTH.unpack_from(self._buffer)
+        (announced,) = _LENGTH.unpack_from(self._buffer)
+        length = announced & ~_HIDES
         if length > _LARGEST:
             raise Closed(f"a message of {length} bytes was announced")
         end = _LENGTH.size + length
@@ -142,7 +150,11 @@ class Channel(Generic[In]):
         body = bytes(self._buffer[_LENGTH.size : end])
         del self._buffer[:end]
         try:
-            message: In = self._decoder.decode(body)
+            if announced & _HIDES:
+                plain = surrogates.show(msgspec.msgpack.decode(body))
+                message: In = msgspec.convert(plain, self._incoming)
+            else:
+                message = self._decoder.decode(body)
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             raise Closed(f"not a message of everyrank: {error}") from error
         return message

@@ -37,7 +37,9 @@ def describe(
         clock=time.monotonic(),
         versions=_versions(),
         files=files(session.config.rootpath, paths(session)) if session is not None else {},
-        tests=_digest("\n".join(sorted(nodeids(session))).encode()) if session is not None else "",
+        tests=_digest("\n".join(sorted(nodeids(session))).encode("utf-8", "backslashreplace"))
+        if session is not None
+        else "",
         folder=folder,
         folder_id=folder_id,
         gpus=[OneGpu(gpu.uuid, gpu.memory, gpu.capability, gpu.handle, gpu.type) for gpu in gpus],

@@ -152,7 +152,7 @@ def describe_nodes(root: Path, paths: Iterable[Path], working_dir: str) -> list[
     found = []
     for name, answer in asked.items():
         try:
-            found.append((name, msgspec.msgpack.decode(ray.get(answer, timeout=_ANSWER), type=Ready)))
+            found.append((name, msgspec.convert(ray.get(answer, timeout=_ANSWER), Ready)))
         except ray.exceptions.GetTimeoutError:
             raise MisuseError(f"{name} did not answer within {_ANSWER:g} s") from None
         except ray.exceptions.RayError as error:
@@ -160,10 +160,10 @@ def describe_nodes(root: Path, paths: Iterable[Path], working_dir: str) -> list[
     return found
 
 
-def _describe(root: str, paths: list[str], working_dir: str) -> bytes:
+def _describe(root: str, paths: list[str], working_dir: str) -> Any:
     moved = Moved(working_dir, os.getcwd()) if working_dir else Moved("", "")
     files = alike.files(Path(moved.path(root)), [Path(moved.path(path)) for path in paths])
-    return msgspec.msgpack.encode(msgspec.structs.replace(alike.describe(None, "", ""), files=files))
+    return msgspec.to_builtins(msgspec.structs.replace(alike.describe(None, "", ""), files=files))
 
 
 def worlds_wait() -> bool:
