@@ -68,9 +68,10 @@ class Outcomes:
         """Return how red cases of a subject could be declared: by a ledger to build on, or by one of its own."""
         cases = {cell[1]: names for cell, names in sorted(self._stated.items()) if cell[0] == subject}
         states = Counter(name for names in cases.values() for name in names).most_common(1)
-        if states:
+        red = sum(end in RED - NOT_TRIED for cell, end in self.cells.items() if cell[0] == subject)
+        # Of fewer than half it would be an invitation to excuse faults of its own.
+        if states and 2 * states[0][1] >= red:
             name, number = states[0]
-            red = sum(end in RED - NOT_TRIED for cell, end in self.cells.items() if cell[0] == subject)
             seen = f"{number} of {count(red, 'red case')} of {subject} deviate as {name} states"
             return f'{seen}: if it builds on that, paste known="{name}" into its Subject, and run again'
         failed = [case for case in cases if self.cells[subject, case] == "fail"]

@@ -23,7 +23,7 @@ from everyrank.suites.engine.contract import Contract, Law, Point, contract
 from everyrank.suites.engine.failure import failure, fault, unusable
 from everyrank.suites.engine.judge import Outcome, judge
 from everyrank.suites.engine.ledger import Entry
-from everyrank.suites.engine.ledgers import Ledgers, ledgers, offered
+from everyrank.suites.engine.ledgers import Ledgers, builds_on_others, ledgers, offered
 from everyrank.suites.engine.subject import Lack, Subject
 from everyrank.suites.errors import (
     MISSING,
@@ -208,7 +208,12 @@ class Case:
         return judge(outcome, self.entry, self.lack, declared and outcome.well and self._others_failed())
 
     def _stated_by(self, outcome: Outcome) -> list[str]:
-        """Return the ledgers under which the subject would be known to end so, if it built on them."""
+        """Return the ledgers under which the subject would be known to end so, if it built on them.
+
+        A subject that names one already builds on that alone.
+        """
+        if builds_on_others(self.subject, self.contract):
+            return []
         entries = {ledger.file: ledger.entry(self.short_id) for ledger in offered(self.contract)}
         return [name for name, entry in entries.items() if judge(outcome, entry, self.lack, False)[0] == "known"]
 

@@ -73,12 +73,27 @@ def _files(chosen: Contract, owner: str) -> Mapping[str, Path]:
     return {f"{owner}:{file.stem}": file for file in Path(package.__path__[0]).glob("*.toml")}
 
 
+def builds_on_others(subject: Subject, chosen: Contract) -> bool:
+    """Return whether a subject names a ledger that is not its own."""
+    named = [subject.known] if isinstance(subject.known, (str, Path)) else [*(subject.known or ())]
+    return any(_prefix(name) in chosen.ledgers for name in named)
+
+
 @functools.cache
 def offered(chosen: Contract) -> tuple[Ledger, ...]:
-    """Return all ledgers that a subject may build on, those with the fewest entries first."""
-    found: list[Ledger] = []
+    """Return all ledgers that a subject may build on, the plainest first.
+
+    Most others include it, or its name is short: the names of variants are longer.
+    """
+    found: list[tuple[str, Ledger]] = []
     for owner in chosen.ledgers:
         for name, file in _files(chosen, owner).items():
             with contextlib.suppress(LedgerError):  # a subject that names it is told what is wrong with it
-                found.append(read(file).shared(name))
-    return tuple(sorted(found, key=lambda ledger: (len(ledger.entries), ledger.file)))
+                found.append((file.name, read(file).shared(name)))
+    including = [{name for entry in ledger.entries for name in entry.source[:-1]} for _, ledger in found]
+
+    def plainness(each: tuple[str, Ledger]) -> tuple[int, int, int, str]:
+        name, ledger = each
+        return -sum(name in names for names in including), len(name), len(ledger.entries), name
+
+    return tuple(ledger for _, ledger in sorted(found, key=plainness))

@@ -13,10 +13,13 @@ from everyrank.reports.ledger.accept import accept
 from everyrank.reports.runfile.model import LedgerPart
 from everyrank.reports.runfile.read import read as read_run
 from everyrank.suites import Lack, Subject
+from everyrank.suites.collect.outcomes import Outcomes
 from everyrank.suites.collect.preflight import stated
 from everyrank.suites.engine.case import Case, cases, properties
+from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.judge import Outcome, judge
 from everyrank.suites.engine.ledger import Entry, Ledger
+from everyrank.suites.engine.ledgers import offered
 from everyrank.suites.errors import DeclarationError, Deviation, LedgerError
 
 from tests.inner import Inner, Project
@@ -207,6 +210,30 @@ def test_who_deviates_otherwise_in_the_same_cases_does_not_deviate_as_torch(buil
         '--ledger mine.toml, and known="mine.toml" in its Subject'
     )
     assert "Otherwise-listed" not in _hints(built_on_torch)
+
+
+def test_of_fewer_than_half_of_the_red_cases_the_end_of_a_run_names_no_ledger_to_build_on() -> None:
+    outcomes = Outcomes()
+    cells = [("mine", f"trainer/law[{number}]") for number in range(5)]
+    outcomes.cells = dict.fromkeys(cells, "fail")
+    outcomes._stated = {cell: ["torch:ddp"] * (number < 2) for number, cell in enumerate(cells)}
+    assert outcomes._to_declare("mine", "").startswith("5 red cases of mine: correct it, or list what is known")
+    outcomes._stated[cells[2]] = ["torch:ddp"]
+    assert outcomes._to_declare("mine", "").startswith("3 of 5 red cases of mine deviate as torch:ddp states")
+
+
+def test_of_ledgers_that_state_as_much_the_plainest_comes_first() -> None:
+    names = {name: [ledger.file for ledger in offered(contract(name))] for name in ("trainer", "sharded-optimizer")}
+    assert next(name for name in names["trainer"] if "ddp" in name) == "torch:ddp"
+    assert names["sharded-optimizer"] == ["torch:torch", "torch:torch_cuda"]
+
+
+@pytest.mark.parametrize(("known", "names"), [(None, ["torch:ddp"]), ("torch:hsdp", [])])
+def test_a_subject_that_names_a_ledger_to_build_on_is_offered_no_other(known: str | None, names: list[str]) -> None:
+    subject = Subject("mine", contract="trainer", build=print, known=known)
+    (found,) = [each for each in cases(subject) if each.short_id == "parity.models[thawed-ws2]"]
+    deviation = Outcome("fail", "step 2: off by 0.1", Deviation("step 2: off by 0.1", off=0.1))
+    assert found._stated_by(deviation)[:1] == names
 
 
 _TWO = ["torch:eager", "torch:scripted"]
