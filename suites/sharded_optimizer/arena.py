@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -152,18 +153,19 @@ class Arena(BaseArena):
             for tensor, _ in param.pieces:
                 tensor.grad = None
         for param in parameters:
-            if not param.whole or not (own and self.syncs):
-                param.twin.grad = gradient(param.twin, self.data(param, step))
-                for tensor, index in param.pieces:
-                    tensor.grad = gradient(tensor, self.data(param, step)[index])
+            if param.whole and own and self.syncs:
+                all_ranks = [averageable(self.data(param, step, rank + 1), self.size) for rank in range(self.size)]
+                param.twin.grad = torch.stack(all_ranks).sum(0) / self.size
+                param.pieces[0][0].grad = all_ranks[self.rank].clone()
                 continue
-            # Numbers are coarse, so their sum is exact and does not depend on the order of adding.
-            all_ranks = [coarse(self.data(param, step, rank + 1)) for rank in range(self.size)]
-            total = all_ranks[0]
-            for other in all_ranks[1:]:
-                total = total + other
-            param.twin.grad = total / self.size
-            param.pieces[0][0].grad = all_ranks[self.rank].clone()
+            data = self.data(param, step)
+            param.twin.grad = self.alike(param, gradient(param.twin, data))
+            for tensor, index in param.pieces:
+                tensor.grad = self.alike(param, gradient(tensor, data[index]))
+
+    def alike(self, param: Parameter, gradient: torch.Tensor) -> torch.Tensor:
+        """Return a gradient that all ranks get: of a whole parameter it is its own mean, bit for bit."""
+        return averageable(gradient, self.size) if param.whole else gradient
 
     def data(self, param: Parameter, step: int, rank: int = 0) -> torch.Tensor:
         """Return new data for each parameter at each step."""
@@ -193,7 +195,7 @@ class Arena(BaseArena):
                 total = total + (value * data + 0.5 * curve * value**2 + 0.1 * value**4).sum().to(torch.float64)
                 slope = data + curve * value + 0.4 * value**3
                 for tensor, index in [(param.twin, ...)] if of_twins else param.pieces:
-                    tensor.grad = slope[index].clone()
+                    tensor.grad = self.alike(param, slope[index].clone())
             return total
 
         return evaluate
@@ -302,6 +304,19 @@ def gradient(value: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
     return data + value * 0.5
 
 
-def coarse(value: torch.Tensor) -> torch.Tensor:
-    """Round to multiples of 1/64."""
-    return (value * 64).round() / 64 if not value.is_complex() else value
+#: How many binary digits the largest number of a gradient has that ranks average.
+_DIGITS = {torch.float64: 40, torch.float32: 14, torch.bfloat16: 3}
+
+
+def averageable(value: torch.Tensor, ranks: int) -> torch.Tensor:
+    """Round to multiples of the number of ranks: whoever adds and divides, in any order, gets the same mean.
+
+    Of other numbers g, a seventh is not (g + g + g) / 3.
+    """
+    if value.is_complex():
+        return torch.view_as_complex(averageable(torch.view_as_real(value), ranks))
+    largest = float(value.detach().abs().max()) if value.numel() else 0.0
+    if not largest:
+        return value
+    unit = ranks * 2.0 ** (math.frexp(largest)[1] - _DIGITS[value.dtype])
+    return (value / unit).round() * unit

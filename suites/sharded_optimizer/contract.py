@@ -7,7 +7,11 @@ names to tensors, some whole and some a ShardedTensor. The returned object has
   state may have any form: each rank passes a ``copy.deepcopy`` of its state to a fresh subject over the same names,
   which may be in another order within their groups;
 - ``add_param_group(group)``, where ``group["params"]`` maps names to tensors as well;
-- ``clip_grad_norm_(max_norm, norm_type=2.0)``, which returns the norm.
+- ``clip_grad_norm_(max_norm, norm_type=2.0)``, which does what ``torch.nn.utils.clip_grad_norm_`` does to the whole
+  tensors (it multiplies by ``max_norm / (norm + 1e-6)`` if that is less than 1), and returns the norm.
+
+A step gives a whole parameter the mean of all ranks' gradients, also where these are equal. Laws give it numbers
+whose mean is exact, whether a subject adds or divides first.
 
 If it has ``param_groups``, an option that is set there counts from the next step on, as with torch.optim. Other
 features of an optimizer (schedulers, step hooks, ``defaults``, ``copy.deepcopy``, ``repr``) work as well, or raise.

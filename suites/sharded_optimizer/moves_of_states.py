@@ -30,6 +30,8 @@ _PARTS = ("pre-hook", "post-hook", "defaults", "repr", "deepcopy")
 
 def _saving_needs(outline: Outline) -> Iterator[str]:
     yield "saves and loads"
+    if outline.casts:
+        yield NEVER
 
 
 def _saved(outline: Outline) -> None:

@@ -80,6 +80,13 @@ class Outline:
         return "closure" in row(self.model.optimizer).needs
 
     @property
+    def casts(self) -> bool:
+        """Whether torch.optim's own load_state_dict casts a part of the state, so that it goes on otherwise."""
+        model = self.model
+        of_fp32 = model.optimizer == "NAdam" or (model.optimizer == "ASGD" and model.variant.startswith("tensor-lr"))
+        return of_fp32 and model.dtype != "float32"
+
+    @property
     def apart(self) -> bool:
         """Whether each rank steps what it has, and meets no other rank for that."""
         needs = row(self.model.optimizer).needs

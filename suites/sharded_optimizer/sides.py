@@ -158,7 +158,10 @@ class Sides:
 
     @torch.no_grad()
     def take_gradients_of_reference(self) -> None:
+        """Go on from these on both sides; those of whole parameters are rounded, so that their mean is exact."""
         for param in self.parameters:
+            if param.twin.grad is not None:
+                param.twin.grad = self.arena.alike(param, param.twin.grad)
             for tensor, index in param.pieces:
                 tensor.grad = None if param.twin.grad is None else param.twin.grad[index].clone()
 

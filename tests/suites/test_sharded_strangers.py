@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from everyrank.suites.sharded_optimizer.arena import averageable
 
 from tests.inner import Inner, Project
 
@@ -94,3 +96,17 @@ def test_a_state_may_have_any_form(inner: Inner) -> None:
     ends = _ends(inner, "test_own_form")
     assert len(ends) == 5
     assert set(ends.values()) == {"pass"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.complex128], ids=str)
+@pytest.mark.parametrize("ranks", range(1, 6))
+def test_whoever_adds_and_divides_gets_the_same_mean(ranks: int, dtype: torch.dtype) -> None:
+    drawn = [torch.randn(500, dtype=dtype, generator=torch.Generator().manual_seed(rank)) for rank in range(ranks)]
+    given = [averageable(value, ranks) for value in drawn]
+    for value, made in zip(drawn, given, strict=True):
+        assert torch.allclose(made, value, atol=ranks * 1e-3)
+        assert torch.equal(sum([made] * ranks) / ranks, made)
+        assert torch.equal(sum([made / ranks] * ranks), made)
+    mean = sum(given) / ranks
+    assert torch.equal(sum(value / ranks for value in reversed(given)), mean)
+    assert torch.equal(sum(given) * (1 / ranks), mean)

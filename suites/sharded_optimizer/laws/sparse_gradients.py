@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, coarse
+from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, averageable
 
 
 def give_some_rows(arena: Arena, parameters: Sequence[Parameter], step: int, repeated: bool = False) -> None:
@@ -40,7 +40,7 @@ def give_rows_of_ranks(arena: Arena, param: Parameter, step: int, rows_of_ranks:
     as Adagrad does, makes a large step of what rounding leaves of a sum that is zero.
     """
     given = [
-        sparse_rows(rows, arena.size * coarse(_values(arena, param, step, rows, rank + 1)), param.twin.shape)
+        sparse_rows(rows, averageable(_values(arena, param, step, rows, rank + 1), arena.size), param.twin.shape)
         for rank, rows in enumerate(rows_of_ranks)
     ]
     param.pieces[0][0].grad = given[arena.rank]
