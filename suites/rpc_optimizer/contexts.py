@@ -1,11 +1,13 @@
-"""Contexts of distributed autograd that stay open beside another: a thread has only one."""
+"""Contexts of distributed autograd: those that stay open beside another (a thread has only one), and closed ones."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch.distributed.autograd as dist_autograd
+from everyrank.suites.rpc_optimizer.arena import eventually
+from everyrank.suites.rpc_optimizer.planted import on
 
 
 class HeldContext:
@@ -37,3 +39,18 @@ class HeldContext:
     def close(self) -> None:
         self._done.set()
         self._thread.join()
+
+
+def wait_until_closed(context_id: int, owners: Iterable[int]) -> None:
+    """Wait until these owners know that a context is closed: its client tells them, and does not wait for it."""
+    for owner in owners:
+        eventually(lambda owner=owner: not on(owner, knows, context_id))  # type: ignore[misc]
+
+
+def knows(context_id: int) -> bool:
+    """Return whether a context is open here."""
+    try:
+        dist_autograd._retrieve_context(context_id)
+    except RuntimeError:
+        return False
+    return True

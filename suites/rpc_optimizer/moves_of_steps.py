@@ -12,7 +12,7 @@ from everyrank.suites.engine.subject import Subject
 from everyrank.suites.moves.move import NEVER, first_of, first_trained, last_trained, move
 from everyrank.suites.moves.player import Player, exchanged
 from everyrank.suites.rpc_optimizer.arena import error_of
-from everyrank.suites.rpc_optimizer.contexts import HeldContext
+from everyrank.suites.rpc_optimizer.contexts import HeldContext, wait_until_closed
 from everyrank.suites.rpc_optimizer.model import Model
 from everyrank.suites.rpc_optimizer.outline import Outline
 from everyrank.suites.rpc_optimizer.sides import Gradients, Sides
@@ -278,6 +278,7 @@ class StepMoves(Player):
         sides = self.sides
         with dist_autograd.context() as context_id:
             sides.backward(context_id, sides.data(sides.used(), self.number))
+        wait_until_closed(context_id, range(self.model.size))
         wrong = context_id if context == "closed" else context_id + 12345
         error_of(lambda: sides.ours[by].step(wrong), f"step with {context} context id {wrong}")
 

@@ -116,7 +116,7 @@ def _check_next_step(arena: Arena, ours: Any, healthy: Any, parameters: list[Par
 
 @law("errors.several", _two_fail, groups=("STEPS", "EVERY_OWNER"))
 def several(arena: Arena, point: TwoFailPoint) -> None:
-    """When several workers fail, the error names each with its own cause; later steps work."""
+    """When several workers fail, the error, of any type, names each with its own cause; later steps work."""
     parameters, failing = _owned(arena), point.failing
     with subject_acts():
         ours = arena.build(FAILING, parameters, lr=0.1, momentum=0.9)

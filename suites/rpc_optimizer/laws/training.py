@@ -24,7 +24,7 @@ from everyrank.suites.rpc_optimizer.arena import (
     repeated_sparse_loss,
     sparse_loss,
 )
-from everyrank.suites.rpc_optimizer.contexts import HeldContext
+from everyrank.suites.rpc_optimizer.contexts import HeldContext, wait_until_closed
 from everyrank.suites.rpc_optimizer.contract import CONTRACT
 from everyrank.suites.rpc_optimizer.second_backward import step_after_each_backward
 
@@ -304,6 +304,7 @@ def invalid(arena: Arena, point: ContextPoint) -> None:
     before = arena.values()
     with dist_autograd.context() as context_id:
         dist_autograd.backward(context_id, [arena.remote_loss(parameters, arena.inputs(parameters, 2), loss)])
+    wait_until_closed(context_id, {param.owner for param in parameters})
     wrong = context_id if point.context == "closed" else context_id + 12345
     try:
         ours.step(wrong)
