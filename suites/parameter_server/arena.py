@@ -7,7 +7,9 @@ A subject's ``build(module, trainers, optimizer, *, timeout, non_finite)`` makes
 ``optimizer(parameters)`` makes its optimizer, ``timeout`` is how many seconds a round may stay open, and
 ``non_finite`` is whether infinite and undefined gradients are accepted; a subject has defaults for both. The server's
 ``update_and_fetch(gradients, trainer)`` takes one gradient, or None, for each parameter of ``module``, and returns
-a future of the new model (or of its parameters in order). It is called directly, and over an RRef to its door. A
+a future of the new model (or of its parameters in order). It is called directly, and over an RRef to its door: a
+method that returns a future is decorated with ``rpc.functions.async_execution``, and its errors reach a far trainer
+if they are raised, there or in a ``then()`` (torch's RPC passes on what ``set_exception`` was given as an answer). A
 subject whose server returns the new model itself, after the round, declares that it ``blocks``.
 """
 

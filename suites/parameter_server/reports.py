@@ -18,6 +18,9 @@ PATIENCE = 5.0
 GRACE = 0.05
 
 
+_SET_EXCEPTION = ": torch's RPC answers with what Future.set_exception() was given; raise it in a then()"
+
+
 class Report:
     """One report of one trainer, made on this thread, or, if ``aside``, on its own: the server may block.
 
@@ -92,7 +95,8 @@ class Report:
         self.due(patience)
         if self.error is None:
             got = type(self.model).__name__
-            raise Deviation(f"trainer {self.trainer} got no error but a {got} for an answer")
+            why = _SET_EXCEPTION if isinstance(self.model, Exception) else ""
+            raise Deviation(f"trainer {self.trainer} got no error but a {got} for an answer{why}")
         return self.error
 
 

@@ -21,7 +21,7 @@ from everyrank.suites.parameter_server.arena import Arena
 from everyrank.suites.parameter_server.contract import CONTRACT
 from everyrank.suites.parameter_server.law_player import playing
 from everyrank.suites.parameter_server.points import ServerPoint, VariantPoint, sgd
-from everyrank.suites.parameter_server.reports import GRACE, PATIENCE
+from everyrank.suites.parameter_server.reports import GRACE, PATIENCE, parameters
 
 law = CONTRACT.law
 
@@ -89,11 +89,13 @@ def ten_rounds(arena: Arena, point: ServerPoint) -> None:
 def training(server: Any, trainer: int, rounds: int) -> list[list[torch.Tensor]]:
     """Train, on a trainer's worker, each round from the model of the last one; return the models."""
     model, models = MODELS["plain"].build(3), []
+    names = [name for name, _ in model.named_parameters()]
     for step in range(rounds):
         loss(model, batch(5, trainer, step)).backward()
-        model = server.rpc_sync().update_and_fetch([parameter.grad for parameter in model.parameters()], trainer)
+        answer = server.rpc_sync().update_and_fetch([parameter.grad for parameter in model.parameters()], trainer)
+        models.append([value.detach().clone() for value in parameters(answer, trainer)])
+        model.load_state_dict(dict(zip(names, models[-1], strict=True)))
         model.zero_grad()
-        models.append([parameter.detach().clone() for parameter in model.parameters()])
     return models
 
 
