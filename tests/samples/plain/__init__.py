@@ -1,0 +1,1 @@
+"""The plainest correct implementations of contracts, written from the documents alone."""
