@@ -53,3 +53,8 @@ def __getattr__(name: str) -> object:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names before their first use, too: ``help(everyrank)`` shows what this lists."""
+    return sorted({*globals(), *__all__})
