@@ -94,7 +94,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy -p everyrank
-	$(BIN)/mypy tests/samples/laws_that_do_not_fit.py
+	$(BIN)/mypy tests/samples/laws_that_do_not_fit.py tests/samples/calls_that_do_not_fit.py
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -69,3 +70,10 @@ def name_of(function: Callable[[], Any]) -> str:
     """Return how a person calls this function."""
     function = getattr(function, "func", function)  # of a functools.partial
     return str(getattr(function, "__name__", getattr(function, "name", type(function).__name__)))
+
+
+def location_of(function: Callable[[], Any]) -> tuple[str, int]:
+    """Return the file and the line of a function; ("", 0) if it is not written in Python."""
+    function = inspect.unwrap(getattr(function, "func", function))
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    return (code.co_filename, code.co_firstlineno) if code is not None else ("", 0)

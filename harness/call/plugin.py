@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from everyrank.call.call import Call, unpacked
+from everyrank.call.call import Call, location_of, name_of, unpacked
 from everyrank.declare.stash import REPEAT
 
 CALL: pytest.StashKey[Call] = pytest.StashKey()
@@ -26,14 +26,28 @@ def pytest_configure(config: pytest.Config) -> None:
         config.stash[CALL] = unpacked(config.getoption(OPTION))
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    call = config.stash[CALL]
-    for item in items:
-        item.add_marker(pytest.mark.world(**call.world))
-        if call.group:
-            item.add_marker(pytest.mark.rank_fixtures("process_group"))
-        item.stash[REPEAT] = lambda options: call.line
+def pytest_pycollect_makeitem(collector: pytest.Module, name: str, obj: Any) -> pytest.Item | None:
+    if name != "test_call":
+        return None
+    call = collector.config.stash[CALL]
+    item: CallItem = CallItem.from_parent(collector, name=name_of(call.function), callobj=obj)
+    item.add_marker(pytest.mark.world(**call.world))
+    if call.group:
+        item.add_marker(pytest.mark.rank_fixtures("process_group"))
+    item.stash[REPEAT] = lambda options: call.line
+    return item
+
+
+class CallItem(pytest.Function):
+    """The one test of a call. It has the name and the location of the caller's function."""
+
+    @property
+    def nodeid(self) -> str:
+        return f"everyrank.run({self.name})"
+
+    def reportinfo(self) -> tuple[os.PathLike[str] | str, int | None, str]:
+        file, line = location_of(self.config.stash[CALL].function)
+        return (file, line - 1, self.name) if file else super().reportinfo()
 
 
 class Ended:

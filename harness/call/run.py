@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import pytest
 from _pytest.config import _prepareconfig
-from everyrank.call import torchrun
-from everyrank.call.call import Call, name_of
+from everyrank.call import asked, torchrun
+from everyrank.call.call import Call, location_of, name_of
 from everyrank.call.plugin import CALL, OPTION, Ended
 from everyrank.call.value import unpack
 from everyrank.errors import MisuseError, RankLost, WorldFailed, WorldTimeout
 from everyrank.launch.spawn import Deferred
 from everyrank.model.counts import count
 from everyrank.model.outcome import RULES
+from everyrank.stack import paths
 
 T = TypeVar("T")
 
@@ -37,12 +39,21 @@ def run(
     group: bool = True,
     launcher: str | None = None,
     seed: int = 0,
-    **world: Any,
+    device: str | None = None,
+    gpus: float | None = None,
+    gpu_memory: int | str = 0,
+    capability: tuple[int, int] | None = None,
+    p2p: bool = False,
+    spread: bool = False,
+    backend: str | None = None,
+    timeout: float | None = None,
+    fresh: bool = False,
+    **misspelt: NoReturn,
 ) -> list[T]:
     """Call a function on each rank of a world, and return what it returned there, by rank.
 
-    The world is as that of a test with ``@pytest.mark.world(ranks, **world)``: ``backend``, ``device``, ``gpus``,
-    ``timeout`` and so on. The default process group is up while the function runs, unless ``group=False``. In a
+    The world has 2 ranks if ``ranks`` does not say otherwise. The arguments from ``device`` on are those of
+    ``@pytest.mark.world``. The default process group is up while the function runs, unless ``group=False``. In a
     script that torchrun has started, the function runs on torchrun's ranks.
 
     If a rank fails, dies or waits for ever, raise WorldFailed; its text is the verdict that a test would have.
@@ -50,11 +61,26 @@ def run(
     __tracebackhide__ = True
     if nodeid := os.environ.get("EVERYRANK_NODEID"):
         raise MisuseError(f"worlds do not nest, and this process is a rank of {nodeid!r}: call the function itself")
-    if torchrun.is_rank():
-        return torchrun.run_here(function, ranks, group, {**world, "launcher": launcher, "seed": seed})
+    asked.refuse(misspelt, list(inspect.signature(run).parameters)[1:-1])
     size = 2 if ranks is None else ranks
-    line = _line(function, size, {**world, "seed": seed, "launcher": launcher})
-    call = Call(function, {**world, "size": size}, group, line)
+    asked.check(function, size, seed)
+    world = {
+        "device": device,
+        "gpus": gpus,
+        "gpu_memory": gpu_memory,
+        "capability": capability,
+        "p2p": p2p,
+        "spread": spread,
+        "backend": backend,
+        "timeout": timeout,
+        "fresh": fresh,
+    }
+    options = {**world, "seed": seed, "launcher": launcher}
+    if torchrun.is_rank():
+        return torchrun.run_here(function, ranks, group, options)
+    call = Call(function, {**world, "size": size}, group, _line(function, size, options))
+    if (file := location_of(function)[0]).startswith("<"):  # typed at a prompt, or `python -c`
+        paths.add_typed(file)
     ended = Ended()
     code = _make(call, ended, launcher, seed)
     for message in ended.warnings:

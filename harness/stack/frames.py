@@ -70,8 +70,10 @@ def waits(stack: Sequence[Frame]) -> bool | None:
         return False
     if _MAY_WAIT.search(innermost.file):
         return None
-    line = linecache.getline(innermost.file, innermost.line) if is_users(innermost.file) else ""
-    return None if _CALLS_WAIT.search(line) else False
+    if not is_users(innermost.file):
+        return False
+    line = linecache.getline(innermost.file, innermost.line)  # nothing of what was typed at a prompt
+    return None if not line or _CALLS_WAIT.search(line) else False
 
 
 def standing(stack: Iterable[Frame], called: str = "") -> str:

@@ -26,6 +26,10 @@ _CONFIGURES = (
     ("setup.cfg", "[tool:pytest]"),
 )
 _MAY_CONFIGURE = (("pyproject.toml", ""), ("setup.py", ""))
+#: How the names of code begin that somebody typed at a prompt, of Python or IPython.
+_PROMPTS = ("<stdin", "<console>", "<python-input-", "<ipython-input-")
+#: The names of other code without a file that belongs to the user, such as that of ``python -c``.
+_typed: set[str] = set()
 #: Libraries that may lie outside of site-packages, such as in a folder on PYTHONPATH.
 _KNOWN = ("_pytest", "execnet", "pluggy", "pytest", "torch", "xdist")
 
@@ -43,7 +47,15 @@ _START = _started_in()
 @functools.lru_cache(maxsize=4096)
 def is_of_library(file: str) -> bool:
     """Return whether a file belongs to an installed library, to Python, or to a program such as ``bin/pytest``."""
-    return file.startswith("<") or bool(_library_folder(file)) or _is_program(file)
+    if file.startswith("<"):  # the name of code that was made of a text
+        return not (file.startswith(_PROMPTS) or file in _typed)
+    return bool(_library_folder(file)) or _is_program(file)
+
+
+def add_typed(file: str) -> None:
+    """From now on, code of this name belongs to the user. Libraries make code of a text, too."""
+    _typed.add(file)
+    is_of_library.cache_clear()
 
 
 @functools.lru_cache(maxsize=4096)

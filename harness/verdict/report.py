@@ -310,7 +310,7 @@ def pass_on_warnings(config: pytest.Config, verdict: Verdict, fates: Fates, job:
     for fate in fates.ranks:
         for warned in fate.record.warnings if fate.record else ():
             seen.setdefault(msgspec.structs.replace(warned, text=folded(warned.text)))
-    path, line = str(item.path), (item.location[1] or 0) + 1
+    path, line = str(item.reportinfo()[0]), (item.location[1] or 0) + 1
     messages = [_message(warned) for warned in seen]
     if verdict.outcome not in _BAD and not _leaks_fail(verdict, job):
         leaks = [LeakWarning(leak) for leak in folded_leak_lines(fates)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import signal
@@ -18,6 +19,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from everyrank.call import run as run_module
+from everyrank.declare.declaration import _mark
 
 
 def _rank_and_sum() -> tuple[int, torch.Tensor]:
@@ -80,6 +82,10 @@ def _is_killed() -> None:
     dist.barrier()
 
 
+def _nests() -> None:
+    everyrank.run(_rank_and_sum)
+
+
 def _waits_for_nobody() -> None:
     if dist.get_rank() == 0:
         dist.barrier()
@@ -116,15 +122,26 @@ def test_a_roll_call_ends_where_the_call_begins() -> None:
 @pytest.mark.parametrize(
     ("function", "options", "text"),
     [
-        (_rank_and_sum, {"ranks": 0}, "a world size must be a whole number of ranks, 1 or more, not 0"),
-        (_rank_and_sum, {"colour": 1}, "got an unexpected keyword argument 'colour'"),
+        (_rank_and_sum, {"ranks": 0}, r"1 or more, not 0: write everyrank.run\(_rank_and_sum, ranks=4\)"),
+        (_rank_and_sum, {"ranks": [2, 4]}, r"ranks must be a whole number of ranks, 1 or more, not \[2, 4\]: write"),
+        (_rank_and_sum, {"seed": "7"}, "seed must be a whole number, not '7'"),
+        (_rank_and_sum, {"colour": 1}, "takes no 'colour': it takes ranks, group, launcher, .*timeout and fresh"),
+        (_rank_and_sum, {"timout": 1}, r"takes no 'timout': did you mean timeout\?"),
+        (_rank_and_sum, {"size": 4}, r"takes no 'size': did you mean ranks\?"),
         (_rank_and_sum, {"launcher": "none"}, "must be one of fork, spawn, torchrun, ray, not 'none'"),
         (_rank_and_sum, {"backend": "nope"}, "the backend 'nope' is not known"),
+        (4, {}, "calls a function on each rank, and 4 is none: write"),
+        (_fails_on, {}, r"calls _fails_on without arguments \(missing a required argument: 'rank'\): pass functools"),
     ],
 )
-def test_misuse_is_one_sentence(function: Callable[[], Any], options: dict[str, Any], text: str) -> None:
+def test_misuse_is_one_sentence(function: Any, options: dict[str, Any], text: str) -> None:
     with pytest.raises(everyrank.MisuseError, match=text):
         everyrank.run(function, **options)
+
+
+def test_a_call_takes_all_that_the_mark_takes() -> None:
+    mark = list(inspect.signature(_mark).parameters)[1:]
+    assert list(inspect.signature(everyrank.run).parameters)[5:-1] == mark
 
 
 @pytest.mark.parametrize(
@@ -132,7 +149,7 @@ def test_misuse_is_one_sentence(function: Callable[[], Any], options: dict[str, 
     [
         (lambda: lambda: 1, {}, "<lambda> returned a value of function that cannot be pickled"),
         (lambda: 1, {"launcher": "spawn"}, "define it at the top level of a module"),
-        (partial(everyrank.run, _rank_and_sum), {}, "worlds do not nest"),
+        (_nests, {}, r"worlds do not nest, and this process is a rank of 'everyrank.run\(_nests\)'"),
     ],
 )
 def test_misuse_that_only_a_rank_can_see_is_in_the_verdict(
@@ -231,9 +248,47 @@ def test_a_warning_of_ranks_comes_once_to_the_caller() -> None:
     assert len(warned) == 1
 
 
+def test_a_leak_is_reported_at_the_callers_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.warns(everyrank.LeakWarning, match="EVERYRANK_LEFT") as warned:
+        everyrank.run(_leaves_a_variable)
+    assert (warned[0].filename, warned[0].lineno) == (__file__, _leaves_a_variable.__code__.co_firstlineno)
+
+
+def _leaves_a_variable() -> None:
+    os.environ["EVERYRANK_LEFT"] = "1"
+
+
 def test_settings_of_pytest_are_no_settings_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_ADDOPTS", "--no-such-option")
     assert everyrank.run(lambda: os.environ["PYTEST_ADDOPTS"]) == ["--no-such-option"] * 2
+
+
+_TYPED = """
+import torch.distributed as dist, everyrank
+def fails():
+    if dist.get_rank():
+        raise ValueError("no such token")
+
+def hangs():
+    if dist.get_rank():
+        dist.barrier()
+
+for function in fails, hangs:
+    try: everyrank.run(function)
+    except everyrank.WorldFailed as error: print(error)
+
+"""
+
+
+@pytest.mark.parametrize("source", ["stdin", "string"])
+def test_code_that_was_typed_is_named_by_its_line(source: str) -> None:
+    """It has no file, and Python 3.11 keeps no text of it."""
+    typed, arguments = ("", ["-c", _TYPED]) if source == "string" else (_TYPED, ["-i"])
+    command = [sys.executable, *arguments]
+    printed = subprocess.run(command, input=typed, capture_output=True, text=True, check=True).stdout
+    assert re.search(rf"<{source}\S*>:\d+: ValueError", printed)
+    assert re.search(rf"rank 0 ended its test without reaching this barrier \(<{source}\S*>:\d+\)", printed)
+    assert re.search(rf"rank 1 is waiting in barrier at <{source}\S*>:\d+", printed)
 
 
 # Each line is one write: two ranks print into one pipe.
