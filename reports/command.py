@@ -184,7 +184,8 @@ def accept(arguments: Sequence[str]) -> int:
             for edit in edits:
                 files.keep(edit.ledger.path, edit.text, [given.run])
         beside = () if given.subject or given.lacks else run.conclusion.beside
-        hand_over(render.render_edits(edits, left, given.dry_run, beside), None, [])
+        siblings = accept.siblings(run, edits)
+        hand_over(render.render_edits(edits, left, given.dry_run, beside, siblings), None, [])
         return 1 if left or beside else 0
 
     return answer("accept", bring_up_to_date)

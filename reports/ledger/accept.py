@@ -112,6 +112,28 @@ def declare_lacks(
     return edits, left
 
 
+@dataclass(frozen=True)
+class Siblings:
+    """The laws of which deviations were accepted from a part of their cases: another run may take the others."""
+
+    filter: str
+    laws: tuple[str, ...]
+    tests: tuple[str, ...]
+    """The tests that have them, as pytest names them."""
+
+
+def siblings(run: Run, edits: Iterable[Edit]) -> Siblings | None:
+    """Return the laws of what is added from a profile that leaves cases out: it takes those that are not listed."""
+    profiles = [part.filter for part in run.header.left_out if part.filter.startswith("--profile=")]
+    added = {entry.case for edit in edits for entry in edit.added}
+    cases = [case for case in run.cases if case.outcome == "fail" and short(case) in added]
+    if not profiles or not cases:
+        return None
+    laws = dict.fromkeys(case.law for case in cases)
+    tests = dict.fromkeys(case.id.partition("[")[0] for case in cases)
+    return Siblings(profiles[0], tuple(laws), tuple(tests))
+
+
 def _undeclared(case: CaseLine) -> str:
     """Return why a case was not tried whose subject lacks what it does not declare; an empty text for any other."""
     if not case.missing:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Iterator, Sequence
 
 from everyrank.model.counts import count
-from everyrank.reports.ledger.accept import Edit, NotAccepted
+from everyrank.reports.ledger.accept import Edit, NotAccepted, Siblings
 from everyrank.reports.runfile.conclusion import Reason
 from everyrank.reports.text import plain, some
 
 #: How many cases are named for one reason.
 _MOST = 10
+#: The module of the test that `everyrank run` runs.
+_BY_NAME = "named_subject"
 #: The limit of a reason beside the cases, in characters.
 _REASON = 400
 
 
 def render_edits(
-    edits: Sequence[Edit], left: Sequence[NotAccepted], dry_run: bool, beside: Sequence[Reason] = ()
+    edits: Sequence[Edit],
+    left: Sequence[NotAccepted],
+    dry_run: bool,
+    beside: Sequence[Reason] = (),
+    siblings: Siblings | None = None,
 ) -> str:
     """Return what was written (or would be), what was not accepted, and what went wrong beside the cases."""
     lines: list[str] = []
@@ -26,6 +33,7 @@ def render_edits(
     lines += _left(left)
     lines += [f"not accepted: {plain(reason.text, _REASON)}" for reason in beside]
     lines.append(_sum(edits, left, dry_run))
+    lines += _others(siblings) if siblings is not None else ()
     return "\n".join(lines) + "\n"
 
 
@@ -51,6 +59,19 @@ def _left(left: Sequence[NotAccepted]) -> Iterator[str]:
     for reason, names in reasons.items():
         yield f"not accepted: {plain(reason)}"
         yield from (f"  {line}" for line in some([plain(name) for name in names], _MOST))
+
+
+def _others(siblings: Siblings) -> Iterator[str]:
+    """Yield how to accept the cases of these laws that the run's profile left out."""
+    yield (
+        f"{siblings.filter} had a part of the cases of {', '.join(map(plain, siblings.laws))}, and takes others next "
+        "time: those that deviate alike will be red. All of them:"
+    )
+    words = ["-k", " or ".join(f"{law}[" for law in siblings.laws), "--profile=full", "--run-file=full.jsonl"]
+    by_name = any(_BY_NAME in test for test in siblings.tests)  # `everyrank run` names no test of the user's
+    start = "everyrank run MODULE:SUBJECT" if by_name else f"pytest {shlex.join(siblings.tests)}"
+    yield f"    {plain(start)} {plain(shlex.join(words))}"
+    yield "    everyrank accept full.jsonl"
 
 
 def _sum(edits: Sequence[Edit], left: Sequence[NotAccepted], dry_run: bool) -> str:

@@ -16,7 +16,7 @@ from everyrank.cli import main
 from everyrank.model.outcome import Ending
 from everyrank.reports.ledger.entry import FileEntry
 from everyrank.reports.ledger.ledger_file import read_ledger
-from everyrank.reports.runfile.model import CaseLine, DeviationPart, Footer, LedgerPart
+from everyrank.reports.runfile.model import CaseLine, DeviationPart, Footer, LedgerPart, LeftOutPart
 from everyrank.suites.engine.ledger import Entry
 from everyrank.suites.engine.ledger import read as read_as_the_kit_does
 
@@ -395,3 +395,35 @@ def test_the_last_entry_goes_without_the_table_of_blind_spots_below_it(folder: P
     assert code == 0, printed
     assert read_as_the_kit_does(folder / "mine.toml").blind == {"some-rogue": "the same"}
     assert _cases(folder) == ["none.position[Adam-ws2]", "none.position[SGD-*]"]
+
+
+_QUICK = [LeftOutPart(filter="--profile=quick", reason="that --profile=full runs", cases=40)]
+
+
+def test_what_is_accepted_from_a_part_of_a_laws_cases_comes_with_the_command_for_all(accept: Accept) -> None:
+    cases = [
+        case("parity.schedule", "SGD", "fail", message="off"),
+        case("clip", "x", "fail", test="t/a b.py::test_x"),
+    ]
+    code, printed = accept(cases, left_out=_QUICK)
+    assert code == 0
+    assert printed.splitlines()[-3:] == [
+        "--profile=quick had a part of the cases of parity.schedule, and takes others next time: those that deviate "
+        "alike will be red. All of them:",
+        "    pytest test_mine.py::test_optimizer -k 'parity.schedule[' --profile=full --run-file=full.jsonl",
+        "    everyrank accept full.jsonl",
+    ]
+
+
+def test_a_run_with_all_cases_has_no_others(accept: Accept) -> None:
+    filtered = [LeftOutPart(filter="--law clip", reason="of other laws", cases=40)]
+    _, printed = accept([case("clip", "SGD", "fail", case="tied")], left_out=filtered)
+    assert "--profile=full" not in printed
+
+
+def test_a_subject_without_a_test_of_its_own_is_run_by_its_name(accept: Accept) -> None:
+    named = case("parity.schedule", "SGD", "fail", test="x/named_subject.py::test_subject")
+    _, printed = accept([named], left_out=_QUICK)
+    assert (
+        "\n    everyrank run MODULE:SUBJECT -k 'parity.schedule[' --profile=full --run-file=full.jsonl\n" in printed
+    )

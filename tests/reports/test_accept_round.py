@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from tests.inner import Project
 
 SUBJECT = """
@@ -53,3 +55,43 @@ def test_a_ledger_follows_what_the_runs_show(project: Project) -> None:
     assert _accept(project) == (0, "mine.toml\n  - state.kept[ws2]\n1 stale entry removed\n")
     assert ledger.read_text() == EMPTY
     assert _run(project) == (0, "pass")
+
+
+ALONE = """
+    from everyrank.suites import Subject, conformance
+    from torch import nn
+
+    class Alone(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, *inputs):
+            return self.inner(*inputs)
+
+        def set_requires_gradient_sync(self, on):
+            pass
+
+    @conformance(Subject("mine.Alone", contract="replicate", build=Alone, known="mine.toml"))
+    def test_mine(case):
+        case.run()
+"""
+
+
+def test_the_next_quick_run_takes_other_cases_unless_all_were_accepted(project: Project) -> None:
+    project.write("test_mine.py", ALONE)
+    project.write("mine.toml", "")
+
+    def quick() -> set[str]:
+        inner = project.run("test_mine.py", "--law=tied", "--profile=quick", "--run-file=run.jsonl")
+        return {test.properties["outcome"] for test in inner.tests.values()}
+
+    assert quick() == {"fail"}
+    code, printed = _accept(project)
+    assert code == 0
+    command = shlex.split(next(line for line in printed.splitlines() if "--profile=full" in line))
+    assert command[0] == "pytest"
+    assert quick() == {"fail"}, "this is what the command is for"
+    project.run(*command[1:-1], "--run-file=run.jsonl")
+    assert _accept(project)[0] == 0
+    assert quick() == {"known"}
