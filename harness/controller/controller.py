@@ -138,9 +138,9 @@ class Controller:
     def _run(self, item: pytest.Item, nextitem: pytest.Item | None) -> TestEnd:
         try:
             job = self._jobs.job(item)
+            impossible = self._worlds.cannot_start(job)
         except MisuseError as error:
             return self._without_world.refused(item, str(error))
-        impossible = self._worlds.cannot_start(job)
         return self._without_world.end(job, impossible) or self._in_world(job, self._jobs.find(nextitem))
 
     def _in_world(self, job: Job, following: Job | None) -> TestEnd:

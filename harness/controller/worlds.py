@@ -30,7 +30,7 @@ from everyrank.options import Options
 from everyrank.rank import coverage
 from everyrank.rank.seeds import accelerated
 from everyrank.rank.start import prepare_ranks
-from everyrank.resources import cores, leases
+from everyrank.resources import cores, holders, leases
 from everyrank.resources.gpus.gpu_leases import GpuLease
 from everyrank.verdict.leak_lines import leak_lines
 from everyrank.verdict.rules import Fates, Verdict
@@ -98,6 +98,7 @@ class Worlds:
     def _use(self, launcher: Launcher) -> None:
         self._launcher = launcher
         launcher.before_tidying = lambda: self.collect_coverage(None)
+        launcher.report = lambda text: holders.print_line(self._config, text)
         if self._options.preload and not launcher.forks:
             launcher.preload(spawn.imports_of_ranks())
 

@@ -92,8 +92,13 @@ def _has_gpus() -> bool:
 def _be_zygote(fd: int, controller: int, context: LaunchContext, folder: str) -> None:
     own_session()
     run_on(context.cores)
-    zygote: Zygote = context.prepare()
-    keeper = Keeper(control_channel(fd), controller, folder)
+    control = control_channel(fd)
+    try:
+        zygote: Zygote = context.prepare()
+    except Exception as error:
+        control.send(Unsafe(f"{type(error).__name__}: {error}"))
+        return
+    keeper = Keeper(control, controller, folder)
     serve(keeper, zygote, _trial())
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import resource
+from pathlib import Path
+
+from everyrank.errors import MisuseError
 
 _ADVICE = {
     errno.EMFILE: (
@@ -21,3 +26,19 @@ _ADVICE = {
 def advice(error: OSError) -> str:
     """Return what happened and what to do; for any other error, its own text."""
     return _ADVICE.get(error.errno or 0, str(error))
+
+
+def check(ranks: int, descriptors: int) -> None:
+    """Raise a MisuseError if this many ranks can never be started, each with this many descriptors here."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files != resource.RLIM_INFINITY and ranks > files // descriptors:
+        raise MisuseError(
+            f"a world of {ranks} ranks can never be started: for each rank this process needs {descriptors} file "
+            f"descriptors, and it may have {files} (ulimit -n): {files // descriptors} ranks at the most"
+        )
+    with contextlib.suppress(OSError, ValueError):
+        processes = int(Path("/proc/sys/kernel/pid_max").read_text())
+        if ranks > processes:
+            raise MisuseError(
+                f"a world of {ranks} ranks can never be started: this machine may have {processes} processes"
+            )

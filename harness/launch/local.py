@@ -13,10 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from everyrank.launch import native, processes
-from everyrank.launch.keeper import remove_traces
+from everyrank.launch import limits, native, orphans, processes
+from everyrank.launch.keeper import FDS_PER_RANK, remove_traces
 from everyrank.launch.protocol import (
-    RUN_VARIABLE,
     AskedStacks,
     Launcher,
     LostLauncher,
@@ -27,6 +26,7 @@ from everyrank.launch.protocol import (
     run_mark,
 )
 from everyrank.launch.succession import PATIENCE
+from everyrank.leaks.child_processes import children
 from everyrank.patience import CoreWaits, Patience
 from everyrank.wire import witness_pipe
 from everyrank.wire.channel import Channel, Closed, Late
@@ -49,10 +49,10 @@ from everyrank.wire.progress import Progress, shared_memory
 _START = 120.0
 #: After the time that was given for imports, a keeper reports within this many seconds that it has given them up.
 _GIVES_UP = 30.0
+#: A world that waits for imports for longer reports that.
+_MUTE = 10.0
 #: A keeper that was ordered to close, or is lost, ends within this many seconds.
 _ENDS = 10.0
-#: What the ranks of a lost keeper had started ends within this many seconds.
-_ORPHANS = 5.0
 
 
 @dataclass
@@ -159,6 +159,10 @@ class LocalLauncher(Launcher):
     def fileno(self) -> int:
         return self._control.fileno()
 
+    def cannot_start(self, shape: Shape) -> str:
+        limits.check(shape.size, FDS_PER_RANK)
+        return super().cannot_start(shape)
+
     def start(self, shape: Shape, leases: Sequence[int] = ()) -> list[LocalSeat]:
         self._worlds += 1
         names = [stacks_name(self._worlds, rank, shape.size) for rank in range(shape.size)]
@@ -259,12 +263,21 @@ class LocalLauncher(Launcher):
         """Wait until the zygote has imported the modules of its order, or has given up."""
         if self.lost or not self.preloading:
             return
+        mute: Patience | None = Patience(_MUTE)
         with selectors.DefaultSelector() as selector:
             selector.register(self, selectors.EVENT_READ)
             while self.preloading and not self.lost and (left := self._settles.turn()):
                 selector.select(left)
                 self.catch_up()
+                if mute is not None and not mute.turn():
+                    mute = None
+                    self.report(f"a world waits until {self._importers()} imported modules for its ranks")
         self.preloading = False  # a keeper that hangs: the ranks of the next world will not start
+
+    def _importers(self) -> str:
+        ranks = {seat.pid for seat in self._seats.values()}
+        found = [pid for pid in children(self.keeper) if pid not in ranks]
+        return " and ".join(f"process {pid}{processes.state(pid) and ', which is stopped,'}" for pid in found)
 
     def kill(self, seats: Iterable[Seat]) -> None:
         numbers = [seat.number for seat in seats if not seat.gone]
@@ -301,7 +314,7 @@ class LocalLauncher(Launcher):
                         os.killpg(seat.pid, signal.SIGKILL)
             self._seats.clear()
             try:
-                _end_orphans(run_mark(self.run_folder, self.keeper), set(self._sockets.values()))
+                orphans.end(run_mark(self.run_folder, self.keeper), set(self._sockets.values()))
                 self.before_tidying()
             finally:  # no keeper is left that would remove the folder after a Ctrl-C
                 self._tidy()
@@ -325,34 +338,6 @@ class LocalLauncher(Launcher):
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.keeper, signal.SIGKILL)
         return os.waitpid(self.keeper, 0)[1]
-
-
-def _end_orphans(mark: str, sockets: set[int]) -> None:
-    """End what the ranks of a lost keeper had started, in any session.
-
-    A program that a rank ran has the mark of its keeper in its environment. A fork of a rank holds its channel.
-    """
-    patience = Patience(_ORPHANS)
-    while (orphans := _orphans(f"{RUN_VARIABLE}={mark}".encode(), sockets)) and patience.turn():
-        for pid in orphans:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.005)
-
-
-def _orphans(variable: bytes, sockets: set[int]) -> list[int]:
-    links = {f"socket:[{inode}]" for inode in sockets}
-    found = []
-    for entry in os.scandir("/proc") if os.path.isdir("/proc/self") else ():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        with contextlib.suppress(OSError):
-            with open(f"{entry.path}/environ", "rb") as file:
-                ours = variable in file.read().split(b"\0")
-            with os.scandir(f"{entry.path}/fd") as fds:
-                if ours or any(os.readlink(fd.path) in links for fd in fds):
-                    found.append(int(entry.name))
-    return found
 
 
 def _files(name: str) -> tuple[Output, list[int]]:

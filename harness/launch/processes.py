@@ -75,7 +75,7 @@ def stop(processes: Mapping[int, AskedProcess]) -> dict[int, str]:
 
     Return their states before, for ``ask``.
     """
-    states = {rank: _state(process.pid) for rank, process in processes.items()}
+    states = {rank: state(process.pid) for rank, process in processes.items()}
     _signal(processes, signal.SIGSTOP)
     return states
 
@@ -87,7 +87,7 @@ def ask(
 
     ``stopped`` is what ``stop`` returned. Without it no process is stopped, so that its world can go on.
     """
-    states = stopped or {rank: _state(process.pid) for rank, process in processes.items()}
+    states = stopped or {rank: state(process.pid) for rank, process in processes.items()}
     natives: dict[int, tuple[str, ...]] = {}
     if native_within and len(processes) <= NATIVE_READERS:
         natives = native.read({rank: process.pid for rank, process in processes.items()}, native_within)
@@ -124,7 +124,7 @@ def _size(process: AskedProcess) -> int:
     return os.fstat(process.stacks.fileno()).st_size
 
 
-def _state(pid: int | None) -> str:
+def state(pid: int | None) -> str:
     """Return "stopped" for a process that a signal or a tracer has stopped."""
     with contextlib.suppress(OSError):
         return "stopped" if _stat(pid).rpartition(")")[2].split()[0] in "Tt" else ""

@@ -180,6 +180,8 @@ class Launcher(abc.ABC):
         """How the launcher ended, if it is gone."""
         self.before_tidying: Callable[[], object] = lambda: None
         """Called while the run's folder still exists."""
+        self.report: Callable[[str], object] = lambda text: None
+        """Called with a line about a long wait."""
 
     @abc.abstractmethod
     def start(self, shape: Shape, leases: Sequence[int] = ()) -> Sequence[Seat]:
@@ -229,7 +231,7 @@ class Launcher(abc.ABC):
         return reserved_port()
 
     def cannot_start(self, shape: Shape) -> str:
-        """Return why such a world can never be started here, or ""."""
+        """Return why a test that needs such a world is skipped here, or "". Raise a MisuseError if it must not be."""
         spread = shape.spread and shape.size > 1
         return f"needs {shape.size} hosts, the launcher {self.name} has 1" if spread else ""
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 import msgspec
+from everyrank.patience import CoreWaits, Patience
 from everyrank.wire.channel import Channel, Closed, close_all
 from everyrank.wire.messages import (
     Exited,
@@ -32,6 +33,8 @@ from everyrank.wire.messages import (
 _ATTEMPTS = 8
 #: All of these forks together may take this many times the limit of one.
 PATIENCE = 2.0
+#: A successor forks a rank within this many seconds of its order, or it is stopped, or hangs.
+_FORKS = 10.0
 
 #: Forks a successor that imports these modules and uses this descriptor as its channel. Returns its pid.
 ForkSuccessor = Callable[[list[str], int], int]
@@ -43,7 +46,7 @@ class Succession:
     def __init__(self, selector: selectors.BaseSelector, report: Callable[[msgspec.Struct], None]) -> None:
         self.pid: int | None = None
         self.ready = False
-        self.due: float | None = None  # when a trial must have ended
+        self._limit: Patience | None = None  # of a trial; or until the next of the ordered ranks must have started
         self.ranks: dict[int, int] = {}  # the ranks that it has started: number -> pid
         self._ordered: dict[int, list[int]] = {}  # the ranks that it was ordered to start, with their descriptors
         self._selector = selector
@@ -93,7 +96,7 @@ class Succession:
         finally:
             theirs.close()
         self._selector.register(self._channel, selectors.EVENT_READ, "successor")
-        self.due = min(now + self._within, self._until)
+        self._limit = Patience(min(self._within, self._until - now))
 
     def _drop(self) -> None:
         """Leave to the ranks the module whose import failed, and the rest of its package."""
@@ -117,7 +120,7 @@ class Succession:
                 elif isinstance(message, Unsafe):
                     if message.reason:
                         return False
-                    self.ready, self.due = True, None
+                    self.ready, self._limit = True, None
                     self._report(Preloaded())
                 else:
                     self._note(message)
@@ -127,22 +130,25 @@ class Succession:
         return True
 
     def _note(self, message: FromKeeper) -> None:
+        if isinstance(message, (Started, NotStarted)):
+            close_all(self._ordered.pop(message.number))
+            self._limit = self._fork_limit() if self._ordered else None
         if isinstance(message, Started):
             self.ranks[message.number] = message.pid
-            close_all(self._ordered.pop(message.number))
         elif isinstance(message, Exited):
             self.ranks.pop(message.number, None)
-        elif isinstance(message, NotStarted):
-            close_all(self._ordered.pop(message.number))
         elif isinstance(message, Preloaded):
             self._asked = False
 
     def patience(self, otherwise: float | None) -> float | None:
         """Return how long the keeper may wait for an event."""
-        return otherwise if self.due is None else max(0.0, self.due - time.monotonic())
+        return otherwise if self._limit is None else self._limit.turn()
 
     def is_overdue(self) -> bool:
-        return self.due is not None and time.monotonic() >= self.due
+        return self._limit is not None and not self._limit.turn()
+
+    def _fork_limit(self) -> Patience:
+        return Patience(_FORKS, CoreWaits([self.pid]))
 
     def ended(self) -> tuple[dict[int, int], dict[int, list[int]]]:
         """Note that the successor is gone; if it was on trial, try again with fewer imports.
@@ -153,7 +159,7 @@ class Succession:
         self._selector.unregister(self._channel)
         self._channel.close()
         on_trial, ranks, ordered = not self.ready, self.ranks, self._ordered
-        self._channel, self.pid, self.due, self.ready, self.ranks, self._ordered = None, None, None, False, {}, {}
+        self._channel, self.pid, self._limit, self.ready, self.ranks, self._ordered = None, None, None, False, {}, {}
         if on_trial:
             self._drop()
             self._try()
@@ -173,6 +179,7 @@ class Succession:
         except Closed:
             return False  # its end will be noticed
         self._ordered[order.number] = fds
+        self._limit = self._limit or self._fork_limit()
         return True
 
     def kill(self, numbers: list[int]) -> None:

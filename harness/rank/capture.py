@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 import pytest
+from everyrank.launch import surroundings
 
 
 def leave(config: pytest.Config) -> None:
@@ -17,6 +18,7 @@ def leave(config: pytest.Config) -> None:
         # stop_global_capturing() would read, and so consume, what the controller captured.
         manager._global_capturing.stop_capturing()
         manager._global_capturing = None
+        surroundings.mend()  # pytest leaves a stream closed that was closed before
 
 
 def begin(config: pytest.Config, out: int, err: int) -> None:

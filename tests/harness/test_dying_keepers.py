@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import pytest
 from everyrank.errors import MisuseError
-from everyrank.launch import local, remote
+from everyrank.launch import local, orphans, remote
 from everyrank.launch.local import LocalLauncher
 from everyrank.launch.protocol import RUN_VARIABLE, CannotLaunch, Shape, run_mark
 from everyrank.launch.remote.door import RANK, Door, knock
@@ -248,7 +248,7 @@ def test_a_dead_keeper_ends_what_its_own_ranks_had_started_and_nothing_of_other_
         for keeper in keepers
     ]
     try:
-        local._end_orphans(run_mark(str(tmp_path), keepers[0]), set())
+        orphans.end(run_mark(str(tmp_path), keepers[0]), set())
         assert programs[0].wait(60) == -signal.SIGKILL
         assert programs[1].poll() is None
     finally:
