@@ -102,6 +102,18 @@ def test_a_test_file_in_a_document_passes(ran: Inner, block: Block) -> None:
         assert test.outcome == "passed" or lacks_gpus, test.text
 
 
+def test_the_first_failure_of_the_readme_is_as_shown(project: Project) -> None:
+    """Who pastes the test, and then the shortcut, finds each line of the failure, in this order."""
+    program, shortcut, *_ = [block.text for block in blocks("README.md") if "def mean(" in block.text]
+    shown, *_ = [block.text for block in blocks("README.md") if "test_mean.py:" in block.text]
+    head = "def mean(values):\n"
+    assert program.count(head) == 1
+    assert shortcut.startswith(head)
+    project.write("test_mean.py", program.replace(head, shortcut))
+    lines = iter(project.run("test_mean.py").out.splitlines())
+    assert [line for line in shown.splitlines() if line != "..." and line not in lines] == []
+
+
 @pytest.mark.parametrize("block", [block for block in PROGRAMS if not _is_tests(block)], ids=lambda block: block.id)
 def test_any_other_program_in_a_document_runs(block: Block) -> None:
     exec(compile(block.text, block.id, "exec"), {"__name__": "block"})
