@@ -7,6 +7,7 @@ import time
 from collections.abc import Collection, Sequence
 
 from everyrank.controller import stillness
+from everyrank.launch.sleep import Thread, sleep_of, sleeps_for_ever
 from everyrank.wire.messages import Order, WitnessStatement
 from everyrank.wire.witness_pipe import ask, path
 
@@ -117,7 +118,8 @@ class Census:
     ) -> dict[int, WitnessStatement] | None:
         """Wait for all answers, and then for one more look: just after its answer, a witness is still awake."""
         now = time.monotonic()
-        if look is not None and len(self._heard) == len(pids):
+        # Once gloo's loops have had their turn, what a child has sent before it came to rest has arrived.
+        if look is not None and len(self._heard) == len(pids) and look.loops_turned(self._looks[-1]):
             return self._conclude(look, pids, ended)
         if now > (self._asked_at or 0.0) + _ANSWER:
             self._answered = look
@@ -140,15 +142,14 @@ class Census:
         witnesses = frozenset((pid or 0, heard[rank].thread) for rank, pid in enumerate(pids))
         idle = frozenset(mains[rank] for rank in ended)
         still = look.still_since(before, excluding=witnesses | idle, may_poll=True) and look.loops_turned(before)
-        still = still and all(map(stillness.sleeps_for_ever, look.unknown - witnesses))
+        still = still and look.children <= {pid for statement in heard.values() for pid in statement.idle_children}
+        still = still and all(map(sleeps_for_ever, look.unknown - witnesses))
         inside = mains.keys() - set(ended)
         return heard if still and all(_sleeps(heard[rank], mains[rank], look, before) for rank in inside) else None
 
 
-def _sleeps(
-    statement: WitnessStatement, main: stillness.Thread, look: stillness.Look, before: stillness.Look
-) -> bool:
+def _sleeps(statement: WitnessStatement, main: Thread, look: stillness.Look, before: stillness.Look) -> bool:
     """Return whether the kernel shows what a witness states about its main thread's sleep."""
     if look.moved(main, before):
         return statement.sleep == "polls" and look.polled(main, before)
-    return statement.sleep not in ("ever", "timed") or stillness.sleep_of(main) == statement.sleep
+    return statement.sleep not in ("ever", "timed") or sleep_of(main) == statement.sleep

@@ -10,6 +10,8 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from everyrank.launch.sleep import Thread
+
 #: gloo's event loop wakes a hundred times a second without work. This share of a core is more than that takes (0.15 %
 #: was measured), and less than any transfer takes.
 _LOOP = "gloo_tcp_loop"
@@ -22,12 +24,6 @@ _POLLING = 0.02
 #: gloo's workers sleep until there is work, and the server of a TCPStore sleeps until a client asks.
 _WORKERS = ("pt_gloo_runloop", "pt_tcpstore")
 
-#: The number of futex on x86-64 and on 64-bit ARM, and its flag for waits that only this process can end.
-_FUTEX = {"202", "98"}
-_PRIVATE = 128
-
-Thread = tuple[int, int]  # process and thread
-
 
 @dataclass(frozen=True)
 class Look:
@@ -39,6 +35,7 @@ class Look:
     unknown: frozenset[Thread] = frozenset()  # neither main threads nor known threads of torch
     turns: dict[Thread, int] = field(default_factory=dict)  # how often each of gloo's loops was given a core
     mains: dict[Thread, float] = field(default_factory=dict)  # the seconds that each main thread has run
+    children: frozenset[int] = frozenset()  # the processes that these have started, and those that they have
 
     def still_since(self, earlier: Look, excluding: frozenset[Thread] = frozenset(), may_poll: bool = False) -> bool:
         """Return whether no thread has run since then, except the excluded threads.
@@ -83,50 +80,44 @@ class Look:
 
 
 def look(pids: Iterable[int | None], time: float) -> Look | None:
-    """Return the threads of these processes.
+    """Return the threads of these processes, and the processes that they have started.
 
-    Return None if a process is awake, stopped or traced, has children, or cannot be inspected.
+    Return None if a process is awake, stopped or traced, or cannot be inspected.
     """
     switches: dict[Thread, int] = {}
-    unknown = set()
+    unknown: set[Thread] = set()
+    dead: set[int] = set()
     loops, turns, mains = {}, {}, {}
     try:
-        for pid in pids:
+        families = list(pids)
+        ranks = len(families)
+        for number, pid in enumerate(families):  # which grows by the children
             for name in os.listdir(f"/proc/{pid}/task"):
                 task = f"/proc/{pid}/task/{name}"
                 thread = (int(pid or 0), int(name))
                 facts = _facts(f"{task}/status")
-                loop = facts["Name"] == _LOOP
-                if facts["State"][0] not in ("SR" if loop else "S") or _read(f"{task}/children").strip():
+                loop, main = facts["Name"] == _LOOP, thread[0] == thread[1]
+                if number >= ranks and facts["State"][0] in "ZX":
+                    dead.add(thread[0])
+                    continue
+                if facts["State"][0] not in ("SR" if loop else "S"):
                     return None
-                if loop or thread[0] == thread[1]:
+                families += map(int, _read(f"{task}/children").split())
+                if number >= ranks and main:
+                    continue  # what it waits for, its rank's witness states: it may wake without work
+                if number < ranks and (loop or main):
                     ran, _, given = map(int, _read(f"{task}/schedstat").split())
                     if loop:
                         loops[thread], turns[thread] = ran / 1e9, given
                         continue
                     mains[thread] = ran / 1e9
                 switches[thread] = int(facts["voluntary_ctxt_switches"]) + int(facts["nonvoluntary_ctxt_switches"])
-                if thread[0] != thread[1] and not facts["Name"].startswith(_WORKERS):
+                if number < ranks and not main and not facts["Name"].startswith(_WORKERS):
                     unknown.add(thread)
     except (OSError, KeyError, ValueError, IndexError):
         return None
-    return Look(time, switches, loops, frozenset(unknown), turns, mains) if switches else None
-
-
-def sleep_of(thread: Thread) -> str:
-    """Return "ever" or "timed" if a thread waits for another one of its process; otherwise an empty text."""
-    try:
-        number, *arguments = _read(f"/proc/{thread[0]}/task/{thread[1]}/syscall").split()
-    except (OSError, ValueError):
-        return ""
-    if number not in _FUTEX or len(arguments) < 4 or not int(arguments[1], 16) & _PRIVATE:
-        return ""
-    return "timed" if int(arguments[3], 16) else "ever"
-
-
-def sleeps_for_ever(thread: Thread) -> bool:
-    """Return whether a thread waits for another thread of its process without a time limit."""
-    return sleep_of(thread) == "ever"
+    children = frozenset(int(pid or 0) for pid in families[ranks:]) - dead
+    return Look(time, switches, loops, frozenset(unknown), turns, mains, children) if switches else None
 
 
 def _facts(path: str) -> dict[str, str]:

@@ -12,6 +12,7 @@ from everyrank.controller.cutoff import START
 from everyrank.controller.deadlock import Deadlock, deadlock
 from everyrank.controller.interrupts import Interrupts
 from everyrank.controller.witnesses import ANSWER
+from everyrank.launch import children
 from everyrank.patience import Patience
 from everyrank.rollcall import rollcall
 from everyrank.rollcall.blame import Evidence, blame
@@ -131,7 +132,16 @@ class Watch:
         begun = any(fate.phase for fate in self.fates.ranks)
         self.fates.deadline = self.talk.limit.seconds if begun else START
         self.fates.deadline_from = self.talk.limit.source if begun else "for a world's start"
+        self.fates.children = self._children()
         self._cut(self._open(), native=NATIVE, stated=True)
+
+    def _children(self) -> dict[int, list[str]]:
+        """Return the processes that ranks have started and that may act, by rank."""
+        if self.talk.witnesses is None:
+            return {}
+        idle = frozenset(pid for stated in self.talk.witnesses.stated.values() for pid in stated.idle_children)
+        found = {rank: children.titles(seat.pid, idle) for rank, seat in enumerate(self.world.seats) if not seat.gone}
+        return {rank: titles for rank, titles in found.items() if titles}
 
     def _ask_witnesses(self) -> bool:
         """Ask what the ranks' main threads and GPUs wait for. Return whether a rank is still in the test.

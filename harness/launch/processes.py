@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import IO
 
-from everyrank.launch import native
+from everyrank.launch import children, native
 from everyrank.launch.protocol import NATIVE_READERS, STACKS_SIGNAL, AskedStacks, read_all
 from everyrank.patience import CoreWaits, Patience
 
@@ -96,9 +96,11 @@ def ask(
     if stopped:
         _signal(processes, signal.SIGCONT)
     _await_answers(processes, before)
+    texts = {rank: read_all(process.stacks) for rank, process in processes.items()}
+    asked = children.ask({rank: (process.pid, process.stacks) for rank, process in processes.items()})
     return {
-        rank: AskedStacks(read_all(process.stacks), states.get(rank, ""), natives.get(rank, ()))
-        for rank, process in processes.items()
+        rank: AskedStacks(text, states.get(rank, ""), natives.get(rank, ()), asked.get(rank, ()))
+        for rank, text in texts.items()
     }
 
 

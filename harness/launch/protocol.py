@@ -63,12 +63,22 @@ def read_all(file: IO[bytes], most: int = 1 << 16) -> str:
 
 
 @dataclass(frozen=True)
+class AskedChild:
+    """A process that a rank has started, in a roll call."""
+
+    pid: int
+    title: str  # "DataLoader worker", or the name of its program
+    text: str  # as faulthandler writes the stacks of all threads; "" without an answer
+
+
+@dataclass(frozen=True)
 class AskedStacks:
     """A rank's answer in a roll call."""
 
     text: str  # as faulthandler writes the stacks of all threads; "" without an answer
     state: str = ""  # "stopped" if a signal holds the process
     native: tuple[str, ...] = ()  # its C frames, if they were read meanwhile
+    children: tuple[AskedChild, ...] = ()
 
 
 class Seat(abc.ABC):

@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any, Protocol
 
-from everyrank.rank import handling, nccl, recorder
+from everyrank.rank import handling, idle_children, nccl, recorder
 from everyrank.rank.main_wait import Groups, MainWait, stack_of
 from everyrank.stack.frames import users_frame
 from everyrank.wire.messages import OnNccl, WitnessStatement
@@ -138,6 +138,7 @@ class Witness:
             collectives=[recorder.collective(entry) for entry in known[-_LAST_COLLECTIVES:]],
             before=before,
             reached=reached,
+            idle_children=idle_children.pids(),
             handles=handling.handled(),
         )
         begun = [entry for entry in known if not entry["retired"]]

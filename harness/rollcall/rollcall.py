@@ -13,13 +13,18 @@ from everyrank.model.counts import count
 from everyrank.model.ranks import few_ranks_text, ranks_text
 from everyrank.rollcall import nccl
 from everyrank.rollcall.blame import ENDED, Blame, Evidence, blame
-from everyrank.stack.frames import Frame, imports, is_ours, is_users, standing, waits
+from everyrank.stack.frames import Frame, imports, is_ours, is_users, next_batch, standing, waits
 from everyrank.wire.messages import Handled, OnNccl
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 #: What faulthandler writes for a letter outside ASCII.
 _ESCAPED = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 _THREAD = re.compile(r"^(?:Current thread|Thread) (?P<id>0x[0-9a-f]+)")
+
+#: The functions in which a worker of a loader begins, and any process of multiprocessing.
+_BEGINS = re.compile(r"torch/utils/data/_utils/worker\.py$|multiprocessing/process\.py$")
+_BEGIN = ("_worker_loop", "_bootstrap")
+_QUEUES = re.compile(r"multiprocessing/queues\.py$")
 
 #: A headline describes this many groups of ranks, and counts the rest.
 _GROUPS_IN_HEADLINE = 3
@@ -30,6 +35,21 @@ _NO_ANSWER = "not answering (no stack available)"
 _CALLS = os.path.join("everyrank", "call", "on_ranks.py")
 
 Stack = tuple[Frame, ...]  # innermost first
+
+
+@dataclass(frozen=True)
+class Child:
+    """A process that a rank has started, in a roll call."""
+
+    pid: int
+    title: str
+    stack: Stack  # of its main thread, down to where it began; empty if it is not known
+
+    @property
+    def doing(self) -> str:
+        """Describe what it does; an empty text if it waits to be asked for a batch, or if that is not known."""
+        idle = not self.stack or (self.stack[-1].function == "get" and bool(_QUEUES.search(self.stack[-1].file)))
+        return "" if idle else _doing(self.stack)
 
 
 @dataclass(frozen=True)
@@ -44,6 +64,7 @@ class Stance:
     misled: bool = False  # it waits for a root that takes another rank for it
     native: tuple[str, ...] = ()  # its C frames, innermost first, or why they are unknown
     nccl: OnNccl | None = None  # what its GPU was asked to do, if it has one
+    children: tuple[Child, ...] = ()
     handles: Handled | None = None  # the exception that its main thread is handling, if that is known
 
     def on_gpu(self, seen: OnNccl | None) -> Stance:
@@ -55,10 +76,16 @@ class Stance:
     @property
     def doing(self) -> str:
         doing = _doing(self.stack) if self.stack else _NO_ANSWER
-        beside = [self.state, "for another root" if self.misled else "", nccl.doing(self.nccl)]
+        beside = [self._workers, self.state, "for another root" if self.misled else "", nccl.doing(self.nccl)]
         if self.handles is not None:
             beside.append(f"while handling {self.handles.beside(standing(self.stack).rpartition(' at ')[2])}")
         return ", ".join([doing, *filter(None, beside)])
+
+    @property
+    def _workers(self) -> str:
+        """Describe what the workers do if a rank waits for their next batch."""
+        doings = sorted({child.doing for child in self.children} - {""}) if next_batch(self.stack) else []
+        return f"whose worker is {doings[0]}" if doings else ""
 
     def sentence(self, ranks: list[int]) -> str:
         """Return a clause about ranks that share this stance: ``ranks 0,2,3 wait in all_reduce at test_x.py:25``."""
@@ -86,7 +113,7 @@ def _doing(stack: Stack) -> str:
     if (module := imports(stack)) and not waits(stack):
         return f"importing {module} at {standing(stack).rpartition(' at ')[2]}"
     in_library = not is_users(stack[0].file)
-    return f"{'waiting ' if in_library else ''}in {standing(stack)}"
+    return f"{'waiting ' if in_library else ''}{'for' if next_batch(stack) else 'in'} {standing(stack)}"
 
 
 def call(launcher: Launcher, seats: Mapping[int, Seat], native_within: float = 0.0) -> list[Stance]:
@@ -114,9 +141,21 @@ def with_native(stances: list[Stance], read_frames: Callable[[list[int]], Native
 def read(answers: Mapping[int, AskedStacks]) -> list[Stance]:
     """Return the stances of ranks that were asked for their stacks."""
     return [
-        Stance(rank, *parse(answer.text), state=answer.state, native=answer.native)
+        Stance(
+            rank,
+            *parse(answer.text),
+            state=answer.state,
+            native=answer.native,
+            children=tuple(Child(child.pid, child.title, _own(parse(child.text)[0])) for child in answer.children),
+        )
         for rank, answer in sorted(answers.items())
     ]
+
+
+def _own(stack: Stack) -> Stack:
+    """Return the stack of a process down to where it began: below it are the frames of the rank that forked it."""
+    began = (number for number, frame in enumerate(stack) if _BEGINS.search(frame.file) and frame.function in _BEGIN)
+    return stack[: next(began, len(stack))]
 
 
 def parse(text: str) -> tuple[Stack, tuple[Stack, ...]]:
@@ -184,6 +223,7 @@ def render(stances: list[Stance], blamed: Blame, cause_is_known: bool = False) -
         lines += ["", f"{ranks_text([stance.rank for stance in group])}, innermost frame first:"]
         lines += [f"  {frame.function} at {frame}" for frame in until_pytest(group[0].stack)]
         lines += _beside(group)
+        lines += _children(group)
         native = next((stance for stance in group if stance.native), None)
         if native is not None:
             lines += [f"  native frames of rank {native.rank}:", *(f"    {frame}" for frame in native.native)]
@@ -213,6 +253,23 @@ def _beside(group: list[Stance]) -> list[str]:
         subject = "another thread" if len(ranks) == 1 else f"{len(ranks)} other threads"
         verb = "is" if len(ranks) == 1 else "are"
         lines.append(f"  {subject} of {ranks_text(sorted(set(ranks)))} {verb} {doing}")
+    return lines
+
+
+def _children(group: list[Stance]) -> list[str]:
+    """Describe the processes that these ranks have started, with one stack for all that do the same."""
+    together: dict[tuple[int, str, str], list[Child]] = {}
+    for stance in group:
+        for child in stance.children:
+            doing = child.doing or ("idle" if child.stack else "not asked (no stack available)")
+            together.setdefault((stance.rank, child.title, doing), []).append(child)
+    lines = []
+    for (rank, title, doing), children in together.items():
+        pids = ",".join(str(child.pid) for child in children)
+        verb = "is" if len(children) == 1 else "are"
+        lines.append(f"  {title}{'' if len(children) == 1 else 's'} {pids} of rank {rank} {verb} {doing}")
+        if children[0].doing:
+            lines += [f"    {frame.function} at {frame}" for frame in children[0].stack]
     return lines
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from everyrank.stack.paths import is_of_library, shown
-from everyrank.stack.running import called_name, only_call
+from everyrank.stack.running import called_name, iterated, only_call
 
 _HARNESS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 #: Functions of libraries whose names do not describe what is being done.
@@ -32,6 +32,8 @@ _WAITS = (
 )
 #: Files in which a rank may or may not wait for other ranks: a backward under DDP, an operator of torch.
 _MAY_WAIT = re.compile(r"torch/(autograd/graph|nn/parallel/distributed|_ops)\.py$")
+#: The file in which torch waits for the workers of a loader.
+_LOADER = re.compile(r"torch/utils/data/dataloader\.py$")
 #: A user's line that may call a wait in C, such as that of a Work, which has no frame.
 _CALLS_WAIT = re.compile(r"\.(wait|result)\(")
 
@@ -82,11 +84,23 @@ def standing(stack: Iterable[Frame], called: str = "") -> str:
     ``called``: the name that the user's line calls, if known. It stands for functions whose names say nothing.
     """
     inner: list[Frame] = []
+    stack = tuple(stack)
+    batch = next_batch(stack)
     for frame in stack:
         if is_users(frame.file):
-            return f"{_operation(inner, frame, called) or frame.function} at {frame}"
+            return f"{batch or _operation(inner, frame, called) or frame.function} at {frame}"
         inner.append(frame)
     return f"{inner[0].function} at {inner[0]}" if inner else "at an unknown location"
+
+
+def next_batch(stack: Sequence[Frame]) -> str:
+    """Return "the next batch of loader" if a rank waits for the workers of a loader; otherwise an empty text."""
+    inner = list(itertools.takewhile(lambda frame: not is_users(frame.file), stack))
+    if not inner or not _LOADER.search(inner[-1].file) or inner[-1].function != "__next__":
+        return ""
+    user = stack[len(inner)] if len(inner) < len(stack) else None
+    loader = iterated(user.file, user.line) if user is not None else ""
+    return f"the next batch of {loader}" if loader else "the next batch"
 
 
 def imports(stack: Sequence[Frame]) -> str:

@@ -46,6 +46,23 @@ def only_call(file: str, line: int) -> ast.Call | None:
     return calls[0] if len(calls) == 1 and not nested else None
 
 
+def iterated(file: str, line: int) -> str:
+    """Return the name of what a line takes elements from: ``loader`` of ``for x, y in enumerate(loader):``."""
+    text = textwrap.dedent(linecache.getline(file, line))
+    try:
+        statement = ast.parse(f"{text}    pass" if text.startswith("for ") else text).body[0]
+    except (SyntaxError, IndexError):
+        return ""
+    source: ast.expr | None = None
+    if isinstance(statement, ast.For):
+        source = statement.iter
+    elif isinstance(call := only_call(file, line), ast.Call) and called_name(call) == "next":
+        source = call
+    while isinstance(source, ast.Call) and source.args:
+        source = source.args[0]
+    return ast.unparse(source) if isinstance(source, (ast.Name, ast.Attribute)) else ""
+
+
 def called_name(call: ast.Call | None) -> str:
     """Return the last name of what a call calls: ``wait`` of ``work.wait()``."""
     function = call.func if call is not None else None

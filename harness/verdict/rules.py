@@ -21,6 +21,10 @@ from everyrank.wire.messages import Phase, Record
 _SOURCE = re.compile(r"\[/\S+?:\d+\] ?")
 
 
+#: A line names the child processes of so many ranks.
+_MOST_HELD = 4
+
+
 @dataclass
 class Fate:
     """What became of one rank in one test."""
@@ -62,6 +66,7 @@ class Fates:
     ranks: list[Fate]
     deadline: float | None = None  # the deadline, in seconds, if it was missed
     deadline_from: str = ""
+    children: dict[int, list[str]] = field(default_factory=dict)  # at the deadline: processes that might act, by rank
     deadlock: str = ""  # why no rank in the test could continue, if that was certain before the deadline
     interrupted: str = ""  # the signal that interrupted the run while ranks were in the test
     launcher_lost: str = ""  # how the launcher itself ended
@@ -211,9 +216,20 @@ def _deadline(fates: Fates) -> Verdict | None:
     phase = f" its {phases.pop()}" if len(phases) == 1 and phases < {"setup", "teardown"} else ""
     headline = (
         f"{reason}the world of {len(fates.ranks)} missed its deadline of {fates.deadline:g} s "
-        f"({fates.deadline_from}): {ranks_text(late)} had not finished{phase}"
+        f"({fates.deadline_from}): {ranks_text(late)} had not finished{phase}{_why_not_before(fates)}"
     )
     return Verdict("deadline", "failed", "call", headline, late[0], None, tuple(late), _others(fates, set(late)))
+
+
+def _why_not_before(fates: Fates) -> str:
+    """Return a line on why ranks that all wait were not ended before their deadline, if they have child processes."""
+    stances = [fate.stance for fate in fates.ranks if fate.cut and fate.stance is not None]
+    if not fates.children or not all(stance.evidence.waits is not False for stance in stances):
+        return ""
+    held = [f"rank {rank} has {' and '.join(titles)}" for rank, titles in sorted(fates.children.items())]
+    more = f", and {len(held) - _MOST_HELD} more ranks have some" if len(held) > _MOST_HELD else ""
+    ranks = ", ".join(held[:_MOST_HELD])
+    return f"\nIt was not ended before, since a child process may let a rank go on: {ranks}{more}"
 
 
 def _deadlock(fates: Fates) -> Verdict | None:

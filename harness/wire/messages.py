@@ -244,6 +244,7 @@ class WitnessStatement(Message, frozen=True):
     patience: float = 0.0  # the time limit of the call, in seconds
     collectives: list[Collective] = []  # the last ones of this test
     handles: Handled | None = None  # the exception that the main thread is handling
+    idle_children: list[int] = []  # the processes that this one has started, and that do nothing unless it asks them
     reached: dict[str, int] = {}  # by group: the number of the test's last collective
     before: dict[str, int] = {}  # by group: the number of collectives before this test, if known
 

@@ -162,9 +162,12 @@ class Done(Answer, frozen=True):
 
 
 class Stacks(Answer, frozen=True):
-    """The stacks of ranks by their numbers: the text, the state before, and the C frames."""
+    """The stacks of ranks by their numbers: the text, the state before, the C frames, and the children's.
 
-    stacks: dict[int, tuple[str, str, tuple[str, ...]]]
+    A child has its pid, its title and its text.
+    """
+
+    stacks: dict[int, tuple[str, str, tuple[str, ...], list[tuple[int, str, str]]]]
 
 
 class State(Answer, frozen=True):

@@ -39,14 +39,19 @@ def turns(monkeypatch: pytest.MonkeyPatch, asked_times: list[float]) -> Turns:
     """Return what a census concludes from these looks at a world; both witnesses answer when asked."""
 
     def run(
-        looks: Sequence[dict[tuple[int, int], int] | None], sleep: str = "", rests: list[float] | None = None
+        looks: Sequence[dict[tuple[int, int], int] | None],
+        sleep: str = "",
+        rests: list[float] | None = None,
+        children: frozenset[int] = frozenset(),
+        idle: Sequence[int] = (),
     ) -> list[dict[int, WitnessStatement] | None]:
         clock, left = Clock(), list(looks)
         asked: list[str] = []
 
         def look(pids: Sequence[int], time: float) -> Look | None:
             switches = left.pop(0)
-            return None if switches is None else Look(time, switches, mains=dict.fromkeys(MAINS, 0.0))
+            mains = dict.fromkeys(MAINS, 0.0)
+            return None if switches is None else Look(time, switches, mains=mains, children=children)
 
         monkeypatch.setattr(stillness, "look", look)
         monkeypatch.setattr(census, "time", clock)
@@ -61,7 +66,8 @@ def turns(monkeypatch: pytest.MonkeyPatch, asked_times: list[float]) -> Turns:
                 rank = len(asked) - 1
                 asked_times.extend([clock.now] * (rank == 0))
                 asked.pop()
-                watching.hear(rank, WitnessStatement(1, thread=PIDS[rank] + 1, sleep=sleep))
+                stated = WitnessStatement(1, thread=PIDS[rank] + 1, sleep=sleep, idle_children=list(idle))
+                watching.hear(rank, stated)
         return answers
 
     return run
@@ -124,8 +130,14 @@ def test_a_world_that_polls_is_asked_less_and_less_often(turns: Turns, asked_tim
 def test_the_kernel_must_show_the_sleep_that_a_witness_states(
     turns: Turns, monkeypatch: pytest.MonkeyPatch, seen: str, believed: bool
 ) -> None:
-    monkeypatch.setattr(stillness, "sleep_of", lambda thread: seen)
+    monkeypatch.setattr(census, "sleep_of", lambda thread: seen)
     assert (turns([AT_REST] * 4 + [ASKED], sleep="ever")[4] is not None) == believed
+
+
+@pytest.mark.parametrize(("idle", "believed"), [([], False), ([301], False), ([301, 302], True)])
+def test_each_child_process_must_be_idle_by_its_ranks_witness(turns: Turns, idle: list[int], believed: bool) -> None:
+    answers = turns([AT_REST] * 4 + [ASKED], children=frozenset({301, 302}), idle=idle)
+    assert (answers[4] is not None) == believed
 
 
 def test_a_world_that_rests_for_long_is_reported_once(turns: Turns) -> None:

@@ -171,6 +171,14 @@ def stuck(module_project: Project) -> Inner:
             f"{line('barrier after it')}, while handling OSError: no file (:{line('on all')})",
         ),
         (
+            "test_uneven_batches_of_workers",
+            f"rank 1 ended its test without reaching this all_reduce (test_inner.py:{line('uneven batches')})",
+        ),
+        (
+            "test_workers_of_a_rank_that_has_ended",
+            f"rank 1 ended its test without reaching this barrier (test_inner.py:{line('beside workers')})",
+        ),
+        (
             "test_under_pytest_timeout",
             f"rank 0 ended its test without reaching this barrier (test_inner.py:{line('under pytest-timeout')})",
         ),

@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pytest
-from everyrank.stack.running import called_name, is_method_without_arguments, only_call, running_call
+from everyrank.stack.running import called_name, is_method_without_arguments, iterated, only_call, running_call
 
 needs_columns = pytest.mark.skipif(sys.version_info < (3, 11), reason="code knows no columns before Python 3.11")
 
@@ -100,3 +100,21 @@ def test_only_a_method_without_arguments_waits_without_a_limit() -> None:
         for text in ("w.wait()", "w.x[0].wait()", "w.wait(5)", "w.wait(timeout=5)", "wait()", "w.wait_for()")
     }
     assert [text for text, waits in found.items() if waits] == ["w.wait()", "w.x[0].wait()"]
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("for batch in loader:", "loader"),
+        ("for number, (x, y) in enumerate(self.loaders.train):  # a comment", "self.loaders.train"),
+        ("for batch in tqdm(enumerate(loader), total=9):", "loader"),
+        ("batch = next(batches)", "batches"),
+        ("for batch in make_loader():", ""),
+        ("step(next(batches))", ""),
+        ("for batch in", ""),
+    ],
+)
+def test_what_a_line_iterates_over_is_named(tmp_path: Path, line: str, name: str) -> None:
+    file = tmp_path / "lines.py"
+    file.write_text(f"    {line}\n")
+    assert iterated(str(file), 1) == name

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from everyrank.controller import stillness
 from everyrank.controller.stillness import Look
-from everyrank.launch import processes
+from everyrank.launch import processes, sleep
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="it needs /proc")
 
@@ -83,11 +83,18 @@ def test_a_process_that_is_stopped_does_not_stand_still(start: StartPython) -> N
     assert stillness.look([process.pid], 0.0) is None
 
 
-def test_a_process_with_a_child_does_not_stand_still(start: StartPython) -> None:
-    process = start("import subprocess; subprocess.Popen(['cat'], stdin=0); print(flush=True); time.sleep(1000)")
-    while (state := Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]) != "S":
+def test_the_children_of_a_process_are_seen_and_must_sleep(start: StartPython) -> None:
+    process = start(
+        "import subprocess; sleeps = subprocess.Popen(['cat'], stdin=0); dead = subprocess.Popen(['true'])\n"
+        "os.waitid(os.P_PID, dead.pid, os.WEXITED | os.WNOWAIT)\n"
+        "print(sleeps.pid, flush=True); threading.Event().wait()"
+    )
+    (child,) = asleep(process).children  # the other has ended
+    os.kill(child, signal.SIGSTOP)
+    while Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] != "T":
         os.sched_yield()
-    assert (state, stillness.look([process.pid], 0.0)) == ("S", None)
+    assert stillness.look([process.pid], 0.0) is None
+    os.kill(child, signal.SIGKILL)
 
 
 def test_a_process_that_is_gone_is_not_seen(start: StartPython) -> None:
@@ -104,7 +111,7 @@ def test_only_a_thread_without_a_time_limit_sleeps_for_ever(start: StartPython) 
     )
     while len(found := asleep(process).unknown) < 2:
         os.sched_yield()
-    assert sorted(map(stillness.sleeps_for_ever, found)) == [False, True]
+    assert sorted(map(sleep.sleeps_for_ever, found)) == [False, True]
 
 
 def test_a_loop_of_gloo_may_wake_without_work_but_not_work() -> None:
@@ -136,7 +143,7 @@ def test_a_thread_that_waits_for_another_process_does_not_sleep_for_ever(start: 
         "print(flush=True); semaphore.acquire()"
     )
     asleep(process)
-    assert stillness.sleep_of((process.pid, process.pid)) == ""
+    assert sleep.sleep_of((process.pid, process.pid)) == ""
 
 
 @pytest.mark.parametrize(

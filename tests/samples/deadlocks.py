@@ -251,6 +251,25 @@ def test_all_fail_before_different_calls(process_group, world):
         dist.all_reduce(torch.ones(1))  # sum after it
 
 
+@of_2
+def test_uneven_batches_of_workers(process_group, world):
+    loader = torch.utils.data.DataLoader(torch.ones(6 - 2 * world.rank, 2), batch_size=2, num_workers=2)
+    for batch in loader:
+        dist.all_reduce(batch)  # uneven batches
+
+
+KEPT = []
+
+
+@of_2
+def test_workers_of_a_rank_that_has_ended(process_group, world):
+    loader = torch.utils.data.DataLoader(torch.ones(4, 2), num_workers=1, persistent_workers=True)
+    KEPT.append(iter(loader))
+    next(KEPT[-1])
+    if world.rank == 0:
+        dist.barrier()  # beside workers
+
+
 @pytest.mark.world(2)
 @pytest.mark.timeout(60)
 def test_under_pytest_timeout(process_group, world):

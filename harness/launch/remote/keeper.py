@@ -15,7 +15,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import msgspec
 from everyrank.launch import processes
@@ -160,7 +160,10 @@ class RemoteKeeper:
             self._control.send(Done(message.request))
         elif isinstance(message, AskStacks):
             asked = processes.ask(self._asked(message.numbers), message.native_within, self._halted)
-            stacks = {number: (stack.text, stack.state, stack.native) for number, stack in asked.items()}
+            stacks = {
+                number: (stack.text, stack.state, stack.native, [astuple(child) for child in stack.children])
+                for number, stack in asked.items()
+            }
             self._control.send(Stacks(message.request, stacks))
         elif isinstance(message, AskState):
             self._control.send(self._state(message))

@@ -15,7 +15,7 @@ from typing import IO, Any
 from everyrank.errors import MisuseError
 from everyrank.launch.keeper import remove_traces
 from everyrank.launch.local import stacks_name
-from everyrank.launch.protocol import AskedStacks, Launcher, LostLauncher, Seat, Shape
+from everyrank.launch.protocol import AskedChild, AskedStacks, Launcher, LostLauncher, Seat, Shape
 from everyrank.launch.remote import hosts
 from everyrank.launch.remote.door import ERR, OUT, RANK, Door, Visitor
 from everyrank.launch.remote.link import ANSWER, Kind, Link, RankChannel, RemoteSeat
@@ -262,8 +262,9 @@ class RemoteLauncher(Launcher):
         questions = {link: AskStacks(link.request(), those, native_within) for link, those in numbers.items()}
         found = dict.fromkeys(seats, AskedStacks(""))
         for answer in self._ask_all(questions, Stacks):
-            for number, (text, state, native) in answer.stacks.items():
-                found[ranks[number]] = AskedStacks(text, state, native)
+            for number, (text, state, native, children) in answer.stacks.items():
+                asked = tuple(AskedChild(*child) for child in children)
+                found[ranks[number]] = AskedStacks(text, state, native, asked)
         return found
 
     def _ask_all(self, questions: Mapping[Link, Any], kind: type[Kind]) -> list[Kind]:

@@ -12,12 +12,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
+import torch.utils.data
 from slow import LONG, later, of_2, on_rank_0, reduce_on_all, vector
 
 
@@ -137,6 +139,52 @@ def a_child_process_works(_):
     subprocess.run(["sleep", str(LONG)], check=True)
 
 
+class Acts(torch.utils.data.Dataset):
+    """Does something slow in a worker when it is asked for its only element."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self.act = act
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(LONG)
+        self.act()
+        return index
+
+
+def worker_of(act: Callable[[], object]) -> Iterator[Any]:
+    """Return an iterator whose worker does this after a while, and is asked at once."""
+    return iter(torch.utils.data.DataLoader(Acts(act), num_workers=1))
+
+
+def a_worker_loads_a_batch(_):
+    next(worker_of(lambda: None))
+
+
+def a_worker_sends_a_signal(_):
+    got, rank = note_signals(signal.SIGUSR2), os.getpid()
+    batches = worker_of(lambda: os.kill(rank, signal.SIGUSR2))
+    pause_until(got)
+    next(batches)
+
+
+def a_worker_writes_to_a_fifo(folder):
+    fifo = folder / "fifo"
+    os.mkfifo(fifo)
+    batches = worker_of(lambda: fifo.write_text("x"))
+    assert fifo.read_text() == "x"
+    next(batches)
+
+
+def a_worker_connects(_):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        batches = worker_of(lambda: socket.create_connection(server.getsockname()).close())
+        server.accept()[0].close()
+        next(batches)
+
+
 test_rank_0_waits_for_another_process = on_rank_0(
     another_process_sends_a_signal,
     a_child_sends_a_signal,
@@ -151,7 +199,23 @@ test_rank_0_waits_for_another_process = on_rank_0(
     a_person_answers_late_at_a_terminal,
     a_child_process_puts_into_a_queue,
     a_child_process_works,
+    a_worker_loads_a_batch,
+    a_worker_sends_a_signal,
+    a_worker_writes_to_a_fifo,
+    a_worker_connects,
 )
+
+
+@of_2
+def test_a_worker_sends_a_message_for_its_rank(world, process_group):
+    """Its rank waits in a collective meanwhile: a fork has its sockets."""
+    if world.rank == 0:
+        batches = worker_of(lambda: dist.send(vector(), dst=1))
+        reduce_on_all()
+        next(batches)
+    else:
+        dist.recv(vector(), src=0)
+        reduce_on_all()
 
 
 @of_2
