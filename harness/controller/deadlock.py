@@ -97,7 +97,7 @@ def _answers(other: WitnessStatement, rank: int, own: WitnessStatement) -> bool:
         return False
     if not {own.operation, other.operation} <= {"send", "recv"}:
         return True  # a Work's wait(): for what is not known
-    return own.operation != other.operation and own.group == other.group
+    return own.operation != other.operation and (own.group, own.tag) == (other.group, other.tag)
 
 
 def _is_same_call(own: WitnessStatement, other: WitnessStatement) -> bool:
@@ -198,7 +198,8 @@ def _due(statement: WitnessStatement) -> str:
     """Describe what a rank that ended its test did not do."""
     if statement.kind != "message":
         return f"reaching this {statement.operation}"
-    due = {"recv": "sending what this recv waits for", "send": "receiving what this send offers"}
+    tag = f" with the tag {statement.tag}" if statement.tag else ""
+    due = {"recv": f"sending what this recv{tag} waits for", "send": f"receiving what this send{tag} offers"}
     return due.get(statement.operation, f"sending or receiving what this {statement.operation} waits for")
 
 
@@ -228,7 +229,9 @@ def _waits(inside: Mapping[int, WitnessStatement], with_tensors: bool) -> list[s
         statement = inside[ranks[0]]
         own, number = _current(statement), _number(statement)
         tensors = f" of {own.tensors}" if with_tensors and own is not None and own.tensors else ""
-        call = f"{statement.operation}{_root(statement) if with_roots else ''}{tensors} at {statement.location}"
+        alike = statement.awaits and all(inside[rank].awaits == statement.awaits for rank in ranks)
+        operation = statement.awaits if alike and statement.kind == "message" else statement.operation
+        call = f"{operation}{_root(statement) if with_roots else ''}{tensors} at {statement.location}"
         alone = len(ranks) == 1
         again = any(" collective" in clause for clause in clauses)
         verb = " in" if again and number is not None else " waits in" if alone else " wait in"

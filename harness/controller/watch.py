@@ -195,8 +195,7 @@ class Watch:
             fate.stance = stances.get(fate.rank)
             if fate.stance is not None and self.talk.witnesses is not None:
                 statement = self.talk.witnesses.stated.get(fate.rank) if stated else None
-                handles = statement.handles if statement is not None else None
-                fate.stance = replace(fate.stance, handles=handles).on_gpu(self.talk.witnesses.on_nccl(fate.rank))
+                fate.stance = fate.stance.stated(statement).on_gpu(self.talk.witnesses.on_nccl(fate.rank))
             self.talk.keep_last_words(fate)
         self.world.broken = True
         self.world.launcher.kill(list(seats.values()))

@@ -107,7 +107,8 @@ class MainWait:
         arguments = self._frame.f_locals
         group = arguments.get("group") or self._groups.default
         peer = _other_rank(arguments, group)
-        return {"kind": "message", "group": _name(group), "members": _members(group), "peer": peer}
+        tag = int(arguments.get("tag") or 0)
+        return {"kind": "message", "group": _name(group), "members": _members(group), "peer": peer, "tag": tag}
 
     def _message_in_wait_of_user(self) -> dict[str, Any] | None:
         """Return the wait for a message that the user's ``work.wait()`` waits for: neither rank nor kind is known."""

@@ -20,7 +20,8 @@ from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any, Protocol
 
-from everyrank.rank import handling, idle_children, nccl, recorder
+import msgspec
+from everyrank.rank import awaited, handling, idle_children, nccl, recorder
 from everyrank.rank.main_wait import Groups, MainWait, stack_of
 from everyrank.stack.frames import users_frame
 from everyrank.wire.messages import OnNccl, WitnessStatement
@@ -130,6 +131,7 @@ class Witness:
             if number == 1:
                 before[group] = 0
         frame = sys._current_frames()[threading.main_thread().ident or 0]
+        groups = Groups.known(self._group, self._made_at)
         common = WitnessStatement(
             self._test,
             threading.get_native_id(),
@@ -140,9 +142,15 @@ class Witness:
             reached=reached,
             idle_children=idle_children.pids(),
             handles=handling.handled(),
+            awaits=awaited.awaited(frame),
+            threads=awaited.by_threads(threading.get_ident(), groups),
         )
         begun = [entry for entry in known if not entry["retired"]]
-        return MainWait(frame, begun, Groups.known(self._group, self._made_at)).add_to(common)
+        statement = MainWait(frame, begun, groups).add_to(common)
+        if statement.kind != "message" or statement.operation == "wait":
+            return statement
+        awaits = awaited.message(statement.operation, statement.peer, statement.tag)
+        return msgspec.structs.replace(statement, awaits=awaits)
 
     def _may_act(self) -> str:
         """Return why this rank may still act while its main thread waits; empty if it cannot."""

@@ -13,8 +13,8 @@ from everyrank.model.counts import count
 from everyrank.model.ranks import few_ranks_text, ranks_text
 from everyrank.rollcall import nccl
 from everyrank.rollcall.blame import ENDED, Blame, Evidence, blame
-from everyrank.stack.frames import Frame, imports, is_ours, is_users, next_batch, standing, waits
-from everyrank.wire.messages import Handled, OnNccl
+from everyrank.stack.frames import Frame, imports, is_ours, is_users, next_batch, standing, waits, waits_for_threads
+from everyrank.wire.messages import Handled, OnNccl, WitnessStatement
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
 #: What faulthandler writes for a letter outside ASCII.
@@ -66,6 +66,16 @@ class Stance:
     nccl: OnNccl | None = None  # what its GPU was asked to do, if it has one
     children: tuple[Child, ...] = ()
     handles: Handled | None = None  # the exception that its main thread is handling, if that is known
+    awaits: str = ""  # the call that its main thread is in, with what it waits for, if the stack does not show that
+    threads: tuple[str, ...] = ()  # what its other threads do, if its main thread may wait for one of them
+
+    def stated(self, statement: WitnessStatement | None) -> Stance:
+        """Return this stance with what the rank's witness states, if it has answered just now."""
+        if statement is None:
+            return self
+        held = bool(statement.awaits) and statement.kind != "message"
+        threads = statement.threads if held or waits_for_threads(self.stack) else []
+        return replace(self, handles=statement.handles, awaits=statement.awaits, threads=tuple(threads))
 
     def on_gpu(self, seen: OnNccl | None) -> Stance:
         """Return this stance with what NCCL's flight recorder shows."""
@@ -76,9 +86,14 @@ class Stance:
     @property
     def doing(self) -> str:
         doing = _doing(self.stack) if self.stack else _NO_ANSWER
-        beside = [self._workers, self.state, "for another root" if self.misled else "", nccl.doing(self.nccl)]
+        location = standing(self.stack).rpartition(" at ")[2]
+        if self.awaits:
+            doing = f"waiting in {self.awaits} at {location}"
+        threads = f"with {'a thread' if len(self.threads) == 1 else 'threads'} {' and '.join(self.threads)}"
+        misled = "for another root" if self.misled else ""
+        beside = [self._workers, threads if self.threads else "", self.state, misled, nccl.doing(self.nccl)]
         if self.handles is not None:
-            beside.append(f"while handling {self.handles.beside(standing(self.stack).rpartition(' at ')[2])}")
+            beside.append(f"while handling {self.handles.beside(location)}")
         return ", ".join([doing, *filter(None, beside)])
 
     @property
@@ -95,10 +110,16 @@ class Stance:
         return f"{few_ranks_text(ranks)} {verb} {doing}"
 
     @property
+    def _held(self) -> bool | None:
+        """Return whether it waits for other ranks, maybe in a thread of its own; None if that is not known."""
+        for_others = self.awaits.endswith(" of a store") or (self.threads and any(map(waits, self.beside)))
+        return True if for_others else waits(self.stack)
+
+    @property
     def evidence(self) -> Evidence:
         """Return the evidence for blame. A rank that is stopped keeps others waiting, wherever it is."""
         operation, _, location = standing(self.stack).rpartition(" at ")
-        held = False if self.state else waits(self.stack)
+        held = False if self.state else self._held
         if self.nccl is not None and self.nccl.first is not None and not self.state:
             # Its GPU waits for other ranks, and its main thread for the GPU, maybe in a call that has no frame.
             held, operation = True, self.nccl.first.name
@@ -173,7 +194,7 @@ def parse(text: str) -> tuple[Stack, tuple[Stack, ...]]:
     main, stack = stacks.pop()
     ends = [number for number, (thread, _) in enumerate(stacks) if thread == main]
     others = [tuple(frames) for _, frames in stacks[ends[-1] + 1 if ends else 0 :]]
-    return tuple(stack), tuple(other for other in others if any(is_users(frame.file) for frame in other))
+    return tuple(stack), tuple(other for other in others if waits(other) or any(is_users(f.file) for f in other))
 
 
 def _unescaped(name: str) -> str:

@@ -50,7 +50,7 @@ def _fate(rank: int, seen: Seen) -> Fate:
     if rank not in seen.status:
         stated = seen.stated.get(rank)
         stack = tuple(Frame(*frame) for frame in stated.stack) if stated is not None else ()
-        stance = Stance(rank, stack, handles=stated.handles) if stated is not None and stack else None
+        stance = Stance(rank, stack).stated(stated) if stack else None
         return Fate(rank, phase=_PHASE, stance=stance, cut=True)
     if not seen.is_bad(rank):
         return Fate(rank, record=_record([Phase(when, "passed", {}) for when in _PHASES]), phase=_PHASE)

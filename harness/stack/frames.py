@@ -38,6 +38,10 @@ _LOADER = re.compile(r"torch/utils/data/dataloader\.py$")
 _CALLS_WAIT = re.compile(r"\.(wait|result)\(")
 
 
+#: Files of Python's library in which a thread waits for another thread of its process.
+_THREADS = re.compile(r"(threading|queue|concurrent/futures/\w+)\.py$")
+
+
 @dataclass(frozen=True)
 class Frame:
     """One line of a stack."""
@@ -76,6 +80,11 @@ def waits(stack: Sequence[Frame]) -> bool | None:
         return False
     line = linecache.getline(innermost.file, innermost.line)  # nothing of what was typed at a prompt
     return None if not line or _CALLS_WAIT.search(line) else False
+
+
+def waits_for_threads(stack: Sequence[Frame]) -> bool:
+    """Return whether a thread waits for another thread of its process, as in join()."""
+    return bool(stack) and bool(_THREADS.search(stack[0].file)) and not is_users(stack[0].file)
 
 
 def standing(stack: Iterable[Frame], called: str = "") -> str:

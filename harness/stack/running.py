@@ -10,7 +10,13 @@ from types import FrameType
 
 
 def running_call(frame: FrameType) -> ast.Call | None:
-    """Return the call that a frame is in now; None if that is not certain.
+    """Return the call that a frame is in now; None if that is not certain."""
+    expression = running_expression(frame)
+    return expression if isinstance(expression, ast.Call) else None
+
+
+def running_expression(frame: FrameType) -> ast.expr | None:
+    """Return the expression that a frame is in now; None if that is not certain.
 
     Code knows the columns of its instructions from Python 3.11 on. Before that, a line must have one call at most.
     """
@@ -29,7 +35,7 @@ def running_call(frame: FrameType) -> ast.Call | None:
     lines[0] = lines[0][start:]
     text = b"".join(lines).decode()
     # From Python 3.12 on, the instruction of a method's call that spans lines begins with the method's name.
-    return _call(f"({'_.' if before.endswith('.') else ''}{text})")
+    return _expression(f"({'_.' if before.endswith('.') else ''}{text})") or _entered(text)
 
 
 def only_call(file: str, line: int) -> ast.Call | None:
@@ -81,9 +87,17 @@ def is_method_without_arguments(call: ast.Call | None, name: str) -> bool:
     )
 
 
-def _call(text: str) -> ast.Call | None:
+def _expression(text: str) -> ast.expr | None:
     try:
-        expression = ast.parse(text, mode="eval").body
+        return ast.parse(text, mode="eval").body
     except SyntaxError:
         return None
-    return expression if isinstance(expression, ast.Call) else None
+
+
+def _entered(text: str) -> ast.expr | None:
+    """Return the expression of a with statement that has only one: before Python 3.12, its call has no position."""
+    try:
+        statement = ast.parse(text).body[0]
+    except (SyntaxError, IndexError):
+        return None
+    return statement.items[0].context_expr if isinstance(statement, ast.With) and len(statement.items) == 1 else None

@@ -9,6 +9,7 @@ import pytest
 from tests.inner import Inner, Project
 
 SOURCE = """
+import concurrent.futures
 import subprocess
 import threading
 
@@ -69,6 +70,59 @@ def test_has_a_child(process_group, world):
     if world.rank == 1:
         with subprocess.Popen(["sleep", "1000"]):
             dist.barrier()  # waits with a child
+
+
+@late
+def test_waits_for_a_key(process_group, world):
+    store = dist.distributed_c10d._get_default_store()
+    keys = ["never", "ready"]
+    if world.rank == 0:
+        store.wait(keys)  # waits for keys
+
+
+@late
+def test_gets_a_key(process_group, world):
+    if world.rank == 0:
+        dist.distributed_c10d._get_default_store().get("never")  # gets
+    dist.barrier()  # while the other gets
+
+
+@late
+def test_waits_for_a_lock(process_group, world):
+    lock, is_held = threading.Lock(), threading.Event()
+
+    def reduce():
+        with lock:
+            is_held.set()
+            dist.all_reduce(torch.ones(1))  # holds the lock
+
+    if world.rank == 0:
+        threading.Thread(target=reduce).start()
+        is_held.wait()
+        with lock:  # wants the lock
+            dist.barrier()
+
+
+@late
+def test_threads_with_crossed_groups(process_group, world):
+    groups = [
+        dist.new_group([0, 1]),  # first group
+        dist.new_group([0, 1]),  # second group
+    ]
+
+    def reduce():
+        dist.all_reduce(torch.ones(1), group=groups[world.rank])  # crossed
+
+    thread = threading.Thread(target=reduce)
+    thread.start()
+    thread.join()  # joins
+
+
+@late
+def test_waits_for_a_pool(process_group, world):
+    if world.rank == 0:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            pool.submit(dist.all_reduce, torch.ones(1)).result()  # pool
 """
 
 
@@ -124,3 +178,36 @@ def test_a_child_process_that_may_act_is_named_as_the_reason_why_a_world_went_on
         rf"It was not ended before, since a child process may let a rank go on: rank {rank} has {child} \d+", third
     )
     assert re.search(rf"^  {child} \d+ of rank {rank} is ", late[test].text, re.M)
+
+
+def test_the_keys_of_a_store(late: Inner) -> None:
+    assert late["test_waits_for_a_key"].text.startswith(
+        "rank 1 ended its test; rank 0 waits in wait for the keys 'never', 'ready' of a store at "
+        f"test_inner.py:{line('waits for keys')} (deadline 4 s)\n"
+    )
+    assert late["test_gets_a_key"].text.startswith(
+        f"rank 0 waits in get for the key 'never' of a store at test_inner.py:{line('gets')}; "
+        f"rank 1 waits in barrier at test_inner.py:{line('while the other gets')} (deadline 4 s)\n"
+    )
+
+
+def test_a_lock_that_a_thread_in_a_collective_holds(late: Inner) -> None:
+    assert late["test_waits_for_a_lock"].text.startswith(
+        f"rank 1 ended its test; rank 0 waits in acquire of a lock at test_inner.py:{line('wants the lock')}, "
+        f"with a thread in all_reduce at test_inner.py:{line('holds the lock')} (deadline 4 s)\n"
+    )
+
+
+def test_threads_that_wait_in_groups_in_opposite_order(late: Inner) -> None:
+    first, second = (
+        f"rank {rank} waits in join at test_inner.py:{line('joins')}, with a thread in all_reduce of group "
+        f"{rank + 1} (made at test_inner.py:{line(made)}) at test_inner.py:{line('crossed')}"
+        for rank, made in enumerate(("first group", "second group"))
+    )
+    assert late["test_threads_with_crossed_groups"].text.startswith(f"{first}; {second} (deadline 4 s)\n")
+
+
+def test_a_pools_thread_in_a_collective(late: Inner) -> None:
+    assert late["test_waits_for_a_pool"].text.startswith(
+        f"rank 1 ended its test; rank 0 waits in result at test_inner.py:{line('pool')}, with a thread in all_reduce "
+    )

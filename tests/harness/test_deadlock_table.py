@@ -107,6 +107,15 @@ def test_two_that_both_receive_wait_for_each_other() -> None:
     assert cause(in_p2p("recv", 1), in_p2p("recv", 0)) == "ranks 0,1 wait in recv at a.py:7"
 
 
+def test_two_with_different_tags_wait_for_each_other() -> None:
+    receives = in_p2p("recv", 1, tag=1, awaits="recv from rank 1 with the tag 1")
+    sends = in_p2p("send", 0, tag=2, awaits="send to rank 0 with the tag 2")
+    assert cause(receives, sends) == (
+        "rank 0 waits in recv from rank 1 with the tag 1 at a.py:7; "
+        "rank 1 waits in send to rank 0 with the tag 2 at a.py:7"
+    )
+
+
 def test_a_few_of_many_locations_are_named() -> None:
     members = list(range(8))
     text = cause(*(waits(location=f"a.py:{rank}", number=rank + 1, members=members) for rank in members))
@@ -210,6 +219,7 @@ def test_groups_are_named_if_ranks_wait_in_different_groups() -> None:
         ([waits(), ended(5)], (1,)),  # it came to this one, and what it began may go on
         ([in_p2p("recv", 1), in_p2p("send", 0)], ()),
         ([in_p2p("recv", None), in_p2p("send", 0)], ()),
+        ([in_p2p("recv", 1, tag=7), in_p2p("send", 0, tag=7)], ()),
         ([in_p2p("recv", None, members=[0, 1, 2]), ended(), in_p2p("send", 0)], (1,)),
         ([waits("scatter", tensors="(2,), (2,) Float"), waits("scatter", tensors="(2,) Float")], ()),
         ([ended(), ended()], (0, 1)),

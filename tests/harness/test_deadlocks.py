@@ -52,6 +52,11 @@ def stuck(module_project: Project) -> Inner:
             f"rank 1 ended its test without sending what this recv waits for (test_inner.py:{line('receives')})",
         ),
         (
+            "test_tags",
+            f"rank 0 waits in recv from rank 1 with the tag 1 at test_inner.py:{line('tag 1')}; "
+            f"rank 1 waits in send to rank 0 with the tag 2 at test_inner.py:{line('tag 2')}",
+        ),
+        (
             "test_different",
             f"ranks 0,1 wait in their 2nd collective, all_reduce at test_inner.py:{line('reduces')}; "
             f"rank 2 in its 2nd, broadcast at test_inner.py:{line('broadcasts')}",

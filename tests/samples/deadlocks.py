@@ -27,6 +27,13 @@ def test_receives(process_group, world):
         dist.recv(torch.ones(1), src=1)  # receives
 
 
+@of_2
+def test_tags(process_group, world):
+    if world.rank == 0:
+        dist.recv(torch.ones(1), src=1, tag=1)  # tag 1
+    dist.send(torch.ones(1), dst=0, tag=2)  # tag 2
+
+
 @of_3
 def test_different(process_group, world):
     dist.barrier()
