@@ -73,7 +73,7 @@ REDUCED = Subject(
     "fairscale.sharded_ddp",
     contract="trainer",
     build=Reduced,
-    declares=frozenset({"same-graph", "trusts-init"}),
+    declares=frozenset({"same-graph", "trusts-init", "trusts-order"}),
     lacks=LACKS,
     known="fairscale_sharded_ddp.toml",
     package="fairscale",

@@ -117,7 +117,7 @@ PARALLEL = Subject(
     "lightning.model_parallel",
     contract="trainer",
     build=Parallel,
-    declares=frozenset({"same-graph", "trusts-init"}),
+    declares=frozenset({"same-graph", "trusts-init", "trusts-order"}),
     lacks=["closures", "owns"],
     known=["torch:fsdp2", "lightning_model_parallel.toml"],
     package="lightning-fabric",

@@ -177,7 +177,7 @@ LOCAL = Subject(
     "torchft.local_sgd",
     contract="trainer",
     build=Local,
-    declares=frozenset({"same-graph", "trusts-init"}),
+    declares=frozenset({"same-graph", "trusts-init", "trusts-order"}),
     lacks=["clipping", "owns", dict.fromkeys([*OF_OTHERS, *OF_ADAM], NOT_LINEAR)],
     known="torchft_local_sgd.toml",
     warns=WARNS,

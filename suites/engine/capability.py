@@ -34,15 +34,16 @@ class Capability:
     cases: tuple[str, ...]
     """The cases that need it, as patterns over case ids without the contract."""
     use: Callable[[Any], object]
-    """Uses it in the plainest way, given what the arena yields, on all ranks. It raises one of REFUSALS if the
+    """Uses it in the plainest way, given what the arena yields, on all ranks. It raises one of ``refusals`` if the
     subject lacks it; whatever else it raises is left to the laws."""
 
     part_of: str = ""
     """The capability without which this is of no use, and is not asked for."""
+    refusals: tuple[type[Exception], ...] = REFUSALS
 
     @property
     def lack(self) -> Lack:
-        return Lack(REFUSALS, f"no {self.name}")
+        return Lack(self.refusals, f"no {self.name}")
 
     def needed_by(self, ids: Collection[str]) -> set[str]:
         """Return those of the case ids that need it."""
@@ -138,6 +139,6 @@ def _asked(chosen: Contract, subject: Subject, point: Point, names: Iterable[str
             with contextlib.suppress(Exception):  # the laws will find it
                 try:
                     known[name].use(arena)
-                except REFUSALS as error:
+                except known[name].refusals as error:
                     found[name] = " ".join(f"{type(error).__name__}: {error}".split())
     return found

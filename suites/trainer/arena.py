@@ -20,8 +20,9 @@ from everyrank.suites.errors import BrokenAdapter, Deviation
 from everyrank.suites.trainer.batches import Microbatch
 from torch import nn
 
-#: Choices that a subject may declare: all ranks must start with equal models; and use the same parameters in a step.
-TRUSTS_INIT, SAME_GRAPH = "trusts-init", "same-graph"
+#: Choices that a subject may declare: all ranks must start with equal values; register their parameters in one order;
+#: and use the same parameters in a step.
+TRUSTS_INIT, TRUSTS_ORDER, SAME_GRAPH = "trusts-init", "trusts-order", "same-graph"
 #: The parts of a parameter go in another order than that of the ranks.
 ANY_ORDER = "any-order"
 

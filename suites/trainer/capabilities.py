@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from everyrank.suites.engine.capability import Capability
+from everyrank.suites.compare.reference import Plan
+from everyrank.suites.engine.capability import REFUSALS, Capability
 from everyrank.suites.trainer.arena import Arena
+from everyrank.suites.trainer.batches import Microbatch
 
 
 def _attribute(name: str) -> Callable[[Arena], object]:
@@ -44,6 +46,13 @@ def _closures(arena: Arena) -> None:
     trainer.step(arena.plain_batch(trainer))
 
 
+def _sparse(arena: Arena) -> None:
+    plan = Plan(arena.size, model="sparse-sum", variant="lr")
+    trainer = arena.subject.build(plan.build().to(arena.device), torch.optim.SGD, lr=0.1)
+    index, _ = getattr(trainer, "part", (arena.rank, arena.size))
+    trainer.step(Microbatch(*plan.batch(index, 1)).to(arena.device))
+
+
 _SAVED = ("alias[after-load-*]", "alias[scheduler-after-load-*]", "alias[scheduler-resumed-*]", "alias[resumed-*]")
 _LOADED = (*_SAVED, *(f"state.{law}[*]" for law in ("round-trip", "reshard", "strict", "in-order")))
 
@@ -71,5 +80,7 @@ CAPABILITIES = (
     ),
     Capability("state_dict", ("state.*", *_SAVED), _attribute("state_dict")),
     Capability("load_state_dict", _LOADED, _attribute("load_state_dict"), part_of="state_dict"),
+    # Most of what torch does with dense tensors alone refuses others with a RuntimeError.
+    Capability("sparse", ("parity.sparse[*]", "accumulate[sparse-*]"), _sparse, refusals=(*REFUSALS, RuntimeError)),
     Capability("owns", ("large-world[*]",), _attribute("owns")),
 )

@@ -27,23 +27,28 @@ with the names of parameters, and ``step(..., max_norm=0.1)``, which clips the n
 without one of these declares that by its name: see ``capabilities.py``.
 
 A model may have been changed in place by ``build``. Ranks communicate over the default group, or over groups that
-``build`` makes. A subject whose ranks must start with equal models, their parameters in one order, declares
-``trusts-init``; a subject whose ranks must use the same parameters in each step declares ``same-graph``. If one rank
-fails, the errors of the others need not name it, since over c10d they cannot: a subject that passes the failure on in
-another way declares ``names-ranks``, and is held to that.
+``build`` makes. A subject whose ranks must start with equal values declares ``trusts-init``; one whose ranks must
+have registered their parameters in one order, as DDP's, declares ``trusts-order``; one whose ranks must use the same
+parameters in each step declares ``same-graph``. If one rank fails, the errors of the others need not name it, since
+over c10d they cannot: a subject that passes the failure on in another way declares ``names-ranks``, and is held to
+that.
+
+What plain torch.optim does is no deviation. A state in its form, which numbers the parameters, need not reach a model
+that has registered them in another order; what torch.optim loads, such a state may be taken for; and if an optimizer
+parts by saving and loading, as NAdam does, the trainer may part alike. The kit asks torch.optim in the same process.
 """
 
 from __future__ import annotations
 
 from everyrank.suites.arena.groups import NAMES_RANKS
 from everyrank.suites.engine.contract import Contract
-from everyrank.suites.trainer.arena import ANY_ORDER, SAME_GRAPH, TRUSTS_INIT, open_arena
+from everyrank.suites.trainer.arena import ANY_ORDER, SAME_GRAPH, TRUSTS_INIT, TRUSTS_ORDER, open_arena
 
 CONTRACT = Contract(
     "trainer",
     open_arena,
     fixtures=("process_group",),
-    choices=(TRUSTS_INIT, SAME_GRAPH, ANY_ORDER, NAMES_RANKS),
+    choices=(TRUSTS_INIT, TRUSTS_ORDER, SAME_GRAPH, ANY_ORDER, NAMES_RANKS),
     capabilities="everyrank.suites.trainer.capabilities:CAPABILITIES",
     ledgers={"torch": "everyrank.suites.trainer"},
     law_modules=(

@@ -97,7 +97,8 @@ class LawSides(Sides):
         """Compare the full parameters with those of the reference, for the verdict."""
         if self.compared != "parameters":
             return
-        found, wanted = self.training.values, self.alone.values
+        found = self.training.values
+        wanted = self.wanted(found)
         if self.as_loaded:
             loaded = self._new_comparison()
             loaded.step(0, found, wanted)

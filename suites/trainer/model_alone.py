@@ -48,6 +48,19 @@ class ModelAlone:
             setattr(copied.optimizer, name, copy.deepcopy(getattr(self.optimizer, name), memo))
         return copied
 
+    def follow(self, other: ModelAlone) -> None:
+        """Take over what was done to another reference since: its groups, their options, and what is frozen."""
+        names = {param: name for name, param in other.model.named_parameters()}
+        groups = self.optimizer.param_groups
+        for number, group in enumerate(other.optimizer.param_groups):
+            options = {key: value for key, value in group.items() if key != "params"}
+            if number < len(groups):
+                groups[number].update(options)
+            else:
+                self.add_param_group({**options, "params": [names[param] for param in group["params"]]})
+        for param, name in names.items():
+            self.model.get_parameter(name).requires_grad_(param.requires_grad)
+
     def freeze(self, frozen: Iterable[int]) -> None:
         set_frozen(self.model, self.made_of, frozen)
 

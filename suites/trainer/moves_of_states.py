@@ -16,6 +16,7 @@ from everyrank.suites.arena.subject_errors import in_a_line, subject_acts
 from everyrank.suites.compare.comparison import check, same
 from everyrank.suites.errors import NotApplicable
 from everyrank.suites.moves.move import NEVER, move
+from everyrank.suites.trainer.as_torch import numbered, takes
 from everyrank.suites.trainer.batches import Failing
 from everyrank.suites.trainer.features import WRONG_STATES
 from everyrank.suites.trainer.model import Model, Param, Step
@@ -83,6 +84,9 @@ def _resharding_needs(outline: Outline, before: int = 0, after: int = 0) -> Iter
 
 Found = TypeVar("Found")
 
+#: What a rank says of a wrong state that was loaded, and that plain torch.optim loads as well.
+AS_TORCH = "loaded, as torch.optim does"
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -99,13 +103,30 @@ class Failure:
     after: Values
 
 
+@dataclass(frozen=True)
+class WrongState:
+    """What a rank has seen of a state that is wrong."""
+
+    sides: Sides
+    fresh: TrainingSide | None
+    """The trainer that has loaded it, if it did."""
+    changed: str
+    """The name of the parameter whose entry is wrong."""
+    as_torch: bool
+    """Whether it has the form of torch.optim, which loads such a state as well."""
+
+    @property
+    def text(self) -> str:
+        return "" if self.fresh is None else AS_TORCH if self.as_torch else "loaded"
+
+
 class StateMoves(TrainingMoves):
     """What is done with states, on both sides."""
 
     @move("state.inert", needs=_saving_needs, then=_saved)
     def save(self) -> None:
         """Copy the state, which replaces the last copy."""
-        self.saved = self.sides.state(), self.sides.alone.copy()
+        self.saved = self.sides.state(), self.sides.saved()
 
     @move(
         "state.round-trip",
@@ -125,17 +146,22 @@ class StateMoves(TrainingMoves):
     def load(self, fresh: bool = False, reordered: bool = False, of_first: bool = False) -> None:
         """Load the last copy into the same trainer, or into a fresh one of another model.
 
-        ``reordered``: the fresh model has registered its parameters in the opposite order. ``of_first``: every rank
-        loads the copy of rank 0.
+        ``reordered``: the fresh model has registered its parameters in the opposite order, unless the state numbers
+        them, as torch.optim's own does. ``of_first``: every rank loads the copy of rank 0.
         """
         sides = self.sides
-        state, alone = self.saved
+        state, references = self.saved
         state = self._of_first(state) if of_first else copy.deepcopy(state)
-        orders = range(self.model.size) if reordered else None
+        orders = range(self.model.size) if reordered and not self.saved_numbers else None
         sides.load(state, sides.begin(FRESH, orders) if fresh else sides.training)
-        sides.alone = alone.copy()
+        sides.go_back(*references)
         sides.alone.freeze(sides.frozen)
         self.schedulers.clear()
+
+    @property
+    def saved_numbers(self) -> bool:
+        """Whether the last copy has no names of parameters, on some rank."""
+        return "numbered" in self.arena.meet("the form of the state", "numbered" if numbered(self.saved[0]) else "")
 
     def _of_first(self, state: Any) -> Any:
         """Return rank 0's copy of a state."""
@@ -171,36 +197,45 @@ class ApartMoves(StateMoves):
         apart=True,
     )
     def load_wrong(self, part: str, mutation: str) -> None:
-        """Load a state with one entry that is missing, extra or misshapen into a fresh trainer: it is refused."""
+        """Load a state with one entry that is missing, extra or misshapen into a fresh trainer: it is refused.
+
+        What plain torch.optim takes, a state of its form may be taken for, too.
+        """
         params = tuple(param for param in self.model.params if param.shape and _is_plain(param))
         # Each parameter has a state.
         made_of = replace(self.model, params=params, optimizer="SGD", variant="momentum")
-        (sides, fresh, anew), loaded = self._meeting(
-            lambda: self._load_wrong(made_of, cast(Part, part), cast(Mutation, mutation)),
-            lambda found: str(found[1] is not None),
+        found, texts = self._meeting(
+            lambda: self._load_wrong(made_of, cast(Part, part), cast(Mutation, mutation)), lambda found: found.text
         )
-        # The state may be taken for that of a parameter that never had a gradient: this starts anew, others go on.
-        if fresh is not None and (part, mutation) == ("optimizer", "missing") and set(loaded) == {"True"}:
-            sides.alone.optimizer.state.pop(sides.alone.model.get_parameter(anew))
-            sides.training = fresh
-            self._go_on(sides)
+        as_torch = set(texts) == {AS_TORCH}
+        # A missing entry may be that of a parameter that never had a gradient: this starts anew, others go on.
+        goes_on = part == "optimizer" and (mutation == "missing" or (mutation == "extra" and as_torch))
+        if found.fresh is not None and "" not in texts and goes_on:
+            if mutation == "missing":
+                found.sides.alone.optimizer.state.pop(found.sides.alone.model.get_parameter(found.changed))
+            found.sides.training = found.fresh
+            self._go_on(found.sides)
+        elif as_torch:
+            raise NotApplicable("plain torch.optim loads such a state as well, and raises in the next step")
         else:
             article = "an" if mutation == "extra" else "a"
-            self.check(fresh is None, f"a state with {article} {mutation} entry of the {part} was loaded")
+            self.check(found.fresh is None, f"a state with {article} {mutation} entry of the {part} was loaded")
 
-    def _load_wrong(self, made_of: Model, part: Part, mutation: Mutation) -> tuple[Sides, TrainingSide | None, str]:
-        """Load a wrong state. Return both sides, the fresh trainer if it loaded, and the parameter that is wrong."""
+    def _load_wrong(self, made_of: Model, part: Part, mutation: Mutation) -> WrongState:
+        """Load a wrong state into a fresh trainer."""
         sides = self._sides(made_of)
         for time in (0, 1):
             sides.step(Step(), self.number, time)
         state = sides.state()
+        as_torch = part == "optimizer" and numbered(state) and takes(sides.alone, mutation)
         names = list(dict.fromkeys(sides.training.names.values()))
         changed = mutate(state, part, mutation, len(names))
         fresh = sides.begin(FRESH)
         with subject_acts():
             load = fresh.trainer.load_state_dict  # that there is none is no refusal
         refused = error_of(lambda: load(state)) is not None
-        return sides, None if refused else fresh, changed if isinstance(changed, str) else names[changed]
+        name = changed if isinstance(changed, str) else names[changed]
+        return WrongState(sides, None if refused else fresh, name, as_torch)
 
     @move(
         "errors.rank",

@@ -10,7 +10,7 @@ from typing import Any
 from everyrank.fixtures.optimizers import row
 from everyrank.suites.arena.groups import NAMES_RANKS, own_group
 from everyrank.suites.moves.grammar import grammar_of
-from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT
+from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT, TRUSTS_ORDER
 from everyrank.suites.trainer.features import FEATURES
 from everyrank.suites.trainer.model import PARAMS, Group, Model, Param
 from everyrank.suites.trainer.moves_of_states import ApartMoves
@@ -42,7 +42,8 @@ class TrainerPlayer(ApartMoves):
     features = FEATURES
     claims = {NAMES_RANKS: frozenset({"errors"})}
     choices = {
-        TRUSTS_INIT: frozenset({"own values", "own frozen values", "own buffers", "orders of registration"}),
+        TRUSTS_INIT: frozenset({"own values", "own frozen values", "own buffers"}),
+        TRUSTS_ORDER: frozenset({"orders of registration"}),
         SAME_GRAPH: frozenset({"parameters that some ranks use", "microbatches of some ranks"}),
     }
     crossings = "crossings.txt"

@@ -16,6 +16,7 @@ from everyrank.suites.engine.subject import Subject
 from everyrank.suites.generate.grammar import Rejected
 from everyrank.suites.generate.player import reference_acts
 from everyrank.suites.trainer.arena import AMPLIFIED, CLOSE_FP32, Arena
+from everyrank.suites.trainer.as_torch import reloaded
 from everyrank.suites.trainer.batches import Microbatch
 from everyrank.suites.trainer.model import Model, Step
 from everyrank.suites.trainer.model_alone import ModelAlone
@@ -81,6 +82,8 @@ class Sides:
         """
         with reference_acts():
             self.alone = self.reference()
+        self.as_torch: ModelAlone | None = None
+        """The reference, if its optimizer saves and loads where the subject does, and that makes a difference."""
         self.training = self.begin(seed)
 
     def reference(self) -> Any:
@@ -135,6 +138,9 @@ class Sides:
         self.exact_so_far &= not (step.max_norm and self.coarse)
         with reference_acts():
             wanted = self.alone.step(step, number, time, self.training.parts)
+            if self.as_torch is not None:
+                self.as_torch.follow(self.alone)
+                self.as_torch.step(step, number, time, self.training.parts)
         found = self.training.step(step, number, time)
         if found is not None and self.made_of.losses:
             self.compare_loss(torch.as_tensor(found), wanted)
@@ -163,6 +169,15 @@ class Sides:
         with subject_acts("state_dict"):
             return copy.deepcopy(self.training.trainer.state_dict())
 
+    def saved(self) -> tuple[ModelAlone, ModelAlone | None]:
+        """Return copies of the reference, as it is now."""
+        return self.alone.copy(), self.as_torch and self.as_torch.copy()
+
+    def go_back(self, alone: ModelAlone, as_torch: ModelAlone | None) -> None:
+        """Let the reference go on from where it was when a state was saved, which the subject has loaded."""
+        self.alone = alone.copy()
+        self.as_torch = reloaded(as_torch or alone)
+
     def load(self, state: Any, training: TrainingSide) -> None:
         with subject_acts("load_state_dict"):
             training.trainer.load_state_dict(state)
@@ -176,9 +191,17 @@ class Sides:
         fine = fine if self.exact_so_far else CLOSE_FP32
         return {name: CLOSE_FP32 if value.dtype in _COARSE else fine for name, value in wanted.items()}
 
+    def wanted(self, found: Values) -> Values:
+        """Return the reference's parameters: of two those that are nearer to what was found."""
+        values: list[Values] = [self.alone.values]
+        if self.as_torch is not None:
+            values.append(self.as_torch.values)
+        return min(values, key=lambda wanted: _apart(found, wanted))
+
     def compare(self) -> None:
         """Compare the full parameters with those of the reference."""
-        found, wanted = self.training.values, self.alone.values
+        found = self.training.values
+        wanted = self.wanted(found)
         self.check(found, wanted, self.tolerances(wanted))
         self.exact_so_far &= all(torch.equal(found[name], wanted[name]) for name in self.coarse)
 
@@ -206,6 +229,13 @@ class Sides:
         allowed = self.tolerances(self.alone.values).values()
         loosest = max(allowed, key=lambda tolerance: tolerance.relative)
         self.check({"the loss": ours}, {"the loss": wanted.detach().reshape(())}, {"the loss": loosest})
+
+
+def _apart(found: Values, wanted: Values) -> float:
+    """Return how far the values are apart that are near each other, of one shape: others are as far from both."""
+    pairs = [(found[name], value) for name, value in wanted.items() if name in found]
+    near = [(ours - value).abs().nan_to_num() for ours, value in pairs if ours.shape == value.shape]
+    return float(sum(each.double().sum() for each in near))
 
 
 def _declared(subject: Subject, error: Exception) -> bool:

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 import torch
 from everyrank.fixtures.failing import InjectedError
+from everyrank.fixtures.optimizers import rows
 from everyrank.suites.compare.reference import Plan
+from everyrank.suites.trainer.as_torch import numbered, reloaded, takes
 from everyrank.suites.trainer.batches import Failing, Microbatch
 from everyrank.suites.trainer.model import Step
 from everyrank.suites.trainer.model_alone import ModelAlone, Stored
@@ -50,6 +52,32 @@ def test_the_two_references_agree_bit_for_bit(plan: Plan) -> None:
         for name, value in alone(plan, number).values.items():
             assert torch.equal(value, stored.values[name]), (number, name)
         stored.step()
+
+
+@pytest.mark.parametrize(
+    ("wrapped", "expected"),
+    [
+        (lambda state: state, True),
+        (lambda state: {"model": {}, "optimizer": state}, True),
+        (lambda state: ({}, [state]), True),
+        (lambda state: {**state, "param_groups": [{"params": ["first.weight"]}]}, False),
+        (lambda state: {"optimizer": {"first.weight": state["state"][0]}}, False),
+        (lambda state: b"bytes", False),
+    ],
+)
+def test_a_state_in_the_form_of_torch_optim_numbers_the_parameters(wrapped: Any, expected: bool) -> None:
+    assert numbered(wrapped(alone(Plan(1, variant="momentum"), 1).optimizer.state_dict())) == expected
+
+
+@pytest.mark.parametrize("mutation", ["missing", "extra", "misshapen", "transposed"])
+def test_torch_optim_loads_each_wrong_entry_of_an_optimizer(mutation: Mutation) -> None:
+    assert takes(alone(Plan(1, variant="momentum"), 1), mutation)
+
+
+def test_two_optimizers_have_states_of_other_dtypes_after_saving_and_loading() -> None:
+    rows_of_plain = [row for row in rows() if not row.needs & {"closure", "sparse"}]
+    plans = [Plan(1, model=row.model, optimizer=row.name, variant=row.fullest.name) for row in rows_of_plain]
+    assert [plan.optimizer for plan in plans if reloaded(alone(plan, 1)) is not None] == ["ASGD", "NAdam"]
 
 
 @pytest.mark.parametrize("name", ["equal-shapes", "plain"])

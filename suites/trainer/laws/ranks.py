@@ -11,7 +11,7 @@ import torch
 from everyrank.suites.compare.comparison import EXACT, Comparison
 from everyrank.suites.errors import NotApplicable
 from everyrank.suites.trainer import points
-from everyrank.suites.trainer.arena import TRUSTS_INIT, Arena
+from everyrank.suites.trainer.arena import TRUSTS_INIT, TRUSTS_ORDER, Arena
 from everyrank.suites.trainer.contract import CONTRACT
 from everyrank.suites.trainer.law_player import follow, playing
 from everyrank.suites.trainer.parameters import digests
@@ -62,8 +62,9 @@ def _inits() -> Iterator[InitPoint]:
 
 @law("init.sync", _inits, groups=("TRAINED", "SCALED"))
 def init_sync(arena: Arena, point: InitPoint) -> None:
-    """Ranks whose models differ start with those of rank 0, unless the subject declares that it trusts its caller."""
-    _if_models_may_differ(arena)
+    """Ranks whose models differ start with rank 0's values, unless the subject declares ``trusts-init``."""
+    if TRUSTS_INIT in arena.subject.declares:
+        raise NotApplicable("the subject trusts that all ranks start with equal values")
     own: dict[str, Any] = {"own_values": True} if point.differ == "parameters" else {"own_buffer": True}
     if point.trained:
         follow(arena, point.plan, **own)
@@ -75,11 +76,6 @@ def init_sync(arena: Arena, point: InitPoint) -> None:
         comparison.verdict()
 
 
-def _if_models_may_differ(arena: Arena) -> None:
-    if TRUSTS_INIT in arena.subject.declares:
-        raise NotApplicable("the subject trusts that all ranks start with equal models")
-
-
 def _orders() -> Iterator[TrainingPoint]:
     for model in ("equal-shapes", "plain"):
         core = (3,) if model == "equal-shapes" else ()
@@ -88,6 +84,10 @@ def _orders() -> Iterator[TrainingPoint]:
 
 @law("in-order", _orders, groups=("TRAINED", "SCALED"))
 def in_order(arena: Arena, point: TrainingPoint) -> None:
-    """The last rank has registered the parameters in another order: each still gets its own gradient."""
-    _if_models_may_differ(arena)
+    """If the last rank has registered the parameters in another order, each still gets its own gradient.
+
+    DDP documents that this is its user's duty: a subject for which that is so declares ``trusts-order``.
+    """
+    if TRUSTS_ORDER in arena.subject.declares:
+        raise NotApplicable("the subject trusts that all ranks have registered their parameters in one order")
     follow(arena, point.plan, reordered=(arena.size - 1,))

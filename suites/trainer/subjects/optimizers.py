@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from everyrank.fixtures.quiet import distributed_optim
 from everyrank.suites.engine.subject import Lack, Subject
-from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT
+from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT, TRUSTS_ORDER
 from everyrank.suites.trainer.subjects.ddp import DDP, OF_OPTIMIZERS, Ddp
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
@@ -155,7 +155,7 @@ IN_BACKWARD = Subject(
         "alias[resumed-*]": Lack(AttributeError, "there is one optimizer for each parameter"),
         "parity.groups[added-*]": Lack(AttributeError, "no groups are added"),
     },
-    declares=frozenset({TRUSTS_INIT, SAME_GRAPH}),
+    declares=frozenset({TRUSTS_INIT, TRUSTS_ORDER, SAME_GRAPH}),
     known="in_backward.toml",
     variant_of=DDP,
     touches=(*OF_OPTIMIZERS, "accumulate", "parity.models"),  # a step is a part of the backward

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 import torch.distributed as dist
 from everyrank.suites.engine.subject import Lack, Subject
-from everyrank.suites.trainer.arena import TRUSTS_INIT
+from everyrank.suites.trainer.arena import TRUSTS_INIT, TRUSTS_ORDER
 from torch import fx, nn
 from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
@@ -194,7 +194,7 @@ GPIPE = Subject(
     contract="trainer",
     build=Pipeline,
     sizes=(2, 3),
-    declares=frozenset({TRUSTS_INIT}),
+    declares=frozenset({TRUSTS_INIT, TRUSTS_ORDER}),
     lacks=_LACKS,
     known="gpipe.toml",
 )

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT
+from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT, TRUSTS_ORDER
 from everyrank.suites.trainer.subjects.common import NO_LBFGS, FullState
 from everyrank.suites.trainer.subjects.meshes import mesh_of_pairs
 from everyrank.suites.trainer.subjects.ownership import Ownership, owned_parameters
@@ -84,7 +84,7 @@ class Fsdp1(FullState):
             return {name: value.detach().clone() for name, value in self.model.named_parameters()}
 
 
-_DECLARES = frozenset({TRUSTS_INIT, SAME_GRAPH})
+_DECLARES = frozenset({TRUSTS_INIT, TRUSTS_ORDER, SAME_GRAPH})
 
 FSDP2 = Subject("torch.fully_shard", contract="trainer", build=Fsdp2, declares=_DECLARES, known="fsdp2.toml")
 HSDP = Subject(
@@ -112,7 +112,7 @@ FSDP1 = Subject(
     contract="trainer",
     build=Fsdp1,
     sizes=(2, 3),
-    declares=frozenset({TRUSTS_INIT}),
+    declares=frozenset({TRUSTS_INIT, TRUSTS_ORDER}),
     lacks={"parity.closure[*]": NO_LBFGS, "errors.arguments[LBFGS-*]": NO_LBFGS},
     known="fsdp1.toml",
 )

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT
+from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT, TRUSTS_ORDER
 from everyrank.suites.trainer.subjects.common import FullState
 from everyrank.suites.trainer.subjects.meshes import mesh_of_pairs
 from everyrank.suites.trainer.subjects.ownership import Ownership, owned_parameters
@@ -107,7 +107,7 @@ class ShardedTensorParallel(TensorParallel):
         return loss / dist.get_world_size()
 
 
-_DECLARES = frozenset({TRUSTS_INIT})
+_DECLARES = frozenset({TRUSTS_INIT, TRUSTS_ORDER})
 
 
 COLUMNS = Subject(
@@ -151,7 +151,7 @@ FSDP2_TENSOR_PARALLEL = Subject(
     "torch.fully_shard(tensor.parallel)",
     contract="trainer",
     build=ShardedTensorParallel,
-    declares=frozenset({TRUSTS_INIT, SAME_GRAPH}),
+    declares=frozenset({TRUSTS_INIT, TRUSTS_ORDER, SAME_GRAPH}),
     sizes=(4,),
     known="fsdp2_tensor_parallel.toml",
     variant_of=FSDP2,
