@@ -42,7 +42,7 @@ class HeldContext:
 
 
 def wait_until_closed(context_id: int, owners: Iterable[int]) -> None:
-    """Wait until these owners know that a context is closed: its client tells them, and does not wait for it."""
+    """Wait until these owners know that a context is closed: its client sends word, and waits for no answer."""
     for owner in owners:
         eventually(lambda owner=owner: not on(owner, knows, context_id))  # type: ignore[misc]
 

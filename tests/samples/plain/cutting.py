@@ -29,9 +29,9 @@ def together(act: Callable[[], Any]) -> Any:
         problem = f"{type(error).__name__}: {_text(error)}"
     problems: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(problems, problem)
-    told = [f"rank {rank} raised {each}" for rank, each in enumerate(problems) if each]
-    if told:
-        raise RankError("\n".join(told))
+    texts = [f"rank {rank} raised {each}" for rank, each in enumerate(problems) if each]
+    if texts:
+        raise RankError("\n".join(texts))
     return result
 
 

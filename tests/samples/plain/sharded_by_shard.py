@@ -47,7 +47,9 @@ class ByShard(Tools):
                 kept += [tensor.grad for tensor in local(value) if tensor.grad is not None]
         norms: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(norms, [_norm(grad, norm_type) for grad in own])
-        total = _of([norm for rank in norms for norm in rank] + [_norm(grad, norm_type) for grad in whole], norm_type)
+        total = _joint(
+            [norm for rank in norms for norm in rank] + [_norm(grad, norm_type) for grad in whole], norm_type
+        )
         for grad in own + whole:
             grad.mul_(min(1.0, max_norm / (total + 1e-6)))
         return torch.tensor(total, dtype=torch.float64)
@@ -77,5 +79,5 @@ def _norm(grad: torch.Tensor, kind: float) -> float:
     return float(torch.linalg.vector_norm(grad, kind)) if grad.numel() else 0.0
 
 
-def _of(norms: list[float], kind: float) -> float:
+def _joint(norms: list[float], kind: float) -> float:
     return float(torch.linalg.vector_norm(torch.tensor([0.0, *norms], dtype=torch.float64), kind))

@@ -106,5 +106,5 @@ class Divides(Tools):
         """By name, the number that torch's state dict gives to each tensor."""
         held = [tensor for group in self._optimizer.param_groups for tensor in group["params"]]
         numbers = [number for group in packed["param_groups"] for number in group["params"]]
-        of = {id(tensor): number for tensor, number in zip(held, numbers, strict=True)}
-        return {name: of[id(tensor)] for name, tensor in self._tensors.items()}
+        by_id = {id(tensor): number for tensor, number in zip(held, numbers, strict=True)}
+        return {name: by_id[id(tensor)] for name, tensor in self._tensors.items()}
