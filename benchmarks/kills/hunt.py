@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,7 @@ class Hunt:
                 for event in _events(sock):
                     self._note(event)
                     if shot := waiting.pop((event["kind"], event["test"]), None):
-                        due.append((time.monotonic() + shot.delay, shot))
+                        due.append((time.monotonic() + shot.delay, replace(shot, pid=_knocks(event))))
                 for moment, shot in sorted(due, key=lambda pair: pair[0]):
                     if moment <= time.monotonic():
                         due.remove((moment, shot))
@@ -171,6 +171,11 @@ class Hunt:
                 return math.inf
             time.sleep(0.001)
         return time.monotonic()
+
+
+def _knocks(event: dict[str, Any]) -> int:
+    """Return the process whose knock is reported, or 0."""
+    return (processes.at_port(event["port"]) or 0) if event["kind"] == "knock" else 0
 
 
 @contextlib.contextmanager

@@ -30,6 +30,11 @@ ENDING = ("controller", "member", "agent", "engine")
 _SIGNALS_OF_RANKS = {"SIGKILL": 36, "SIGSEGV": 9, "SIGABRT": 9, "SIGTERM": 5, "SIGSTOP": 1}
 _SIGNALS = {"SIGKILL": 8, "SIGSEGV": 1, "SIGABRT": 1}
 
+#: The share of kills, by launcher, of a process in the moment when it knocks at the controller's door; and among how
+#: many knocks one is drawn. A run has about as many: of actors, and for each rank that one of them starts.
+_KNOCKS: dict[str, float] = {"ray": 0.3}
+_OF_KNOCKS = 24
+
 #: How long after its event a kill comes, in seconds: at once, within a step, within a test, in some later test.
 _DELAYS = (0.0, 0.005, 0.1, 1.0)
 
@@ -45,6 +50,7 @@ class Shot:
     role: str
     pick: float  # which of the processes of this role, as a fraction of their number
     signal: str
+    pid: int = 0  # the process that knocks, once it is known
 
     @property
     def ends_run(self) -> bool:
@@ -69,6 +75,9 @@ def draw(launcher: str, seed: int, run: int, most: int) -> Plan:
     moments = _moments()
     chosen = sorted(rng.sample(range(len(moments)), rng.randint(-(-most // 3), most)))
     shots = [_shot(rng, moments[index], ROLES[launcher]) for index in chosen]
+    share = _KNOCKS.get(launcher, 0.0)
+    knocks = rng.sample(range(1, _OF_KNOCKS + 1), round(share * len(shots)))
+    shots[: len(knocks)] = [_shot_at_a_knock(rng, number) for number in knocks]
     if rng.random() < 0.8:
         last = {role: weight for role, weight in LAST[launcher].items() if role != "worker" or workers}
         shots[-1] = _shot(rng, moments[chosen[-1]], last)
@@ -76,7 +85,9 @@ def draw(launcher: str, seed: int, run: int, most: int) -> Plan:
 
 
 def pick(shot: Shot, processes: Mapping[str, Sequence[int]]) -> tuple[str, int] | None:
-    """Return the role and the pid of what a shot kills: a rank if its own role has no process, None without ranks."""
+    """Return the role and the pid of what a shot kills: who knocks; or a rank if its role has no process, or None."""
+    if shot.pid:
+        return next(((role, shot.pid) for role, pids in processes.items() if shot.pid in pids), None)
     for role in (shot.role, "rank"):
         if pids := processes.get(role):
             return role, pids[int(shot.pick * len(pids))]
@@ -94,6 +105,12 @@ def _shot(rng: random.Random, event: Event, roles: Mapping[str, int]) -> Shot:
     signals = _SIGNALS_OF_RANKS if role == "rank" else _SIGNALS
     delay = rng.random() * rng.choice(_DELAYS)
     return Shot(event, delay, role, rng.random(), _weighted(rng, signals))
+
+
+def _shot_at_a_knock(rng: random.Random, number: int) -> Shot:
+    """Kill who knocks: mostly before it is let in, for which the controller waits a moment."""
+    delay = rng.random() * rng.choice((0.0, 0.0, 0.005, 0.1))
+    return Shot(("knock", str(number)), delay, "actor", rng.random(), _weighted(rng, _SIGNALS))
 
 
 def _weighted(rng: random.Random, weights: Mapping[str, int]) -> str:

@@ -62,6 +62,19 @@ def below(processes: dict[int, Process], pid: int) -> list[int]:
     return pids
 
 
+def at_port(port: int) -> int | None:
+    """Return the process whose own end of a TCP connection (IPv4) has this port; the oldest if several hold it."""
+    with open("/proc/net/tcp") as file:
+        rows = [line.split() for line in file.readlines()[1:]]
+    sockets = {f"socket:[{row[9]}]" for row in rows if int(row[1].rpartition(":")[2], 16) == port}
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
+        with contextlib.suppress(OSError):
+            for fd in os.listdir(f"/proc/{pid}/fd"):
+                if os.readlink(f"/proc/{pid}/fd/{fd}") in sockets:
+                    return pid
+    return None
+
+
 def is_gone(pid: int) -> bool:
     """Return whether a process has ended, reaped or not."""
     try:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from dataclasses import replace
 
 import pytest
 
 from benchmarks.kills.judge import Kill, Line, Seen, Span, judge
 from benchmarks.kills.plan import ROLES, Shot, draw, pick
-from benchmarks.kills.processes import Process, below, by_role
+from benchmarks.kills.processes import Process, at_port, below, by_role
 from benchmarks.kills.truth import Truth
 
 TRUTHS = {
@@ -169,6 +171,21 @@ def test_a_shot_falls_back_on_a_rank() -> None:
     assert pick(shot, {"successor": [1, 2], "rank": [3, 4]}) == ("successor", 2)
     assert pick(shot, {"rank": [3, 4]}) == ("rank", 4)
     assert pick(shot, {"helper": [5]}) is None
+
+
+def test_who_knocks_is_killed_under_ray_alone() -> None:
+    shots = {launcher: [shot for run in range(5) for shot in draw(launcher, 1, run, 14).shots] for launcher in ROLES}
+    knocks = {launcher: [shot for shot in drawn if shot.event[0] == "knock"] for launcher, drawn in shots.items()}
+    assert {launcher for launcher, drawn in knocks.items() if drawn} == {"ray"}
+    assert 0.2 < len(knocks["ray"]) / len(shots["ray"]) < 0.4
+    knock = replace(knocks["ray"][0], pid=5)
+    assert pick(knock, {"actor": [4, 5], "rank": [6]}) == ("actor", 5)
+    assert pick(knock, {"actor": [4], "rank": [6]}) is None  # it has ended
+
+
+def test_who_knocks_is_known_by_its_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door, socket.create_connection(door.getsockname()) as visitor:
+        assert at_port(visitor.getsockname()[1]) == os.getpid()
 
 
 def process(pid: int, parent: int, group: int, session: int, command: str, stacks: bool = False) -> Process:
