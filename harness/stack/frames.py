@@ -78,8 +78,9 @@ def waits(stack: Sequence[Frame]) -> bool | None:
         return None
     if not is_users(innermost.file):
         return False
-    line = linecache.getline(innermost.file, innermost.line)  # nothing of what was typed at a prompt
-    return None if not line or _CALLS_WAIT.search(line) else False
+    line = linecache.getline(innermost.file, innermost.line)
+    is_typed = innermost.file.startswith("<")  # whose lines may be unknown
+    return None if (is_typed and not line) or _CALLS_WAIT.search(line) else False
 
 
 def waits_for_threads(stack: Sequence[Frame]) -> bool:
