@@ -18,6 +18,7 @@ from everyrank.rollcall import rollcall
 from everyrank.rollcall.blame import Evidence, blame
 from everyrank.rollcall.rollcall import Stance
 from everyrank.stack.frames import Frame
+from everyrank.verdict.mismatch import is_mismatch
 from everyrank.verdict.rules import Fate, Fates
 from everyrank.wire.messages import Order, WitnessStatement
 
@@ -58,6 +59,7 @@ class Watch:
             for order in self.orders:
                 self.talk.send(order.rank, order)
             self._listen()
+            self._ask_what_was_called()
         self.talk.end_debugging()
         self._read_progress()
         self.talk.show_the_rest()
@@ -156,6 +158,21 @@ class Watch:
         while self._open() and not witnesses.all_answered() and (left := patience.turn()):
             self.talk.listen(left)
         return bool(self._open())
+
+    def _ask_what_was_called(self) -> None:
+        """If gloo has aborted a rank, ask those that passed for their last collective: theirs may be too large."""
+        witnesses = self.talk.witnesses
+        if witnesses is None or not any(fate.lost and is_mismatch(fate.last_words) for fate in self.fates.ranks):
+            return
+        passed = [fate for fate in self.fates.ranks if fate.record is not None and not fate.phases("failed")]
+        witnesses.ask({fate.rank: self.world.seats[fate.rank].pid for fate in passed})
+        patience = Patience(ANSWER)
+        while not witnesses.all_answered() and (left := patience.turn()):
+            self.talk.listen(left)
+        for fate in passed:
+            statement = witnesses.stated.get(fate.rank)
+            begun = reversed(statement.collectives if statement is not None else [])
+            fate.called = next((collective for collective in begun if collective.tensors), None)
 
     def _all_is_well(self) -> bool:
         """Return whether all ranks have begun and nothing has gone wrong: only a deadlock can stop such a test."""

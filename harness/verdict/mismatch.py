@@ -13,9 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from everyrank.model.counts import count
 from everyrank.model.ranks import ranks_text
-from everyrank.wire.messages import Collective, Sizes
+from everyrank.rollcall.rollcall import parse
+from everyrank.stack.frames import is_users, standing
+from everyrank.wire.messages import Collective, Phase, Record, Sizes
 
-_MISMATCH = re.compile(r"op\.preamble\.length <= op\.nbytes|collective mismatch")
+_MISMATCH = re.compile(r"op\.preamble\.length <= op\.nbytes(?:\. (\d+) vs (\d+))?|collective mismatch")
 
 
 def is_mismatch(last_words: str) -> bool:
@@ -23,16 +25,35 @@ def is_mismatch(last_words: str) -> bool:
     return bool(_MISMATCH.search(last_words))
 
 
-def mismatch_text(last_words: str, rank: int, collectives: Mapping[int, Collective | None]) -> str:
-    """Return a line on such an end of a rank, and on what other ranks had called last; empty for other ends."""
-    if not is_mismatch(last_words):
+def called_last(
+    failed: Sequence[Phase], called: Collective | None, record: Record | None
+) -> tuple[Collective, str] | None:
+    """Return the last collective of a rank that has lost a peer, or has passed; with the user's line, if known."""
+    if called is not None and record is not None:
+        return called, next((own.location for own in record.sizes[-1:] if own.name == called.name), "")
+    return next(((phase.collective, phase.location) for phase in failed if phase.collective is not None), None)
+
+
+def mismatch_text(last_words: str, rank: int, called: Mapping[int, tuple[Collective, str] | None]) -> str:
+    """Return a line on such an end of a rank, and on what other ranks had called last; empty for other ends.
+
+    ``called`` has the user's lines, too, as far as they are known.
+    """
+    found = _MISMATCH.search(last_words)
+    if found is None:
         return ""
+    stack, _ = parse(last_words)
+    text = f"data of another size than expected came to rank {rank}"
+    text += f" in {standing(stack)}" if any(is_users(frame.file) for frame in stack) else ""
+    name = stack[0].function if stack else ""
+    piece = "a piece of " if "reduce" in name else ""  # gloo cuts what it reduces into pieces
+    text += f" ({piece}{found[1]} bytes, not {found[2]})" if found[1] else ""
     calls: dict[str, list[int]] = {}
-    for other, collective in collectives.items():
-        if collective is not None:
-            calls.setdefault(f"last called {collective.name} with {collective.tensors}", []).append(other)
-    clauses = [f"{ranks_text(ranks)} {called}" for called, ranks in calls.items()]
-    return "; ".join([f"data of another size than expected came to rank {rank}", *clauses]) + "\n"
+    for other, call in called.items():
+        if call is not None and name != "recv":  # a message is no collective
+            line = f" at {call[1]}" if call[1] else ""
+            calls.setdefault(f"last called {call[0].name} with {call[0].tensors}{line}", []).append(other)
+    return "; ".join([text, *(f"{ranks_text(ranks)} {last}" for last, ranks in calls.items())]) + "\n"
 
 
 def unequal_sizes(filed: Mapping[int, Sequence[Sizes]]) -> str:

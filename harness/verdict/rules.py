@@ -14,8 +14,8 @@ from everyrank.rollcall.blame import Blame, Evidence, blame
 from everyrank.rollcall.rollcall import Stance, cause
 from everyrank.verdict.echo import is_echo
 from everyrank.verdict.exit_text import exit_text
-from everyrank.verdict.mismatch import is_mismatch, mismatch_text, unequal_sizes
-from everyrank.wire.messages import Phase, Record
+from everyrank.verdict.mismatch import called_last, is_mismatch, mismatch_text, unequal_sizes
+from everyrank.wire.messages import Collective, Phase, Record
 
 #: The location in torch's C++ sources where an error was raised; one line has no room for it.
 _SOURCE = re.compile(r"\[/\S+?:\d+\] ?")
@@ -40,6 +40,7 @@ class Fate:
     cut: bool = False  # killed by us, because the world could not finish
     out_of_order: str = ""  # why it did not leave in order after its record
     last_words: str = ""  # the output of a rank that died
+    called: Collective | None = None  # its last one with a tensor, if it passed and another rank got too much data
 
     def phases(self, outcome: str) -> list[Phase]:
         filed = self.record.phases if self.record is not None else self.early
@@ -182,7 +183,7 @@ def _lost(fates: Fates) -> Verdict | None:
     if failed and not failed[0].is_echo and failed[0].ended_at < _death(first):
         return None  # a rank had failed before: that failure caused the death
     alike = [fate.rank for fate in lost if (fate.status, fate.lost_with) == (first.status, first.lost_with)]
-    called = {fate.rank: phase.collective for fate in fates.ranks for phase in fate.phases("failed")}
+    called = {fate.rank: called_last(fate.phases("failed"), fate.called, fate.record) for fate in fates.ranks}
     headline = mismatch_text(first.last_words, first.rank, called) + f"{ranks_text(alike)} of {len(fates.ranks)} "
     headline += end_text(first, len(alike)) + (f" in {first.phase}" if first.phase else "")
     return Verdict("lost", "failed", "call", headline, first.rank, None, tuple(alike), _others(fates, set(alike)))

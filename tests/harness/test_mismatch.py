@@ -22,30 +22,58 @@ def test_the_other_ranks_state_what_they_called_and_nobody_is_blamed() -> None:
     aborted = Fate(2, status=int(signal.SIGABRT), ended_at=1.0, phase="call", last_words=WORDS)
     fates = Fates([lost_its_peer(0, 3), lost_its_peer(1, 5), aborted])
     assert judge(fates).headline.splitlines() == [
-        "data of another size than expected came to rank 2; rank 0 last called all_gather with (3,) Float; "
-        "rank 1 last called all_gather with (5,) Float",
+        "data of another size than expected came to rank 2 (10 bytes, not 6); "
+        "rank 0 last called all_gather with (3,) Float; rank 1 last called all_gather with (5,) Float",
         "rank 2 of 3 was killed by SIGABRT in call",
     ]
     assert blamed(fates).ranks == ()
 
 
-def test_shapes_of_a_real_mismatch_are_in_the_first_line(project: Project) -> None:
-    project.write(
-        "test_inner.py",
-        """
-        import pytest, torch
-        import torch.distributed as dist
+ABORTED = """
+    import pytest, torch
+    import torch.distributed as dist
 
-        @pytest.mark.world(2)
-        def test_shapes(process_group, world):
-            dist.all_reduce(torch.ones(2 + 100 * world.rank))
-        """,
-    )
-    first, second, *_ = project.run()["test_shapes"].text.splitlines()
-    assert first == (
-        "data of another size than expected came to rank 0; rank 1 last called all_reduce with (102,) Float"
-    )
-    assert second == "rank 0 of 2 was killed by SIGABRT in call"
+    of_2 = pytest.mark.world(2)
+
+    @of_2
+    def test_shapes(process_group, world):
+        dist.all_reduce(torch.ones(2 + 100 * world.rank))  # shapes
+
+    @of_2
+    def test_dtypes(process_group, world):
+        dist.all_reduce(torch.ones(2, dtype=(torch.double, torch.float)[world.rank]))  # dtypes that abort
+
+    @of_2
+    def test_a_longer_broadcast(process_group, world):
+        dist.broadcast(torch.ones(3 - world.rank), src=0)  # longer
+
+    @of_2
+    def test_a_longer_message(process_group, world):
+        dist.all_reduce(torch.ones(4))
+        if world.rank == 0:
+            dist.send(torch.ones(3), 1)
+        else:
+            dist.recv(torch.ones(2), 0)  # message
+"""
+
+
+def test_lines_and_sizes_of_a_real_mismatch_are_in_the_first_line(project: Project) -> None:
+    project.write("test_inner.py", ABORTED)
+    inner = project.run()
+    came = "data of another size than expected came to rank"
+    at = {
+        comment: f"test_inner.py:{line(comment)}" for comment in ("shapes", "dtypes that abort", "longer", "message")
+    }
+    assert {name: inner[name].text.partition("\n")[0] for name in inner.outcomes()} == {
+        "test_shapes": f"{came} 0 in all_reduce at {at['shapes']} (a piece of 104 bytes, not 4); "
+        f"rank 1 last called all_reduce with (102,) Float at {at['shapes']}",
+        "test_dtypes": f"{came} 1 in all_reduce at {at['dtypes that abort']} (a piece of 8 bytes, not 4); "
+        "rank 0 last called all_reduce with (2,) Double",
+        "test_a_longer_broadcast": f"{came} 1 in broadcast at {at['longer']} (12 bytes, not 8); "
+        f"rank 0 last called broadcast with (3,) Float at {at['longer']}",
+        "test_a_longer_message": f"{came} 1 in recv at {at['message']} (12 bytes, not 8)",
+    }
+    assert inner["test_shapes"].text.splitlines()[1] == "rank 0 of 2 was killed by SIGABRT in call"
 
 
 UNEQUAL = """
@@ -131,7 +159,8 @@ EQUAL = """
 
 
 def line(comment: str) -> int:
-    return next(number for number, text in enumerate(UNEQUAL.splitlines(), 1) if text.endswith(f"  # {comment}"))
+    lines = [*enumerate(UNEQUAL.splitlines(), 1), *enumerate(ABORTED.splitlines(), 1)]
+    return next(number for number, text in lines if text.endswith(f"  # {comment}"))
 
 
 def test_sizes_that_gloo_accepts_though_they_differ_are_a_failure(project: Project) -> None:
