@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from everyrank.model.ranks import ranks_text
 from everyrank.rollcall.blame import Blame, Evidence, blame
 from everyrank.rollcall.rollcall import Stance, cause
-from everyrank.verdict.echo import is_echo
+from everyrank.verdict.echo import is_echo, left_early
 from everyrank.verdict.exit_text import exit_text
 from everyrank.verdict.mismatch import called_last, is_mismatch, mismatch_text, unequal_sizes
 from everyrank.wire.messages import Collective, Phase, Record
@@ -258,6 +258,8 @@ def _failed(fates: Fates) -> Verdict | None:
     headline, label = f"on {ranks_text(alike)}" if size > 1 else "", ""
     if len(alike) < size:
         headline, label = f"{ranks_text(alike)} of {size} failed first, in {root.phase.when}", ranks_text(alike)
+    early = [fate.rank for fate in fates.ranks if fate.record is not None and not fate.phases("failed")]
+    headline = left_early(early, alike, root.phase) + headline
     # A rank that failed and then filed no record has a line of its own, too.
     others = _others(fates, {rank for rank in alike if fates.ranks[rank].record is not None})
     return Verdict("failed", "failed", root.phase.when, headline, root.rank, root.phase, tuple(alike), others, label)

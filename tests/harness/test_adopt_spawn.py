@@ -31,6 +31,11 @@ SOURCE = """
         dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=size)
         dist.recv(torch.ones(1), src=0) if rank == 1 else dist.barrier()
 
+    def leaves(rank, path, size):
+        dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=size)
+        if rank == 0:
+            dist.all_reduce(torch.ones(1))  # leaves
+
     def dies(rank):
         if rank == 1:
             os._exit(0)
@@ -63,6 +68,9 @@ SOURCE = """
     @pytest.mark.timeout(60)
     def test_hangs(tmp_path):
         mp.spawn(hangs, args=(tmp_path / "store", 2), nprocs=2)
+
+    def test_leaves_early(tmp_path):
+        mp.spawn(leaves, args=(tmp_path / "store", 2), nprocs=2)
 
     def test_loses_a_rank():
         mp.spawn(dies, nprocs=2)
@@ -108,6 +116,15 @@ def test_a_hang_has_a_roll_call(inner: Inner) -> None:
     assert "rank 0 is waiting in barrier" in inner["test_hangs"].text
 
 
+def test_a_rank_that_leaves_early_is_named_first(inner: Inner) -> None:
+    line = next(number for number, text in enumerate(SOURCE.splitlines(), 1) if text.endswith("# leaves"))
+    first, second, *_ = inner["test_leaves_early"].text.splitlines()
+    assert first == (
+        f"rank 1 ended its test, or destroyed its group, before rank 0 had what it waits for at test_inner.py:{line}"
+    )
+    assert second == "rank 0 of 2 failed first, in call"
+
+
 def test_a_rank_that_leaves_with_code_0_is_lost(inner: Inner) -> None:
     assert "rank 1 of 2 left without a record (exit code 0)" in inner["test_loses_a_rank"].text
 
@@ -117,7 +134,7 @@ def test_only_what_is_spawned_runs_on_all_ranks(inner: Inner) -> None:
 
 
 def test_the_run_reports_what_it_adopted(inner: Inner) -> None:
-    assert "adopted 0 tests of torch's classes and 8 that call mp.spawn, left 1 as they are" in inner.out
+    assert "adopted 0 tests of torch's classes and 9 that call mp.spawn, left 1 as they are" in inner.out
 
 
 def test_nothing_is_left_behind(inner: Inner) -> None:
