@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from everyrank.controller import stillness
 from everyrank.launch.sleep import Thread, sleep_of, sleeps_for_ever
@@ -71,6 +72,10 @@ class Census:
         now = time.monotonic()
         if now < self.next_at:
             return None
+        if (
+            self._rest is not None
+        ):  # time in which this process came too late, or was stopped, is no rest of its ranks
+            self._rest = replace(self._rest, time=self._rest.time + now - self.next_at)
         look = stillness.look(pids, now)
         took = time.monotonic() - now
         self.next_at = now + max(_EVERY, took / _SHARE)

@@ -44,6 +44,7 @@ def turns(monkeypatch: pytest.MonkeyPatch, asked_times: list[float]) -> Turns:
         rests: list[float] | None = None,
         children: frozenset[int] = frozenset(),
         idle: Sequence[int] = (),
+        late: float = 0.0,
     ) -> list[dict[int, WitnessStatement] | None]:
         clock, left = Clock(), list(looks)
         asked: list[str] = []
@@ -58,7 +59,7 @@ def turns(monkeypatch: pytest.MonkeyPatch, asked_times: list[float]) -> Turns:
         monkeypatch.setattr(census, "ask", lambda fifo: asked.append(fifo) or True)
         watching, answers = Census("", test=1), []
         while left:
-            clock.now = watching.next_at
+            clock.now = watching.next_at + late * (len(left) == len(looks) // 2)
             answers.append(watching.turn(PIDS, frozenset()))
             if watching.long_rest() and rests is not None:
                 rests.append(clock.now)
@@ -145,6 +146,14 @@ def test_a_world_that_rests_for_long_is_reported_once(turns: Turns) -> None:
     turns([AT_REST] * 4 + [ASKED] * 200, rests=rests)  # 60 s
     assert len(rests) == 1
     assert rests[0] >= census.LONG_REST
+
+
+def test_a_time_in_which_the_controller_was_stopped_is_no_rest(turns: Turns) -> None:
+    rests: list[float] = []
+    turns([AT_REST] * 4 + [ASKED] * 80, rests=rests, late=3600.0)  # 25 s, and an hour
+    assert rests == []
+    turns([AT_REST] * 4 + [ASKED] * 200, rests=rests, late=3600.0)
+    assert len(rests) == 1
 
 
 def test_a_world_that_works_now_and_then_does_not_rest(turns: Turns) -> None:
