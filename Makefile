@@ -99,9 +99,10 @@ check: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
-# The site, without the network: build/docs/docs/index.html. A warning is an error.
+# The site, without the network. A warning is an error.
 docs: $(STAMP)
 	$(BIN)/sphinx-build -q -W --keep-going --jobs auto -c docs . build/docs
+	@echo build/docs/index.html
 
 # Kill random processes of runs: what each run reports must be true, and nothing may be left.
 kills: LAUNCHER ?= fork

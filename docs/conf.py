@@ -36,4 +36,6 @@ html_theme = "furo"
 html_title = "everyrank"
 html_copy_source = False
 html_show_sphinx = False
-html_static_path: list[str] = []
+html_static_path = ["static"]
+html_css_files = ["site.css"]
+html_extra_path = ["root"]  # the page at the top leads to that of the docs
