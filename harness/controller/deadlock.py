@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from everyrank.controller.parting import parting
 from everyrank.model.counts import count
 from everyrank.model.ranks import few_ranks_text, ordinal
 from everyrank.wire.messages import Begun, Collective, WitnessStatement
@@ -46,7 +47,8 @@ def deadlock(statements: Mapping[int, WitnessStatement], ended: frozenset[int], 
         return None
     if not all(_in_vain(rank, statements, ended) for rank in inside):
         return None
-    return Deadlock(_cause(statements, inside, ended), _numbers(inside), _misled(inside))
+    clauses = [_cause(statements, inside, ended), parting(statements, inside)]
+    return Deadlock("; ".join(filter(None, clauses)), _numbers(inside), _misled(inside))
 
 
 def _in_vain(rank: int, statements: Mapping[int, WitnessStatement], ended: frozenset[int]) -> bool:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import pickle
 import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
-from everyrank.wire.messages import Collective
+from everyrank.stack.frames import Frame, is_users
+from everyrank.wire.messages import Call, Collective
 
 
 def exists() -> bool:
@@ -14,10 +18,29 @@ def exists() -> bool:
     return _recorder() is not None
 
 
-def entries() -> list[dict[str, Any]]:
+def entries(with_stacks: bool = False) -> list[dict[str, Any]]:
     """Return the recorded collectives, the oldest first."""
-    recorded: list[dict[str, Any]] = json.loads(_recorder()(True, False)).get("entries", [])
+    with _without_inductor() if with_stacks else contextlib.nullcontext():
+        recorded: list[dict[str, Any]] = pickle.loads(_recorder()(True, with_stacks, False)).get("entries", [])
     return sorted((entry for entry in recorded if not entry["is_p2p"]), key=lambda entry: int(entry["record_id"]))
+
+
+@contextlib.contextmanager
+def _without_inductor() -> Iterator[None]:
+    """Keep torch from importing its compiler, for a second or more, to name the frames of what it has compiled.
+
+    It is a lazy attribute of torch. A process that has imported it has what it needs.
+    """
+    torch = sys.modules["torch"]
+    if "torch._inductor" in sys.modules:
+        yield
+        return
+    cache = SimpleNamespace(stack_frames_for_code=lambda *_: None)
+    torch.__dict__["_inductor"] = SimpleNamespace(codecache=SimpleNamespace(PyCodeCache=cache))
+    try:
+        yield
+    finally:
+        del torch.__dict__["_inductor"]
 
 
 def last() -> Collective | None:
@@ -35,11 +58,39 @@ def collective(entry: dict[str, Any]) -> Collective:
     return Collective(
         group=entry["process_group"][0],
         number=entry["collective_seq_id"],
-        name=entry["profiling_name"].partition(":")[2],
+        name=_name(entry),
         tensors=f"{shapes} {dtypes}".strip(),
     )
 
 
+def calls(recorded: list[dict[str, Any]]) -> dict[str, list[Call]]:
+    """Return what the user's code called in each group, from its first collective in these entries on.
+
+    A group whose numbers have a gap is left out: then a call does not stand at its number.
+    """
+    found: dict[str, list[Call]] = {}
+    numbers: dict[str, list[int]] = {}
+    for entry in recorded:
+        group = entry["process_group"][0]
+        found.setdefault(group, []).append(Call(_name(entry), _location(entry)))
+        numbers.setdefault(group, []).append(entry["collective_seq_id"])
+    return {group: made for group, made in found.items() if _are_successive(numbers[group])}
+
+
+def _are_successive(numbers: list[int]) -> bool:
+    return numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+def _location(entry: dict[str, Any]) -> str:
+    """Return the user's line that made a call. torch notes the stack of each, innermost frame first."""
+    frames = (Frame(frame["filename"], frame["line"], frame["name"]) for frame in entry.get("frames", ()))
+    return next((str(frame) for frame in frames if is_users(frame.file)), "")
+
+
+def _name(entry: dict[str, Any]) -> str:
+    return str(entry["profiling_name"].partition(":")[2])
+
+
 def _recorder() -> Any:
     c10d = sys.modules.get("torch._C._distributed_c10d")
-    return getattr(c10d, "_dump_fr_trace_json", None)
+    return getattr(c10d, "_dump_fr_trace", None)

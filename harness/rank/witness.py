@@ -118,7 +118,7 @@ class Witness:
 
     def statement(self) -> WitnessStatement:
         """State what the main thread waits in, and which collectives this test has done."""
-        recorded = recorder.entries()
+        recorded = recorder.entries(with_stacks=True)
         known = [entry for entry in recorded if entry["time_created_ns"] >= self._began]
         before: dict[str, int] = {}
         reached: dict[str, int] = {}
@@ -140,6 +140,7 @@ class Witness:
             collectives=[recorder.collective(entry) for entry in known[-_LAST_COLLECTIVES:]],
             before=before,
             reached=reached,
+            calls={group: made for group, made in recorder.calls(known).items() if group in before},
             idle_children=idle_children.pids(),
             handles=handling.handled(),
             awaits=awaited.awaited(frame),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from everyrank.model.ranks import ranks_text
 from everyrank.rollcall.blame import Blame, Evidence, blame
+from everyrank.rollcall.kept import why_kept
 from everyrank.rollcall.rollcall import Stance, cause
 from everyrank.verdict.echo import is_echo, left_early
 from everyrank.verdict.exit_text import exit_text
@@ -19,10 +20,6 @@ from everyrank.wire.messages import Collective, Phase, Record
 
 #: The location in torch's C++ sources where an error was raised; one line has no room for it.
 _SOURCE = re.compile(r"\[/\S+?:\d+\] ?")
-
-
-#: A line names the child processes of so many ranks.
-_MOST_HELD = 4
 
 
 @dataclass
@@ -217,20 +214,10 @@ def _deadline(fates: Fates) -> Verdict | None:
     phase = f" its {phases.pop()}" if len(phases) == 1 and phases < {"setup", "teardown"} else ""
     headline = (
         f"{reason}the world of {len(fates.ranks)} missed its deadline of {fates.deadline:g} s "
-        f"({fates.deadline_from}): {ranks_text(late)} had not finished{phase}{_why_not_before(fates)}"
+        f"({fates.deadline_from}): {ranks_text(late)} had not finished{phase}"
+        f"{why_kept([fate.stance for fate in fates.ranks if fate.stance is not None], fates.children)}"
     )
     return Verdict("deadline", "failed", "call", headline, late[0], None, tuple(late), _others(fates, set(late)))
-
-
-def _why_not_before(fates: Fates) -> str:
-    """Return a line on why ranks that all wait were not ended before their deadline, if they have child processes."""
-    stances = [fate.stance for fate in fates.ranks if fate.cut and fate.stance is not None]
-    if not fates.children or not all(stance.evidence.waits is not False for stance in stances):
-        return ""
-    held = [f"rank {rank} has {' and '.join(titles)}" for rank, titles in sorted(fates.children.items())]
-    more = f", and {len(held) - _MOST_HELD} more ranks have some" if len(held) > _MOST_HELD else ""
-    ranks = ", ".join(held[:_MOST_HELD])
-    return f"\nIt was not ended before, since a child process may let a rank go on: {ranks}{more}"
 
 
 def _deadlock(fates: Fates) -> Verdict | None:

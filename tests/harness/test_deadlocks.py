@@ -176,6 +176,12 @@ def stuck(module_project: Project) -> Inner:
             f"{line('barrier after it')}, while handling OSError: no file (:{line('on all')})",
         ),
         (
+            "test_evaluates_on_one_rank",
+            f"rank 0 waits in its 4th collective, all_reduce at test_inner.py:{line('trains')}; rank 1 in its 4th, "
+            f"barrier at test_inner.py:{line('after training')}; already the 2nd was called from "
+            f"test_inner.py:{line('evaluates on one')} on rank 0 and test_inner.py:{line('trains')} on rank 1",
+        ),
+        (
             "test_uneven_batches_of_workers",
             f"rank 1 ended its test without reaching this all_reduce (test_inner.py:{line('uneven batches')})",
         ),

@@ -259,6 +259,15 @@ def test_all_fail_before_different_calls(process_group, world):
 
 
 @of_2
+def test_evaluates_on_one_rank(process_group, world):
+    for epoch in range(3):
+        if world.rank == 0 and epoch == 1:
+            dist.all_reduce(torch.ones(2))  # evaluates on one
+        dist.all_reduce(torch.ones(2))  # trains
+    dist.barrier()  # after training
+
+
+@of_2
 def test_uneven_batches_of_workers(process_group, world):
     loader = torch.utils.data.DataLoader(torch.ones(6 - 2 * world.rank, 2), batch_size=2, num_workers=2)
     for batch in loader:
