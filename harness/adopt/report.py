@@ -3,12 +3,16 @@ the others. Runs no test."""
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import inspect
 import io
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from everyrank.adopt.missing import Missing
@@ -45,6 +49,8 @@ class _Report(Missing):
             cls = getattr(item, "cls", None)
             found = find(item)
             status, reason = _describe(found, cls)
+            if status == "other" and _may_run_torchrun(item):
+                status, reason = "watched", "it names torchrun, whose ranks would be watched"
             location = item.nodeid.rpartition("::")[0] or str(item.path)
             self.lines.append((AdoptLine(status, location, reason), item.nodeid))
 
@@ -81,8 +87,31 @@ _STATUS_TEXTS = {
     "adopted": "would run on everyrank's ranks",
     "skipped": "would be skipped",
     "left": "would run as they do without --adopt",
+    "watched": "would run as they do without --adopt, and the ranks of their torchrun would be watched",
     "other": "not written on torch.testing._internal",
 }
+_TORCHRUN = re.compile(r"\btorchrun\b|torch\.distributed\.(run|launch)\b")
+
+
+def _may_run_torchrun(item: pytest.Item) -> bool:
+    """Return whether a test names torchrun, itself or by what its file defines: then it may run a script by it."""
+    function: Any = getattr(item, "function", None)
+    module: Any = inspect.getmodule(function)
+    with contextlib.suppress(OSError, TypeError, SyntaxError):
+        if _TORCHRUN.search(inspect.getsource(function)):
+            return True
+        names = set(function.__code__.co_names)
+        defined = [node for node in ast.parse(inspect.getsource(module)).body if _defined(node) & names]
+        return any(_TORCHRUN.search(ast.unparse(node)) for node in defined)
+    return False
+
+
+def _defined(node: ast.stmt) -> set[str]:
+    """Return the names that a statement of a module defines."""
+    if isinstance(node, ast.FunctionDef):
+        return {node.name}
+    targets = node.targets if isinstance(node, ast.Assign) else []
+    return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
 def _describe(found: Finding, cls: type | None) -> tuple[str, str]:

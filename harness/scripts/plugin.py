@@ -13,6 +13,7 @@ import pytest
 from everyrank.declare.stash import DECLARATION, MISUSE
 from everyrank.patience import Patience
 from everyrank.scripts.folder import PYTEST, VARIABLE, ScriptFolder, ScriptRank, process_name, runs
+from everyrank.verdict.report import put_first
 
 #: What torchrun has left ends within this many seconds of it, and the watcher with it.
 _ENDS = 10.0
@@ -52,7 +53,10 @@ class ScriptAdopter:
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if report.failed and (folder := item.stash.get(self._folder, None)) is not None:
-            report.sections += [("torchrun", text) for text in map(_verdict, runs(folder)) if text]
+            verdicts = [text for text in map(_verdict, runs(folder)) if text]
+            if verdicts:
+                put_first(report, "\n".join(text.partition("\n\n")[0] for text in verdicts), item)
+            report.sections[:0] = [("torchrun", text) for text in verdicts]  # above the captured output
         return report
 
 

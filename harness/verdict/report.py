@@ -178,6 +178,12 @@ def _longrepr(root: Any, headline: str, label: str, item: pytest.Item) -> Except
     return longrepr
 
 
+def put_first(report: pytest.TestReport, headline: str, item: pytest.Item) -> None:
+    """Let a failure of a test in one process begin with a headline."""
+    if isinstance(report.longrepr, ExceptionChainRepr):
+        report.longrepr = _longrepr(report.longrepr, headline, "", item)
+
+
 def refusal(item: pytest.Item, text: str) -> ExceptionChainRepr:
     """Return the longrepr of a test that got no world: the reason, without a traceback, also for the summary."""
     return _longrepr(None, text, "", item)

@@ -65,6 +65,10 @@ SOURCE = """
         def test_single(self): os._exit(1)
 
     def test_plain(): os._exit(1)
+
+    RUN = ["python", "-m", "torch.distributed.run", "--nproc-per-node=2"]
+
+    def test_runs_a_script(): os.execvp(RUN[0], RUN)
 """
 
 
@@ -98,7 +102,9 @@ LINES = [
     "its ranks are threads of one process (MultiThreadedTestCase): there is nothing to launch",
     "left     test_theirs.py::Single: 1 test; it runs in one process",
     "other    test_theirs.py: 1 test; not written on torch.testing._internal",
-    "13 tests: 5 would run on everyrank's ranks, 1 would be skipped, 6 would run as they do without --adopt, "
+    "watched  test_theirs.py: 1 test; it names torchrun, whose ranks would be watched",
+    "14 tests: 5 would run on everyrank's ranks, 1 would be skipped, 6 would run as they do without --adopt, "
+    "1 would run as they do without --adopt, and the ranks of their torchrun would be watched, "
     "1 not written on torch.testing._internal",
 ]
 

@@ -204,6 +204,8 @@ def test_an_error_on_a_rank_is_in_the_report_and_in_the_output(inner: Inner) -> 
     )
     assert test.outcome == "failed"
     assert test.sections["torchrun"] == verdict
+    assert test.text.startswith(f"{verdict}\n")
+    assert next(iter(test.sections)) == "torchrun"
     assert f"everyrank: {verdict}" in test.sections["Captured stdout call"]
 
 
