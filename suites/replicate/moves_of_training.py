@@ -210,7 +210,10 @@ class TrainingMoves(Player):
         shown_by="backward",
     )
     def give(self, to: tuple[int, ...], own: bool = False) -> None:
-        """Set the gradients of these parameters by hand; if ``own``, to a different value on each rank."""
+        """Set the gradients of these parameters by hand; if ``own``, to a different value on each rank.
+
+        If no loss uses such a parameter in the next backward, its gradient may stay, or be averaged.
+        """
         for rank, model in self.sides.models:
             for number in to:
                 parameter = self.sides.param(model, number)

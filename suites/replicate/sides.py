@@ -57,6 +57,8 @@ class Sides:
         self.replaced = False
         self.scales: dict[str, float] = {}
         """For each mean of the last backward, the largest gradient in it."""
+        self.left: set[str] = set()
+        """Parameters that no loss has used, whose gradients differ between ranks, since they were set by hand."""
         self.begin(SEED)
 
     # --- objects -------------------------------------------------------------------------------------
@@ -186,7 +188,9 @@ class Sides:
     def average(self) -> None:
         """Average the gradients of each parameter that any rank has used since the last time."""
         self.scales = {}
-        for name in set().union(*self.touched):
+        used = set().union(*self.touched)
+        self.left = {name for name, parameter in self.twin.named_parameters() if parameter.requires_grad} - used
+        for name in used:
             parameters = [twin.get_parameter(name) for twin in self.twins]
             if self.ignored(name) or not parameters[0].requires_grad:
                 continue
@@ -211,10 +215,25 @@ class Sides:
             same(parameter.detach(), expected.detach(), name)
             frozen = "requires" if expected.requires_grad else "does not require"
             check(parameter.requires_grad == expected.requires_grad, f"{name} no longer {frozen} grad")
+            if name in self.left and not self.ignored(name) and parameter.grad is not None:
+                self._let_average(name, parameter.grad.detach())
             self._compare_gradient(name, parameter, expected)
+        self.left = set()
         buffers = dict(self.inside.named_buffers())
         for name, buffer in self.twin.named_buffers():
             same(buffers[name], buffer, f"buffer {name}")
+
+    def _let_average(self, name: str, mine: torch.Tensor) -> None:
+        """Average the references' gradients of a parameter that no loss has used, if the subject has done so.
+
+        No contract says what happens to what a rank has set by hand: it may stay, or take part in the mean.
+        """
+        parts = [twin.get_parameter(name).grad for twin in self.twins]
+        if all(part is not None and part.shape == mine.shape for part in parts):
+            found = mean(parts)
+            if found is not None and self._close(name, mine, found):
+                for twin in self.twins:
+                    twin.get_parameter(name).grad = found.clone()
 
     def _compare_gradient(self, name: str, parameter: nn.Parameter, expected: nn.Parameter) -> None:
         have, want = ("None" if side.grad is None else "a gradient" for side in (parameter, expected))
