@@ -40,6 +40,8 @@ class Capability:
     part_of: str = ""
     """The capability without which this is of no use, and is not asked for."""
     refusals: tuple[type[Exception], ...] = REFUSALS
+    unless_stated: bool = False
+    """Whether it is asked for only if no ledger to build on states how the subject ends without it."""
 
     @property
     def lack(self) -> Lack:
@@ -90,13 +92,19 @@ def _unknown(subject: Subject, chosen: Contract, name: str, known: Iterable[str]
     )
 
 
-def claims(chosen: Contract, free: Collection[str]) -> dict[str, set[str]]:
+def claims(chosen: Contract, free: Collection[str], stated: Collection[str] = ()) -> dict[str, set[str]]:
     """Return the capabilities that a subject claims, each with those cases that need it.
 
-    ``free`` are the ids of cases of which the subject declares nothing.
+    ``free`` are the ids of cases of which the subject declares nothing, but for what a ledger to build on states
+    (``stated``).
     """
-    found = {name: each.needed_by(free) for name, each in capabilities(chosen).items()}
-    return {name: needed for name, needed in found.items() if needed}
+    known = capabilities(chosen)
+    found = {name: each.needed_by(free) for name, each in known.items()}
+    return {
+        name: needed
+        for name, needed in found.items()
+        if needed and not (known[name].unless_stated and needed.intersection(stated))
+    }
 
 
 def missing(chosen: Contract, subject: Subject, point: Point, names: Sequence[str]) -> dict[str, str]:

@@ -245,7 +245,7 @@ def cases(subject: Subject, folder: Path | None = None) -> list[Case]:
         raise DeclarationError(f"{chosen.name}: the case {twice} exists twice")
     named, entries, lacking = _declared(subject, chosen, folder, ids)
     free = {id for id in ids if id not in lacking and (id not in entries or entries[id].shared)}
-    claimed = claims(chosen, free)
+    claimed = claims(chosen, free, free & entries.keys())
     found = [
         Case(subject, chosen, case.law, case.point, entries.get(case_id), lacking.get(case_id), named.file)
         for case, case_id in zip(plain, ids, strict=True)

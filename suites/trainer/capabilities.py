@@ -54,7 +54,7 @@ def _sparse(arena: Arena) -> None:
 
 
 _SAVED = ("alias[after-load-*]", "alias[scheduler-after-load-*]", "alias[scheduler-resumed-*]", "alias[resumed-*]")
-_LOADED = (*_SAVED, *(f"state.{law}[*]" for law in ("round-trip", "reshard", "strict", "in-order")))
+_LOADED = (*_SAVED, *(f"state.{law}[*]" for law in ("round-trip", "reshard", "strict", "in-order", "resume")))
 
 CAPABILITIES = (
     Capability("accumulation", ("accumulate[*]", "clip[accumulated-*]"), _accepts("first", "second")),
@@ -81,6 +81,12 @@ CAPABILITIES = (
     Capability("state_dict", ("state.*", *_SAVED), _attribute("state_dict")),
     Capability("load_state_dict", _LOADED, _attribute("load_state_dict"), part_of="state_dict"),
     # Most of what torch does with dense tensors alone refuses others with a RuntimeError.
-    Capability("sparse", ("parity.sparse[*]", "accumulate[sparse-*]"), _sparse, refusals=(*REFUSALS, RuntimeError)),
+    Capability(
+        "sparse",
+        ("parity.sparse[*]", "accumulate[sparse-*]"),
+        _sparse,
+        refusals=(*REFUSALS, RuntimeError),
+        unless_stated=True,
+    ),
     Capability("owns", ("large-world[*]",), _attribute("owns")),
 )

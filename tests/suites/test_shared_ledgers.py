@@ -113,6 +113,13 @@ def test_what_a_shared_entry_states_is_no_lack(tmp_path: Path) -> None:
     assert "state_dict" in needs
 
 
+def test_sparse_gradients_are_asked_for_unless_a_shared_entry_states_what_comes_of_them() -> None:
+    for known, needs in ((None, ("sparse",)), ("torch:hsdp", ("sparse",)), ("torch:fsdp2", ())):
+        found = cases(Subject("mine", contract="trainer", build=print, known=known, lacks=["groups"]))
+        (case,) = [each for each in found if each.short_id == "parity.sparse[SGD-lr-sparse-sum-ws2]"]
+        assert case.needs == needs, known
+
+
 def test_a_case_that_deviates_otherwise_goes_into_the_own_ledger(tmp_path: Path) -> None:
     part = LedgerPart("fail", "unreported", "theirs", file="mine.toml", shared="torch:fsdp2")
     red = case("none.position", "Muon", "fail", ledger=part)
