@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from everyrank.suites.compare.pattern import Deviating, Pattern, Values, common_factor, is_clear, pattern
+from everyrank.suites.compare.pattern import Deviating, Pattern, Values, close, common_factor, is_clear, pattern
 from everyrank.suites.errors import Explanation
 
-#: What all values would be after this step, if a mistake had been made in it: one pair for each mistake.
-Mistakes = Callable[[int], Iterable[tuple[Pattern, Values]]]
+#: What all values would be after this step, if a mistake had been made in it: a pair for each mistake. The first has
+#: None, for no mistake.
+Mistakes = Callable[[int], Iterable[tuple[Pattern | None, Values]]]
+
+
+#: By how many times the tolerance two references of a training may be apart: batches in one piece, and in parts.
+_NEAR = 10.0
 
 
 @dataclass(frozen=True)
@@ -57,14 +62,27 @@ class FirstDeviation:
         if self.mistakes is None or not is_clear(deviating[0]):
             return None
         seen = dict(zip(self.names, deviating, strict=True))
-        for fitting, values in self.mistakes(self.step):
-            if all(name in values and tensor.is_like(values[name]) for name, tensor in seen.items()):
-                return (
-                    fitting
-                    if self._all_fit(values)
-                    else replace(fitting, text=f"{fitting.text}; the others are right")
-                )
-        return None
+        fitting: dict[Pattern, bool] = {}
+        for mistake, values in self.mistakes(self.step):
+            if mistake is None:
+                if not self._is_expected(values):
+                    return None
+            elif all(name in values and tensor.is_like(values[name]) for name, tensor in seen.items()):
+                fitting.setdefault(mistake, self._all_fit(values))
+        if not fitting:
+            return None
+        # What explains all values is more than what explains some.
+        best = [mistake for mistake, all_fit in fitting.items() if all_fit] or list(fitting)
+        text = ", or ".join(mistake.text for mistake in best)
+        return replace(best[0], text=text if fitting[best[0]] else f"{text}; the others are right")
+
+    def _is_expected(self, values: Values) -> bool:
+        """Return whether these are the values of the reference, of which the mistakes know no other."""
+        return all(
+            name not in values or close(values[name], expected, _NEAR * self._deviating(name).slack)
+            for name, expected in self.expected.items()
+            if expected.is_floating_point()
+        )
 
     def _all_fit(self, values: Values) -> bool:
         return all(name in values and self._deviating(name).is_like(values[name]) for name in self.expected)

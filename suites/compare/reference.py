@@ -119,8 +119,20 @@ def whole_batch(plan: Plan) -> Trajectory:
     return train(plan, gradients)
 
 
-def train(plan: Plan, gradients: Callable[[nn.Module, int], tuple[torch.Tensor, Gradients]]) -> Trajectory:
-    """Train as planned in one process, with these losses and gradients of each step."""
+#: What is done before a step: given the module, its optimizer, and the number of the step.
+Before = Callable[[nn.Module, torch.optim.Optimizer, int], None]
+
+
+def train(
+    plan: Plan,
+    gradients: Callable[[nn.Module, int], tuple[torch.Tensor, Gradients]],
+    before: Before | None = None,
+    clips: Callable[[int], bool] = lambda step: True,
+) -> Trajectory:
+    """Train as planned in one process, with these losses and gradients of each step.
+
+    ``clips`` is whether a step clips, if the plan does.
+    """
     module = plan.build()
     optimizer = plan.optimize(module)
     scheduler = plan.scheduler(optimizer)
@@ -134,9 +146,12 @@ def train(plan: Plan, gradients: Callable[[nn.Module, int], tuple[torch.Tensor, 
             for name, parameter in module.named_parameters():
                 gradient = found[name]
                 parameter.grad = None if gradient is None else gradient.clone()
-            plan.after_backward(module)
+            if clips(step):
+                plan.after_backward(module)
             return total
 
+        if before is not None:
+            before(module, optimizer, step)
         step_with(plan, optimizer, closure)
         if scheduler is not None:
             scheduler.step()

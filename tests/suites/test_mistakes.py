@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -35,7 +38,17 @@ def gradients(plan: Plan, module: nn.Module, step: int) -> list[list[dict[str, t
     return [[of_part(rank, part) for part in range(plan.parts)] for rank in range(plan.size)]
 
 
-def deviation(plan: Plan, combine: Combine, only: str = "") -> Deviation:
+#: What a mistake does before a step, with the optimizer.
+Before = Callable[[Plan, nn.Module, torch.optim.Optimizer], torch.optim.Optimizer]
+
+
+def as_it_is(plan: Plan, module: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    return optimizer
+
+
+def deviation(
+    plan: Plan, combine: Combine = mean, only: str = "", clips: bool = True, before: Before = as_it_is
+) -> Deviation:
     """Train with a mistake in one step, with one parameter alone if it is named, and compare as a law does."""
     reference = order_matched(plan)
     comparison = Comparison(CLOSE_FP64, ranks=plan.size, mistakes=partial(would_be, plan, RANK))
@@ -47,6 +60,9 @@ def deviation(plan: Plan, combine: Combine, only: str = "") -> Deviation:
         for name, parameter in module.named_parameters():
             of_name = [[part[name] for part in own] for own in parts]
             parameter.grad = combine(of_name) if step == BAD_STEP and only in ("", name) else mean(of_name)
+        if clips or step != BAD_STEP:
+            plan.after_backward(module)
+        optimizer = before(plan, module, optimizer) if step == BAD_STEP else optimizer
         optimizer.step()
         comparison.step(step, dict(module.named_parameters()), expected.values)
     with pytest.raises(Deviation) as found:
@@ -54,9 +70,9 @@ def deviation(plan: Plan, combine: Combine, only: str = "") -> Deviation:
     return found.value
 
 
-def explained(plan: Plan, combine: Combine, only: str = "") -> str:
+def explained(plan: Plan, combine: Combine = mean, only: str = "", **more: Any) -> str:
     """Return what is said of a mistake."""
-    explanation = deviation(plan, combine, only).explanation()
+    explanation = deviation(plan, combine, only, **more).explanation()
     return explanation.news if explanation is not None else ""
 
 
@@ -78,6 +94,14 @@ SEEN: dict[str, tuple[Combine, str]] = {
     "reduced twice": (
         lambda parts: RANKS * mean([own[:1] for own in parts]) + mean([own[1:] for own in parts]),
         "as if all but the last microbatch were reduced twice: 3 times too much",
+    ),
+    "power of two": (
+        lambda parts: mean(parts) * RANKS / 4,
+        "as if the sum over the 3 ranks was divided by 4, a power of two",
+    ),
+    "rounded": (
+        lambda parts: torch.stack([torch.stack(own).sum(0).bfloat16().double() for own in parts]).mean(0),
+        "as if the gradient of each rank was rounded to bfloat16 before the mean",
     ),
     "last microbatch": (
         lambda parts: mean([own[1:] for own in parts]),
@@ -107,7 +131,114 @@ def test_a_mistake_that_is_not_in_the_list_has_no_explanation() -> None:
 
 
 def test_one_rank_makes_no_mistake_with_other_ranks_gradients() -> None:
-    assert list(would_be(Plan(1), 0, 1)) == []
+    of_gradients = {"sum-for-mean", "not-reduced", "reduced-twice"}
+    assert not of_gradients & {pattern.id for pattern, _ in would_be(Plan(1), 0, 1) if pattern is not None}
+
+
+def test_what_several_mistakes_explain_names_each() -> None:
+    plan = Plan(RANKS, steps=2, parts=3)
+    assert explained(plan, lambda parts: mean(parts) * 3) == (
+        "step 2, first.weight: as if the gradients of the 3 ranks were added up, without a mean, "
+        "or as if the gradients of the 3 microbatches were added up, without a mean"
+    )
+    assert explained(replace(plan, parts=2), lambda parts: mean(parts) * 2) == (
+        "step 2, first.weight: as if the gradients of the 2 microbatches were added up, without a mean"
+    )
+
+
+def test_a_rank_that_has_not_clipped_is_named() -> None:
+    plan = Plan(RANKS, steps=3, clip=0.05)
+    assert explained(plan, clips=False) == "step 2, first.weight: as if this rank had not clipped"
+
+
+def _norm(gradients: list[dict[str, torch.Tensor]]) -> torch.Tensor:
+    totals = [sum(each[name] for each in gradients) for name in gradients[0]]
+    return torch.stack([torch.as_tensor(total).norm() for total in totals]).norm()
+
+
+@pytest.mark.parametrize(
+    ("each_rank", "clips", "text"),
+    [
+        (False, False, "as if each microbatch was clipped, and not their sum"),
+        (False, True, "as if each microbatch was clipped, and then their sum"),
+        (True, False, "as if each rank had clipped its own gradient, before the mean"),
+    ],
+)
+def test_what_was_clipped_instead_of_the_mean_is_named(each_rank: bool, clips: bool, text: str) -> None:
+    plan = Plan(RANKS, steps=2, parts=2, clip=0.05)
+
+    def before(plan: Plan, module: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        made = gradients(plan, deepcopy(module), BAD_STEP)
+        scales = [[plan.clip / (_norm(own if each_rank else [part]) + 1e-6) for part in own] for own in made]
+        for name, parameter in module.named_parameters():
+            parameter.grad = mean(
+                [
+                    [part[name] * scale.clamp(max=1.0) for part, scale in zip(own, of_rank, strict=True)]
+                    for own, of_rank in zip(made, scales, strict=True)
+                ]
+            )
+        if clips:
+            plan.after_backward(module)
+        return optimizer
+
+    assert explained(plan, before=before) == f"step 2, first.weight: {text}"
+
+
+def _fresh(plan: Plan, module: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    return plan.optimize(module)
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "Adagrad"])
+def test_an_optimizer_that_starts_anew_is_named(optimizer: str) -> None:
+    plan = Plan(RANKS, steps=3, optimizer=optimizer)
+    assert explained(plan, before=_fresh) == "step 2, first.weight: as if the optimizer had started anew"
+
+
+def _decay(choose: Callable[[list[float]], float]) -> Before:
+    """Return what gives each group another weight decay, chosen from those of all."""
+
+    def before(plan: Plan, module: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        decays = [group["weight_decay"] for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            group["weight_decay"] = choose(decays)
+        return optimizer
+
+    return before
+
+
+def test_a_weight_decay_that_is_lost_is_named() -> None:
+    plan = Plan(RANKS, steps=3, optimizer="AdamW")
+    assert explained(plan, before=_decay(lambda decays: 0.0)) == "step 2, first.weight: as if it had no weight decay"
+
+
+def test_a_weight_decay_of_a_group_that_has_none_is_named() -> None:
+    plan = Plan(RANKS, steps=3, optimizer="AdamW", variant="groups")
+    decays = [group["weight_decay"] for group in plan.optimize(plan.build()).param_groups]
+    assert len(set(decays)) > 1
+    assert explained(plan, before=_decay(max)).endswith("as if weight decay went to all alike")
+
+
+def test_a_gradient_of_zeros_in_place_of_none_is_named() -> None:
+    plan = Plan(RANKS, steps=3, optimizer="AdamW", model="frozen")
+    reference = order_matched(plan)
+    comparison = Comparison(CLOSE_FP64, ranks=RANKS, mistakes=partial(would_be, plan, RANK))
+    comparison.start(reference.start)
+    module = plan.build()
+    optimizer = plan.optimize(module)
+    missing = [name for name, gradient in reference.steps[0].gradients.items() if gradient is None]
+    for name, parameter in module.named_parameters():
+        gradient = reference.steps[0].gradients[name]
+        parameter.grad = torch.zeros_like(parameter) if gradient is None else gradient
+    optimizer.step()
+    comparison.step(1, dict(module.named_parameters()), reference.steps[0].values)
+    with pytest.raises(Deviation) as found:
+        comparison.verdict()
+    explanation = found.value.explanation()
+    assert explanation is not None
+    assert (
+        explanation.news
+        == f"step 1, {missing[0]}: as if what has no gradient had one of zeros, with decay and momentum"
+    )
 
 
 def test_an_optimizer_that_is_not_stepped_has_left_all_as_it_was() -> None:
@@ -120,3 +251,21 @@ def test_an_optimizer_that_is_not_stepped_has_left_all_as_it_was() -> None:
     explanation = found.value.explanation()
     assert explanation is not None
     assert (explanation.pattern, explanation.text) == ("stale", "as it was a step before")
+
+
+def test_of_a_training_that_does_more_than_its_plan_no_mistake_is_named() -> None:
+    """A law that sets a weight decay by hand: a subject that ignores it is not one that gives all the same."""
+    plan = Plan(RANKS, steps=2, optimizer="AdamW", variant="groups")
+    reference, module = order_matched(plan), plan.build()
+    optimizer = plan.optimize(module)
+    comparison = Comparison(CLOSE_FP64, ranks=RANKS, mistakes=partial(would_be, plan, RANK))
+    comparison.start(reference.start)
+    for group in optimizer.param_groups:
+        group["weight_decay"] *= 3
+    for name, parameter in module.named_parameters():
+        parameter.grad = reference.steps[0].gradients[name]
+    optimizer.step()
+    comparison.step(1, reference.steps[0].values, dict(module.named_parameters()))
+    with pytest.raises(Deviation) as found:
+        comparison.verdict()
+    assert found.value.explanation() is None
