@@ -1,6 +1,7 @@
 """Directives that write a part of a page from the code: laws, marks, fixtures, and the lines of a run file.
 
 :::{laws} trainer            each law of a contract, the bugs that it is there for, and who breaks it
+:::{lacks} trainer           the names of what a subject of a contract may lack
 :::{marks}                   the marks that the plugins register
 :::{fixtures}                the fixtures of the plugins
 :::{run-file}                the lines of a run file, from the schema that ships
@@ -20,6 +21,7 @@ from typing import Any
 import everyrank.fixtures.plugin
 import everyrank.suites.plugin
 from docutils import nodes
+from everyrank.suites.engine.capability import capabilities
 from everyrank.suites.engine.contract import contract
 from everyrank.suites.kill.matrix import rogues
 from sphinx.application import Sphinx
@@ -55,6 +57,13 @@ class Laws(FromCode):
                 yield "The rogues that must break it, and what each is modelled on:\n"
                 yield from (f"- `{rogue.name}`: {rogue.model}" for rogue in known)
                 yield ""
+
+
+class Lacks(FromCode):
+    def lines(self) -> Iterator[str]:
+        yield "| name | without it, a subject does not claim that |\n|---|---|"
+        for each in capabilities(contract(self.arguments[0])).values():
+            yield f"| `{each.name}` | {each.text} |"
 
 
 class Marks(FromCode):
@@ -108,6 +117,12 @@ def _type(value: dict[str, Any]) -> str:
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    for name, directive in {"laws": Laws, "marks": Marks, "fixtures": Fixtures, "run-file": RunFile}.items():
+    for name, directive in {
+        "laws": Laws,
+        "lacks": Lacks,
+        "marks": Marks,
+        "fixtures": Fixtures,
+        "run-file": RunFile,
+    }.items():
         app.add_directive(name, directive)
     return {"parallel_read_safe": True}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from everyrank.suites.engine.contract import contracts
+from everyrank.suites.engine.contract import contract, contracts
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import DeclarationError, LedgerError
 from everyrank.suites.kill import sample, tables
@@ -31,18 +31,26 @@ def count(arguments: Sequence[str]) -> int:
     """Print how many cases a subject has in each profile, by law, optimizer and world size.
 
     The name of a contract stands for a subject that claims all of it. A row of the optimizer table that the subject's
-    module registers is counted with the others: so this shows what a value costs.
+    module registers is counted with the others: so this shows what a value costs. --laws and --lacks print what the
+    contract asks for instead.
     """
     parser = argparse.ArgumentParser("everyrank cases", description=count.__doc__)
     parser.add_argument("subject", help=f"module:NAME of a Subject, or a contract: {', '.join(contracts())}")
-    named = parser.parse_args(arguments).subject
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--laws", action="store_true", help="print the laws")
+    instead.add_argument("--lacks", action="store_true", help="print the names of what a subject may lack")
+    given = parser.parse_args(arguments)
+    named = given.subject
 
-    from everyrank.suites.collect import cost, named_subject
+    from everyrank.suites.collect import cost, listing, named_subject
 
     sys.path.insert(0, os.getcwd())
     try:
         subject, folder = named_subject.load(named) if ":" in named else (Subject(named, named, print), None)
-        lines = list(cost.table(subject, folder))
+        if given.laws or given.lacks:
+            lines = list((listing.laws if given.laws else listing.lacks)(contract(subject.contract)))
+        else:
+            lines = list(cost.table(subject, folder))
     except (DeclarationError, LedgerError) as error:
         parser.error(str(error))
     print("\n".join(lines))

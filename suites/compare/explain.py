@@ -8,10 +8,8 @@ from dataclasses import dataclass, replace
 from everyrank.suites.compare.pattern import Deviating, Pattern, Values, close, common_factor, is_clear, pattern
 from everyrank.suites.errors import Explanation
 
-#: What all values would be after this step, if a mistake had been made in it: a pair for each mistake. The first has
-#: None, for no mistake.
+#: What all values would be after a step with a mistake: a pair for each mistake. The first has None, for no mistake.
 Mistakes = Callable[[int], Iterable[tuple[Pattern | None, Values]]]
-
 
 #: By how many times the tolerance two references of a training may be apart: batches in one piece, and in parts.
 _NEAR = 10.0

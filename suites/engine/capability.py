@@ -1,7 +1,8 @@
 """A capability: something that a contract asks for and that a subject may lack, by a short name.
 
 A subject that lacks one declares its name. One that does not is asked for all of them at once, before the first case
-that needs one, so that a missing method is reported once and not by each law that calls it.
+that needs one, so that a missing method is reported once and not by each law that calls it. What cannot be asked for
+in so plain a way, such as sparse gradients, is left to the laws: their red cases name the lack that would declare it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -32,24 +34,46 @@ class Capability:
 
     name: str
     cases: tuple[str, ...]
-    """The cases that need it, as patterns over case ids without the contract."""
-    use: Callable[[Any], object]
+    """The cases that need it, as patterns over case ids without the contract; first those that are about it."""
+    use: Callable[[Any], object] | None = None
     """Uses it in the plainest way, given what the arena yields, on all ranks. It raises one of ``refusals`` if the
-    subject lacks it; whatever else it raises is left to the laws."""
+    subject lacks it; whatever else it raises is left to the laws. None if only its laws show whether it is there."""
 
     part_of: str = ""
     """The capability without which this is of no use, and is not asked for."""
+    text: str = ""
+    """What a subject has that has it, in a sentence."""
+    words: tuple[str, ...] = ()
+    """Words of which an error has one that is about it: a case that needs it says so."""
     refusals: tuple[type[Exception], ...] = REFUSALS
+    """What a subject raises that lacks it."""
+    seen: str = ""
+    """What is seen of a subject that lacks it where there is nothing to refuse: a part of a deviation's text."""
     unless_stated: bool = False
     """Whether it is asked for only if no ledger to build on states how the subject ends without it."""
 
     @property
     def lack(self) -> Lack:
-        return Lack(self.refusals, f"no {self.name}")
+        return Lack(self.refusals, f"no {self.name}", self.seen)
 
     def needed_by(self, ids: Collection[str]) -> set[str]:
         """Return those of the case ids that need it."""
         return {id for pattern in self.cases for id in matching(pattern, ids)}
+
+    def is_missing_in(self, text: str, raised: Collection[str], needed: bool) -> bool:
+        """Return whether a subject that deviates so may just lack it: it refuses, or is silent.
+
+        What is raised may be a mistake as well, so it must be about this: by the name of a method or an argument, or
+        in a case that needs it (``needed``).
+        """
+        if self.seen and self.seen in text:
+            return True
+        if {kind.__name__ for kind in self.refusals}.isdisjoint(raised):
+            return False
+        if re.search(rf"\b(attribute|argument) '{self.name}'|\b(no|neither) {self.name}\b", text):
+            return True
+        words = any(re.search(rf"\b{word}\b", text, re.IGNORECASE) for word in self.words)
+        return needed and (words or "NotImplementedError" in raised)
 
 
 def capabilities(chosen: Contract) -> Mapping[str, Capability]:
@@ -80,6 +104,20 @@ def lacks(subject: Subject, chosen: Contract, ids: Collection[str], further: Seq
     return found
 
 
+def declarable(chosen: Contract, case_id: str, crosses: bool, text: str, raised: Collection[str]) -> list[Capability]:
+    """Return the capabilities that a subject may just lack which deviates so in a case; none for what is a mistake.
+
+    A case that crosses (``crosses``) may need any; its text begins with the law of the move that deviates.
+    """
+    needing = f"{text.partition(':')[0]}[]" if crosses else case_id
+    found = []
+    for each in capabilities(chosen).values():
+        needed = bool(each.needed_by((needing,)))
+        if (needed or crosses) and each.is_missing_in(text, raised, needed):
+            found.append(each)
+    return found
+
+
 def _unknown(subject: Subject, chosen: Contract, name: str, known: Iterable[str]) -> str:
     """Return the text of the error for a name that is no capability."""
     close = get_close_matches(name, known, 1)
@@ -92,19 +130,30 @@ def _unknown(subject: Subject, chosen: Contract, name: str, known: Iterable[str]
     )
 
 
-def claims(chosen: Contract, free: Collection[str], stated: Collection[str] = ()) -> dict[str, set[str]]:
-    """Return the capabilities that a subject claims, each with those cases that need it.
+def claims(
+    chosen: Contract, subject: Subject, ids: Collection[str], free: Collection[str], stated: Collection[str]
+) -> dict[str, set[str]]:
+    """Return the capabilities that a subject claims and can be asked for, each with those cases that need it.
 
     ``free`` are the ids of cases of which the subject declares nothing, but for what a ledger to build on states
-    (``stated``).
+    (``stated``). If it declares those that are about a capability, by patterns, it has found out itself what it lacks,
+    and its further cases are left to the laws.
     """
     known = capabilities(chosen)
-    found = {name: each.needed_by(free) for name, each in known.items()}
-    return {
-        name: needed
-        for name, needed in found.items()
-        if needed and not (known[name].unless_stated and needed.intersection(stated))
-    }
+    patterns = [pattern for pattern in subject.declared_lacks if pattern not in known]
+    declared = {id for pattern in patterns for id in matching(pattern, ids)}
+    found = {}
+    for name, each in known.items():
+        needed = each.needed_by(free)
+        is_left_out = each.unless_stated and needed.intersection(stated)
+        if (
+            each.use is not None
+            and needed
+            and not is_left_out
+            and not declared.issuperset(matching(each.cases[0], ids))
+        ):
+            found[name] = needed
+    return found
 
 
 def missing(chosen: Contract, subject: Subject, point: Point, names: Sequence[str]) -> dict[str, str]:
@@ -142,11 +191,12 @@ def _asked(chosen: Contract, subject: Subject, point: Point, names: Iterable[str
     known = capabilities(chosen)
     with torch.random.fork_rng(devices=[]), chosen.arena(subject, point) as arena:
         for name in names if arena is not None else ():
-            if known[name].part_of in found:
+            use = known[name].use
+            if use is None or known[name].part_of in found:
                 continue
             with contextlib.suppress(Exception):  # the laws will find it
                 try:
-                    known[name].use(arena)
+                    use(arena)
                 except known[name].refusals as error:
                     found[name] = " ".join(f"{type(error).__name__}: {error}".split())
     return found

@@ -18,7 +18,7 @@ import torch
 from everyrank.fixtures.optimizers import NameTaken
 from everyrank.rank.context import BROKEN, current_rank, notes
 from everyrank.rank.world import current_world
-from everyrank.suites.engine.capability import claims, lacks, missing
+from everyrank.suites.engine.capability import claims, declarable, lacks, missing
 from everyrank.suites.engine.contract import Contract, Law, Point, contract
 from everyrank.suites.engine.failure import failure, fault, unusable
 from everyrank.suites.engine.judge import Outcome, judge
@@ -34,6 +34,7 @@ from everyrank.suites.errors import (
     LedgerError,
     NotApplicable,
     RanksDiverged,
+    declaration,
     undeclared,
 )
 
@@ -130,6 +131,8 @@ class Case:
         rank.item.user_properties += [(name, value) for name, value in properties(self) if name not in present]
         rank.item.user_properties.append(("outcome", verdict))
         failed = None
+        if verdict in ("fail", "error") and (hint := self._declarable(outcome)):
+            text = f"{text}\n  {hint}"
         if outcome.explanation:
             text = f"{text}\n\n{outcome.explanation}"
         if verdict not in PASSED and not expected:
@@ -217,6 +220,16 @@ class Case:
         entries = {ledger.file: ledger.entry(self.short_id) for ledger in offered(self.contract)}
         return [name for name, entry in entries.items() if judge(outcome, entry, self.lack, False)[0] == "known"]
 
+    def _declarable(self, outcome: Outcome) -> str:
+        """Return what the subject would write if it lacks what this case needs; an empty text if it deviates."""
+        if self.lack is not None or self.entry is not None:
+            return ""
+        raised = outcome.seen.raised
+        found = declarable(self.contract, self.short_id, self.law.crosses, outcome.text, raised)
+        return " ".join(
+            f"If it is to do without that, {declaration([each.name])} says so: {each.text}." for each in found
+        )
+
     def _others_failed(self) -> bool:
         """Return whether another rank has ended this case otherwise."""
         return current_world().somebody_left()
@@ -245,7 +258,7 @@ def cases(subject: Subject, folder: Path | None = None) -> list[Case]:
         raise DeclarationError(f"{chosen.name}: the case {twice} exists twice")
     named, entries, lacking = _declared(subject, chosen, folder, ids)
     free = {id for id in ids if id not in lacking and (id not in entries or entries[id].shared)}
-    claimed = claims(chosen, free, free & entries.keys())
+    claimed = claims(chosen, subject, ids, free, free & entries.keys())
     found = [
         Case(subject, chosen, case.law, case.point, entries.get(case_id), lacking.get(case_id), named.file)
         for case, case_id in zip(plain, ids, strict=True)

@@ -57,8 +57,8 @@ def judge(outcome: Outcome, entry: Entry | None, lack: Lack | None, others_faile
 
 
 def _probed(outcome: Outcome, lack: Lack, others_failed: bool) -> tuple[str, str]:
-    """Judge a declared lack: the subject must refuse with the declared error."""
-    if _refused(outcome.error, lack.error):
+    """Judge a declared lack: the subject must refuse with the declared error, or deviate as the lack states."""
+    if _refused(outcome.error, lack.error) or (outcome.kind == "fail" and lack.seen and lack.seen in outcome.text):
         return "unsupported", lack.reason
     if outcome.bad:
         return (

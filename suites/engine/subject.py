@@ -22,6 +22,8 @@ class Lack:
 
     error: type[BaseException] | tuple[type[BaseException], ...]
     reason: str
+    seen: str = ""
+    """Where there is nothing to refuse: a part of the text of the deviation that is seen instead."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ CONTRACT = Contract(
     open_arena,
     marks=(pytest.mark.rpc(num_worker_threads=4, rpc_timeout=20),),
     choices=(BLOCKS,),
+    capabilities="everyrank.suites.parameter_server.capabilities:CAPABILITIES",
     law_modules=(
         "everyrank.suites.parameter_server.laws.training",
         "everyrank.suites.parameter_server.laws.concurrency",

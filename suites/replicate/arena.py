@@ -200,10 +200,15 @@ def unsynced(module: Any) -> Iterator[None]:
         with module.no_sync():
             yield
     else:
-        with subject_acts():  # a subject may declare it as lacking
-            raise AttributeError(
-                f"the module, a {type(module).__name__}, has neither set_requires_gradient_sync(on) nor no_sync()"
-            )
+        with subject_acts():
+            check_can_be_unsynced(module)
+
+
+def check_can_be_unsynced(module: Any) -> None:
+    """Raise an AttributeError, which a subject may declare as a lack, if communication cannot be turned off."""
+    if not any(callable(getattr(module, name, None)) for name in ("set_requires_gradient_sync", "no_sync")):
+        kind = type(module).__name__
+        raise AttributeError(f"the module, a {kind}, has neither set_requires_gradient_sync(on) nor no_sync()")
 
 
 @contextlib.contextmanager

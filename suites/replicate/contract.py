@@ -2,10 +2,12 @@
 
 A subject is ``build(module, **options)``, which returns the module or a wrapper of it. Laws use the returned module
 and call parameters by the names that they had before: among the submodules of a wrapper the kit finds the module that
-it gave, or a copy of it (see `wrappers.py`). A law passes an option only if the law is about that option:
+it gave, or a copy of it (see `wrappers.py`). The state dict of what ``build`` returns has the keys of the module that
+was given, in their order, and loads one with these keys: a wrapper whose keys have a prefix, as DDP's begin with
+``module.``, declares ``local-keys`` as lacking. A law passes an option only if the law is about that option:
 
 - ``ignored_modules``, ``device_id`` and ``broadcast_buffers``, as torch's composable ``replicate`` has them. A
-  subject without one of these declares that as lacking.
+  subject without one of these declares its name as lacking.
 - ``bucket_cap_mb``, ``gradient_as_bucket_view``, ``static_graph`` and ``find_unused_parameters``, as DDP has them. A
   subject that does not have one raises the TypeError that any function raises, which names the option. The case is
   not applicable then; the law ``unused`` builds without the option.
@@ -29,6 +31,7 @@ CONTRACT = Contract(
     open_arena,
     fixtures=("process_group",),
     choices=(LOCAL_BUFFERS, NAMES_RANKS),
+    capabilities="everyrank.suites.replicate.capabilities:CAPABILITIES",
     ledgers={"torch": "everyrank.suites.replicate"},
     law_modules=(
         "everyrank.suites.replicate.laws.training",

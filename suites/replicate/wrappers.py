@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from weakref import WeakKeyDictionary
 
-from everyrank.suites.errors import BrokenAdapter
+from everyrank.suites.errors import BrokenAdapter, Deviation
 from torch import nn
+
+#: What is said of a state dict all of whose keys begin with the wrapper's name of the module inside, as DDP's do.
+PREFIXED = "have one prefix"
 
 #: How many names an error message lists.
 _NAMES = 4
@@ -59,6 +62,17 @@ def names_of(module: nn.Module) -> list[str]:
     """Return the names of all parameters and buffers; if one has several names, all of them."""
     parameters = [name for name, _ in module.named_parameters(remove_duplicate=False)]
     return [*parameters, *(name for name, _ in module.named_buffers(remove_duplicate=False))]
+
+
+def check_keys(state: Collection[str], local: Collection[str], when: str = "") -> None:
+    """Check that a state dict has the keys of the local module, in their order."""
+    if list(state) == list(local):
+        return
+    first = next(iter(state), "")
+    prefix = first.removesuffix(next(iter(local), ""))
+    reason = f": its keys {PREFIXED}, and those of a wrapper must be those of the module that was given to build"
+    prefixed = bool(prefix) and list(state) == [f"{prefix}{key}" for key in local]
+    raise Deviation(f"{when}the keys are {list(state)} instead of {list(local)}{reason if prefixed else ''}")
 
 
 def _inside(built: nn.Module, given: nn.Module, names: list[str]) -> nn.Module | None:

@@ -23,6 +23,7 @@ CONTRACT = Contract(
     open_arena,
     fixtures=("warm_rpc_agent",),
     marks=(pytest.mark.rpc(num_worker_threads=4, rpc_timeout=20),),
+    capabilities="everyrank.suites.rpc_optimizer.capabilities:CAPABILITIES",
     ledgers={"torch": "everyrank.suites.rpc_optimizer"},
     law_modules=(
         "everyrank.suites.rpc_optimizer.laws.training",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import warnings
@@ -135,6 +136,11 @@ class Arena(BaseArena):
                 f"build of {self.subject.name} returned a {type(built).__name__}, which has no step(closure)"
             )
         return built
+
+    @functools.cached_property
+    def plain_optimizer(self) -> Any:
+        """An optimizer of the subject as the plainest use builds it, to be asked what it has."""
+        return self.build(torch.optim.SGD, self.make([Spec((6, 3))]), lr=0.1)
 
     def tool(self, name: str) -> Callable[..., Any]:
         """Return the subject's tool for modules, ``named_parameters`` or ``shard_parameter``."""

@@ -23,14 +23,15 @@ Two tools for modules are attributes of ``build``, which is most simply a class:
   ``ChunkShardingSpec`` of one chunk for each rank; if there are fewer rows than chunks, the last ranks have none. Its
   metadata and shapes depend on no answer of another rank: a law makes them in worlds that do not exist.
 
-A subject without one of these, except ``step``, declares a lack with AttributeError for the laws that need it.
+A subject without one of these, except ``step``, declares its name as lacking: see ``capabilities.py``.
 
 A subclass of an optimizer of torch.optim treats a tensor as its base does: element by element, or as a whole.
 ``parity.subclass``, ``parity.whole-tensor[*-subclass-*]``, ``errors.rank[step-*]`` and ``errors.rank[after-step-*]``
-use classes that torch does not have; a subject that refuses these, or classes that need the whole tensor, declares
-a lack with NotImplementedError.
+use classes that torch does not have; a subject that refuses these lacks ``own-classes``, and one that refuses classes
+that need the whole tensor lacks ``whole-tensor``.
 
-All of these run on every rank of the default group. An error on one rank is raised on every rank. Its text contains
+All of these run on every rank of the default group. An error on one rank is raised on every rank; a subject
+that leaves it there, and lets no other rank wait for that, lacks ``shared-errors``. Its text contains
 ``rank`` with the number, and the text of its cause, or the name of its class if it has no text; between the two it
 names no other rank except the one that raises it. A closure returns the loss of the whole model, the same on all
 ranks. A subject that leaves the gradients of whole parameters to its caller declares ``caller-syncs-whole``.
@@ -46,6 +47,7 @@ CONTRACT = Contract(
     open_arena,
     fixtures=("process_group",),
     choices=(CALLER_SYNCS,),
+    capabilities="everyrank.suites.sharded_optimizer.capabilities:CAPABILITIES",
     ledgers={"torch": "everyrank.suites.sharded_optimizer"},
     law_modules=(
         "everyrank.suites.sharded_optimizer.laws.training",

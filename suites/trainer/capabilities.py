@@ -57,15 +57,42 @@ _SAVED = ("alias[after-load-*]", "alias[scheduler-after-load-*]", "alias[schedul
 _LOADED = (*_SAVED, *(f"state.{law}[*]" for law in ("round-trip", "reshard", "strict", "in-order", "resume")))
 
 CAPABILITIES = (
-    Capability("accumulation", ("accumulate[*]", "clip[accumulated-*]"), _accepts("first", "second")),
-    Capability("clipping", ("clip[*]", "non-finite[inf-clipped-*]"), _accepts("batch", max_norm=1.0)),
-    Capability("closures", ("parity.closure[*]",), _closures),
-    Capability("groups", ("parity.groups[*]", "parity.sparse[*-groups-*]", "state.round-trip[groups-*]"), _groups),
-    Capability("add_param_group", ("parity.groups[added-*]",), _attribute("add_param_group"), part_of="groups"),
+    Capability(
+        "accumulation",
+        ("accumulate[*]", "clip[accumulated-*]"),
+        _accepts("first", "second"),
+        text="step takes several microbatches, as step(first, second)",
+    ),
+    Capability(
+        "clipping",
+        ("clip[*]", "non-finite[inf-clipped-*]"),
+        _accepts("batch", max_norm=1.0),
+        text="step(batch, max_norm=0.1) clips the norm of the whole gradient",
+    ),
+    Capability(
+        "closures",
+        ("parity.closure[*]",),
+        _closures,
+        text="an optimizer gets a closure from step, as LBFGS needs it",
+    ),
+    Capability(
+        "groups",
+        ("parity.groups[*]", "parity.sparse[*-groups-*]", "state.round-trip[groups-*]"),
+        _groups,
+        text="build takes groups=[{'params': names, 'lr': 0.1}, ...]",
+    ),
+    Capability(
+        "add_param_group",
+        ("parity.groups[added-*]",),
+        _attribute("add_param_group"),
+        part_of="groups",
+        text="add_param_group(group) takes a further group",
+    ),
     Capability(
         "optimizer",
         ("parity.schedule[*]", "alias[scheduler-*]", "alias[resumed-*]"),
         _attribute("optimizer"),
+        text="a scheduler of torch can be attached to the attribute optimizer",
     ),
     Capability(
         "param_groups",
@@ -77,16 +104,35 @@ CAPABILITIES = (
             "state.round-trip[rate-*]",
         ),
         _attribute("param_groups"),
+        text="an option that is set in param_groups counts from the next step on",
     ),
-    Capability("state_dict", ("state.*", *_SAVED), _attribute("state_dict")),
-    Capability("load_state_dict", _LOADED, _attribute("load_state_dict"), part_of="state_dict"),
+    Capability(
+        "state_dict",
+        ("state.*", *_SAVED),
+        _attribute("state_dict"),
+        text="state_dict() returns the state of the whole training",
+    ),
+    Capability(
+        "load_state_dict",
+        _LOADED,
+        _attribute("load_state_dict"),
+        part_of="state_dict",
+        text="load_state_dict(state) goes on from a state",
+    ),
     # Most of what torch does with dense tensors alone refuses others with a RuntimeError.
     Capability(
         "sparse",
         ("parity.sparse[*]", "accumulate[sparse-*]"),
         _sparse,
+        text="gradients may be sparse",
+        words=("sparse",),
         refusals=(*REFUSALS, RuntimeError),
         unless_stated=True,
     ),
-    Capability("owns", ("large-world[*]",), _attribute("owns")),
+    Capability(
+        "owns",
+        ("large-world[*]",),
+        _attribute("owns"),
+        text="owns() returns the boxes of each parameter that this rank owns",
+    ),
 )

@@ -10,7 +10,7 @@ import pytest
 from everyrank.cli import main
 from everyrank.model.ledger import matching
 from everyrank.suites import Lack, Subject
-from everyrank.suites.engine.capability import capabilities
+from everyrank.suites.engine.capability import capabilities, declarable
 from everyrank.suites.engine.case import Case, cases
 from everyrank.suites.engine.contract import contract, contracts
 from everyrank.suites.engine.ledger import read as read_ledger
@@ -156,6 +156,135 @@ def test_the_run_file_has_them(inner: Inner) -> None:
     assert missing == {(), tuple(ALL)}
 
 
+# --- what the laws alone can tell ---------------------------------------------------------------------
+
+_OTHERS = """
+    import torch
+    from everyrank.suites import Subject, conformance
+    from everyrank.fixtures.exemplars.sharded_optimizer import ShardedOptimizer
+    from torch.nn.parallel import DistributedDataParallel
+
+    class Sharded:
+        '''A step of shards, and no more: an error stays on its rank.'''
+
+        def __init__(self, optimizer_class, named, *args, **kwargs):
+            if not optimizer_class.__module__.startswith("torch."):
+                raise NotImplementedError(f"{optimizer_class.__name__} is not known")
+            pieces = []
+            for value in named.values():
+                sharded = hasattr(value, "local_shards")
+                pieces += [shard.tensor for shard in value.local_shards()] if sharded else [value]
+            self.inner = optimizer_class(pieces, *args, **kwargs)
+
+        def step(self, closure=None):
+            return self.inner.step(closure)
+
+    SHARDED = ["add_param_group", "clip_grad_norm_", "named_parameters", "shard_parameter", "state_dict", "zero_grad"]
+    LATER = ["own-classes", "shared-errors"]
+
+    @conformance(Subject("sharded", contract="sharded-optimizer", build=Sharded))
+    def test_sharded(case): case.run()
+
+    @conformance(Subject("named", contract="sharded-optimizer", build=Sharded, lacks=SHARDED))
+    def test_named(case): case.run()
+
+    @conformance(Subject("declared", contract="sharded-optimizer", build=Sharded, lacks=SHARDED + LATER))
+    def test_declared(case): case.run()
+
+    @conformance(Subject("shares", contract="sharded-optimizer", build=ShardedOptimizer, lacks=LATER))
+    def test_shares(case): case.run()
+
+    @conformance(Subject("ddp", contract="replicate", build=DistributedDataParallel))
+    def test_ddp(case): case.run()
+
+    @conformance(Subject("keys", contract="replicate", build=DistributedDataParallel,
+                         lacks=["ignored_modules", "device_id"]))
+    def test_keys(case): case.run()
+
+    @conformance(Subject("plain", contract="replicate", build=DistributedDataParallel,
+                         lacks=["ignored_modules", "device_id", "local-keys"]))
+    def test_plain_ddp(case): case.run()
+"""
+
+_OF_OTHERS = (
+    "grad.zero[default or clip[even or tied[model-ws or frozen[whole-ws or state.groups[SGD-groups-ws "
+    "or errors.rank[construction-rank1-ws3 or errors.rank[step-rank1-ws3 "
+    "or ignored[plain-first-ws2 or device-id[cpu-ws1 or state-dict[plain-ws2 or accumulate[parts2-ws2"
+)
+_FAULT_OF_SHARDED = "sharded-optimizer/errors.rank[construction-rank1-ws3]"
+
+
+@pytest.fixture(scope="module")
+def others(module_project: Project) -> Inner:
+    module_project.write("test_others.py", _OTHERS)
+    return module_project.run(
+        "test_others.py", "-k", _OF_OTHERS, "--profile=full", "-p", "no:randomly", "-W", "ignore"
+    )
+
+
+def _ends(inner: Inner, test: str) -> dict[str, str]:
+    """Return the outcomes of the cases of one subject, by their short ids."""
+    found = {nodeid.partition(f"::{test}[")[2]: case for nodeid, case in inner.tests.items()}
+    return {name.partition("/")[2][:-1]: case.properties["outcome"] for name, case in found.items() if name}
+
+
+def test_each_contract_asks_for_its_methods_and_options_at_once(others: Inner) -> None:
+    names = '"add_param_group", "clip_grad_norm_", "named_parameters", "shard_parameter", "state_dict", "zero_grad"'
+    assert f"sharded lacks what it does not declare: add it, or paste lacks=[{names}] into its Subject" in others.out
+    assert 'ddp lacks what it does not declare: add it, or paste lacks=["device_id", "ignored_modules"]' in others.out
+    assert list(_ends(others, "test_sharded").values()).count("not-run") == 4
+
+
+def test_a_red_case_names_the_lack_that_would_declare_it(others: Inner) -> None:
+    text = others[f"test_named[{_FAULT_OF_SHARDED}]"].text
+    assert "heard nothing of the error on rank 1" in text
+    assert 'If it is to do without that, lacks=["shared-errors"] says so: an error on one rank is raised' in text
+    text = others["test_named[sharded-optimizer/errors.rank[step-rank1-ws3]]"].text
+    assert 'lacks=["own-classes"] says so' in text
+    text = others["test_keys[replicate/state-dict[plain-ws2]]"].text
+    assert "have one prefix, and those of a wrapper must be those of the module that was given to build" in text
+    assert 'lacks=["local-keys"] says so' in text
+
+
+def test_what_has_a_name_is_declared_by_it_and_no_case_is_red(others: Inner) -> None:
+    ends = _ends(others, "test_declared") | _ends(others, "test_plain_ddp")
+    assert len(ends) == 11
+    assert set(ends.values()) == {"unsupported", "pass"}
+
+
+def test_a_lack_where_nothing_is_refused_must_be_seen(others: Inner) -> None:
+    assert _ends(others, "test_shares")["errors.rank[construction-rank1-ws3]"] == "stale"
+
+
+def _declarable(text: str, raised: tuple[str, ...], case: str = "clip[cut-ws2]", crosses: bool = False) -> list[str]:
+    found = declarable(contract("trainer"), case, crosses, text, raised)
+    return [each.name for each in found]
+
+
+def test_a_mistake_is_no_lack() -> None:
+    assert _declarable("raised AttributeError: 'Mine' object has no attribute 'stpe'", ("AttributeError",)) == []
+    assert _declarable("raised TypeError: unsupported operand type(s)", ("TypeError",)) == []
+    assert _declarable("step 1, weight: off by 0.1", ()) == []
+    assert _declarable("raised NotImplementedError", ("NotImplementedError", "RuntimeError")) == ["clipping"]
+
+
+def test_a_crossing_lacks_what_its_move_needs() -> None:
+    text = "clip: move 2, step(max_norm=0.1): on rank 0: raised NotImplementedError: later"
+    assert _declarable(text, ("NotImplementedError",), "crossings[SGD-plain-001-ws2]", crosses=True) == ["clipping"]
+    text = "state.inert: move 3, save(): raised AttributeError: 'Mine' object has no attribute 'state_dict'"
+    assert "state_dict" in _declarable(text, ("AttributeError",), "crossings[SGD-plain-001-ws2]", crosses=True)
+
+
+def test_a_command_prints_the_laws_and_the_lacks_of_a_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in contracts():
+        assert main(["cases", name, "--lacks"]) == 0
+        printed = capsys.readouterr().out.splitlines()
+        assert [line.split()[0] for line in printed] == list(capabilities(contract(name)))
+        assert all(len(line.split()) > 2 for line in printed)
+    assert main(["cases", "replicate", "--laws"]) == 0
+    assert "state-dict\n    A state dict has the local module's keys" in capsys.readouterr().out
+
+
 # --- declarations, without a process ------------------------------------------------------------------
 
 
@@ -183,6 +312,14 @@ def test_names_stand_beside_patterns_with_errors() -> None:
     found = cases(replace(TRAINER, lacks=["clipping", {"loss[*]": none}]))
     assert _lacking(found) == {"clip", "non-finite", "loss"}
     assert {case.lack for case in found if case.law.id == "loss"} == {none}
+
+
+def test_a_subject_that_declares_its_laws_by_patterns_is_not_asked_for_the_rest() -> None:
+    none = Lack(AttributeError, "none")
+    found = cases(Subject("mine", "replicate", print, lacks={"accumulate[*]": none}))
+    assert not any("no_sync" in case.claims for case in found)
+    found = cases(Subject("mine", "replicate", print, lacks={"accumulate[local-*]": none}))
+    assert any("no_sync" in case.claims for case in found)
 
 
 def test_a_ledger_may_declare_them_too(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ _SUBJECTS = """
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
 
-    DDP = Subject("DDP", contract="replicate", build=DistributedDataParallel)
+    NO_OPTION = Lack(TypeError, "no device_id")
+    DDP = Subject("DDP", contract="replicate", build=DistributedDataParallel, lacks={"device-id[cpu-*]": NO_OPTION})
 
     def flatten(module, **options):
         flat = nn.Module()

@@ -12,12 +12,13 @@ from everyrank.suites.arena.groups import error_of
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import same
 from everyrank.suites.compare.reference import Plan, order_matched
-from everyrank.suites.errors import Deviation, NotApplicable
+from everyrank.suites.errors import NotApplicable
 from everyrank.suites.replicate import points
 from everyrank.suites.replicate.arena import Arena
 from everyrank.suites.replicate.contract import CONTRACT
 from everyrank.suites.replicate.laws.training import own_gradients
 from everyrank.suites.replicate.points import TrainingPoint
+from everyrank.suites.replicate.wrappers import check_keys
 from torch import nn
 
 law = CONTRACT.law
@@ -348,7 +349,8 @@ def _states() -> Iterator[StatePoint]:
 def state_dict(arena: Arena, point: StatePoint) -> None:
     """A state dict has the local module's keys, order and values, before and after a step; it loads both ways.
 
-    The module trains on after loading. All this also holds for the module inside of a wrapper.
+    This is also asked of a wrapper: its keys have no prefix, such as DDP's `module.`. The module trains on after
+    loading. All this also holds for the module inside of a wrapper.
     """
     plan = point.plan
     module = saved = arena.build_model(plan)
@@ -375,7 +377,6 @@ def state_dict(arena: Arena, point: StatePoint) -> None:
 
 def _same_state(ours: nn.Module, local: nn.Module, when: str) -> None:
     mine, wanted = ours.state_dict(), local.state_dict()
-    if list(mine) != list(wanted):
-        raise Deviation(f"{when}: the keys are {list(mine)} instead of {list(wanted)}")
+    check_keys(mine, wanted, f"{when}: ")
     for name, value in wanted.items():
         same(mine[name], value, f"{name} in the state dict {when}")

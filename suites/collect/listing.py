@@ -1,0 +1,25 @@
+"""What a contract asks for, as text: its laws, and the names of what a subject may lack."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+from everyrank.suites.engine.capability import capabilities
+from everyrank.suites.engine.contract import Contract
+
+
+def lacks(chosen: Contract) -> Iterator[str]:
+    """Yield a line for each name that a subject may give in its ``lacks``: what it would have otherwise."""
+    known = capabilities(chosen)
+    width = max(map(len, known), default=0)
+    for name, capability in known.items():
+        yield f"{name:{width}}  {capability.text}"
+
+
+def laws(chosen: Contract) -> Iterator[str]:
+    """Yield the lines of each law, by its id."""
+    for law in chosen.laws.values():
+        yield law.id
+        yield from (f"    {line}".rstrip() for line in inspect.cleandoc(law.check.__doc__ or "").splitlines())
+        yield ""
