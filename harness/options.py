@@ -24,6 +24,7 @@ class Options:
     fresh: bool
     run_alone: bool
     leaks: str
+    death_stacks: bool
     seed: int
     pdb_rank: int | None
     require_gpus: int
@@ -67,6 +68,11 @@ def add(parser: pytest.Parser) -> None:
         dest="run_alone",
         action="store_false",
         help="do not repeat, in a fresh world, a test that failed in a warm one",
+    )
+    group.addoption(
+        "--death-stacks",
+        action="store_true",
+        help="read the C frames of a rank that dies by a signal such as SIGSEGV, just before it ends (needs pystack)",
     )
     group.addoption("--leaks", choices=LEAKS, default=None, help="what to do about leaks on ranks (default: report)")
     group.addoption("--world-seed", type=int, default=0, metavar="N", help="vary the seeds of all ranks")
@@ -136,6 +142,7 @@ def read(config: pytest.Config) -> Options:
         timeout=timeout,
         fresh=config.getoption("fresh_worlds"),
         run_alone=config.getoption("run_alone"),
+        death_stacks=config.getoption("death_stacks"),
         leaks=_choice(config, "leaks", LEAKS),
         seed=config.getoption("world_seed"),
         pdb_rank=rank,

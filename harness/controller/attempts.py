@@ -172,7 +172,8 @@ class Attempts:
     def _converse(self, world: LiveWorld, limit: TimeLimit, asked: Sequence[Order] = ()) -> Conversation:
         """Return the conversation with a world, and with the witnesses of the ranks that have these orders."""
         census, witnesses = Census.for_orders(asked), Witnesses.for_orders(asked)
-        return Conversation(world, limit, census, _print_live, self._debug, witnesses)
+        death_stacks = self._options.death_stacks
+        return Conversation(world, limit, census, _print_live, self._debug, witnesses, death_stacks)
 
     def _limit(self, job: Job) -> TimeLimit:
         """Return the deadline and its source. While a person debugs, there is none."""

@@ -11,6 +11,7 @@ from everyrank.controller.debugger import Debugger, DebugOptions
 from everyrank.controller.live_world import LiveWorld, PrintLine
 from everyrank.controller.meeting import Meeting
 from everyrank.controller.witnesses import Witnesses
+from everyrank.launch.native import below_handlers
 from everyrank.launch.protocol import LostLauncher, Seat
 from everyrank.rollcall import rollcall
 from everyrank.verdict.rules import Fate, Fates
@@ -32,6 +33,9 @@ from everyrank.wire.messages import (
     WitnessStatement,
 )
 
+#: With ``--death-stacks``: how often ranks are looked at, and how long pystack may take for one, in seconds.
+_DEATHS, _FRAMES = 0.2, 10.0
+
 
 class Conversation:
     """Listens to the ranks of a world. ``fates`` has their ends; ``limit`` and ``cut_off``, what time is left."""
@@ -44,6 +48,7 @@ class Conversation:
         print_line: PrintLine,
         debug: DebugOptions,
         witnesses: Witnesses | None = None,
+        death_stacks: bool = False,
     ) -> None:
         self.world = world
         ranks = [Fate(rank) for rank in range(len(world.seats))]
@@ -57,6 +62,7 @@ class Conversation:
         self.left: dict[int, str] = {}
         self.destroys_group = False
         """Whether a rank has reported that it destroys its group after the test's method."""
+        self._native: dict[int, tuple[str, ...]] | None = {} if death_stacks else None  # of ranks that die
         self._print_line = print_line
         self._debugger = Debugger(debug)
 
@@ -79,6 +85,9 @@ class Conversation:
             # It was found lost when another world was to be started: no event of it is to come.
             self._take_event(LostLauncher(self.world.launcher.lost))
             return
+        if self._native is not None:
+            self._read_deaths(self._native)
+            timeout = _DEATHS if timeout is None else min(timeout, _DEATHS)
         for key, _ in self.world.selector.select(timeout):
             if key.data is None:
                 for event in self.world.launcher.events():
@@ -88,6 +97,14 @@ class Conversation:
                 self.world.pass_on(rank, name, self._print_line)
             elif isinstance(key.data, int):
                 self._receive(key.data)
+
+    def _read_deaths(self, native: dict[int, tuple[str, ...]]) -> None:
+        """Read the C frames of ranks that sleep in the handler of a fatal signal, and let them die."""
+        for rank, seat in enumerate(self.world.seats):
+            if rank not in native and (number := seat.stop_if_dying()):
+                found = self.world.launcher.native_frames({rank: seat}, _FRAMES)
+                native[rank] = below_handlers(found.get(rank, ()))
+                seat.let_die(number)
 
     def _take_event(self, event: Seat | LostLauncher) -> None:
         if isinstance(event, LostLauncher):
@@ -170,4 +187,6 @@ class Conversation:
         texts = seat.printed()
         if fate.stance is None:
             texts.append(rollcall.fatal(seat.stacks_text()))
+        if frames := (self._native or {}).get(fate.rank):
+            texts.append("\n  ".join(["C frames of the main thread, innermost first:", *frames]))
         fate.last_words = "\n".join(text.strip("\n") for text in texts if text.strip())

@@ -21,7 +21,7 @@ from everyrank.declare.job import Job, Key
 from everyrank.declare.stash import DECLARATION
 from everyrank.devices import device_types
 from everyrank.errors import MisuseError
-from everyrank.launch import fork, launchers, spawn
+from everyrank.launch import fork, launchers, native, spawn
 from everyrank.launch.limits import advice
 from everyrank.launch.protocol import CannotLaunch, LaunchContext, Launcher, Shape
 from everyrank.leaks.snapshot import snapshot
@@ -99,6 +99,8 @@ class Worlds:
         self._launcher = launcher
         launcher.before_tidying = lambda: self.collect_coverage(None)
         launcher.report = lambda text: holders.print_line(self._config, text)
+        if self._options.death_stacks and not (launcher.same_host and native.reader_path()):
+            warn(self._config, "--death-stacks needs ranks on this host, and pystack: pip install pystack")
         if self._options.preload and not launcher.forks:
             launcher.preload(spawn.imports_of_ranks())
 

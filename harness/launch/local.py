@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import selectors
 import signal
 import socket
@@ -16,6 +17,7 @@ from typing import IO
 from everyrank.launch import limits, native, orphans, processes
 from everyrank.launch.keeper import FDS_PER_RANK, remove_traces
 from everyrank.launch.protocol import (
+    FATAL,
     AskedStacks,
     Launcher,
     LostLauncher,
@@ -44,6 +46,8 @@ from everyrank.wire.messages import (
     Unsafe,
 )
 from everyrank.wire.progress import Progress, shared_memory
+
+_FATAL = re.compile(f"^Fatal Python error: ({'|'.join(FATAL)})$", re.MULTILINE)
 
 #: A keeper is ready within this many seconds. It imports what ranks need, perhaps from a slow file system.
 _START = 120.0
@@ -95,6 +99,19 @@ class LocalSeat(Seat):
 
     def is_ending(self) -> bool:
         return self.pid is not None and processes.is_ending(self.pid)
+
+    def stop_if_dying(self) -> int:
+        # faulthandler writes this before the process sleeps, and nothing else does.
+        found = _FATAL.findall(self.stacks_text())
+        if not found or not self.pid or self.gone:
+            return 0
+        os.kill(self.pid, signal.SIGSTOP)
+        return FATAL[found[-1]]
+
+    def let_die(self, number: int) -> None:
+        if self.pid:
+            os.kill(self.pid, number)
+            os.kill(self.pid, signal.SIGCONT)
 
     def interrupt(self) -> None:
         if self.pid is not None:

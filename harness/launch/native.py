@@ -73,3 +73,9 @@ def frames_in(text: str, pid: int | None, most: int = 24) -> tuple[str, ...]:
     if "Traceback for thread" not in text:
         return (f"(not known: {one_line(text.strip().rsplit(chr(10), 1)[-1] or 'pystack printed nothing')})",)
     return tuple(frames[::-1][:most])
+
+
+def below_handlers(frames: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what a process did as a signal came, without the frames of the signal's handlers."""
+    handlers = [number for number, frame in enumerate(frames) if frame.startswith("__restore_rt ")]
+    return frames[handlers[-1] + 1 :] if handlers else frames

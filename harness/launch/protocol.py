@@ -32,6 +32,15 @@ if TYPE_CHECKING:
 #: signal, so that nothing else uses it.
 STACKS_SIGNAL: int = signal.SIGRTMIN + 8 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 
+#: The signals of crashes, by the words with which faulthandler reports them.
+FATAL = {
+    "Segmentation fault": signal.SIGSEGV,
+    "Aborted": signal.SIGABRT,
+    "Bus error": signal.SIGBUS,
+    "Floating point exception": signal.SIGFPE,
+    "Illegal instruction": signal.SIGILL,
+}
+
 #: An environment variable of every rank, and so of every program that it runs: the run's folder, and its keeper.
 RUN_VARIABLE = "EVERYRANK_RUN"
 
@@ -119,6 +128,13 @@ class Seat(abc.ABC):
     @abc.abstractmethod
     def is_ending(self) -> bool:
         """Return whether the process has ended or was killed, even if nothing has reported it yet."""
+
+    def stop_if_dying(self) -> int:
+        """Stop the process if it sleeps in the handler of a fatal signal (``--death-stacks``). Return the signal."""
+        return 0
+
+    def let_die(self, number: int) -> None:  # noqa: B027 (optional)
+        """End the process, which was stopped in the handler of this signal, by it."""
 
     @abc.abstractmethod
     def interrupt(self) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import os
 import signal
 import sys
 
 import pytest
-from everyrank.launch.protocol import STACKS_SIGNAL
+from everyrank.launch.protocol import FATAL, STACKS_SIGNAL
 
 
 def prepare_session(config: pytest.Config, hooks: object) -> None:
@@ -49,9 +50,25 @@ def _let_wakers_run_on() -> None:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def prepare_process(stacks: int) -> None:
+def _sleep_at_death() -> None:
+    """Let this process sleep at a fatal signal, after faulthandler has written: so its C frames can be read.
+
+    The handler is libc's own ``sleep``, which takes the number of the signal for its seconds. It handles one signal:
+    after it, the same fault or a second signal ends the process as usual.
+    """
+    faulthandler.disable()  # pytest has enabled it: it calls the handlers that it found
+    libc = ctypes.CDLL(None)
+    with contextlib.suppress(AttributeError):  # not glibc
+        libc.sysv_signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
+        for number in FATAL.values():
+            libc.sysv_signal(number, ctypes.cast(libc.sleep, ctypes.c_void_p))
+
+
+def prepare_process(stacks: int, sleeps_at_death: bool = False) -> None:
     """Prepare what each process needs separately. ``stacks`` is the file for the stacks of its threads."""
     _let_wakers_run_on()
+    if sleeps_at_death:
+        _sleep_at_death()
     faulthandler.enable(file=stacks)
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True, chain=False)
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from everyrank.devices import device_types
+from everyrank.launch.native import reader_path
 from everyrank.launch.protocol import RUN_VARIABLE, run_mark
 from everyrank.leaks import libraries
 from everyrank.leaks.describe import KINDS
@@ -87,7 +88,8 @@ class Rank:
         self.channel = channel
         self._hooks.start(channel.send, Progress(progress) if channel.is_local else SentProgress(channel.send))
         self._imports = Imports(self._config.rootpath)
-        prepare_process(stacks)
+        sleeps = channel.is_local and self._config.getoption("death_stacks") and bool(reader_path())
+        prepare_process(stacks, sleeps)
         try:
             while True:
                 message = self.channel.receive()

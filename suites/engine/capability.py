@@ -136,8 +136,8 @@ def claims(
     """Return the capabilities that a subject claims and can be asked for, each with those cases that need it.
 
     ``free`` are the ids of cases of which the subject declares nothing, but for what a ledger to build on states
-    (``stated``). If it declares those that are about a capability, by patterns, it has found out itself what it lacks,
-    and its further cases are left to the laws.
+    (``stated``). If it declares those that are about a capability, by patterns, it has found out itself what it
+    lacks, and its further cases are left to the laws.
     """
     known = capabilities(chosen)
     patterns = [pattern for pattern in subject.declared_lacks if pattern not in known]

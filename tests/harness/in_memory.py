@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import IO
 
-from everyrank.launch.protocol import AskedStacks, Launcher, LostLauncher, Seat, Shape
+from everyrank.launch.protocol import AskedStacks, Launcher, LostLauncher, NativeFrames, Seat, Shape
 from everyrank.wire.channel import Channel, Closed
 from everyrank.wire.messages import (
     ClosedUp,
@@ -99,6 +99,7 @@ class InMemorySeat(Seat):
     def __init__(self, number: int, channel: Channel[FromRank], ended: Callable[[InMemorySeat], None]) -> None:
         super().__init__(number, channel)
         self.killed = threading.Event()
+        self.dying = 0  # the fatal signal in whose handler it sleeps
         self.began, self.began_at = -1, 0.0
         self._ended = ended
 
@@ -115,6 +116,13 @@ class InMemorySeat(Seat):
 
     def is_ending(self) -> bool:
         return False
+
+    def stop_if_dying(self) -> int:
+        return self.dying
+
+    def let_die(self, number: int) -> None:
+        self.dying = 0
+        self.end(number)
 
     def interrupt(self) -> None:
         raise NotImplementedError
@@ -179,6 +187,11 @@ class InMemory(Launcher):
         self.asked += seats
         text = 'Current thread 0x1 (most recent call first):\n  File "/project/test_it.py", line 7 in waits\n'
         return {rank: AskedStacks(text) for rank in seats}
+
+    def native_frames(self, seats: Mapping[int, Seat], within: float) -> NativeFrames:
+        return {
+            rank: ("sleep at sleep.c:55", "__restore_rt in libc.so.6", f"crash at rank.c:{rank}") for rank in seats
+        }
 
     def fileno(self) -> int:
         return self._readable

@@ -45,6 +45,11 @@ class Dies(Part):
         self.die(signal.SIGKILL)
 
 
+class Crashes(Part):
+    def run(self, order: Order) -> None:
+        self.seat.dying = signal.SIGSEGV
+
+
 class Meets(Part):
     def run(self, order: Order) -> None:
         met = self.meet(f"rank {self.rank}")
@@ -80,7 +85,7 @@ class EndsBeforeItsRecord(Part):
 class World:
     """A world of these parts that has run one test."""
 
-    def __init__(self, *parts: type[Part], limit: float | None = None) -> None:
+    def __init__(self, *parts: type[Part], limit: float | None = None, death_stacks: bool = False) -> None:
         self.launcher = InMemory(parts)
         self.limit = limit
         size = len(parts)
@@ -95,7 +100,9 @@ class World:
             for rank in range(size)
         ]  # fmt: skip
         debug = DebugOptions(on_failure=False, rank=None, terminal=_no_terminal)
-        self.talk = Conversation(world, TimeLimit(limit, "the mark world"), None, print_line=_no_line, debug=debug)
+        self.talk = Conversation(
+            world, TimeLimit(limit, "the mark world"), None, _no_line, debug, death_stacks=death_stacks
+        )
         self.interrupts = Interrupts()
         self._watch = Watch(self.talk, orders, self.interrupts)
 
@@ -116,8 +123,8 @@ def _no_line(rank: int, line: bytes) -> None:
 def world() -> Iterator[Callable[..., World]]:
     made: list[World] = []
 
-    def make(*parts: type[Part], limit: float | None = None) -> World:
-        made.append(World(*parts, limit=limit))
+    def make(*parts: type[Part], limit: float | None = None, death_stacks: bool = False) -> World:
+        made.append(World(*parts, limit=limit, death_stacks=death_stacks))
         return made[-1]
 
     yield make
@@ -132,6 +139,14 @@ def test_all_pass(world: Callable[..., World]) -> None:
     assert whole.run() == Verdict("passed", "passed", "call")
     ending.leave(whole.talk)
     assert judge(whole.talk.fates).outcome == "passed"
+
+
+def test_the_c_frames_of_a_rank_that_crashes_are_read_before_it_dies(world: Callable[..., World]) -> None:
+    whole = world(Part, Crashes, death_stacks=True)
+    verdict = whole.run()
+    assert verdict.headline == "rank 1 of 2 was killed by SIGSEGV in call"
+    words = whole.talk.fates.ranks[1].last_words
+    assert words.endswith("C frames of the main thread, innermost first:\n  crash at rank.c:1")
 
 
 def test_a_rank_that_waits_for_a_failed_one_is_asked_and_cut_off(world: Callable[..., World]) -> None:

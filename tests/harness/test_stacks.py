@@ -164,6 +164,45 @@ def test_the_roll_call_of_a_missed_deadline_has_c_frames(project: Project) -> No
     assert re.search(r"native frames of rank 0:\n    \S", project.run()["test_waits"].text)
 
 
+def test_on_request_a_rank_that_crashes_shows_its_c_frames_and_dies_by_its_signal(project: Project) -> None:
+    pytest.importorskip("pystack")
+    project.native = True
+    project.write(
+        "test_inner.py",
+        """
+        import ctypes, os, signal
+        import pytest
+
+        @pytest.mark.world(1)
+        @pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGFPE"])
+        def test_crashes(world, name):
+            if name == "SIGSEGV":
+                ctypes.string_at(0)
+            elif name == "SIGABRT":
+                os.abort()
+            else:
+                os.kill(os.getpid(), signal.SIGFPE)  # no fault that comes again
+        """,
+    )
+    inner = project.run("--death-stacks", "--run-file", "run.jsonl")
+    names = {"SIGSEGV": "string_at", "SIGABRT": "abort", "SIGFPE": "kill"}
+    for name, function in names.items():
+        text = inner[f"test_crashes[{name}]"].text
+        assert text.startswith(f"rank 0 of 1 was killed by {name} in call"), text
+        assert re.search(rf"C frames of the main thread, innermost first:\n(  .*\n)*?  \w*{function} ", text), text
+        assert "sleep" not in text
+    assert (project.folder / "run.jsonl").read_text().count("C frames of the main thread") >= 3
+
+
+def test_without_pystack_the_request_is_answered_once(project: Project) -> None:
+    project.write("conftest.py", "from everyrank.launch import native\n\nnative.reader_path = lambda: ''\n")
+    project.write("test_inner.py", "import pytest\n\n@pytest.mark.world(1)\ndef test_it(world): pass\n")
+    inner = project.run("--death-stacks")
+    assert [warning["text"] for warning in inner.warnings] == [
+        "everyrank: --death-stacks needs ranks on this host, and pystack: pip install pystack"
+    ]
+
+
 def test_a_process_without_ranks_gives_one_line() -> None:
     # Not this process: an earlier test of this worker may have left a warm world below it.
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as other:
