@@ -15,6 +15,8 @@ and, where it has them,
   a scheduler of torch can be attached;
 - ``state_dict()`` and ``load_state_dict(state)``, of the whole training, in any form that ``copy.deepcopy`` copies;
 - ``add_param_group(group)``;
+- ``loader(batches)``, which iterates over an epoch of this rank's batches, each for one ``step``. The state has its
+  position: the first call after a load iterates over what was left of the epoch;
 - ``owns()``, by the name of each parameter a pair: the boxes of it that this rank owns, each its offsets and its
   sizes, and how many ranks own each element. To own is to keep and to update. Neither it nor ``build`` may need
   what other ranks answer: a law asks it in worlds that do not exist. The parts of a parameter go in the order of

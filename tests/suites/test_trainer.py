@@ -178,18 +178,22 @@ def test_engine(case):
 """
 
 #: The engine keeps the laws that need nothing but a step and the parameters; the whole files keep all, as declared.
-TRIED = "test_ddp or test_sharded or (test_engine and (trainer/mean or trainer/late))"
+TRIED = (
+    "test_ddp or test_sharded or (test_engine and (trainer/mean or trainer/late)) or (test_scheduled and WarmUpSGD)"
+)
 
 
 @pytest.fixture(scope="module")
 def inner(module_project: Project) -> Inner:
-    for build, more in (("Ddp", ""), ("Sharded", ""), ("EngineTrainer", ENGINE)):
+    for build, more in (("Ddp", ""), ("Sharded", ""), ("Scheduled", ""), ("EngineTrainer", ENGINE)):
         (program,) = [block.text for block in blocks("docs/trainer.md") if f"class {build}:" in block.text]
         module_project.write(f"test_{build.lower()}.py", as_program(program + more))
     return module_project.run("--profile=quick", "-k", TRIED)
 
 
-@pytest.mark.parametrize(("test", "count"), [("test_ddp", 20), ("test_sharded", 20), ("test_engine", 2)])
+@pytest.mark.parametrize(
+    ("test", "count"), [("test_ddp", 20), ("test_sharded", 20), ("test_engine", 2), ("test_scheduled", 1)]
+)
 def test_the_examples_train(inner: Inner, test: str, count: int) -> None:
     mine = {nodeid: case for nodeid, case in inner.tests.items() if f"::{test}[" in nodeid}
     assert len(mine) >= count

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
+import torch
 from everyrank.fixtures.optimizers import rows
+from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.reference import Plan
 from everyrank.suites.errors import NotApplicable
 from everyrank.suites.trainer import points
@@ -15,7 +18,9 @@ from everyrank.suites.trainer.arena import Arena
 from everyrank.suites.trainer.as_torch import NUMBERED
 from everyrank.suites.trainer.contract import CONTRACT
 from everyrank.suites.trainer.law_player import playing
+from everyrank.suites.trainer.model import Step
 from everyrank.suites.trainer.points import TrainingPoint
+from everyrank.suites.trainer.sides import FRESH
 from everyrank.suites.trainer.wrong_states import Mutation, Part
 
 law = CONTRACT.law
@@ -182,3 +187,34 @@ def state_in_order(arena: Arena, point: TrainingPoint) -> None:
         player.save()
         player.load(fresh=True, reordered=True)
         player.step(times=2)
+
+
+@law("state.resume", lambda: points.plain(2, 3, steps=4, core=(2,)))
+def resume(arena: Arena, point: TrainingPoint) -> None:
+    """A state that is saved in the middle of an epoch goes on with the batches that are left, once each and in order.
+
+    It is asked of a trainer that has a ``loader``. The epoch after that has all batches.
+    """
+    with playing(arena, point.plan, compared="nothing") as player:
+        sides = player.sides
+        if not callable(getattr(sides.training.trainer, "loader", None)):
+            raise NotApplicable("the subject has no loader")
+        batches = [sides.training.batches(Step(), number, 0)[0] for number in range(point.plan.steps)]
+
+        def train(trainer: Any, most: int) -> list[int]:
+            """Train on the next batches of an epoch; return their numbers."""
+            numbers = []
+            with subject_acts("loader"):
+                for batch in itertools.islice(trainer.loader(list(batches)), most):
+                    found = [number for number, each in enumerate(batches) if torch.equal(each.inputs, batch.inputs)]
+                    numbers += found or [-1]
+                    trainer.step(batch)
+            return numbers
+
+        begun = train(sides.training.trainer, 2)
+        state = sides.state()
+        sides.load(state, sides.begin(FRESH))
+        left, again = (train(sides.training.trainer, len(batches) + 1) for _ in range(2))
+        arena.check(begun == [0, 1], f"an epoch begins with the batches {begun}, not with 0 and 1")
+        arena.check(left == [2, 3], f"after a load in the middle of an epoch {left} came, and 2 and 3 were left")
+        arena.check(again == [0, 1, 2, 3], f"the epoch after that had the batches {again}, not 0 to 3")

@@ -36,6 +36,9 @@ class Nothing:
     def add_param_group(self, group: Any) -> None:
         pass
 
+    def loader(self, batches: Any) -> Any:
+        return iter(())
+
     def state_dict(self) -> dict[str, Any]:
         return {"model": {}}
 
