@@ -33,7 +33,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = ROOT / "docs" / "findings"
 ENVIRONMENTS = ROOT / "build" / "findings"
 
-#: A program that hangs is ended. The command of one whose fault is a hang begins with ``timeout 20``.
+#: A program that hangs is ended. The command of one whose fault is a hang begins with ``timeout 40``.
 SECONDS = 300
 
 _FIELD = re.compile(r"^- \*\*(\w+)\*\*: (.*(?:\n  .*)*)", re.MULTILINE)
