@@ -106,7 +106,7 @@ def test_no_verdict_changes_by_a_name_that_is_not_unicode(project: Project, laun
         (Met(list(TEXTS), ["b"], [RAW], [1]), ToRank),
         (Meet(RAW, "", RAW), FromRank),
         (Collect([RAW], {RAW: [RAW, 1, None, 0.5, True]}, RAW, RAW, [RAW], {"A": RAW}, {}, ""), ToRank),
-        (Stacks(7, {0: (RAW, "", (RAW, "f")), 3: ("", "stopped", ())}), FromRemoteKeeper),
+        (Stacks(7, {0: (RAW, "", (RAW, "f"), [(1, RAW, "text")]), 3: ("", "stopped", (), [])}), FromRemoteKeeper),
         (StartSeat(1, RAW, True), ToRemoteKeeper),
         (Record(RAW, [], [], [], [RAW], None, notes={"a": {"b": [RAW]}}), FromRank),
     ],
