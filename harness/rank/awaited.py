@@ -16,6 +16,8 @@ from everyrank.stack.frames import is_users, standing, waits
 from everyrank.stack.running import called_name, running_expression
 
 _LOCKS = (type(threading.Lock()), type(threading.RLock()))
+#: The function, and its module, by which torch's RPC agents wait for each other.
+_GATHERS = ("_all_gather", "torch.distributed.rpc.api")
 _OF_STORE = ("get", "wait", "multi_get")
 #: A text names this many keys.
 _MOST = 3
@@ -23,6 +25,8 @@ _MOST = 3
 
 def awaited(frame: FrameType) -> str:
     """Return what a frame waits for, with the call: ``get for the key 'ready' of a store``; empty if unknown."""
+    if gathering := _gathering(frame):
+        return gathering
     running = running_expression(frame)
     users = is_users(frame.f_code.co_filename)
     if isinstance(running, ast.Call) and isinstance(running.func, ast.Attribute):
@@ -33,6 +37,34 @@ def awaited(frame: FrameType) -> str:
         running = owner if name == "acquire" else running
     # A lock that a function of a library waits for is its own affair.
     return "acquire of a lock" if users and running is not None and isinstance(_value(running, frame), _LOCKS) else ""
+
+
+def _gathering(frame: FrameType) -> str:
+    """Return which worker torch's own gathering of names waits for: each call of init_rpc() ends with one.
+
+    The leader waits until all have come, and answers each follower, which waits for that.
+    """
+    inner: FrameType | None = frame
+    while inner is not None and (inner.f_code.co_name, inner.f_globals.get("__name__")) != _GATHERS:
+        inner = inner.f_back
+    if inner is None or "is_leader" not in inner.f_locals:
+        return ""
+    local = inner.f_locals
+    call = standing(stack_of(frame)).partition(" at ")[0]
+    if not local["is_leader"]:
+        leader = local["leader_name"]
+        step = (
+            f"the answer of the leader {leader}" if "states" in local else f"the leader {leader} to note that it came"
+        )
+        return f"{call} (for {step})"
+    answers = local.get("worker_name_to_response_future_dict")
+    if answers is not None:
+        taking = [name for name, future in answers.items() if not future.done()]
+        return f"{call} (as the leader, for {', '.join(sorted(taking))} to take its answer)" if taking else ""
+    states = local.get("states")
+    missing = set(local["worker_names"]) - set(states.gathered_objects) if states is not None else set()
+    verb = "has" if len(missing) == 1 else "have"
+    return f"{call} (as the leader, for {', '.join(sorted(missing))}, which {verb} not come)" if missing else ""
 
 
 def by_threads(besides: int, groups: Groups) -> list[str]:

@@ -52,7 +52,7 @@ class Groups:
         import torch.distributed as dist
 
         world = getattr(dist.distributed_c10d, "_world", None)
-        names: Mapping[Any, Any] = getattr(world, "pg_names", {default: _name(default)})
+        names: Mapping[Any, Any] = getattr(world, "pg_names", {} if default is None else {default: _name(default)})
         return cls(default, {str(name): group for group, name in list(names.items())}, made_at)
 
 

@@ -44,7 +44,7 @@ class Allows(Protocol):
 
 
 class Witness:
-    """The witness of one rank. Its thread starts with the first default group of gloo or NCCL, and ends with it."""
+    """The witness of one rank. Its thread starts with the first default group of gloo or NCCL, or RPC agent."""
 
     def __init__(self, answer: Callable[[WitnessStatement | OnNccl], None]) -> None:
         self._answer = answer
@@ -61,6 +61,7 @@ class Witness:
         self._test, self._began = test, time.time_ns()
         self._run_folder, self._watch = run_folder, watch
         self._notice_groups()
+        self._notice_agents()
 
     def _notice_groups(self) -> None:
         """Wrap the function by which torch sets its default group, for the fixture's group and the tests' own."""
@@ -92,6 +93,20 @@ class Witness:
             self._made_at[str(name)] = users_frame(2)
 
         c10d._register_process_group = registered
+
+    def _notice_agents(self) -> None:
+        """Wrap the function by which an RPC agent starts: agents may wait for each other without any group."""
+        api: Any = sys.modules.get("torch.distributed.rpc.api")
+        begin = getattr(api, "_set_and_start_rpc_agent", None)
+        if begin is None or hasattr(begin, "__wrapped__"):
+            return
+
+        @functools.wraps(begin)
+        def began(agent: Any) -> None:
+            self._start()
+            begin(agent)
+
+        api._set_and_start_rpc_agent = began
 
     def _start(self) -> None:
         if self._fd < 0 and hasattr(sys, "_current_frames"):

@@ -16,6 +16,7 @@ import threading
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.rpc as rpc
 
 late = pytest.mark.world(2, timeout=4)
 
@@ -70,6 +71,16 @@ def test_has_a_child(process_group, world):
     if world.rank == 1:
         with subprocess.Popen(["sleep", "1000"]):
             dist.barrier()  # waits with a child
+
+
+@pytest.mark.world(3, timeout=6)
+def test_an_agent_does_not_come(world):
+    if world.rank == 2:
+        rpc.api._all_gather = lambda *_, **__: threading.Event().wait()  # does not come
+    options = rpc.TensorPipeRpcBackendOptions(
+        init_method=f"file://{world.folder}/agents", _transports=["uv"], _channels=["basic"]
+    )
+    rpc.init_rpc(f"worker{world.rank}", rank=world.rank, world_size=3, rpc_backend_options=options)  # agents
 
 
 @late
@@ -178,6 +189,13 @@ def test_a_child_process_that_may_act_is_named_as_the_reason_why_a_world_went_on
         rf"It was not ended before, since a child process may let a rank go on: rank {rank} has {child} \d+", third
     )
     assert re.search(rf"^  {child} \d+ of rank {rank} is ", late[test].text, re.M)
+
+
+def test_the_worker_that_init_rpc_waits_for(late: Inner) -> None:
+    agents = f"at test_inner.py:{line('agents')}"
+    first = late["test_an_agent_does_not_come"].text.partition("\n")[0]
+    assert f"rank 0 waits in init_rpc (as the leader, for worker2, which has not come) {agents}; " in first
+    assert f"rank 1 waits in init_rpc (for the answer of the leader worker0) {agents}" in first
 
 
 def test_the_keys_of_a_store(late: Inner) -> None:
