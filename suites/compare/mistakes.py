@@ -99,6 +99,13 @@ def _leaves_out(plan: Plan, step: int) -> bool:
     return not plan.made.properties.isdisjoint(_WITHOUT_GRADIENTS)
 
 
+#: What a step looks like of an optimizer that has forgotten its state.
+ANEW = Pattern("anew", "as if the optimizer had started anew")
+
+#: A mistake, or None for none, and all values that it would lead to.
+Mistaken = tuple[Pattern | None, Values]
+
+
 @dataclass(frozen=True)
 class Mistake:
     """A mistake of one step, which is right in all else."""
@@ -238,7 +245,7 @@ MISTAKES = (
         each=_each_rank_clipped,
         clips=False,
     ),
-    Mistake("anew", "as if the optimizer had started anew", applies=_is_no_start, before=_anew),
+    Mistake(ANEW.id, ANEW.text, applies=_is_no_start, before=_anew),
     Mistake("decay", "as if it had no weight decay", applies=_decays, before=_without_decay),
     Mistake("decay", "as if weight decay went to all alike", applies=_decays_apart, before=_decay_everywhere),
     Mistake(
@@ -254,7 +261,7 @@ MISTAKES = (
 _RIGHT = Mistake("factor", "")
 
 
-def would_be(plan: Plan, rank: int, step: int) -> Iterator[tuple[Pattern | None, Values]]:
+def would_be(plan: Plan, rank: int, step: int) -> Iterator[Mistaken]:
     """Yield each mistake of the list, and all values after this step, if this rank made it there and not before.
 
     The first is None, with the values of the plan without a mistake: a law that does more than its plan, such as to

@@ -6,20 +6,20 @@ It finds all that differs, where the player of a script ends at the first: a law
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from everyrank.suites.compare.comparison import CLOSE_FP64, Comparison, Tolerance
-from everyrank.suites.compare.mistakes import would_be
+from everyrank.suites.compare.mistakes import ANEW, Mistaken, would_be
 from everyrank.suites.compare.reference import SEED, Plan
 from everyrank.suites.errors import NotApplicable
 from everyrank.suites.moves.move import Move
 from everyrank.suites.trainer.arena import AMPLIFIED, CLOSE_FP32, SAME_GRAPH, Arena
 from everyrank.suites.trainer.model import Step
-from everyrank.suites.trainer.model_alone import Stored
+from everyrank.suites.trainer.model_alone import ModelAlone, Stored
 from everyrank.suites.trainer.moves_of_states import ApartMoves
 from everyrank.suites.trainer.planned import Planned, planned
 from everyrank.suites.trainer.sides import Sides, TrainingSide
@@ -51,6 +51,8 @@ class LawSides(Sides):
         self.start = {} if compared != "nothing" else self.training.values
         self.as_loaded = False
         """Whether a state was loaded after the last comparison."""
+        self.goes_on = False
+        """Whether the next step is the first after a load."""
 
     def reference(self) -> Any:
         # Of a plan that is stored: when it is known how many parts there are.
@@ -61,6 +63,9 @@ class LawSides(Sides):
 
     def step(self, step: Step, number: int, time: int) -> None:
         """Train for the next step of the plan."""
+        if self.goes_on and self.compared == "parameters" and isinstance(self.alone, ModelAlone):
+            self.comparison.mistakes = partial(self._going_on, self.alone.copy(), step, self.steps + 1)
+        self.goes_on = False
         if self.compared != "nothing":
             super().step(step, self.steps + 1, 0)
             return
@@ -74,7 +79,7 @@ class LawSides(Sides):
         if self.comparison.differences or self.comparison.approximate:
             self.comparison.verdict()
         super().load(state, training)
-        self.as_loaded = True
+        self.as_loaded = self.goes_on = True
 
     # --- comparing -----------------------------------------------------------------------------------
 
@@ -84,6 +89,18 @@ class LawSides(Sides):
             comparison.start(self.alone.values)
             comparison.mistakes = partial(would_be, self.plan, self.training.index)
         return comparison
+
+    def _going_on(self, loaded: ModelAlone, step: Step, first: int, number: int) -> Iterable[Mistaken]:
+        """Yield what the values would be after the first step of what was loaded, with an optimizer of no past."""
+        if number != first:
+            yield from would_be(self.plan, self.training.index, number)
+            return
+        for pattern in (None, ANEW):
+            alone = loaded.copy()
+            if pattern is not None:
+                alone.start_anew()
+            alone.step(step, first, 0, self.training.parts)
+            yield pattern, alone.values
 
     def _tolerance(self) -> Tolerance:
         plan = self.plan

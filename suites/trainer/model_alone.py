@@ -48,6 +48,14 @@ class ModelAlone:
             setattr(copied.optimizer, name, copy.deepcopy(getattr(self.optimizer, name), memo))
         return copied
 
+    def start_anew(self) -> None:
+        """Give the optimizer the state of a new one."""
+        fresh = ModelAlone(self.made_of)
+        self.optimizer.state.clear()
+        for name, param in fresh.model.named_parameters():
+            if param in fresh.optimizer.state:
+                self.optimizer.state[self.model.get_parameter(name)] = fresh.optimizer.state[param]
+
     def follow(self, other: ModelAlone) -> None:
         """Take over what was done to another reference since: its groups, their options, and what is frozen."""
         names = {param: name for name, param in other.model.named_parameters()}

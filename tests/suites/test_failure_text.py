@@ -192,3 +192,37 @@ def test_an_error_of_a_law_itself_keeps_its_traceback() -> None:
     except ZeroDivisionError as error:
         failed = _failed("ZeroDivisionError: of the law", error)
     assert "in test_an_error_of_a_law_itself_keeps_its_traceback" in failed.report
+
+
+# --- rogues -------------------------------------------------------------------------------------------
+
+_ROGUES = """
+    from everyrank.suites import Subject, conformance
+    from everyrank.suites.engine.contract import contract
+
+    BUILDS = {rogue.name: rogue.build for rogue in contract("trainer").part("rogues")}
+    NAMES = ("loads-no-state", "does-not-clip", "loses-weight-decay", "shows-a-copy-of-the-groups")
+
+    @conformance(*(Subject(name, contract="trainer", build=BUILDS[name], sizes=(3, 2)) for name in NAMES))
+    def test_rogue(case): case.run()
+"""
+
+#: A case of each rogue, and what its first line says.
+_FIRST_LINES = {
+    ("loads-no-state", "state.round-trip[Adam-ws2]"): "first.weight: as if the optimizer had started anew",
+    ("does-not-clip", "clip[cut-ws3]"): "step 1, first.weight: as if this rank had not clipped",
+    ("loses-weight-decay", "parity.train[Adam-everything-ws3]"): "step 1, first.weight: as if it had no weight decay",
+    ("shows-a-copy-of-the-groups", "alias[between-ws3]"): "step 2, first.weight: 2 times the reference's step",
+}
+
+
+def test_a_rogues_first_line_names_what_it_does_and_nothing_that_fits_by_chance(project: Project) -> None:
+    project.write("test_r.py", _ROGUES)
+    chosen = " or ".join(f"({name} and {case[:-1]})" for name, case in _FIRST_LINES)
+    inner = project.run("test_r.py", "--profile=full", "-W", "ignore", "--run-file=run.jsonl", "-k", chosen)
+    assert len(inner.tests) == len(_FIRST_LINES)
+    lines = read_run(project.folder / "run.jsonl").cases
+    messages = {(line["subject"], line["case"].partition("/")[2]): line["message"] for line in lines}
+    assert {case: text in messages[case] for case, text in _FIRST_LINES.items()} == dict.fromkeys(
+        _FIRST_LINES, True
+    ), messages
