@@ -61,17 +61,17 @@ def test_lines_and_sizes_of_a_real_mismatch_are_in_the_first_line(project: Proje
     project.write("test_inner.py", ABORTED)
     inner = project.run()
     came = "data of another size than expected came to rank"
-    at = {
+    location = {
         comment: f"test_inner.py:{line(comment)}" for comment in ("shapes", "dtypes that abort", "longer", "message")
     }
     assert {name: inner[name].text.partition("\n")[0] for name in inner.outcomes()} == {
-        "test_shapes": f"{came} 0 in all_reduce at {at['shapes']} (a piece of 104 bytes, not 4); "
-        f"rank 1 last called all_reduce with (102,) Float at {at['shapes']}",
-        "test_dtypes": f"{came} 1 in all_reduce at {at['dtypes that abort']} (a piece of 8 bytes, not 4); "
+        "test_shapes": f"{came} 0 in all_reduce at {location['shapes']} (a piece of 104 bytes, not 4); "
+        f"rank 1 last called all_reduce with (102,) Float at {location['shapes']}",
+        "test_dtypes": f"{came} 1 in all_reduce at {location['dtypes that abort']} (a piece of 8 bytes, not 4); "
         "rank 0 last called all_reduce with (2,) Double",
-        "test_a_longer_broadcast": f"{came} 1 in broadcast at {at['longer']} (12 bytes, not 8); "
-        f"rank 0 last called broadcast with (3,) Float at {at['longer']}",
-        "test_a_longer_message": f"{came} 1 in recv at {at['message']} (12 bytes, not 8)",
+        "test_a_longer_broadcast": f"{came} 1 in broadcast at {location['longer']} (12 bytes, not 8); "
+        f"rank 0 last called broadcast with (3,) Float at {location['longer']}",
+        "test_a_longer_message": f"{came} 1 in recv at {location['message']} (12 bytes, not 8)",
     }
     assert inner["test_shapes"].text.splitlines()[1] == "rank 0 of 2 was killed by SIGABRT in call"
 

@@ -37,7 +37,7 @@ def test_the_first_call_that_not_all_ranks_made_is_found(each: tuple[str, ...], 
     assert first(dict(enumerate(calls(*each[::-1]).values()))) == number
 
 
-def test_calls_from_one_line_are_told_by_their_names() -> None:
+def test_calls_from_one_line_are_distinguished_by_their_names() -> None:
     mine = [Call(name, "a.py:7") for name in ("broadcast", "broadcast", "all_reduce")]
     theirs = [Call(name, "a.py:7") for name in ("broadcast", "all_reduce", "broadcast")]
     statements = {
