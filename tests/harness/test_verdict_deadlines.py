@@ -166,7 +166,7 @@ def test_ranks_that_all_hang_are_listed_together(worlds: Inner, test: str) -> No
         ("test_sleeps", "test_sleeps at test_inner.py:14"),
         ("test_holds_the_gil", "test_holds_the_gil at test_inner.py:32"),
         ("test_loops_for_ever", "test_loops_for_ever at test_inner.py"),
-        ("test_one_is_behind", "recv at test_inner.py"),
+        ("test_one_is_behind", "recv from rank 0 at test_inner.py"),
         ("test_all_wait", "wait at test_inner.py"),
     ],
 )
@@ -192,7 +192,7 @@ def test_the_first_line_and_the_summary_are_the_cause(worlds: Inner, test: str, 
 def test_where_no_rank_can_go_on_nobody_waits_for_the_deadline(worlds: Inner) -> None:
     assert worlds["test_one_is_behind"].text.startswith(
         "ranks 0,1 wait in their 1st collective, all_reduce at test_inner.py:92; "
-        "rank 2 waits in recv at test_inner.py:91\n"
+        "rank 2 waits in recv from rank 0 at test_inner.py:91\n"
         "the world of 3 was deadlocked: ranks 0-2 could never have continued, so the test ended before its deadline\n"
     )
 
