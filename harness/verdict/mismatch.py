@@ -46,7 +46,8 @@ def mismatch_text(last_words: str, rank: int, called: Mapping[int, tuple[Collect
     text = f"data of another size than expected came to rank {rank}"
     text += f" in {standing(stack)}" if any(is_users(frame.file) for frame in stack) else ""
     name = stack[0].function if stack else ""
-    piece = "a piece of " if "reduce" in name else ""  # gloo cuts what it reduces into pieces
+    # gloo cuts what it reduces into pieces, and what all ranks gather
+    piece = "a piece of " if re.search(r"reduce|all_gather", name) else ""
     text += f" ({piece}{found[1]} bytes, not {found[2]})" if found[1] else ""
     calls: dict[str, list[int]] = {}
     for other, call in called.items():
