@@ -93,7 +93,7 @@ CAPABILITIES = (
         "whole-tensor",
         (
             "parity.whole-tensor[*]",
-            "closure[LBFGS-*]",
+            *(f"closure[{name}-*]" for name in ("Adafactor", "LBFGS")),
             *(f"state.*[{name}-*]" for name in ("Adafactor", "LBFGS", "Muon")),
         ),
         text="optimizers that look at the whole tensor are taken (Adafactor, LBFGS, Muon)",

@@ -14,8 +14,8 @@ PLAIN = Path(__file__).parents[1] / "samples" / "plain"
 #: For each contract its subjects: the name of the module, of the class, and what else is declared.
 SUBJECTS = {
     "sharded-optimizer": (
-        ("sharded_by_shard", "ByShard", "lacks=WHOLE, declares={'caller-syncs-whole'}"),
-        ("sharded_divides", "Divides", "lacks=WHOLE"),
+        ("sharded_by_shard", "ByShard", "lacks=['whole-tensor'], declares={'caller-syncs-whole'}"),
+        ("sharded_divides", "Divides", "lacks=['whole-tensor']"),
         ("sharded_keeps_wholes", "KeepsWholes", ""),
     ),
     "rpc-optimizer": (
@@ -30,12 +30,8 @@ SUBJECTS = {
     ),
 }
 
-_WHOLE = """
-    from everyrank.suites import Lack, Subject, conformance
-
-    _REFUSED = Lack(NotImplementedError, "optimizers that look at the whole tensor")
-    _LAWS = ("parity.whole-tensor[*]", "closure[Adafactor-*]", "closure[LBFGS-*]")
-    WHOLE = {law: _REFUSED for law in (*_LAWS, *(f"state.*[{name}-*]" for name in ("Adafactor", "LBFGS", "Muon")))}
+_IMPORTS = """
+    from everyrank.suites import Subject, conformance
 """
 
 _SUBJECT = """
@@ -58,7 +54,7 @@ def test_plain_implementations_are_green(project: Project, contract: str) -> Non
         _SUBJECT.format(module=module, name=name, contract=contract, declared=declared)
         for module, name, declared in SUBJECTS[contract]
     ]
-    project.write("test_inner.py", "".join([_WHOLE, *subjects]))
+    project.write("test_inner.py", "".join([_IMPORTS, *subjects]))
     project.write("conftest.py", _REVERSED)
     inner = project.run("-W", "ignore", "--profile=quick", "test_inner.py")
     assert {name: test.text for name, test in inner.tests.items() if test.outcome not in ("passed", "skipped")} == {}
