@@ -45,6 +45,6 @@ def test_there_are_three_of_a_contract() -> None:
 @pytest.mark.parametrize("name", [file.stem for file in _FILES])
 def test_it_is_green(inner: Inner, name: str) -> None:
     mine = {nodeid: case for nodeid, case in inner.tests.items() if nodeid.startswith(f"test_{name}.py")}
-    assert len(mine) >= 6
+    assert len(mine) >= 5
     assert {nodeid: case.text for nodeid, case in mine.items() if case.outcome in ("failed", "error")} == {}
-    assert sum(case.properties["outcome"] == "pass" for case in mine.values()) >= 4
+    assert sum(case.properties["outcome"] == "pass" for case in mine.values()) >= 3
