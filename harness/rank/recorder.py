@@ -20,9 +20,17 @@ def exists() -> bool:
 
 def entries(with_stacks: bool = False) -> list[dict[str, Any]]:
     """Return the recorded collectives, the oldest first."""
-    with _without_inductor() if with_stacks else contextlib.nullcontext():
-        recorded: list[dict[str, Any]] = pickle.loads(_recorder()(True, with_stacks, False)).get("entries", [])
+    try:
+        with _without_inductor() if with_stacks else contextlib.nullcontext():
+            recorded = _dumped(with_stacks)
+    except RuntimeError:  # a stack has a path that is not valid Unicode
+        recorded = _dumped(with_stacks=False)
     return sorted((entry for entry in recorded if not entry["is_p2p"]), key=lambda entry: int(entry["record_id"]))
+
+
+def _dumped(with_stacks: bool) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = pickle.loads(_recorder()(True, with_stacks, False)).get("entries", [])
+    return entries
 
 
 @contextlib.contextmanager

@@ -268,10 +268,10 @@ pytest test_inner.py::test_one_skips  # rank 1 had the seed N""",
         self.assertExpectedInline(
             self.text_of("test_hangs"),
             """\
-rank 2 waits in recv at test_inner.py:48; ranks 0,1,3 wait in all_reduce at test_inner.py:49 (deadline 1 s)
+rank 2 waits in recv from rank 0 at test_inner.py:48; ranks 0,1,3 wait in all_reduce at test_inner.py:49 (deadline 1 s)
 the world of 4 missed its deadline of 1 s (the mark world): ranks 0-3 had not finished
 --- roll call ---
-rank 2 is waiting in recv at test_inner.py:48
+rank 2 is waiting in recv from rank 0 at test_inner.py:48
 ranks 0,1,3 are waiting in all_reduce at test_inner.py:49
 
 rank 2, innermost frame first:
@@ -284,7 +284,7 @@ ranks 0,1,3, innermost frame first:
   wrapper at torch/distributed/c10d_logger.py:N
   test_hangs at test_inner.py:49
 --- to repeat ---
-pytest test_inner.py::test_hangs  # rank 0 had the seed N""",
+pytest test_inner.py::test_hangs  # rank 0 had the seed N""",  # noqa: E501 - a line of the text
         )
 
     def test_a_test_that_passes_alone(self) -> None:
@@ -353,7 +353,7 @@ FAILED test_inner.py::test_all_fail - AssertionError: assert 4 == 5
 FAILED test_inner.py::test_killed - rank 2 of 3 was killed by SIGKILL in call
 FAILED test_inner.py::test_leaves - rank 1 of 3 left without a record (exit c...
 FAILED test_inner.py::test_one_skips - ranks disagree: only some of them skipped
-FAILED test_inner.py::test_hangs - rank 2 waits in recv at test_inner.py:48; ...
+FAILED test_inner.py::test_hangs - rank 2 waits in recv from rank 0 at test_i...
 FAILED test_inner.py::test_fails_and_dies_in_teardown - [rank 0] AssertionErr...
 FAILED test_inner.py::test_fails_and_hangs_in_teardown - [rank 0] AssertionEr...
 FAILED test_inner.py::test_meets - [rank 0] AssertionError: rank 1 ended with...

@@ -21,7 +21,7 @@ def test_a_world_that_is_only_slow_is_left_alone(project: Project) -> None:
     inner = project.run("--leaks=off", "-n", "4")
     assert {nodeid: test.text for nodeid, test in inner.tests.items() if test.outcome != "passed"} == {}
     assert {nodeid.split("::")[0] for nodeid in inner.tests} == {f"test_{kind}.py" for kind in KINDS}
-    assert len(inner.tests) == 65, inner.out
+    assert len(inner.tests) == 64, inner.out
 
 
 def test_a_controller_that_was_stopped_counts_that_time_for_no_deadline(project: Project) -> None:

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from everyrank import cli
-from everyrank.model.outcome import ENDINGS, Ending
+from everyrank.model.outcome import Ending
 from everyrank.reports.history import history
 from everyrank.reports.page.build import page
 from everyrank.reports.page.nights import NIGHTS, nights_data
+from everyrank.reports.page.outcomes import SHOWN
 from everyrank.reports.runfile.model import ErrorPart
 from everyrank.reports.runfile.read import read
 
@@ -45,7 +46,7 @@ def test_each_law_is_shown_night_by_night(nights: Path) -> None:
     data = nights_data(history.of_folder(nights))
     assert [night["file"] for night in data["nights"]] == [f"night-{number:03}.jsonl" for number in range(5)]
     laws = {law["law"]: law for law in data["laws"]}
-    worst = {name: [ENDINGS[point[0]] for point in law["points"]] for name, law in laws.items()}
+    worst = {name: [SHOWN[point[0]] for point in law["points"]] for name, law in laws.items()}
     assert worst["breaks"] == ["pass"] * 3 + ["fail"] * 2
     assert (laws["breaks"]["red"], laws["breaks"]["since"], laws["breaks"]["first_bad"]) == (True, 3, 3)
     assert (laws["flips"]["red"], laws["flips"]["since"], laws["flips"]["flips"]) == (False, None, 4)
