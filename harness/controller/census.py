@@ -39,9 +39,8 @@ class Census:
         self._looks: list[stillness.Look] = []
         self._heard: dict[int, WitnessStatement] = {}
         self._asked_at: float | None = None
-        self._answered: stillness.Look | None = (
-            None  # after answers that decide nothing, the world is not asked again until it moves
-        )
+        # After answers that decide nothing, the world is not asked again until it moves.
+        self._answered: stillness.Look | None = None
         self._again, self._again_at = _AGAIN, 0.0
         self._rest: stillness.Look | None = None  # the first look at a world that has done hardly anything since
         self._last_heard: dict[int, WitnessStatement] = {}
@@ -72,9 +71,8 @@ class Census:
         now = time.monotonic()
         if now < self.next_at:
             return None
-        if (
-            self._rest is not None
-        ):  # time in which this process came too late, or was stopped, is no rest of its ranks
+        # Time in which this process came too late, or was stopped, is no rest of its ranks.
+        if self._rest is not None:
             self._rest = replace(self._rest, time=self._rest.time + now - self.next_at)
         look = stillness.look(pids, now)
         took = time.monotonic() - now
