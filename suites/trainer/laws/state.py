@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -205,7 +206,7 @@ def resume(arena: Arena, point: TrainingPoint) -> None:
             """Train on the next batches of an epoch; return their numbers."""
             numbers = []
             with subject_acts("loader"):
-                for batch in itertools.islice(trainer.loader(list(batches)), most):
+                for batch in itertools.islice(trainer.loader(copy.deepcopy(batches)), most):
                     found = [number for number, each in enumerate(batches) if torch.equal(each.inputs, batch.inputs)]
                     numbers += found or [-1]
                     trainer.step(batch)
