@@ -11,6 +11,7 @@ from typing import Any
 
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
+from everyrank.suites import Subject
 
 _KEPT: dict[tuple[str, int], Any] = {}
 _STEPPING = threading.Lock()
@@ -76,3 +77,6 @@ class Functions:
             raise next(iter(errors.values()))
         if errors:
             raise SeveralError(", ".join(f"{owner}: {error}" for owner, error in errors.items()))
+
+
+SUBJECT = Subject("plain.Functions", contract="rpc-optimizer", build=Functions)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
+from everyrank.suites import Subject
 
 
 class Owner:
@@ -53,3 +54,6 @@ class Loop:
             raise errors[0][1]
         if errors:
             raise RuntimeError("\n".join(f"{name}: {error}" for name, error in errors))
+
+
+SUBJECT = Subject("plain.Loop", contract="rpc-optimizer", build=Loop)

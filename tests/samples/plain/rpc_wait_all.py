@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
+from everyrank.suites import Subject
 
 _LOCK = threading.Lock()
 """Held while any optimizer on this owner steps."""
@@ -75,3 +76,6 @@ class WaitsForAll:
     @torch.no_grad()
     def step(self, context_id: int) -> None:
         _all([(each.owner_name(), rpc.rpc_async(each.owner(), _step, (each, context_id))) for each in self.locals])
+
+
+SUBJECT = Subject("plain.WaitsForAll", contract="rpc-optimizer", build=WaitsForAll)

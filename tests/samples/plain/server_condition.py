@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import torch.distributed.rpc as rpc
+from everyrank.suites import Subject
 
 
 def _value(future: torch.futures.Future[Any]) -> Any:
@@ -94,3 +95,6 @@ class ConditionServer:
                 raise ValueError(f"wrong type {gradient.dtype}, expected {parameter.dtype}")
             if not self.non_finite and not torch.isfinite(gradient.to_dense()).all():
                 raise ValueError("a gradient has an inf or a nan")
+
+
+SUBJECT = Subject("plain.ConditionServer", contract="parameter-server", build=ConditionServer)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed.rpc as rpc
+from everyrank.suites import Subject
 
 
 def _value(future: torch.futures.Future[Any]) -> Any:
@@ -89,3 +90,6 @@ class LockServer:
             values = gradient.coalesce().values() if gradient.is_sparse else gradient
             if not self.non_finite and not bool(torch.isfinite(values).all()):
                 raise ValueError(f"gradient {number} is not finite")
+
+
+SUBJECT = Subject("plain.LockServer", contract="parameter-server", build=LockServer)

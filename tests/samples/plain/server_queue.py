@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed.rpc as rpc
+from everyrank.suites import Subject
 
 _STOP = object()
 
@@ -113,3 +114,6 @@ class _Work:
                 if not (self.non_finite or gradient.to_dense().isfinite().all()):
                     return "a value is not finite"
         return ""
+
+
+SUBJECT = Subject("plain.QueueServer", contract="parameter-server", build=QueueServer)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from everyrank.suites import Subject
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 
 from .cutting import WHOLE_TENSOR, Tools, local, once, together
@@ -81,3 +82,12 @@ def _norm(grad: torch.Tensor, kind: float) -> float:
 
 def _joint(norms: list[float], kind: float) -> float:
     return float(torch.linalg.vector_norm(torch.tensor([0.0, *norms], dtype=torch.float64), kind))
+
+
+SUBJECT = Subject(
+    "plain.ByShard",
+    contract="sharded-optimizer",
+    build=ByShard,
+    declares={"caller-syncs-whole"},
+    lacks=["whole-tensor"],
+)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from everyrank.suites import Subject
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 
 from .cutting import WHOLE_TENSOR, Tools, local, once, together
@@ -108,3 +109,6 @@ class Divides(Tools):
         numbers = [number for group in packed["param_groups"] for number in group["params"]]
         by_id = {id(tensor): number for tensor, number in zip(held, numbers, strict=True)}
         return {name: by_id[id(tensor)] for name, tensor in self._tensors.items()}
+
+
+SUBJECT = Subject("plain.Divides", contract="sharded-optimizer", build=Divides, lacks=["whole-tensor"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from everyrank.suites import Subject
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 
 from .cutting import RankError, Tools, local, once, together
@@ -157,3 +158,6 @@ def _mean(grads: list[torch.Tensor]) -> torch.Tensor:
     for grad in grads[1:]:
         total = total + grad
     return total / len(grads)
+
+
+SUBJECT = Subject("plain.KeepsWholes", contract="sharded-optimizer", build=KeepsWholes)
