@@ -127,35 +127,40 @@ def train(
     plan: Plan,
     gradients: Callable[[nn.Module, int], tuple[torch.Tensor, Gradients]],
     before: Before | None = None,
-    clips: Callable[[int], bool] = lambda step: True,
+    after_backward: Callable[[nn.Module, int], None] | None = None,
+    times: Callable[[int], int] = lambda step: 1,
 ) -> Trajectory:
     """Train as planned in one process, with these losses and gradients of each step.
 
-    ``clips`` is whether a step clips, if the plan does.
+    ``after_backward`` clips in the place of the plan, and ``times`` says how often the optimizer goes in a step.
     """
     module = plan.build()
     optimizer = plan.optimize(module)
     scheduler = plan.scheduler(optimizer)
     run = Trajectory(_values(module.named_parameters()))
     for step in range(1, plan.steps + 1):
-        seen: list[Gradients] = []
+        seen: list[tuple[torch.Tensor, Gradients]] = []
 
-        def closure(step: int = step, seen: list[Gradients] = seen) -> torch.Tensor:
+        def closure(step: int = step, seen: list[tuple[torch.Tensor, Gradients]] = seen) -> torch.Tensor:
             total, found = gradients(module, step)
-            seen.append(found)
+            seen.append((total, found))
             for name, parameter in module.named_parameters():
                 gradient = found[name]
                 parameter.grad = None if gradient is None else gradient.clone()
-            if clips(step):
+            if after_backward is None:
                 plan.after_backward(module)
+            else:
+                after_backward(module, step)
             return total
 
         if before is not None:
             before(module, optimizer, step)
         step_with(plan, optimizer, closure)
+        for _ in range(times(step) - 1):
+            optimizer.step(seen[0][0].item)  # the loss that is known, with the gradients that are there
         if scheduler is not None:
             scheduler.step()
-        run.steps.append(Step(seen[0], _values(module.named_parameters()), _values(module.named_buffers())))
+        run.steps.append(Step(seen[0][1], _values(module.named_parameters()), _values(module.named_buffers())))
     return run
 
 

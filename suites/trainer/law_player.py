@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 import torch
 from everyrank.suites.compare.comparison import CLOSE_FP64, Comparison, Tolerance
-from everyrank.suites.compare.mistakes import ANEW, Mistaken, would_be
+from everyrank.suites.compare.mistake import ANEW, UNCOUNTED, uncount
+from everyrank.suites.compare.mistakes import Mistaken, would_be
 from everyrank.suites.compare.reference import SEED, Plan
 from everyrank.suites.errors import NotApplicable
 from everyrank.suites.moves.move import Move
@@ -95,10 +96,12 @@ class LawSides(Sides):
         if number != first:
             yield from would_be(self.plan, self.training.index, number)
             return
-        for pattern in (None, ANEW):
+        for pattern in (None, ANEW, UNCOUNTED):
             alone = loaded.copy()
-            if pattern is not None:
+            if pattern is ANEW:
                 alone.start_anew()
+            elif pattern is UNCOUNTED:
+                uncount(alone.optimizer)
             alone.step(step, first, 0, self.training.parts)
             yield pattern, alone.values
 

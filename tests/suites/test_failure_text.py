@@ -201,9 +201,8 @@ _ROGUES = """
     from everyrank.suites.engine.contract import contract
 
     BUILDS = {rogue.name: rogue.build for rogue in contract("trainer").part("rogues")}
-    NAMES = ("loads-no-state", "does-not-clip", "loses-weight-decay", "shows-a-copy-of-the-groups")
 
-    @conformance(*(Subject(name, contract="trainer", build=BUILDS[name], sizes=(3, 2)) for name in NAMES))
+    @conformance(*(Subject(name, contract="trainer", build=BUILDS[name], sizes=(3, 2)) for name in {names}))
     def test_rogue(case): case.run()
 """
 
@@ -212,12 +211,21 @@ _FIRST_LINES = {
     ("loads-no-state", "state.round-trip[Adam-ws2]"): "first.weight: as if the optimizer had started anew",
     ("does-not-clip", "clip[cut-ws3]"): "step 1, first.weight: as if this rank had not clipped",
     ("loses-weight-decay", "parity.train[Adam-everything-ws3]"): "step 1, first.weight: as if it had no weight decay",
+    (
+        "saves-no-step-counts",
+        "state.reshard[Adam-3-to-2-ws3]",
+    ): "as if the optimizer had begun to count its steps anew",
+    ("steps-twice", "parity.train[Adam-everything-ws3]"): "as if the optimizer had stepped twice",
+    ("clips-each-parameter", "clip[cut-ws3]"): "as if each parameter was clipped by its own norm",
+    ("counts-replicas-in-the-norm", "clip[cut-ws3]"): "as if the norm had counted all parameters 3 times",
+    ("mirrors-another-rank", "parity.train[SGD-everything-ws3]"): "rank 0's gradient had counted for that of rank 2",
+    ("steps-before-the-reduction", "parity.train[SGD-everything-ws3]"): "used the gradients of the step before",
     ("shows-a-copy-of-the-groups", "alias[between-ws3]"): "step 2, first.weight: 2 times the reference's step",
 }
 
 
 def test_a_rogues_first_line_names_what_it_does_and_nothing_that_fits_by_chance(project: Project) -> None:
-    project.write("test_r.py", _ROGUES)
+    project.write("test_r.py", _ROGUES.replace("{names}", repr(sorted({name for name, _ in _FIRST_LINES}))))
     chosen = " or ".join(f"({name} and {case[:-1]})" for name, case in _FIRST_LINES)
     inner = project.run("test_r.py", "--profile=full", "-W", "ignore", "--run-file=run.jsonl", "-k", chosen)
     assert len(inner.tests) == len(_FIRST_LINES)

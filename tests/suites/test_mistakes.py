@@ -103,6 +103,18 @@ SEEN: dict[str, tuple[Combine, str]] = {
         lambda parts: torch.stack([torch.stack(own).sum(0).bfloat16().double() for own in parts]).mean(0),
         "as if the gradient of each rank was rounded to bfloat16 before the mean",
     ),
+    "left out": (
+        lambda parts: mean([*parts[:2], [0 * part for part in parts[2]]]),
+        "as if rank 2's gradient was left out, and the sum divided by 3",
+    ),
+    "for another": (
+        lambda parts: mean([parts[0], parts[1], parts[1]]),
+        "as if rank 1's gradient had counted for that of rank 2, too",
+    ),
+    "all but the last are its own": (
+        lambda parts: parts[RANK][0] + mean([own[1:] for own in parts]),
+        "as if the last microbatch alone was reduced, and the others were this rank's own",
+    ),
     "last microbatch": (
         lambda parts: mean([own[1:] for own in parts]),
         "as if the last microbatch alone had counted",
@@ -146,6 +158,50 @@ def test_what_several_mistakes_explain_names_each() -> None:
     )
 
 
+def test_what_is_reduced_again_after_each_microbatch_is_named() -> None:
+    plan = Plan(RANKS, steps=2, parts=3)
+    assert explained(plan, lambda parts: mean([[9 * own[0], 3 * own[1], own[2]] for own in parts])) == (
+        "step 2, first.weight: as if all that was accumulated was added up over the ranks again after each microbatch"
+    )
+
+
+@pytest.mark.parametrize(
+    ("of_before", "text"),
+    [(0.0, "used the gradients of the step before"), (1.0, "the gradients of the step before were still there")],
+)
+def test_gradients_of_the_step_before_are_named(of_before: float, text: str) -> None:
+    plan = Plan(RANKS, steps=2, optimizer="AdamW")
+    older = {name: value for name, value in order_matched(plan).steps[0].gradients.items() if value is not None}
+
+    def before(plan: Plan, module: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        for name, parameter in module.named_parameters():
+            assert parameter.grad is not None
+            parameter.grad = of_before * parameter.grad + older[name]
+        return optimizer
+
+    assert text in explained(plan, before=before)
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW", "Adagrad"])
+def test_an_optimizer_that_steps_twice_is_named(optimizer: str) -> None:
+    def before(plan: Plan, module: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        optimizer.step()
+        return optimizer
+
+    plan = Plan(RANKS, steps=3, optimizer=optimizer)
+    assert explained(plan, before=before) == "step 2, first.weight: as if the optimizer had stepped twice"
+
+
+def test_an_optimizer_that_counts_its_steps_anew_is_named() -> None:
+    def before(plan: Plan, module: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        for state in optimizer.state.values():
+            state["step"] = torch.zeros_like(state["step"])
+        return optimizer
+
+    text = "step 2, first.weight: as if the optimizer had begun to count its steps anew"
+    assert explained(Plan(RANKS, steps=3, optimizer="AdamW"), before=before) == text
+
+
 def test_a_rank_that_has_not_clipped_is_named() -> None:
     plan = Plan(RANKS, steps=3, clip=0.05)
     assert explained(plan, clips=False) == "step 2, first.weight: as if this rank had not clipped"
@@ -182,6 +238,26 @@ def test_what_was_clipped_instead_of_the_mean_is_named(each_rank: bool, clips: b
         return optimizer
 
     assert explained(plan, before=before) == f"step 2, first.weight: {text}"
+
+
+@pytest.mark.parametrize(
+    ("each", "text"),
+    [
+        (True, "as if each parameter was clipped by its own norm"),
+        (False, "as if the norm had counted all parameters 3 times, once for each rank"),
+    ],
+)
+def test_a_norm_of_too_little_or_too_much_is_named(each: bool, text: str) -> None:
+    plan = Plan(RANKS, steps=2, clip=0.05)
+
+    def before(plan: Plan, module: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        found = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+        norm = torch.stack([gradient.norm() for gradient in found]).norm() * RANKS**0.5
+        for gradient in found:
+            gradient.mul_(plan.clip / ((gradient.norm() if each else norm) + 1e-6))
+        return optimizer
+
+    assert explained(plan, clips=False, before=before) == f"step 2, first.weight: {text}"
 
 
 def _fresh(plan: Plan, module: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

@@ -1,0 +1,363 @@
+"""The mistakes that are looked for: each is a step with one thing wrong, and right in all else."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from everyrank.suites.compare.pattern import Pattern
+from everyrank.suites.compare.reference import Gradients, Plan, mean, sum_in_order
+from torch import nn
+
+#: The properties of models some of whose parameters may have no gradient.
+_WITHOUT_GRADIENTS = ("optional", "unused", "frozen")
+
+#: Of so many ranks each one is looked at.
+_FEW = 4
+
+#: The gradients of each microbatch of each rank: of one parameter, and of all.
+Parts = list[list[torch.Tensor | None]]
+AllParts = list[list[Gradients]]
+
+
+def _total(parts: list[torch.Tensor | None]) -> torch.Tensor | None:
+    found = [part for part in parts if part is not None]
+    return sum_in_order(found) if found else None
+
+
+def _mean(parts: Parts, rank: int = 0) -> torch.Tensor | None:
+    return mean([_total(own) for own in parts])
+
+
+def _times(gradient: torch.Tensor | None, number: float) -> torch.Tensor | None:
+    return None if gradient is None else gradient * number
+
+
+def _first_reduced_twice(parts: Parts, rank: int) -> torch.Tensor | None:
+    """Reduce the accumulated gradient after each microbatch, by a sum whose parts were divided before."""
+    last = mean([own[-1] for own in parts])
+    before = _times(_mean([own[:-1] for own in parts]), len(parts))
+    return _total([before, last])
+
+
+def _power(number: int) -> int:
+    """Return the power of two that is this number, or the next above it."""
+    return 1 << (number - 1).bit_length()
+
+
+def _mean_of_rounded(dtype: torch.dtype, parts: Parts, rank: int) -> torch.Tensor | None:
+    totals = [_total(own) for own in parts]
+    return mean([None if total is None else _rounded(total, dtype) for total in totals])
+
+
+def _rounded(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return value if value.is_complex() else value.to(dtype).to(value.dtype)
+
+
+def _left_out(rank_left: int, parts: Parts, rank: int) -> torch.Tensor | None:
+    return mean([None if number == rank_left else _total(own) for number, own in enumerate(parts)])
+
+
+def _twice(twice: int, lost: int, parts: Parts, rank: int) -> torch.Tensor | None:
+    """Take one rank's gradient in the place of another's."""
+    return mean([_total(parts[twice if number == lost else number]) for number in range(len(parts))])
+
+
+def _all_but_the_last_are_its_own(parts: Parts, rank: int) -> torch.Tensor | None:
+    return _total([*parts[rank][:-1], mean([own[-1] for own in parts])])
+
+
+def _reduced_again_each_time(parts: Parts, rank: int) -> torch.Tensor | None:
+    """Add up over the ranks, after each microbatch but the last, all that was accumulated until then."""
+    held = [own[0] for own in parts]
+    for number in range(1, len(parts[0])):
+        total = _total(held)
+        held = [_total([total, own[number]]) for own in parts]
+    return mean(held)
+
+
+def _of_several_ranks(plan: Plan, step: int) -> bool:
+    return plan.size > 1
+
+
+def _of_several_parts(plan: Plan, step: int) -> bool:
+    return plan.parts > 1
+
+
+def _reduces_several_parts(plan: Plan, step: int) -> bool:
+    return plan.size > 1 and plan.parts > 1
+
+
+def _clips(plan: Plan, step: int) -> bool:
+    return plan.clip > 0
+
+
+def _clips_several_parts(plan: Plan, step: int) -> bool:
+    return plan.clip > 0 and plan.parts > 1
+
+
+def _clips_on_several_ranks(plan: Plan, step: int) -> bool:
+    return plan.clip > 0 and plan.size > 1
+
+
+def _clips_large(plan: Plan, module: nn.Module) -> None:
+    """Clip by a norm in which each of the ranks has counted all parameters."""
+    gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+    norm = torch.stack([gradient.norm() for gradient in gradients]).norm() * plan.size**0.5
+    for gradient in gradients:
+        gradient.mul_(float((plan.clip / (norm + 1e-6)).clamp(max=1.0)))
+
+
+def _clips_each(plan: Plan, module: nn.Module) -> None:
+    for parameter in module.parameters():
+        torch.nn.utils.clip_grad_norm_([parameter], plan.clip)
+
+
+def _not_at_all(plan: Plan, module: nn.Module) -> None:
+    """Do not clip."""
+
+
+def _is_no_start(plan: Plan, step: int) -> bool:
+    return step > 1
+
+
+def _always(plan: Plan, step: int) -> bool:
+    return True
+
+
+def _decays(plan: Plan, step: int) -> bool:
+    return any(group.get("weight_decay") for group in plan.optimize(plan.build()).param_groups)
+
+
+def _decays_apart(plan: Plan, step: int) -> bool:
+    return len({group.get("weight_decay") for group in plan.optimize(plan.build()).param_groups}) > 1
+
+
+def _leaves_out(plan: Plan, step: int) -> bool:
+    """Return whether some parameters may have no gradient."""
+    return not plan.made.properties.isdisjoint(_WITHOUT_GRADIENTS)
+
+
+def _added(before: Gradients, now: Gradients) -> Gradients:
+    return {name: _total([before[name], value]) for name, value in now.items()}
+
+
+#: What a step looks like of an optimizer that has forgotten its state.
+ANEW = Pattern("anew", "as if the optimizer had started anew")
+#: And of one that has forgotten how many steps it has done.
+UNCOUNTED = Pattern("anew", "as if the optimizer had begun to count its steps anew")
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A mistake of one step, which is right in all else."""
+
+    id: str
+    text: str
+    """What a step does that makes it; ``ranks`` and ``parts`` stand for the numbers of ranks and microbatches,
+    ``power`` for the power of two from the ranks on."""
+    gradient: Callable[[Parts, int], torch.Tensor | None] = _mean
+    """The gradient of a parameter on this rank, made from those of each rank's microbatches."""
+    applies: Callable[[Plan, int], bool] = _of_several_ranks
+    """Whether a step of a plan can have it."""
+    each: Callable[[AllParts, float], AllParts] | None = None
+    """What is done with the gradients of the microbatches before; the norm is the plan's limit."""
+    clip: Callable[[Plan, nn.Module], None] = Plan.after_backward
+    """How the step clips, if the plan does."""
+    times: int = 1
+    """How often the optimizer goes."""
+    stale: Callable[[Gradients, Gradients], Gradients] | None = None
+    """What the gradients of the step before, and those of this one, make together."""
+    fills: bool = False
+    """Whether a parameter without a gradient gets one of zeros."""
+    before: Callable[[Plan, nn.Module, torch.optim.Optimizer], None] | None = None
+    """What is done with the optimizer before the step."""
+
+    def pattern(self, plan: Plan) -> Pattern:
+        return Pattern(self.id, self.text.format(ranks=plan.size, parts=plan.parts, power=_power(plan.size)))
+
+
+def _clipped(gradients: list[Gradients], limit: float) -> list[Gradients]:
+    """Return the gradients of one rank's microbatches, scaled together to a norm of at most the limit."""
+    totals = [_total([each[name] for each in gradients]) for name in gradients[0]]
+    norms = [total.norm() for total in totals if total is not None]
+    norm = torch.stack(norms).norm() if norms else torch.zeros(())
+    scale = float((limit / (norm + 1e-6)).clamp(max=1.0))
+    return [{name: _times(value, scale) for name, value in each.items()} for each in gradients]
+
+
+def _each_part_clipped(parts: AllParts, limit: float) -> AllParts:
+    return [[_clipped([part], limit)[0] for part in own] for own in parts]
+
+
+def _each_rank_clipped(parts: AllParts, limit: float) -> AllParts:
+    return [_clipped(own, limit) for own in parts]
+
+
+def _anew(plan: Plan, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Replace the optimizer's state by that of a new one."""
+    optimizer.state.clear()
+    optimizer.state.update(plan.optimize(module).state)
+
+
+def uncount(optimizer: torch.optim.Optimizer) -> None:
+    """Set the number of steps that the optimizer has counted to zero."""
+    for state in optimizer.state.values():
+        if "step" in state:
+            state["step"] = state["step"] * 0
+
+
+def _without_decay(plan: Plan, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for group in optimizer.param_groups:
+        group["weight_decay"] = 0.0
+
+
+def _decay_everywhere(plan: Plan, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Give each group the largest weight decay of all."""
+    largest = max(group["weight_decay"] for group in optimizer.param_groups)
+    for group in optimizer.param_groups:
+        group["weight_decay"] = largest
+
+
+MISTAKES = (
+    Mistake(
+        "not-reduced",
+        "as if this rank had used its own gradient, not the mean",
+        lambda parts, rank: _total(parts[rank]),
+    ),
+    Mistake(
+        "sum-for-mean",
+        "as if the gradients of the {ranks} ranks were added up, without a mean",
+        lambda parts, rank: _times(_mean(parts), len(parts)),
+    ),
+    Mistake(
+        "sum-for-mean",
+        "as if the mean gradient was divided by the {ranks} ranks once more",
+        lambda parts, rank: _times(_mean(parts), 1 / len(parts)),
+    ),
+    Mistake(
+        "not-reduced",
+        "as if this rank had divided its own gradient by {ranks}, and never added the others'",
+        lambda parts, rank: _times(_total(parts[rank]), 1 / len(parts)),
+    ),
+    Mistake(
+        "not-reduced",
+        "as if all had used rank 0's gradient",
+        lambda parts, rank: _total(parts[0]) if rank else _mean(parts),  # rank 0 has used its own
+    ),
+    Mistake(
+        "reduced-twice",
+        "as if all but the last microbatch were reduced twice: {ranks} times too much",
+        _first_reduced_twice,
+        _reduces_several_parts,
+    ),
+    Mistake(
+        "not-reduced",
+        "as if the last microbatch alone had counted",
+        lambda parts, rank: mean([own[-1] for own in parts]),
+        _reduces_several_parts,
+    ),
+    Mistake(
+        "not-reduced",
+        "as if the last microbatch alone was reduced, and the others were this rank's own",
+        _all_but_the_last_are_its_own,
+        _reduces_several_parts,
+    ),
+    Mistake(
+        "reduced-twice",
+        "as if all that was accumulated was added up over the ranks again after each microbatch",
+        _reduced_again_each_time,
+        lambda plan, step: plan.size > 1 and plan.parts > 2,  # of two parts one is before the last
+    ),
+    Mistake(
+        "sum-for-mean",
+        "as if the gradients of the {parts} microbatches were added up, without a mean",
+        lambda parts, rank: _times(_mean(parts), len(parts[0])),
+        _of_several_parts,
+    ),
+    Mistake(
+        "sum-for-mean",
+        "as if the sum over the {ranks} ranks was divided by {power}, a power of two",
+        lambda parts, rank: _times(_mean(parts), len(parts) / _power(len(parts))),
+        lambda plan, step: _power(plan.size) != plan.size,
+    ),
+    *(
+        Mistake(
+            "rounded",
+            f"as if the gradient of each rank was rounded to {str(dtype).removeprefix('torch.')} before the mean",
+            partial(_mean_of_rounded, dtype),
+        )
+        for dtype in (torch.float32, torch.bfloat16)
+    ),
+    Mistake("clipped", "as if this rank had not clipped", applies=_clips, clip=_not_at_all),
+    Mistake(
+        "clipped",
+        "as if each microbatch was clipped, and not their sum",
+        applies=_clips_several_parts,
+        each=_each_part_clipped,
+        clip=_not_at_all,
+    ),
+    Mistake(
+        "clipped",
+        "as if each microbatch was clipped, and then their sum",
+        applies=_clips_several_parts,
+        each=_each_part_clipped,
+    ),
+    Mistake(
+        "clipped",
+        "as if each rank had clipped its own gradient, before the mean",
+        applies=_clips_on_several_ranks,
+        each=_each_rank_clipped,
+        clip=_not_at_all,
+    ),
+    Mistake("clipped", "as if each parameter was clipped by its own norm", applies=_clips, clip=_clips_each),
+    Mistake(
+        "clipped",
+        "as if the norm had counted all parameters {ranks} times, once for each rank",
+        applies=_clips_on_several_ranks,
+        clip=_clips_large,
+    ),
+    Mistake("twice", "as if the optimizer had stepped twice", applies=_always, times=2),
+    Mistake(
+        "stale",
+        "as if it had used the gradients of the step before",
+        applies=_is_no_start,
+        stale=lambda before, now: before,
+    ),
+    Mistake(
+        "stale",
+        "as if the gradients of the step before were still there, and the new ones were added",
+        applies=_is_no_start,
+        stale=_added,
+    ),
+    Mistake(ANEW.id, ANEW.text, applies=_is_no_start, before=_anew),
+    Mistake(
+        UNCOUNTED.id, UNCOUNTED.text, applies=_is_no_start, before=lambda plan, module, optimizer: uncount(optimizer)
+    ),
+    Mistake("decay", "as if it had no weight decay", applies=_decays, before=_without_decay),
+    Mistake("decay", "as if weight decay went to all alike", applies=_decays_apart, before=_decay_everywhere),
+    Mistake(
+        "none-as-zero",
+        "as if what has no gradient had one of zeros, with decay and momentum",
+        applies=_leaves_out,
+        fills=True,
+    ),
+)
+
+#: Nothing but the plan.
+RIGHT = Mistake("factor", "")
+
+
+def mistakes(plan: Plan, step: int) -> Iterator[Mistake]:
+    """Return the mistakes that a step can have; of a few ranks also what concerns each one's gradient."""
+    yield from (mistake for mistake in MISTAKES if mistake.applies(plan, step))
+    if 1 < plan.size <= _FEW:
+        for rank in range(plan.size):
+            text = f"as if rank {rank}'s gradient was left out, and the sum divided by {plan.size}"
+            yield Mistake("not-reduced", text, partial(_left_out, rank))
+        for twice, lost in itertools.permutations(range(plan.size), 2):
+            text = f"as if rank {twice}'s gradient had counted for that of rank {lost}, too"
+            yield Mistake("not-reduced", text, partial(_twice, twice, lost))
