@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -28,7 +29,7 @@ from everyrank.launch.remote.ray import RayLauncher
 from everyrank.launch.remote.run_folder import RunFolder, mark
 from everyrank.wire.channel import Channel
 from everyrank.wire.messages import NotStarted, ToKeeper, Unsafe
-from everyrank.wire.remote import FromRemoteKeeper, LostRanks, Ready, StartSeat, ToRemoteKeeper
+from everyrank.wire.remote import FromRemoteKeeper, LostRanks, Port, Ready, StartSeat, ToRemoteKeeper
 
 from tests.engines import by_hand
 from tests.inner import Project
@@ -144,6 +145,32 @@ def test_a_rank_that_was_ordered_after_its_keeper_had_died_is_not_lost_with_it()
     ]
     launcher.say_goodbye(0)
     for sock in [ours, theirs, *(end for pair in ranks for end in pair)]:
+        sock.close()
+
+
+def test_a_keeper_that_dies_once_it_has_reserved_a_port_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        theirs = socket.create_connection(door.getsockname())
+        ours, _ = door.accept()
+    ready = Ready("host", "node", "boot", 0.0, {}, {}, "", "", "")
+    link = Link("Ray's actor 0", Channel(ours, FromRemoteKeeper), ready, "boot")
+    launcher = RemoteLauncher("ray", "", Door("127.0.0.1", b"secret"), [link], live=False, forks=True)
+    rank, its_own = socket.socketpair()
+    seat = RemoteSeat(7, RankChannel(rank, 0.0), link, {})
+
+    def answer_and_die(question: Any, kind: type[Port]) -> Port:
+        theirs.setsockopt(
+            socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+        )  # as the kernel does to the dead
+        theirs.close()
+        return Port(question.request, 4711)
+
+    monkeypatch.setattr(link, "ask", answer_and_die)
+    with launcher.rendezvous(seat) as place:
+        assert place == ("", 0)
+    assert link.lost == "Ray's actor 0 is gone"
+    launcher.say_goodbye(0)
+    for sock in (ours, rank, its_own):
         sock.close()
 
 

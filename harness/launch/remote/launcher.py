@@ -281,11 +281,12 @@ class RemoteLauncher(Launcher):
         assert isinstance(first, RemoteSeat)
         link = first.link
         port = link.ask(ReservePort(link.request()), Port)
-        if port is None:
+        address = link.address
+        if port is None or not address:
             yield "", 0  # the keeper is lost, and rank 0 with it
             return
         try:
-            yield link.address, port.port
+            yield address, port.port
         finally:
             link.send(FreePort(port.port))
 

@@ -80,8 +80,12 @@ class Link:
 
     @property
     def address(self) -> str:
-        """Its address, as other hosts can reach it."""
-        host: str = self.channel.sock.getpeername()[0]
+        """Its address, as other hosts can reach it; empty if it is lost."""
+        try:
+            host: str = self.channel.sock.getpeername()[0]
+        except OSError as error:  # it has died after its last message, which is still to be read
+            self.lose(error)
+            return ""
         return host
 
     def send(self, message: msgspec.Struct) -> None:
