@@ -83,13 +83,12 @@ class Failure:
     """A failure of one rank, and how it ranks as a root cause."""
 
     rank: int
-    ended_at: float
     phase: Phase
 
     @property
     def order(self) -> tuple[bool, bool, float]:
         """Return a sort key. The earliest failure is the root cause; teardowns rank after calls, and echoes last."""
-        return (self.is_echo, self.phase.when == "teardown", self.ended_at)
+        return (self.is_echo, self.phase.when == "teardown", self.phase.ended_at)
 
     @property
     def is_echo(self) -> bool:
@@ -121,7 +120,7 @@ def end_text(fate: Fate, ranks: int = 1) -> str:
 
 def failures(fates: Fates) -> list[Failure]:
     """Return all failed phases of all ranks, the root cause first."""
-    found = [Failure(fate.rank, phase.ended_at, phase) for fate in fates.ranks for phase in fate.phases("failed")]
+    found = [Failure(fate.rank, phase) for fate in fates.ranks for phase in fate.phases("failed")]
     return sorted(found, key=lambda failure: (*failure.order, failure.rank))
 
 
@@ -134,7 +133,7 @@ def _evidence(fate: Fate, fates: Fates) -> Evidence:
     found = failures(fates)
     # An echo does not count as evidence against its rank; nor does a teardown that fails after a failed test.
     counts = [failure for failure in found if failure.order[:2] == found[0].order[:2] and not failure.is_echo]
-    troubles = [(failure.ended_at, failure.phase.signature) for failure in counts if failure.rank == fate.rank]
+    troubles = [(failure.phase.ended_at, failure.phase.signature) for failure in counts if failure.rank == fate.rank]
     if fate.lost and fate.has_ended and not is_mismatch(fate.last_words):
         troubles.append((_death(fate), end_text(fate)))
     seen = fate.stance.evidence if fate.stance is not None else Evidence(fate.rank)
@@ -177,7 +176,7 @@ def _lost(fates: Fates) -> Verdict | None:
         return None
     first = lost[0]
     failed = failures(fates)
-    if failed and not failed[0].is_echo and failed[0].ended_at < _death(first):
+    if failed and not failed[0].is_echo and failed[0].phase.ended_at < _death(first):
         return None  # a rank had failed before: that failure caused the death
     alike = [fate.rank for fate in lost if (fate.status, fate.lost_with) == (first.status, first.lost_with)]
     called = {fate.rank: called_last(fate.phases("failed"), fate.called, fate.record) for fate in fates.ranks}
@@ -390,13 +389,9 @@ def describe_end(fate: Fate) -> str:
 
 def rank_message(fate: Fate, located: bool = True) -> str:
     """Return what this rank itself reported, and at which line; or in which phase, if no line is the user's."""
-    for outcome in ("failed", "xfailed", "skipped"):
-        for phase in fate.phases(outcome):
-            if outcome == "skipped":
-                return f"skipped: {_reason(phase)}"
-            echo = Failure(fate.rank, phase.ended_at, phase).is_echo
-            message = "lost the connection to a peer" if echo else _SOURCE.sub("", phase.brief)
-            if phase.location:
-                return f"{message} at {phase.location}" if located else message
-            return message if phase.when == "call" else f"{message}, in {phase.when}"
-    return ""
+    for phase in (*fate.phases("failed"), *fate.phases("xfailed")):
+        message = "lost the connection to a peer" if is_echo(phase.brief) else _SOURCE.sub("", phase.brief)
+        if phase.location:
+            return f"{message} at {phase.location}" if located else message
+        return message if phase.when == "call" else f"{message}, in {phase.when}"
+    return f"skipped: {_reason(fate.skipped)}" if fate.skipped is not None else ""
