@@ -129,7 +129,7 @@ def launch(context: LaunchContext) -> Launcher:
         launcher.close()
         launcher.say_goodbye(pytest.ExitCode.USAGE_ERROR)
         raise
-    session.config.pluginmanager.register(_Farewell(launcher), "everyrank-torchrun")
+    session.config.pluginmanager.register(launcher, "everyrank-torchrun")
     return launcher
 
 
@@ -188,19 +188,13 @@ class TorchrunLauncher(RemoteLauncher):
         self.links[0].channel.close()
         os.waitpid(self._own, 0)
 
-
-class _Farewell:
-    """Hands the exit code of the run to all processes, once it is certain."""
-
-    def __init__(self, launcher: TorchrunLauncher) -> None:
-        self._launcher = launcher
-
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, Any, Any]:
+        """Hand the exit code of the run to all processes, once it is certain."""
         try:
             return (yield)
         finally:
-            self._launcher.say_goodbye(int(session.exitstatus))
+            self.say_goodbye(int(session.exitstatus))
 
 
 class TorchrunMember(Member):
