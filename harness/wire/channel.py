@@ -101,10 +101,7 @@ class Channel(Generic[In]):
             raise Closed("end of stream")
         self._buffer += head
         while (message := self._next()) is None:
-            wanted = _LENGTH.size
-            if len(self._buffer) >= wanted:
-                wanted += _LENGTH.unpack_from(self._buffer)[0] & ~_HIDES
-            self._read(wanted - len(self._buffer))
+            self._read(self._end() - len(self._buffer))
         return message, fds
 
     def close(self) -> None:
@@ -137,20 +134,24 @@ class Channel(Generic[In]):
                 self.sock.settimeout(None)
         raise Late("timed out")
 
-    def _next(self) -> In | None:
+    def _end(self) -> int:
+        """Return where the next message ends in the buffer; where its length ends, if that has not arrived."""
         if len(self._buffer) < _LENGTH.size:
-            return None
-        (announced,) = _LENGTH.unpack_from(self._buffer)
-        length = announced & ~_HIDES
+            return _LENGTH.size
+        length = _LENGTH.unpack_from(self._buffer)[0] & ~_HIDES
         if length > _LARGEST:
             raise Closed(f"a message of {length} bytes was announced")
-        end = _LENGTH.size + length
+        return int(_LENGTH.size + length)
+
+    def _next(self) -> In | None:
+        end = self._end()
         if len(self._buffer) < end:
             return None
+        hides = _LENGTH.unpack_from(self._buffer)[0] & _HIDES
         body = bytes(self._buffer[_LENGTH.size : end])
         del self._buffer[:end]
         try:
-            if announced & _HIDES:
+            if hides:
                 plain = surrogates.show(msgspec.msgpack.decode(body))
                 message: In = msgspec.convert(plain, self._incoming)
             else:

@@ -108,7 +108,7 @@ def test_no_verdict_changes_by_a_name_that_is_not_unicode(project: Project, laun
         (Collect([RAW], {RAW: [RAW, 1, None, 0.5, True]}, RAW, RAW, [RAW], {"A": RAW}, {}, ""), ToRank),
         (Stacks(7, {0: (RAW, "", (RAW, "f"), [(1, RAW, "text")]), 3: ("", "stopped", (), [])}), FromRemoteKeeper),
         (StartSeat(1, RAW, True), ToRemoteKeeper),
-        (Record(RAW, [], [], [], [RAW], None, notes={"a": {"b": [RAW]}}), FromRank),
+        (Record(RAW, [], [], [], [RAW], None, notes={"a": {"b": [RAW, b"\xff"]}}), FromRank),
     ],
     ids=lambda value: type(value).__name__,
 )
