@@ -47,7 +47,7 @@ class TimeLimit:
         self._count(seconds, now)
 
     def _count(self, seconds: float, began: float) -> None:
-        self._patience, self._has_begun = Patience(seconds, most=float("inf"), began=began), True
+        self._patience, self._has_begun = Patience(seconds, began=began), True
 
     def missed(self, now: float) -> bool:
         return self._patience is not None and not self._patience.turn(now)
