@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from everyrank.cli import main
 from everyrank.reports.ledger.statement import Statement, statement
 from everyrank.reports.runfile.model import CaseLine, DeviationPart, LedgerPart
 from everyrank.suites.engine.ledger import Entry, SeenDeviation
 from everyrank.suites.engine.ledger import read as read_as_the_kit_does
 
-from tests.made_up_runs import case, header, run_of
+from tests.made_up_runs import case
+from tests.reports.conftest import Accept
 
 OFF = DeviationPart("step 2, layer0.weight: off by 0.017, 2.5e+14 ULPs (7.9e-03 relative)", [0], off=0.0079)
 LOST = DeviationPart("round 2: trainer 0 was answered -18, and not -34: a report was lost", [0])
@@ -77,56 +77,49 @@ issue = "unreported"
 """
 
 
-def _accept(folder: Path, monkeypatch: pytest.MonkeyPatch, *cases: CaseLine) -> int:
-    monkeypatch.chdir(folder)
-    run_of(header(subjects={line.subject: "mine.toml" for line in cases}), list(cases)).write(folder / "run.jsonl")
-    return main(["accept", "run.jsonl"])
+@pytest.fixture(autouse=True)
+def mine(tmp_path: Path) -> Path:
+    mine = tmp_path / "mine.toml"
+    mine.write_text(LEDGER)
+    return mine
 
 
 def _known(label: str, law: str, *seen: DeviationPart) -> CaseLine:
     return case(law, label, "fail", deviations=list(seen), ledger=LedgerPart("fail", "unreported", ""))
 
 
-def test_an_entry_that_states_another_deviation_is_restated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.toml").write_text(LEDGER)
-    assert _accept(tmp_path, monkeypatch, _known("SGD", "tied", RAISED)) == 0
-    text = (tmp_path / "mine.toml").read_text()
+def test_an_entry_that_states_another_deviation_is_restated(mine: Path, accept: Accept) -> None:
+    assert accept([_known("SGD", "tied", RAISED)])[0] == 0
     new = 'match = "raised KeyError: no foreach"\nraises = "KeyError"\n'
-    assert text == LEDGER.replace('match = "something else" # seen in May\n', new)
-    assert _accept(tmp_path, monkeypatch, _known("SGD", "tied", OFF)) == 0
-    text = (tmp_path / "mine.toml").read_text()
+    assert mine.read_text() == LEDGER.replace('match = "something else" # seen in May\n', new)
+    assert accept([_known("SGD", "tied", OFF)])[0] == 0
+    text = mine.read_text()
     assert text == LEDGER.replace(
         'match = "something else" # seen in May\n', 'match = "step 2, layer0.weight: off by"\nat_most = 0.02\n'
     )
-    assert read_as_the_kit_does(tmp_path / "mine.toml").entries[0].at_most == 0.02
-    assert _accept(tmp_path, monkeypatch, _known("SGD", "tied", OFF)) == 0
-    assert (tmp_path / "mine.toml").read_text() == text
+    assert read_as_the_kit_does(mine).entries[0].at_most == 0.02
+    assert accept([_known("SGD", "tied", OFF)])[0] == 0
+    assert mine.read_text() == text
 
 
-def test_what_was_not_stated_stands_below_the_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_not_stated_stands_below_the_kind(mine: Path, accept: Accept) -> None:
     plain = LEDGER.replace('match = "something else" # seen in May\n', "")
-    (tmp_path / "mine.toml").write_text(plain)
-    assert _accept(tmp_path, monkeypatch, _known("SGD", "tied", RAISED)) == 0
+    mine.write_text(plain)
+    assert accept([_known("SGD", "tied", RAISED)])[0] == 0
     new = 'kind = "fail"\nmatch = "raised KeyError: no foreach"\nraises = "KeyError"\n# why\n'
-    assert (tmp_path / "mine.toml").read_text() == plain.replace('kind = "fail"\n# why\n', new)
+    assert mine.read_text() == plain.replace('kind = "fail"\n# why\n', new)
 
 
-def test_a_pattern_that_states_another_deviation_is_for_a_person(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "mine.toml").write_text(LEDGER)
-    assert _accept(tmp_path, monkeypatch, _known("SGD", "clip", RAISED)) == 1
-    printed = capsys.readouterr().out
+def test_a_pattern_that_states_another_deviation_is_for_a_person(mine: Path, accept: Accept) -> None:
+    code, printed = accept([_known("SGD", "clip", RAISED)])
+    assert code == 1
     assert "the entry 'clip[*]' matches more cases, and states another deviation: narrow or correct it" in printed
-    assert (tmp_path / "mine.toml").read_text() == LEDGER
+    assert mine.read_text() == LEDGER
 
 
-def test_a_new_entry_states_what_was_seen_and_a_stale_one_goes_with_its_statement(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "mine.toml").write_text(LEDGER)
+def test_a_new_entry_states_what_was_seen_and_a_stale_one_goes_with_its_statement(mine: Path, accept: Accept) -> None:
     new = case("none.position", "SGD", "fail", deviations=[OFF])
-    assert _accept(tmp_path, monkeypatch, new, case("tied", "SGD", "stale")) == 0
-    clip, added = read_as_the_kit_does(tmp_path / "mine.toml").entries
+    assert accept([new, case("tied", "SGD", "stale")])[0] == 0
+    clip, added = read_as_the_kit_does(mine).entries
     assert clip.match == ("something else",)
     assert (added.match, added.raises, added.at_most) == (("step 2, layer0.weight: off by",), "", 0.02)
