@@ -341,25 +341,7 @@ def test_without_c_frames_the_reason_is_shown(text: str, why: str) -> None:
     assert native.frames_in(text, 42) == (why,)
 
 
-def test_a_fatal_error_is_shown_without_the_frames_of_pytest() -> None:
-    text = f"""\
-Fatal Python error: Segmentation fault
-
-Current thread 0x00007f12 (most recent call first):
-  File "{HERE}", line 12 in test_loop
-  File "{PYTEST.file}", line 166 in pytest_pyfunc_call
-
-Extension modules: numpy, torch (total: 2)
-"""
-    assert rollcall.fatal(text).splitlines() == [
-        "Fatal Python error: Segmentation fault",
-        "",
-        "Current thread 0x00007f12 (most recent call first):",
-        f'  File "{HERE}", line 12 in test_loop',
-    ]
-
-
-def test_a_fatal_error_is_shown_without_the_threads_of_this_harness() -> None:
+def test_a_fatal_error_is_shown_without_the_frames_of_pytest_and_the_threads_of_this_harness() -> None:
     text = f"""\
 Fatal Python error: Segmentation fault
 
@@ -368,6 +350,9 @@ Thread 0x00007f11 (most recent call first):
 
 Current thread 0x00007f12 (most recent call first):
   File "{HERE}", line 12 in test_loop
+  File "{PYTEST.file}", line 166 in pytest_pyfunc_call
+
+Extension modules: numpy, torch (total: 2)
 """
     assert rollcall.fatal(text).splitlines() == [
         "Fatal Python error: Segmentation fault",
