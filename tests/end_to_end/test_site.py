@@ -28,15 +28,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_page_at_the_top_leads_to_the_first_page(site: Path) -> None:
-    target = re.search(r'content="0; url=(.*)"', (site / "index.html").read_text())
-    assert target
+    page = site / "index.html"
+    target = re.search(r'content="0; url=(.*)"', page.read_text() if page.exists() else "")
+    assert target, "a site without a page at the top"
     assert "<h1>everyrank" in (site / target[1]).read_text()
 
 
 def test_a_search_for_deadlock_finds_a_heading_of_the_page_about_failures(site: Path) -> None:
     """Sphinx counts a heading more than text."""
     index = json.loads((site / "searchindex.js").read_text().removeprefix("Search.setIndex(").removesuffix(")"))
-    found: Any = index["titleterms"]["deadlock"]
+    found: Any = index["titleterms"].get("deadlock", [])
     assert index["docnames"].index("docs/debugging") in (found if isinstance(found, list) else [found])
 
 

@@ -82,24 +82,26 @@ def test_a_rank_whose_fork_is_refused_is_reported_and_the_keeper_goes_on(tmp_pat
 
 def test_a_world_that_waits_for_imports_for_long_reports_who_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local, "_MUTE", 0.0)
+    monkeypatch.setattr(local, "_GIVES_UP", 0.0)
     ours, theirs = socket.socketpair()
     stopped = subprocess.Popen(["sleep", "1000"])
     os.kill(stopped.pid, signal.SIGSTOP)
     keeper: Channel[ToKeeper] = Channel(theirs, ToKeeper)
     launcher = LocalLauncher("spawn", os.getpid(), ours, live=False, folder="")
-    reported = []
+    reported: list[str] = []
 
     def report(text: str) -> None:
         reported.append(text)
         keeper.send(Preloaded())
 
     launcher.report = report
-    launcher.preload(Preload(["torch"], 100.0))
+    launcher.preload(Preload(["torch"], 1.0))
     launcher.settle()
     stopped.kill()
     stopped.wait()
     keeper.close()
     ours.close()
+    assert len(reported) == 1
     (text,) = reported
     assert text.startswith("a world waits until ")
     assert f"process {stopped.pid}, which is stopped," in text
@@ -126,10 +128,13 @@ def test_a_successor_that_does_not_fork_a_rank_is_ended_and_the_keeper_starts_it
         assert found.patience(None) is None
         fds = [[os.open(os.devnull, os.O_RDONLY)] for _ in range(2)]
         assert [found.start(StartRank(number), fds[number]) for number in range(2)] == [True, True]
+        assert found.patience(None) is not None
         ends[0].send(Started(0, 4711))
         assert found.hear()
         while not found.is_overdue():
-            selector.select(found.patience(None))
+            left = found.patience(None)
+            assert left is not None, "it may take for ever"
+            selector.select(left)
         assert found.ended() == ({0: 4711}, {1: fds[1]})
         assert not found.is_overdue()
         os.close(fds[1][0])

@@ -27,6 +27,7 @@ def calls(*each: str) -> dict[int, list[Call]]:
         (("txa", "tyb"), 2),  # in no way do they fit
         (("trx", "tsx"), None),  # one branch each, on purpose
         (("trxxeyy", "tsxxyy"), 5),  # and parted after it
+        (("txbabcd", "tabcd"), 2),  # two more, the second by chance from a line of the other's
         (("", "tt"), None),
         (("tt",), None),
         ((), None),
