@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -38,6 +39,13 @@ def test_a_local_function_sees_the_callers_variables_and_changes_none_of_them() 
     seen = [5]
     assert everyrank.run(lambda: seen.append(everyrank.current_world().rank) or list(seen), 2) == [[5, 0], [5, 1]]
     assert seen == [5]
+
+
+def test_values_come_back_by_a_path_that_is_not_unicode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / os.fsdecode(b"tmp-\xe4")
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    assert everyrank.run(dist.get_rank) == [0, 1]
 
 
 def test_without_a_group_torch_distributed_is_not_initialized() -> None:

@@ -150,3 +150,8 @@ def test_a_wait_in_c_has_no_frame_so_the_line_shows_it(tmp_path: Path) -> None:
     test.write_text("time.sleep(9)\nwork.wait()\n")
     assert waits((Frame(str(test), 1, "test_x"),)) is False
     assert waits((Frame(str(test), 2, "test_x"),)) is None
+
+
+@pytest.mark.parametrize(("file", "waiting"), [("<stdin>", None), ("/home/me/gone.py", False)])
+def test_a_line_that_is_unknown_shows_a_wait_only_of_what_was_typed(file: str, waiting: bool | None) -> None:
+    assert waits((Frame(file, 1, "test_x"),)) is waiting

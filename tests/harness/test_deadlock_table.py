@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from everyrank.controller.deadlock import deadlock
 from everyrank.controller.watch import rest
-from everyrank.wire.messages import Begun, Collective, WitnessStatement
+from everyrank.wire.messages import Begun, Collective, Handled, WitnessStatement
 
 EVER = float("inf")
 
@@ -41,6 +41,15 @@ def cause(*statements: WitnessStatement, gone: tuple[int, ...] = (), left: float
 
 def test_a_rank_that_ended_will_not_come() -> None:
     assert cause(waits(), ended(4), gone=(1,)) == "rank 1 ended its test without reaching this all_reduce (a.py:3)"
+
+
+def test_a_rank_that_handles_an_exception_is_named_before_one_that_ended() -> None:
+    """The other had perhaps nothing more to do: the exception took this rank where it is."""
+    handles = Handled("ValueError: bad batch", "a.py:1")
+    assert cause(waits(handles=handles), ended(4), gone=(1,)) == (
+        "rank 0 waits in its 5th collective, all_reduce at a.py:3, while handling ValueError: bad batch (:1); rank 1 "
+        "ended its test"
+    )
 
 
 def test_ranks_that_ended_will_not_come() -> None:

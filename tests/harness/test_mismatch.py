@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+from everyrank.verdict.mismatch import mismatch_text
 from everyrank.verdict.rules import Fate, Fates, blamed, judge
 from everyrank.wire.messages import Collective, Phase, Record
 
@@ -27,6 +29,19 @@ def test_the_other_ranks_state_what_they_called_and_nobody_is_blamed() -> None:
         "rank 2 of 3 was killed by SIGABRT in call",
     ]
     assert blamed(fates).ranks == ()
+
+
+@pytest.mark.parametrize(
+    ("function", "size"),
+    [
+        ("all_reduce", "a piece of 10 bytes, not 6"),
+        ("all_gather", "a piece of 10 bytes, not 6"),
+        ("broadcast", "10 bytes, not 6"),
+    ],
+)
+def test_the_bytes_of_what_gloo_cuts_are_those_of_a_piece(function: str, size: str) -> None:
+    stack = f'\nCurrent thread 0x1 (most recent call first):\n  File "/torch/c10d.py", line 3 in {function}\n'
+    assert f" ({size})\n" in mismatch_text(WORDS + stack, 0, {})
 
 
 ABORTED = """
