@@ -28,12 +28,3 @@ def pytest_everyrank_result(item: pytest.Item, result: dict[str, Any], reports: 
     ``result`` has the fields of ``everyrank.model.result.TestResult``, which documents them. For a test that got no
     world, ``world`` is None and ``ranks`` is empty.
     """
-
-
-@pytest.hookspec(
-    warn_on_impl=DeprecationWarning(
-        "pytest_everyrank_told is now called pytest_everyrank_result(item, result, reports)"
-    )
-)
-def pytest_everyrank_told(item: pytest.Item, told: dict[str, Any], reports: list[pytest.TestReport]) -> None:
-    """Receive the same under the hook's old name, which still works."""

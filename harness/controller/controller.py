@@ -59,10 +59,7 @@ class Controller:
             self._terminal_for_debugger,
             self._interrupts,
         )
-        hook = self._config.hook
-        self._wants_results = bool(
-            hook.pytest_everyrank_result.get_hookimpls() or hook.pytest_everyrank_told.get_hookimpls()
-        )
+        self._wants_results = bool(self._config.hook.pytest_everyrank_result.get_hookimpls())
         self._without_world = WithoutWorld(options, self._claims, self._wants_results)
         self._reruns = Reruns(session.config, self._reports)
 
@@ -119,9 +116,7 @@ class Controller:
         self._tear_down_here(end.reports, nextitem)
         if end.result is not None:
             end.result.worlds_up = self._worlds.up
-            result = msgspec.to_builtins(end.result)
-            item.ihook.pytest_everyrank_result(item=item, result=result, reports=end.reports)
-            item.ihook.pytest_everyrank_told(item=item, told=result, reports=end.reports)
+            item.ihook.pytest_everyrank_result(item=item, result=msgspec.to_builtins(end.result), reports=end.reports)
         return end.reports
 
     @pytest.hookimpl(tryfirst=True, optionalhook=True)

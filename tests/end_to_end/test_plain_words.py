@@ -65,9 +65,6 @@ _TEXTS = {
     re.compile(rf"(?<![\w-])(?:{dead})(?![\w-])", re.IGNORECASE): instead for dead, instead in DEAD_TEXTS.items()
 }
 
-#: Names that stay for users of an older version.
-DEPRECATED = frozenset({("harness/hookspec.py", "pytest_everyrank_told"), ("harness/hookspec.py", "told")})
-
 #: Names that stay because they are keys of the run file, or of the result that such a key is made from.
 KEYS = frozenset(
     {("harness/model/result.py", "what"), ("harness/model/result.py", "where"), ("reports/runfile/model.py", "where")}
@@ -146,7 +143,7 @@ def _dead_names(path: Path, source: str) -> list[str]:
 
 def _refused(path: Path, names: Iterable[tuple[int, str]]) -> list[str]:
     file = path.relative_to(ROOT).as_posix()
-    found = sorted((line, name) for line, name in names if (file, name) not in DEPRECATED | KEYS)
+    found = sorted((line, name) for line, name in names if (file, name) not in KEYS)
     return [f"{file}:{line}: {name}: write {instead}" for line, name in found if (instead := dead_name(name))]
 
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import re
-import sys
 from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = {
@@ -99,22 +95,6 @@ def test_no_top_folder_imports_a_higher_folder() -> None:
         for target in targets:
             shared = target == "everyrank.model"  # plain data, which every room may import
             assert shared or folder_of[target] in may[folder_of[source]], f"{source} imports {target}"
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("everyrank.suites.reference", "everyrank.suites.compare.reference"),
-        ("everyrank.reports.reading", "everyrank.reports.runfile.read"),
-    ],
-)
-def test_a_documented_module_works_under_its_old_name_with_a_warning(old: str, new: str) -> None:
-    sys.modules.pop(old, None)  # it warns when it is imported
-    with pytest.warns(DeprecationWarning, match=f"{old} is now called {new}"):
-        module = importlib.import_module(old)
-    names = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == new]
-    assert names
-    assert all(getattr(module, name) is getattr(importlib.import_module(new), name) for name in names)
 
 
 def _rows() -> dict[str, str]:

@@ -163,17 +163,6 @@ def test_any_plugin_hears_of_tests_and_verdicts_as_plain_data(project: Project) 
     }  # fmt: skip
 
 
-def test_the_old_name_of_the_hook_still_works_and_is_deprecated(project: Project) -> None:
-    project.write("test_inner.py", _TESTS)
-    project.write(
-        "conftest.py", _LISTENER.replace("_result(item, result,", "_told(item, told,").replace("=result", "=told")
-    )
-    inner = project.run("-p", "no:everyrank-reports")
-    assert "DeprecationWarning: pytest_everyrank_told is now called pytest_everyrank_result" in inner.out
-    ended = [json.loads(line) for line in (project.folder / "heard.jsonl").read_text().splitlines()][1:]
-    assert [each["result"]["rule"] for each in ended] == ["failed", "refused"]
-
-
 def test_reports_without_the_harness_report_nothing(project: Project) -> None:
     project.write("test_inner.py", "def test_of_one_process(): pass")
     inner = project.run("-p", "no:everyrank", "--run-file=run.jsonl")
