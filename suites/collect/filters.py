@@ -6,14 +6,14 @@ They select cases, count the others, and refuse wrong filters.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 import pytest
 from everyrank.fixtures import optimizers
 from everyrank.model.ledger import matches
-from everyrank.suites.collect.left_out import FilterReason, LeftOut
+from everyrank.suites.collect.left_out import FilterReason, Selection, left_out
 from everyrank.suites.collect.profile import FULL
 from everyrank.suites.collect.rotation import in_profile
 from everyrank.suites.collect.stash import LEFT_OUT, SELECTIONS
@@ -45,7 +45,7 @@ class Filters:
     def select(self, subject: Subject, cases: Sequence[Case]) -> Selection:
         """Return the cases that fit, and the number of those that do not."""
         chosen: list[Case] = []
-        left_out: Counter[FilterReason] = Counter()
+        others: Counter[FilterReason] = Counter()
         chosen_ids = in_profile(self.profile, cases)
         for case in cases:
             reason = self._reason(case)
@@ -54,8 +54,8 @@ class Filters:
             if reason is None:
                 chosen.append(case)
             else:
-                left_out[reason] += 1
-        return Selection(subject, tuple(chosen), left_out)
+                others[reason] += 1
+        return Selection(subject, tuple(chosen), others)
 
     def _reason(self, case: Case) -> FilterReason | None:
         if self.law is not None and not matches(self.law, case.law.id):
@@ -92,25 +92,6 @@ class Filters:
         families = sorted({f"{name.partition('.')[0]}.*" for name in known if "." in name})
         hint = _did_you_mean(self.law, [*families, *known])
         return f"--law: no law is called {self.law!r}.{hint} The laws are {', '.join(known)}"
-
-
-@dataclass(frozen=True)
-class Selection:
-    """The cases of one subject that the filters selected, and the number of those that they left out."""
-
-    subject: Subject
-    cases: tuple[Case, ...]
-    left_out: Mapping[FilterReason, int]
-
-
-def left_out(selections: Iterable[Selection]) -> LeftOut:
-    """Return what the filters left out of all subjects of a run."""
-    counts: Counter[FilterReason] = Counter()
-    chosen: Counter[tuple[str, str]] = Counter()  # another contract's subject may have the same name
-    for selection in selections:
-        counts.update(selection.left_out)
-        chosen[selection.subject.contract_name, selection.subject.name] += len(selection.cases)
-    return LeftOut(counts, tuple(name for (_, name), cases in chosen.items() if not cases))
 
 
 def settle(config: pytest.Config, items: list[pytest.Item]) -> str:

@@ -1,15 +1,20 @@
-"""The numbers of cases that ``--law``, ``--optimizer`` and ``--profile`` leave out of a run, by filter and reason.
+"""What ``--law``, ``--optimizer`` and ``--profile`` select, and the numbers of cases that they leave out of a run.
 
-This is plain data: the controller of pytest-xdist collects nothing and gets it from its workers.
+These numbers are plain data: the controller of pytest-xdist collects nothing and gets them from its workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from everyrank.model.counts import count
+
+if TYPE_CHECKING:
+    from everyrank.suites.engine.case import Case
+    from everyrank.suites.engine.subject import Subject
 
 
 @dataclass(frozen=True)
@@ -18,6 +23,15 @@ class FilterReason:
 
     filter: str
     cases: str
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The cases of one subject that the filters selected, and the number of those that they left out."""
+
+    subject: Subject
+    cases: tuple[Case, ...]
+    left_out: Mapping[FilterReason, int]
 
 
 @dataclass(frozen=True)
@@ -50,3 +64,13 @@ class LeftOut:
     def lines(self) -> list[str]:
         """Return one line for each filter, and one for the subjects of which no case is left."""
         return [*self.by_filter(), *([f"no case is left of {', '.join(self.without)}"] if self.without else [])]
+
+
+def left_out(selections: Iterable[Selection]) -> LeftOut:
+    """Return what the filters left out of all subjects of a run."""
+    counts: Counter[FilterReason] = Counter()
+    chosen: Counter[tuple[str, str]] = Counter()  # another contract's subject may have the same name
+    for selection in selections:
+        counts.update(selection.left_out)
+        chosen[selection.subject.contract_name, selection.subject.name] += len(selection.cases)
+    return LeftOut(counts, tuple(name for (_, name), cases in chosen.items() if not cases))

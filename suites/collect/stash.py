@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from everyrank.suites.collect.filters import Selection
-    from everyrank.suites.collect.left_out import LeftOut
+    from everyrank.suites.collect.left_out import LeftOut, Selection
 
 #: The selections of each conformance test, one for each subject, by the node id of its function.
 SELECTIONS: pytest.StashKey[dict[str, list[Selection]]] = pytest.StashKey()

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from everyrank.fixtures.optimizers import Row, adding, rows
 from everyrank.fixtures.rogues import Rogue
-from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import DeclarationError, kind_of
 
 
@@ -101,17 +100,17 @@ class Law:
     """Whether it asks what all laws ask at once, by scripts: it is checked on the subject itself, on all ranks."""
     fit: Callable[[Sequence[Any]], Callable[[Any], Any]] | None = None
     """Given all cases of a subject, returns what fits a point to what the subject declares."""
-    explain: Callable[[Subject, Any], str] | None = None
-    """Returns more about a point at which a subject fails, on all ranks, in the arena of its case."""
+    explain: Callable[[Any, Any], str] | None = None
+    """Given a subject and a point at which it fails, returns more about it; on all ranks, in that case's arena."""
 
     @property
     def text(self) -> str:
         return (self.check.__doc__ or "").strip()
 
 
-#: Opens the arena of a case on every rank: it sets up agents or groups and gives a law access to the subject. It may
-#: ask for a subclass of Point if all laws of its contract have such points.
-Arena = Callable[[Subject, Any], AbstractContextManager[Any]]
+#: Opens the arena of a case on every rank, given a Subject and a point: it sets up agents or groups and gives a law
+#: access to the subject. It may ask for a subclass of Point if all laws of its contract have such points.
+Arena = Callable[[Any, Any], AbstractContextManager[Any]]
 
 
 @dataclass(eq=False)
@@ -139,10 +138,10 @@ class Contract:
     """Groups of laws, such as TRAINED, and what their laws have in common. A rogue may name a group."""
     plainest: Callable[[Any], None] | str | None = None
     """The preflight: the plainest use, tried before the first law at each world size; it compares nothing."""
-    exemplar: Subject | str | None = None
-    """The subject that must pass every law, in the kill matrix."""
-    nothing: Subject | str | None = None
-    """The subject that does nothing, and so must fail every law there."""
+    exemplar: Any = None
+    """The Subject that must pass every law, in the kill matrix."""
+    nothing: Any = None
+    """The Subject that does nothing, and so must fail every law there."""
     rogues: Sequence[Rogue] | str | None = None
     """Exemplars with one sabotage each, and the laws that they break."""
     grammar: Any = None

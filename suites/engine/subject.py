@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from _pytest.config import parse_warning_filter
 from everyrank.fixtures.optimizers import Row
+from everyrank.suites.engine.contract import Contract
 from everyrank.suites.errors import DeclarationError, kind_of
-
-if TYPE_CHECKING:
-    from everyrank.suites.engine.contract import Contract
 
 
 @dataclass(frozen=True)

@@ -41,14 +41,10 @@ def room(module: str) -> str:
     return module if parent in FOLDERS else parent
 
 
-def imports_of(module: str, for_types: bool = True) -> set[str]:
-    """Which modules a module imports, inside of functions too; those for the type checker alone if asked for."""
+def imports_of(module: str) -> set[str]:
+    """Which modules a module imports, inside of functions and for the type checker too."""
     found = set()
-    nodes: list[ast.AST] = [ast.parse(MODULES[module].read_text())]
-    while nodes:
-        node = nodes.pop()
-        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING" and not for_types):
-            nodes += ast.iter_child_nodes(node)
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [f"{node.module}.{alias.name}" for alias in node.names]
             found.update(name if name in MODULES else node.module for name in names)
@@ -75,7 +71,7 @@ def test_no_room_imports_itself_in_a_circle() -> None:
 def test_no_module_of_suites_imports_itself_in_a_circle() -> None:
     """Inside of a contract, too."""
     ours = [name for name in MODULES if name.startswith("everyrank.suites")]
-    graph = {name: imports_of(name, for_types=False) - {name} for name in ours}
+    graph = {name: imports_of(name) - {name} for name in ours}
     try:
         tuple(TopologicalSorter(graph).static_order())
     except CycleError as error:
