@@ -4,7 +4,7 @@
 :::{lacks} trainer           the names of what a subject of a contract may lack
 :::{marks}                   the marks that the plugins register
 :::{fixtures}                the fixtures of the plugins
-:::{run-file}                the lines of a run file, from the schema that ships
+:::{run-file}                the lines of a run file, from the schema
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from importlib.resources import files
 from typing import Any
 
 import everyrank.fixtures.plugin
 import everyrank.suites.plugin
 from docutils import nodes
+from everyrank.reports.schema import text
 from everyrank.suites.engine.capability import capabilities
 from everyrank.suites.engine.contract import contract
 from everyrank.suites.kill.matrix import rogues
@@ -93,8 +93,7 @@ class Fixtures(FromCode):
 
 class RunFile(FromCode):
     def lines(self) -> Iterator[str]:
-        schema = json.loads((files("everyrank.reports") / "schema.json").read_text())
-        for name, part in schema["$defs"].items():
+        for name, part in json.loads(text())["$defs"].items():
             yield f"## {name}\n\n{part.get('description', '')}\n\n| key | type | default |\n|---|---|---|"
             for key, value in part.get("properties", {}).items():
                 default = "required" if key in part.get("required", ()) else f"`{json.dumps(value.get('default'))}`"

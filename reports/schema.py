@@ -1,4 +1,4 @@
-"""Print the JSON Schema of a run file's lines. ``schema.json`` beside this file is its output."""
+"""Print the JSON Schema of a run file's lines. setup.py writes it to ``schema.json`` beside this file."""
 
 from __future__ import annotations
 

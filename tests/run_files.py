@@ -1,20 +1,20 @@
-"""Reading run files in tests: each line checked against the schema that ships, then as plain data."""
+"""Reading run files in tests: each line checked against the schema, then as plain data."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+from everyrank.reports.schema import text
 
 
 @cache
 def _validator() -> Any:
-    return jsonschema.Draft202012Validator(json.loads(files("everyrank.reports").joinpath("schema.json").read_text()))
+    return jsonschema.Draft202012Validator(json.loads(text()))
 
 
 @dataclass

@@ -17,6 +17,7 @@ from pathlib import Path
 import everyrank
 import pytest
 from everyrank.cli import main
+from everyrank.reports.schema import text
 
 from ci.files import Unknown, project_files
 
@@ -79,14 +80,16 @@ def test_the_source_distribution_holds_every_file_of_the_project(built: Built) -
 
 @pytest.mark.group("packages")
 def test_the_wheel_holds_every_module_and_data_file_of_the_packages_and_nothing_else(built: Built) -> None:
-    expected = set()
+    expected = {"everyrank/reports/schema.json"}  # made of code
     for name in built.tracked:
         folder, _, rest = name.partition("/")
         if folder in PACKAGES:
             expected.add(f"{PACKAGES[folder]}/{rest}")
     with zipfile.ZipFile(built.wheel) as wheel:
         held = {name for name in wheel.namelist() if ".dist-info/" not in name}
+        schema = wheel.read("everyrank/reports/schema.json").decode()
     assert held == expected
+    assert schema == text()
 
 
 @pytest.mark.group("packages")
