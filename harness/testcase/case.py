@@ -27,24 +27,6 @@ def set_rng_seed(seed: int | None = None) -> None:
     seed_generators(SEED if seed is None else seed)
 
 
-@contextlib.contextmanager
-def freeze_rng_state() -> Iterator[None]:
-    """Restore the state of torch's generators afterwards."""
-    with torch.random.fork_rng():
-        yield
-
-
-@contextlib.contextmanager
-def set_default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Use this default dtype in this context."""
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
 class TestCase(_Base):  # type: ignore[misc]
     """The base of all test cases here; its tests run in one process."""
 

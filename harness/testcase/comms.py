@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import unittest
 from collections.abc import Callable
-from enum import Enum, auto
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ import torch.distributed.rpc as torch_rpc
 from everyrank.model.counts import count
 from everyrank.rpc.agents import LOCAL_TRANSPORTS
 from everyrank.testcase.multi_process import MultiProcContinuousTest, MultiProcessTestCase, run_subtests
-from everyrank.testcase.skips import count_accelerators, skip_if_lt_x_gpu
+from everyrank.testcase.skips import count_accelerators
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 rpc: Any = torch_rpc
@@ -214,24 +213,7 @@ def with_comms(
     return wrapped
 
 
-def skip_unless_torch_gpu(method: Any) -> Any:
-    return skip_if_lt_x_gpu(NUM_DEVICES)(method)
-
-
 # --- FSDP ---------------------------------------------------------------------------------------------
-
-
-class FSDPInitMode(Enum):
-    NO_FSDP = auto()
-    RECURSIVE = auto()
-
-
-class DEVICEInitMode(Enum):
-    """When a model is moved to its device: before it is wrapped, afterwards, or never."""
-
-    DEVICE_BEFORE = auto()
-    DEVICE_AFTER = auto()
-    DEVICE_NEVER = auto()
 
 
 class FSDPTest(MultiProcessTestCase):

@@ -61,11 +61,6 @@ def worker_name(rank: int) -> str:
     return f"worker{rank}"
 
 
-def tp_transports() -> list[str]:
-    """Return the transports that agents use here."""
-    return list(RpcAgentTestFixture.transports)
-
-
 def initialize_pg(init_method: str, rank: int, world_size: int) -> None:
     """Open the default group with gloo, unless a group is open."""
     if not dist.is_initialized():
@@ -115,8 +110,3 @@ def _wait(holds: Callable[[], bool], timeout: float, problem: str | Callable[[],
     wait_until(holds, timeout)
     if not holds():
         raise ValueError(f"after {timeout} s, {problem() if callable(problem) else problem}")
-
-
-def get_function_event(function_events: Any, partial_event_name: str) -> Any:
-    """Return the first event of the profiler whose name contains this text."""
-    return next(event for event in function_events if partial_event_name in event.name)
