@@ -19,7 +19,7 @@ from everyrank.call.value import unpack
 from everyrank.errors import MisuseError, RankLost, WorldFailed, WorldTimeout
 from everyrank.launch.spawn import Deferred
 from everyrank.model.counts import count
-from everyrank.model.outcome import RULES
+from everyrank.model.outcome import RULES, Rule
 from everyrank.stack import paths
 
 T = TypeVar("T")
@@ -153,7 +153,7 @@ def _error(report: pytest.TestReport, rule: str) -> BaseException:
         assert isinstance(report.longrepr, tuple)
         return pytest.skip.Exception(report.longrepr[2].removeprefix("Skipped: "))
     text = report.longreprtext.replace(_HIDDEN, "")
-    if rule == "refused":
+    if rule == Rule.REFUSED:
         return MisuseError(text.removeprefix("the mark world: "))
     kind = {"crash": RankLost, "timeout": WorldTimeout}.get(RULES.get(rule, ""), WorldFailed)
     return kind("\n" + text)

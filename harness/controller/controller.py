@@ -23,6 +23,7 @@ from everyrank.errors import MisuseError
 from everyrank.launch import surroundings
 from everyrank.launch.keeper import die_with_parent
 from everyrank.launch.limits import advice
+from everyrank.model.outcome import Rule
 from everyrank.options import Options
 from everyrank.resources import holders, leases
 from everyrank.verdict.report import pass_on_warnings, reports
@@ -146,7 +147,7 @@ class Controller:
             return self._without_world.refused(job.item, f"the world could not be started: {advice(error)}")
         except MisuseError as error:
             return self._without_world.refused(job.item, f"the world could not be started: {error}")
-        if verdict.rule == "interrupted":
+        if verdict.rule is Rule.INTERRUPTED:
             self._print(f"{job.nodeid}: {verdict.headline.splitlines()[0]}")  # the reports come at the end of the run
         logged = reports(verdict, fates, context)
         for report in logged:

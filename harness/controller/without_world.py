@@ -10,6 +10,7 @@ import pytest
 from everyrank.declare.claims import SKIPPED_FOR, Claims
 from everyrank.declare.job import Job
 from everyrank.errors import MisuseError
+from everyrank.model.outcome import Rule
 from everyrank.model.result import TestResult
 from everyrank.options import Options
 from everyrank.verdict.repeat import repeat_line
@@ -70,8 +71,8 @@ class WithoutWorld:
             pytest.TestReport(item.nodeid, item.location, keywords, outcome, longrepr, "setup", **fields),
             pytest.TestReport(item.nodeid, item.location, keywords, "passed", None, "teardown", **fields),
         ]
-        rule = "skipped" if outcome == "skipped" else "refused"
-        result = TestResult(rule, 0, repeat_line(item)) if self._wants_results else None
+        rule = Rule.SKIPPED if outcome == "skipped" else Rule.REFUSED
+        result = TestResult(rule.value, 0, repeat_line(item)) if self._wants_results else None
         return TestEnd(reports, result)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Literal
 
 Ending = Literal[
@@ -23,18 +24,48 @@ NOT_TRIED: frozenset[Ending] = frozenset(("interrupted", "not-run", "skipped", "
 #: Outcomes with which a run is not green.
 RED: frozenset[Ending] = frozenset(("crash", "timeout", "error", "fail", "stale", "interrupted", "not-run"))
 
+
+class Rule(str, Enum):
+    """A row of the verdict's truth table: what decided a test. The values stand in run files."""
+
+    LAUNCHER_LOST = "launcher lost"
+    NOT_RUN = "not run"
+    DIFFERENT_ITEMS = "different items"
+    LOST = "lost"
+    INTERRUPTED = "interrupted"
+    DEADLINE = "deadline"
+    DEADLOCK = "deadlock"
+    FAILED = "failed"
+    SOME_SKIPPED = "some skipped"
+    CUT = "cut"
+    SILENT = "silent"
+    XFAILED = "xfailed"
+    DISORDER = "disorder"
+    ALL_SKIPPED = "all skipped"
+    INCOMPLETE = "incomplete"
+    XPASSED = "xpassed"
+    STRICT_XPASS = "strict xpass"
+    UNEQUAL_SIZES = "unequal sizes"
+    PASSED = "passed"
+    #: Of a test that has passed, and may not leave what it left.
+    LEAKS = "leaks"
+    #: Of a test that got no world.
+    REFUSED = "refused"
+    SKIPPED = "skipped"
+
+
 #: The outcome of a test that failed by a rule of the verdict, whatever its ranks filed.
 RULES: dict[str, Ending] = {
-    "deadline": "timeout",
-    "deadlock": "timeout",
-    "lost": "crash",
-    "launcher lost": "crash",
-    "silent": "crash",
-    "interrupted": "interrupted",
-    "not run": "error",
-    "different items": "error",
-    "refused": "error",
-    "strict xpass": "stale",
+    Rule.DEADLINE: "timeout",
+    Rule.DEADLOCK: "timeout",
+    Rule.LOST: "crash",
+    Rule.LAUNCHER_LOST: "crash",
+    Rule.SILENT: "crash",
+    Rule.INTERRUPTED: "interrupted",
+    Rule.NOT_RUN: "error",
+    Rule.DIFFERENT_ITEMS: "error",
+    Rule.REFUSED: "error",
+    Rule.STRICT_XPASS: "stale",
 }
 
 

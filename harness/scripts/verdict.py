@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 
 import msgspec
+from everyrank.model.outcome import Rule
 from everyrank.model.ranks import ranks_text
 from everyrank.rollcall import rollcall
 from everyrank.rollcall.rollcall import Stance
@@ -82,12 +83,12 @@ def text(script: str, found: Fates) -> str:
 def _headline(found: Fates, decided: Verdict) -> str:
     """Return the rule's headline, in the words of a script if a test is its subject."""
     ranks, first = ranks_text(list(decided.alike)), decided.headline.partition("\n")[0]
-    if decided.rule == "deadlock":
+    if decided.rule is Rule.DEADLOCK:
         return f"{first}\n{ranks} could never have continued, so the script was ended"
-    if decided.rule == "interrupted":
+    if decided.rule is Rule.INTERRUPTED:
         return f"{first}\ntorchrun was killed before {ranks} had finished"
     early = [fate.rank for fate in found.ranks if fate.record is not None and not fate.phases("failed")]
-    if decided.rule == "failed" and failures(found)[0].is_echo and early:
+    if decided.rule is Rule.FAILED and failures(found)[0].is_echo and early:
         return f"{ranks_text(early)} ended the script before {ranks} had what a collective or a message was to bring"
     return decided.headline or "all failed"
 

@@ -13,7 +13,7 @@ from _pytest._code.code import ExceptionChainRepr, ReprEntryNative, ReprFileLoca
 from _pytest.skipping import evaluate_xfail_marks
 from everyrank.declare.job import Job
 from everyrank.errors import LeakWarning, RankLost, RankWarning, WorldTimeout
-from everyrank.model.outcome import RULES
+from everyrank.model.outcome import RULES, Rule
 from everyrank.model.ranks import rank_seed, ranks_text
 from everyrank.rank.warnings_filed import folded, is_ignored
 from everyrank.rollcall import rollcall
@@ -28,7 +28,7 @@ When = Literal["setup", "call", "teardown"]
 _BAD = ("failed", "error", "xfailed")
 
 #: The rules of worlds that did not finish.
-_WITH_ROLL_CALL = ("deadline", "deadlock", "interrupted", "lost", "cut")
+_WITH_ROLL_CALL = (Rule.DEADLINE, Rule.DEADLOCK, Rule.INTERRUPTED, Rule.LOST, Rule.CUT)
 
 
 @dataclass(frozen=True)
@@ -130,9 +130,9 @@ def _apply(report: pytest.TestReport, verdict: Verdict, fates: Fates, context: R
         report.user_properties = (
             root.user_properties
         )  # the properties that the failed rank noted, not those of rank 0
-    report.user_properties.append(("verdict", verdict.rule))
+    report.user_properties.append(("verdict", verdict.rule.value))
     longrepr = getattr(root, "longrepr", None)
-    if verdict.rule == "strict xpass":
+    if verdict.rule is Rule.STRICT_XPASS:
         report.longrepr = longrepr
         return
     text = verdict.root.report.get("text") if verdict.root and root is None else None
@@ -210,7 +210,7 @@ def _passes_alone(context: ReportContext) -> str:
 def _add_sections(longrepr: ExceptionChainRepr, verdict: Verdict, fates: Fates, context: ReportContext) -> None:
     if verdict.others:
         lead = fates.ranks[verdict.lead]
-        lists_all = verdict.rule in ("some skipped", "cut") or (lead.record is None and lead.early)
+        lists_all = verdict.rule in (Rule.SOME_SKIPPED, Rule.CUT) or (lead.record is None and lead.early)
         longrepr.addsection("the ranks" if lists_all else "the other ranks", "\n".join(verdict.others))
     stances = [fate.stance for fate in fates.ranks if fate.stance is not None]
     if stances and verdict.rule in _WITH_ROLL_CALL:
@@ -236,13 +236,13 @@ def _add_teardown_failures(report: pytest.TestReport, verdict: Verdict, fates: F
         alike = [other_rank for _, other_rank, other in failed if other.signature == phase.signature]
         headline = f"in teardown, on {ranks_text(alike)}"
         late = replace(
-            verdict, rule="failed", outcome="failed", headline=headline, root=phase, lead=rank, others=(), label=""
+            verdict, rule=Rule.FAILED, outcome="failed", headline=headline, root=phase, lead=rank, others=(), label=""
         )
         _apply(report, late, fates, context)
     elif fates.late:
         rank, text = min(fates.late.items())
         headline = f"in the teardown of wider fixtures, on {ranks_text(list(fates.late))}"
-        late = Verdict("failed", "failed", "teardown", headline, rank)
+        late = Verdict(rule=Rule.FAILED, when="teardown", headline=headline, lead=rank)
         report.outcome = "failed"
         report.longrepr = _failure(text, late, context)
         _add_sections(report.longrepr, late, fates, context)
@@ -260,7 +260,8 @@ def _add_leaks(
         return
     logged[-1].user_properties.append(("leaks", "; ".join(lines)))
     if _leaks_fail(verdict, context.job) and teardown.outcome == "passed":
-        late = Verdict("leaks", "failed", "teardown", "the test left something behind\n" + "\n".join(lines))
+        headline = "\n".join(["the test left something behind", *lines])
+        late = Verdict(rule=Rule.LEAKS, when="teardown", headline=headline)
         teardown.outcome = "failed"
         teardown.longrepr = _failure(None, late, context)
         _add_sections(teardown.longrepr, late, fates, context)

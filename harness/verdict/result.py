@@ -26,7 +26,7 @@ def test_result(verdict: Verdict, fates: Fates, context: ReportContext) -> TestR
     stances = [fate.stance for fate in fates.ranks if fate.stance is not None]
     blame = blamed(fates)
     return TestResult(
-        rule=verdict.rule,
+        rule=verdict.rule.value,
         size=len(fates.ranks),
         repeat=repeat_line(context.job.item),
         world=fates.world,

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from everyrank.model.outcome import Rule
 from everyrank.model.ranks import ranks_text
 from everyrank.rollcall.blame import Blame, Evidence, blame
 from everyrank.rollcall.kept import why_kept
@@ -96,13 +97,13 @@ class Failure:
         return is_echo(self.phase.brief)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """The outcome of a test, and the ranks that explain it."""
 
-    rule: str
-    outcome: str  # passed, failed, skipped, xfailed, xpassed, error
-    when: str  # the phase that it is reported in
+    rule: Rule
+    outcome: str = "failed"  # passed, failed, skipped, xfailed, xpassed, error
+    when: str = "call"  # the phase that it is reported in
     headline: str = ""
     lead: int = 0  # the rank whose report is the root cause
     root: Phase | None = None
@@ -148,14 +149,14 @@ def _launcher_lost(fates: Fates) -> Verdict | None:
     if not fates.launcher_lost:
         return None
     headline = f"the {fates.keeper} {fates.launcher_lost}, and all ranks with it"
-    return Verdict("launcher lost", "failed", "call", headline)
+    return Verdict(rule=Rule.LAUNCHER_LOST, headline=headline)
 
 
 def _not_run(fates: Fates) -> Verdict | None:
     for fate in fates.ranks:
         if fate.record is not None and fate.record.trouble:
-            headline = f"rank {fate.rank} could not run the test"
-            return Verdict("not run", "error", "setup", f"{headline}:\n{fate.record.trouble}", fate.rank)
+            headline = f"rank {fate.rank} could not run the test:\n{fate.record.trouble}"
+            return Verdict(rule=Rule.NOT_RUN, outcome="error", when="setup", headline=headline, lead=fate.rank)
     return None
 
 
@@ -167,7 +168,8 @@ def _different_items(fates: Fates) -> Verdict | None:
     if len(prints) < 2:
         return None
     lines = [f"  {ranks_text(ranks)}: {fingerprint}" for fingerprint, ranks in prints.items()]
-    return Verdict("different items", "error", "setup", "ranks ran different tests\n" + "\n".join(lines))
+    headline = "\n".join(["ranks ran different tests", *lines])
+    return Verdict(rule=Rule.DIFFERENT_ITEMS, outcome="error", when="setup", headline=headline)
 
 
 def _lost(fates: Fates) -> Verdict | None:
@@ -182,7 +184,7 @@ def _lost(fates: Fates) -> Verdict | None:
     called = {fate.rank: called_last(fate.phases("failed"), fate.called, fate.record) for fate in fates.ranks}
     headline = mismatch_text(first.last_words, first.rank, called) + f"{ranks_text(alike)} of {len(fates.ranks)} "
     headline += end_text(first, len(alike)) + (f" in {first.phase}" if first.phase else "")
-    return Verdict("lost", "failed", "call", headline, first.rank, None, tuple(alike), _others(fates, set(alike)))
+    return _of_ranks(Rule.LOST, headline, alike, fates)
 
 
 def _death(fate: Fate) -> float:
@@ -195,7 +197,7 @@ def _interrupted(fates: Fates) -> Verdict | None:
     late, reason = _unfinished(fates, "interrupted")
     message = f"{fates.interrupted} interrupted the world of {len(fates.ranks)}"
     headline = f"{reason}{message}: {ranks_text(late)} had not finished"
-    return Verdict("interrupted", "failed", "call", headline, late[0], None, tuple(late), _others(fates, set(late)))
+    return _of_ranks(Rule.INTERRUPTED, headline, late, fates)
 
 
 def _unfinished(fates: Fates, why: str) -> tuple[list[int], str]:
@@ -216,7 +218,7 @@ def _deadline(fates: Fates) -> Verdict | None:
         f"({fates.deadline_from}): {ranks_text(late)} had not finished{phase}"
         f"{why_kept([fate.stance for fate in fates.ranks if fate.stance is not None], fates.children)}"
     )
-    return Verdict("deadline", "failed", "call", headline, late[0], None, tuple(late), _others(fates, set(late)))
+    return _of_ranks(Rule.DEADLINE, headline, late, fates)
 
 
 def _deadlock(fates: Fates) -> Verdict | None:
@@ -227,7 +229,7 @@ def _deadlock(fates: Fates) -> Verdict | None:
         f"{fates.deadlock}\nthe world of {len(fates.ranks)} was deadlocked: {ranks_text(cut)} could never have "
         "continued, so the test ended before its deadline"
     )
-    return Verdict("deadlock", "failed", "call", headline, cut[0], None, tuple(cut), _others(fates, set(cut)))
+    return _of_ranks(Rule.DEADLOCK, headline, cut, fates)
 
 
 def _failed(fates: Fates) -> Verdict | None:
@@ -248,7 +250,10 @@ def _failed(fates: Fates) -> Verdict | None:
     headline = left_early(early, alike, root.phase) + headline
     # A rank that failed and then filed no record has a line of its own, too.
     others = _others(fates, {rank for rank in alike if fates.ranks[rank].record is not None})
-    return Verdict("failed", "failed", root.phase.when, headline, root.rank, root.phase, tuple(alike), others, label)
+    return Verdict(
+        rule=Rule.FAILED, when=root.phase.when, headline=headline, lead=root.rank, root=root.phase,
+        alike=tuple(alike), others=others, label=label,
+    )  # fmt: skip
 
 
 def _some_skipped(fates: Fates) -> Verdict | None:
@@ -262,7 +267,7 @@ def _some_skipped(fates: Fates) -> Verdict | None:
     lines = [f"{ranks_text(ranks)} skipped: {reason}" for reason, ranks in reasons.items()]
     others = _others(fates, {fate.rank for fate in skipped})
     headline = "ranks disagree: only some of them skipped"
-    return Verdict("some skipped", "failed", "call", headline, skipped[0].rank, None, (), (*lines, *others))
+    return Verdict(rule=Rule.SOME_SKIPPED, headline=headline, lead=skipped[0].rank, others=(*lines, *others))
 
 
 def _reason(phase: Phase) -> str:
@@ -277,25 +282,25 @@ def _cut(fates: Fates) -> Verdict | None:
     if not cut or any(fate.phases("xfailed") for fate in fates.ranks):
         return None
     headline = f"{ranks_text(cut)} of {len(fates.ranks)} never finished"
-    return Verdict("cut", "failed", "call", headline, cut[0], None, tuple(cut), _others(fates, set()))
+    return Verdict(rule=Rule.CUT, headline=headline, lead=cut[0], alike=tuple(cut), others=_others(fates, set()))
 
 
 def _silent(fates: Fates) -> Verdict | None:
     silent = [fate.rank for fate in fates.ranks if fate.lost]
     if not silent:
         return None
-    return Verdict("silent", "failed", "call", f"{ranks_text(silent)} filed no record", silent[0])
+    return Verdict(rule=Rule.SILENT, headline=f"{ranks_text(silent)} filed no record", lead=silent[0])
 
 
 def _all_skipped(fates: Fates) -> Verdict | None:
     first = fates.ranks[0].skipped
-    return Verdict("all skipped", "skipped", first.when) if first is not None else None
+    return Verdict(rule=Rule.ALL_SKIPPED, outcome="skipped", when=first.when) if first is not None else None
 
 
 def _xfailed(fates: Fates) -> Verdict | None:
     for fate in fates.ranks:
         for phase in fate.phases("xfailed"):
-            return Verdict("xfailed", "xfailed", phase.when, "", fate.rank, phase)
+            return Verdict(rule=Rule.XFAILED, outcome="xfailed", when=phase.when, lead=fate.rank, root=phase)
     return None
 
 
@@ -304,8 +309,9 @@ def _xpassed(fates: Fates) -> Verdict | None:
     if not passed:
         return None
     rank, phase = next((pair for pair in passed if pair[1].strict_xpass), passed[0])
-    rule, outcome = ("strict xpass", "failed") if phase.strict_xpass else ("xpassed", "xpassed")
-    return Verdict(rule, outcome, "call", "", rank, phase)
+    if phase.strict_xpass:
+        return Verdict(rule=Rule.STRICT_XPASS, lead=rank, root=phase)
+    return Verdict(rule=Rule.XPASSED, outcome="xpassed", lead=rank, root=phase)
 
 
 def _disorder(fates: Fates) -> Verdict | None:
@@ -314,7 +320,7 @@ def _disorder(fates: Fates) -> Verdict | None:
         return None
     lines = tuple(f"rank {fate.rank} {fate.out_of_order}" for fate in bad)
     headline = f"{ranks_text([fate.rank for fate in bad])} of {len(fates.ranks)} did not leave in order"
-    return Verdict("disorder", "failed", "call", headline, bad[0].rank, None, (), lines)
+    return Verdict(rule=Rule.DISORDER, headline=headline, lead=bad[0].rank, others=lines)
 
 
 def _incomplete(fates: Fates) -> Verdict | None:
@@ -322,17 +328,17 @@ def _incomplete(fates: Fates) -> Verdict | None:
         filed = [phase.when for phase in fate.record.phases] if fate.record else []
         if filed != ["setup", "call", "teardown"]:
             headline = f"rank {fate.rank} filed an incomplete record: only {', '.join(filed) or 'nothing'}"
-            return Verdict("incomplete", "failed", "call", headline, fate.rank)
+            return Verdict(rule=Rule.INCOMPLETE, headline=headline, lead=fate.rank)
     return None
 
 
 def _unequal_sizes(fates: Fates) -> Verdict | None:
     headline = unequal_sizes({fate.rank: fate.record.sizes for fate in fates.ranks if fate.record is not None})
-    return Verdict("unequal sizes", "failed", "call", headline) if headline else None
+    return Verdict(rule=Rule.UNEQUAL_SIZES, headline=headline) if headline else None
 
 
 def _passed(fates: Fates) -> Verdict | None:
-    return Verdict("passed", "passed", "call")
+    return Verdict(rule=Rule.PASSED, outcome="passed")
 
 
 #: The truth table: the first rule that applies decides. Only a world in which every rank filed a complete record and
@@ -362,6 +368,12 @@ RULES: tuple[Callable[[Fates], Verdict | None], ...] = (
 def judge(fates: Fates) -> Verdict:
     """Return the verdict of the first rule that applies."""
     return next(verdict for rule in RULES if (verdict := rule(fates)) is not None)
+
+
+def _of_ranks(rule: Rule, headline: str, ranks: list[int], fates: Fates) -> Verdict:
+    """Return the verdict of a rule whose headline names these ranks, the lead first."""
+    others = _others(fates, set(ranks))
+    return Verdict(rule=rule, headline=headline, lead=ranks[0], alike=tuple(ranks), others=others)
 
 
 def _others(fates: Fates, named: set[int]) -> tuple[str, ...]:

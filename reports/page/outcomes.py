@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everyrank.model.outcome import ENDINGS, RED
+from everyrank.model.outcome import ENDINGS, RED, Rule
 from everyrank.reports.runfile.model import CaseLine
 
 #: In a run file a deadlock is a timeout that the rule distinguishes, so that both are counted and accepted alike.
@@ -16,4 +16,4 @@ SHOWN_RED = RED | {DEADLOCK}
 
 def shown(case: CaseLine) -> str:
     """Return the case's outcome as the page shows it."""
-    return DEADLOCK if case.outcome == "timeout" and case.rule == "deadlock" else case.outcome
+    return DEADLOCK if case.outcome == "timeout" and case.rule == Rule.DEADLOCK else case.outcome

@@ -16,6 +16,7 @@ from everyrank.controller.interrupts import Interrupts
 from everyrank.controller.live_world import LiveWorld
 from everyrank.controller.watch import Watch
 from everyrank.launch.protocol import LostLauncher, Seat, Shape
+from everyrank.model.outcome import Rule
 from everyrank.verdict.rules import Verdict, judge
 from everyrank.wire.channel import Closed
 from everyrank.wire.messages import Order
@@ -136,7 +137,7 @@ def world() -> Iterator[Callable[..., World]]:
 
 def test_all_pass(world: Callable[..., World]) -> None:
     whole = world(Part, Part, Part)
-    assert whole.run() == Verdict("passed", "passed", "call")
+    assert whole.run() == Verdict(rule=Rule.PASSED, outcome="passed")
     ending.leave(whole.talk)
     assert judge(whole.talk.fates).outcome == "passed"
 
