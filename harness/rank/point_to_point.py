@@ -6,9 +6,10 @@ the first and the last.
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from typing import Any
+
+from everyrank.rank.group_calls import wrap
 
 
 class PointToPoint:
@@ -20,15 +21,6 @@ class PointToPoint:
         self.asked: Counter[str] = Counter()
         self.within_collectives = 0
         """How many of them the group's own count of collectives contains."""
-
-    def note(self, group: Any, counter: Counter[str], key: str, call: Any, arguments: tuple[Any, ...]) -> Any:
-        if group is not self.group:
-            return call(group, *arguments)
-        before: int = group._get_sequence_number_for_group()
-        work = call(group, *arguments)
-        self.within_collectives += group._get_sequence_number_for_group() - before
-        counter[key] += 1
-        return work
 
 
 #: The counted group of this process.
@@ -42,7 +34,8 @@ def count(messages: PointToPoint) -> None:
     """Count the messages of a group from now on, and no longer those of another group."""
     global _counted
     _counted = messages
-    _wrap(type(messages.group))
+    for method, around in (("send", _send), ("recv", _receive), ("recv_anysource", _receive_any)):
+        wrap(type(messages.group), method, around)
 
 
 def stop() -> None:
@@ -56,37 +49,24 @@ def within_collectives(group: Any) -> int:
     return _counted.within_collectives if _counted is not None and _counted.group is group else 0
 
 
-def _wrap(group_class: Any) -> None:
-    """Wrap the methods through which all of torch's functions send and receive.
+def _send(call: Any, group: Any, tensors: Any, dstRank: int, tag: int) -> Any:
+    return _count("sent", f"{dstRank}/{tag}", call, group, tensors, dstRank, tag)
 
-    The functions themselves stay: torch compares them by identity.
-    """
-    if hasattr(group_class.send, "__wrapped__"):
-        return
-    send, receive, receive_any = group_class.send, group_class.recv, group_class.recv_anysource
 
-    @functools.wraps(send)
-    def counted_send(group: Any, tensors: Any, dstRank: int, tag: int) -> Any:
-        arguments = (tensors, dstRank, tag)
-        if _counted is None:
-            return send(group, *arguments)
-        return _counted.note(group, _counted.sent, f"{dstRank}/{tag}", send, arguments)
+def _receive(call: Any, group: Any, tensors: Any, srcRank: int, tag: int) -> Any:
+    return _count("asked", f"{srcRank}/{tag}", call, group, tensors, srcRank, tag)
 
-    @functools.wraps(receive)
-    def counted_receive(group: Any, tensors: Any, srcRank: int, tag: int) -> Any:
-        arguments = (tensors, srcRank, tag)
-        if _counted is None:
-            return receive(group, *arguments)
-        return _counted.note(group, _counted.asked, f"{srcRank}/{tag}", receive, arguments)
 
-    @functools.wraps(receive_any)
-    def counted_receive_any(group: Any, tensors: Any, tag: int) -> Any:
-        if _counted is None:
-            return receive_any(group, tensors, tag)
-        return _counted.note(group, _counted.asked, f"{ANY_RANK}/{tag}", receive_any, (tensors, tag))
+def _receive_any(call: Any, group: Any, tensors: Any, tag: int) -> Any:
+    return _count("asked", f"{ANY_RANK}/{tag}", call, group, tensors, tag)
 
-    group_class.send, group_class.recv, group_class.recv_anysource = (
-        counted_send,
-        counted_receive,
-        counted_receive_any,
-    )
+
+def _count(counter: str, key: str, call: Any, group: Any, *arguments: Any) -> Any:
+    messages = _counted
+    if messages is None or group is not messages.group:
+        return call(group, *arguments)
+    before: int = group._get_sequence_number_for_group()
+    work = call(group, *arguments)
+    messages.within_collectives += group._get_sequence_number_for_group() - before
+    getattr(messages, counter)[key] += 1
+    return work

@@ -13,6 +13,7 @@ from types import CodeType
 from typing import Any
 
 from everyrank.rank import point_to_point
+from everyrank.rank.group_calls import wrap
 from everyrank.stack.frames import Frame, is_users
 from everyrank.wire.messages import Sizes
 
@@ -37,19 +38,13 @@ _located: set[tuple[Any, ...]] = set()
 
 
 def begin() -> None:
-    """Forget what an earlier test did, and note collectives of all groups from now on.
-
-    torch's functions stay: it compares them by identity.
-    """
+    """Forget what an earlier test did, and note collectives of all groups from now on."""
     _noted.clear()
     _on_gloo.clear()
     _located.clear()
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
-    group_class: Any = getattr(c10d, "ProcessGroup", None)
     for method, name in _METHODS.items():
-        call = getattr(group_class, method, None)
-        if call is not None and not hasattr(call, "__wrapped__"):
-            setattr(group_class, method, _noting(call, name))
+        wrap(getattr(c10d, "ProcessGroup", None), method, functools.partial(_noting, name))
 
 
 def noted() -> list[Sizes]:
@@ -73,16 +68,12 @@ def _named(dtype: Any) -> str:
     return str(torch.empty(0, dtype=dtype).type()).removeprefix("torch.").removesuffix("Tensor")
 
 
-def _noting(call: Any, name: str) -> Any:
-    @functools.wraps(call)
-    def noting(group: Any, *arguments: Any, **options: Any) -> Any:
-        work = call(group, *arguments, **options)
-        if len(_noted) < _MOST and len(arguments) > 1:
-            with contextlib.suppress(Exception):  # unusual arguments, that torch takes: nothing is known of them
-                _note(name, group, arguments)
-        return work
-
-    return noting
+def _noting(name: str, call: Any, group: Any, *arguments: Any, **options: Any) -> Any:
+    work = call(group, *arguments, **options)
+    if len(_noted) < _MOST and len(arguments) > 1:
+        with contextlib.suppress(Exception):  # unusual arguments, that torch takes: nothing is known of them
+            _note(name, group, arguments)
+    return work
 
 
 def _note(name: str, group: Any, arguments: tuple[Any, ...]) -> None:
@@ -105,7 +96,7 @@ def _note(name: str, group: Any, arguments: tuple[Any, ...]) -> None:
     line = None
     if sizes not in _located:
         _located.add(sizes)
-        line = _users_line(3)
+        line = _users_line(4)
     _noted.append((name, group_name, group.rank(), group.size(), number, held, parts, line))
 
 
