@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from everyrank.fixtures.models import MODELS
 from everyrank.suites import conformance
 from everyrank.suites.engine.subject import Bound
 from wrappers import WIDE, WRAPPERS, row, under
@@ -41,7 +40,7 @@ def test_bitsandbytes(case: Any) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_matrix_has_a_state_of_8_bits(name: str) -> None:
-    model = MODELS[WIDE].build()
+    model = WIDE.build()
     model(torch.ones(2, 4)).sum().backward()
     trained = getattr(optim, f"{name}8bit")(model.parameters(), **ARGUMENTS.get(name, {}))
     trained.step()

@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from everyrank.fixtures.models import MODELS
 from everyrank.fixtures.optimizers import Row, Variant
 from everyrank.suites import conformance
 from everyrank.suites.engine.subject import Bound
@@ -85,7 +84,7 @@ def test_torchao(case: Any) -> None:
 
 @pytest.mark.parametrize("optimizer", STATES, ids=lambda optimizer: optimizer.__name__)
 def test_each_matrix_has_a_state_of_low_bits(optimizer: Any) -> None:
-    model = MODELS[WIDE].build()
+    model = WIDE.build()
     model(torch.ones(2, 4)).sum().backward()
     trained = optimizer(model.parameters())
     trained.step()

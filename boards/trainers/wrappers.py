@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from everyrank.fixtures.models import FEATURES, MODELS, Model
+from everyrank.fixtures.models import FEATURES, Model
 from everyrank.fixtures.optimizers import Row, Variant
 from everyrank.suites import Subject
 from everyrank.suites.trainer.subjects.ddp import DDP, ZERO
@@ -19,9 +19,6 @@ WRAPPERS = {"ddp": DDP, "fsdp2": FSDP2, "zero": ZERO}
 
 #: Two ranks hold equal parts of the laws' models, and three do not.
 SIZES = (2, 3)
-
-#: The name of a model for optimizers that keep a state in few bits, if a rank has 4,096 elements of a parameter.
-WIDE = "wide"
 
 
 class Wide(nn.Module):
@@ -37,7 +34,8 @@ class Wide(nn.Module):
         return found.to(x.dtype) / 8
 
 
-MODELS[WIDE] = Model(WIDE, Wide, frozenset())
+#: For optimizers that keep a state in few bits, if a rank has 4,096 elements of a parameter.
+WIDE = Model("wide", Wide, frozenset())
 
 
 def under(wrapper: str, package: str, optimizers: Sequence[Row], **fields: Any) -> Subject:

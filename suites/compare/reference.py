@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from everyrank.fixtures.data import Batch, batch_for, loss
-from everyrank.fixtures.models import MODELS, Model
+from everyrank.fixtures.models import Model, model_of
 from everyrank.fixtures.optimizers import Row, Variant, row
 from everyrank.suites.compare.stored import stored
 from everyrank.suites.compare.trajectory import Gradients as Gradients
@@ -30,7 +30,7 @@ class Plan:
 
     size: int
     steps: int = 2
-    model: str = "plain"
+    model: str | Model = "plain"
     optimizer: str = "SGD"
     variant: str = "everything"
     dtype: torch.dtype = torch.float64
@@ -56,7 +56,7 @@ class Plan:
 
     @property
     def made(self) -> Model:
-        return MODELS[self.model]
+        return model_of(self.model)
 
     def build(self, seed: int = SEED) -> nn.Module:
         return self.made.build(seed, self.dtype)

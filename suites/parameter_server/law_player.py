@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from everyrank.fixtures.models import MODELS
+from everyrank.fixtures.models import MODELS, model_of
 from everyrank.suites.compare.comparison import EXACT, Comparison
 from everyrank.suites.moves.move import Move
 from everyrank.suites.moves.player import Player
@@ -109,7 +109,7 @@ def playing(
     """
     module, sparse = MODELS["plain"].build(3), False
     if isinstance(point, VariantPoint):
-        module, sparse = MODELS[point.model].build(3, point.dtype), point.sparse
+        module, sparse = model_of(point.model).build(3, point.dtype), point.sparse
         made_by = optimizer(point.row, point.variant)
     model = LawModel(
         size=point.size,

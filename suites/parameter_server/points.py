@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from everyrank.fixtures.models import MODELS
+from everyrank.fixtures.models import MODELS, Model
 from everyrank.fixtures.optimizers import Row, Variant, every, row
 from everyrank.suites.arena.points import OptimizerPoint
 from everyrank.suites.engine.contract import Point
@@ -35,7 +35,7 @@ class ServerPoint(Point):
 class VariantPoint(ServerPoint, OptimizerPoint):
     """A point with an optimizer of the table and a model."""
 
-    model: str
+    model: str | Model
     dtype: torch.dtype = torch.float64
     sparse_model: bool = False
 
