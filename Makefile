@@ -57,7 +57,7 @@ test-parity: $(STAMP)
 # parity says nothing against any honest way to be parallel, in fp64, fp32 and bf16, time after time.
 again-parity: TIMES ?= 20
 again-parity: $(STAMP)
-	$(BIN)/python ci/again.py $(TIMES) build/again-parity --pyargs everyrank.parity.kill.cases -k honest -n auto
+	$(BIN)/python ci/again.py $(TIMES) build/again-parity --pyargs tests.parity.kill.cases -k honest -n auto
 
 # Published models: their packages are no dependencies of anything here, so they go into an environment of their own.
 test-models: $(STAMP)
@@ -97,7 +97,7 @@ faults: $(STAMP)
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy -p everyrank
+	$(BIN)/mypy -p everyrank -p tests.parity.parallel -p tests.parity.kill
 	$(BIN)/mypy tests/samples/laws_that_do_not_fit.py tests/samples/calls_that_do_not_fit.py
 
 bench: $(STAMP)

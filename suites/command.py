@@ -72,7 +72,7 @@ def kill_matrix(arguments: Sequence[str]) -> NoReturn:
         "--contract",
         choices=[*contracts(), *tables.tables()],
         action="append",
-        help="only this contract, or parity's table; may be repeated",
+        help="only this contract or table; may be repeated",
     )
     parser.add_argument(
         "--others",

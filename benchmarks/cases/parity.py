@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from everyrank.fixtures.parallel.subjects import SUBJECTS
 from everyrank.parity import parity, passes
 from everyrank.parity.ranks import all_ranks
 from everyrank.parity.runs.run import parallelize
 from everyrank.parity.setup import Setup
 from everyrank.parity.values.tree import parts
+
+from tests.parity.parallel.subjects import SUBJECTS
 
 STEPS, ROUNDS = 3, 7
 

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from everyrank.fixtures.parallel.subjects.replicas import Ddp
-from everyrank.fixtures.parallel.subjects.sharded import Fsdp
-from everyrank.fixtures.parallel.transformer import Sizes
 from everyrank.parity import parity
 from everyrank.parity.memory import collect
 from everyrank.parity.runs.made import parallelize
 from everyrank.parity.setup import Setup
 from everyrank.parity.values.tree import parts
+
+from tests.parity.parallel.subjects.replicas import Ddp
+from tests.parity.parallel.subjects.sharded import Fsdp
+from tests.parity.parallel.transformer import Sizes
 
 #: A number of elements that no model has: memory is given back whatever the width.
 LARGEST = 1 << 62

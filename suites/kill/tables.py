@@ -1,19 +1,28 @@
 """Tables of rogues that belong to no contract, and take part in ``everyrank kill-matrix`` beside the contracts.
 
-A distribution offers a table by an entry point of the group ``everyrank.kill_tables``; the kit imports none by name.
+A distribution offers a table by an entry point of the group ``everyrank.kill_tables``; a project that does not ship
+its rogues names theirs in its ``pyproject.toml``, and the command is run in the folder of that file. The kit imports
+none by name.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import Protocol
 
 from everyrank.suites.kill.sample import Sample
 
-#: The group of entry points: ``name = "package.module:table"``. pytest runs the tests of the module, and the function
-#: makes of the sample of a run a `Table`.
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+#: The group of entry points, and the section of ``pyproject.toml`` below ``tool``: ``name = "package.module:table"``.
+#: pytest runs the tests of the module, and the function makes of the sample of a run a `Table`.
 GROUP = "everyrank.kill_tables"
 
 _VARIABLE = "EVERYRANK_KILL_TABLES"
@@ -36,11 +45,22 @@ class Table(Protocol):
 
 @cache
 def _offers() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
+    own = [EntryPoint(*line, group=GROUP) for line in _lines(Path("pyproject.toml")).items()]
+    return {entry.name: entry for entry in [*entry_points(group=GROUP), *own]}
+
+
+def _lines(file: Path) -> dict[str, str]:
+    """Return what a project offers. What is no TOML offers nothing: pytest reads the file too, and refuses it."""
+    tool, name = GROUP.split(".")
+    try:
+        found: dict[str, str] = tomllib.loads(file.read_text()).get("tool", {}).get(tool, {}).get(name, {})
+    except (FileNotFoundError, tomllib.TOMLDecodeError):
+        return {}
+    return found
 
 
 def tables() -> list[str]:
-    """Return the names of all tables that installed distributions offer."""
+    """Return the names of all tables that installed distributions and the project of this folder offer."""
     return sorted(_offers())
 
 

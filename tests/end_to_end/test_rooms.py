@@ -84,7 +84,7 @@ def test_no_top_folder_imports_a_higher_folder() -> None:
         "everyrank": {"everyrank"},
         "everyrank.fixtures": {"everyrank", "everyrank.fixtures"},
         "everyrank.suites": {"everyrank", "everyrank.fixtures", "everyrank.suites"},
-        "everyrank.parity": {"everyrank.fixtures", "everyrank.suites", "everyrank.parity"},
+        "everyrank.parity": {"everyrank.suites", "everyrank.parity"},
         "everyrank.reports": {"everyrank.reports"},
     }
     for source, targets in arrows().items():
@@ -109,7 +109,6 @@ def test_the_design_names_every_module_with_its_room() -> None:
     """But those of the contracts and of the rogues, which are named in other documents or in their own modules."""
     rows = _rows()
     own = [*(f"suites/{contract}" for contract in CONTRACTS), "fixtures/exemplars", "fixtures/rogues"]
-    own += ["fixtures/parallel/rogues", "fixtures/parallel/subjects"]
     paths = [path.relative_to(ROOT) for path in MODULES.values() if not path.stem.startswith("__")]
     named = {path for path in paths if f"`{path.stem}`" in rows.get(str(path.parent), "")}
     assert [str(path) for path in paths if path not in named and not str(path).startswith(tuple(own))] == []

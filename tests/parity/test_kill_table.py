@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from everyrank.parity.kill.rows import Row, rows
-from everyrank.parity.kill.table import FAULT, FOUND, Table
 from everyrank.parity.report import Finding, Report
 from everyrank.suites.kill.sample import PARTS, Sample
+
+from tests.parity.kill.rows import Row, rows
+from tests.parity.kill.table import FAULT, FOUND, Table
 
 PART = Sample(3, PARTS, ", by the number of commits, 2")
 ALL = {row.id: row for row in rows()}

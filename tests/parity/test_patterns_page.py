@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from everyrank.fixtures.parallel.rogues import ROGUES
 from everyrank.parity import Parted, parity
 from everyrank.parity.judging.pattern import PATTERNS
 
 from tests.documents import ROOT
+from tests.parity.parallel.rogues import ROGUES
 
 _SECTION = re.compile(r"^## (?:`([a-z-]+)`|No pattern)$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-\d+)?")

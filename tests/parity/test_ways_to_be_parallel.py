@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from everyrank.parity.kill.rows import Row, rows
+
+from tests.parity.kill.rows import Row, rows
 
 pytestmark = [
     pytest.mark.world(2),

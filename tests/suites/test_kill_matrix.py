@@ -235,3 +235,31 @@ def test_beside_the_tests_its_cases_go_to_all_workers(project: Project) -> None:
     )
     assert done.returncode == 0, done.stdout
     assert set(re.findall(r"^\[(gw\d)\].* PASSED", done.stdout, re.M)) == {"gw0", "gw1"}, done.stdout
+
+
+def test_a_project_offers_a_table_of_its_own_in_its_folder_alone(project: Project) -> None:
+    project.write("pyproject.toml", '[tool.everyrank.kill_tables]\nown = "rogues_of_mine:Own"')
+    project.write(
+        "rogues_of_mine.py",
+        """
+        class Own:
+            contract, faults = "own", []
+
+            def __init__(self, sample):
+                self.ended = []
+
+            def pytest_runtest_logreport(self, report):
+                self.ended += [report.nodeid] * (report.when == "call")
+
+            def text(self):
+                return f"tried {self.ended}"
+
+        def test_rogue():
+            pass
+        """,
+    )
+    done = project.python("-m", "everyrank", "kill-matrix", "--contract=own")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "tried ['rogues_of_mine.py::test_rogue']" in done.stdout
+    (project.folder / "pyproject.toml").unlink()
+    assert "invalid choice: 'own'" in project.python("-m", "everyrank", "kill-matrix", "--contract=own").stderr

@@ -1,0 +1,36 @@
+"""Rogues of the parallel subjects, by name: each is a subject with one method changed."""
+
+from __future__ import annotations
+
+from tests.parity.parallel.rogue import Rogue
+from tests.parity.parallel.rogues import (
+    averages,
+    contexts,
+    cuts,
+    dtensors,
+    edges,
+    grids,
+    pipelines,
+    replicas,
+    sequences,
+    shards,
+    specialists,
+)
+
+ROGUES: dict[str, Rogue] = {
+    name: rogue
+    for module in (
+        replicas,
+        averages,
+        shards,
+        dtensors,
+        cuts,
+        edges,
+        sequences,
+        contexts,
+        pipelines,
+        specialists,
+        grids,
+    )
+    for name, rogue in module.ROGUES.items()
+}
