@@ -7,11 +7,17 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
-from everyrank.parity import call
-from everyrank.parity.errors import Parted, Unusable
-from everyrank.parity.ranks import all_ranks
-from everyrank.parity.report import Report
-from everyrank.parity.setup import Setup, Split, Step, checked, listed
+from everyrank.parity.errors import Unusable
+from everyrank.parity.judge.search import Search
+from everyrank.parity.judge.training import Training
+from everyrank.parity.report import record
+from everyrank.parity.report.findings import findings, written
+from everyrank.parity.report.maps import Held
+from everyrank.parity.report.report import Parted, Report
+from everyrank.parity.run.truth import truth
+from everyrank.parity.setup.given import Setup, Split, Step, checked, listed
+from everyrank.parity.setup.known import dyed, same_model
+from everyrank.parity.setup.ranks import Ranks, all_ranks
 from torch import nn
 
 
@@ -86,10 +92,36 @@ def parity(
             setup = replace(setup, optimizer=optimizer)
         setup = checked(setup, model)
         with all_ranks() as ranks:
-            report = call.report(setup, ranks)
+            report = _report(setup, ranks)
     except Unusable as unusable:
         # What is to be written instead is in its text, and nothing in the lines that found it out.
         raise unusable.with_traceback(None) from None
     if not report.passed:
         raise Parted(report)
+    return report
+
+
+def _report(setup: Setup, ranks: Ranks) -> Report:
+    """Make all runs and return what they have shown; every rank calls it at the same time."""
+    remarks: list[str] = []
+    known = same_model(setup, ranks)
+    found = dyed(setup, ranks, known)
+    plain = truth(setup, ranks, known.dtype, found.cut, remarks)
+    training = Training(setup, ranks, known, found, plain)
+    training.check_names()
+    wide = training.wide()
+    clipped = training.clipped_as(wide)
+    if clipped is not training:
+        training, wide = clipped, clipped.wide()
+    search = Search(training)
+    faults = list(search.faults(wide))
+    own = [(dtype, training.own(dtype, wide)) for dtype in training.dtypes()]
+    named = findings(training, search, faults, own)
+    shown = wide.judged[-1]
+    if named and not faults:
+        # The user's dtype alone deviates: its pass is shown.
+        shown = next(each for _, each in own if each.deviates).judged[-1]
+    report = written(training, wide.judged, shown, named, remarks)
+    runs = [(training.truth.dtype, wide.judged), *((dtype, each.judged) for dtype, each in own)]
+    record.note(ranks, report, runs, Held(found.holdings, training.parts, training.truth.store))
     return report

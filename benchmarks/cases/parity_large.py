@@ -11,9 +11,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from everyrank.parity import parity
-from everyrank.parity.memory import collect
-from everyrank.parity.runs.made import parallelize
-from everyrank.parity.setup import Setup
+from everyrank.parity.setup.given import Setup
+from everyrank.parity.setup.memory import collect
+from everyrank.parity.setup.models import parallelize
 from everyrank.parity.values.tree import parts
 
 from tests.parity.parallel.subjects.replicas import Ddp

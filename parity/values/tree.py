@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -71,15 +71,6 @@ def rows(batch: Any, part: int, parts: int) -> Any:
         return leaf[chosen] if leaf.ndim and len(leaf) == total else leaf
 
     return tree_map_only(torch.Tensor, cut, batch)
-
-
-def cutter(split: str | Callable[[Any], Any], rank: int, size: int) -> Callable[[Any], Any]:
-    """Return the function from the whole batch to this rank's."""
-    if callable(split):
-        return split
-    if split == "none":
-        return lambda batch: batch
-    return lambda batch: rows(batch, rank, size)
 
 
 def parts(batch: Any, count: int) -> Iterator[Any]:

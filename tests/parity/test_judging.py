@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from everyrank.parity.judging.steps import Deviation, judge
-from everyrank.parity.runs.activations import Seen
-from everyrank.parity.runs.plain import BACKWARD, FORWARD, LOSS
+from everyrank.parity.judge.steps import Deviation, judge
+from everyrank.parity.run.activations import Seen
+from everyrank.parity.run.plain import BACKWARD, FORWARD, LOSS
 
 
 class Truth(dict[Any, torch.Tensor]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from everyrank.parity.report import Finding, Report
+from everyrank.parity.report.report import Finding, Report
 from everyrank.suites.kill.sample import PARTS, Sample
 
 from tests.parity.kill.rows import Row, rows

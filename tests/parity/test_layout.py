@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from everyrank.model.parity import ParityMapPart
+from everyrank.parity.report.layout import Block, of_elements, of_part, picture
 from everyrank.parity.values.dye import Listed, Strided
-from everyrank.parity.values.layout import Block, of_elements, of_part, picture
 from everyrank.parity.values.parts import Part
 
 Drawn = dict[tuple[int, int, int, int], list[int]]

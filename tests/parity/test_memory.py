@@ -6,7 +6,7 @@ import ctypes
 from types import SimpleNamespace
 
 import pytest
-from everyrank.parity import memory
+from everyrank.parity.setup import memory
 
 
 def _trims(elements: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from everyrank.parity import Parted, Report, Unusable, parity
-from everyrank.parity.runs.alone import lone_world
+from everyrank.parity.setup.alone import lone_world
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard

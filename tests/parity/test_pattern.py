@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from everyrank.parity.judging.pattern import PATTERNS, Evidence, Pattern, of_numbers, recognize
+from everyrank.parity.judge.pattern import PATTERNS, Evidence, Pattern, of_numbers, recognize
 from everyrank.suites.compare.likeness import Held
 
 SHAPE = torch.Size((6, 4))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from everyrank.parity import Parted, parity
-from everyrank.parity.judging.pattern import PATTERNS
+from everyrank.parity.judge.pattern import PATTERNS
 
 from tests.documents import ROOT
 from tests.parity.parallel.rogues import ROGUES

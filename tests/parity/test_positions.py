@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from everyrank.parity.run.store import Store, Writer
 from everyrank.parity.values import dye
 from everyrank.parity.values.dye import Holdings
 from everyrank.parity.values.parts import locate, whole
-from everyrank.parity.values.store import Store, Writer
 from torch import nn
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from everyrank.parity.runs.plain import Keeper, play, weight_of_parts
-from everyrank.parity.setup import Setup
-from everyrank.parity.values.store import Store, Writer
+from everyrank.parity.run.plain import Keeper, play, weight_of_parts
+from everyrank.parity.run.store import Store, Writer
+from everyrank.parity.setup.given import Setup
 from torch import nn
 
 ROWS = 8

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 import torch
-from everyrank.parity.api import parity
-from everyrank.parity.errors import Parted
-from everyrank.parity.report import Finding, Report
+from everyrank.parity import Finding, Parted, Report, parity
 from everyrank.suites.kill.sample import Sample
 
 from tests.parity.parallel.rogue import Rogue

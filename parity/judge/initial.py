@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 
 import torch
-from everyrank.parity.judging.fault import Fault
-from everyrank.parity.judging.pattern import Pattern, ranks_text
-from everyrank.parity.judging.steps import Deviation
-from everyrank.parity.ranks import Ranks
-from everyrank.parity.runs.activations import LIMIT
-from everyrank.parity.runs.plain import BACKWARD, PARAMETER, START
-from everyrank.parity.setup import Setup
+from everyrank.parity.judge.pattern import Pattern, ranks_text
+from everyrank.parity.judge.steps import Deviation, Fault
+from everyrank.parity.run.activations import LIMIT
+from everyrank.parity.run.plain import BACKWARD, PARAMETER, START
+from everyrank.parity.run.store import Store
+from everyrank.parity.setup.given import Setup
+from everyrank.parity.setup.ranks import Ranks
 from everyrank.parity.values.dye import Holdings, Listed, Strided
-from everyrank.parity.values.store import Store
 
 
 def initial(ranks: Ranks, held: Holdings, store: Store, setup: Setup, deviates: bool) -> Fault | None:

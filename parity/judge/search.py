@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from everyrank.parity.judging.evidence import Witnesses
-from everyrank.parity.judging.fault import Fault
-from everyrank.parity.judging.initial import initial
-from everyrank.parity.judging.pattern import Pattern, ranks_text
-from everyrank.parity.judging.steps import Deviation
-from everyrank.parity.passes import Pass
-from everyrank.parity.runs.plain import BACKWARD, FORWARD, microbatch_gradients
-from everyrank.parity.training import Healed, Training
+from everyrank.parity.judge.evidence import Witnesses
+from everyrank.parity.judge.initial import initial
+from everyrank.parity.judge.pattern import Pattern, ranks_text
+from everyrank.parity.judge.steps import Deviation, Fault
+from everyrank.parity.judge.training import Healed, Pass, Training
+from everyrank.parity.run.plain import BACKWARD, FORWARD, microbatch_gradients
 
 #: How many faults are looked for: each takes another pass.
 _FAULTS = 3
@@ -32,7 +30,7 @@ class Search:
     def faults(self, wide: Pass) -> Iterator[Fault]:
         """Yield the first deviation, then what is left when the truth is put in its place, and so on."""
         training = self._training
-        found = initial(training.ranks, training.holdings, training.truth.store, training.setup, wide.deviates)
+        found = initial(training.ranks, training.found.holdings, training.truth.store, training.setup, wide.deviates)
         if found is not None:
             yield found
             return
@@ -106,9 +104,9 @@ class Search:
         def pieces(name: str) -> list[list[torch.Tensor]]:
             if deviation.kind != "gradient" or deviation.step:
                 return []
-            counts = sorted({1, training.cut.pieces, training.ranks.size})
+            counts = sorted({1, training.found.cut.pieces, training.ranks.size})
             ways = [self._pieces(wide.trace.dtype, count) for count in counts]
             return [[piece[name] for piece in way if name in piece] for way in ways]
 
-        witnesses = Witnesses(training.ranks, wide.trace, training.groups, pieces, training.setup.microbatches)
+        witnesses = Witnesses(training.ranks, wide.trace, training.found.groups, pieces, training.setup.microbatches)
         return witnesses.pattern(deviation)

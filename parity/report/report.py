@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from everyrank.model.counts import count
 
 #: How many tensors of a kind the text names.
@@ -19,13 +18,6 @@ _KINDS = {
     "norm": "norm of the gradients",
     "update": "update",
 }
-
-
-def short(dtype: torch.dtype) -> str:
-    """Return a dtype as people write it."""
-    return {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}.get(
-        str(dtype).removeprefix("torch."), str(dtype).removeprefix("torch.")
-    )
 
 
 @dataclass(frozen=True)
@@ -137,3 +129,13 @@ class Report:
             wrong = sum(line.state not in ("ok", "not-compared") for line in self.lines[first + 12 :])
             rows.append(f"    ... {left} more, {wrong} of them {'differs' if wrong == 1 else 'differ'}")
         return rows
+
+
+class Parted(AssertionError):
+    """The parallel model does not train as the plain one does."""
+
+    __module__ = "everyrank.parity"
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(report.text())
+        self.report = report

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 import torch
-from everyrank.parity.judging.pattern import Evidence, Pattern, recognize
-from everyrank.parity.judging.steps import Deviation
-from everyrank.parity.ranks import Ranks
-from everyrank.parity.runs.plain import BACKWARD, BUFFER, FORWARD, GRADIENT, PARAMETER, START, Key
-from everyrank.parity.runs.run import Trace
+from everyrank.parity.judge.pattern import Evidence, Pattern, recognize
+from everyrank.parity.judge.steps import Deviation
+from everyrank.parity.run.parallel import Trace
+from everyrank.parity.run.plain import BACKWARD, BUFFER, FORWARD, GRADIENT, PARAMETER, START, Key
+from everyrank.parity.run.store import Store
+from everyrank.parity.setup.ranks import Ranks
 from everyrank.parity.values.dye import MOST, Share
-from everyrank.parity.values.store import Store
 from everyrank.suites.compare.likeness import Held, all_of
 
 
@@ -126,14 +126,3 @@ def _joined(pieces: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> Held | None:
     if not pieces:
         return None
     return Held(torch.cat([ids for ids, _ in pieces]), torch.cat([values for _, values in pieces]))
-
-
-def named_groups(ranks: Ranks, mine: Mapping[str, set[tuple[int, ...]]]) -> dict[str, list[list[int]]]:
-    """Return the groups of all ranks under their names: those that are more than one rank."""
-    found: dict[str, set[tuple[int, ...]]] = {}
-    for each in ranks.gather(dict(mine)):
-        for name, groups in each.items():
-            for group in groups:
-                if len(group) > 1:
-                    found.setdefault(name, set()).add(group)
-    return {name: [list(group) for group in sorted(groups)] for name, groups in sorted(found.items())}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from everyrank.parity.judging.pattern import Pattern, of_numbers
-from everyrank.parity.runs.activations import LIMIT, Seat, Seen
-from everyrank.parity.runs.plain import BACKWARD, BUFFER, FORWARD, GRADIENT, LOSS, NORM, PARAMETER, START, Key, scale
+from everyrank.parity.judge.pattern import Pattern, of_numbers
+from everyrank.parity.run.activations import LIMIT, Seat, Seen
+from everyrank.parity.run.plain import BACKWARD, BUFFER, FORWARD, GRADIENT, LOSS, NORM, PARAMETER, START, Key, scale
+from everyrank.parity.run.store import Store
 from everyrank.parity.values.parts import Part, locate
-from everyrank.parity.values.store import Store
 from everyrank.parity.values.watch import Output
 
 #: The kinds of tensors, in the order of a step.
@@ -44,6 +45,16 @@ class Deviation:
 
 
 @dataclass(frozen=True)
+class Fault:
+    """A deviation that follows from no other."""
+
+    deviation: Deviation
+    pattern: Pattern | None
+    same: tuple[str, ...] = ()
+    """Other tensors of its kind to which the same has happened."""
+
+
+@dataclass(frozen=True)
 class Judged:
     """One step on all ranks."""
 
@@ -59,6 +70,15 @@ class Judged:
     """How large each of these may be; a tensor without a limit is missing."""
     partial: frozenset[Seat] = frozenset()
     """Outputs that are right if they are summed over ranks."""
+
+
+def in_order(notes: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the kinds and names of all tensors, in the order of the plain model's run."""
+    forward = [*dict.fromkeys(output[0] for output in notes[FORWARD])]
+    backward = [*notes[BACKWARD]]
+    names = {"forward": forward, "activation-gradient": forward[::-1], "gradient": backward, "update": backward}
+    names |= {"initialization": backward[::-1], "loss": [""], "norm": [""]}
+    return [(kind, name) for kind in KINDS for name in names[kind]]
 
 
 def judge(store: Store, step: int, seen: list[Seen], limit: Limit, groups: Iterable[tuple[int, ...]]) -> Judged:

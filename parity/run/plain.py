@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 import torch
 from everyrank.parity.errors import Unusable
-from everyrank.parity.runs.made import Reference, reference, world_of
-from everyrank.parity.setup import SEED, Setup, seed
+from everyrank.parity.run.store import Store, Writer
+from everyrank.parity.setup.given import SEED, Setup, seed
+from everyrank.parity.setup.models import Reference, reference, world_of
 from everyrank.parity.values.dye import MOST
 from everyrank.parity.values.exact import aside, running_in
 from everyrank.parity.values.parts import distance
-from everyrank.parity.values.store import Store, Writer
 from everyrank.parity.values.tree import local, rows, rows_of
 from everyrank.parity.values.watch import Output, outputs
 from torch import nn

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from everyrank.parity.runs.plain import BACKWARD, FORWARD, Key, scale
-from everyrank.parity.setup import Setup
+from everyrank.parity.run.plain import BACKWARD, FORWARD, Key, scale
+from everyrank.parity.run.store import Store
+from everyrank.parity.setup.given import Setup
 from everyrank.parity.values.exact import aside
 from everyrank.parity.values.names import known_name
 from everyrank.parity.values.parts import Part, distance, locate, whole
-from everyrank.parity.values.store import Store
 from everyrank.parity.values.tree import local
 from everyrank.parity.values.watch import Output, watchable
 from everyrank.suites.compare.likeness import multiple

@@ -6,15 +6,15 @@ import math
 from collections.abc import Callable
 
 import torch
-from everyrank.parity.runs.activations import Seen
-from everyrank.parity.runs.clip import clip_by_hand
-from everyrank.parity.runs.plain import BUFFER, GRADIENT, PARAMETER, START, Key, scale
-from everyrank.parity.setup import Setup
+from everyrank.parity.run.activations import Seen
+from everyrank.parity.run.clip import clip_by_hand
+from everyrank.parity.run.plain import BUFFER, GRADIENT, PARAMETER, START, Key, scale
+from everyrank.parity.run.store import Store
+from everyrank.parity.setup.given import Setup
 from everyrank.parity.values.dye import Holdings, Share
 from everyrank.parity.values.exact import aside
 from everyrank.parity.values.names import buffers, known_name, parameters
 from everyrank.parity.values.parts import distance
-from everyrank.parity.values.store import Store
 from everyrank.parity.values.tree import gradient_of, local
 from torch import nn
 from torch.distributed.tensor import DTensor

@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from typing import Any
 
 import torch
-from everyrank.parity.ranks import Ranks
+from everyrank.parity.setup.ranks import Ranks
 from everyrank.parity.values.parts import largest
 
 #: How much of the outputs of modules is kept; what is larger is listed as not compared.

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from everyrank.parity.runs.activations import LIMIT
-from everyrank.parity.runs.plain import GRADIENT, NORM, Key, scale
+from everyrank.parity.run.activations import LIMIT
+from everyrank.parity.run.plain import GRADIENT, NORM, Key, scale
+from everyrank.parity.run.store import Store
 from everyrank.parity.values.dye import Share
 from everyrank.parity.values.parts import distance
-from everyrank.parity.values.store import Store
 
 
 @dataclass(frozen=True)

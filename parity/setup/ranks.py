@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -86,3 +86,14 @@ def groups_of_torch(modules: Iterable[nn.Module]) -> dict[str, set[tuple[int, ..
         for number, name in enumerate(mesh.mesh_dim_names or ()):
             found.setdefault(name, set()).add(tuple(sorted(dist.get_process_group_ranks(mesh.get_group(number)))))
     return found
+
+
+def named_groups(ranks: Ranks, mine: Mapping[str, set[tuple[int, ...]]]) -> dict[str, list[list[int]]]:
+    """Return the groups of all ranks under their names: those that are more than one rank."""
+    found: dict[str, set[tuple[int, ...]]] = {}
+    for each in ranks.gather(dict(mine)):
+        for name, groups in each.items():
+            for group in groups:
+                if len(group) > 1:
+                    found.setdefault(name, set()).add(group)
+    return {name: [list(group) for group in sorted(groups)] for name, groups in sorted(found.items())}

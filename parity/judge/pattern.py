@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import torch
 from everyrank.model.counts import count
-from everyrank.parity.report import short
+from everyrank.parity.values.names import short
 from everyrank.suites.compare.likeness import Held, distance, index_text, moved, multiple, spoilt, wrong_from
 
 #: The patterns, with a sentence for each; docs/parity-patterns.md has a page.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from everyrank.parity.setup import Setup
+from everyrank.parity.setup.given import Setup
 from everyrank.parity.values.dye import Holdings
 from everyrank.parity.values.parts import Part
 from everyrank.parity.values.tree import rows

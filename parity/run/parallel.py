@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 from everyrank.parity.errors import Unusable
-from everyrank.parity.runs.activations import Activations, Parts, Seen
-from everyrank.parity.runs.made import parallelize
-from everyrank.parity.runs.plain import LOSS, NORM, START, Key
-from everyrank.parity.runs.shadow import Shadow
-from everyrank.parity.runs.tensors import Tensors
-from everyrank.parity.setup import SEED, Setup, seed
+from everyrank.parity.run.activations import Activations, Parts, Seen
+from everyrank.parity.run.plain import LOSS, NORM, START, Key
+from everyrank.parity.run.shadow import Shadow
+from everyrank.parity.run.store import Store
+from everyrank.parity.run.tensors import Tensors
+from everyrank.parity.setup.given import SEED, Setup, seed
+from everyrank.parity.setup.models import parallelize
 from everyrank.parity.values.dye import Holdings
 from everyrank.parity.values.exact import running_in
 from everyrank.parity.values.names import parameters
-from everyrank.parity.values.store import Store
 from everyrank.parity.values.tree import local, parts
 from everyrank.parity.values.watch import Clip, clips, inputs, outputs, steps
 

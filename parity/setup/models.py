@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 from everyrank.parity.errors import Unusable
-from everyrank.parity.runs.alone import lone_world
-from everyrank.parity.setup import SEED, Setup, own_dtype, plain_sgd, seed
+from everyrank.parity.setup.alone import lone_world
+from everyrank.parity.setup.given import SEED, Setup, own_dtype, plain_sgd, seed
 from everyrank.parity.values.exact import drop_mixed_precision, has_mixed_precision, running_in
 from everyrank.parity.values.names import (
     Rename,

@@ -17,12 +17,13 @@ from everyrank.model.parity import (
     ParityRowPart,
     most_urgent,
 )
-from everyrank.parity.judging.pattern import PATTERNS
-from everyrank.parity.judging.steps import KINDS, Judged
-from everyrank.parity.maps import Held, maps_of
-from everyrank.parity.ranks import Ranks
-from everyrank.parity.report import Finding, Report, short
-from everyrank.parity.runs.plain import BACKWARD, FORWARD, START
+from everyrank.parity.judge.pattern import PATTERNS
+from everyrank.parity.judge.steps import KINDS, Judged, in_order
+from everyrank.parity.report.maps import Held, maps_of
+from everyrank.parity.report.report import Finding, Report
+from everyrank.parity.run.plain import FORWARD, START
+from everyrank.parity.setup.ranks import Ranks
+from everyrank.parity.values.names import short
 
 #: The limits of a record: rows of a pass, steps of a row, names of a list, calls of a test.
 ROWS, STEPS, NAMES, CALLS = 1000, 8, 40, 8
@@ -110,15 +111,10 @@ def _pass(dtype: torch.dtype, judged: Sequence[Judged], report: Report, order: M
 
 
 def _order(order: Mapping[str, Any], judged: Sequence[Judged], findings: Iterable[Finding]) -> list[tuple[str, str]]:
-    """Return all kinds and names in the order of the plain model's run."""
-    forward = list(dict.fromkeys(output[0] for output in order[FORWARD]))
-    backward = [*order[BACKWARD]]
-    names = {"forward": forward, "activation-gradient": forward[::-1], "gradient": backward, "update": backward}
-    names |= {"initialization": backward[::-1], "loss": [""], "norm": [""]}
-    more = dict.fromkeys((each.kind, each.tensor) for each in findings)
-    more |= dict.fromkeys(name for each in judged for name in sorted(each.errors))  # buffers
-    found = dict.fromkeys((kind, name) for kind in KINDS for name in names[kind])
-    return sorted({**found, **more}, key=lambda each: KINDS.index(each[0]))
+    """Return all kinds and names in the order of the plain model's run; what it has not comes last."""
+    found = [*in_order(order), *((each.kind, each.tensor) for each in findings)]
+    found += [name for each in judged for name in sorted(each.errors)]  # buffers
+    return sorted(dict.fromkeys(found), key=lambda each: KINDS.index(each[0]))
 
 
 class _States:

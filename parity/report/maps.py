@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import msgspec
 from everyrank.model.parity import ParityMapPart
-from everyrank.parity.runs.activations import Parts
-from everyrank.parity.runs.plain import FORWARD, PARAMETER, START
-from everyrank.parity.values import layout
+from everyrank.parity.report import layout
+from everyrank.parity.report.layout import Block
+from everyrank.parity.run.activations import Parts
+from everyrank.parity.run.plain import FORWARD, PARAMETER, START
+from everyrank.parity.run.store import Store
 from everyrank.parity.values.dye import Holdings
-from everyrank.parity.values.layout import Block
-from everyrank.parity.values.store import Store
 
 #: How many maps are kept, and how many ranks and edges all of them name together.
 MAPS, NUMBERS = 64, 20_000

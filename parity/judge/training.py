@@ -1,0 +1,188 @@
+"""The user's training on all ranks: in fp64 and in the user's dtype, as it is and with the truth in some places."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+from everyrank.parity.errors import Unusable
+from everyrank.parity.judge.steps import Deviation, Judged, Limit, judge
+from everyrank.parity.run.activations import LIMIT, Parts, Seen
+from everyrank.parity.run.parallel import Rank, Trace
+from everyrank.parity.run.plain import BACKWARD, FORWARD, START, Key
+from everyrank.parity.run.truth import Truth, noise, truth
+from everyrank.parity.setup.given import Setup
+from everyrank.parity.setup.known import Found, Known
+from everyrank.parity.setup.memory import collect
+from everyrank.parity.setup.ranks import Ranks
+from everyrank.parity.setup.split import cuts_tokens, lacks_weights
+
+#: How many times the error of one process in the same dtype the ranks may be off.
+TIMES = 4
+
+#: How much of what a run does not carry over to others is sent: partial values of outputs.
+_MOST_SENT = 64 << 20
+
+#: What the truth is put in place of: kind and name.
+Healed = frozenset[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One run of the user's training on all ranks, judged step by step up to the first that deviates."""
+
+    trace: Trace
+    judged: tuple[Judged, ...]
+
+    @property
+    def deviates(self) -> bool:
+        return bool(self.judged[-1].deviations)
+
+    def shows(self, deviation: Deviation) -> bool:
+        """Return whether a tensor is beyond its limit here too, be it an output while all that is trained agrees."""
+        tensor = (deviation.kind, deviation.name)
+        return any(
+            tensor in {(each.kind, each.name) for each in judged.deviations}
+            or judged.errors.get(tensor, 0.0) > judged.limits.get(tensor, math.inf)
+            for judged in self.judged
+        )
+
+
+@dataclass(frozen=True)
+class Training:
+    """The user's training on all ranks; every rank calls the same passes at the same time."""
+
+    setup: Setup
+    ranks: Ranks
+    known: Known
+    found: Found
+    truth: Truth
+    parts: Parts = field(default_factory=dict)
+    """Which part of the plain model's output each output of this rank is, once a pass has found it."""
+    _limits: dict[tuple[torch.dtype, int], Limit] = field(default_factory=dict)
+
+    def check_names(self) -> None:
+        """Raise Unusable if too few parameters of the plain model are on any rank."""
+        held = {name for each in self.ranks.gather(self.found.holdings.names()) for name in each}
+        trained = [name for name in self.truth.store.notes[BACKWARD] if not self.setup.skips(name)]
+        lost = [name for name in trained if name not in held]
+        if len(lost) > (1 - self.setup.compared) * len(trained):
+            raise Unusable(
+                f"only {len(trained) - len(lost)} of {len(trained)} parameters can be compared, as no rank holds "
+                f"values of {', '.join(sorted(lost)[:4])}: pass load= or rename=, or lower "
+                f"compared={self.setup.compared:g}."
+            )
+
+    def clipped_as(self, wide: Pass) -> Training:
+        """Return the training whose plain model clips as the ranks do, if nobody has said to which norm."""
+        if self.setup.clip is not None:
+            return self
+        clips = {each for each in self.ranks.gather(wide.trace.clipped) if each is not None}
+        if len(clips) > 1:
+            norms = " and ".join(f"{clip:g}" for clip in sorted(clips))
+            raise Unusable(f"the ranks clip to different norms, {norms}: clip to the same on all of them.")
+        if not clips:
+            return self
+        setup = replace(self.setup, clip=clips.pop())
+        return Training(
+            setup, self.ranks, self.known, self.found, truth(setup, self.ranks, self.truth.dtype, self.found.cut, [])
+        )
+
+    def lacking(self) -> frozenset[str]:
+        """Return what a rank has not all of."""
+        parts = [part for (_, kind, _), part in self.parts.items() if kind == FORWARD]
+        mine = {
+            "weights": lacks_weights(self.found.holdings, self.known.sizes),
+            "tokens": cuts_tokens(parts),
+        }
+        return frozenset(name for each in self.ranks.gather(mine) for name, lacks in each.items() if lacks)
+
+    def dtypes(self) -> list[torch.dtype]:
+        """Return the dtypes in which the ranks train besides the truth's."""
+        wanted = self.setup.dtypes or (self.known.dtype,)
+        return [dtype for dtype in wanted if dtype != self.truth.dtype]
+
+    def hides(self, dtype: torch.dtype, deviation: Deviation) -> bool:
+        """Return whether rounding in a dtype may hide a deviation of this size."""
+        allowed = [limit(deviation.key) for (each, _), limit in self._limits.items() if each == dtype]
+        return not any(each is not None and each < deviation.error for each in allowed)
+
+    def wide(self, healed: Healed = frozenset()) -> Pass:
+        """Run in the truth's dtype, with the truth in place of some tensors."""
+        dtype, steps = self.truth.dtype, self.setup.steps
+        if self.truth.exact:
+            return self._run(dtype, _exactly, steps, LIMIT, healed)
+        return self._run(dtype, self._limit(dtype, steps), steps, 1e3 * torch.finfo(dtype).eps, healed)
+
+    def own(self, dtype: torch.dtype, wide: Pass) -> Pass:
+        """Run in the user's dtype, as far as the pass in fp64 came."""
+        steps = max(len(wide.judged) - 1, 1)
+        return self._run(dtype, self._limit(dtype, steps), steps, None)
+
+    def _run(
+        self, dtype: torch.dtype, limit: Limit, steps: int, near: float | None, healed: Healed = frozenset()
+    ) -> Pass:
+        """Run the user's training; stop after the first step that deviates.
+
+        ``near`` is how near an output must be to the part of the truth that it is; None if an earlier pass has found
+        it.
+        """
+        store, holdings, parts = self.truth.store, self.found.holdings, self.parts
+        groups = {tuple(group) for groups in self.found.groups.values() for group in groups}
+        exact = near is not None and self.truth.exact
+        rank = Rank(self.setup, store, holdings, dtype, limit, parts, exact, near, healed)
+        judged = []
+        for step in range(START, steps):
+            seen = rank.start() if step == START else rank.step(step, self.found.cut.apply)
+            if near is not None:
+                parts.update({(step, *seat): part for seat, part in {**seen.expected_parts, **seen.parts}.items()})
+            # One rank judges for all: ranks that round in another way would part here, and wait for each other.
+            judged.append(self.ranks.decide(_light(seen), partial(judge, store, step, limit=limit, groups=groups)))
+            if near is not None:
+                for seat in judged[-1].partial:
+                    part = parts.pop((step, *seat), None)
+                    if part is not None:
+                        parts[step, f"partial {seat[0]}", seat[1]] = part
+            if judged[-1].deviations:
+                break
+        trace = rank.trace()
+        del rank
+        collect(sum(share.elements for share in holdings.shares))
+        return Pass(trace, tuple(judged))
+
+    def _limit(self, dtype: torch.dtype, steps: int) -> Limit:
+        """Return how far tensors may be off in a dtype, from what rounding does to one process."""
+        if (dtype, steps) not in self._limits:
+            mixed = self.found.mixed
+            measured = noise(self.setup, self.ranks, self.truth, dtype, self.found.cut, mixed, steps)
+            self._limits[dtype, steps] = _within(measured, mixed or dtype)
+        return self._limits[dtype, steps]
+
+
+def _light(seen: Seen) -> Seen:
+    """Return what other ranks need of it: not the values, but those that may be partial."""
+    left, values = _MOST_SENT, {}
+    for output, value in seen.unmatched.items():
+        left -= value.numel() * value.element_size()
+        if left < 0:
+            break
+        values[output] = value
+    return replace(seen, kept={}, unmatched=values)
+
+
+def _exactly(key: Key) -> float | None:
+    """Return how far a tensor may be off in fp64."""
+    return LIMIT
+
+
+def _within(noise: Mapping[Key, float], dtype: torch.dtype) -> Limit:
+    """Return how far a tensor may be off in a dtype; None if one process does not say it."""
+    floor = 8 * torch.finfo(dtype).eps
+
+    def limit(key: Key) -> float | None:
+        return TIMES * noise[key] + floor if key in noise else None
+
+    return limit

@@ -1,1 +1,0 @@
-"""Which tensors part, in which order, and what happened to them."""

@@ -1,0 +1,127 @@
+"""Make the report of what the passes have found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from everyrank.parity.judge.pattern import Pattern, ranks_text
+from everyrank.parity.judge.search import Search
+from everyrank.parity.judge.steps import Deviation, Fault, Judged, in_order
+from everyrank.parity.judge.training import Pass, Training
+from everyrank.parity.report.report import Finding, Line, Report
+from everyrank.parity.run.activations import LIMIT
+from everyrank.parity.run.plain import START
+from everyrank.parity.run.truth import unequal_parts
+from everyrank.parity.values.names import short
+
+
+def findings(
+    training: Training, search: Search, faults: list[Fault], own: list[tuple[torch.dtype, Pass]]
+) -> list[Finding]:
+    """Return the faults, each with the dtypes in which it shows."""
+    found, truth = [], training.truth
+    for fault in faults:
+        deviation, pattern = fault.deviation, fault.pattern
+        seen = [short(truth.dtype)]
+        absent: list[str] = []
+        for dtype, each in own:
+            shows = each.shows(deviation) or deviation.step == START
+            (seen if shows else absent).append(short(dtype))
+        if absent and not any(each.deviates or training.hides(dtype, deviation) for dtype, each in own):
+            # That it is there in one dtype alone says more than what it is: a test in the other sees nothing.
+            words = pattern.words if pattern is not None else "differs"
+            words = f"in {' and '.join(seen)}, and not in {' and '.join(absent)}, {words}"
+            pattern = Pattern("other-dtype-only", words)
+        found.append(_finding(deviation, pattern, tuple(seen), fault.same))
+    if found:
+        return found
+    for dtype, each in own:
+        if each.deviates:
+            first = each.judged[-1].deviations[0]
+            pattern = search.pattern(each, first)
+            if pattern is None or not pattern.id:
+                words = f"differs in {short(dtype)}, and not in {short(truth.dtype)}"
+                pattern = Pattern("other-dtype-only", words)
+            found.append(_finding(first, pattern, (short(dtype),), ()))
+    return found
+
+
+def _finding(
+    deviation: Deviation, pattern: Pattern | None, dtypes: tuple[str, ...], same: tuple[str, ...]
+) -> Finding:
+    """Return a fault as the report has it."""
+    words = pattern.words if pattern is not None else deviation.words
+    if not words:
+        words = f"differs by {deviation.error:.2g} of its largest value on {ranks_text(deviation.ranks)}"
+    elif pattern is None:
+        words = f"is wrong: {words}"
+    return Finding(
+        deviation.kind,
+        deviation.name,
+        deviation.step + 1,
+        pattern.id if pattern is not None else "",
+        words,
+        deviation.error,
+        deviation.limit,
+        deviation.ranks,
+        dtypes,
+        same,
+    )
+
+
+def written(
+    training: Training,
+    judged: Iterable[Judged],
+    shown: Judged,
+    found: list[Finding],
+    remarks: Iterable[str],
+) -> Report:
+    """Return the report, with the tensors of the step that is shown; of those judged are the tensors compared."""
+    setup, truth, cut = training.setup, training.truth, training.found.cut
+    reached = {each for step in judged for each in step.compared}
+    everything = [
+        each
+        for each in in_order(truth.store.notes)
+        if each[0] in ("forward", "gradient", "update") and not setup.skips(each[1])
+    ]
+    if shown.step == START or shown.deviations:
+        reached |= {each for each in everything if each[0] == "update"}  # Not reached: no reason for doubt.
+    missing = [each for each in everything if each not in reached]
+    return Report(
+        tuple(found),
+        tuple(_lines(shown, found, truth.store.notes)),
+        len(everything) - len(missing),
+        len(everything),
+        tuple(f"{kind} {name}" for kind, name in missing),
+        tuple(map(short, (truth.dtype, *training.dtypes()))),
+        training.ranks.size,
+        setup.steps,
+        cut.words,
+        (*remarks, *(unequal_parts(setup, truth, cut) if found else ())),
+        training.lacking(),
+    )
+
+
+def _lines(shown: Judged, findings: list[Finding], notes: Mapping[str, Any]) -> Iterator[Line]:
+    """Yield the tensors of the step that deviates, in the order of the plain model's run."""
+    wrong = {(each.kind, each.name): each for each in shown.deviations}
+    named = [(each.kind, name) for each in findings for name in (each.tensor, *each.same)]
+    initial = bool(findings) and findings[0].kind == "initialization"
+    for each in in_order(notes):
+        if (each[0] == "initialization") != initial or (shown.step == START and not initial):
+            continue
+        deviation = wrong.get(each)
+        if initial:
+            bad = each in named or deviation is not None
+            yield Line(*each, math.inf if bad else 0.0, LIMIT, "first" if bad else "ok")
+        elif deviation is None:
+            if each in shown.errors:
+                yield Line(*each, shown.errors[each], shown.limits.get(each, LIMIT), "ok")
+        else:
+            state = "first" if named[:1] == [each] else "also" if each in named else "follows"
+            if findings and each[0] == findings[0].kind and each[1] in findings[0].same:
+                state = "same"
+            yield Line(*each, deviation.error, deviation.limit, state)

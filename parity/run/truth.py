@@ -1,0 +1,109 @@
+"""The plain model's run on each host, and what rounding does to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from everyrank.parity.errors import Unusable
+from everyrank.parity.run.plain import Keeper, Key, Noise, play, weight_of_parts
+from everyrank.parity.run.store import Shelf, Store
+from everyrank.parity.setup.given import Setup
+from everyrank.parity.setup.ranks import Ranks
+from everyrank.parity.setup.split import Cut
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The plain model's run, and what is measured against it."""
+
+    store: Store
+    dtype: torch.dtype
+    exact: bool
+
+
+def counts_of_parts(setup: Setup, cut: Cut) -> list[int]:
+    """Return into how many parts a step's batch is cut: by ranks, and by microbatches, too."""
+    return sorted({cut.pieces, cut.pieces * setup.microbatches} - {1})
+
+
+def truth(setup: Setup, ranks: Ranks, own: torch.dtype, cut: Cut, remarks: list[str]) -> Truth:
+    """Run the plain model in fp64; where its code takes no fp64, in its own dtype."""
+    counts = counts_of_parts(setup, cut)
+    store, failure = _kept(setup, ranks, torch.float64, counts, exact=True)
+    if store is not None:
+        return Truth(store, torch.float64, True)
+    if own == torch.float64:
+        raise Unusable(f"the plain model does not train, in one process and without parallelize: {failure}")
+    store, again = _kept(setup, ranks, own, counts, exact=False)
+    if store is None:
+        raise Unusable(f"the plain model does not train, in one process and without parallelize: {again}")
+    remarks.append(f"not in fp64, which the plain model does not take: {failure}")
+    return Truth(store, own, False)
+
+
+def _kept(
+    setup: Setup, ranks: Ranks, dtype: torch.dtype, counts: list[int], *, exact: bool
+) -> tuple[Store | None, str]:
+    """Run the plain model on the first rank of each host; return its values, or why there are none."""
+    shelf = Shelf(ranks)
+    failure: BaseException | None = None
+    if shelf.writer is not None:
+        try:
+            play(setup, Keeper(shelf.writer), dtype, exact=exact, steps=setup.steps, counts=counts)
+        except Exception as error:
+            failure = error
+    failures = [each for each in ranks.gather(_sendable(failure)) if each is not None]
+    if not failures:
+        return shelf.open(), ""
+    shelf.discard()
+    if isinstance(failures[0], Unusable):
+        raise failures[0]
+    return None, str(failures[0])
+
+
+def _sendable(error: BaseException | None) -> Unusable | str | None:
+    if error is None or isinstance(error, Unusable):
+        return error
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def noise(
+    setup: Setup, ranks: Ranks, truth: Truth, dtype: torch.dtype, cut: Cut, mixed: Any, steps: int
+) -> dict[Key, float]:
+    """Measure what rounding does to one process in a dtype.
+
+    The batch is in one piece, or in the ranks' parts, or the weights are moved by a rounding.
+
+    The runs are shared out among ranks.
+    """
+    runs = [(1, 0), *((count, 0) for count in counts_of_parts(setup, cut)), (1, 1)]
+    measured = Noise(truth.store)
+    for number, (parts, jitter) in enumerate(runs):
+        if number % ranks.size != ranks.rank:
+            continue
+        weight = weight_of_parts(truth.store, parts)
+        if weight is not None:
+            play(
+                setup, measured, mixed or dtype, exact=False, steps=steps, parts=parts, weight=weight,
+                cast=mixed is not None, jitter=jitter,
+            )  # fmt: skip
+    errors: dict[Key, float] = {}
+    for each in ranks.gather(measured.errors):
+        for key, error in each.items():
+            errors[key] = max(errors.get(key, 0.0), error)
+    return errors
+
+
+def unequal_parts(setup: Setup, truth: Truth, cut: Cut) -> tuple[str, ...]:
+    """Return what a user must know whose loss is no mean of the losses of parts, and who has no step of their own."""
+    parts = cut.pieces * setup.microbatches
+    if setup.step is not None or callable(setup.split):
+        return ()
+    if weight_of_parts(truth.store, parts) is not None:
+        return ()
+    return (
+        f"the mean of the losses of {parts} equal parts of the batch is not the whole's, as with a mean over unequal "
+        "numbers of tokens: divide by the whole batch's number in loss=, or pass step=",
+    )
