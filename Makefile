@@ -113,7 +113,7 @@ kills: LAUNCHER ?= fork
 kills: KILLS ?= 300
 kills: SEED ?= 0
 kills: $(STAMP)
-	$(BIN)/python -m benchmarks.kills --launcher $(LAUNCHER) --kills $(KILLS) --seed $(SEED)
+	$(BIN)/python -m tests.kills --launcher $(LAUNCHER) --kills $(KILLS) --seed $(SEED)
 
 $(STAMP): pyproject.toml constraints.txt
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)

@@ -13,6 +13,9 @@ from tests.chromium import browser as browser
 from tests.forked import ForkServers
 from tests.inner import Project, outer_environment
 
+#: What ``make kills`` hunts: a project of its own, which pytest is called in.
+collect_ignore = ["kills/suite"]
+
 
 @pytest.fixture(scope="session")
 def fork_servers() -> Iterator[ForkServers]:

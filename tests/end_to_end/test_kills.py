@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.kills.judge import Kill, Line, Seen, Span, judge
-from benchmarks.kills.plan import ROLES, Shot, draw, pick
-from benchmarks.kills.processes import Process, at_port, below, by_role
-from benchmarks.kills.truth import Truth
+from tests.kills.judge import Kill, Line, Seen, Span, judge
+from tests.kills.plan import ROLES, Shot, draw, pick
+from tests.kills.processes import Process, at_port, below, by_role
+from tests.kills.truth import Truth
 
 TRUTHS = {
     "test_passes": Truth("pass"),

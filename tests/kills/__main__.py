@@ -16,10 +16,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.kills.hunt import Hunt
-from benchmarks.kills.judge import judge
-from benchmarks.kills.plan import ROLES, Plan, draw
-from benchmarks.kills.truth import TRUTHS
+from tests.kills.hunt import Hunt
+from tests.kills.judge import judge
+from tests.kills.plan import ROLES, Plan, draw
+from tests.kills.truth import TRUTHS
 
 
 def main() -> int:
@@ -79,7 +79,7 @@ def _keep(hunt: Hunt, problems: list[str], folder: Path, target: Path) -> None:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.kills", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.kills", description=__doc__)
     parser.add_argument("--launcher", choices=list(ROLES), default="fork")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kills", type=int, default=300, help="end after so many kills (default: 300)")

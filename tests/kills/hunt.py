@@ -19,10 +19,10 @@ from typing import Any
 
 from everyrank.patience import CoreWaits, Patience
 
-from benchmarks.kills import left, processes
-from benchmarks.kills.judge import Kill, Line, Seen, Span
-from benchmarks.kills.plan import ENDING, Plan, Shot, pick
-from benchmarks.kills.truth import DEADLINE
+from tests.kills import left, processes
+from tests.kills.judge import Kill, Line, Seen, Span
+from tests.kills.plan import ENDING, Plan, Shot, pick
+from tests.kills.truth import DEADLINE
 
 SUITE = Path(__file__).parent / "suite"
 

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.kills import processes
+from tests.kills import processes
 
 #: What ends with a run may take this many seconds to do so. Ray's agents look now and then whether their node lives.
 WITHIN = 30.0

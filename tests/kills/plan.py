@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from benchmarks.kills.truth import TRUTHS
+from tests.kills.truth import TRUTHS
 
 #: The launchers, and what may be killed under each, with weights.
 ROLES: dict[str, dict[str, int]] = {

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from benchmarks.kills.truth import Truth
+from tests.kills.truth import Truth
 
 #: A process whose parent has died may live for this many seconds more, and a worker's report may travel so long.
 SLACK = 0.02
