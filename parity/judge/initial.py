@@ -12,7 +12,7 @@ from everyrank.parity.run.plain import BACKWARD, PARAMETER, START
 from everyrank.parity.run.store import Store
 from everyrank.parity.setup.given import Setup
 from everyrank.parity.setup.ranks import Ranks
-from everyrank.parity.values.dye import Holdings, Listed, Strided
+from everyrank.parity.values.dye import Holdings
 
 
 def initial(ranks: Ranks, held: Holdings, store: Store, setup: Setup, deviates: bool) -> Fault | None:
@@ -39,7 +39,7 @@ def _fault_of(name: str, gathered: list[Holdings], store: Store, deviates: bool)
         return _fault(name, mixed, "shifted", "holds its values in another order")
     covered = torch.zeros(store[PARAMETER, START, name].numel(), dtype=torch.bool)
     for share in (share for holdings in gathered for share in holdings.shares if share.name == name):
-        _mark(covered, share.plain)
+        share.plain.mark(covered)
     lacking = int((~covered).sum())
     if not lacking:
         return None
@@ -63,10 +63,3 @@ def _fault(name: str, ranks: tuple[int, ...], pattern: str, words: str) -> Fault
     key = (PARAMETER, START, name)
     deviation = Deviation("initialization", name, START, math.inf, LIMIT, ranks, key)
     return Fault(deviation, Pattern(pattern, f"{words} on {ranks_text(ranks)}"))
-
-
-def _mark(covered: torch.Tensor, elements: Strided | Listed) -> None:
-    if isinstance(elements, Strided):
-        covered.as_strided(elements.sizes, elements.strides, elements.start).fill_(True)
-    else:
-        covered[elements.indices] = True

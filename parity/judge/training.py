@@ -150,7 +150,7 @@ class Training:
                 break
         trace = rank.trace()
         del rank
-        collect(sum(share.elements for share in holdings.shares))
+        collect(sum(share.plain.count for share in holdings.shares))
         return Pass(trace, tuple(judged))
 
     def _limit(self, dtype: torch.dtype, steps: int) -> Limit:

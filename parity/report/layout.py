@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from everyrank.model.parity import ParityMapPart, ParityRegionPart
-from everyrank.parity.values.dye import Elements, Listed, Strided
+from everyrank.parity.values.dye import Elements, Strided
 from everyrank.parity.values.parts import Part
 
 #: Indices of one dimension, in pieces: the first, and the one after the last.
@@ -30,8 +30,7 @@ def of_elements(elements: Elements, shape: Sequence[int]) -> list[Block] | None:
             return [block]
         if elements.strides == (1,):
             return list(_of_range(elements.start, elements.start + elements.sizes[0], shape))
-    count = len(elements.indices) if isinstance(elements, Listed) else math.prod(elements.sizes)
-    return _of_ids(elements.ids(), shape) if count <= _MOST_ELEMENTS else None
+    return _of_ids(elements.ids(), shape) if elements.count <= _MOST_ELEMENTS else None
 
 
 def of_part(part: Part, shape: Sequence[int]) -> list[Block] | None:

@@ -14,10 +14,10 @@ from everyrank.parity.run.store import Store
 from everyrank.parity.setup.given import Setup
 from everyrank.parity.values.exact import aside
 from everyrank.parity.values.names import known_name
-from everyrank.parity.values.parts import Part, distance, locate, whole
+from everyrank.parity.values.parts import Part, locate, whole
 from everyrank.parity.values.tree import local
 from everyrank.parity.values.watch import Output, watchable
-from everyrank.suites.compare.likeness import multiple
+from everyrank.suites.compare.likeness import distance, multiple
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves

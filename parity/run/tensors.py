@@ -14,8 +14,8 @@ from everyrank.parity.setup.given import Setup
 from everyrank.parity.values.dye import Holdings, Share
 from everyrank.parity.values.exact import aside
 from everyrank.parity.values.names import buffers, known_name, parameters
-from everyrank.parity.values.parts import distance
 from everyrank.parity.values.tree import gradient_of, local
+from everyrank.suites.compare.likeness import distance
 from torch import nn
 from torch.distributed.tensor import DTensor
 

@@ -60,7 +60,7 @@ def cuts_tokens(parts: Iterable[Part]) -> bool:
 def _held(holdings: Holdings) -> dict[str, int]:
     held: dict[str, int] = {}
     for share in holdings.shares:
-        held[share.name] = held.get(share.name, 0) + share.elements
+        held[share.name] = held.get(share.name, 0) + share.plain.count
     return held
 
 

@@ -8,6 +8,7 @@ padded or tied, without an annotation and without trust in what placements claim
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -31,6 +32,13 @@ class Strided:
     def select(self, flat: torch.Tensor) -> torch.Tensor:
         return flat.as_strided(self.sizes, self.strides, flat.storage_offset() + self.start).reshape(-1)
 
+    def mark(self, flat: torch.Tensor) -> None:
+        flat.as_strided(self.sizes, self.strides, self.start).fill_(True)
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.sizes)
+
     def ids(self) -> torch.Tensor:
         return _grid(self.start, self.sizes, self.strides).reshape(-1)
 
@@ -43,6 +51,13 @@ class Listed:
 
     def select(self, flat: torch.Tensor) -> torch.Tensor:
         return flat[self.indices]
+
+    def mark(self, flat: torch.Tensor) -> None:
+        flat[self.indices] = True
+
+    @property
+    def count(self) -> int:
+        return len(self.indices)
 
     def ids(self) -> torch.Tensor:
         return self.indices
@@ -82,10 +97,6 @@ class Share:
     def looked_at(self, part: torch.Tensor) -> torch.Tensor:
         """Return a copy of what is looked at closely of values of this part."""
         return part[self.plain.ids() < MOST]
-
-    @property
-    def elements(self) -> int:
-        return len(self.plain.indices) if isinstance(self.plain, Listed) else torch.Size(self.plain.sizes).numel()
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,11 @@ any of these together. Equal values decide; where several parts have equal value
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
-
-#: So many elements are compared at once: they stay in the processor's cache, and no large tensor is copied.
-_AT_ONCE = 1 << 16
+from everyrank.suites.compare.likeness import AT_ONCE, distance
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,26 +62,9 @@ def agree(mine: torch.Tensor, expected: torch.Tensor, limit: float) -> float | N
     return off if off <= limit else None
 
 
-def distance(mine: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the largest difference; infinity if one has a NaN that the other has not."""
-    if mine.numel() <= _AT_ONCE:
-        return _distance(mine, expected) if mine.numel() else 0.0
-    pieces = zip(mine.reshape(-1).split(_AT_ONCE), expected.reshape(-1).split(_AT_ONCE), strict=True)
-    return max(_distance(*pair) for pair in pieces)
-
-
-def _distance(mine: torch.Tensor, expected: torch.Tensor) -> float:
-    largest = float((mine.double() - expected).abs_().max())
-    if not math.isnan(largest):
-        return largest
-    off = (mine.double() - expected).abs_()
-    equal = (mine == expected) | (mine.isnan() & expected.isnan())
-    return float(torch.where(equal, 0.0, off.nan_to_num(nan=float("inf"), posinf=float("inf"))).max())
-
-
 def largest(values: torch.Tensor) -> float:
     """Return the largest absolute value; NaN if there is one."""
-    pieces = values.detach().reshape(-1).split(_AT_ONCE)
+    pieces = values.detach().reshape(-1).split(AT_ONCE)
     return float(torch.stack([piece.abs().max() for piece in pieces]).max()) if values.numel() else 0.0
 
 
