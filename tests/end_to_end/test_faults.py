@@ -22,7 +22,7 @@ def test_there_are_30_faults_with_names_of_their_own() -> None:
 
 def test_a_fault_is_another_line_of_the_product() -> None:
     for fault in FAULTS:
-        assert fault.file.startswith(("harness/", "suites/", "reports/", "fixtures/")), fault.name
+        assert fault.file.startswith(("harness/", "suites/", "reports/", "fixtures/", "parity/")), fault.name
         assert fault.planted(fault.source) != fault.source, fault.name
         assert not fault.file.endswith(".py") or compile(fault.planted(fault.source), fault.file, "exec")
 
