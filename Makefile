@@ -33,7 +33,7 @@ kill-matrix: $(STAMP)
 blind-spots: $(STAMP)
 	set -e; for ledger in suites/*/*.toml; do $(BIN)/everyrank kill-matrix --ledger $$ledger -n auto; done
 
-# Drawn sequences alone, on each subject whose contract has a grammar: about a minute with 30 draws each.
+# Drawn sequences alone, on each subject whose contract has a player: about a minute with 30 draws each.
 generate: DRAWS ?= 30
 generate: $(STAMP)
 	$(BIN)/pytest suites/ -n auto --law generate --generate=$(DRAWS)

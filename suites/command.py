@@ -86,7 +86,7 @@ def kill_matrix(arguments: Sequence[str]) -> NoReturn:
     others = [name for name in given.contract or tables.tables() if name in tables.tables()]
     if given.ledger is not None or any(word.startswith("--generate") for word in rest):
         if given.contract and others:
-            parser.error(f"{others[0]} is no contract: it has no ledgers and no grammar")
+            parser.error(f"{others[0]} is no contract: it has no ledgers and no player")
         others = []
     if given.ledger is not None:
         try:

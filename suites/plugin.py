@@ -7,10 +7,10 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
+from everyrank.suites import options as generation
 from everyrank.suites.collect import profile
 from everyrank.suites.collect.outcomes import Outcomes
 from everyrank.suites.collect.stash import LEFT_OUT, SELECTIONS, WORKER_OUTPUT, WORKER_PROBLEM
-from everyrank.suites.generate import options as generation
 
 if TYPE_CHECKING:
     from everyrank.suites.engine.case import Case

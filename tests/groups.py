@@ -16,7 +16,7 @@ import pytest
 GROUPS = {
     "clusters": "every launcher but fork: clean interpreters, torchrun, Ray, several hosts",
     "browser": "the page in Chromium",
-    "draws": "sequences that the grammars of the contracts draw, carried out on ranks",
+    "draws": "sequences that are drawn of the contracts' moves, carried out on ranks",
     "packages": "what builds packages or needs some installed, the nightly scripts, the programs of findings",
     "parallel": "parity's subjects and their rogues, against a reference that is not parity's",
 }

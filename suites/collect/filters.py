@@ -21,7 +21,7 @@ from everyrank.suites.engine.case import Case
 from everyrank.suites.engine.contract import Contract, contract, contracts
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import DeclarationError
-from everyrank.suites.generate.options import GENERATE, PLAN
+from everyrank.suites.options import GENERATE, PLAN
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from everyrank.suites.collect.outcomes import Outcomes
 from everyrank.suites.collect.stash import SELECTIONS
 from everyrank.suites.engine.case import Case, cases
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.generate.cases import generated
-from everyrank.suites.generate.options import PLAN
+from everyrank.suites.moves.cases import generated
+from everyrank.suites.options import PLAN
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 

@@ -14,7 +14,7 @@ from everyrank.rank.context import BROKEN
 from everyrank.rpc.agents import NO_NUMPY
 from everyrank.suites.engine.case import Case, properties
 from everyrank.suites.errors import FAULT, MISSING, STATED, UNUSABLE
-from everyrank.suites.generate.options import GENERATE, PLAN
+from everyrank.suites.options import GENERATE, PLAN
 
 
 class Preflight:

@@ -21,7 +21,7 @@ from everyrank.suites.arena.first_step import longer
 from everyrank.suites.collect.profile import DEFAULT, QUICK
 from everyrank.suites.engine.case import Case
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.generate.options import GENERATE
+from everyrank.suites.options import GENERATE
 
 #: One thing that the cases of a profile must have between them.
 Target = tuple[str, ...]

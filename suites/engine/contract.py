@@ -144,10 +144,8 @@ class Contract:
     """The Subject that does nothing, and so must fail every law there."""
     rogues: Sequence[Rogue] | str | None = None
     """Exemplars with one sabotage each, and the laws that they break."""
-    grammar: Any = None
-    """The Grammar of generated sequences, if they can be drawn."""
     player: Any = None
-    """The Player, whose methods are the contract's moves, if it has scripts."""
+    """The Player, whose methods are the contract's moves, if it has scripts, which can be drawn."""
     _laws: dict[str, Law] = field(default_factory=dict, init=False, repr=False)
     _points: tuple[tuple[Any, ...], list[tuple[Law, Point]]] = field(default=((), []), init=False, repr=False)
     """All points, and what they were made from, the rows of the optimizer table and the laws: subjects share them."""

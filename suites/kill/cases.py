@@ -6,10 +6,10 @@ import pytest
 from everyrank.suites.collect.items import parameter
 from everyrank.suites.engine.case import Case
 from everyrank.suites.errors import DeclarationError
-from everyrank.suites.generate.options import PLAN
 from everyrank.suites.kill import sample
 from everyrank.suites.kill.blind_spots import requested_ledger, tried_under
 from everyrank.suites.kill.matrix import drawn, requested, tried
+from everyrank.suites.options import PLAN
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

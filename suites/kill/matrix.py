@@ -13,9 +13,9 @@ from everyrank.model.outcome import RED
 from everyrank.suites.engine.case import Case, cases
 from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.generate.cases import generated
-from everyrank.suites.generate.plan import SearchPlan
 from everyrank.suites.kill.sample import ALL, Sample
+from everyrank.suites.moves.cases import generated
+from everyrank.suites.options import SearchPlan
 
 EXEMPLAR, NOTHING = "(exemplar)", "(nothing)"
 

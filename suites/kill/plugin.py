@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from everyrank.suites.collect.outcomes import Outcomes
 from everyrank.suites.collect.profile import DEFAULT
-from everyrank.suites.generate.options import PLAN
 from everyrank.suites.kill import sample, tables
 from everyrank.suites.kill.blind_spots import BlindSpots, requested_ledger
 from everyrank.suites.kill.matrix import Matrix, requested, sampled
 from everyrank.suites.kill.tables import Table
 from everyrank.suites.kill.worth import Worth
+from everyrank.suites.options import PLAN
 
 _TABLES: pytest.StashKey[list[Table]] = pytest.StashKey()
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from everyrank.model.counts import count
-from everyrank.suites.generate.plan import SearchPlan
 from everyrank.suites.kill import matrix
+from everyrank.suites.options import SearchPlan
 
 #: The share of a contract's rogues that must be found.
 SHARE = 0.9
@@ -67,7 +67,7 @@ class Worth:
         for contract in self.contracts:
             found, rogues = self._counted(contract)
             if not rogues:
-                known.append(f"{contract} has no grammar, or no rogue was tried")
+                known.append(f"{contract} has no player, or no rogue was tried")
             elif found < SHARE * rogues:
                 known.append(f"{contract}: {found} of {count(rogues, 'rogue')} found, which is less than {SHARE:.0%}")
             for name, wanted in ((matrix.EXEMPLAR, "pass"), (matrix.NOTHING, "fail")):

@@ -5,7 +5,6 @@ data. Three things make scripts: a person who pastes one as a test, a draw of Hy
 cover the pairs and triples of moves.
 """
 
-from everyrank.suites.moves.grammar import grammar_of as grammar_of
 from everyrank.suites.moves.law import crossed as crossed
 from everyrank.suites.moves.move import NEVER as NEVER
 from everyrank.suites.moves.move import move as move

@@ -1,15 +1,54 @@
-"""Draw scripts. Import this only in processes that draw: it needs Hypothesis."""
+"""Draw models and scripts. Import this only in processes that draw: it needs Hypothesis."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from everyrank.suites.generate.drawing import Draw, Drawing
 from everyrank.suites.moves.move import Move, Writing, moves_of
 from everyrank.suites.moves.player import Player
 from everyrank.suites.moves.script import Script
 from hypothesis import strategies as st
+
+Draw = Callable[[Any], Any]
+
+
+class Drawing:
+    """One draw while it is made, for a world of this size and a subject that claims these features."""
+
+    #: How many times a feature drawn by ``sometimes`` is left out for each time that it is drawn.
+    LEFT_OUT = 3
+
+    def __init__(self, draw: Draw, size: int, features: frozenset[str]) -> None:
+        self.draw, self.size, self.features = draw, size, features
+
+    def make(self) -> Any:
+        """Make the whole draw."""
+        raise NotImplementedError
+
+    def one_of(self, *values: Any) -> Any:
+        return self.draw(st.sampled_from(values))
+
+    def below(self, count: int) -> int:
+        """Draw a number from 0 up to, but not including, ``count``."""
+        return int(self.draw(st.integers(0, count - 1)))
+
+    def some(self, values: Iterable[Any]) -> tuple[Any, ...]:
+        """Draw some of these values, at least one, in any order."""
+        shuffled = self.draw(st.permutations(list(values)))
+        return tuple(shuffled[: self.draw(st.integers(1, len(shuffled)))])
+
+    def chance(self, times: int) -> bool:
+        """Draw True once in this many times."""
+        return bool(self.one_of(*[False] * (times - 1), True))
+
+    def has(self, feature: str) -> bool:
+        return feature in self.features
+
+    def sometimes(self, feature: str, often: int = 1) -> bool:
+        """Draw whether to use a feature: rarely, and never if the subject does not claim it."""
+        return self.has(feature) and bool(self.one_of(*[False] * self.LEFT_OUT, *[True] * often))
+
 
 #: The largest number of moves that are drawn, without those that come before and after them.
 _MOST = 8

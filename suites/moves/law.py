@@ -9,12 +9,12 @@ from typing import Any
 from everyrank.suites.engine.contract import Contract, Law, Point, contract
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import NotApplicable
-from everyrank.suites.generate.grammar import Grammar, Rejected
 from everyrank.suites.moves.crossing import Crossing, stored
 from everyrank.suites.moves.player import Player, play_or_raise
 from everyrank.suites.moves.printing import printed
 from everyrank.suites.moves.script import Script
 from everyrank.suites.moves.shorten import shortest
+from everyrank.suites.moves.together import Rejected
 
 CROSSINGS = "crossings"
 
@@ -89,8 +89,7 @@ def _player(subject: Subject) -> type[Player]:
 
 def _fitted(cases: Sequence[Any]) -> Callable[[Any], Any]:
     """Return what fits a point to the subject of these cases: it is not asked for what it says that it lacks."""
-    grammar: Grammar = cases[0].contract.part("grammar")
-    without = grammar.left_out(cases)
+    without = cases[0].contract.part("player").left_out(cases)
     return lambda point: replace(point, without=without)
 
 

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import traceback
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from everyrank import current_world
+from everyrank.model.ledger import matches
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.errors import BrokenAdapter, Deviation, NotApplicable, RanksDiverged
-from everyrank.suites.generate.grammar import Rejected
-from everyrank.suites.generate.replay import meet
+from everyrank.suites.errors import BrokenAdapter, Deviation, RanksDiverged
+from everyrank.suites.moves.data import decode
 from everyrank.suites.moves.move import Move
 from everyrank.suites.moves.script import Call, Script
+from everyrank.suites.moves.together import Rejected, act_and_compare, together
 
-_REJECTED = "(the reference refuses)"
+if TYPE_CHECKING:
+    from everyrank.suites.engine.case import Case
 
 
 @dataclass
@@ -36,9 +35,12 @@ class Player:
     """
 
     features: ClassVar[Mapping[str, str]] = {}
-    """Features, each with a pattern: a subject whose ledger or lacks match such a case is not asked for it."""
-    claims: ClassVar[Mapping[str, frozenset[str]]] = {}
+    """Features, each with a pattern: a subject is not asked for it if its ledger or lacks match such a case, or if it
+    has no such case, since then no ledger could speak of it."""
     choices: ClassVar[Mapping[str, frozenset[str]]] = {}
+    """For each choice of the contract the features that a subject is not asked for if it declares the choice."""
+    claims: ClassVar[Mapping[str, frozenset[str]]] = {}
+    """For each choice the features that a subject is asked for only if it declares the choice."""
     kinds: ClassVar[tuple[type, ...]] = ()
     """The dataclasses of a model: the model's own first. A printed test imports them from the player's module."""
     traits: ClassVar[Mapping[str, tuple[Any, ...]]] = {"size": (3,)}
@@ -57,6 +59,26 @@ class Player:
         self.subject, self.model = subject, model
         self.number = 0
         """The number of the current move, counted from 1; 0 before the first."""
+
+    @classmethod
+    def read(cls, text: str) -> Any:
+        """Read a script, or a part of one, that ``encode`` has written."""
+        return decode(text, (Script, Call, *cls.kinds))
+
+    @classmethod
+    def left_out(cls, cases: Sequence[Case]) -> frozenset[str]:
+        """Return the features that the subject of these cases is not asked for."""
+        excused = [case.short_id for case in cases if case.entry is not None or case.lack is not None]
+        known = [case.short_id for case in cases]
+        declared = cases[0].subject.declares if cases else ()
+        left = [cls.choices.get(choice, frozenset()) for choice in declared]
+        left += [names for choice, names in cls.claims.items() if choice not in declared]
+        return frozenset().union(*left) | {
+            feature
+            for feature, pattern in cls.features.items()
+            if any(matches(pattern, short_id) for short_id in excused)
+            or not any(matches(pattern, short_id) for short_id in known)
+        }
 
     # --- what a contract says about its moves ----------------------------------------------------------
 
@@ -130,64 +152,7 @@ class Player:
         __tracebackhide__ = True
         self.number += 1
         label = f"{move.law_of(arguments)}: move {self.number}, {Call(move.name, tuple(arguments.items()))}"
-        _act_and_compare(label, act, self.compare, self.driven)
-
-
-def exchanged(act: Callable[[], str]) -> list[str]:
-    """Act on all ranks, within a move: each returns a text. Return the texts of all; raise where ``act`` raised."""
-    text, raised = "", None
-    try:
-        text = act()
-    except Exception as error:
-        raised = error
-    texts = meet(current_world(), "exchanged", text)
-    if raised is not None:
-        raise raised
-    return texts
-
-
-def _act_and_compare(label: str, act: Callable[[], None], compare: Callable[[], str], driven: bool) -> None:
-    __tracebackhide__ = True
-
-    def acted() -> str:
-        act()
-        return "" if driven else compare()
-
-    _together(label, acted)
-    if driven:
-        _together(label, compare)
-
-
-def _together(label: str, act: Callable[[], str]) -> None:
-    """Act on all ranks: each returns a text, which must be the same on all. All ranks raise alike."""
-    __tracebackhide__ = True
-    ended = _attempt(act)
-    ends = [json.loads(text) for text in meet(current_world(), label, json.dumps(ended))]
-    if any(kind == _REJECTED for kind, _ in ends):
-        raise Rejected(next(text for kind, text in ends if kind == _REJECTED))
-    for rank, (kind, packed) in enumerate(ends):
-        if kind == "deviation":
-            raise Deviation.unpacked(packed, f"{label}: on rank {rank}: ")
-        if kind == "error":
-            raise RuntimeError(f"{label}: on rank {rank}: the kit itself raised:\n{packed}")
-    for rank, (_, text) in enumerate(ends):
-        if text != ends[0][1]:
-            raise Deviation(f"{label}: on rank {rank}: rank {rank} has other values than rank 0")
-
-
-def _attempt(act: Callable[[], str]) -> tuple[str, str]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a script is about values; the laws are about warnings too
-        try:
-            return "done", act()
-        except Rejected as error:
-            return _REJECTED, str(error)
-        except NotApplicable:
-            return "done", ""
-        except Deviation as deviation:
-            return "deviation", deviation.packed()
-        except Exception as error:
-            return "error", "".join(traceback.format_exception(error))
+        act_and_compare(label, act, self.compare, self.driven)
 
 
 def _drawn(traits: Mapping[str, tuple[Any, ...]], drawing: Any) -> dict[str, Any]:
@@ -204,7 +169,7 @@ def playing(subject: Subject, model: Any) -> Iterator[Any]:
         raise BrokenAdapter(f"the model is for {model.size} ranks, and this world has {world.size}")
     with kind.stage(model):
         made: list[Player] = []
-        _act_and_compare(
+        act_and_compare(
             "when the objects are made",
             lambda: made.append(kind(subject, model)),
             lambda: made[0].compare(),
@@ -212,7 +177,7 @@ def playing(subject: Subject, model: Any) -> Iterator[Any]:
         )
         try:
             yield made[0]
-            _together("at the end", made[0].end)
+            together("at the end", made[0].end)
         finally:
             made[0].close()
 

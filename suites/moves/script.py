@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from everyrank.suites.generate.data import code
+from everyrank.suites.moves.data import code
 
 
 class Model(Protocol):
@@ -38,11 +38,6 @@ class Script:
 
     model: Any
     moves: tuple[Call, ...]
-
-    @property
-    def actions(self) -> tuple[Call, ...]:
-        """The moves, by the name that the draws of all contracts have for them."""
-        return self.moves
 
     @property
     def size(self) -> int:

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from everyrank import current_world
 from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.generate.replay import meet
 from everyrank.suites.moves.move import Writing, moves_of
 from everyrank.suites.moves.player import Player, play
 from everyrank.suites.moves.script import Call, Script
+from everyrank.suites.moves.together import meet
 
 #: How many scripts are tried.
 _MOST = 200

@@ -26,6 +26,5 @@ CONTRACT = Contract(
     exemplar="everyrank.suites.parameter_server.subjects:EXEMPLAR",
     nothing="everyrank.suites.parameter_server.subjects:NOTHING",
     rogues="everyrank.fixtures.rogues.parameter_server:ROGUES",
-    grammar="everyrank.suites.parameter_server.player:GRAMMAR",
     player="everyrank.suites.parameter_server.player:ServerPlayer",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from everyrank.fixtures.optimizers import Row, Variant, every, row
-from everyrank.suites.generate.drawing import Drawing
+from everyrank.suites.moves.drawing import Drawing
 from everyrank.suites.parameter_server.model import Model, Param
 from everyrank.suites.parameter_server.points import EXCLUDED
 from everyrank.suites.parameter_server.wrong_gradients import NOT_FINITE

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from everyrank.fixtures.models import fill
 from everyrank.fixtures.optimizers import row
-from everyrank.suites.generate.models import new_parameters, put
+from everyrank.suites.moves.model import new_parameters, put
 from everyrank.suites.parameter_server.wrong_gradients import is_wrong
 from torch import nn
 

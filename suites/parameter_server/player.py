@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from everyrank.fixtures.optimizers import row
-from everyrank.suites.moves.grammar import grammar_of
 from everyrank.suites.parameter_server.model import Model, Param
 from everyrank.suites.parameter_server.moves_of_meetings import MeetingMoves
 from everyrank.suites.parameter_server.outline import FEATURES, Outline, needed_by
@@ -159,6 +158,3 @@ class ServerPlayer(MeetingMoves):
 
 def _made(param: Param, name: str) -> Param:
     return replace(param, name=name, also=param.also and f"{name.rpartition('.')[2]}{param.also}")
-
-
-GRAMMAR = grammar_of(ServerPlayer)

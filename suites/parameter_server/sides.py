@@ -13,7 +13,7 @@ from everyrank.suites.arena.subject_errors import in_a_line, subject_acts
 from everyrank.suites.compare.comparison import EXACT, Comparison, Tolerance, check, same
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
-from everyrank.suites.generate.player import reference_acts
+from everyrank.suites.moves.together import reference_acts
 from everyrank.suites.parameter_server import wrong_gradients
 from everyrank.suites.parameter_server.arena import Gradient, Part, Served, copied, exact
 from everyrank.suites.parameter_server.model import Model

@@ -46,6 +46,5 @@ CONTRACT = Contract(
     exemplar="everyrank.suites.replicate.subjects:EXEMPLAR",
     nothing="everyrank.suites.replicate.subjects:NOTHING",
     rogues="everyrank.fixtures.rogues.replicate:ROGUES",
-    grammar="everyrank.suites.replicate.player:GRAMMAR",
     player="everyrank.suites.replicate.player:ReplicatePlayer",
 )

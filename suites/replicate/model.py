@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from everyrank.fixtures.models import fill
-from everyrank.suites.generate.models import new_parameters
+from everyrank.suites.moves.model import new_parameters
 from everyrank.suites.trainer.model import Param as Param
 from everyrank.suites.trainer.model import term
 from torch import nn

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from everyrank.suites.arena.groups import NAMES_RANKS
-from everyrank.suites.moves.grammar import grammar_of
 from everyrank.suites.replicate.model import BUFFERS, Buffer, Model, Param
 from everyrank.suites.replicate.moves_of_modules import ApartMoves
 from everyrank.suites.replicate.outline import BUILT, FEATURES, Outline
@@ -125,6 +124,3 @@ def _homes(built: str) -> tuple[str, ...]:
 def _placed(param: Param, name: str, home: str, home_of_second: str = "") -> Param:
     also = f"{home_of_second}{name}{param.also}" if param.also else ""
     return replace(param, name=f"{home}{name}", also=also)
-
-
-GRAMMAR = grammar_of(ReplicatePlayer)

@@ -16,7 +16,7 @@ from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import check, same
 from everyrank.suites.compare.reference import SEED, mean
 from everyrank.suites.errors import Deviation
-from everyrank.suites.generate.grammar import Rejected
+from everyrank.suites.moves.together import Rejected
 from everyrank.suites.replicate.arena import Arena, dense
 from everyrank.suites.replicate.model import PARTS, Model, Part, buffer_values, loss, make
 from torch import nn

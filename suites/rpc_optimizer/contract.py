@@ -43,6 +43,5 @@ CONTRACT = Contract(
     exemplar="everyrank.suites.rpc_optimizer.subjects:EXEMPLAR",
     nothing="everyrank.suites.rpc_optimizer.subjects:NOTHING",
     rogues="everyrank.fixtures.rogues.rpc_optimizer:ROGUES",
-    grammar="everyrank.suites.rpc_optimizer.player:GRAMMAR",
     player="everyrank.suites.rpc_optimizer.player:RpcPlayer",
 )

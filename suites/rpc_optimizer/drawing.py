@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from everyrank.fixtures.optimizers import rows
-from everyrank.suites.generate.drawing import Drawing
+from everyrank.suites.moves.drawing import Drawing
 from everyrank.suites.rpc_optimizer.model import Model, Optimizer, Param, drawn_variants
 from everyrank.suites.rpc_optimizer.outline import fits, needed_by, needed_of
 from everyrank.suites.rpc_optimizer.planted import PLANTED

@@ -10,7 +10,8 @@ import torch.distributed.autograd as dist_autograd
 from everyrank.suites.arena.subject_errors import in_a_line
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.moves.move import NEVER, first_of, first_trained, last_trained, move
-from everyrank.suites.moves.player import Player, exchanged
+from everyrank.suites.moves.player import Player
+from everyrank.suites.moves.together import exchanged
 from everyrank.suites.rpc_optimizer.arena import error_of
 from everyrank.suites.rpc_optimizer.contexts import HeldContext, wait_until_closed
 from everyrank.suites.rpc_optimizer.model import Model

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from everyrank.fixtures.optimizers import row
-from everyrank.suites.moves.grammar import grammar_of
 from everyrank.suites.rpc_optimizer.model import Model, Optimizer, Param
 from everyrank.suites.rpc_optimizer.moves_of_parts import PartMoves
 from everyrank.suites.rpc_optimizer.outline import Outline, features, fits, needed_by, needed_of
@@ -233,6 +232,3 @@ def _without(model: Model, number: int) -> Model | None:
     ]
     kept = tuple(each for each in optimizers if each.params)
     return replace(model, params=tuple(params), optimizers=kept) if kept else None
-
-
-GRAMMAR = grammar_of(RpcPlayer)

@@ -19,8 +19,7 @@ from everyrank import current_world
 from everyrank.suites.arena.subject_errors import noise, subject_acts
 from everyrank.suites.compare.comparison import EXACT, Comparison, check
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.generate.player import reference_acts
-from everyrank.suites.generate.replay import meet
+from everyrank.suites.moves.together import meet, reference_acts
 from everyrank.suites.rpc_optimizer.arena import (
     acting,
     call,

@@ -65,6 +65,5 @@ CONTRACT = Contract(
     exemplar="everyrank.suites.sharded_optimizer.subjects:EXEMPLAR",
     nothing="everyrank.suites.sharded_optimizer.subjects:NOTHING",
     rogues="everyrank.fixtures.rogues.sharded_optimizer:ROGUES",
-    grammar="everyrank.suites.sharded_optimizer.player:GRAMMAR",
     player="everyrank.suites.sharded_optimizer.player:ShardedPlayer",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from everyrank.fixtures.optimizers import Row, Variant, row, rows
-from everyrank.suites.generate.drawing import Drawing
+from everyrank.suites.moves.drawing import Drawing
 from everyrank.suites.sharded_optimizer.geometry import chunks
 from everyrank.suites.sharded_optimizer.model import Model, Param
 from hypothesis import strategies as st

@@ -12,9 +12,9 @@ from everyrank.model.counts import count
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import EXACT, Tolerance, check
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.generate.player import reference_acts
 from everyrank.suites.moves.move import NEVER, first_of, first_trained, last_trained, move
 from everyrank.suites.moves.player import Player
+from everyrank.suites.moves.together import reference_acts
 from everyrank.suites.sharded_optimizer.evaluations import Evaluations
 from everyrank.suites.sharded_optimizer.model import Model
 from everyrank.suites.sharded_optimizer.outline import Outline

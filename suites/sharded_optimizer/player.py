@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from everyrank.fixtures.optimizers import row
-from everyrank.suites.moves.grammar import grammar_of
 from everyrank.suites.sharded_optimizer.geometry import chunks
 from everyrank.suites.sharded_optimizer.model import Model, Param
 from everyrank.suites.sharded_optimizer.moves_of_states import StateMoves
@@ -183,6 +182,3 @@ def _cut(kind: str, size: int) -> tuple[tuple[int, int], ...] | None:
         return tuple(((rank + 1) % size, 2 + rank % 2) for rank in ranks)
     lengths = _CUTS[kind][:size]
     return tuple((rank, length) for rank, length in enumerate(lengths) if length is not None)
-
-
-GRAMMAR = grammar_of(ShardedPlayer)

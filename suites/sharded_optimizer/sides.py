@@ -12,8 +12,8 @@ from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import CLOSE_FP64, EXACT, Comparison, Tolerance, check
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.generate.models import put
-from everyrank.suites.generate.player import reference_acts
+from everyrank.suites.moves.model import put
+from everyrank.suites.moves.together import reference_acts
 from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, Spec
 from everyrank.suites.sharded_optimizer.geometry import Block, Geometry, along
 from everyrank.suites.sharded_optimizer.laws.sparse_gradients import give_rows, give_rows_of_ranks

@@ -71,6 +71,5 @@ CONTRACT = Contract(
     exemplar="everyrank.suites.trainer.subjects.exemplars:DATA_PARALLEL",
     nothing="everyrank.suites.trainer.subjects.exemplars:NOTHING",
     rogues="everyrank.fixtures.rogues.trainer:ROGUES",
-    grammar="everyrank.suites.trainer.player:GRAMMAR",
     player="everyrank.suites.trainer.player:TrainerPlayer",
 )

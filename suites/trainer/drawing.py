@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from everyrank.fixtures.optimizers import Row, Variant, row
-from everyrank.suites.generate.drawing import Drawing
+from everyrank.suites.moves.drawing import Drawing
 from everyrank.suites.trainer.features import OPTIMIZERS
 from everyrank.suites.trainer.model import Group, Model, Param
 from hypothesis import strategies as st

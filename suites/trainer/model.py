@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from everyrank.fixtures.models import fill
 from everyrank.fixtures.optimizers import Row, Variant, row
-from everyrank.suites.generate.models import new_parameters, put
+from everyrank.suites.moves.model import new_parameters, put
 from everyrank.suites.trainer.batches import Microbatch
 from torch import nn
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from everyrank.fixtures.optimizers import row
 from everyrank.suites.arena.groups import NAMES_RANKS, own_group
-from everyrank.suites.moves.grammar import grammar_of
 from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT, TRUSTS_ORDER
 from everyrank.suites.trainer.features import FEATURES
 from everyrank.suites.trainer.model import PARAMS, Group, Model, Param
@@ -149,6 +148,3 @@ def _groups(kind: str, count: int, features: frozenset[str]) -> tuple[Group, ...
     if kind == "two" and count and "groups" in features:
         return (Group(count - 1), Group(1, lr=0.25))
     return (Group(0),) if kind == "some" and count and "added groups" in features else ()
-
-
-GRAMMAR = grammar_of(TrainerPlayer)

@@ -13,8 +13,7 @@ from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import CLOSE_FP64, EXACT, Comparison, Tolerance, same
 from everyrank.suites.compare.reference import SEED
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.generate.grammar import Rejected
-from everyrank.suites.generate.player import reference_acts
+from everyrank.suites.moves.together import Rejected, reference_acts
 from everyrank.suites.trainer.arena import AMPLIFIED, CLOSE_FP32, Arena
 from everyrank.suites.trainer.as_torch import reloaded
 from everyrank.suites.trainer.batches import Microbatch

@@ -11,20 +11,19 @@ from everyrank.fixtures.exemplars.parameter_server import BatchUpdateParameterSe
 from everyrank.fixtures.rogues import parameter_server as rogues
 from everyrank.fixtures.rogues.parameter_server.crossings import QueuesWithoutACopy
 from everyrank.suites.errors import Deviation
-from everyrank.suites.generate.plan import SearchPlan
-from everyrank.suites.generate.replay import replay
 from everyrank.suites.moves.crossing import crossings, stored
-from everyrank.suites.moves.player import play
+from everyrank.suites.moves.player import play, play_or_raise
 from everyrank.suites.moves.script import Script, call
 from everyrank.suites.moves.shorten import shortest
+from everyrank.suites.options import SearchPlan
 from everyrank.suites.parameter_server import arena
 from everyrank.suites.parameter_server.model import Model, Param
-from everyrank.suites.parameter_server.player import GRAMMAR, ServerPlayer
+from everyrank.suites.parameter_server.player import ServerPlayer
 from everyrank.suites.parameter_server.subjects import EXAMPLE, EXEMPLAR
 
 from tests.drawn import check_journey, drawn, features_without_cases, hypothesis, left_out, search
 
-EVERYTHING = frozenset(GRAMMAR.features)
+EVERYTHING = frozenset(ServerPlayer.features)
 
 with_agents = pytest.mark.rpc(num_worker_threads=4, rpc_timeout=20)
 
@@ -46,13 +45,13 @@ def _script(*moves: Any, size: int = 1, params: tuple[Param, ...] = ONE, **model
 @hypothesis
 @pytest.mark.world(1)
 def test_a_draw_is_the_same_after_a_journey_as_json_and_as_code(world: World) -> None:
-    check_journey(GRAMMAR, [script.model for script in drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(20))])
+    check_journey(EXEMPLAR, [script.model for script in drawn(EXEMPLAR, world, SearchPlan(20))])
 
 
 @hypothesis
 @pytest.mark.world(1)
 def test_a_subject_that_claims_nothing_more_gets_plain_rounds(world: World) -> None:
-    for script in drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(20), frozenset()):
+    for script in drawn(EXEMPLAR, world, SearchPlan(20), frozenset()):
         model = script.model
         assert model == Model(model.size, model.params, (None,) * len(model.trainers))
         assert {each.move for each in script.moves} <= {"report", "fill"}
@@ -63,8 +62,8 @@ def test_a_subject_that_claims_nothing_more_gets_plain_rounds(world: World) -> N
 @hypothesis
 @pytest.mark.world(1)
 def test_what_the_ledger_of_torchs_example_speaks_of_is_not_asked_of_it(world: World) -> None:
-    assert not left_out(GRAMMAR, EXEMPLAR)
-    features = left_out(GRAMMAR, EXAMPLE)
+    assert not left_out(EXEMPLAR)
+    features = left_out(EXAMPLE)
     assert {
         "missing gradients",
         "expired rounds",
@@ -75,7 +74,7 @@ def test_what_the_ledger_of_torchs_example_speaks_of_is_not_asked_of_it(world: W
     assert (
         not {"reports during answers", "trainers on other workers", "SGD momentum", "refuses count-none"} & features
     )
-    scripts = drawn(GRAMMAR, EXAMPLE, world, SearchPlan(30), EVERYTHING - features)
+    scripts = drawn(EXAMPLE, world, SearchPlan(30), EVERYTHING - features)
     made = {each.move for script in scripts for each in script.moves}
     assert {"report", "fill", "report_when_answered"} <= made
     assert not made & {"meet", "overlap", "expire"}
@@ -86,7 +85,7 @@ def test_what_the_ledger_of_torchs_example_speaks_of_is_not_asked_of_it(world: W
 @with_agents
 @pytest.mark.world(3, timeout=300)
 def test_the_exemplar_is_green(world: World, warm_rpc_agent: Any) -> None:
-    found = search(GRAMMAR, EXEMPLAR, world, 10, EVERYTHING)
+    found = search(EXEMPLAR, world, 10, EVERYTHING)
     assert found.problem == ""
     assert (found.rejected, found.draws) == (0, 10)
 
@@ -129,7 +128,7 @@ EVERY_PART = {
 @pytest.mark.parametrize("part", EVERY_PART)
 def test_the_exemplar_keeps_each_part(world: World, warm_rpc_agent: Any, part: str) -> None:
     script = EVERY_PART[part]
-    replay(EXEMPLAR, replace(script, model=replace(script.model, size=3)))
+    play_or_raise(EXEMPLAR, replace(script, model=replace(script.model, size=3)))
 
 
 #: What each of these does wrong, the shortest script that shows it, and how it is reported.
@@ -182,7 +181,7 @@ FOUND = {
 def test_a_script_finds_what_is_wrong(world: World, fault: str) -> None:
     build, script, text = FOUND[fault]
     with pytest.raises(Deviation, match=text):
-        replay(replace(EXEMPLAR, name=fault, build=build), script)
+        play_or_raise(replace(EXEMPLAR, name=fault, build=build), script)
 
 
 class SumsBefore(BatchUpdateParameterServer):
@@ -196,7 +195,7 @@ class SumsBefore(BatchUpdateParameterServer):
 def test_a_sum_of_sparse_gradients_may_be_rounded_once(world: World) -> None:
     params = (Param("p0", (4, 2), sparse=True), Param("p1", (2,)))
     script = _script(*[call("fill")] * 4, trainers=(None,) * 4, params=params, variant="momentum")
-    replay(replace(EXEMPLAR, name="sums before", build=SumsBefore), script)
+    play_or_raise(replace(EXEMPLAR, name="sums before", build=SumsBefore), script)
 
 
 @pytest.mark.world(1)
@@ -226,11 +225,11 @@ class Blocking(BatchUpdateParameterServer):
 def test_a_server_that_blocks_keeps_them_too(world: World, warm_rpc_agent: Any) -> None:
     subject = replace(EXEMPLAR, name="blocking", build=Blocking, declares=frozenset({"blocks"}))
     for part in ("a model", "reports that meet"):
-        replay(subject, replace(EVERY_PART[part], model=replace(EVERY_PART[part].model, size=3)))
+        play_or_raise(subject, replace(EVERY_PART[part], model=replace(EVERY_PART[part].model, size=3)))
 
 
 def test_each_feature_belongs_to_cases_that_exist() -> None:
-    assert features_without_cases(GRAMMAR, EXEMPLAR) == []
+    assert features_without_cases(EXEMPLAR) == []
 
 
 # --- crossings ---------------------------------------------------------------------------------------

@@ -10,18 +10,17 @@ from everyrank import World
 from everyrank.fixtures.rogues.replicate import ROGUES, AlwaysSyncs, DividesWhatIsStillRead
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
-from everyrank.suites.generate.data import decode, encode
-from everyrank.suites.generate.plan import SearchPlan
-from everyrank.suites.generate.replay import replay
-from everyrank.suites.generate.search import Search
+from everyrank.suites.moves.data import encode
+from everyrank.suites.moves.player import play, play_or_raise
 from everyrank.suites.moves.script import Script, call
+from everyrank.suites.options import SearchPlan
 from everyrank.suites.replicate.model import Buffer, Model, Param
-from everyrank.suites.replicate.player import GRAMMAR
+from everyrank.suites.replicate.player import ReplicatePlayer
 from everyrank.suites.replicate.subjects import DDP, EXEMPLAR, TORCH
 
-from tests.drawn import drawn, features_without_cases, hypothesis, left_out
+from tests.drawn import drawn, features_without_cases, hypothesis, left_out, search
 
-EVERYTHING = frozenset(GRAMMAR.features)
+EVERYTHING = frozenset(ReplicatePlayer.features)
 ONE = (Param("p0", ()),)
 TABLE = (Param("p0", (3, 2), "embedding"),)
 BACKWARD, STEP = call("backward"), call("step")
@@ -34,15 +33,15 @@ def _rogue(kind: type) -> Subject:
 @hypothesis
 @pytest.mark.world(2)
 def test_a_script_is_the_same_after_a_journey_as_json(world: World) -> None:
-    scripts = drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(20))
+    scripts = drawn(EXEMPLAR, world, SearchPlan(20))
     world.all_agree([encode(script) for script in scripts])
-    assert [decode(encode(script), GRAMMAR.by_name) for script in scripts] == scripts
+    assert [ReplicatePlayer.read(encode(script)) for script in scripts] == scripts
 
 
 @hypothesis
 @pytest.mark.world(2)
 def test_what_a_subject_does_not_claim_is_not_drawn(world: World) -> None:
-    for script in drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(20), frozenset()):
+    for script in drawn(EXEMPLAR, world, SearchPlan(20), frozenset()):
         model = script.model
         plain = Model(model.size, model.params, optimizer=model.optimizer, equal_at_once=False)
         assert model == plain  # nothing else is set
@@ -55,13 +54,13 @@ def test_what_a_subject_does_not_claim_is_not_drawn(world: World) -> None:
 @hypothesis
 @pytest.mark.world(3, timeout=300)
 def test_the_exemplar_is_green(world: World, process_group: Any) -> None:
-    found = Search(GRAMMAR, EXEMPLAR, EVERYTHING, world).run(SearchPlan(4))
+    found = search(EXEMPLAR, world, 4)
     assert (found.problem, found.draws) == ("", 4)
 
 
 @pytest.mark.parametrize("subject", [TORCH, DDP], ids=lambda subject: subject.name)
 def test_what_the_ledgers_of_torchs_own_speak_of_is_left_out(subject: Subject) -> None:
-    without = left_out(GRAMMAR, subject)
+    without = left_out(subject)
     cleared = "unused parameters whose gradients were cleared"
     assert {"thawed parameters", "replaced parameters", "sparse gradients", "errors", cleared} <= without
     assert not {"unused parameters", "tied parameters", "bucket views", "submodules"} & without
@@ -144,23 +143,23 @@ EVERY_MOVE = {
 
 @pytest.mark.world(3, timeout=120)
 @pytest.mark.parametrize("name", EVERY_MOVE)
-def test_the_exemplar_keeps_each_part_of_the_grammar(world: World, process_group: Any, name: str) -> None:
-    assert GRAMMAR.play(EXEMPLAR, EVERY_MOVE[name]) == ""
+def test_the_exemplar_keeps_every_move(world: World, process_group: Any, name: str) -> None:
+    assert play(EXEMPLAR, EVERY_MOVE[name]) == ""
 
 
 @pytest.mark.smoke
 @pytest.mark.world(3)
 def test_a_rogue_fails_where_its_fault_shows_and_nowhere_else(world: World, process_group: Any) -> None:
     synced = Script(Model(3, ONE), (BACKWARD, STEP, call("clear")))
-    replay(_rogue(AlwaysSyncs), synced)
+    play_or_raise(_rogue(AlwaysSyncs), synced)
     with pytest.raises(Deviation, match=r"mean: move 1, backward\(synced=False.*: off by"):
-        replay(_rogue(AlwaysSyncs), replace(synced, moves=(call("backward", synced=False),)))
+        play_or_raise(_rogue(AlwaysSyncs), replace(synced, moves=(call("backward", synced=False),)))
     with pytest.raises(Deviation, match=r"move 1, backward\(.*: off by"):
-        replay(_rogue(DividesWhatIsStillRead), EVERY_MOVE["accumulate"])
+        play_or_raise(_rogue(DividesWhatIsStillRead), EVERY_MOVE["accumulate"])
 
 
 def test_each_feature_belongs_to_cases_that_exist() -> None:
-    assert features_without_cases(GRAMMAR, EXEMPLAR) == []
+    assert features_without_cases(EXEMPLAR) == []
 
 
 COUNTED = Model(3, ONE, (Buffer("b0", "float64"),))
@@ -182,6 +181,6 @@ CROSSED = {
 def test_a_fault_that_crosses_things_is_found_by_few_moves(world: World, process_group: Any, name: str) -> None:
     script = Script(*CROSSED[name])
     (rogue,) = [rogue for rogue in ROGUES if rogue.name == name]
-    replay(EXEMPLAR, script)
+    play_or_raise(EXEMPLAR, script)
     with pytest.raises(Deviation, match=f"move {len(script.moves)}, "):
-        replay(replace(EXEMPLAR, name=name, build=rogue.build), script)
+        play_or_raise(replace(EXEMPLAR, name=name, build=rogue.build), script)

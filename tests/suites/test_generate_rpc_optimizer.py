@@ -14,18 +14,17 @@ from everyrank.fixtures.rogues.rpc_optimizer.steps import DoublesSecondStep
 from everyrank.fixtures.rogues.rpc_optimizer.surface import IgnoresClosures, LoadsNoState, Saves, TakesClosures
 from everyrank.suites.arena import surface
 from everyrank.suites.errors import Deviation
-from everyrank.suites.generate.plan import SearchPlan
-from everyrank.suites.generate.replay import replay
-from everyrank.suites.generate.search import Search
 from everyrank.suites.moves.crossing import crossings, stored
+from everyrank.suites.moves.player import play_or_raise
 from everyrank.suites.moves.script import Script, call
+from everyrank.suites.options import SearchPlan
 from everyrank.suites.rpc_optimizer.model import Model, Optimizer, Param
-from everyrank.suites.rpc_optimizer.player import GRAMMAR, RpcPlayer
+from everyrank.suites.rpc_optimizer.player import RpcPlayer
 from everyrank.suites.rpc_optimizer.subjects import EAGER, EXEMPLAR, SCRIPTED
 
-from tests.drawn import check_journey, drawn, features_without_cases, hypothesis, left_out, printed_test
+from tests.drawn import check_journey, drawn, features_without_cases, hypothesis, left_out, printed_test, search
 
-EVERYTHING = frozenset(GRAMMAR.features)
+EVERYTHING = frozenset(RpcPlayer.features)
 
 with_agents = pytest.mark.rpc(num_worker_threads=4, rpc_timeout=20)
 
@@ -37,20 +36,20 @@ PLANTED = Optimizer((0, 1, 2), variant="momentum", own="planted")
 @hypothesis
 @pytest.mark.world(1)
 def test_a_draw_is_the_same_after_a_journey_as_json_and_as_code(world: World) -> None:
-    scripts = drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(20))
-    check_journey(replace(GRAMMAR, module="everyrank.suites.rpc_optimizer.model"), [each.model for each in scripts])
+    scripts = drawn(EXEMPLAR, world, SearchPlan(20))
+    check_journey(EXEMPLAR, [each.model for each in scripts])
 
 
 @hypothesis
 @pytest.mark.world(1)
 def test_what_torchs_ledgers_speak_of_is_not_drawn_for_it(world: World) -> None:
-    assert not left_out(GRAMMAR, EXEMPLAR)
+    assert not left_out(EXEMPLAR)
     eager = {"missing gradients", "empty contexts", "parameters of no optimizer", "errors in several steps"}
-    assert eager <= left_out(GRAMMAR, EAGER)
-    assert "contexts beside each other" not in left_out(GRAMMAR, EAGER)
+    assert eager <= left_out(EAGER)
+    assert "contexts beside each other" not in left_out(EAGER)
     scripted = {"steps at the same time", "SGD defaults", "Rprop lr", "Adagrad with missing gradients", "bf16"}
-    assert scripted <= left_out(GRAMMAR, SCRIPTED)
-    for script in drawn(GRAMMAR, EAGER, world, SearchPlan(20), EVERYTHING - left_out(GRAMMAR, EAGER)):
+    assert scripted <= left_out(SCRIPTED)
+    for script in drawn(EAGER, world, SearchPlan(20), EVERYTHING - left_out(EAGER)):
         assert not any("missing" in dict(each.arguments) for each in script.moves)
         assert {script.model.tensor(number) for number in range(len(script.model.params))} == script.model.given
 
@@ -65,11 +64,11 @@ DOUBLES = replace(EXEMPLAR, name="doubles", build=DoublesSecondStep)
 def test_a_planted_bug_shrinks_to_a_few_moves_and_the_printed_test_reproduces_it(
     world: World, warm_rpc_agent: Any
 ) -> None:
-    found = Search(GRAMMAR, DOUBLES, EVERYTHING, world).run(SearchPlan(100))
+    found = search(DOUBLES, world, 100)
     assert found.draw is not None
     assert len(found.draw.moves) <= 2
     assert len(found.draw.model.params) == 1
-    test: Any = printed_test(GRAMMAR, DOUBLES, found.draw)
+    test: Any = printed_test(DOUBLES, found.draw)
     assert [mark.name for mark in test.pytestmark] == ["rpc", "world"]
     with pytest.raises(Deviation) as caught:
         test(warm_rpc_agent)
@@ -80,7 +79,7 @@ def test_a_planted_bug_shrinks_to_a_few_moves_and_the_printed_test_reproduces_it
 @with_agents
 @pytest.mark.world(3, timeout=300)
 def test_the_exemplar_is_green(world: World, warm_rpc_agent: Any) -> None:
-    found = Search(GRAMMAR, EXEMPLAR, EVERYTHING, world).run(SearchPlan(10))
+    found = search(EXEMPLAR, world, 10)
     assert found.problem == ""
     assert found.draws + found.rejected >= 10
 
@@ -122,11 +121,11 @@ def test_every_move_is_made_without_hypothesis(world: World, warm_rpc_agent: Any
         call("step", missing=(1,)),
     )
     optimizers = (PLANTED, replace(PLANTED, client=1))
-    replay(EXEMPLAR, Script(Model(3, PARAMS, optimizers), moves))
-    replay(
+    play_or_raise(EXEMPLAR, Script(Model(3, PARAMS, optimizers), moves))
+    play_or_raise(
         EXEMPLAR, Script(Model(3, PARAMS[:1], (replace(PLANTED, params=(0,)),) * 2), (call("together", by=(0, 1)),))
     )
-    replay(EXEMPLAR, Script(Model(3, PARAMS[:2], (Optimizer((0, 1)),)), (call("step", context="split"),)))
+    play_or_raise(EXEMPLAR, Script(Model(3, PARAMS[:2], (Optimizer((0, 1)),)), (call("step", context="split"),)))
 
 
 #: What each of these does wrong, and a script that shows it, on a planted optimizer over PARAMS.
@@ -179,7 +178,7 @@ def test_what_a_subject_has_besides_its_step_goes_along(world: World, warm_rpc_a
     subject = replace(EXEMPLAR, name=build.__name__, build=build)
     adam = Optimizer((0, 1, 2), "Adam", "everything", given="positional", client=1)
     for optimizer in (adam, PLANTED):
-        replay(subject, Script(Model(3, PARAMS, (optimizer,)), (call("step"), *WORKS[build], call("step"))))
+        play_or_raise(subject, Script(Model(3, PARAMS, (optimizer,)), (call("step"), *WORKS[build], call("step"))))
 
 
 @with_agents
@@ -188,11 +187,11 @@ def test_what_a_subject_has_besides_its_step_goes_along(world: World, warm_rpc_a
 def test_a_script_finds_what_is_wrong_on_all_ranks(world: World, warm_rpc_agent: Any, fault: str) -> None:
     build, model, moves, text = WRONG[fault]
     with pytest.raises(Deviation, match=text):
-        replay(replace(EXEMPLAR, name=fault, build=build), Script(model, moves))
+        play_or_raise(replace(EXEMPLAR, name=fault, build=build), Script(model, moves))
 
 
 def test_each_feature_belongs_to_cases_that_exist() -> None:
-    assert features_without_cases(GRAMMAR, EXEMPLAR) == []
+    assert features_without_cases(EXEMPLAR) == []
 
 
 def test_the_crossings_are_those_in_their_file() -> None:

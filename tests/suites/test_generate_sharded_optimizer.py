@@ -13,19 +13,18 @@ from everyrank.fixtures.optimizers import row
 from everyrank.fixtures.rogues.sharded_optimizer import steps
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
-from everyrank.suites.generate.data import decode, encode
-from everyrank.suites.generate.plan import SearchPlan
-from everyrank.suites.generate.replay import replay
-from everyrank.suites.generate.search import Search
 from everyrank.suites.moves.crossing import crossings, stored
+from everyrank.suites.moves.data import encode
+from everyrank.suites.moves.player import play_or_raise
 from everyrank.suites.moves.script import Script, call
+from everyrank.suites.options import SearchPlan
 from everyrank.suites.sharded_optimizer.model import Model, Param
-from everyrank.suites.sharded_optimizer.player import GRAMMAR, ShardedPlayer
+from everyrank.suites.sharded_optimizer.player import ShardedPlayer
 from everyrank.suites.sharded_optimizer.subjects import EXEMPLAR, TORCH
 
-from tests.drawn import drawn, hypothesis, left_out
+from tests.drawn import drawn, hypothesis, left_out, search
 
-EVERYTHING = frozenset(GRAMMAR.features)
+EVERYTHING = frozenset(ShardedPlayer.features)
 ON_ALL_RANKS = ((0, 2), (1, 1), (2, 2))
 
 
@@ -46,9 +45,9 @@ def _looked_up(*rows: tuple[int, ...], tables: int = 1, optimizer: str = "Adagra
 @pytest.mark.world(3)
 @pytest.mark.parametrize("optimizer", ["Adagrad", "SGD", "SparseAdam"])
 def test_rows_may_come_in_any_order_several_times_or_not_at_all(process_group: Any, optimizer: str) -> None:
-    replay(EXEMPLAR, _looked_up((4, 1, 4, 0), optimizer=optimizer))
-    replay(EXEMPLAR, _looked_up((), tables=2, optimizer=optimizer))
-    replay(EXEMPLAR, _looked_up((2, 0, 2), (), (2, 4), tables=2, optimizer=optimizer))
+    play_or_raise(EXEMPLAR, _looked_up((4, 1, 4, 0), optimizer=optimizer))
+    play_or_raise(EXEMPLAR, _looked_up((), tables=2, optimizer=optimizer))
+    play_or_raise(EXEMPLAR, _looked_up((2, 0, 2), (), (2, 4), tables=2, optimizer=optimizer))
 
 
 @pytest.mark.world(3)
@@ -62,9 +61,9 @@ def test_rows_may_come_in_any_order_several_times_or_not_at_all(process_group: A
     ids=lambda value: getattr(value, "__name__", "script"),
 )
 def test_rows_that_are_lost_mixed_up_or_not_divided_show(process_group: Any, rogue: Any, script: Script) -> None:
-    replay(EXEMPLAR, script)
+    play_or_raise(EXEMPLAR, script)
     with pytest.raises(Deviation, match=r"^parity\.embeddings: move 1, train\(rows=.*\): on rank \d: p\d.*off by"):
-        replay(_subject(rogue), script)
+        play_or_raise(_subject(rogue), script)
 
 
 @pytest.mark.smoke
@@ -72,13 +71,13 @@ def test_rows_that_are_lost_mixed_up_or_not_divided_show(process_group: Any, rog
 def test_one_row_of_a_table_cut_by_columns_reaches_that_row_alone(process_group: Any) -> None:
     """torch writes past the end of such a row, if its values are columns of a larger tensor."""
     table = Param("p0", (5, 4), ((0, 1), (1, 2), (2, 1)), dim=1, table=True)
-    replay(EXEMPLAR, Script(Model(3, (table,), variant="lr"), (call("train", rows=((0,),)),)))
+    play_or_raise(EXEMPLAR, Script(Model(3, (table,), variant="lr"), (call("train", rows=((0,),)),)))
 
 
 @hypothesis
 @pytest.mark.world(3, timeout=300)
 def test_a_bug_in_sparse_gradients_is_found(world: World, process_group: Any) -> None:
-    found = Search(GRAMMAR, _subject(steps.MixesUpTables), EVERYTHING, world).run(SearchPlan(300, shrink=False))
+    found = search(_subject(steps.MixesUpTables), world, 300, shrink=False)
     assert found.draw is not None
     assert sum(param.table for param in found.draw.model.params) > 1
 
@@ -92,8 +91,8 @@ def _rows(scripts: list[Script]) -> list[tuple[Model, tuple[tuple[int, ...], ...
 @hypothesis
 @pytest.mark.world(2)
 def test_tables_of_every_kind_are_drawn_with_optimizers_that_take_them(world: World) -> None:
-    scripts = drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(100))
-    assert [decode(encode(script), GRAMMAR.by_name) for script in scripts] == scripts
+    scripts = drawn(EXEMPLAR, world, SearchPlan(100))
+    assert [ShardedPlayer.read(encode(script)) for script in scripts] == scripts
     given = _rows(scripts)
     assert {model.optimizer for model, _ in given} == {"Adagrad", "SGD", "SparseAdam"}
     assert {param.cut is None for model, _ in given for param in model.params if param.table} == {True, False}
@@ -113,10 +112,10 @@ def test_tables_of_every_kind_are_drawn_with_optimizers_that_take_them(world: Wo
 @hypothesis
 @pytest.mark.world(2)
 def test_what_a_ledger_states_of_sparse_gradients_is_not_drawn(world: World) -> None:
-    assert not {"sparse gradients", "repeated rows"} & left_out(GRAMMAR, TORCH)
-    none = drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(50), EVERYTHING - {"sparse gradients"})
+    assert not {"sparse gradients", "repeated rows"} & left_out(TORCH)
+    none = drawn(EXEMPLAR, world, SearchPlan(50), EVERYTHING - {"sparse gradients"})
     assert not any(param.table for script in none for param in script.model.params)
-    given = _rows(drawn(GRAMMAR, EXEMPLAR, world, SearchPlan(50), EVERYTHING - {"repeated rows"}))
+    given = _rows(drawn(EXEMPLAR, world, SearchPlan(50), EVERYTHING - {"repeated rows"}))
     assert given
     assert all(list(rows) == sorted(set(rows)) for _, ranks in given for rows in ranks)
 
@@ -152,8 +151,8 @@ class EvaluatesOnOneRankOnly(ShardedOptimizer):
 @pytest.mark.world(3)
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam", "LBFGS"])
 def test_the_exemplar_evaluates_where_torch_optim_does(process_group: Any, optimizer: str) -> None:
-    replay(EXEMPLAR, _with_closure(optimizer, times=2))
-    replay(EXEMPLAR, _with_closure(optimizer, subclass="unchanged", times=2))
+    play_or_raise(EXEMPLAR, _with_closure(optimizer, times=2))
+    play_or_raise(EXEMPLAR, _with_closure(optimizer, subclass="unchanged", times=2))
 
 
 @pytest.mark.world(3)
@@ -169,7 +168,7 @@ def test_ranks_that_evaluate_a_different_number_of_times_get_an_error_that_state
     process_group: Any, rogue: Any, counts: str
 ) -> None:
     with pytest.raises(Deviation, match=counts):
-        replay(_subject(rogue), _with_closure("SGD"))
+        play_or_raise(_subject(rogue), _with_closure("SGD"))
 
 
 #: An evaluation at values that the reference did not have there.
@@ -186,13 +185,13 @@ def test_ranks_that_search_along_a_line_of_their_own_leave_the_step_together(
     process_group: Any, cut: Any, message: str
 ) -> None:
     with pytest.raises(Deviation, match=message):
-        replay(_subject(steps.KnowsExactClassesOnly), _with_closure("LBFGS", cut, subclass="unchanged"))
+        play_or_raise(_subject(steps.KnowsExactClassesOnly), _with_closure("LBFGS", cut, subclass="unchanged"))
 
 
 @pytest.mark.world(3)
 def test_an_evaluation_at_old_values_is_reported_even_if_the_step_ends_well(process_group: Any) -> None:
     with pytest.raises(Deviation, match=ELSEWHERE):
-        replay(_subject(steps.EvaluatesOldShards), _with_closure("LBFGS"))
+        play_or_raise(_subject(steps.EvaluatesOldShards), _with_closure("LBFGS"))
 
 
 @pytest.mark.world(3)
@@ -200,7 +199,7 @@ def test_an_evaluation_at_old_values_is_reported_even_if_the_step_ends_well(proc
 def test_what_a_class_of_the_user_makes_of_its_gradients_does_not_count(process_group: Any, closure: bool) -> None:
     """The exemplar steps a copy in an unknown class: its own gradients stay, and a norm taken later is theirs."""
     moves = (call("give"), call("step_with_closure" if closure else "step"), call("clip"))
-    replay(EXEMPLAR, Script(Model(3, (Param("p0", (5,), ON_ALL_RANKS),), subclass="signed"), moves))
+    play_or_raise(EXEMPLAR, Script(Model(3, (Param("p0", (5,), ON_ALL_RANKS),), subclass="signed"), moves))
 
 
 # --- crossings ---------------------------------------------------------------------------------------

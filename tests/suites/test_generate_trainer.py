@@ -11,22 +11,21 @@ from everyrank.fixtures.exemplars.trainer import DataParallel
 from everyrank.fixtures.rogues.trainer import ROGUES
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
-from everyrank.suites.generate.data import decode, encode
-from everyrank.suites.generate.plan import SearchPlan
-from everyrank.suites.generate.replay import replay
-from everyrank.suites.generate.search import Search
+from everyrank.suites.moves.data import encode
+from everyrank.suites.moves.player import play, play_or_raise
 from everyrank.suites.moves.script import Script, call
+from everyrank.suites.options import SearchPlan
 from everyrank.suites.trainer.model import Group, Model, Param
-from everyrank.suites.trainer.player import GRAMMAR
+from everyrank.suites.trainer.player import TrainerPlayer
 from everyrank.suites.trainer.subjects.ddp import BUCKET_VIEWS, DDP, STATIC_GRAPH, ZERO
 from everyrank.suites.trainer.subjects.exemplars import DATA_PARALLEL, SHARDED
 from everyrank.suites.trainer.subjects.pipelines import GPIPE
 from everyrank.suites.trainer.subjects.sharded import FSDP2
 from everyrank.suites.trainer.subjects.tensor_parallel import TENSOR_PARALLEL
 
-from tests.drawn import drawn, features_without_cases, hypothesis, left_out
+from tests.drawn import drawn, features_without_cases, hypothesis, left_out, search
 
-EVERYTHING = frozenset(GRAMMAR.features)
+EVERYTHING = frozenset(TrainerPlayer.features)
 ONE = (Param("p0", (2,)),)
 STEP = call("step")
 
@@ -42,15 +41,15 @@ SUMS = _rogue("sums")
 @hypothesis
 @pytest.mark.world(2)
 def test_a_script_is_the_same_after_a_journey_as_json(world: World) -> None:
-    scripts = drawn(GRAMMAR, DATA_PARALLEL, world, SearchPlan(20))
+    scripts = drawn(DATA_PARALLEL, world, SearchPlan(20))
     world.all_agree([encode(script) for script in scripts])
-    assert [decode(encode(script), GRAMMAR.by_name) for script in scripts] == scripts
+    assert [TrainerPlayer.read(encode(script)) for script in scripts] == scripts
 
 
 @hypothesis
 @pytest.mark.world(2)
 def test_what_a_subject_does_not_claim_is_not_drawn(world: World) -> None:
-    for script in drawn(GRAMMAR, DATA_PARALLEL, world, SearchPlan(20), frozenset({"SGD"})):
+    for script in drawn(DATA_PARALLEL, world, SearchPlan(20), frozenset({"SGD"})):
         model = script.model
         plain = Model(3, layers=model.layers, params=model.params, variant=model.variant, losses=False)
         assert model == replace(plain, size=model.size)  # nothing else is set
@@ -65,27 +64,27 @@ def test_what_a_subject_does_not_claim_is_not_drawn(world: World) -> None:
 @pytest.mark.world(3, timeout=300)
 @pytest.mark.parametrize("subject", [DATA_PARALLEL, SHARDED], ids=lambda subject: subject.name)
 def test_the_exemplars_are_green(world: World, process_group: Any, subject: Subject) -> None:
-    found = Search(GRAMMAR, subject, EVERYTHING, world).run(SearchPlan(3))
+    found = search(subject, world, 3)
     assert (found.problem, found.draws) == ("", 3)
 
 
 def test_what_the_ledger_of_torchs_own_speaks_of_is_left_out() -> None:
-    without = left_out(GRAMMAR, DDP)
+    without = left_out(DDP)
     assert {"sparse gradients", "thawed parameters", "errors"} <= without
     assert not {"Adam", "states", "states of NAdam", "clipping", "own values", "model states, missing"} & without
 
 
 def test_a_subjects_choices_are_honoured() -> None:
     some_ranks = {"parameters that some ranks use", "microbatches of some ranks"}
-    assert some_ranks <= left_out(GRAMMAR, STATIC_GRAPH)
-    assert "parameters that some ranks use" not in left_out(GRAMMAR, BUCKET_VIEWS)
-    assert {"own values", "own buffers", "orders of registration", *some_ranks} <= left_out(GRAMMAR, FSDP2)
+    assert some_ranks <= left_out(STATIC_GRAPH)
+    assert "parameters that some ranks use" not in left_out(BUCKET_VIEWS)
+    assert {"own values", "own buffers", "orders of registration", *some_ranks} <= left_out(FSDP2)
 
 
 def test_a_feature_is_left_out_if_the_subject_has_no_such_case() -> None:
     # It runs on three ranks only, and the law about wrong states has points of two.
-    assert "model states, missing" in left_out(GRAMMAR, BUCKET_VIEWS)
-    assert "model states, missing" not in left_out(GRAMMAR, DDP)
+    assert "model states, missing" in left_out(BUCKET_VIEWS)
+    assert "model states, missing" not in left_out(DDP)
 
 
 #: A script for each part of the models and for each move, which the exemplars get right.
@@ -214,14 +213,12 @@ EVERY_MOVE = {
 @pytest.mark.world(3, timeout=120)
 @pytest.mark.parametrize("subject", [DATA_PARALLEL, SHARDED], ids=lambda subject: subject.name)
 @pytest.mark.parametrize("name", EVERY_MOVE)
-def test_the_exemplars_keep_each_part_of_the_grammar(
-    world: World, process_group: Any, name: str, subject: Subject
-) -> None:
+def test_the_exemplars_keep_every_move(world: World, process_group: Any, name: str, subject: Subject) -> None:
     script = EVERY_MOVE[name]
     params = tuple(
         replace(param, name=f"p{n}") if name == "sparse" else param for n, param in enumerate(script.model.params)
     )
-    assert GRAMMAR.play(subject, replace(script, model=replace(script.model, params=params))) == ""
+    assert play(subject, replace(script, model=replace(script.model, params=params))) == ""
 
 
 #: What each of these does wrong, and a script that shows it.
@@ -264,10 +261,10 @@ FOUND = {
 @pytest.mark.parametrize("name", FOUND)
 def test_a_rogue_fails_where_its_fault_shows_and_nowhere_else(world: World, process_group: Any, name: str) -> None:
     draw, text = FOUND[name]
-    replay(_rogue(name), Script(Model(3, losses=False), (STEP,)))
+    play_or_raise(_rogue(name), Script(Model(3, losses=False), (STEP,)))
     with pytest.raises(Deviation, match=text):
-        replay(_rogue(name), draw)
-    replay(DATA_PARALLEL, draw)
+        play_or_raise(_rogue(name), draw)
+    play_or_raise(DATA_PARALLEL, draw)
 
 
 class _Uneven(DataParallel):
@@ -283,29 +280,31 @@ class _Uneven(DataParallel):
 @pytest.mark.world(3)
 def test_ranks_that_differ_by_one_bit_are_found(world: World, process_group: Any) -> None:
     with pytest.raises(Deviation, match="rank 1 has other values"):
-        replay(replace(DATA_PARALLEL, build=_Uneven), Script(Model(3), (STEP,)))
+        play_or_raise(replace(DATA_PARALLEL, build=_Uneven), Script(Model(3), (STEP,)))
 
 
 def test_each_feature_belongs_to_cases_that_exist() -> None:
-    assert features_without_cases(GRAMMAR, DATA_PARALLEL) == []
+    assert features_without_cases(DATA_PARALLEL) == []
 
 
 def test_what_is_more_than_layers_is_left_out_for_those_who_cannot_take_it() -> None:
     features = {"branches", "parameters of no layer", "parameters with gaps", "transposed parameters"}
-    assert not features & left_out(GRAMMAR, DATA_PARALLEL)
-    assert "branches" in left_out(GRAMMAR, GPIPE)
-    assert "parameters of no layer" in left_out(GRAMMAR, TENSOR_PARALLEL)
-    assert features & left_out(GRAMMAR, ZERO) == {"parameters with gaps"}
+    assert not features & left_out(DATA_PARALLEL)
+    assert "branches" in left_out(GPIPE)
+    assert "parameters of no layer" in left_out(TENSOR_PARALLEL)
+    assert features & left_out(ZERO) == {"parameters with gaps"}
 
 
 @pytest.mark.world(3, timeout=120)
 def test_an_error_of_fp32_may_reach_the_other_parameters_on_other_ranks(world: World, process_group: Any) -> None:
     params = (Param("p0", (1, 2, 3), dtype="float32"), Param("p1", (2,), dtype="float32"))
     moves = (*[call("save")] * 6, call("reshard", before=3, after=2))  # the batches of the seventh move show it
-    replay(DATA_PARALLEL, Script(Model(3, layers=(2,), params=params, variant="everything", reordered=(0,)), moves))
+    play_or_raise(
+        DATA_PARALLEL, Script(Model(3, layers=(2,), params=params, variant="everything", reordered=(0,)), moves)
+    )
 
 
 @pytest.mark.world(3, timeout=120)
 def test_a_model_that_a_subject_refuses_as_declared_proves_nothing(world: World, process_group: Any) -> None:
-    assert GRAMMAR.play(GPIPE, Script(Model(3), (STEP,))) is None
-    assert GRAMMAR.play(GPIPE, Script(Model(3, layers=(2,)), (STEP,))) == ""
+    assert play(GPIPE, Script(Model(3), (STEP,))) is None
+    assert play(GPIPE, Script(Model(3, layers=(2,)), (STEP,))) == ""

@@ -208,7 +208,6 @@ def test_its_law_passes_a_good_subject_and_fails_a_bad_subject(averaging: Projec
 
 _WITH_MOVES = """law_modules=("averaging.moves",),
     player="averaging.moves:Averaging",
-    grammar="averaging.moves:GRAMMAR",
     rogues="""
 
 

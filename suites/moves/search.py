@@ -1,4 +1,4 @@
-"""Search for a draw that fails for a subject: Hypothesis draws on rank 0, and all ranks carry each draw out."""
+"""Search for a script that fails for a subject: Hypothesis draws on rank 0, and all ranks play each script."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Any
 
 from everyrank import World
 from everyrank.rank.examples import drawn_by_seed_alone
+from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.generate.data import decode, encode
-from everyrank.suites.generate.grammar import Drawn, Grammar
-from everyrank.suites.generate.plan import SearchPlan
-from everyrank.suites.generate.replay import meet
+from everyrank.suites.moves.data import encode
+from everyrank.suites.moves.player import Player, play
+from everyrank.suites.moves.script import Script
+from everyrank.suites.moves.shorten import shortest
+from everyrank.suites.moves.together import meet
+from everyrank.suites.options import SearchPlan
 
 #: How long a failing draw is made shorter, in seconds: each attempt takes long if it fails by waiting in vain.
 SHRINKING = 60.0
@@ -48,8 +51,9 @@ class _DrawFails(Exception):
 class Search:
     """One search on one rank. All ranks call `run` with the same arguments."""
 
-    def __init__(self, found: Grammar, subject: Subject, features: frozenset[str], world: World) -> None:
-        self.grammar, self.subject, self.features, self.world = found, subject, features, world
+    def __init__(self, subject: Subject, features: frozenset[str], world: World) -> None:
+        self.subject, self.features, self.world = subject, features, world
+        self.player: type[Player] = contract(subject.contract).part("player")
         self.number = 0
         self.result = Found()
         self._failing: set[str] = set()
@@ -65,7 +69,7 @@ class Search:
 
     def run(self, plan: SearchPlan) -> Found:
         if plan.draw:
-            self._carry_out(decode(plan.draw, self.grammar.by_name))
+            self._carry_out(self.player.read(plan.draw))
         elif self.world.rank == 0:
             self._lead(plan)
         else:
@@ -77,9 +81,10 @@ class Search:
 
     def _lead(self, plan: SearchPlan) -> None:
         """Draw and send each draw to all ranks, until one fails or the planned number is reached."""
+        from everyrank.suites.moves.drawing import scripts_of
         from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 
-        def attempt(draw: Drawn) -> None:
+        def attempt(draw: Script) -> None:
             text = encode(draw)
             if time.monotonic() > self._shrinks_until and text not in self._failing:
                 if text in self._passed:
@@ -101,7 +106,7 @@ class Search:
             deadline=None,
             suppress_health_check=list(HealthCheck),
             report_multiple_bugs=False,
-        )(given(self.grammar.strategy(self.world.size, self.features))(attempt))
+        )(given(scripts_of(self.player)(self.world.size, self.features))(attempt))
         with contextlib.suppress(_DrawFails), drawn_by_seed_alone():
             seed(plan.seed)(search)()
         self._share(_END)
@@ -109,29 +114,32 @@ class Search:
     def _follow(self) -> None:
         """Carry out the draws that rank 0 sends."""
         while (text := self._share("")) != _END:
-            self._carry_out(decode(text, self.grammar.by_name))
+            self._carry_out(self.player.read(text))
 
     def _shorten(self) -> None:
-        """Make the failing draw shorter by the rules of its grammar, in what is left of the time for that."""
+        """Make the failing draw shorter, as a script, in what is left of the time for that."""
         left = self._shrinks_until - time.monotonic()
         most = min(_ATTEMPTS, int(max(left, 0.0) / max(self._longest, 0.01)))
         attempts = int(self._share(str(most)))  # each rank has a clock of its own
         result = self.result
-        shorter, problem = self.grammar.shorten(self.subject, result.draw, self.features, attempts)
-        if shorter != result.draw:
-            result.draw, result.problem = shorter, problem
+        found = shortest(self.subject, result.draw, self.features, attempts)
+        if found.script != result.draw:
+            result.draw, result.problem = found.script, found.problem
 
     def _share(self, text: str) -> str:
         """Return rank 0's text on every rank."""
         self.number += 1
         return meet(self.world, f"draw {self.number}", text)[0]
 
-    def _carry_out(self, draw: Drawn) -> str | None:
+    def play(self, draw: Script) -> str | None:
+        return play(self.subject, draw)
+
+    def _carry_out(self, draw: Script) -> str | None:
         began = time.monotonic()
-        problem = self.grammar.play(self.subject, draw)
+        problem = self.play(draw)
         self._longest = max(self._longest, time.monotonic() - began)
         result = self.result
-        result.actions += len(draw.actions)
+        result.actions += len(draw.moves)
         if problem is None:
             result.rejected += 1
         if not result.draw:

@@ -1,21 +1,36 @@
-"""The options ``--generate``, ``--generate-seed`` and ``--generate-draw``; cheap to import."""
+"""The options ``--generate``, ``--generate-seed`` and ``--generate-draw``, and what they ask for."""
 
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING
+import secrets
+from dataclasses import dataclass
 
 import pytest
 from everyrank.model.counts import count
-
-if TYPE_CHECKING:
-    from everyrank.suites.generate.plan import SearchPlan
 
 #: The id of the law of generated cases.
 GENERATE = "generate"
 
 #: The value of ``--generate-seed`` that stands for a new number each time.
 FREE = "free"
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """What is drawn."""
+
+    draws: int
+    seed: int = 0
+    draw: str = ""
+    """One draw as JSON; only this draw is carried out."""
+    shrink: bool = True
+
+    def options(self) -> list[str]:
+        """Return the options that repeat this search."""
+        if self.draw:
+            return [f"--generate-draw={self.draw}"]
+        return [f"--generate={self.draws}", f"--generate-seed={self.seed}"]
 
 
 class Counts:
@@ -44,7 +59,7 @@ PLAN: pytest.StashKey[SearchPlan] = pytest.StashKey()
 def add(group: pytest.OptionGroup) -> None:
     group.addoption(
         "--generate", metavar="N", type=int, default=0,
-        help="draw N models with sequences of actions for each subject whose contract has a grammar",
+        help="draw N models with sequences of actions for each subject whose contract has a player",
     )  # fmt: skip
     group.addoption(
         "--generate-seed",
@@ -71,10 +86,6 @@ def configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--generate-seed takes a number or `{FREE}`, not {seed!r}")
     if not draw and not installed():
         raise pytest.UsageError("--generate needs Hypothesis: pip install hypothesis")
-    import secrets
-
-    from everyrank.suites.generate.plan import SearchPlan
-
     number = secrets.randbelow(2**32) if seed == FREE else int(seed)
     config.stash[PLAN] = SearchPlan(draws, number, draw)
     config.pluginmanager.register(Counts(), "everyrank-generated")

@@ -1,4 +1,4 @@
-"""Shared by the grammars whose draws have models: parameters in memory of several layouts, and nested modules."""
+"""Models of scripts: parameters in memory of several layouts, and nested modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STORAGE = 1024
 
 
 class _Param(Protocol):
-    """What a draw states of a parameter."""
+    """What a script states of a parameter."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -30,7 +30,7 @@ AnyParam = TypeVar("AnyParam", bound=_Param)
 
 
 def new_parameters(params: Sequence[AnyParam]) -> Iterator[tuple[AnyParam, nn.Parameter]]:
-    """Yield each parameter of a draw with a new one of its layout, dtype and shape, whose values are not set yet."""
+    """Yield each parameter of a model with a new one of its layout, dtype and shape, whose values are not set yet."""
     used = 0
     shared: dict[str, torch.Tensor] = {}
     for param in params:

@@ -1,10 +1,10 @@
-"""Write a draw, made of frozen dataclasses, as JSON for other ranks and as Python for a test; read the JSON."""
+"""Write a script, made of frozen dataclasses, as JSON for other ranks and as Python for a test; read the JSON."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ _KIND = "kind"
 
 
 def encode(value: Any) -> str:
-    """Write a draw as JSON on one line."""
+    """Write a script, or a part of one, as JSON on one line."""
     return json.dumps(_plain(value), separators=(",", ":"))
 
 
@@ -26,9 +26,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def decode(text: str, kinds: Mapping[str, type]) -> Any:
-    """Read a draw that `encode` has written; ``kinds`` are the dataclasses that it may contain, by name."""
-    return _made(json.loads(text), kinds)
+def decode(text: str, kinds: Iterable[type]) -> Any:
+    """Read what `encode` has written; ``kinds`` are the dataclasses that it may contain."""
+    return _made(json.loads(text), {kind.__name__: kind for kind in kinds})
 
 
 def _made(value: Any, kinds: Mapping[str, type]) -> Any:
@@ -41,7 +41,7 @@ def _made(value: Any, kinds: Mapping[str, type]) -> Any:
 
 
 def code(value: Any, indent: str = "") -> str:
-    """Write a draw as the Python expression that makes it, without arguments that have their default."""
+    """Write it as the Python expression that makes it, without arguments that have their default."""
     if isinstance(value, tuple):
         parts = [code(part, f"{indent}    ") for part in value]
         if not any(is_dataclass(part) for part in value):
@@ -60,7 +60,7 @@ def code(value: Any, indent: str = "") -> str:
 
 
 def names_in(value: Any) -> set[str]:
-    """Return the names of the dataclasses in a draw, which a test must import."""
+    """Return the names of the dataclasses in a script, which a test must import."""
     if isinstance(value, tuple):
         return set().union(*map(names_in, value))
     if is_dataclass(value):
