@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 
 Draw = Callable[[Any], Any]
 
+#: What the name of a parameter may begin with: nothing, or a submodule.
+PREFIXES = ("", "inner.", "inner.deep.", "other.")
+
 
 class Drawing:
     """One draw while it is made, for a world of this size and a subject that claims these features."""
@@ -48,6 +51,14 @@ class Drawing:
     def sometimes(self, feature: str, often: int = 1) -> bool:
         """Draw whether to use a feature: rarely, and never if the subject does not claim it."""
         return self.has(feature) and bool(self.one_of(*[False] * self.LEFT_OUT, *[True] * often))
+
+    def name_of(self, number: int) -> str:
+        """Draw the name of a parameter: of the whole model, or of a submodule."""
+        return str(self.one_of("", *PREFIXES)) + f"p{number}"
+
+    def second_name_of(self, number: int) -> str:
+        """Draw a second name of a parameter, or none."""
+        return f"{self.one_of('', 'other.')}p{number}_again" if self.sometimes("tied parameters") else ""
 
 
 #: The largest number of moves that are drawn, without those that come before and after them.

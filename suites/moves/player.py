@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 class Outline:
     """What a script has done so far, for a contract whose moves make sense at any time."""
 
+    model: Any
+
 
 class Player:
     """Makes moves on the subject and on the reference of this rank, and compares them after each, on all ranks.
@@ -48,6 +51,12 @@ class Player:
     number, such as param1 and param2, have their values in common."""
     named_by: ClassVar[tuple[str, ...]] = ()
     """The traits by which a model is called in the ids of cases; without one, all but the size."""
+    called: ClassVar[Mapping[str, str]] = {}
+    """How values of these traits are called there, if not as they are."""
+    outline: ClassVar[Any] = Outline
+    """A function of the model: what is known of its objects before the first move."""
+    drawing: ClassVar[str] = ""
+    """What draws a model, as ``package.module:ModelDrawing``; without it, each trait is drawn on its own."""
     crossings: ClassVar[str] = ""
     """The file beside the player's module in which its crossings are kept, if it takes long to make them."""
     sizes: ClassVar[tuple[int, ...]] = (3,)
@@ -83,11 +92,6 @@ class Player:
     # --- what a contract says about its moves ----------------------------------------------------------
 
     @classmethod
-    def outline(cls, model: Any) -> Any:
-        """Return what is known of the objects before the first move."""
-        return Outline()
-
-    @classmethod
     def settled(cls, traits: Mapping[str, Any]) -> dict[str, Any]:
         """Return traits that go together, in place of these."""
         return dict(traits)
@@ -97,7 +101,8 @@ class Player:
         """Return how a model with these traits is called in the ids of cases; of an optimizer, the class counts."""
         named = cls.named_by or tuple(name for name in traits if name != "size")
         texts = {name: str(traits[name]) for name in named}
-        return "-".join(text.split("-")[0] if name == "optimizer" else text for name, text in texts.items())
+        texts = {name: text.split("-")[0] if name == "optimizer" else text for name, text in texts.items()}
+        return "-".join(cls.called.get(text, text) for text in texts.values())
 
     @classmethod
     def model_of(cls, traits: Mapping[str, Any], features: frozenset[str]) -> Any:
@@ -116,7 +121,10 @@ class Player:
 
     @classmethod
     def draw_model(cls, drawing: Any) -> Any:
-        """Draw a model: each trait on its own."""
+        """Draw a model."""
+        if cls.drawing:
+            made = pkgutil.resolve_name(cls.drawing)(drawing.draw, drawing.size, drawing.features)
+            return made.make()
         return cls.model_of(cls.settled({**_drawn(cls.traits, drawing), "size": drawing.size}), drawing.features)
 
     @classmethod

@@ -67,8 +67,7 @@ class ModelDrawing(Drawing):
 
     def _param(self, number: int) -> Param:
         needs = self.optimizer.needs | self.variant.needs
-        name = self.one_of("", "", "inner.", "inner.deep.", "other.") + f"p{number}"
-        also = f"{self.one_of('', 'other.')}p{number}_again" if self.sometimes("tied parameters") else ""
+        name, also = self.name_of(number), self.second_name_of(number)
         frozen = self.sometimes("frozen parameters")
         all_sparse = "sparse" in needs or not self.has("sparse and dense gradients")
         if self.sparse and (all_sparse or self.chance(2)):

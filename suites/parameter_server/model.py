@@ -8,30 +8,13 @@ from typing import Any
 import torch
 from everyrank.fixtures.models import fill
 from everyrank.fixtures.optimizers import row
-from everyrank.suites.moves.model import new_parameters, put
+from everyrank.suites.moves.model import Param as Param
+from everyrank.suites.moves.model import add_parameters
 from everyrank.suites.parameter_server.wrong_gradients import is_wrong
 from torch import nn
 
 #: How long a round may stay open, in seconds, if it may expire: several moves are made in it.
 _OPEN = 0.5
-
-
-@dataclass(frozen=True)
-class Param:
-    """One parameter. If its name has dots, it is in a submodule."""
-
-    name: str
-    shape: tuple[int, ...]
-    layout: str = "plain"
-    """plain, transposed, gaps (its elements do not lie side by side) or shared (one storage for all such)."""
-    dtype: str = "float64"
-    frozen: bool = False
-    sparse: bool = False
-    """Whether its gradients are sparse."""
-    also: str = ""
-    """A second name of the same parameter."""
-    zero: bool = False
-    """Whether its gradients are zero."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +67,7 @@ class Model:
     def make(self) -> tuple[nn.Module, list[int]]:
         """Return a fresh module, always with the same values, and the number of each of its parameters here."""
         root = nn.Module()
-        numbers: dict[int, int] = {}
-        for number, (param, made) in enumerate(new_parameters(self.params)):
-            numbers[id(made)] = number
-            for name in filter(None, (param.name, param.also)):
-                put(root, name, made)
+        numbers = {id(made): number for number, made in enumerate(add_parameters(root, self.params))}
         if self.buffer:
             root.register_buffer("passed", torch.tensor(2**40 + 1))
         fill(root, seed=3)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from everyrank.fixtures.optimizers import every, row
+from everyrank.suites.moves.model import needed_by as everywhere
 from everyrank.suites.parameter_server import wrong_gradients
 from everyrank.suites.parameter_server.model import Model, Param
 from everyrank.suites.parameter_server.points import EXCLUDED
@@ -107,20 +107,8 @@ class Outline:
         self.waiting, self.given, self.answered = [], set(), True
 
 
-_LAYOUTS = {"transposed": "transposed parameters", "gaps": "parameters with gaps", "shared": "shared storage"}
-
-
 def needed_by(param: Param, model: Model) -> Iterator[str]:
     """Yield the features that a parameter needs in a model."""
     float32 = {each.dtype for each in model.params} == {"float32"}
-    found = {
-        _LAYOUTS.get(param.layout, ""): True,
-        f"{model.optimizer} in float32" if float32 else "mixed dtypes": param.dtype == "float32",
-        "complex parameters": param.dtype == "complex128",
-        "frozen parameters": param.frozen,
-        "tied parameters": bool(param.also),
-        "sparse gradients": param.sparse,
-        "scalars": not param.shape,
-        "empty parameters": not math.prod(param.shape),
-    }
-    yield from (feature for feature, needed in found.items() if feature and needed)
+    for feature in everywhere(param):
+        yield f"{model.optimizer} in float32" if float32 and feature == "mixed dtypes" else feature

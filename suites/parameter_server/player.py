@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from everyrank.fixtures.optimizers import row
+from everyrank.suites.moves.model import PARAMS, params_of, placed, takes, with_each, without_each, without_two_kinds
 from everyrank.suites.parameter_server.model import Model, Param
 from everyrank.suites.parameter_server.moves_of_meetings import MeetingMoves
 from everyrank.suites.parameter_server.outline import FEATURES, Outline, needed_by
@@ -14,20 +14,11 @@ from everyrank.suites.parameter_server.points import AGENT
 
 #: What a parameter is like: the parameters that stand for it.
 _PARAMS: dict[str, tuple[Param, ...]] = {
-    "plain": (Param("", (3, 2)),),
-    "scalar": (Param("", ()),),
-    "transposed": (Param("", (3, 4), "transposed"),),
-    "gaps": (Param("", (3, 2), "gaps"),),
-    "shared": (Param("", (3,), "shared"), Param("", (4,), "shared")),
-    "tied": (Param("", (3,), also="_again"),),
+    **{name: PARAMS[name] for name in ("plain", "scalar", "transposed", "gaps", "shared", "tied")},
     "frozen": (Param("", (2,), frozen=True),),
-    "large": (Param("", (1031,)),),
-    "empty": (Param("", (0, 2)),),
-    "row": (Param("", (1, 3)),),
-    "zero": (Param("", (3,), zero=True),),
+    **{name: PARAMS[name] for name in ("large", "empty", "row", "zero")},
     "sparse": (Param("", (4, 2), sparse=True),),
-    "fp32": (Param("", (3,), dtype="float32"),),
-    "complex": (Param("", (3,), dtype="complex128"),),
+    **{name: PARAMS[name] for name in ("fp32", "complex")},
 }
 
 #: Optimizers that differ in what they keep, and in their groups.
@@ -53,6 +44,9 @@ class ServerPlayer(MeetingMoves):
 
     features = FEATURES
     crossings = "crossings.txt"
+    outline = Outline
+    drawing = "everyrank.suites.parameter_server.drawing:ModelDrawing"
+    named_by = ("optimizer", "param1", "param2", "param3")
     kinds = (Model, Param)
     traits = {
         "size": (1, 3),
@@ -66,30 +60,20 @@ class ServerPlayer(MeetingMoves):
     }
 
     @classmethod
-    def outline(cls, model: Model) -> Outline:
-        return Outline(model)
-
-    @classmethod
     def fixtures_for(cls, size: int) -> tuple[str, ...]:
         return AGENT if size > 1 else ()
 
     @classmethod
     def settled(cls, traits: Mapping[str, Any]) -> dict[str, Any]:
         """Return the traits without those that exclude each other."""
-        found = dict(traits)
-        params = {name: found[name] for name in ("param1", "param2", "param3")}
-        special = [kind for kind in params.values() if kind in ("sparse", "complex")]
-        for name, kind in params.items():
-            if kind in special and kind != special[0]:
-                found[name] = "plain"  # no optimizer takes both
-        optimizer, variant = found["optimizer"].split("-", 1)
-        taken = special[0] if special else ""
-        if taken and (taken not in row(optimizer).takes or taken in row(optimizer).variant(variant).refuses):
+        found, special = without_two_kinds(traits, ("sparse", "complex"))
+        if not takes(found["optimizer"], special):
             found["optimizer"] = "SGD-lr"
-        if "gaps" in params.values() and optimizer != "SGD":
+        params = [found["param1"], found["param2"], found["param3"]]
+        if "gaps" in params and not traits["optimizer"].startswith("SGD-"):
             # The server chooses which kernels run on a parameter with gaps, and whether on a copy: only those of SGD
             # are known to give the same values.
-            found["optimizer"] = "SGD-lr" if taken else "SGD-momentum"
+            found["optimizer"] = "SGD-lr" if special else "SGD-momentum"
         return found
 
     @classmethod
@@ -113,12 +97,11 @@ class ServerPlayer(MeetingMoves):
             buffer=bool(traits["home"]) and "buffers" in able,
         )
         params = [
-            _made(param, f"{'inner.' if traits['home'] and number == 2 else ''}p{number}{part}")
-            for number in (1, 2, 3)
-            for part, param in zip("ab", _PARAMS[traits[f"param{number}"]], strict=False)
+            placed(param, name, "inner." if traits["home"] and number == 2 else "")
+            for number, name, param in params_of(traits, _PARAMS)
         ]
         fitting = tuple(param for param in params if able.issuperset(needed_by(param, model)))
-        return replace(model, params=fitting or (_made(_PARAMS["plain"][0], "p0"),))
+        return replace(model, params=fitting or (placed(_PARAMS["plain"][0], "p0"),))
 
     @classmethod
     def needed(cls, model: Model) -> Iterator[str]:
@@ -126,21 +109,8 @@ class ServerPlayer(MeetingMoves):
             yield from needed_by(param, model)
 
     @classmethod
-    def label(cls, traits: Mapping[str, Any]) -> str:
-        params = [traits[name] for name in ("param1", "param2", "param3")]
-        return "-".join((traits["optimizer"].split("-")[0], *params))
-
-    @classmethod
-    def draw_model(cls, drawing: Any) -> Model:
-        from everyrank.suites.parameter_server.drawing import ModelDrawing
-
-        return ModelDrawing(drawing.draw, drawing.size, drawing.features).make()
-
-    @classmethod
     def simpler(cls, model: Model) -> Iterator[Model]:
-        if len(model.params) > 1:
-            for number in range(len(model.params)):
-                yield replace(model, params=model.params[:number] + model.params[number + 1 :])
+        yield from without_each(model, least=1)
         yield replace(model, optimizer="SGD", variant="lr")
         yield replace(model, optimizer="SGD", variant="momentum")
         for count in (1, 2, 3):
@@ -151,10 +121,4 @@ class ServerPlayer(MeetingMoves):
         yield replace(model, expires=False)
         yield replace(model, keeps=False)
         yield replace(model, buffer=False)
-        for number, param in enumerate(model.params):
-            plain = Param(param.name.rpartition(".")[2], (2,))
-            yield replace(model, params=(*model.params[:number], plain, *model.params[number + 1 :]))
-
-
-def _made(param: Param, name: str) -> Param:
-    return replace(param, name=name, also=param.also and f"{name.rpartition('.')[2]}{param.also}")
+        yield from with_each(model, lambda param: [Param(param.name.rpartition(".")[2], (2,))])

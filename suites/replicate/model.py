@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 from everyrank.fixtures.models import fill
+from everyrank.suites.moves.model import Param as Param
 from everyrank.suites.moves.model import new_parameters
-from everyrank.suites.trainer.model import Param as Param
 from everyrank.suites.trainer.model import term
 from torch import nn
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from everyrank.suites.moves.model import ModelOutline
 from everyrank.suites.replicate.model import Model
 
 #: A subject is not asked for a feature if an entry of its ledger or of its lacks matches these cases.
@@ -60,11 +61,9 @@ BUILT = {
 
 
 @dataclass
-class Outline:
+class Outline(ModelOutline[Model]):
     """The facts on which it depends whether a move makes sense, and what it needs."""
 
-    model: Model
-    frozen: set[int] = field(init=False)
     pending: bool = False
     """Whether gradients are not averaged yet, and differ between ranks."""
     unsynced: bool = False
@@ -75,13 +74,6 @@ class Outline:
     quiet: bool = False
     """Whether the last forward was one without gradients or sync: DDP then sends no buffers with the next."""
     saved: bool = False
-
-    def __post_init__(self) -> None:
-        self.frozen = {number for number, param in enumerate(self.model.params) if param.frozen}
-
-    @property
-    def count(self) -> int:
-        return len(self.model.params)
 
     @property
     def static(self) -> bool:

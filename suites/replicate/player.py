@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from everyrank.suites.arena.groups import NAMES_RANKS
+from everyrank.suites.moves.model import PARAMS, params_of, placed, plain, with_each, without_each
 from everyrank.suites.replicate.model import BUFFERS, Buffer, Model, Param
 from everyrank.suites.replicate.moves_of_modules import ApartMoves
 from everyrank.suites.replicate.outline import BUILT, FEATURES, Outline
-from everyrank.suites.trainer.model import PARAMS
 from everyrank.suites.trainer.outline import needed_by_itself
 
 #: In which module each of three parameters is: of the whole, or of the parts that are replicated or ignored.
@@ -30,6 +30,9 @@ class ReplicatePlayer(ApartMoves):
     features = FEATURES
     claims = {NAMES_RANKS: frozenset({"errors", "idle ranks"})}
     crossings = "crossings.txt"
+    outline = Outline
+    named_by = ("built", "param1", "param2", "param3")
+    called = {"": "whole"}
     kinds = (Model, Param, Buffer)
     traits = {
         "size": (3, 2),
@@ -41,10 +44,6 @@ class ReplicatePlayer(ApartMoves):
         "optimizer": ("SGD", "momentum", "Adam"),
         "asked": (True, False),
     }
-
-    @classmethod
-    def outline(cls, model: Model) -> Outline:
-        return Outline(model)
 
     @classmethod
     def settled(cls, traits: Mapping[str, Any]) -> dict[str, Any]:
@@ -69,9 +68,8 @@ class ReplicatePlayer(ApartMoves):
             built = ""
         homes = _homes(built)
         params = [
-            _placed(param, f"p{number}{part}", home, "" if homes == _HOMES[""] else home)
-            for number, home in enumerate(homes, 1)
-            for part, param in zip("ab", PARAMS[traits[f"param{number}"]], strict=False)
+            placed(param, name, homes[number - 1], "" if homes == _HOMES[""] else homes[number - 1])
+            for number, name, param in params_of(traits, PARAMS)
             if features.issuperset(needed_by_itself(param, size))
         ]
         return Model(
@@ -92,35 +90,22 @@ class ReplicatePlayer(ApartMoves):
             yield from needed_by_itself(param, model.size)
 
     @classmethod
-    def label(cls, traits: Mapping[str, Any]) -> str:
-        params = [traits[name] for name in ("param1", "param2", "param3")]
-        return "-".join((traits["built"] or "whole", *params))
-
-    @classmethod
     def draw_model(cls, drawing: Any) -> Model:
         model: Model = super().draw_model(drawing)
         if drawing.sometimes("large parameters") and drawing.chance(5):
-            return replace(model, params=(*model.params, _placed(_PAGE, "page", _homes(model.built)[0])))
+            return replace(model, params=(*model.params, placed(_PAGE, "page", _homes(model.built)[0])))
         return model
 
     @classmethod
     def simpler(cls, model: Model) -> Iterator[Model]:
-        for number in range(len(model.params)):
-            yield replace(model, params=model.params[:number] + model.params[number + 1 :])
+        yield from without_each(model)
         yield replace(model, built="")
         yield replace(model, buffers=())
         yield replace(model, optimizer="SGD")
         if not any(param.unused for param in model.params):
             yield replace(model, asked=False)
-        for number, param in enumerate(model.params):
-            plain = Param(param.name, (2,))
-            yield replace(model, params=(*model.params[:number], plain, *model.params[number + 1 :]))
+        yield from with_each(model, plain)
 
 
 def _homes(built: str) -> tuple[str, ...]:
     return _HOMES.get(built, _HOMES[""])
-
-
-def _placed(param: Param, name: str, home: str, home_of_second: str = "") -> Param:
-    also = f"{home_of_second}{name}{param.also}" if param.also else ""
-    return replace(param, name=f"{home}{name}", also=also)

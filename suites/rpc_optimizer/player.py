@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from everyrank.fixtures.optimizers import row
+from everyrank.suites.moves.model import takes, with_each
 from everyrank.suites.rpc_optimizer.model import Model, Optimizer, Param
 from everyrank.suites.rpc_optimizer.moves_of_parts import PartMoves
 from everyrank.suites.rpc_optimizer.outline import Outline, features, fits, needed_by, needed_of
@@ -55,7 +55,7 @@ _OPTIMIZERS = (
 #: client; over the last parameters, which the first does not have; of another class.
 _SECOND = ("", "same", "client", "rest", "reversed", "class")
 
-#: What there are besides plain numbers.
+#: The dtypes, and how ids call them.
 _DTYPES = {"float64": "fp64", "float32": "fp32", "bfloat16": "bf16", "complex128": "complex"}
 
 
@@ -64,6 +64,10 @@ class RpcPlayer(PartMoves):
 
     features = features()
     crossings = "crossings.txt"
+    outline = Outline
+    drawing = "everyrank.suites.rpc_optimizer.drawing:ModelDrawing"
+    named_by = ("optimizer", "dtype", "param1", "param2", "param3")
+    called = _DTYPES
     kinds = (Model, Param, Optimizer)
     traits = {
         "size": (3,),
@@ -80,10 +84,6 @@ class RpcPlayer(PartMoves):
     }
 
     @classmethod
-    def outline(cls, model: Model) -> Outline:
-        return Outline(model)
-
-    @classmethod
     def settled(cls, traits: Mapping[str, Any]) -> dict[str, Any]:
         """Return the traits without those that exclude each other."""
         found = dict(traits)
@@ -92,9 +92,8 @@ class RpcPlayer(PartMoves):
         if sparse and found["dtype"] == "complex128":
             found["dtype"] = "float64"
         taken = "sparse" if sparse else "complex" if found["dtype"] == "complex128" else ""
-        optimizer, variant = found["optimizer"].split("-", 1)
-        entry = row(optimizer)
-        if taken and taken not in entry.takes - entry.variant(variant).refuses:
+        optimizer = found["optimizer"].split("-")[0]
+        if not takes(found["optimizer"], taken):
             found["optimizer"] = "SGD-momentum" if optimizer == "SGD" else "Adagrad-lr"
         elif optimizer == "Adafactor" and "empty" in params:
             found["optimizer"] = "SGD-lr"  # torch.optim divides by the number of elements
@@ -127,17 +126,6 @@ class RpcPlayer(PartMoves):
             yield from needed_of(optimizer, model)
 
     @classmethod
-    def label(cls, traits: Mapping[str, Any]) -> str:
-        params = [traits[name] for name in ("param1", "param2", "param3")]
-        return "-".join((traits["optimizer"].split("-")[0], _DTYPES[traits["dtype"]], *params))
-
-    @classmethod
-    def draw_model(cls, drawing: Any) -> Model:
-        from everyrank.suites.rpc_optimizer.drawing import ModelDrawing
-
-        return ModelDrawing(drawing.draw, drawing.size, drawing.features).make()
-
-    @classmethod
     def simpler(cls, model: Model) -> Iterator[Model]:
         yield replace(model, optimizers=model.optimizers[:1])
         for number in range(len(model.params)):
@@ -155,10 +143,7 @@ class RpcPlayer(PartMoves):
             {"name": "SGD", "variant": "momentum"},
         ):
             yield replace(model, optimizers=tuple(replace(each, **changes) for each in model.optimizers))
-        for number, param in enumerate(model.params):
-            if param.same_as is None:
-                plain = Param(1, (2,))
-                yield replace(model, params=(*model.params[:number], plain, *model.params[number + 1 :]))
+        yield from with_each(model, lambda param: [Param(1, (2,))] if param.same_as is None else [])
 
 
 def _dtype(dtype: str, features: frozenset[str]) -> str:

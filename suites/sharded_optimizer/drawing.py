@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from everyrank.fixtures.optimizers import Row, Variant, row, rows
-from everyrank.suites.moves.drawing import Drawing
+from everyrank.suites.moves.drawing import PREFIXES, Drawing
 from everyrank.suites.sharded_optimizer.geometry import chunks
 from everyrank.suites.sharded_optimizer.model import Model, Param
 from hypothesis import strategies as st
-
-#: Prefixes of the names of parameters in a module.
-_PREFIXES = ("", "inner.", "inner.deep.", "other.")
 
 #: Needs of a variant that no draw provides; a draw with tables provides sparse gradients.
 _NOT_DRAWN = {"cuda", "non-leaf", "sparse"}
@@ -67,7 +64,7 @@ class ModelDrawing(Drawing):
     def _param(self, number: int) -> Param:
         name = f"p{number}"
         if self.module:
-            name = self.one_of(*_PREFIXES) + name
+            name = self.one_of(*PREFIXES) + name
         frozen = self.sometimes("frozen parameters")
         table = self.tables and (self.tables_only or number == 0 or self.one_of(True, True, False))
         if table and number and self.chance(2):

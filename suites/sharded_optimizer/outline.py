@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from everyrank.fixtures.optimizers import row
+from everyrank.suites.moves.model import ModelOutline
 from everyrank.suites.sharded_optimizer.model import Model, Param
 
 #: A subject is not asked for a feature if an entry of its ledger or of its lacks matches these cases.
@@ -42,11 +43,9 @@ OPTIONS = ("lr", "weight_decay", "maximize", "betas")
 
 
 @dataclass
-class Outline:
+class Outline(ModelOutline[Model]):
     """The facts on which it depends whether a move makes sense, and what it needs."""
 
-    model: Model
-    frozen: set[int] = field(init=False)
     handed: int = field(init=False)
     """How many parameters the optimizer has."""
     groups: int = 1
@@ -55,12 +54,8 @@ class Outline:
     """Whether gradients differ between ranks, or did before a step: then no further step is defined."""
 
     def __post_init__(self) -> None:
-        self.frozen = {number for number, param in enumerate(self.model.params) if param.frozen}
+        super().__post_init__()
         self.handed = min(self.model.first, self.count)
-
-    @property
-    def count(self) -> int:
-        return len(self.model.params)
 
     @property
     def trained(self) -> list[int]:

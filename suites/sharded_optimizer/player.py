@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from everyrank.fixtures.optimizers import row
+from everyrank.suites.moves.model import params_of, with_each, without_each
 from everyrank.suites.sharded_optimizer.geometry import chunks
 from everyrank.suites.sharded_optimizer.model import Model, Param
 from everyrank.suites.sharded_optimizer.moves_of_states import StateMoves
@@ -63,6 +64,8 @@ class ShardedPlayer(StateMoves):
 
     features = FEATURES
     crossings = "crossings.txt"
+    outline = Outline
+    drawing = "everyrank.suites.sharded_optimizer.drawing:ModelDrawing"
     named_by = ("optimizer", "param1", "param2", "param3")
     kinds = (Model, Param)
     traits = {
@@ -75,10 +78,6 @@ class ShardedPlayer(StateMoves):
         "home": ("", "tool", "module"),
         "dtype": ("float64", "float32"),
     }
-
-    @classmethod
-    def outline(cls, model: Model) -> Outline:
-        return Outline(model)
 
     @classmethod
     def settled(cls, traits: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,9 +114,8 @@ class ShardedPlayer(StateMoves):
             module=bool(home),
         )
         params = [
-            _made(param, f"{'inner.' if home and number == 2 else ''}p{number}{part}", model.size, home)
-            for number in (1, 2, 3)
-            for part, param in zip("ab", _PARAMS[traits[f"param{number}"]], strict=False)
+            _made(param, f"{'inner.' if home and number == 2 else ''}{name}", model.size, home)
+            for number, name, param in params_of(traits, _PARAMS)
         ]
         fitting = tuple(param for param in params if able.issuperset(needed_by(param, model)))
         return replace(model, params=fitting or (_made(_PARAMS["cut"][0], "p0", model.size, home),))
@@ -128,16 +126,8 @@ class ShardedPlayer(StateMoves):
             yield from needed_by(param, model)
 
     @classmethod
-    def draw_model(cls, drawing: Any) -> Model:
-        from everyrank.suites.sharded_optimizer.drawing import ModelDrawing
-
-        return ModelDrawing(drawing.draw, drawing.size, drawing.features).make()
-
-    @classmethod
     def simpler(cls, model: Model) -> Iterator[Model]:
-        if len(model.params) > 1:
-            for number in range(len(model.params)):
-                yield replace(model, params=model.params[:number] + model.params[number + 1 :])
+        yield from without_each(model, least=1)
         yield replace(model, first=8)
         yield replace(model, subclass="")
         if (model.optimizer, model.variant) not in (("SGD", "lr"), ("SGD", "momentum")):
@@ -146,11 +136,13 @@ class ShardedPlayer(StateMoves):
         yield replace(model, dtype="float64")
         untooled = tuple(replace(param, tool=False) for param in model.params)
         yield replace(model, module=False, params=untooled)
-        for number, param in enumerate(model.params):
-            others = model.params[:number], model.params[number + 1 :]
-            for plainer in (Param(param.name, (2,)), replace(param, shape=param.shape[:1] or (2,), also="")):
-                if plainer.tool == param.tool and not param.dim:
-                    yield replace(model, params=(*others[0], plainer, *others[1]))
+        yield from with_each(model, _simpler)
+
+
+def _simpler(param: Param) -> Iterator[Param]:
+    for plainer in (Param(param.name, (2,)), replace(param, shape=param.shape[:1] or (2,), also="")):
+        if plainer.tool == param.tool and not param.dim:
+            yield plainer
 
 
 def _made(param: Param, name: str, size: int, home: str) -> Param:

@@ -8,9 +8,6 @@ from everyrank.suites.trainer.features import OPTIMIZERS
 from everyrank.suites.trainer.model import Group, Model, Param
 from hypothesis import strategies as st
 
-#: Prefixes of parameter names: the whole model, or a submodule.
-_PREFIXES = ("", "inner.", "inner.deep.", "other.")
-
 #: Needs of a variant that no draw provides.
 _NOT_DRAWN = {"cuda", "non-leaf"}
 
@@ -125,12 +122,10 @@ class ModelDrawing(Drawing):
         return self.has("branches") and self.has("parameters of no layer")
 
     def _param(self, number: int) -> Param:
-        name = self.one_of("", *_PREFIXES) + f"p{number}"
+        name = self.name_of(number)
         frozen = not self.closures and self.sometimes("frozen parameters", 2)
         unused = not self.closures and self.sometimes("unused parameters")
-        also = ""
-        if self.sometimes("tied parameters"):
-            also = f"{self.one_of('', 'other.')}p{number}_again"
+        also = self.second_name_of(number)
         if self.sparse and (number == 0 or self.chance(2)):
             return Param(name, (3, 2), "embedding", frozen=frozen, also=also, unused=unused)
         shape, layout = self._shape()
@@ -140,7 +135,7 @@ class ModelDrawing(Drawing):
         dtype = "float64"
         if self.kind in ("mixed", "complex") and self.one_of(True, False):
             dtype = {"mixed": "float32", "complex": "complex128"}[self.kind]
-        return Param(name, shape, layout, dtype, frozen, also, unused)
+        return Param(name, shape, layout, dtype, frozen, also=also, unused=unused)
 
     def _shape(self) -> tuple[tuple[int, ...], str]:
         fewest = 1 if self.has("few rows") else self.size

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from everyrank.fixtures.models import fill
 from everyrank.fixtures.optimizers import Row, Variant, row
-from everyrank.suites.moves.model import new_parameters, put
+from everyrank.suites.moves.model import Param as Param
+from everyrank.suites.moves.model import add_parameters
 from everyrank.suites.trainer.batches import Microbatch
 from torch import nn
 
@@ -21,45 +22,6 @@ FEATURES, WIDTH, ROWS, VOCABULARY = 4, 2, 4, 3
 
 #: Parameters with more elements get one factor for each, not one for each and each row.
 _LARGE = 4096
-
-
-@dataclass(frozen=True)
-class Param:
-    """One parameter besides those of the layers. If its name has dots, it is in a submodule."""
-
-    name: str
-    shape: tuple[int, ...]
-    layout: str = "plain"
-    """plain, transposed, gaps (its elements do not lie side by side), shared (one storage for all of this layout) or
-    embedding, whose gradients are sparse."""
-    dtype: str = "float64"
-    frozen: bool = False
-    also: str = ""
-    """A second name of the same parameter."""
-    unused: bool = False
-    """Whether no forward ever uses it."""
-    zero: bool = False
-    """Whether its gradient is always zero."""
-
-
-#: What a parameter is like: the parameters that stand for it, by a name of their own.
-PARAMS: dict[str, tuple[Param, ...]] = {
-    "plain": (Param("", (3, 2)),),
-    "scalar": (Param("", ()),),
-    "transposed": (Param("", (3, 4), "transposed"),),
-    "gaps": (Param("", (3, 2), "gaps"),),
-    "shared": (Param("", (3,), "shared"), Param("", (4,), "shared")),
-    "tied": (Param("", (3,), also="_again"),),
-    "frozen": (Param("", (3,), frozen=True),),
-    "unused": (Param("", (3,), unused=True),),
-    "zero": (Param("", (3,), zero=True),),
-    "large": (Param("", (1031,)),),
-    "empty": (Param("", (0, 2)),),
-    "row": (Param("", (1, 3)),),
-    "sparse": (Param("", (3, 2), "embedding"),),
-    "fp32": (Param("", (3,), dtype="float32"),),
-    "complex": (Param("", (3,), dtype="complex128"),),
-}
 
 
 @dataclass(frozen=True)
@@ -151,9 +113,7 @@ class Trained(nn.Module):
         widths = (FEATURES, *made_of.layers, WIDTH)
         for number, (wide, next_wide) in enumerate(itertools.pairwise(widths)):
             self.add_module(f"layer{number}", nn.Linear(wide, next_wide, dtype=torch.float64))
-        for param, made in new_parameters(made_of.params):
-            for name in filter(None, (param.name, param.also)):
-                put(self, name, made)
+        add_parameters(self, made_of.params)
         if made_of.buffer:
             self.register_buffer("shift", torch.arange(WIDTH, dtype=torch.float64) / 8)
 

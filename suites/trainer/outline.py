@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from everyrank.fixtures.optimizers import row
-from everyrank.suites.trainer.model import Model, Param
+from everyrank.suites.moves.model import ModelOutline, Param
+from everyrank.suites.moves.model import needed_by as everywhere
+from everyrank.suites.trainer.model import Model
 
 
 @dataclass
-class Outline:
+class Outline(ModelOutline[Model]):
     """The facts on which it depends whether a move makes sense, and what it needs."""
 
-    model: Model
-    frozen: set[int] = field(init=False)
     handed: int = field(init=False)
     """How many of the parameters are in a group."""
     unused: bool = field(init=False)
@@ -37,15 +36,11 @@ class Outline:
     saved_keeps: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         model = self.model
-        self.frozen = {number for number, param in enumerate(model.params) if param.frozen}
         self.handed = sum(group.count for group in model.groups) if model.groups else len(model.params)
         self.unused = any(param.unused for param in model.params)
         self.keeps = self.will_keep = self.built_to_keep
-
-    @property
-    def count(self) -> int:
-        return len(self.model.params)
 
     @property
     def built_to_keep(self) -> bool:
@@ -108,16 +103,6 @@ class Outline:
             yield "states of buffers"
 
 
-_LAYOUTS = {
-    "transposed": "transposed parameters",
-    "gaps": "parameters with gaps",
-    "shared": "shared storage",
-    "embedding": "sparse gradients",
-}
-
-_DTYPES = {"float32": "mixed dtypes", "complex128": "complex parameters"}
-
-
 def needed_by(param: Param, size: int) -> Iterator[str]:
     """Yield the features that a parameter needs beside layers."""
     yield "branches"
@@ -127,14 +112,6 @@ def needed_by(param: Param, size: int) -> Iterator[str]:
 
 def needed_by_itself(param: Param, size: int) -> Iterator[str]:
     """Yield the features that a parameter needs, wherever it is used."""
-    found = {
-        _LAYOUTS.get(param.layout, ""): True,
-        _DTYPES.get(param.dtype, ""): True,
-        "frozen parameters": param.frozen,
-        "unused parameters": param.unused,
-        "tied parameters": bool(param.also),
-        "scalars": not param.shape,
-        "empty parameters": not math.prod(param.shape),
-        "few rows": bool(param.shape) and 0 < param.shape[0] < size,
-    }
-    yield from (feature for feature, needed in found.items() if feature and needed)
+    yield from everywhere(param)
+    if param.shape and 0 < param.shape[0] < size:
+        yield "few rows"

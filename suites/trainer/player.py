@@ -7,11 +7,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from everyrank.fixtures.optimizers import row
 from everyrank.suites.arena.groups import NAMES_RANKS, own_group
+from everyrank.suites.moves.model import (
+    PARAMS,
+    params_of,
+    placed,
+    plain,
+    takes,
+    with_each,
+    without_each,
+    without_two_kinds,
+)
 from everyrank.suites.trainer.arena import SAME_GRAPH, TRUSTS_INIT, TRUSTS_ORDER
 from everyrank.suites.trainer.features import FEATURES
-from everyrank.suites.trainer.model import PARAMS, Group, Model, Param
+from everyrank.suites.trainer.model import Group, Model, Param
 from everyrank.suites.trainer.moves_of_states import ApartMoves
 from everyrank.suites.trainer.outline import Outline, needed_by
 
@@ -46,6 +55,8 @@ class TrainerPlayer(ApartMoves):
         SAME_GRAPH: frozenset({"parameters that some ranks use", "microbatches of some ranks"}),
     }
     crossings = "crossings.txt"
+    outline = Outline
+    drawing = "everyrank.suites.trainer.drawing:ModelDrawing"
     named_by = ("optimizer", "param1", "param2", "param3")
     kinds = (Model, Param, Group)
     traits = {
@@ -60,22 +71,11 @@ class TrainerPlayer(ApartMoves):
     }
 
     @classmethod
-    def outline(cls, model: Model) -> Outline:
-        return Outline(model)
-
-    @classmethod
     def settled(cls, traits: Mapping[str, Any]) -> dict[str, Any]:
         """Return the traits without those that exclude each other."""
-        found = dict(traits)
-        params = [found["param1"], found["param2"], found["param3"]]
-        special = [kind for kind in params if kind in ("sparse", "fp32", "complex")]
-        for name in ("param1", "param2", "param3"):
-            if found[name] in special and found[name] != special[0]:
-                found[name] = "plain"  # no optimizer takes both
-        taken = {"sparse": "sparse", "complex": "complex"}.get(special[0], "") if special else ""
-        optimizer, variant = found["optimizer"].split("-")
-        refused = row(optimizer).variant(variant).refuses
-        if (taken and (taken not in row(optimizer).takes or taken in refused)) or "fp32" in special:
+        found, special = without_two_kinds(traits, ("sparse", "fp32", "complex"))
+        params = [traits["param1"], traits["param2"], traits["param3"]]
+        if "fp32" in params or not takes(found["optimizer"], special):
             found["optimizer"] = "SGD-lr"  # others amplify the error of a coarse sum
         if found["start"] == "orders" and "tied" in params:
             found["start"] = "values"  # a parameter with two names goes by that which was registered first
@@ -85,9 +85,8 @@ class TrainerPlayer(ApartMoves):
     def model_of(cls, traits: Mapping[str, Any], features: frozenset[str]) -> Model:
         size = traits["size"]
         params = [
-            replace(param, name=f"p{number}{part}", also=param.also and f"p{number}{part}{param.also}")
-            for number in (1, 2, 3)
-            for part, param in zip("ab", PARAMS[traits[f"param{number}"]], strict=False)
+            placed(param, name)
+            for _, name, param in params_of(traits, PARAMS)
             if features.issuperset(needed_by(param, size))
         ]
         optimizer, variant = traits["optimizer"].split("-")
@@ -116,25 +115,16 @@ class TrainerPlayer(ApartMoves):
             yield from needed_by(param, model.size)
 
     @classmethod
-    def draw_model(cls, drawing: Any) -> Model:
-        from everyrank.suites.trainer.drawing import ModelDrawing
-
-        return ModelDrawing(drawing.draw, drawing.size, drawing.features).make()
-
-    @classmethod
     def simpler(cls, model: Model) -> Iterator[Model]:
-        for number in range(len(model.params)):
-            params = model.params[:number] + model.params[number + 1 :]
-            yield replace(model, params=params, groups=())
+        for fewer in without_each(model):
+            yield replace(fewer, groups=())
         yield replace(model, groups=())
         yield replace(model, layers=())
         yield replace(model, optimizer="SGD", variant="lr")
         yield replace(model, optimizer="SGD", variant="momentum")
         yield replace(model, own_values=False, own_buffer=False, reordered=())
         yield replace(model, buffer=False, own_buffer=False)
-        for number, param in enumerate(model.params):
-            plain = Param(param.name, (2,))
-            yield replace(model, params=(*model.params[:number], plain, *model.params[number + 1 :]))
+        yield from with_each(model, plain)
 
     @classmethod
     @contextlib.contextmanager
