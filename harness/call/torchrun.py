@@ -14,8 +14,8 @@ from typing import Any
 from everyrank.call.value import pack, unpack
 from everyrank.errors import MisuseError, WorldFailed
 from everyrank.model.counts import count
+from everyrank.wire import torchrun_variables
 
-_SET = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 #: How often a rank that has returned asks whether the others have (in seconds).
 _OFTEN = 0.02
 
@@ -24,13 +24,13 @@ _calls = 0  # of this process: all ranks make the same calls
 
 def is_rank() -> bool:
     """Return whether torchrun, or what sets the same variables, has made this process a rank."""
-    return all(name in os.environ for name in _SET) and "PYTEST_CURRENT_TEST" not in os.environ
+    return all(name in os.environ for name in torchrun_variables.NEEDED) and "PYTEST_CURRENT_TEST" not in os.environ
 
 
 def run_here(function: Callable[[], Any], ranks: int | None, group: bool, asked: Mapping[str, Any]) -> list[Any]:
     """Call the function on this rank, and return what it returned on each. Every rank makes this call."""
     global _calls
-    rank, size = int(os.environ["RANK"]), _size()
+    rank, size = torchrun_variables.rank(), torchrun_variables.size()
     if ranks not in (None, size):
         raise MisuseError(
             f"torchrun has started {count(size, 'rank')}, and the call asks for {ranks}: leave `ranks` out"
@@ -96,7 +96,7 @@ def _group(call: str, wanted: bool, backend: str | None) -> Iterator[Any]:
     if not wanted:
         yield store
         return
-    rank, size = int(os.environ["RANK"]), _size()
+    rank, size = torchrun_variables.rank(), torchrun_variables.size()
     dist.init_process_group(backend or "gloo", store=store, rank=rank, world_size=size)
     # A rank that fails closes its group at once. One that is connecting then would wait for it.
     store.set(f"connected {rank}", "")
@@ -113,7 +113,3 @@ def _rendezvous() -> Any:
 
     store, _, _ = next(dist.rendezvous("env://"))
     return store
-
-
-def _size() -> int:
-    return int(os.environ["WORLD_SIZE"])

@@ -27,6 +27,7 @@ from everyrank.rank.prepare import prepare_process, prepare_session
 from everyrank.rank.seeds import seed_generators
 from everyrank.rank.witness import Witness
 from everyrank.rank.world import MeetOthers, World, enter
+from everyrank.wire import torchrun_variables
 from everyrank.wire.channel import Channel, Closed
 from everyrank.wire.messages import (
     ClosedUp,
@@ -67,7 +68,7 @@ class Rank:
         self._groups = Groups()
         self._rendezvous = torchrun.Rendezvous()
         self._hooks = RankHooks(session.config, self._groups.is_open)
-        self.variables_before = {name: os.environ.get(name) for name in torchrun.VARIABLES}
+        self.variables_before = {name: os.environ.get(name) for name in torchrun_variables.ALL}
         self.world: World
         self.item: pytest.Item
         self.leaks: list[Leak] = []
@@ -279,7 +280,7 @@ def _enter(order: Order, run_folder: str, meet: MeetOthers) -> World:
         _meet=meet,
     )
     enter(world)
-    torchrun.enter(order)
+    torchrun_variables.enter(order)
     for kind, listed in order.visible.items():
         os.environ[device_types.find(kind).variable] = listed
     os.environ["EVERYRANK_NODEID"] = order.nodeid

@@ -1,4 +1,4 @@
-"""Sets what torchrun sets for its processes, so that code which opens its group itself runs in ranks.
+"""Opens groups by ``env://`` as torchrun's processes do, so that code which opens its group itself runs in ranks.
 
 torchrun's agent hosts the store of ``env://``. Here rank 0 hosts it, as without torchrun: then code under test may
 choose another address or port, which an agent's store would not answer.
@@ -6,13 +6,13 @@ choose another address or port, which an agent's store would not answer.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlparse
 
 from everyrank.rank.world import RENDEZVOUS_NAME
+from everyrank.wire import torchrun_variables
 
 if TYPE_CHECKING:
     from everyrank.leaks.snapshot import Watch
@@ -20,36 +20,6 @@ if TYPE_CHECKING:
 
 #: torch's handler of a scheme: yields a store, a rank and a world size.
 Handler = Callable[..., Iterator[tuple[Any, int, int]]]
-
-
-#: What torchrun sets for each process.
-_VALUES: dict[str, Callable[[Order], object]] = {
-    "RANK": lambda order: order.rank,
-    "LOCAL_RANK": lambda order: order.local_rank,
-    "GROUP_RANK": lambda order: order.host,
-    "ROLE_RANK": lambda order: order.rank,
-    "WORLD_SIZE": lambda order: order.size,
-    "LOCAL_WORLD_SIZE": lambda order: order.local_size,
-    "GROUP_WORLD_SIZE": lambda order: order.hosts,
-    "ROLE_WORLD_SIZE": lambda order: order.size,
-    "ROLE_NAME": lambda order: "default",
-    "MASTER_ADDR": lambda order: order.address,
-    "MASTER_PORT": lambda order: order.port,
-    "TORCHELASTIC_RUN_ID": lambda order: "everyrank",
-    "TORCHELASTIC_RESTART_COUNT": lambda order: 0,
-    "TORCHELASTIC_MAX_RESTARTS": lambda order: 0,
-    "TORCHELASTIC_USE_AGENT_STORE": lambda order: False,
-}
-
-VARIABLES = tuple(_VALUES)
-
-
-def enter(order: Order) -> None:
-    """Set the variables of an order. In a warm world most of them have their values from the test before."""
-    for name, value_of in _VALUES.items():
-        value = str(value_of(order))
-        if os.environ.get(name) != value:
-            os.environ[name] = value
 
 
 class Rendezvous:
@@ -82,7 +52,8 @@ class Rendezvous:
         self._stores.clear()
 
     def _env(self, url: str, **keywords: Any) -> Iterator[tuple[Any, int, int]]:
-        named, is_own = parse_qs(urlparse(url).query).get(RENDEZVOUS_NAME), self._is_own_address()
+        named = parse_qs(urlparse(url).query).get(RENDEZVOUS_NAME)
+        is_own = torchrun_variables.has_address_of(self._order)
         self._openings += not named
         prefix = f"everyrank/{named[0] if named else self._openings}"
         for store, rank, size in self._watched("env", url, **keywords):
@@ -105,8 +76,3 @@ class Rendezvous:
                 except StopIteration:
                     return
             yield opened
-
-    def _is_own_address(self) -> bool:
-        """Return whether the environment has the address that the order gave: a test may set another."""
-        given = {"MASTER_ADDR": self._order.address, "MASTER_PORT": str(self._order.port)}
-        return all(os.environ.get(name) == value for name, value in given.items())

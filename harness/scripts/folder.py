@@ -15,13 +15,12 @@ from typing import TypeVar
 
 import msgspec
 from everyrank.patience import Patience
+from everyrank.wire import torchrun_variables
 
 #: The variable that names the folder of a test, in which each run of a script has one of its own.
 VARIABLE = "EVERYRANK_SCRIPTS"
 #: The variable that names the pytest process of the test.
 PYTEST = "EVERYRANK_SCRIPTS_PYTEST"
-#: What torchrun sets for the processes of a script.
-_NEEDED = ("RANK", "WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_ERROR_FILE")
 #: Only a watcher that was killed lets others wait for so many seconds, or a machine that has no time for it.
 _VERDICT = 20.0
 
@@ -130,15 +129,9 @@ def has_ended(name: str) -> bool:
 
 def folder_of_run(variables: Mapping[str, str], agent: int) -> ScriptFolder | None:
     """Return the folder of the run that a process with these variables belongs to, if it is a script's rank."""
-    if not variables.get(VARIABLE) or any(not variables.get(name) for name in _NEEDED):
+    parts = torchrun_variables.run_of_script(variables, agent)
+    if not variables.get(VARIABLE) or not parts:
         return None
-    alone = variables.get("LOCAL_WORLD_SIZE") == variables["WORLD_SIZE"]
-    parts = [
-        variables["TORCHELASTIC_RUN_ID"],
-        variables.get("TORCHELASTIC_RESTART_COUNT", ""),
-        # Two runs in a row may have one port, and the agents of one run have no process in common.
-        str(agent) if alone else variables["MASTER_PORT"],
-    ]
     return ScriptFolder(Path(variables[VARIABLE], hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]))
 
 

@@ -21,6 +21,7 @@ from everyrank.rank.failure_text import describe_exception
 from everyrank.rank.witness import Witness
 from everyrank.scripts.folder import PYTEST, VARIABLE, Raised, ScriptFolder, ScriptRank, folder_of_run
 from everyrank.stack.frames import Frame
+from everyrank.wire import torchrun_variables
 from everyrank.wire.messages import OnNccl, WitnessStatement
 
 #: Makes a finder that calls a function when a module of this name has been imported.
@@ -38,14 +39,14 @@ def start(after_import: AfterImport) -> None:
     pytest = os.environ.pop(PYTEST, "")
     if folder is None or _runs_pytest():
         return
-    rank = int(os.environ["RANK"])
+    rank = torchrun_variables.rank()
     process = ScriptRank(
         rank,
-        int(os.environ["WORLD_SIZE"]),
+        torchrun_variables.size(),
         os.getpid(),
         os.getppid(),
         _script(),
-        os.environ["TORCHELASTIC_ERROR_FILE"],
+        torchrun_variables.error_file(),
         pytest,
     )
     if not folder.announce(process):
@@ -78,11 +79,10 @@ def _start_watcher(folder: ScriptFolder) -> None:
     try:
         os.setsid()
         null = os.open(os.devnull, os.O_RDWR)
-        variables = {name: value for name, value in os.environ.items() if name != "RANK"}
         os.posix_spawn(
             sys.executable,
             [sys.executable, "-m", "everyrank.scripts.watcher", str(folder.path)],
-            variables,
+            torchrun_variables.without_rank(os.environ),
             file_actions=[(os.POSIX_SPAWN_DUP2, null, number) for number in range(3)],
         )
     finally:

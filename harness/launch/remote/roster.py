@@ -8,7 +8,6 @@ collects. The kernel closes a connection at the end of a process, whatever ended
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import socket
 import struct
@@ -17,6 +16,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from everyrank.launch.remote.door import notice_end
+from everyrank.wire import torchrun_variables
 
 #: What a process sends first: who it is.
 _HELLO = struct.Struct("!16sI")
@@ -26,11 +26,6 @@ _NAME = b"everyrank roster"
 _SHARE, _AGAIN = 10.0, 0.1
 #: A try that is made beside the collection waits for this many seconds at most.
 _BESIDE = 0.2
-
-
-def master() -> tuple[str, int]:
-    """Return the address that the script gave to all processes."""
-    return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 
 
 @dataclass
@@ -121,7 +116,7 @@ class Entry:
         began = time.monotonic()
         if self._sock is None and began >= self._next:
             try:
-                self._sock = socket.create_connection(master(), timeout=within)
+                self._sock = socket.create_connection(torchrun_variables.address(), timeout=within)
                 notice_end(self._sock)
                 self._sock.sendall(_HELLO.pack(_NAME, self._number))
             except OSError as error:

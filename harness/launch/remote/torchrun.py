@@ -35,17 +35,15 @@ from everyrank.launch.remote.door import KEEPER, Door, knock, new_secret
 from everyrank.launch.remote.keeper import Invitation, RemoteKeeper, use_interface_of
 from everyrank.launch.remote.launcher import RemoteLauncher
 from everyrank.launch.remote.link import Link, introduced
-from everyrank.launch.remote.roster import Entry, Roster, master
+from everyrank.launch.remote.roster import Entry, Roster
 from everyrank.launch.remote.run_folder import RunFolder
 from everyrank.patience import Patience
+from everyrank.wire import torchrun_variables
 from everyrank.wire.channel import Channel
 from everyrank.wire.remote import Ready, ToRemoteKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-
-#: What torchrun sets, and a script that does without torchrun must set.
-VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 #: All processes must have collected their tests within this many seconds of the first.
 _COLLECT = 600.0
@@ -59,37 +57,32 @@ _USAGE = "torchrun --nproc-per-node=4 -m pytest --launcher=torchrun"
 
 def configure(config: pytest.Config) -> Member | None:
     """Check how this process was started. Return its membership, unless it is the controller."""
-    missing = [name for name in VARIABLES if not os.environ.get(name)]
-    if len(missing) == len(VARIABLES):
+    missing, needed = torchrun_variables.missing(), torchrun_variables.NEEDED
+    if len(missing) == len(needed):
         raise pytest.UsageError(f"--launcher=torchrun: torchrun did not start this process; say {_USAGE}")
     if missing:
         raise pytest.UsageError(
             f"--launcher=torchrun: the environment is only half set: {', '.join(missing)} is missing. torchrun sets "
-            f"{', '.join(VARIABLES)}"
+            f"{', '.join(needed)}"
         )
     if getattr(config.option, "numprocesses", None) or hasattr(config, "workerinput"):
         raise pytest.UsageError("--launcher=torchrun: the ranks are torchrun's processes: leave out -n")
     if config.getoption("usepdb", False) or config.getoption("trace", False):
         raise pytest.UsageError("--launcher=torchrun: a debugger needs the ranks on this host: use --launcher=fork")
-    if _rank() == 0:
-        if not _has_agent():
+    if torchrun_variables.rank() == 0:
+        if not torchrun_variables.has_agent():
             config.stash[_ROSTER] = _open_roster(config)
         return None
-    member = TorchrunMember(None if _has_agent() else Entry(_rank()))
+    member = TorchrunMember(None if torchrun_variables.has_agent() else Entry(torchrun_variables.rank()))
     # By this name plugins know a process that collects only to run ranks: it reports and writes nothing.
     config.pluginmanager.register(member, "everyrank-spawned")
     return member
 
 
-def _has_agent() -> bool:
-    """Return whether torchrun's agent started this process. It has a store, and ends all if one has died."""
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-
-
 def _open_roster(config: pytest.Config) -> Roster:
-    port = int(os.environ["MASTER_PORT"])
+    _, port = torchrun_variables.address()
     try:
-        roster = Roster(port, int(os.environ["WORLD_SIZE"]))
+        roster = Roster(port, torchrun_variables.size())
     except OSError as error:
         raise pytest.UsageError(
             f"--launcher=torchrun: process 0 cannot listen at MASTER_PORT, {port}, where the others look for it: "
@@ -104,7 +97,7 @@ def launch(context: LaunchContext) -> Launcher:
     session, secret = context.session, new_secret()
     folder = context.new_folder()
     run_folder.mark(folder, secret)
-    ours = alike.describe(session, _node(), folder)
+    ours = alike.describe(session, torchrun_variables.node(), folder)
     door = Door(_address(), secret)
     invitation = Invitation(door.address, secret, folder)
     roster = session.config.stash.get(_ROSTER, None)
@@ -135,7 +128,7 @@ def launch(context: LaunchContext) -> Launcher:
 
 def _admitted(door: Door, ours: Ready, own: int, roster: Roster | None) -> list[Link]:
     """Let all processes in, by their keepers."""
-    size = int(os.environ["WORLD_SIZE"])
+    size = torchrun_variables.size()
     ended: list[int] = []
     reported_at = time.monotonic() + _SILENT
 
@@ -233,7 +226,7 @@ class TorchrunMember(Member):
     def serve(self, context: LaunchContext) -> int:
         try:
             invitation, base = _read(_invitation_of_store() if self._entry is None else _invitation_of(self._entry))
-            connection = knock(invitation.address, invitation.secret, (KEEPER, _rank()), _COLLECT)
+            connection = knock(invitation.address, invitation.secret, (KEEPER, torchrun_variables.rank()), _COLLECT)
         except (OSError, MisuseError) as error:
             _report(f"cannot reach the controller: {error}")
             return int(pytest.ExitCode.INTERNAL_ERROR)
@@ -267,7 +260,7 @@ def _read(letter: str) -> tuple[Invitation, str]:
 
 
 def _report(text: str) -> None:
-    print(f"everyrank: process {_rank()} of torchrun {text}", file=sys.stderr, flush=True)
+    print(f"everyrank: process {torchrun_variables.rank()} of torchrun {text}", file=sys.stderr, flush=True)
 
 
 def _base_folder(session: pytest.Session) -> str:
@@ -281,7 +274,7 @@ def _keep(context: LaunchContext, invitation: Invitation, connection: socket.soc
     use_interface_of(connection)
     session = context.session
     control: Channel[ToRemoteKeeper] = Channel(connection, ToRemoteKeeper)
-    ready = alike.describe(session, _node(), "", gpus=device_types.all_found())
+    ready = alike.describe(session, torchrun_variables.node(), "", gpus=device_types.all_found())
     try:
         folder = RunFolder(invitation.folder, invitation.secret)
         factory: Any = getattr(session.config, "_tmp_path_factory", None)
@@ -368,14 +361,14 @@ def _patiently(wait: Callable[[], Any]) -> Any:
     except RuntimeError as error:  # torch's DistError
         reason = str(error).partition("\n")[0]
         raise MisuseError(
-            f"process {_rank()} did not meet {others}: one of them ended before it had collected its tests, or "
-            f"cannot be reached ({reason})"
+            f"process {torchrun_variables.rank()} did not meet {others}: one of them ended before it "
+            f"had collected its tests, or cannot be reached ({reason})"
         ) from None
 
 
 def _address() -> str:
     """Return this host's address at which the other processes can reach it."""
-    family, _, _, _, found = socket.getaddrinfo(*master(), type=socket.SOCK_DGRAM)[0]
+    family, _, _, _, found = socket.getaddrinfo(*torchrun_variables.address(), type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(found)  # sends nothing
         address: str = probe.getsockname()[0]
@@ -383,13 +376,5 @@ def _address() -> str:
 
 
 def _master() -> str:
-    host, port = master()
+    host, port = torchrun_variables.address()
     return f"{host}:{port}"
-
-
-def _rank() -> int:
-    return int(os.environ["RANK"])
-
-
-def _node() -> str:
-    return os.environ.get("GROUP_RANK") or socket.gethostname()
