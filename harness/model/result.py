@@ -39,8 +39,8 @@ class BlamePart(ResultPart, frozen=True):
     rule: str
 
 
-class RankResult(msgspec.Struct):
-    """What became of one rank."""
+class RankEnd(ResultPart, frozen=True):
+    """What became of one rank, as far as the run file has it."""
 
     rank: int
     outcome: str  # passed, failed, skipped, lost (it died, or left without a record), cut (everyrank ended it)
@@ -48,6 +48,11 @@ class RankResult(msgspec.Struct):
     text: str = ""  # one line: the failure in brief, the exit status, or the reason of the skip
     where: str = ""  # the frame of the user's code in which the failure was raised
     seconds: float = 0.0
+
+
+class RankResult(RankEnd, frozen=True):
+    """What became of one rank."""
+
     notes: dict[str, Any] = {}
 
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from everyrank.model.outcome import Ending
 from everyrank.model.parity import ParityPart
-from everyrank.model.result import BlamePart, LeakPart, StancePart
+from everyrank.model.result import BlamePart, LeakPart, RankEnd, StancePart
 
 #: The version of the schema. A reader refuses a newer one. Version 2 has the outcome "interrupted".
 SCHEMA = 2
@@ -85,15 +85,8 @@ class PhasePart(RunFilePart, frozen=True):
     seconds: float
 
 
-class RankPart(RunFilePart, frozen=True):
+class RankPart(RankEnd, frozen=True, omit_defaults=True):
     """The fate of one rank."""
-
-    rank: int
-    outcome: str  # passed, failed, skipped, lost (it died, or left without a record), cut (everyrank ended it)
-    phase: str = ""  # the phase in which it failed or was lost
-    text: str = ""  # one line: the failure in brief, the exit status, or the reason of the skip
-    where: str = ""  # the frame of the user's code in which the failure was raised
-    seconds: float = 0.0
 
 
 class AllowedPart(RunFilePart, frozen=True):
