@@ -66,7 +66,8 @@ class Census:
     def turn(self, pids: Sequence[int | None], ended: Collection[int]) -> dict[int, WitnessStatement] | None:
         """Return the statements of all ranks if their world stood still before it was asked, and since; or None.
 
-        ``ended``: ranks that wait for an order. Their main threads are woken by what their own witnesses send.
+        ``ended``: ranks that wait for an order. Their main threads are woken by what their own witnesses send: a
+        write to a socket also wakes, without need, a thread that reads from the writer's own end.
         """
         now = time.monotonic()
         if now < self.next_at:

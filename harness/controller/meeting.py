@@ -26,6 +26,7 @@ class Meeting:
             self.dissolve(ended)
             return
         meets = [self._came[rank] for rank in range(self._size)]
+        # Ranks that only look must not release those that wait elsewhere, whose next meetings would be out of step.
         looking = {rank: meet for rank, meet in self._came.items() if meet.looks}
         self._dismiss(
             Met([meet.point for meet in meets], [meet.digest for meet in meets], [meet.text for meet in meets], []),

@@ -39,7 +39,8 @@ class Groups:
         try:
             yield dist.group.WORLD
         finally:
-            # A process that is about to end need not destroy its group.
+            # A process that is about to end need not destroy its group: gloo takes about 40 ms for that with 4 ranks,
+            # since it waits for a turn of its thread, 10 ms, for each connection.
             if not keep and not leaving:
                 self._kept = self._messages = None
                 point_to_point.stop()

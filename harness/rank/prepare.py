@@ -42,8 +42,8 @@ def _let_wakers_run_on() -> None:
     gloo's thread asks the kernel for events in a loop while another thread holds a lock that it needs. With more
     ranks than cores, the holder is often preempted by a rank that it has just woken, and gloo's thread spins until
     the holder has its turn again: 1,800 calls of epoll_wait in one all_reduce of 4 ranks on 2 cores. The policy for
-    batch work ends this (docs/design.md has the numbers). The share of the processor stays; threads and forks
-    inherit the policy.
+    batch work ends this: an all_reduce and a barrier take 0.7 ms instead of 4.7. The share of the processor stays;
+    threads and forks inherit the policy.
     """
     if hasattr(os, "SCHED_BATCH") and os.sched_getscheduler(0) == os.SCHED_OTHER:
         with contextlib.suppress(OSError):  # a sandbox may refuse it

@@ -22,7 +22,7 @@ def of_ranks(config: pytest.Config, choice: str) -> list[int] | None:
     """Return the cores on which the ranks of this process run; None if they may run on all.
 
     Ranks wait for each other most of the time. To wake one on another core, which may be asleep, costs the kernel
-    more than to wake it on the waker's own.
+    more than to wake it on the waker's own. Only ranks are bound: this process still counts all cores for its slots.
     """
     worker = getattr(config, "workerinput", None)
     if choice != SHARE or worker is None or not hasattr(os, "sched_getaffinity"):

@@ -1,4 +1,7 @@
-"""Build one HTML file from a template, styles, scripts and data. It needs nothing outside it."""
+"""Build one HTML file from a template, styles, scripts and data. It needs nothing outside it.
+
+There is no build step and no library. Scripts and styles are as prettier formats them, 116 columns wide.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-// The page as a whole: the facts of the run, its conclusion, and the view that the address names.
+// The page as a whole: the facts of the run, its conclusion, and the view that the address names. A view is a
+// function of the state, which is the address, and of the cases that pass the filters.
 
 const NAMES = {
   matrix: "Matrix",
