@@ -143,7 +143,7 @@ def test_a_rogue_may_name_a_group_for_all_of_its_laws() -> None:
         made_up.law("d", list, groups=("TRAIND",))(_holds)
 
 
-# --- the example of docs/conformance.md, as an installed distribution --------------------------------
+# --- the example of docs/contracts.md, as an installed distribution --------------------------------
 
 _TESTS = """
     from averaging.contract import CONTRACT, exemplar, halves
@@ -168,8 +168,8 @@ _CONFTEST = """
 
 def _example() -> tuple[str, dict[str, str]]:
     """Return the program of the document, and what its distribution offers."""
-    (program,) = [block for block in blocks("docs/conformance.md") if "CONTRACT = Contract(" in block.text]
-    (table,) = [block for block in blocks("docs/conformance.md") if "entry-points" in block.text]
+    (program,) = [block for block in blocks("docs/contracts.md") if "CONTRACT = Contract(" in block.text]
+    (table,) = [block for block in blocks("docs/contracts.md") if "entry-points" in block.text]
     ((group, offered),) = tomllib.loads(table.text)["project"]["entry-points"].items()
     assert group == "everyrank.contracts"
     return program.text, offered
@@ -215,7 +215,7 @@ _WITH_MOVES = """law_modules=("averaging.moves",),
 def moving(module_project: Project, averaging: Project) -> Project:
     """Return the project in which the example has moves, too."""
     program, _ = _example()
-    (moves,) = [block for block in blocks("docs/conformance.md") if "class Averaging(Player)" in block.text]
+    (moves,) = [block for block in blocks("docs/contracts.md") if "class Averaging(Player)" in block.text]
     module_project.write("averaging/contract.py", program.replace("rogues=", _WITH_MOVES, 1))
     module_project.write("averaging/moves.py", moves.text)
     module_project.write("test_moving.py", _TESTS)
