@@ -1,6 +1,7 @@
 """Directives that write a part of a page from the code: laws, marks, fixtures, and the lines of a run file.
 
 :::{laws} trainer            each law of a contract, the bugs that it is there for, and who breaks it
+:::{subject} replicate       what a subject of a contract is, as its module states it
 :::{lacks} trainer           the names of what a subject of a contract may lack
 :::{marks}                   the marks that the plugins register
 :::{fixtures}                the fixtures of the plugins
@@ -9,6 +10,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import subprocess
@@ -57,6 +59,13 @@ class Laws(FromCode):
                 yield "The rogues that must break it, and what each is modelled on:\n"
                 yield from (f"- `{rogue.name}`: {rogue.model}" for rogue in known)
                 yield ""
+
+
+class SubjectOf(FromCode):
+    def lines(self) -> Iterator[str]:
+        module = importlib.import_module(f"everyrank.suites.{self.arguments[0].replace('-', '_')}.contract")
+        _, _, rest = inspect.cleandoc(module.__doc__ or "").partition("\n\n")
+        yield rest
 
 
 class Lacks(FromCode):
@@ -118,6 +127,7 @@ def _type(value: dict[str, Any]) -> str:
 def setup(app: Sphinx) -> dict[str, bool]:
     for name, directive in {
         "laws": Laws,
+        "subject": SubjectOf,
         "lacks": Lacks,
         "marks": Marks,
         "fixtures": Fixtures,

@@ -2,15 +2,6 @@
 
 In a world of one rank trainers are *near*: they report from the server's process. In a larger one each is on its own
 worker, from which it reports over RPC. Most faults of a server show with both, and near trainers are cheap.
-
-A subject's ``build(module, trainers, optimizer, *, timeout, non_finite)`` makes a server that trains ``module``.
-``optimizer(parameters)`` makes its optimizer, ``timeout`` is how many seconds a round may stay open, and
-``non_finite`` is whether infinite and undefined gradients are accepted; a subject has defaults for both. The server's
-``update_and_fetch(gradients, trainer)`` takes one gradient, or None, for each parameter of ``module``, and returns
-a future of the new model (or of its parameters in order). It is called directly, and over an RRef to its door: a
-method that returns a future is decorated with ``rpc.functions.async_execution``, and its errors reach a far trainer
-if they are raised, there or in a ``then()`` (torch's RPC passes on what ``set_exception`` was given as an answer). A
-subject whose server returns the new model itself, after the round, declares that it ``blocks``.
 """
 
 from __future__ import annotations

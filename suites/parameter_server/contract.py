@@ -1,6 +1,21 @@
 """The contract ``parameter-server``.
 
-The module ``arena`` describes the arguments of a subject's ``build``, and the methods of its server.
+A subject's ``build(module, trainers, optimizer, *, timeout, non_finite)`` makes a server that trains ``module``.
+``optimizer(parameters)`` makes its optimizer, ``timeout`` is how many seconds a round may stay open, and
+``non_finite`` is whether infinite and undefined gradients are accepted; a subject has defaults for both. The server's
+``update_and_fetch(gradients, trainer)`` takes one gradient, or None, for each parameter of ``module``, and returns
+a future of the new model (or of its parameters in order). It is called directly, and over an RRef to its door: a
+method that returns a future is decorated with ``rpc.functions.async_execution``, and its errors reach a far trainer
+if they are raised, there or in a ``then()`` (torch's RPC passes on what ``set_exception`` was given as an answer). A
+subject whose server returns the new model itself, after the round, declares that it ``blocks``.
+
+A wrong gradient is refused with an error that names the fault: a wrong shape by the word shape, size or dimension, or
+by a shape such as ``[6, 4]``; a wrong number of gradients by count, number, length, argument or gradients; a wrong
+dtype by type, or a dtype's name; an infinite or undefined value, with ``non_finite=False``, by finite, nan or inf.
+
+A report may come while the round before is still under way. During the update it is counted in the next round, or
+refused with an error, and then its trainer may report again when it has been answered; from a trainer that has been
+answered it is taken.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import torch
 
 Gradients = list[Any]
 
-#: Patterns for the error's text, by the kind of defect; docs/conformance.md lists the words.
+#: Patterns for the error's text, by the kind of defect; the docstring of contract.py lists the words.
 SHAPE = r"shape|size|dimension|[\[(]\d"
 COUNT = "count|number|length|argument|gradients"
 DTYPE = r"type|float|complex|int\d"

@@ -16,8 +16,9 @@ Ranks communicate over the default process group, or over groups that ``build`` 
 or are done, the default group belongs to the case, and its operations end after some seconds.
 
 The returned module has ``set_requires_gradient_sync(on)`` or DDP's ``no_sync()``, and, where ranks may have different
-numbers of batches, ``join()``. A subject that leaves each rank its own buffers declares ``local-buffers``. If its
-errors name the rank that failed or is done, it declares ``names-ranks``, and is held to that.
+numbers of batches, ``join()``. When a rank fails or has no more batches, the others raise an error: if it, or its
+cause, names that rank ("rank" and the number), the subject declares ``names-ranks``, and is held to it. A subject
+that leaves each rank its own buffers declares ``local-buffers``.
 """
 
 from __future__ import annotations

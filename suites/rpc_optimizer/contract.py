@@ -2,10 +2,10 @@
 
 A subject is ``build(optimizer_class, rrefs, *arguments, **keywords)``, where ``rrefs`` are RRefs of parameters on
 other workers and on this one. The returned object has ``step(context_id)``, which applies the gradients of that
-distributed autograd context on all owners, and returns when they are done. Steps on one owner come one after the
-other, also those of several optimizers of several clients. If one owner fails, the error has its type and its text,
-with the name of its worker; if several fail, one error of any type has the text of each, and the name of its worker
-beside it.
+distributed autograd context on all owners, and returns or raises only when all of them are done. Steps on one owner
+come one after the other, also those of several optimizers of several clients. If one owner fails, the error has its
+type and its text, with the name of its worker as ``init_rpc`` was given it (torch's RPC puts it there). If several
+fail, one error of any type has the text of each: all behind the names of their workers, or all before them.
 
 Other features of an optimizer (schedulers, ``param_groups``, step hooks, ``defaults``, ``copy.deepcopy``, ``repr``,
 ``state_dict`` and ``load_state_dict``, a closure given to ``step`` after the context or as ``closure``) work as with

@@ -21,7 +21,8 @@ Two tools for modules are attributes of ``build``, which is most simply a class:
 - ``named_parameters(module, prefix="", recurse=True)`` yields names and parameters, whole or sharded;
 - ``shard_parameter(module, name, spec)`` cuts the parameter of that (dotted) name in place, by a
   ``ChunkShardingSpec`` of one chunk for each rank; if there are fewer rows than chunks, the last ranks have none. Its
-  metadata and shapes depend on no answer of another rank: a law makes them in worlds that do not exist.
+  metadata and shapes depend on no answer of another rank: ``large-world`` makes them for 512 and 1,024 ranks that do
+  not exist, on torch's fake process group, which answers with made-up values.
 
 A subject without one of these, except ``step``, declares its name as lacking: see ``capabilities.py``.
 
