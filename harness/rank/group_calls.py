@@ -18,6 +18,7 @@ def wrap(group_class: Any, method: str, around: Callable[..., Any]) -> None:
 
     @functools.wraps(call)
     def wrapped(group: Any, *arguments: Any, **options: Any) -> Any:
+        __tracebackhide__ = True
         return around(call, group, *arguments, **options)
 
     setattr(group_class, method, wrapped)

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 from everyrank.rank import recorder
-from everyrank.stack.frames import Frame, is_users, standing
+from everyrank.stack.frames import Frame, is_users, only_sees, standing
 from everyrank.stack.running import called_name, is_method_without_arguments, running_call
 from everyrank.wire.messages import Begun, WitnessStatement
 
@@ -219,6 +219,7 @@ def stack_of(frame: FrameType | None) -> list[Frame]:
     """Return the stack of a thread, innermost frame first."""
     found = []
     while frame is not None:
-        found.append(Frame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        if not only_sees(frame.f_code.co_filename):
+            found.append(Frame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
         frame = frame.f_back
     return found

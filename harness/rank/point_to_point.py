@@ -50,18 +50,22 @@ def within_collectives(group: Any) -> int:
 
 
 def _send(call: Any, group: Any, tensors: Any, dstRank: int, tag: int) -> Any:
+    __tracebackhide__ = True
     return _count("sent", f"{dstRank}/{tag}", call, group, tensors, dstRank, tag)
 
 
 def _receive(call: Any, group: Any, tensors: Any, srcRank: int, tag: int) -> Any:
+    __tracebackhide__ = True
     return _count("asked", f"{srcRank}/{tag}", call, group, tensors, srcRank, tag)
 
 
 def _receive_any(call: Any, group: Any, tensors: Any, tag: int) -> Any:
+    __tracebackhide__ = True
     return _count("asked", f"{ANY_RANK}/{tag}", call, group, tensors, tag)
 
 
 def _count(counter: str, key: str, call: Any, group: Any, *arguments: Any) -> Any:
+    __tracebackhide__ = True
     messages = _counted
     if messages is None or group is not messages.group:
         return call(group, *arguments)

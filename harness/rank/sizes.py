@@ -69,6 +69,7 @@ def _named(dtype: Any) -> str:
 
 
 def _noting(name: str, call: Any, group: Any, *arguments: Any, **options: Any) -> Any:
+    __tracebackhide__ = True
     work = call(group, *arguments, **options)
     if len(_noted) < _MOST and len(arguments) > 1:
         with contextlib.suppress(Exception):  # unusual arguments, that torch takes: nothing is known of them

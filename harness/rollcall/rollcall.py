@@ -13,7 +13,17 @@ from everyrank.model.counts import count
 from everyrank.model.ranks import few_ranks_text, ranks_text
 from everyrank.rollcall import nccl
 from everyrank.rollcall.blame import ENDED, Blame, Evidence, blame
-from everyrank.stack.frames import Frame, imports, is_ours, is_users, next_batch, standing, waits, waits_for_threads
+from everyrank.stack.frames import (
+    Frame,
+    imports,
+    is_ours,
+    is_users,
+    next_batch,
+    only_sees,
+    standing,
+    waits,
+    waits_for_threads,
+)
 from everyrank.wire.messages import Handled, OnNccl, WitnessStatement
 
 _FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)$')
@@ -186,8 +196,9 @@ def parse(text: str) -> tuple[Stack, tuple[Stack, ...]]:
         if thread := _THREAD.match(line):
             stacks.append((thread["id"], []))
         elif (match := _FRAME.match(line)) and stacks:
-            number = int(match["line"]) if match["line"].isdigit() else 0
-            stacks[-1][1].append(Frame(_unescaped(match["file"]), number, _unescaped(match["function"])))
+            file, number = _unescaped(match["file"]), int(match["line"]) if match["line"].isdigit() else 0
+            if not only_sees(file):
+                stacks[-1][1].append(Frame(file, number, _unescaped(match["function"])))
     if not stacks:
         return (), ()
     # The main thread is the last of each dump.

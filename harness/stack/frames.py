@@ -14,6 +14,10 @@ from everyrank.stack.paths import is_of_library, shown
 from everyrank.stack.running import called_name, iterated, only_call
 
 _HARNESS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+#: Files whose functions see the calls of torch's groups: they stand between torch's frames, and do nothing else.
+_SEES_CALLS = tuple(
+    _HARNESS + os.path.join("rank", f"{name}.py") for name in ("group_calls", "point_to_point", "sizes")
+)
 #: Functions of libraries whose names do not describe what is being done.
 _THIN = {
     "wrapper", "inner", "_fn", "decorate_context", "_call_impl", "_wrapped_call_impl", "new_test_method",
@@ -62,6 +66,11 @@ def is_users(file: str) -> bool:
 def is_ours(file: str) -> bool:
     """Return whether a file belongs to everyrank's harness."""
     return file.startswith(_HARNESS)
+
+
+def only_sees(file: str) -> bool:
+    """Return whether a file's frames are those of a group's method that everyrank watches."""
+    return file in _SEES_CALLS
 
 
 def waits(stack: Sequence[Frame]) -> bool | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 
+from everyrank.stack.frames import only_sees
 from everyrank.suites.errors import FAULT, UNUSABLE, BrokenAdapter, Deviation, Unusable
 
 #: The folder of everyrank's own files, whose frames say nothing about a subject.
@@ -68,4 +69,15 @@ def _frames(error: BaseException | None) -> list[str]:
     frame = error.__traceback__ if error is not None else None
     while frame is not None and frame.tb_frame.f_code.co_filename.startswith(_OURS):
         frame = frame.tb_next
-    return ["".join(traceback.format_exception(None, error, frame)).rstrip()] if frame is not None else []
+    if error is None or frame is None:
+        return []
+    text = traceback.TracebackException(type(error), error, frame)
+    _hide_watchers(text)
+    return ["".join(text.format()).rstrip()]
+
+
+def _hide_watchers(text: traceback.TracebackException | None) -> None:
+    """Take out the frames that see torch's calls, here and in what caused the error."""
+    while text is not None:
+        text.stack[:] = [frame for frame in text.stack if not only_sees(frame.filename)]
+        text = text.__cause__ or text.__context__
