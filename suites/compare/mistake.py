@@ -354,7 +354,7 @@ RIGHT = Mistake("factor", "")
 def mistakes(plan: Plan, step: int) -> Iterator[Mistake]:
     """Return the mistakes that a step can have; of a few ranks also what concerns each one's gradient."""
     yield from (mistake for mistake in MISTAKES if mistake.applies(plan, step))
-    if 1 < plan.size <= _FEW:
+    if 2 < plan.size <= _FEW:  # of two ranks, it is what this rank's own or rank 0's gradient would be
         for rank in range(plan.size):
             text = f"as if rank {rank}'s gradient was left out, and the sum divided by {plan.size}"
             yield Mistake("not-reduced", text, partial(_left_out, rank))

@@ -242,9 +242,10 @@ def test_what_a_change_must_pass_runs_in_a_copy_with_a_path_as_users_have_them(t
         (tmp_path / name).chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
     ran = subprocess.run([_ROOT / ".ci/run"], env=environment, capture_output=True, text=True, check=True)
-    made = re.findall(r"make (\S+)\n(\S+)/naïve user/everyrank\nci/nightly.sh\npyproject.toml\n", ran.stdout)
-    assert {"check", "quick", "test"} < {target for target, _ in made}
-    assert not any(Path(folder).exists() for _, folder in made)
+    made = dict(re.findall(r"make (\S+)\n(\S+)/naïve user/everyrank\nci/nightly.sh\npyproject.toml\n", ran.stdout))
+    made.pop("test-stacks", None)  # it runs in the checkout, which may lie in such a path, too
+    assert {"check", "quick", "test"} < made.keys()
+    assert not any(Path(folder).exists() for folder in made.values())
 
 
 @pytest.mark.smoke
