@@ -211,15 +211,16 @@ _WITH_MOVES = """law_modules=("averaging.moves",),
     rogues="""
 
 
-@pytest.fixture(scope="module")
-def moving(module_project: Project, averaging: Project) -> Project:
-    """Return the project in which the example has moves, too."""
+@pytest.fixture
+def moving(module_project: Project, averaging: Project) -> Iterator[Project]:
+    """Give the project in which the example has moves, too, and take them away: other tests know one law."""
     program, _ = _example()
     (moves,) = [block for block in blocks("docs/contracts.md") if "class Averaging(Player)" in block.text]
     module_project.write("averaging/contract.py", program.replace("rogues=", _WITH_MOVES, 1))
     module_project.write("averaging/moves.py", moves.text)
     module_project.write("test_moving.py", _TESTS)
-    return module_project
+    yield module_project
+    module_project.write("averaging/contract.py", program)
 
 
 def test_one_file_gives_a_contract_crossings_that_find_a_bad_subject(moving: Project) -> None:
