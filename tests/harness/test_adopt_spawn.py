@@ -7,7 +7,7 @@ import pytest
 from tests.inner import Inner, Project
 
 SOURCE = """
-    import os
+    import os, time
     import pytest, torch
     import torch.distributed as dist
     import torch.multiprocessing as mp
@@ -33,8 +33,12 @@ SOURCE = """
 
     def leaves(rank, path, size):
         dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=size)
+        connected = path.parent / "connected"
         if rank == 0:
+            connected.touch()
             dist.all_reduce(torch.ones(1))  # leaves
+        while not connected.exists():  # a rank may leave while another one still connects to it: another line
+            time.sleep(0.01)
 
     def dies(rank):
         if rank == 1:
