@@ -137,7 +137,7 @@ def pytest_runtestloop(session: pytest.Session) -> Generator[None, Any, Any]:
     if session.config.option.collectonly:
         return (yield)
     if (member := session.config.stash.get(_MEMBER, None)) is not None and not session.testsfailed:
-        from everyrank.controller.worlds import launch_context
+        from everyrank.controller.launch_context import launch_context
 
         code = member.serve(launch_context(session))
         sys.stdout.flush()

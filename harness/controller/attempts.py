@@ -5,22 +5,21 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 
 import pytest
 from everyrank.controller import ending
 from everyrank.controller.census import Census
-from everyrank.controller.conversation import Conversation
+from everyrank.controller.conversation import Conversation, TalkOptions
 from everyrank.controller.cutoff import TimeLimit
-from everyrank.controller.debugger import DebugOptions
 from everyrank.controller.interrupts import Interrupts
 from everyrank.controller.jobs import Jobs
+from everyrank.controller.kept import why_not_kept
 from everyrank.controller.live_world import LiveWorld
+from everyrank.controller.pool import Pool
 from everyrank.controller.watch import Watch
 from everyrank.controller.witnesses import Witnesses
-from everyrank.controller.worlds import Worlds, warn, why_not_kept
 from everyrank.declare import claims
 from everyrank.declare.claims import Claims
 from everyrank.declare.job import Job
@@ -47,30 +46,30 @@ class Attempts:
         session: pytest.Session,
         options: Options,
         jobs: Jobs,
-        worlds: Worlds,
+        pool: Pool,
         claimed: Claims,
         leases: Leases,
-        terminal: Callable[[], AbstractContextManager[None]],
         interrupts: Interrupts,
+        talk_options: TalkOptions,
     ) -> None:
         self._session = session
         self._options = options
         self._jobs = jobs
-        self._worlds = worlds
+        self._pool = pool
         self._claims = claimed
         self._leases = leases
         self._interrupts = interrupts
         self._tests = 0
         self._last_destroyed_group = False  # whether the ranks of the last test destroyed their group at its end
+        self._talk_options = talk_options
         option = session.config.getoption
         self._debugging = bool(option("usepdb", False) or option("trace", False))
-        self._debug = DebugOptions(bool(option("usepdb", False)), options.pdb_rank, terminal)
 
     def run(self, job: Job, following: Job | None) -> tuple[Verdict, Fates, ReportContext]:
         """Run a test and judge it; ``following`` is the next test. Raise OSError or MisuseError without a world."""
-        warm = None if job.fresh else self._worlds.warm(job)
+        warm = None if job.fresh else self._pool.warm(job)
         served = tuple(warm.served) if warm else ()
-        ready = warm or self._worlds.take_spare(job)
+        ready = warm or self._pool.take_spare(job)
         verdict, fates = self._attempt(job, following, ready, keep=not job.fresh)
         lost_before = ready is not None and (fates.broken_before or not fates.began)
         if (lost_before or (fates.launcher_lost and not fates.began)) and not fates.interrupted:
@@ -87,24 +86,10 @@ class Attempts:
                 alone = again.outcome in _GOOD
         return verdict, fates, ReportContext(job, served, alone)
 
-    def dismiss(self, world: LiveWorld) -> None:
-        """End an idle world. If a teardown fails now, no test can report it, so the run is marked failed."""
-        talk = self._converse(world, TimeLimit(None, ""))
-        ending.dismiss(talk)
-        self._worlds.collect_coverage(world)
-        for fate in talk.fates.ranks:
-            if problem := talk.fates.late.get(fate.rank) or fate.out_of_order:
-                # No test can report this any more, but the run must not be green.
-                self._session.testsfailed += 1
-                warn(
-                    self._session.config,
-                    f"a wider fixture's teardown failed on rank {fate.rank} when its world ended:\n{problem}",
-                )
-
     def _attempt(self, job: Job, following: Job | None, ready: LiveWorld | None, keep: bool) -> tuple[Verdict, Fates]:
         with self._gpus_for(job, ready) as lease, self._slots_for(job) as waited:
-            world = ready or self._worlds.start(job, lease)
-            keep = keep and (world.gpus is None or self._worlds.may_share(job, following))
+            world = ready or self._pool.start(job, lease)
+            keep = keep and (world.gpus is None or self._pool.may_share(job, following))
             with _address_of_rank_0(world) as meet_at:
                 folder = f"test-{self._tests}"
                 self._tests += 1
@@ -113,14 +98,13 @@ class Attempts:
                 try:
                     fates = self._watch(talk, orders, job, following)
                     fates.waited = waited
-                    self._worlds.note_imports(fates, lambda: self._more_worlds_follow(job))
+                    self._pool.note_imports(fates, lambda: self._more_worlds_follow(job))
                     verdict = judge(fates)
                     if keep and _may_be_kept(talk, verdict):
                         world.served.append(job.nodeid)
-                        self._worlds.keep(world)
+                        self._pool.keep(world)
                     else:
-                        ending.leave(talk)
-                        self._worlds.collect_coverage(world)
+                        self._pool.leave(talk)
                 finally:
                     world.launcher.remove_folder(folder, world.seats)
                 return judge(fates), fates
@@ -154,7 +138,7 @@ class Attempts:
         """
         lease = None
         if ready is None and self._claims.uses_gpus(job):
-            self._worlds.dismiss_with_gpus()
+            self._pool.dismiss_with_gpus()
             lease = self._claims.take(job)
         try:
             yield lease
@@ -165,15 +149,14 @@ class Attempts:
 
     def _slots_for(self, job: Job) -> AbstractContextManager[str]:
         """Hold slots of this machine for the ranks of a test, unless they run elsewhere."""
-        if self._worlds.launcher.spans_hosts:
+        if self._pool.launcher.spans_hosts:
             return contextlib.nullcontext("")
         return self._leases.held(job.size, job.nodeid)
 
-    def _converse(self, world: LiveWorld, limit: TimeLimit, asked: Sequence[Order] = ()) -> Conversation:
+    def _converse(self, world: LiveWorld, limit: TimeLimit, asked: Sequence[Order]) -> Conversation:
         """Return the conversation with a world, and with the witnesses of the ranks that have these orders."""
         census, witnesses = Census.for_orders(asked), Witnesses.for_orders(asked)
-        death_stacks = self._options.death_stacks
-        return Conversation(world, limit, census, _print_live, self._debug, witnesses, death_stacks)
+        return Conversation(world, limit, self._talk_options, census, witnesses)
 
     def _limit(self, job: Job) -> TimeLimit:
         """Return the deadline and its source. While a person debugs, there is none."""
@@ -195,7 +178,7 @@ class Attempts:
         keep: bool,
     ) -> list[Order]:
         """Return the order for each rank. ``following`` may run in the same world if its key allows it."""
-        shares = following is not None and self._worlds.may_share(job, following)
+        shares = following is not None and self._pool.may_share(job, following)
         gpus, named, locations = world.gpus, lasting_id(job.item), world.locations()
         shared = world.launcher.share_folder(world.seats)
         return [
@@ -230,15 +213,15 @@ class Attempts:
 
     def _more_worlds_follow(self, job: Job) -> bool:
         """Return whether a later test needs another world than this one."""
-        return any(not self._worlds.may_share(job, later) for later in self._jobs.after(job))
+        return any(not self._pool.may_share(job, later) for later in self._jobs.after(job))
 
     def _start_spare(self, job: Job, following: Job | None) -> None:
         """Fork the next test's ranks while this test waits for its own, if that test will need new processes."""
         if following is None or self._debugging or self._claims.uses_gpus(following):
             return  # a world with GPUs is started when it has them
-        spent = job.spends_its_world and self._worlds.key(job) == self._worlds.key(following)
+        spent = job.spends_its_world and self._pool.key(job) == self._pool.key(following)
         if spent or following.fresh:
-            self._worlds.start_spare(following)
+            self._pool.start_spare(following)
 
 
 @contextlib.contextmanager
@@ -260,9 +243,3 @@ def _may_be_kept(talk: Conversation, verdict: Verdict) -> bool:
         late = {fate.rank: fate.out_of_order for fate in fates.ranks if fate.out_of_order}
         fates.not_kept = "; ".join(f"rank {rank} {reason}" for rank, reason in late.items()) or "a rank left"
     return not fates.not_kept
-
-
-def _print_live(rank: int, line: bytes) -> None:
-    """Print a line of a rank at once, with its rank (``-s``)."""
-    sys.stdout.write(f"[rank {rank}] {line.decode('utf-8', 'replace')}\n")
-    sys.stdout.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -11,11 +12,16 @@ from typing import Any
 import msgspec
 import pytest
 from everyrank.controller.attempts import Attempts
+from everyrank.controller.conversation import TalkOptions
+from everyrank.controller.debugger import DebugOptions
 from everyrank.controller.interrupts import Interrupts
 from everyrank.controller.jobs import Jobs
+from everyrank.controller.launch_context import launch_context
+from everyrank.controller.launching import Launching
+from everyrank.controller.pool import Pool
 from everyrank.controller.reruns import Reruns
+from everyrank.controller.warn import warn
 from everyrank.controller.without_world import TestEnd, WithoutWorld
-from everyrank.controller.worlds import Worlds, warn
 from everyrank.declare import claims
 from everyrank.declare.job import Job
 from everyrank.declare.stash import DECLARATION, FOUND_GPUS, TIMEOUT, is_declared
@@ -38,13 +44,14 @@ class Controller:
         surroundings.mend()
         self._session = session
         self._config = session.config
-        self._worlds = Worlds(
-            session,
-            options,
-            leave_behind=lambda: self._config.pluginmanager.unregister(self),
-            dismiss=lambda world: self._attempts.dismiss(world),
-            terminal=self._terminal_for_debugger,
+        terminal = self._terminal_for_debugger
+        context = launch_context(
+            session, lambda: self._config.pluginmanager.unregister(self), terminal, options.rank_cores
         )
+        self._launching = Launching(session.config, options, context)
+        debug = DebugOptions(bool(session.config.getoption("usepdb", False)), options.pdb_rank, terminal)
+        talk_options = TalkOptions(_print_live, debug, options.death_stacks)
+        self._pool = Pool(session, self._launching, talk_options)
         run = holders.run_of(session.config)
         self._leases = leases.Leases(leases.capacity(), leases.folder(), self._print, run)
         self._claims = claims.start(self._print_and_warn)
@@ -54,11 +61,11 @@ class Controller:
             session,
             options,
             self._jobs,
-            self._worlds,
+            self._pool,
             self._claims,
             self._leases,
-            self._terminal_for_debugger,
             self._interrupts,
+            talk_options,
         )
         self._wants_results = bool(self._config.hook.pytest_everyrank_result.get_hookimpls())
         self._without_world = WithoutWorld(options, self._claims, self._wants_results)
@@ -73,9 +80,9 @@ class Controller:
             # A worker of pytest-xdist must end when the pytest that started it ends. Otherwise it would first finish
             # its test, whose reports no process reads any more: that takes up to 15 s, with all its ranks.
             die_with_parent(parent)
-        self._worlds.open()
+        self._launching.open()
         self._interrupts.open()
-        launcher = self._worlds.launcher
+        launcher = self._launching.launcher
         if launcher.spans_hosts:
             self._claims.on_hosts = True
             self._config.stash[FOUND_GPUS] = launcher.count_gpus()
@@ -85,7 +92,8 @@ class Controller:
     def close(self) -> None:
         """End every world and leave nothing behind."""
         try:
-            self._worlds.close()
+            with contextlib.closing(self._launching):
+                self._pool.close()
         finally:
             self._claims.close()
             self._leases.close()
@@ -95,7 +103,7 @@ class Controller:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        self._worlds.give_back_if_wanted()
+        self._pool.give_back_if_wanted()
         if not is_declared(item):
             return None
         if not self._reruns.run(item, nextitem):
@@ -116,7 +124,7 @@ class Controller:
         end = self._run(item, nextitem)
         self._tear_down_here(end.reports, nextitem)
         if end.result is not None:
-            end.result.worlds_up = self._worlds.up
+            end.result.worlds_up = self._pool.up
             item.ihook.pytest_everyrank_result(item=item, result=msgspec.to_builtins(end.result), reports=end.reports)
         return end.reports
 
@@ -134,7 +142,7 @@ class Controller:
     def _run(self, item: pytest.Item, nextitem: pytest.Item | None) -> TestEnd:
         try:
             job = self._jobs.job(item)
-            impossible = self._worlds.cannot_start(job)
+            impossible = self._launching.cannot_start(job)
         except MisuseError as error:
             return self._without_world.refused(item, str(error))
         return self._without_world.end(job, impossible) or self._in_world(job, self._jobs.find(nextitem))
@@ -195,3 +203,9 @@ class Controller:
             if manager is not None:
                 manager.resume()
                 manager.suspend(in_=False)
+
+
+def _print_live(rank: int, line: bytes) -> None:
+    """Print a line of a rank at once, with its rank (``-s``)."""
+    sys.stdout.write(f"[rank {rank}] {line.decode('utf-8', 'replace')}\n")
+    sys.stdout.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import dataclass
 
 from everyrank.controller.census import Census
 from everyrank.controller.cutoff import CutOff, TimeLimit
@@ -37,6 +38,15 @@ from everyrank.wire.messages import (
 _DEATHS, _FRAMES = 0.2, 10.0
 
 
+@dataclass(frozen=True)
+class TalkOptions:
+    """How the worlds of a run are listened to."""
+
+    print_line: PrintLine
+    debug: DebugOptions
+    death_stacks: bool = False
+
+
 class Conversation:
     """Listens to the ranks of a world. ``fates`` has their ends; ``limit`` and ``cut_off``, what time is left."""
 
@@ -44,11 +54,9 @@ class Conversation:
         self,
         world: LiveWorld,
         limit: TimeLimit,
-        census: Census | None,
-        print_line: PrintLine,
-        debug: DebugOptions,
+        options: TalkOptions,
+        census: Census | None = None,
         witnesses: Witnesses | None = None,
-        death_stacks: bool = False,
     ) -> None:
         self.world = world
         ranks = [Fate(rank) for rank in range(len(world.seats))]
@@ -62,9 +70,9 @@ class Conversation:
         self.left: dict[int, str] = {}
         self.destroys_group = False
         """Whether a rank has reported that it destroys its group after the test's method."""
-        self._native: dict[int, tuple[str, ...]] | None = {} if death_stacks else None  # of ranks that die
-        self._print_line = print_line
-        self._debugger = Debugger(debug)
+        self._native: dict[int, tuple[str, ...]] | None = {} if options.death_stacks else None  # of ranks that die
+        self._print_line = options.print_line
+        self._debugger = Debugger(options.debug)
 
     @property
     def debugging(self) -> bool:

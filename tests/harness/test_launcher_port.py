@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from everyrank import patience
 from everyrank.controller import ending
-from everyrank.controller.conversation import Conversation
+from everyrank.controller.conversation import Conversation, TalkOptions
 from everyrank.controller.cutoff import TimeLimit
 from everyrank.controller.debugger import DebugOptions
 from everyrank.controller.interrupts import Interrupts
@@ -101,9 +101,8 @@ class World:
             for rank in range(size)
         ]  # fmt: skip
         debug = DebugOptions(on_failure=False, rank=None, terminal=_no_terminal)
-        self.talk = Conversation(
-            world, TimeLimit(limit, "the mark world"), None, _no_line, debug, death_stacks=death_stacks
-        )
+        options = TalkOptions(_no_line, debug, death_stacks)
+        self.talk = Conversation(world, TimeLimit(limit, "the mark world"), options)
         self.interrupts = Interrupts()
         self._watch = Watch(self.talk, orders, self.interrupts)
 

@@ -181,12 +181,12 @@ def test_a_zygote_that_cannot_be_prepared_reports_why(project: Project) -> None:
     project.write(
         "conftest.py",
         """
-        from everyrank.controller import worlds
+        from everyrank.controller import launch_context
 
         def fails(session):
             raise LookupError("no zygote today")
 
-        worlds.prepare_ranks = fails
+        launch_context.prepare_ranks = fails
         """,
     )
     project.write("test_inner.py", "import pytest\n\n@pytest.mark.world(2)\ndef test_it(world): pass\n")

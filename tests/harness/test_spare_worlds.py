@@ -211,8 +211,8 @@ _LOSES_THE_ZYGOTE = """
     start_spare = attempts.Attempts._start_spare
 
     def loses_the_zygote(self, job, following):
-        if job.item.name == "test_2_destroys" and self._worlds.launcher.forks:
-            zygote = self._worlds.launcher.keeper
+        if job.item.name == "test_2_destroys" and self._pool.launcher.forks:
+            zygote = self._pool.launcher.keeper
             os.kill(zygote, signal.SIGKILL)
             os.waitid(os.P_PID, zygote, os.WEXITED | os.WNOWAIT)
         start_spare(self, job, following)
