@@ -144,38 +144,39 @@ class Conversation:
 
     def _take(self, rank: int, message: FromRank) -> None:
         fate = self.fates.ranks[rank]
-        if isinstance(message, PhaseEnded):
-            fate.early.append(message.phase)
-            if message.phase.outcome == "skipped":
-                self.cut_off.note_skip(time.monotonic())
-            elif message.phase.when != "teardown":
-                self.cut_off.note_trouble(time.monotonic())
-        elif isinstance(message, Record):
-            fate.record = message
-            if rank == self._debugger.rank:
+        match message:
+            case PhaseEnded(phase):
+                fate.early.append(phase)
+                if phase.outcome == "skipped":
+                    self.cut_off.note_skip(time.monotonic())
+                elif phase.when != "teardown":
+                    self.cut_off.note_trouble(time.monotonic())
+            case Record():
+                fate.record = message
+                if rank == self._debugger.rank:
+                    self.end_debugging()
+                if message.ended_badly:
+                    self.cut_off.note_trouble(time.monotonic())
+                self.meeting.dissolve(self._ended())
+            case Deadline(seconds):
+                self.limit.start_anew(time.monotonic(), seconds, "pytest-timeout")
+            case DestroysGroup():
+                self.destroys_group = True
+            case WitnessStatement() | OnNccl():
+                if self.census is not None and isinstance(message, WitnessStatement):
+                    self.census.hear(rank, message)
+                if self.witnesses is not None:
+                    self.witnesses.hear(rank, message)
+            case Meet():
+                self.meeting.come(rank, message, self._ended())
+            case WantsDebugger(reason):
+                self.send(rank, Granted(self._debugger.ask(rank, reason, self.world.seats[rank].interrupt)))
+            case DebuggerLeft():
                 self.end_debugging()
-            if message.ended_badly:
-                self.cut_off.note_trouble(time.monotonic())
-            self.meeting.dissolve(self._ended())
-        elif isinstance(message, Deadline):
-            self.limit.start_anew(time.monotonic(), message.seconds, "pytest-timeout")
-        elif isinstance(message, DestroysGroup):
-            self.destroys_group = True
-        elif isinstance(message, WitnessStatement | OnNccl):
-            if self.census is not None and isinstance(message, WitnessStatement):
-                self.census.hear(rank, message)
-            if self.witnesses is not None:
-                self.witnesses.hear(rank, message)
-        elif isinstance(message, Meet):
-            self.meeting.come(rank, message, self._ended())
-        elif isinstance(message, WantsDebugger):
-            self.send(rank, Granted(self._debugger.ask(rank, message.reason, self.world.seats[rank].interrupt)))
-        elif isinstance(message, DebuggerLeft):
-            self.end_debugging()
-        elif isinstance(message, ClosedUp):
-            self.closed_up[rank] = message.problem
-        elif isinstance(message, LeftWorld):
-            self.left[rank] = message.problem
+            case ClosedUp(problem):
+                self.closed_up[rank] = problem
+            case LeftWorld(problem):
+                self.left[rank] = problem
 
     def end_debugging(self) -> None:
         """Take the terminal back from a rank that has it."""

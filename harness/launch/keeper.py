@@ -117,25 +117,23 @@ class Keeper:
                 self._end_successor(start)
             if key.data == "control":
                 message, fds = self.control.receive_with_fds(MOST_FDS)
-                if isinstance(message, StartRank):
-                    self._start(start, message, fds)
-                elif isinstance(message, Preload):
-                    self._succession.begin(message, succeed)
-                elif isinstance(message, Kill):
-                    self.kill(message.numbers)
-                    self._succession.kill(message.numbers)
-                elif isinstance(message, Close):
-                    return False
+                match message:
+                    case StartRank(number):
+                        if not self._succession.start(message, fds):
+                            self._start_here(start, number, fds)
+                    case Preload():
+                        self._succession.begin(message, succeed)
+                    case Kill(numbers):
+                        self.kill(numbers)
+                        self._succession.kill(numbers)
+                    case Close():
+                        return False
         if self._succession.is_overdue():
             self._end_successor(start)
         if os.getppid() != self._controller:
             return False
         self._reap()
         return True
-
-    def _start(self, start: Callable[[list[int]], int], order: StartRank, fds: list[int]) -> None:
-        if not self._succession.start(order, fds):
-            self._start_here(start, order.number, fds)
 
     def _start_here(self, start: Callable[[list[int]], int], number: int, fds: list[int]) -> None:
         try:

@@ -244,24 +244,27 @@ class LocalLauncher(Launcher):
     def events(self) -> Iterator[Seat | LostLauncher]:
         try:
             for message in self._control.arrived():
-                if isinstance(message, Preloaded):
-                    self.preloading = False
-                seat = self._seats.get(getattr(message, "number", -1))
-                if seat is None:
-                    continue
-                if isinstance(message, Started):
-                    seat.pid = message.pid
-                elif isinstance(message, (Exited, NotStarted)):
-                    if isinstance(message, Exited):
-                        seat.status = message.status
-                    else:
-                        seat.lost = message.reason
-                    seat.gone = True
-                    witness_pipe.remove(self.folder, seat.pid)
-                    del self._seats[seat.number], self._sockets[seat.number]
-                yield seat
+                match message:
+                    case Started(number, pid) if number in self._seats:
+                        self._seats[number].pid = pid
+                        yield self._seats[number]
+                    case Exited(number, status) if number in self._seats:
+                        self._seats[number].status = status
+                        yield self._end(number)
+                    case NotStarted(number, reason) if number in self._seats:
+                        self._seats[number].lost = reason
+                        yield self._end(number)
+                    case Preloaded():
+                        self.preloading = False
         except Closed:
             yield LostLauncher(self._note_loss())
+
+    def _end(self, number: int) -> LocalSeat:
+        seat = self._seats.pop(number)
+        del self._sockets[number]
+        seat.gone = True
+        witness_pipe.remove(self.folder, seat.pid)
+        return seat
 
     def stacks(self, seats: Mapping[int, Seat], native_within: float) -> dict[int, AskedStacks]:
         asked = {rank: seat.asked for rank, seat in seats.items() if isinstance(seat, LocalSeat)}

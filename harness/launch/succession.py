@@ -115,30 +115,32 @@ class Succession:
         assert self._channel is not None
         try:
             for message in self._channel.arrived():
-                if isinstance(message, Importing):
-                    self._importing = message.name
-                elif isinstance(message, Unsafe):
-                    if message.reason:
+                match message:
+                    case Importing(name):
+                        self._importing = name
+                    case Unsafe(""):
+                        self.ready, self._limit = True, None
+                        self._report(Preloaded())
+                    case Unsafe():
                         return False
-                    self.ready, self._limit = True, None
-                    self._report(Preloaded())
-                else:
-                    self._note(message)
-                    self._report(message)
+                    case _:
+                        self._note(message)
+                        self._report(message)
         except Closed:
             return False
         return True
 
     def _note(self, message: FromKeeper) -> None:
-        if isinstance(message, (Started, NotStarted)):
-            close_all(self._ordered.pop(message.number))
-            self._limit = self._fork_limit() if self._ordered else None
-        if isinstance(message, Started):
-            self.ranks[message.number] = message.pid
-        elif isinstance(message, Exited):
-            self.ranks.pop(message.number, None)
-        elif isinstance(message, Preloaded):
-            self._asked = False
+        match message:
+            case Started(number) | NotStarted(number):
+                close_all(self._ordered.pop(number))
+                self._limit = self._fork_limit() if self._ordered else None
+                if isinstance(message, Started):
+                    self.ranks[number] = message.pid
+            case Exited(number):
+                self.ranks.pop(number, None)
+            case Preloaded():
+                self._asked = False
 
     def patience(self, otherwise: float | None) -> float | None:
         """Return how long the keeper may wait for an event."""

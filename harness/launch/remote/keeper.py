@@ -151,46 +151,60 @@ class RemoteKeeper:
     # --- orders ------------------------------------------------------------------------------------
 
     def _obey(self, message: msgspec.Struct) -> None:
-        if isinstance(message, StartSeat):
-            self._start(message)
-        elif isinstance(message, Kill):
-            self._launcher.kill([self._seats[number] for number in message.numbers if number in self._seats])
-        elif isinstance(message, Halt):
-            self._halted = processes.stop(self._asked(message.numbers))
-            self._control.send(Done(message.request))
-        elif isinstance(message, AskStacks):
-            asked = processes.ask(self._asked(message.numbers), message.native_within, self._halted)
-            stacks = {
-                number: (stack.text, stack.state, stack.native, [astuple(child) for child in stack.children])
-                for number, stack in asked.items()
-            }
-            self._control.send(Stacks(message.request, stacks))
-        elif isinstance(message, AskState):
-            self._control.send(self._state(message))
-        elif isinstance(message, AskPrinted):
-            seat = self._seats.get(message.number)
-            printed = Printed(message.request, seat.printed() if seat else [], seat.stacks_text() if seat else "")
-            self._control.send(printed)
-        elif isinstance(message, Interrupt):
-            if seat := self._seats.get(message.number):
-                seat.interrupt()
-        elif isinstance(message, Forget):
-            if seat := self._seats.pop(message.number, None):
-                seat.close()
-        elif isinstance(message, RemoveFolder):
-            shutil.rmtree(os.path.join(self._folder.path, message.name), ignore_errors=True)
-        elif isinstance(message, ReservePort):
-            self._reserve(message)
-        elif isinstance(message, FreePort):
-            self._ports.pop(message.port).close()
-        elif isinstance(message, AskTests):
-            self._control.send(Tests(message.request, list(self._nodeids)))
-        elif isinstance(message, Preload):
-            self._preloading = True
-            self._launcher.preload(message)
-        elif isinstance(message, Close):
-            self._close()
-            self._control.send(Done(0))
+        match message:
+            case StartSeat():
+                self._start(message)
+            case Kill(numbers):
+                self._launcher.kill([self._seats[number] for number in numbers if number in self._seats])
+            case Interrupt(number):
+                if seat := self._seats.get(number):
+                    seat.interrupt()
+            case Forget(number):
+                if seat := self._seats.pop(number, None):
+                    seat.close()
+            case RemoveFolder(name):
+                shutil.rmtree(os.path.join(self._folder.path, name), ignore_errors=True)
+            case FreePort(port):
+                self._ports.pop(port).close()
+            case Preload():
+                self._preloading = True
+                self._launcher.preload(message)
+            case Close():
+                self._close()
+                self._control.send(Done(0))
+            case _:
+                self._control.send(self._answer(message))
+
+    def _answer(self, question: msgspec.Struct) -> msgspec.Struct:
+        match question:
+            case Halt(request, numbers):
+                self._halted = processes.stop(self._asked(numbers))
+                return Done(request)
+            case AskStacks(request, numbers, native_within):
+                asked = processes.ask(self._asked(numbers), native_within, self._halted)
+                return Stacks(
+                    request,
+                    {
+                        number: (stack.text, stack.state, stack.native, [astuple(child) for child in stack.children])
+                        for number, stack in asked.items()
+                    },
+                )
+            case AskState(request, number):
+                seat = self._seats.get(number)
+                if seat is None or seat.gone:
+                    return State(request, 0.0, False, True)
+                return State(request, *seat.processor_time(), seat.is_ending(), seat.waited_for_core())
+            case AskPrinted(request, number):
+                seat = self._seats.get(number)
+                return Printed(request, seat.printed() if seat else [], seat.stacks_text() if seat else "")
+            case ReservePort(request):
+                with contextlib.ExitStack() as stack:
+                    _, port = stack.enter_context(reserved_port())
+                    self._ports[port] = stack.pop_all()
+                return Port(request, port)
+            case AskTests(request):
+                return Tests(request, list(self._nodeids))
+        raise AssertionError(question)
 
     def _start(self, message: StartSeat) -> None:
         if problem := self._try_again():
@@ -220,18 +234,6 @@ class RemoteKeeper:
 
     def _asked(self, numbers: list[int]) -> dict[int, processes.AskedProcess]:
         return {number: self._seats[number].asked for number in numbers if number in self._seats}
-
-    def _state(self, message: AskState) -> State:
-        seat = self._seats.get(message.number)
-        if seat is None or seat.gone:
-            return State(message.request, 0.0, False, True)
-        return State(message.request, *seat.processor_time(), seat.is_ending(), seat.waited_for_core())
-
-    def _reserve(self, message: ReservePort) -> None:
-        with contextlib.ExitStack() as stack:
-            _, port = stack.enter_context(reserved_port())
-            self._ports[port] = stack.pop_all()
-        self._control.send(Port(message.request, port))
 
     # --- reports -----------------------------------------------------------------------------------
 

@@ -208,25 +208,27 @@ class RemoteLauncher(Launcher):
         """Make events of what a keeper has reported."""
         while link.arrived:
             message = link.arrived.popleft()
-            if isinstance(message, Preloaded):
-                link.preloading = False
-                self.preloading = any(link.preloading and not link.lost for link in self.links)
-            elif isinstance(message, LostRanks):
-                for seat in self._seats_of(link):
-                    if seat.number in message.numbers:  # others were ordered later: the next launcher starts them
-                        self._end(seat, f"{message.reason} (on {link.name})")
-            elif (seat_of := self._seats.get(getattr(message, "number", -1))) is None or seat_of.closed:
-                continue
-            elif isinstance(message, Started):
-                seat_of.pid = message.pid
-                self._events.append(seat_of)
-            elif isinstance(message, Exited):
-                # Its last messages come by another connection, which ends with the rank.
-                seat_of.channel.read_to_end(_LAST_WORDS)
-                seat_of.status = message.status
-                self._end(seat_of)
-            elif isinstance(message, NotStarted):
-                self._end(seat_of, f"{link.name} could not start it: {message.reason}")
+            seat = self._seats.get(getattr(message, "number", -1))
+            match message:
+                case Preloaded():
+                    link.preloading = False
+                    self.preloading = any(link.preloading and not link.lost for link in self.links)
+                case LostRanks(reason, numbers):
+                    for lost in self._seats_of(link):
+                        if lost.number in numbers:  # others were ordered later: the next launcher starts them
+                            self._end(lost, f"{reason} (on {link.name})")
+                case _ if seat is None or seat.closed:
+                    pass
+                case Started(pid=pid):
+                    seat.pid = pid
+                    self._events.append(seat)
+                case Exited(status=status):
+                    # Its last messages come by another connection, which ends with the rank.
+                    seat.channel.read_to_end(_LAST_WORDS)
+                    seat.status = status
+                    self._end(seat)
+                case NotStarted(reason=reason):
+                    self._end(seat, f"{link.name} could not start it: {reason}")
         if link.lost:
             self._lose(link)
 
