@@ -33,7 +33,7 @@ COMMANDS = {
     "doctor": ("say what this machine can run, and what to do about the rest", "everyrank.doctor.command:main"),
     "stacks": (
         "show what runs on this machine, and what every rank of a test is doing: everyrank stacks [PID]",
-        "everyrank.rollcall.attach:main",
+        "everyrank.rollcall.command:main",
     ),
 }
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from everyrank.adopt.recognise import TORCHS_MODULE
 from everyrank.adopt.spawned import skips_of
-from everyrank.rank.two_parts import SetUpResult, TwoParts, open_for_class, rendezvous_of_class
+from everyrank.rank.torch_style import SetUpResult, TwoParts, open_for_class, rendezvous_of_class
 
 if TYPE_CHECKING:
     from everyrank.rank.context import RankContext

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from everyrank.adopt.recognise import FUNCTION, Adopted, Finding, NotAdopted
 from everyrank.rank.groups import destroy_after_test
 from everyrank.rank.seeds import seed_generators
-from everyrank.rank.two_parts import as_changed, changes, environment
+from everyrank.rank.torch_style import as_changed, changes, environment
 
 if TYPE_CHECKING:
     import pytest

@@ -14,7 +14,7 @@ from everyrank.adopt.recognise import TORCHS_MODULE
 from everyrank.rank.context import current_rank
 from everyrank.rank.groups import destroy_after_test
 from everyrank.rank.seeds import seed_generators
-from everyrank.rank.two_parts import SetUpResult, TwoParts
+from everyrank.rank.torch_style import SetUpResult, TwoParts
 
 if TYPE_CHECKING:
     from everyrank.rank.context import RankContext

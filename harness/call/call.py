@@ -13,7 +13,7 @@ from everyrank.errors import MisuseError
 
 
 @dataclass(frozen=True)
-class Call:
+class RunCall:
     """One call of ``everyrank.run``, as its ranks see it."""
 
     function: Callable[[], Any]
@@ -29,9 +29,9 @@ class Call:
         return pickle.dumps(replace(self, function=Packed.from_function(self.function))).hex()
 
 
-def unpacked(text: str) -> Call:
+def unpacked(text: str) -> RunCall:
     """Return the call that another process has packed."""
-    call: Call = pickle.loads(bytes.fromhex(text))
+    call: RunCall = pickle.loads(bytes.fromhex(text))
     return call
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from everyrank.call.call import Call, location_of, name_of, unpacked
+from everyrank.call.call import RunCall, location_of, name_of, unpacked
 from everyrank.declare.stash import REPEAT
 
-CALL: pytest.StashKey[Call] = pytest.StashKey()
+CALL: pytest.StashKey[RunCall] = pytest.StashKey()
 #: The note in which a rank names the file that holds what the function returned there.
 RETURNED = "returned"
 #: The option with which a packed call comes to ranks that are no forks of the process that made it.

@@ -13,11 +13,11 @@ from typing import Any, NoReturn, TypeVar
 import pytest
 from _pytest.config import _prepareconfig
 from everyrank.call import asked, torchrun
-from everyrank.call.call import Call, location_of, name_of
+from everyrank.call.call import RunCall, location_of, name_of
 from everyrank.call.plugin import CALL, OPTION, Ended
 from everyrank.call.value import unpack
 from everyrank.errors import MisuseError, RankLost, WorldFailed, WorldTimeout
-from everyrank.launch.spawn import Deferred
+from everyrank.launch.spawn import MadeInRank
 from everyrank.model.counts import count
 from everyrank.model.outcome import RULES, Rule
 from everyrank.stack import paths
@@ -78,7 +78,7 @@ def run(
     options = {**world, "seed": seed, "launcher": launcher}
     if torchrun.is_rank():
         return torchrun.run_here(function, ranks, group, options)
-    call = Call(function, {**world, "size": size}, group, _line(function, size, options))
+    call = RunCall(function, {**world, "size": size}, group, _line(function, size, options))
     if (file := location_of(function)[0]).startswith("<"):  # typed at a prompt, or `python -c`
         paths.add_typed(file)
     ended = Ended()
@@ -94,7 +94,7 @@ def _line(function: Callable[[], Any], ranks: int, options: dict[str, Any]) -> s
     return f"everyrank.run({name_of(function)}, ranks={ranks}{typed})"
 
 
-def _make(call: Call, ended: Ended, launcher: str | None, seed: int) -> int:
+def _make(call: RunCall, ended: Ended, launcher: str | None, seed: int) -> int:
     """Let pytest run the call as its only test, with no plugin but ours, no file of the user's, and no report.
 
     Return pytest's exit status.
@@ -110,7 +110,7 @@ def _make(call: Call, ended: Ended, launcher: str | None, seed: int) -> int:
     with _without_users_settings():
         config = _prepareconfig(arguments, [ended])
     config.stash[CALL] = call
-    setattr(config.option, OPTION, Deferred(call.packed))
+    setattr(config.option, OPTION, MadeInRank(call.packed))
     try:
         code: int = config.hook.pytest_cmdline_main(config=config)
         return code

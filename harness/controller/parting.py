@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from everyrank.model.ranks import few_ranks_text, ordinal
-from everyrank.wire.messages import Call, WitnessStatement
+from everyrank.wire.messages import PlacedCall, WitnessStatement
 
 #: The most calls that one rank has made and another has not, in a row.
 _MOST_EXTRA = 16
@@ -28,7 +28,7 @@ def parting(statements: Mapping[int, WitnessStatement], inside: Mapping[int, Wit
     return ""
 
 
-def first(calls: Mapping[int, Sequence[Call]]) -> int | None:
+def first(calls: Mapping[int, Sequence[PlacedCall]]) -> int | None:
     """Return the number of the first call at which ranks parted, by what each rank called in a group, from 1."""
     for number, together in enumerate(zip(*calls.values(), strict=False), 1):
         if len(set(together)) > 1:
@@ -42,18 +42,18 @@ def first(calls: Mapping[int, Sequence[Call]]) -> int | None:
     return None
 
 
-def _goes_on(rest: Sequence[Call]) -> bool:
+def _goes_on(rest: Sequence[PlacedCall]) -> bool:
     return len(rest) > 1
 
 
-def _is_longer(own: Sequence[Call], other: Sequence[Call]) -> bool:
+def _is_longer(own: Sequence[PlacedCall], other: Sequence[PlacedCall]) -> bool:
     """Return whether the calls fit better if one rank made some that the other did not make, or fit in no way."""
     here = _fits(own[1:], other[1:])
     shifted = [max(_fits(own[extra:], other), _fits(own, other[extra:])) for extra in range(1, _MOST_EXTRA + 1)]
     return max(shifted) > here or here == 0
 
 
-def _fits(own: Sequence[Call], other: Sequence[Call]) -> int:
+def _fits(own: Sequence[PlacedCall], other: Sequence[PlacedCall]) -> int:
     """Return how many calls are equal before the first that are not."""
     for number, (call, beside) in enumerate(zip(own, other, strict=False)):
         if call != beside:
@@ -61,8 +61,8 @@ def _fits(own: Sequence[Call], other: Sequence[Call]) -> int:
     return min(len(own), len(other))
 
 
-def _from(number: int, calls: Mapping[int, Sequence[Call]]) -> str:
-    made: dict[Call, list[int]] = {}
+def _from(number: int, calls: Mapping[int, Sequence[PlacedCall]]) -> str:
+    made: dict[PlacedCall, list[int]] = {}
     for rank, own in sorted(calls.items()):
         if len(own) >= number:
             made.setdefault(own[number - 1], []).append(rank)

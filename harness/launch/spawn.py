@@ -108,7 +108,7 @@ _LEFT_OUT = {
 _IMPORTED = "ignore:Module already imported so cannot be rewritten; everyrank:pytest.PytestAssertRewriteWarning"
 
 
-class Deferred:
+class MadeInRank:
     """The value of an option that is made only if it travels to ranks that are no forks."""
 
     def __init__(self, make: Callable[[], str]) -> None:
@@ -144,7 +144,7 @@ def collect(
     for pair in config.getoption("override_ini") or []:
         args += ["-o", pair]
     given = {
-        name: value.make() if isinstance(value, Deferred) else value for name, value in vars(config.option).items()
+        name: value.make() if isinstance(value, MadeInRank) else value for name, value in vars(config.option).items()
     }
     options = {name: value for name, value in given.items() if _travels(name, value)}
     factory: Any = getattr(config, "_tmp_path_factory", None)

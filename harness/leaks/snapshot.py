@@ -161,7 +161,7 @@ def _shrank(key: tuple[str, str], before: Snapshot, value: str) -> bool:
     return key[0] == "gpu-memory" and int(value) <= int(before.get(key, "0"))
 
 
-class Watch:
+class LeakWatch:
     """Watches one test on one rank. Files left in one of the ``swept`` folders are removed elsewhere."""
 
     def __init__(self, swept: tuple[str, ...] = ()) -> None:

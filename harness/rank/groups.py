@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from everyrank.devices import device_types
-from everyrank.leaks.snapshot import Watch
+from everyrank.leaks.snapshot import LeakWatch
 from everyrank.rank import point_to_point
 from everyrank.rank.point_to_point import PointToPoint
 
@@ -28,7 +28,7 @@ class Groups:
         self._messages: PointToPoint | None = None
 
     @contextlib.contextmanager
-    def default(self, world: World, watch: Watch, leaving: bool, keep: bool) -> Iterator[Any]:
+    def default(self, world: World, watch: LeakWatch, leaving: bool, keep: bool) -> Iterator[Any]:
         """Provide the default group for one test, over a store of its own."""
         import torch.distributed as dist
 

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from _pytest.runner import runtestprotocol
-from everyrank.leaks.snapshot import Watch
+from everyrank.leaks.snapshot import LeakWatch
 from everyrank.rank import examples, recorder
 from everyrank.rank.failure_text import describe_failure
 from everyrank.rank.hints import add_hint, hint
@@ -40,7 +40,7 @@ class RankHooks:
         self._progress: Tells
         self._order: Order
         self._item: pytest.Item
-        self._watch: Watch
+        self._watch: LeakWatch
 
     def start(self, send: Callable[[FromRank], None], progress: Tells) -> None:
         """Begin to serve in this process."""
@@ -50,7 +50,7 @@ class RankHooks:
         """Forget the last test."""
         self.phases, self.warnings, self._subtest = [], [], None
 
-    def begin(self, order: Order, item: pytest.Item, watch: Watch) -> None:
+    def begin(self, order: Order, item: pytest.Item, watch: LeakWatch) -> None:
         """Begin a test."""
         self._order, self._item, self._watch = order, item, watch
 

@@ -16,7 +16,7 @@ from everyrank.launch.native import reader_path
 from everyrank.launch.protocol import RUN_VARIABLE, run_mark
 from everyrank.leaks import libraries
 from everyrank.leaks.describe import KINDS
-from everyrank.leaks.snapshot import Watch, swept_folders
+from everyrank.leaks.snapshot import LeakWatch, swept_folders
 from everyrank.rank import context, coverage, groups, sizes, torchrun
 from everyrank.rank.debugger import RankDebugger, UserTerminal
 from everyrank.rank.failure_text import describe_failure, fingerprint
@@ -74,7 +74,7 @@ class Rank:
         self.leaks: list[Leak] = []
         self.notes: dict[str, Any] = {}
         self._order: Order
-        self._watch: Watch
+        self._watch: LeakWatch
         self._measured: coverage.RankCoverage | None = None
         self._used_up: list[str] = []
         self._imports: Imports
@@ -118,7 +118,7 @@ class Rank:
             run_folder = self.run_folder
             self.world = _enter(order, run_folder, self._meet)
             self._measured = self._measured or coverage.of_this_rank(self._config, run_folder)
-            self._watch = Watch(swept_folders(self._config, run_folder))
+            self._watch = LeakWatch(swept_folders(self._config, run_folder))
             self._witness.begin(order.number, run_folder, self._watch)
             sizes.begin()
             self._rendezvous.begin(order, self._watch)

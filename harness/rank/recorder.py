@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from everyrank.stack.frames import Frame, is_users
-from everyrank.wire.messages import Call, Collective
+from everyrank.wire.messages import Collective, PlacedCall
 
 
 def exists() -> bool:
@@ -71,16 +71,16 @@ def collective(entry: dict[str, Any]) -> Collective:
     )
 
 
-def calls(recorded: list[dict[str, Any]]) -> dict[str, list[Call]]:
+def calls(recorded: list[dict[str, Any]]) -> dict[str, list[PlacedCall]]:
     """Return what the user's code called in each group, from its first collective in these entries on.
 
     A group whose numbers have a gap is left out: then a call does not stand at its number.
     """
-    found: dict[str, list[Call]] = {}
+    found: dict[str, list[PlacedCall]] = {}
     numbers: dict[str, list[int]] = {}
     for entry in recorded:
         group = entry["process_group"][0]
-        found.setdefault(group, []).append(Call(_name(entry), _location(entry)))
+        found.setdefault(group, []).append(PlacedCall(_name(entry), _location(entry)))
         numbers.setdefault(group, []).append(entry["collective_seq_id"])
     return {group: made for group, made in found.items() if _are_successive(numbers[group])}
 

@@ -15,7 +15,7 @@ from everyrank.rank.world import RENDEZVOUS_NAME
 from everyrank.wire import torchrun_variables
 
 if TYPE_CHECKING:
-    from everyrank.leaks.snapshot import Watch
+    from everyrank.leaks.snapshot import LeakWatch
     from everyrank.wire.messages import Order
 
 #: torch's handler of a scheme: yields a store, a rank and a world size.
@@ -33,11 +33,11 @@ class Rendezvous:
     def __init__(self) -> None:
         self._torchs_handlers: dict[str, Handler] = {}
         self._order: Order
-        self._watch: Watch
+        self._watch: LeakWatch
         self._openings = 0
         self._stores: list[Any] = []
 
-    def begin(self, order: Order, watch: Watch) -> None:
+    def begin(self, order: Order, watch: LeakWatch) -> None:
         """Prepare a new test."""
         self.end()
         self._order, self._watch = order, watch

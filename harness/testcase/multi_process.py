@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as torch_dist
 from everyrank.errors import MisuseError
-from everyrank.rank.two_parts import SetUpResult, TwoParts, open_for_class, rendezvous_of_class
+from everyrank.rank.torch_style import SetUpResult, TwoParts, open_for_class, rendezvous_of_class
 from everyrank.testcase.case import TestCase, set_rng_seed
 from everyrank.testcase.skips import TEST_SKIPS, count_accelerators
 

@@ -211,7 +211,7 @@ class Begun(msgspec.Struct, frozen=True):
     members: list[int]
 
 
-class Call(msgspec.Struct, frozen=True):
+class PlacedCall(msgspec.Struct, frozen=True):
     """A collective as the user's code called it."""
 
     name: str
@@ -254,7 +254,7 @@ class WitnessStatement(Message, frozen=True):
     patience: float = 0.0  # the time limit of the call, in seconds
     collectives: list[Collective] = []  # the last ones of this test
     handles: Handled | None = None  # the exception that the main thread is handling
-    calls: dict[str, list[Call]] = {}  # by group: all collectives of this test, if torch has kept them all
+    calls: dict[str, list[PlacedCall]] = {}  # by group: all collectives of this test, if torch has kept them all
     idle_children: list[int] = []  # the processes that this one has started, and that do nothing unless it asks them
     reached: dict[str, int] = {}  # by group: the number of the test's last collective
     before: dict[str, int] = {}  # by group: the number of collectives before this test, if known

@@ -11,9 +11,9 @@ from everyrank.suites.collect.outcomes import Outcomes
 from everyrank.suites.collect.profile import DEFAULT
 from everyrank.suites.kill import sample, tables
 from everyrank.suites.kill.blind_spots import BlindSpots, requested_ledger
+from everyrank.suites.kill.drawn import TableOfDraws
 from everyrank.suites.kill.matrix import Matrix, requested, sampled
 from everyrank.suites.kill.tables import Table
-from everyrank.suites.kill.worth import Worth
 from everyrank.suites.options import PLAN
 
 _TABLES: pytest.StashKey[list[Table]] = pytest.StashKey()
@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if requested_ledger():
             raise pytest.UsageError("--generate tries rogues without a ledger: leave out --ledger")
         config.stash[PLAN] = replace(config.stash[PLAN], shrink=False)
-        config.pluginmanager.register(Worth(requested(), config.stash[PLAN]), "everyrank-worth")
+        config.pluginmanager.register(TableOfDraws(requested(), config.stash[PLAN]), "everyrank-worth")
     config.stash[_TABLES] = [tables.table(name, sample.requested()) for name in tables.requested()]
     for table in config.stash[_TABLES]:
         config.pluginmanager.register(table, f"everyrank-table-{table.contract}")

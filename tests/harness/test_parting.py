@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from everyrank.controller.deadlock import deadlock
 from everyrank.controller.parting import first
-from everyrank.wire.messages import Call, Collective, WitnessStatement
+from everyrank.wire.messages import Collective, PlacedCall, WitnessStatement
 
 from tests.inner import Project
 
 
-def calls(*each: str) -> dict[int, list[Call]]:
+def calls(*each: str) -> dict[int, list[PlacedCall]]:
     """Return what each rank called: a letter for each line."""
-    return {rank: [Call("all_reduce", f"a.py:{line}") for line in lines] for rank, lines in enumerate(each)}
+    return {rank: [PlacedCall("all_reduce", f"a.py:{line}") for line in lines] for rank, lines in enumerate(each)}
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_the_first_call_that_not_all_ranks_made_is_found(each: tuple[str, ...], 
 
 
 def test_calls_from_one_line_are_distinguished_by_their_names() -> None:
-    mine = [Call(name, "a.py:7") for name in ("broadcast", "broadcast", "all_reduce")]
-    theirs = [Call(name, "a.py:7") for name in ("broadcast", "all_reduce", "broadcast")]
+    mine = [PlacedCall(name, "a.py:7") for name in ("broadcast", "broadcast", "all_reduce")]
+    theirs = [PlacedCall(name, "a.py:7") for name in ("broadcast", "all_reduce", "broadcast")]
     statements = {
         rank: WitnessStatement(
             1, 99, operation="forward", location="a.py:7", group="0", members=[0, 1], number=3, patience=1800.0,
@@ -70,6 +70,7 @@ def test_the_lines_are_read_without_an_import_of_torchs_compiler(project: Projec
     project.write("reads.py", READS)
     result = project.python("reads.py")
     assert result.stdout == (
-        "{'0': [Call(name='all_reduce', location='reads.py:6'), Call(name='all_reduce', location='reads.py:7'), "
-        "Call(name='barrier', location='reads.py:7')]} False torch._inductor\n"
+        "{'0': [PlacedCall(name='all_reduce', location='reads.py:6'), "
+        "PlacedCall(name='all_reduce', location='reads.py:7'), "
+        "PlacedCall(name='barrier', location='reads.py:7')]} False torch._inductor\n"
     ), result.stderr

@@ -149,7 +149,7 @@ def _role_of_fork(process: Process, processes: dict[int, Process]) -> str:
 def _role_under_ray(command: str) -> str:
     if "/raylet/raylet" in command or "/gcs/gcs_server" in command:
         return "engine"
-    if command.startswith("ray::Keeper"):
+    if command.startswith("ray::KeeperActor"):
         return "actor"
     if "ray/_private" in command or "ray/dashboard" in command or command.startswith("ray::"):
         return "helper"

@@ -67,7 +67,7 @@ class Group:
 
     def start(self, invitation: Invitation, numbers: Sequence[int]) -> None:
         """Start the actors. Each knocks at the controller's door with its number."""
-        actor: Any = ray.remote(Keeper)
+        actor: Any = ray.remote(KeeperActor)
         for bundle, number in enumerate(numbers):
             bundle_of_group = PlacementGroupSchedulingStrategy(self._placement, placement_group_bundle_index=bundle)
             options = {"num_cpus": 1, "num_gpus": self._gpus, "scheduling_strategy": bundle_of_group}
@@ -95,7 +95,7 @@ class Group:
         remove_placement_group(self._placement)
 
 
-class Keeper:
+class KeeperActor:
     """An actor: its process keeps one rank of a world."""
 
     def serve(

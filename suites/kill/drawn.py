@@ -16,7 +16,7 @@ SHARE = 0.9
 
 
 @dataclass
-class WorthRow:
+class RowOfDraws:
     """The outcome of one rogue, or of a control."""
 
     contract: str
@@ -25,17 +25,17 @@ class WorthRow:
 
 
 @dataclass(eq=False)
-class Worth:
+class TableOfDraws:
     """A pytest plugin of the process that prints: collects generated cases, prints a table, sets the exit code."""
 
     contracts: Sequence[str]
     plan: SearchPlan
-    rows: dict[tuple[str, str], WorthRow] = field(default_factory=dict)
+    rows: dict[tuple[str, str], RowOfDraws] = field(default_factory=dict)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         properties = {str(name): str(value) for name, value in report.user_properties}
         if "outcome" in properties:
-            row = WorthRow(properties["contract"], properties["outcome"], properties.get("generate-draws", "?"))
+            row = RowOfDraws(properties["contract"], properties["outcome"], properties.get("generate-draws", "?"))
             self.rows[properties["contract"], properties["subject"]] = row
 
     @pytest.hookimpl(trylast=True)
@@ -81,11 +81,11 @@ class Worth:
         names = [rogue.name for rogue in matrix.rogues(contract)]
         return sum(self._row(contract, name).outcome == "fail" for name in names), len(names)
 
-    def _row(self, contract: str, name: str) -> WorthRow:
-        return self.rows.get((contract, name), WorthRow(contract, "a hang or a crash, which does not count", "?"))
+    def _row(self, contract: str, name: str) -> RowOfDraws:
+        return self.rows.get((contract, name), RowOfDraws(contract, "a hang or a crash, which does not count", "?"))
 
 
-def _describe_row(row: WorthRow) -> str:
+def _describe_row(row: RowOfDraws) -> str:
     if row.outcome == "fail":
         return f"found by draw {row.draws}"
     return f"not found in {row.draws} draws" if row.outcome == "pass" else row.outcome
