@@ -106,7 +106,7 @@ class Attempts:
                     else:
                         self._pool.leave(talk)
                 finally:
-                    world.launcher.remove_folder(folder, world.seats)
+                    world.launcher.hosts.remove_folder(folder, world.seats)
                 return judge(fates), fates
 
     def _watch(self, talk: Conversation, orders: list[Order], job: Job, following: Job | None) -> Fates:
@@ -149,7 +149,7 @@ class Attempts:
 
     def _slots_for(self, job: Job) -> AbstractContextManager[str]:
         """Hold slots of this machine for the ranks of a test, unless they run elsewhere."""
-        if self._pool.launcher.spans_hosts:
+        if self._pool.launcher.hosts.several:
             return contextlib.nullcontext("")
         return self._leases.held(job.size, job.nodeid)
 
@@ -180,7 +180,7 @@ class Attempts:
         """Return the order for each rank. ``following`` may run in the same world if its key allows it."""
         shares = following is not None and self._pool.may_share(job, following)
         gpus, named, locations = world.gpus, lasting_id(job.item), world.locations()
-        shared = world.launcher.share_folder(world.seats)
+        shared = world.launcher.hosts.share_folder(world.seats)
         return [
             Order(
                 number=self._tests,
@@ -195,7 +195,7 @@ class Attempts:
                 device=claims.device(job, gpus, rank),
                 visible=claims.visible(gpus, rank, world.launcher.forks),
                 seed=rank_seed(named, job.seed, rank),
-                folder=os.path.join(world.launcher.folder_of(world.seats[rank]), folder),
+                folder=os.path.join(world.launcher.hosts.folder_of(world.seats[rank]), folder),
                 shared=shared,
                 address=meet_at[0],
                 port=meet_at[1],
@@ -228,7 +228,7 @@ class Attempts:
 def _address_of_rank_0(world: LiveWorld) -> Iterator[tuple[str, int]]:
     """Reserve the address at which the ranks of a world find rank 0. The world ends if its test could not be run."""
     try:
-        with world.launcher.rendezvous(world.seats[0]) as address:
+        with world.launcher.hosts.rendezvous(world.seats[0]) as address:
             yield address
     except BaseException:
         world.end()

@@ -82,10 +82,10 @@ class Controller:
             die_with_parent(parent)
         self._launching.open()
         self._interrupts.open()
-        launcher = self._launching.launcher
-        if launcher.spans_hosts:
+        hosts = self._launching.launcher.hosts
+        if hosts.several:
             self._claims.on_hosts = True
-            self._config.stash[FOUND_GPUS] = launcher.count_gpus()
+            self._config.stash[FOUND_GPUS] = hosts.count_gpus()
             if hasattr(self._config, "workeroutput"):
                 self._config.workeroutput["everyrank_gpus"] = self._config.stash[FOUND_GPUS]
 

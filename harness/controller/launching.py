@@ -112,7 +112,7 @@ class Launching:
         if launcher is None:
             return ""
         shape = _shape(job, launcher)
-        if launcher.spans_hosts and job.needs.least and shape.gpus is None:
+        if launcher.hosts.several and job.needs.least and shape.gpus is None:
             return f"needs {job.needs.count}, and on several hosts {launcher.name} has one for each rank"
         return launcher.cannot_start(shape)
 
@@ -130,7 +130,7 @@ class Launching:
         launcher, seats = self._seats(job, lease.fds if lease is not None else [])
         self._started += 1
         needs = _shape(job, launcher).gpus
-        gpus = launcher.gpus_of(seats, needs) if needs is not None else lease
+        gpus = launcher.hosts.gpus_of(seats, needs) if needs is not None else lease
         try:
             world = LiveWorld(launcher, seats, self.key(job), self._started, gpus=gpus)
         except OSError:  # no descriptor is left for its selector
@@ -146,7 +146,7 @@ class Launching:
         launcher = self.launcher
         shape = _shape(job, launcher)
         seats = launcher.start(shape, fds)
-        if not launcher.shares_files and coverage.running() is not None and not self._warned_of_coverage:
+        if not launcher.hosts.share_files and coverage.running() is not None and not self._warned_of_coverage:
             self._warned_of_coverage = True
             warn(self._config, "the coverage of ranks is not measured: they do not see this host's files")
         if launcher.lost:  # it died before this test: try again with a new launcher
@@ -165,16 +165,16 @@ class Launching:
     def _collect(self, world: LiveWorld, job: Job, gpus: WorldGpus | None) -> None:
         """Let ranks that are no forks collect the file of the test."""
         launcher = world.launcher
-        measuring = coverage.settings(launcher.folder) if launcher.shares_files else {}
+        measuring = coverage.settings(launcher.folder) if launcher.hosts.share_files else {}
         for rank, seat in enumerate(world.seats):
             with contextlib.suppress(Closed):
                 name = f"world-{world.number}-rank-{rank}"
                 # Set this before the import: a file may initialise CUDA when it is collected.
                 sees = gpus.visible_to(rank) if gpus is not None else {}
                 visible = {device_types.find(kind).variable: listed for kind, listed in sees.items()}
-                temp = "" if launcher.shares_files else launcher.folder_of(seat)
+                temp = "" if launcher.hosts.share_files else launcher.hosts.folder_of(seat)
                 order = spawn.collect(
-                    self._config, str(job.item.path), name, visible, measuring, temp, launcher.working_dir
+                    self._config, str(job.item.path), name, visible, measuring, temp, launcher.hosts.working_dir
                 )
                 seat.channel.send(order)
 
@@ -219,6 +219,6 @@ class Launching:
 
 def _shape(job: Job, launcher: Launcher) -> Shape:
     """Return what the launcher starts for a test, with its GPUs unless this host's are leased."""
-    on_hosts = launcher.spans_hosts and job.needs.least
+    on_hosts = launcher.hosts.several and job.needs.least
     gpus = requirements.one_for_each_rank(job.needs, job.size) if on_hosts else None
     return Shape(job.size, job.declared.spread, gpus)

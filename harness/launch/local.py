@@ -137,13 +137,7 @@ class LocalLauncher(Launcher):
     same_host = True
 
     def __init__(
-        self,
-        name: str,
-        keeper: int,
-        control: socket.socket,
-        live: bool,
-        folder: str,
-        forks: bool = False,
+        self, name: str, keeper: int, control: socket.socket, live: bool, folder: str, forks: bool = False
     ) -> None:
         super().__init__(folder)
         self.name = name
@@ -194,13 +188,10 @@ class LocalLauncher(Launcher):
         return seats
 
     def _start_rank(self, name: str, leases: Sequence[int]) -> LocalSeat:
-        ours, theirs = socket.socketpair()
-        try:
+        with contextlib.ExitStack() as opened:
+            ours, theirs = map(opened.enter_context, socket.socketpair())
             output, passed = (_pipes if self._live else _files)(name)
-        except OSError:
-            ours.close()
-            theirs.close()
-            raise
+            opened.pop_all()
         seat = self._start_seat(Channel(ours, FromRank), theirs, output, passed, leases)
         for fd in passed:
             if fd not in (output.out.fileno(), output.err.fileno(), output.stacks.fileno()):
@@ -291,13 +282,9 @@ class LocalLauncher(Launcher):
                 self.catch_up()
                 if mute is not None and not mute.turn():
                     mute = None
-                    self.report(f"a world waits until {self._importers()} imported modules for its ranks")
+                    importers = _importers(self.keeper, {seat.pid for seat in self._seats.values()})
+                    self.report(f"a world waits until {importers} imported modules for its ranks")
         self.preloading = False  # a keeper that hangs: the ranks of the next world will not start
-
-    def _importers(self) -> str:
-        ranks = {seat.pid for seat in self._seats.values()}
-        found = [pid for pid in children(self.keeper) if pid not in ranks]
-        return " and ".join(f"process {pid}{processes.state(pid) and ', which is stopped,'}" for pid in found)
 
     def kill(self, seats: Iterable[Seat]) -> None:
         numbers = [seat.number for seat in seats if not seat.gone]
@@ -316,13 +303,13 @@ class LocalLauncher(Launcher):
         with contextlib.suppress(Closed):
             while True:
                 self._control.receive(patience)
-        self._wait()
+        _reap(self.keeper)
         self._tidy()
 
     def _note_loss(self) -> str:
         """Note that the keeper died. Its ranks die with it; end what they started."""
         if not self.lost:
-            status = self._wait()
+            status = _reap(self.keeper)
             reason = "is gone"
             if status is not None and os.WIFSIGNALED(status):
                 reason = f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
@@ -344,20 +331,26 @@ class LocalLauncher(Launcher):
         self._control.close()
         remove_traces(self.folder)
 
-    def _wait(self) -> int | None:
-        """Reap the keeper, our child, which is about to end. Return its wait status."""
-        patience = Patience(_ENDS, CoreWaits([self.keeper]))
-        while patience.turn():
-            try:
-                pid, status = os.waitpid(self.keeper, os.WNOHANG)
-            except ChildProcessError:
-                return None
-            if pid:
-                return status
-            time.sleep(0.001)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.keeper, signal.SIGKILL)
-        return os.waitpid(self.keeper, 0)[1]
+
+def _reap(keeper: int) -> int | None:
+    """Reap a keeper, our child, which is about to end. Return its wait status."""
+    patience = Patience(_ENDS, CoreWaits([keeper]))
+    while patience.turn():
+        try:
+            pid, status = os.waitpid(keeper, os.WNOHANG)
+        except ChildProcessError:
+            return None
+        if pid:
+            return status
+        time.sleep(0.001)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(keeper, signal.SIGKILL)
+    return os.waitpid(keeper, 0)[1]
+
+
+def _importers(keeper: int, ranks: set[int | None]) -> str:
+    found = [pid for pid in children(keeper) if pid not in ranks]
+    return " and ".join(f"process {pid}{processes.state(pid) and ', which is stopped,'}" for pid in found)
 
 
 def _files(name: str) -> tuple[Output, list[int]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import abc
 import os
-import shutil
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,10 +17,9 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 from everyrank.devices import device_types
-from everyrank.launch.rendezvous import reserved_port
+from everyrank.launch.hosts import Hosts
 from everyrank.model.counts import count
 from everyrank.resources.gpus.needs import Needs
-from everyrank.resources.gpus.world_gpus import WorldGpus
 from everyrank.wire.channel import Channel
 from everyrank.wire.messages import FromRank, Preload
 
@@ -105,7 +103,7 @@ class Seat(abc.ABC):
         self.lost = ""
         """What the process was lost with, if its wait status cannot be known: the host that it ran on, say."""
         self.host = ""
-        """The name of the host that it runs on, if worlds of this launcher may span several."""
+        """The name of the host that it runs on, if worlds of this launcher may run on several."""
 
     @abc.abstractmethod
     def phase_of(self, order: int) -> tuple[str, float]:
@@ -188,12 +186,6 @@ class Launcher(abc.ABC):
     """Whether ranks are forks, which have the collected items. Any other rank collects its test's file first."""
     same_host = False
     """Whether the processes of ranks can be watched from here. Only then is a deadlock found before the deadline."""
-    spans_hosts = False
-    """Whether the ranks of one world may run on several hosts."""
-    shares_files = True
-    """Whether all its ranks see this host's files, under the same paths."""
-    working_dir = ""
-    """The folder that the engine has copied to the host of each rank, which starts in the copy."""
     keeper_title = "launcher"
     """What texts call the process that keeps the ranks."""
     preloading = False
@@ -202,6 +194,8 @@ class Launcher(abc.ABC):
     def __init__(self, folder: str) -> None:
         self.folder = folder
         """The run's folder, which all ranks can write to."""
+        self.hosts = Hosts(folder)
+        """Where the ranks run. A launcher whose worlds may run on several hosts has others."""
         self.lost = ""
         """How the launcher ended, if it is gone."""
         self.before_tidying: Callable[[], object] = lambda: None
@@ -240,34 +234,10 @@ class Launcher(abc.ABC):
         """Return the C frames of these ranks, as far as they can be read."""
         return {}
 
-    def folder_of(self, seat: Seat) -> str:
-        """Return the run's folder on the host of this rank."""
-        return self.folder
-
-    def share_folder(self, seats: Sequence[Seat]) -> bool:
-        """Return whether the run's folder is one and the same for these ranks."""
-        return True
-
-    def remove_folder(self, name: str, seats: Sequence[Seat]) -> None:
-        """Remove a folder in the run's folder, of a test that these ranks have run."""
-        shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
-
-    def rendezvous(self, first: Seat) -> AbstractContextManager[tuple[str, int]]:
-        """Reserve, for one test, the address and the port at which its ranks find rank 0, which has this seat."""
-        return reserved_port()
-
     def cannot_start(self, shape: Shape) -> str:
         """Return why a test that needs such a world is skipped here, or "". Raise a MisuseError if it must not be."""
         spread = shape.spread and shape.size > 1
         return f"needs {shape.size} hosts, the launcher {self.name} has 1" if spread else ""
-
-    def gpus_of(self, seats: Sequence[Seat], needs: Needs) -> WorldGpus:
-        """Return the GPUs that these ranks, started with such needs, have on their hosts."""
-        raise NotImplementedError("only if worlds may span several hosts")
-
-    def count_gpus(self) -> int:
-        """Return how many GPUs the launcher's hosts have for ranks, if worlds may span several."""
-        return 0
 
     def has_room(self, shape: Shape) -> bool:
         """Return whether such a world can start now. If not, idle worlds end before it starts."""

@@ -93,16 +93,16 @@ class Rank:
         prepare_process(stacks, sleeps)
         try:
             while True:
-                message = self.channel.receive()
-                if isinstance(message, Order):
-                    self.channel.send(self.run(message))
-                elif isinstance(message, CloseUp):
-                    self.channel.send(ClosedUp(self._groups.barrier()))
-                elif isinstance(message, Leave):
-                    problem = _tear_down(self._session)
-                    self._save_coverage()
-                    self.channel.send(LeftWorld(problem))
-                    os._exit(0)
+                match message := self.channel.receive():
+                    case Order():
+                        self.channel.send(self.run(message))
+                    case CloseUp():
+                        self.channel.send(ClosedUp(self._groups.barrier()))
+                    case Leave():
+                        problem = _tear_down(self._session)
+                        self._save_coverage()
+                        self.channel.send(LeftWorld(problem))
+                        os._exit(0)
         except Closed:
             os._exit(1)
 
@@ -151,19 +151,14 @@ class Rank:
             return self._record("", [], [], truncate(traceback.format_exc()))
 
     def _record(
-        self,
-        fingerprint_text: str,
-        leaks: list[Leak],
-        unclean: list[str],
-        trouble: str,
-        exit_request: str | None = None,
+        self, seen: str, leaks: list[Leak], unclean: list[str], trouble: str, exit_request: str | None = None
     ) -> Record:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # a test may have closed it
                 stream.flush()
         messages = self._groups.messages()
         return Record(
-            fingerprint=fingerprint_text,
+            fingerprint=seen,
             phases=self._hooks.phases,
             leaks=leaks,
             warnings=self._hooks.warnings,

@@ -166,7 +166,7 @@ def test_a_keeper_that_dies_once_it_has_reserved_a_port_is_lost(monkeypatch: pyt
         return Port(question.request, 4711)
 
     monkeypatch.setattr(link, "ask", answer_and_die)
-    with launcher.rendezvous(seat) as address:
+    with launcher.hosts.rendezvous(seat) as address:
         assert address == ("", 0)
     assert link.lost == "Ray's actor 0 is gone"
     launcher.say_goodbye(0)

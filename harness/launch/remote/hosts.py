@@ -1,14 +1,69 @@
-"""Which keepers have the ranks of a world, and which GPUs these have: by the hosts of the keepers."""
+"""The hosts of remote keepers: which keepers have the ranks of a world, and what their hosts have for these."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 
 from everyrank.devices.protocol import Gpu
-from everyrank.launch.protocol import Shape
-from everyrank.launch.remote.link import Link
+from everyrank.launch.hosts import Hosts
+from everyrank.launch.protocol import Seat, Shape
+from everyrank.launch.remote.link import Link, RemoteSeat
 from everyrank.resources.gpus.needs import Needs
 from everyrank.resources.gpus.world_gpus import GpusOfHost, GpusOnHosts
+from everyrank.wire.remote import FreePort, Port, RemoveFolder, ReservePort
+
+
+class RemoteHosts(Hosts):
+    """The hosts of these links, which may become more or fewer."""
+
+    def __init__(self, folder: str, links: Sequence[Link]) -> None:
+        super().__init__(folder)
+        self._links = links
+
+    def add(self, link: Link) -> None:
+        """Take in the host of another keeper."""
+        self.several = self.several or not link.same_host
+        self.share_files = self.share_files and not link.ready.folder_id
+
+    def folder_of(self, seat: Seat) -> str:
+        return _link_of(seat).ready.folder
+
+    def share_folder(self, seats: Sequence[Seat]) -> bool:
+        return len({_link_of(seat).ready.folder_id for seat in seats}) == 1
+
+    def remove_folder(self, name: str, seats: Sequence[Seat]) -> None:
+        super().remove_folder(name, seats)
+        for folder_id, link in {_link_of(seat).ready.folder_id: _link_of(seat) for seat in seats}.items():
+            if folder_id:
+                link.send(RemoveFolder(name))
+
+    @contextlib.contextmanager
+    def rendezvous(self, first: Seat) -> Iterator[tuple[str, int]]:
+        link = _link_of(first)
+        port = link.ask(ReservePort(link.request()), Port)
+        address = link.address
+        if port is None or not address:
+            yield "", 0  # the keeper is lost, and rank 0 with it
+            return
+        try:
+            yield address, port.port
+        finally:
+            link.send(FreePort(port.port))
+
+    def gpus_of(self, seats: Sequence[Seat], needs: Needs) -> GpusOnHosts:
+        links = [_link_of(seat) for seat in seats]
+        hosts = _by_host(links)
+        gpus = {node: GpusOfHost(needs.suitable(_gpus(there))[: len(there)]) for node, there in hosts.items()}
+        return GpusOnHosts([(gpus[link.ready.node], hosts[link.ready.node].index(link)) for link in links])
+
+    def count_gpus(self) -> int:
+        return sum(len(_gpus(there)) for there in _by_host(self._links).values())
+
+
+def _link_of(seat: Seat) -> Link:
+    assert isinstance(seat, RemoteSeat)
+    return seat.link
 
 
 def choose(links: Sequence[Link], shape: Shape) -> list[Link]:
@@ -28,18 +83,6 @@ def _with_gpus(links: Sequence[Link], needs: Needs) -> list[Link]:
         if len(needs.suitable(_gpus([*there, link]))) > len(there):
             chosen.append(link)
     return chosen
-
-
-def count_gpus(links: Sequence[Link]) -> int:
-    """Return how many GPUs the hosts of these links have for ranks."""
-    return sum(len(_gpus(there)) for there in _by_host(links).values())
-
-
-def gpus_of_world(links: Sequence[Link], needs: Needs) -> GpusOnHosts:
-    """Return the GPUs of the ranks that these links keep."""
-    hosts = _by_host(links)
-    gpus = {node: GpusOfHost(needs.suitable(_gpus(there))[: len(there)]) for node, there in hosts.items()}
-    return GpusOnHosts([(gpus[link.ready.node], hosts[link.ready.node].index(link)) for link in links])
 
 
 def _by_host(links: Iterable[Link]) -> dict[str, list[Link]]:

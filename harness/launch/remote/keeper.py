@@ -247,12 +247,8 @@ class RemoteKeeper:
             assert isinstance(event, LocalSeat)
             if (number := numbers.get(event)) is None:
                 continue
-            if event.lost:
-                self._control.send(NotStarted(number, event.lost))
-            elif event.status is not None:
-                self._control.send(Exited(number, event.status))
-            elif event.pid is not None:
-                self._control.send(Started(number, event.pid))
+            if (report := _report(number, event)) is not None:
+                self._control.send(report)
         if self._preloading and not self._launcher.preloading:
             self._preloading = False
             self._control.send(Preloaded())
@@ -270,6 +266,14 @@ class RemoteKeeper:
             self._preloading = False
             self._control.send(Preloaded())
         self._launcher = self._relaunch()
+
+
+def _report(number: int, seat: LocalSeat) -> NotStarted | Exited | Started | None:
+    if seat.lost:
+        return NotStarted(number, seat.lost)
+    if seat.status is not None:
+        return Exited(number, seat.status)
+    return Started(number, seat.pid) if seat.pid is not None else None
 
 
 def _lost_at_start(launcher: LocalLauncher) -> str:

@@ -6,35 +6,24 @@ import contextlib
 import itertools
 import os
 import selectors
-import socket
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import IO, Any
 
 from everyrank.errors import MisuseError
 from everyrank.launch.keeper import remove_traces
 from everyrank.launch.local import stacks_name
-from everyrank.launch.protocol import AskedChild, AskedStacks, Launcher, LostLauncher, Seat, Shape
-from everyrank.launch.remote import hosts
-from everyrank.launch.remote.door import ERR, OUT, RANK, Door, Visitor
-from everyrank.launch.remote.link import ANSWER, Kind, Link, RankChannel, RemoteSeat
+from everyrank.launch.protocol import AskedStacks, Launcher, LostLauncher, Seat, Shape
+from everyrank.launch.remote.admission import admit
+from everyrank.launch.remote.door import Door
+from everyrank.launch.remote.hosts import RemoteHosts, choose
+from everyrank.launch.remote.link import ANSWER, Link, RemoteSeat, ask_stacks
 from everyrank.launch.succession import PATIENCE
 from everyrank.patience import Patience
-from everyrank.resources.gpus.needs import Needs
-from everyrank.resources.gpus.world_gpus import WorldGpus
 from everyrank.wire.messages import Close, Exited, Kill, NotStarted, Preload, Preloaded, Started
 from everyrank.wire.remote import (
-    AskStacks,
     Done,
-    FreePort,
     Goodbye,
-    Halt,
     LostRanks,
-    Port,
-    RemoveFolder,
-    ReservePort,
-    Stacks,
     StartSeat,
 )
 
@@ -47,13 +36,12 @@ class RemoteLauncher(Launcher):
 
     def __init__(self, name: str, folder: str, door: Door, links: Sequence[Link], live: bool, forks: bool) -> None:
         super().__init__(folder)
-        self.name = name
+        self.name = self.keeper_title = name
         self.forks = forks
-        self.keeper_title = name
         self.links: list[Link] = []
+        self.hosts: RemoteHosts = RemoteHosts(folder, self.links)
         self.same_host = True
-        self.door = door
-        self._live = live
+        self.door, self._live = door, live
         self._seats: dict[int, RemoteSeat] = {}
         self._numbers = itertools.count()
         self._worlds = itertools.count(1)
@@ -72,8 +60,7 @@ class RemoteLauncher(Launcher):
         self._selector.register(link.channel, selectors.EVENT_READ, link)
         link.wake = self._wake
         self.same_host = self.same_host and link.same_host
-        self.spans_hosts = self.spans_hosts or not link.same_host
-        self.shares_files = self.shares_files and not link.ready.folder_id
+        self.hosts.add(link)
 
     def remove(self, links: Sequence[Link], reason: str) -> None:
         """End the ranks of these keepers, and do without the keepers from now on."""
@@ -102,63 +89,27 @@ class RemoteLauncher(Launcher):
             return f"needs {Shape(shape.size)}, {self.name} has {count}"
         if shape.spread and shape.size > nodes:
             return f"needs {shape.size} hosts, {self.name} has {nodes}"
-        found = len(hosts.choose(self.links, shape))
+        found = len(choose(self.links, shape))
         return f"needs {shape}, {self.name} has that for {found}" if found < shape.size else ""
-
-    def count_gpus(self) -> int:
-        return hosts.count_gpus(self.links)
-
-    def gpus_of(self, seats: Sequence[Seat], needs: Needs) -> WorldGpus:
-        return hosts.gpus_of_world([_link_of(seat) for seat in seats], needs)
 
     # --- start and end -----------------------------------------------------------------------------
 
     def start(self, shape: Shape, leases: Sequence[int] = ()) -> list[RemoteSeat]:
-        links = hosts.choose(self.fit(shape), shape)
+        links = choose(self.fit(shape), shape)
         if len(links) < shape.size:
             lost = "; ".join(link.lost for link in self.links if link.lost)
             raise MisuseError(f"it needs {shape}, and {len(links)} of {len(self.links)} are left: {lost}")
         self._seats = {number: seat for number, seat in self._seats.items() if not seat.closed}
         world = next(self._worlds)
-        numbers = [next(self._numbers) for _ in links]
-        for rank, (number, link) in enumerate(zip(numbers, links, strict=True)):
+        ordered = {next(self._numbers): link for link in links}
+        for rank, (number, link) in enumerate(ordered.items()):
             link.send(StartSeat(number, stacks_name(world, rank, shape.size), self._live))
-        ordered = dict(zip(numbers, links, strict=True))
-        admitted = self._admit(ordered)
-        return [self._seat(number, link, admitted) for number, link in ordered.items()]
-
-    def _admit(self, ordered: Mapping[int, Link]) -> dict[Visitor, socket.socket]:
-        """Wait for the connections of these ranks, as long as their keepers are there and try to start them."""
-        kinds = [RANK, OUT, ERR] if self._live else [RANK]
-        wanted = {(kind, number) for kind in kinds for number in ordered}
-        patience = Patience(ANSWER, lambda: sum(link.waited_for_core() for link in ordered.values()))
-
-        def hopeless() -> bool:
-            for link in ordered.values():
-                if not link.lost:
-                    link.listen()
-            missing = wanted - self.door.arrived()
-            return all(ordered[number].lost or ordered[number].has_refused(number) for _, number in missing)
-
-        return self.door.admit(wanted, patience, hopeless)
-
-    def _seat(self, number: int, link: Link, admitted: dict[Visitor, socket.socket]) -> RemoteSeat:
-        connection = admitted.get((RANK, number))
-        streams: dict[str, IO[bytes]] = {}
-        for kind, name in ((OUT, "out"), (ERR, "err")):
-            if (stream := admitted.get((kind, number))) is not None:
-                stream.setblocking(False)
-                streams[name] = os.fdopen(stream.detach(), "rb", buffering=0)
-        if connection is None:
-            connection, other = socket.socketpair()
-            other.close()
-            if not link.lost and not link.has_refused(number):
-                link.lose_silent()
-        seat = RemoteSeat(number, RankChannel(connection, link.clock_ahead), link, streams)
-        self._seats[number] = seat
-        if link.lost:
-            self._lose(link)
-        return seat
+        seats = admit(self.door, ordered, self._live)
+        self._seats |= {seat.number: seat for seat in seats}
+        for link in links:
+            if link.lost:
+                self._lose(link)
+        return seats
 
     def kill(self, seats: Iterable[Seat]) -> None:
         for link, those in self._by_link(seats).items():
@@ -254,57 +205,11 @@ class RemoteLauncher(Launcher):
             found.setdefault(seat.link, []).append(seat)
         return found
 
-    # --- questions ---------------------------------------------------------------------------------
-
     def stacks(self, seats: Mapping[int, Seat], native_within: float) -> dict[int, AskedStacks]:
         ranks = {seat.number: rank for rank, seat in seats.items()}
         numbers = {link: [seat.number for seat in those] for link, those in self._by_link(seats.values()).items()}
-        # A rank that continues may let others continue: stop the ranks of all keepers, then ask.
-        self._ask_all({link: Halt(link.request(), those) for link, those in numbers.items()}, Done)
-        questions = {link: AskStacks(link.request(), those, native_within) for link, those in numbers.items()}
-        found = dict.fromkeys(seats, AskedStacks(""))
-        for answer in self._ask_all(questions, Stacks):
-            for number, (text, state, native, children) in answer.stacks.items():
-                asked = tuple(AskedChild(*child) for child in children)
-                found[ranks[number]] = AskedStacks(text, state, native, asked)
-        return found
-
-    def _ask_all(self, questions: Mapping[Link, Any], kind: type[Kind]) -> list[Kind]:
-        for link, question in questions.items():
-            link.send(question)
-        answers = [link.answer(question.request, kind) for link, question in questions.items()]
-        return [answer for answer in answers if answer is not None]
-
-    def rendezvous(self, first: Seat) -> AbstractContextManager[tuple[str, int]]:
-        return self._reserved(first)
-
-    @contextlib.contextmanager
-    def _reserved(self, first: Seat) -> Iterator[tuple[str, int]]:
-        assert isinstance(first, RemoteSeat)
-        link = first.link
-        port = link.ask(ReservePort(link.request()), Port)
-        address = link.address
-        if port is None or not address:
-            yield "", 0  # the keeper is lost, and rank 0 with it
-            return
-        try:
-            yield address, port.port
-        finally:
-            link.send(FreePort(port.port))
-
-    # --- folders -----------------------------------------------------------------------------------
-
-    def folder_of(self, seat: Seat) -> str:
-        return _link_of(seat).ready.folder
-
-    def share_folder(self, seats: Sequence[Seat]) -> bool:
-        return len({_link_of(seat).ready.folder_id for seat in seats}) == 1
-
-    def remove_folder(self, name: str, seats: Sequence[Seat]) -> None:
-        super().remove_folder(name, seats)
-        for folder_id, link in {_link_of(seat).ready.folder_id: _link_of(seat) for seat in seats}.items():
-            if folder_id:
-                link.send(RemoveFolder(name))
+        found = ask_stacks(numbers, native_within)
+        return {rank: found.get(number, AskedStacks("")) for number, rank in ranks.items()}
 
     # --- imports -----------------------------------------------------------------------------------
 
@@ -326,8 +231,3 @@ class RemoteLauncher(Launcher):
             if self.preloading:
                 self._selector.select(left)
                 self.catch_up()
-
-
-def _link_of(seat: Seat) -> Link:
-    assert isinstance(seat, RemoteSeat)
-    return seat.link

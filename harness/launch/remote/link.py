@@ -12,7 +12,7 @@ from typing import IO, Any, TypeVar
 import msgspec
 from everyrank.devices.protocol import Gpu
 from everyrank.errors import MisuseError
-from everyrank.launch.protocol import Seat
+from everyrank.launch.protocol import AskedChild, AskedStacks, Seat
 from everyrank.launch.remote.door import SILENCE
 from everyrank.patience import CoreWaits, Patience
 from everyrank.wire.channel import Channel, Closed, Late
@@ -20,12 +20,16 @@ from everyrank.wire.messages import FromRank, NotStarted, Progressed, Record
 from everyrank.wire.remote import (
     Answer,
     AskPrinted,
+    AskStacks,
     AskState,
+    Done,
     Forget,
     FromRemoteKeeper,
+    Halt,
     Interrupt,
     Printed,
     Ready,
+    Stacks,
     State,
 )
 
@@ -145,6 +149,25 @@ class Link:
     def _lose(self, reason: str) -> None:
         self.lost = f"{self.name} {reason}"
         self.wake()
+
+
+def ask_stacks(numbers: Mapping[Link, list[int]], native_within: float) -> dict[int, AskedStacks]:
+    """Ask the ranks of these keepers for their stacks, all at once."""
+    # A rank that continues may let others continue: stop the ranks of all keepers, then ask.
+    _ask_all({link: Halt(link.request(), those) for link, those in numbers.items()}, Done)
+    questions = {link: AskStacks(link.request(), those, native_within) for link, those in numbers.items()}
+    return {
+        number: AskedStacks(text, state, native, tuple(AskedChild(*child) for child in children))
+        for answer in _ask_all(questions, Stacks)
+        for number, (text, state, native, children) in answer.stacks.items()
+    }
+
+
+def _ask_all(questions: Mapping[Link, Any], kind: type[Kind]) -> list[Kind]:
+    for link, question in questions.items():
+        link.send(question)
+    answers = [link.answer(question.request, kind) for link, question in questions.items()]
+    return [answer for answer in answers if answer is not None]
 
 
 class RankChannel(Channel[Any]):

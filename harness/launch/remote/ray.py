@@ -24,8 +24,9 @@ import pytest
 from everyrank.devices.cuda import CUDA
 from everyrank.errors import MisuseError
 from everyrank.launch.protocol import LaunchContext, Launcher, Member, Shape
-from everyrank.launch.remote import alike, hosts, run_folder
+from everyrank.launch.remote import alike, run_folder
 from everyrank.launch.remote.door import KEEPER, Door, new_secret
+from everyrank.launch.remote.hosts import RemoteHosts, choose
 from everyrank.launch.remote.keeper import Invitation
 from everyrank.launch.remote.launcher import RemoteLauncher
 from everyrank.launch.remote.link import Link, RemoteSeat, introduced
@@ -100,7 +101,7 @@ def launch(context: LaunchContext) -> Launcher:
     door = Door(ray.util.get_node_ip_address(), secret)
     launcher = RayLauncher(config, Invitation(door.address, secret, folder), door, ours, context.print_live, guard)
     if working_dir:
-        launcher.working_dir, launcher.shares_files = working_dir, False
+        launcher.hosts.working_dir, launcher.hosts.share_files = working_dir, False
     return launcher
 
 
@@ -191,6 +192,17 @@ def _on_loopback() -> Iterator[None]:
         ray_constants.ENABLE_RAY_CLUSTER = several
 
 
+class RayHosts(RemoteHosts):
+    """The nodes of a cluster, which may get more actors than there are now."""
+
+    several = True
+
+    def count_gpus(self) -> int:
+        from everyrank.launch.remote import ray_actors
+
+        return sum(ray_actors.nodes_with("GPU"))
+
+
 class RayLauncher(RemoteLauncher):
     """Ranks of Ray's actors. A world takes the actors that are there, and new ones for the rest."""
 
@@ -205,7 +217,7 @@ class RayLauncher(RemoteLauncher):
     ) -> None:
         super().__init__("ray", invitation.folder, door, [], live, forks=False)
         self.keeper_title = "Ray cluster"
-        self.spans_hosts = True
+        self.hosts = RayHosts(invitation.folder, self.links)
         self._config = config
         self._invitation = invitation
         self._ours = ours
@@ -238,11 +250,6 @@ class RayLauncher(RemoteLauncher):
             return f"needs {size} hosts, the Ray cluster has {len(cpus)} with CPUs"
         return ""
 
-    def count_gpus(self) -> int:
-        from everyrank.launch.remote import ray_actors
-
-        return sum(ray_actors.nodes_with("GPU"))
-
     def fit(self, shape: Shape) -> list[Link]:
         return [link for link in self.alive() if bool(link.gpus) == (shape.gpus is not None)]
 
@@ -268,7 +275,7 @@ class RayLauncher(RemoteLauncher):
 
     def _missing(self, shape: Shape) -> Shape:
         """Return the actors that must be started for a world; with ``spread``, all of them together."""
-        missing = shape.size - len(hosts.choose(self.fit(shape), shape))
+        missing = shape.size - len(choose(self.fit(shape), shape))
         return dataclasses.replace(shape, size=shape.size if shape.spread and missing else missing)
 
     def is_wanted(self) -> bool:
