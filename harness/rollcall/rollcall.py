@@ -321,7 +321,8 @@ def fatal(text: str) -> str:
     stack: list[tuple[str, str]] = []  # lines and files
     for line in [*text.splitlines(), ""]:
         if match := _FRAME.match(line):
-            stack.append((line, _unescaped(match["file"])))
+            file = _unescaped(match["file"])
+            stack += [] if only_sees(file) else [(line, file)]
             continue
         if stack and all(is_ours(file) for _, file in stack):  # a rank's witness
             while kept and not _THREAD.match(kept.pop()):

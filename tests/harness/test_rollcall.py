@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from everyrank.launch import native, processes
-from everyrank.rank import witness
+from everyrank.rank import group_calls, witness
 from everyrank.rollcall import rollcall
 from everyrank.rollcall.blame import ENDED, Blame, blame
 from everyrank.rollcall.rollcall import Stance
@@ -360,6 +360,18 @@ Extension modules: numpy, torch (total: 2)
         "Current thread 0x00007f12 (most recent call first):",
         f'  File "{HERE}", line 12 in test_loop',
     ]
+
+
+def test_a_fatal_error_in_a_collective_is_shown_without_what_only_sees_the_calls_of_groups() -> None:
+    stack = [
+        (group_calls.__file__, 24, "wrapped"),
+        (TORCH, 3010, "all_reduce"),
+        (WRAPPER.file, 81, "wrapper"),
+        (HERE, 12, "test_loop"),
+    ]
+    frames = [f'  File "{file}", line {line} in {function}' for file, line, function in stack]
+    head = "Current thread 0x00007f12 (most recent call first):"
+    assert rollcall.fatal("\n".join([head, *frames])).splitlines() == [head, *frames[1:]]
 
 
 # --- the wait for answers -----------------------------------------------------------------------------------
