@@ -3,6 +3,8 @@
 :::{laws} trainer            each law of a contract, the bugs that it is there for, and who breaks it
 :::{subject} replicate       what a subject of a contract is, as its module states it
 :::{lacks} trainer           the names of what a subject of a contract may lack
+:::{patterns}                each pattern of deviations, with its rogue
+:::{patterns} parity         a table of those that parity names; or contracts
 :::{marks}                   the marks that the plugins register
 :::{fixtures}                the fixtures of the plugins
 :::{run-file}                the lines of a run file, from the schema
@@ -23,6 +25,9 @@ import everyrank.fixtures.plugin
 import everyrank.suites.plugin
 from docutils import nodes
 from everyrank.reports.schema import text
+from everyrank.suites.compare.mistake import MISTAKES
+from everyrank.suites.compare.patterns.fit import PATTERNS
+from everyrank.suites.compare.patterns.pattern import Pattern
 from everyrank.suites.engine.capability import capabilities
 from everyrank.suites.engine.contract import contract
 from everyrank.suites.kill.matrix import rogues
@@ -73,6 +78,28 @@ class Lacks(FromCode):
         yield "| name | without it, a subject does not claim that |\n|---|---|"
         for each in capabilities(contract(self.arguments[0])).values():
             yield f"| `{each.name}` | {each.text} |"
+
+
+class Patterns(FromCode):
+    def lines(self) -> Iterator[str]:
+        if self.arguments:
+            yield "| id | what happened |\n|---|---|"
+            for pattern in filter(_NAMED_BY[self.arguments[0]], PATTERNS.values()):
+                yield f"| `{pattern.id}` | {pattern.sentence} |"
+            return
+        for pattern in PATTERNS.values():
+            yield f"## `{pattern.id}`\n\n{pattern.text}\n"
+            yield f"```text\n{pattern.example}\n```\n\nRogue: `{pattern.rogue}`.\n"
+
+
+def _named_by_contracts(pattern: Pattern) -> bool:
+    return type(pattern).of_one_rank is not Pattern.of_one_rank or pattern.id in {each.id for each in MISTAKES}
+
+
+_NAMED_BY = {
+    "contracts": _named_by_contracts,
+    "parity": lambda pattern: pattern.example.startswith("parity: "),
+}
 
 
 class Marks(FromCode):
@@ -129,6 +156,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
         "laws": Laws,
         "subject": SubjectOf,
         "lacks": Lacks,
+        "patterns": Patterns,
         "marks": Marks,
         "fixtures": Fixtures,
         "run-file": RunFile,

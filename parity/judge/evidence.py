@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 import torch
-from everyrank.parity.judge.pattern import Evidence, Pattern, recognize
 from everyrank.parity.judge.steps import Deviation
 from everyrank.parity.run.parallel import Trace
 from everyrank.parity.run.plain import BACKWARD, BUFFER, FORWARD, GRADIENT, PARAMETER, START, Key
 from everyrank.parity.run.store import Store
 from everyrank.parity.setup.ranks import Ranks
 from everyrank.parity.values.dye import MOST, Share
-from everyrank.suites.compare.likeness import Held, all_of
+from everyrank.suites.compare.patterns.evidence import AllRanks
+from everyrank.suites.compare.patterns.fit import Fit, of_all_ranks
+from everyrank.suites.compare.patterns.likeness import Held, all_of
 
 
 class Witnesses:
@@ -29,7 +30,7 @@ class Witnesses:
         self._ranks, self._trace, self._groups, self._pieces = ranks, trace, groups, pieces
         self._microbatches = microbatches
 
-    def pattern(self, deviation: Deviation) -> Pattern | None:
+    def pattern(self, deviation: Deviation) -> Fit | None:
         """Return the pattern that explains a deviation; every rank asks for the same."""
         key = deviation.key
         if deviation.pattern is not None:
@@ -39,12 +40,12 @@ class Witnesses:
         mine = self._mine(key)
         return self._ranks.decide(mine, lambda every: self._recognized(deviation, every))
 
-    def _recognized(self, deviation: Deviation, every: list[Held | None]) -> Pattern | None:
+    def _recognized(self, deviation: Deviation, every: list[Held | None]) -> Fit | None:
         held = {rank: found for rank, found in enumerate(every) if found is not None}
         wrong = [rank for rank in deviation.ranks if rank in held]
-        return recognize(self._evidence(deviation.key, held, wrong)) if wrong else None
+        return of_all_ranks(self._evidence(deviation.key, held, wrong)) if wrong else None
 
-    def _evidence(self, key: Key, held: Mapping[int, Held], wrong: list[int]) -> Evidence:
+    def _evidence(self, key: Key, held: Mapping[int, Held], wrong: list[int]) -> AllRanks:
         store = self._trace.store
         kind, step, name = key
         truth = _moved(store, key)
@@ -61,7 +62,7 @@ class Witnesses:
                 and value.shape == truth.shape
             }
         times = 100.0 if torch.finfo(self._trace.dtype).eps < 1e-4 else 20.0
-        return Evidence(
+        return AllRanks(
             truth,
             held,
             wrong,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import torch
-from everyrank.parity.judge.pattern import Pattern, ranks_text
 from everyrank.parity.judge.steps import Deviation, Fault
 from everyrank.parity.run.activations import LIMIT
 from everyrank.parity.run.plain import BACKWARD, PARAMETER, START
@@ -13,6 +12,8 @@ from everyrank.parity.run.store import Store
 from everyrank.parity.setup.given import Setup
 from everyrank.parity.setup.ranks import Ranks
 from everyrank.parity.values.dye import Holdings
+from everyrank.suites.compare.patterns.fit import Fit
+from everyrank.suites.compare.patterns.texts import ranks_text
 
 
 def initial(ranks: Ranks, held: Holdings, store: Store, setup: Setup, deviates: bool) -> Fault | None:
@@ -62,4 +63,4 @@ def _ranks_with(kind: str, name: str, gathered: list[Holdings]) -> tuple[int, ..
 def _fault(name: str, ranks: tuple[int, ...], pattern: str, words: str) -> Fault:
     key = (PARAMETER, START, name)
     deviation = Deviation("initialization", name, START, math.inf, LIMIT, ranks, key)
-    return Fault(deviation, Pattern(pattern, f"{words} on {ranks_text(ranks)}"))
+    return Fault(deviation, Fit(pattern, f"{words} on {ranks_text(ranks)}"))

@@ -8,10 +8,11 @@ from dataclasses import replace
 import torch
 from everyrank.parity.judge.evidence import Witnesses
 from everyrank.parity.judge.initial import initial
-from everyrank.parity.judge.pattern import Pattern, ranks_text
 from everyrank.parity.judge.steps import Deviation, Fault
 from everyrank.parity.judge.training import Healed, Pass, Training
 from everyrank.parity.run.plain import BACKWARD, FORWARD, microbatch_gradients
+from everyrank.suites.compare.patterns.fit import Fit
+from everyrank.suites.compare.patterns.texts import ranks_text
 
 #: How many faults are looked for: each takes another pass.
 _FAULTS = 3
@@ -89,7 +90,7 @@ class Search:
                 words = f"is not reduced: the sum over {ranks_text(first.ranks)} is the plain model's"
                 key = (FORWARD, first.step, (name, 0, 0))
                 deviation = replace(first, name=name, key=key)
-                return Fault(deviation, Pattern("not-reduced", words))
+                return Fault(deviation, Fit("not-reduced", words))
         return None
 
     def _pieces(self, dtype: torch.dtype, count: int) -> list[dict[str, torch.Tensor]]:
@@ -97,7 +98,7 @@ class Search:
             self._microbatches[dtype, count] = microbatch_gradients(self._training.setup, dtype, count)
         return self._microbatches[dtype, count]
 
-    def pattern(self, wide: Pass, deviation: Deviation) -> Pattern | None:
+    def pattern(self, wide: Pass, deviation: Deviation) -> Fit | None:
         """Return what has happened to a tensor that deviates in a pass."""
         training = self._training
 

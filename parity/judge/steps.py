@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from everyrank.parity.judge.pattern import Pattern, of_numbers
+from everyrank.parity.judge.numbers import of_numbers
 from everyrank.parity.run.activations import LIMIT, Seat, Seen
 from everyrank.parity.run.plain import BACKWARD, BUFFER, FORWARD, GRADIENT, LOSS, NORM, PARAMETER, START, Key, scale
 from everyrank.parity.run.store import Store
 from everyrank.parity.values.parts import Part, locate
 from everyrank.parity.values.watch import Output
+from everyrank.suites.compare.patterns.fit import Fit
 
 #: The kinds of tensors, in the order of a step.
 KINDS = ("initialization", "forward", "loss", "activation-gradient", "gradient", "norm", "update")
@@ -35,7 +36,7 @@ class Deviation:
     key: Key
     words: str = ""
     """What is known beyond values."""
-    pattern: Pattern | None = None
+    pattern: Fit | None = None
     """The pattern, where it is known without a look at all values."""
 
     def order(self, forward: dict[str, int], backward: dict[str, int]) -> tuple[int, int]:
@@ -49,7 +50,7 @@ class Fault:
     """A deviation that follows from no other."""
 
     deviation: Deviation
-    pattern: Pattern | None
+    pattern: Fit | None
     same: tuple[str, ...] = ()
     """Other tensors of its kind to which the same has happened."""
 
@@ -205,7 +206,7 @@ def _scalars(store: Store, step: int, seen: list[Seen], limit: Limit) -> Iterato
             ranks = tuple(rank for rank, value in enumerate(values) if value is not None)
             own = [each.own_norm for each, value in zip(seen, values, strict=True) if value is not None]
             pattern = of_numbers(numbers, float(truth), len(seen), own if kind == NORM else [])
-            deviation = Deviation(kind, "", step, error, allowed, ranks, (kind, step), pattern.words, pattern)
+            deviation = Deviation(kind, "", step, error, allowed, ranks, (kind, step), pattern.text, pattern)
         yield _Scalar(kind, error, allowed, deviation)
 
 
@@ -303,7 +304,7 @@ def _uncovered(store: Store, step: int, seen: list[Seen], wrong: set[Key]) -> It
         if lacking:
             words = f"has {lacking} of its {covered.numel()} elements on no rank, and others more than once"
             ranks = tuple(range(len(seen)))
-            yield Deviation("forward", output[0], step, 0.0, LIMIT, ranks, key, words, Pattern("shifted", words))
+            yield Deviation("forward", output[0], step, 0.0, LIMIT, ranks, key, words, Fit("shifted", words))
 
 
 def _lacking(truth: torch.Tensor, covered: torch.Tensor) -> int:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from everyrank.parity.judge.pattern import Pattern, ranks_text
 from everyrank.parity.judge.search import Search
 from everyrank.parity.judge.steps import Deviation, Fault, Judged, in_order
 from everyrank.parity.judge.training import Pass, Training
@@ -15,7 +14,8 @@ from everyrank.parity.report.report import Finding, Line, Report
 from everyrank.parity.run.activations import LIMIT
 from everyrank.parity.run.plain import START
 from everyrank.parity.run.truth import unequal_parts
-from everyrank.parity.values.names import short
+from everyrank.suites.compare.patterns.fit import Fit
+from everyrank.suites.compare.patterns.texts import ranks_text, short
 
 
 def findings(
@@ -32,9 +32,9 @@ def findings(
             (seen if shows else absent).append(short(dtype))
         if absent and not any(each.deviates or training.hides(dtype, deviation) for dtype, each in own):
             # That it is there in one dtype alone says more than what it is: a test in the other sees nothing.
-            words = pattern.words if pattern is not None else "differs"
+            words = pattern.text if pattern is not None else "differs"
             words = f"in {' and '.join(seen)}, and not in {' and '.join(absent)}, {words}"
-            pattern = Pattern("other-dtype-only", words)
+            pattern = Fit("other-dtype-only", words)
         found.append(_finding(deviation, pattern, tuple(seen), fault.same))
     if found:
         return found
@@ -44,16 +44,14 @@ def findings(
             pattern = search.pattern(each, first)
             if pattern is None or not pattern.id:
                 words = f"differs in {short(dtype)}, and not in {short(truth.dtype)}"
-                pattern = Pattern("other-dtype-only", words)
+                pattern = Fit("other-dtype-only", words)
             found.append(_finding(first, pattern, (short(dtype),), ()))
     return found
 
 
-def _finding(
-    deviation: Deviation, pattern: Pattern | None, dtypes: tuple[str, ...], same: tuple[str, ...]
-) -> Finding:
+def _finding(deviation: Deviation, pattern: Fit | None, dtypes: tuple[str, ...], same: tuple[str, ...]) -> Finding:
     """Return a fault as the report has it."""
-    words = pattern.words if pattern is not None else deviation.words
+    words = pattern.text if pattern is not None else deviation.words
     if not words:
         words = f"differs by {deviation.error:.2g} of its largest value on {ranks_text(deviation.ranks)}"
     elif pattern is None:

@@ -17,13 +17,13 @@ from everyrank.model.parity import (
     ParityRowPart,
     most_urgent,
 )
-from everyrank.parity.judge.pattern import PATTERNS
 from everyrank.parity.judge.steps import KINDS, Judged, in_order
 from everyrank.parity.report.maps import Held, maps_of
 from everyrank.parity.report.report import Finding, Report
 from everyrank.parity.run.plain import FORWARD, START
 from everyrank.parity.setup.ranks import Ranks
-from everyrank.parity.values.names import short
+from everyrank.suites.compare.patterns.fit import PATTERNS
+from everyrank.suites.compare.patterns.texts import short
 
 #: The limits of a record: rows of a pass, steps of a row, names of a list, calls of a test.
 ROWS, STEPS, NAMES, CALLS = 1000, 8, 40, 8
@@ -78,7 +78,7 @@ def _fault(found: Finding) -> ParityFaultPart:
         _figure(found.error),
         _figure(found.limit),
         found.pattern,
-        PATTERNS.get(found.pattern, ""),
+        PATTERNS[found.pattern].sentence if found.pattern else "",
         list(found.ranks),
         list(found.dtypes),
         list(found.same[:NAMES]),

@@ -17,7 +17,7 @@ from everyrank.parity.values.names import known_name
 from everyrank.parity.values.parts import Part, locate, whole
 from everyrank.parity.values.tree import local
 from everyrank.parity.values.watch import Output, watchable
-from everyrank.suites.compare.likeness import distance, multiple
+from everyrank.suites.compare.patterns.likeness import distance, multiple
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_leaves

@@ -10,7 +10,7 @@ from everyrank.parity.run.activations import LIMIT
 from everyrank.parity.run.plain import GRADIENT, NORM, Key, scale
 from everyrank.parity.run.store import Store
 from everyrank.parity.values.dye import Share
-from everyrank.suites.compare.likeness import distance
+from everyrank.suites.compare.patterns.likeness import distance
 
 
 @dataclass(frozen=True)

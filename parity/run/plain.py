@@ -16,7 +16,7 @@ from everyrank.parity.values.dye import MOST
 from everyrank.parity.values.exact import aside, running_in
 from everyrank.parity.values.tree import local, rows, rows_of
 from everyrank.parity.values.watch import Output, outputs
-from everyrank.suites.compare.likeness import distance
+from everyrank.suites.compare.patterns.likeness import distance
 from torch import nn
 
 #: A value of a run: its kind, the step, and what it belongs to.

@@ -15,7 +15,7 @@ from everyrank.parity.values.dye import Holdings, Share
 from everyrank.parity.values.exact import aside
 from everyrank.parity.values.names import buffers, known_name, parameters
 from everyrank.parity.values.tree import gradient_of, local
-from everyrank.suites.compare.likeness import distance
+from everyrank.suites.compare.patterns.likeness import distance
 from torch import nn
 from torch.distributed.tensor import DTensor
 

@@ -79,10 +79,3 @@ def buffers(modules: Iterable[nn.Module]) -> Iterator[tuple[str, torch.Tensor]]:
 def without_number(key: str) -> str:
     """Return the name in the key of a parameter."""
     return key.partition(":")[2]
-
-
-def short(dtype: torch.dtype) -> str:
-    """Return a dtype as people write it."""
-    return {"float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}.get(
-        str(dtype).removeprefix("torch."), str(dtype).removeprefix("torch.")
-    )

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
-from everyrank.suites.compare.likeness import AT_ONCE, distance
+from everyrank.suites.compare.patterns.likeness import AT_ONCE, distance
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from everyrank.rank.context import notes
 from everyrank.suites.compare.explain import FirstDeviation, Mistakes
-from everyrank.suites.compare.pattern import Values as Values
+from everyrank.suites.compare.patterns.evidence import Values as Values
 from everyrank.suites.engine.subject import Bound
 from everyrank.suites.errors import Deviation, Vacuous
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from everyrank.suites.compare.pattern import Deviating, Pattern, Values, close, common_factor, is_clear, pattern
+from everyrank.suites.compare.patterns.evidence import OneRank, Values, close
+from everyrank.suites.compare.patterns.fit import Fit, common_factor, of_one_rank
 from everyrank.suites.errors import Explanation
 
 #: What all values would be after a step with a mistake: a pair for each mistake. The first has None, for no mistake.
-Mistakes = Callable[[int], Iterable[tuple[Pattern | None, Values]]]
+Mistakes = Callable[[int], Iterable[tuple[Fit | None, Values]]]
 
 #: By how many times the tolerance two references of a training may be apart: batches in one piece, and in parts.
 _NEAR = 10.0
@@ -34,33 +35,33 @@ class FirstDeviation:
         """Return a function that explains the deviation, for a text that names its location so."""
 
         def explain() -> Explanation | None:
-            found = self.pattern()
-            return None if found is None else Explanation(location, found.id, found.text)
+            fit = self.fit()
+            return None if fit is None else Explanation(location, fit.id, fit.text)
 
         return explain
 
-    def pattern(self) -> Pattern | None:
+    def fit(self) -> Fit | None:
         """Return what the first deviating value looks like, together with the others."""
         deviating = [self._deviating(name) for name in self.names]
-        first = pattern(deviating[0])
+        first = of_one_rank(deviating[0])
         if first is not None and first.id == "nan":
             return first
         return self._mistake(deviating) or (common_factor(deviating) if first is None else first)
 
-    def _deviating(self, name: str) -> Deviating:
+    def _deviating(self, name: str) -> OneRank:
         others = {other: value for other, value in self.expected.items() if other != name}
         found, expected = self.found[name], self.expected[name]
-        return Deviating(found, expected, self.before.get(name), others, self.ranks, self.relative)
+        return OneRank(found, expected, self.before.get(name), others, self.ranks, self.relative)
 
-    def _mistake(self, deviating: list[Deviating]) -> Pattern | None:
+    def _mistake(self, deviating: list[OneRank]) -> Fit | None:
         """Return the mistake with which all values of the step that deviate would be as they were found.
 
         A mistake is made with every gradient, or with those of some parameters: all others are right then.
         """
-        if self.mistakes is None or not is_clear(deviating[0]):
+        if self.mistakes is None or not deviating[0].is_clear:
             return None
         seen = dict(zip(self.names, deviating, strict=True))
-        fitting: dict[Pattern, bool] = {}
+        fitting: dict[Fit, bool] = {}
         for mistake, values in self.mistakes(self.step):
             if mistake is None:
                 if not self._is_expected(values):

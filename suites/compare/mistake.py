@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from everyrank.suites.compare.pattern import Pattern
+from everyrank.suites.compare.patterns.fit import Fit
 from everyrank.suites.compare.reference import Gradients, Plan, mean, sum_in_order
 from torch import nn
 
@@ -146,9 +146,9 @@ def _added(before: Gradients, now: Gradients) -> Gradients:
 
 
 #: What a step looks like of an optimizer that has forgotten its state.
-ANEW = Pattern("anew", "as if the optimizer had started anew")
+ANEW = Fit("anew", "as if the optimizer had started anew")
 #: And of one that has forgotten how many steps it has done.
-UNCOUNTED = Pattern("anew", "as if the optimizer had begun to count its steps anew")
+UNCOUNTED = Fit("anew", "as if the optimizer had begun to count its steps anew")
 
 
 @dataclass(frozen=True)
@@ -176,8 +176,8 @@ class Mistake:
     before: Callable[[Plan, nn.Module, torch.optim.Optimizer], None] | None = None
     """What is done with the optimizer before the step."""
 
-    def pattern(self, plan: Plan) -> Pattern:
-        return Pattern(self.id, self.text.format(ranks=plan.size, parts=plan.parts, power=_power(plan.size)))
+    def fit(self, plan: Plan) -> Fit:
+        return Fit(self.id, self.text.format(ranks=plan.size, parts=plan.parts, power=_power(plan.size)))
 
 
 def _clipped(gradients: list[Gradients], limit: float) -> list[Gradients]:

@@ -12,12 +12,13 @@ from dataclasses import replace
 import torch
 from everyrank.fixtures.data import loss
 from everyrank.suites.compare.mistake import RIGHT, Mistake, mistakes
-from everyrank.suites.compare.pattern import Pattern, Values
+from everyrank.suites.compare.patterns.evidence import Values
+from everyrank.suites.compare.patterns.fit import Fit
 from everyrank.suites.compare.reference import Gradients, Plan, sum_in_order, take_gradients, train
 from torch import nn
 
 #: A mistake, or None for none, and all values that it would lead to.
-Mistaken = tuple[Pattern | None, Values]
+Mistaken = tuple[Fit | None, Values]
 
 
 def would_be(plan: Plan, rank: int, step: int) -> Iterator[Mistaken]:
@@ -30,7 +31,7 @@ def would_be(plan: Plan, rank: int, step: int) -> Iterator[Mistaken]:
     """
     yield None, _with(RIGHT, plan, rank, step)
     for mistake in mistakes(plan, step):
-        yield mistake.pattern(plan), _with(mistake, plan, rank, step)
+        yield mistake.fit(plan), _with(mistake, plan, rank, step)
 
 
 def _with(mistake: Mistake, plan: Plan, rank: int, last: int) -> Values:

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from everyrank.parity.judge.pattern import PATTERNS, Evidence, Pattern, of_numbers, recognize
-from everyrank.suites.compare.likeness import Held
+from everyrank.parity.judge.numbers import of_numbers
+from everyrank.suites.compare.patterns.evidence import AllRanks
+from everyrank.suites.compare.patterns.fit import PATTERNS, Fit, of_all_ranks
+from everyrank.suites.compare.patterns.likeness import Held
+from everyrank.suites.compare.patterns.pattern import Pattern
 
 SHAPE = torch.Size((6, 4))
 ALL = torch.arange(24)
@@ -21,11 +24,11 @@ def random(seed: int) -> torch.Tensor:
 TRUTH = random(0)
 
 
-def found(*values: torch.Tensor, wrong: Sequence[int] | None = None, **more: Any) -> Pattern | None:
+def found(*values: torch.Tensor, wrong: Sequence[int] | None = None, **more: Any) -> Fit | None:
     """Return the pattern of a tensor that each rank holds whole."""
     held = {rank: Held(ALL, value.reshape(-1)) for rank, value in enumerate(values)}
     more = {"size": len(values), "microbatches": 2, **more}
-    return recognize(Evidence(TRUTH, held, range(len(values)) if wrong is None else wrong, **more))
+    return of_all_ranks(AllRanks(TRUTH, held, range(len(values)) if wrong is None else wrong, **more))
 
 
 def with_nan(value: torch.Tensor) -> torch.Tensor:
@@ -41,7 +44,7 @@ def wrong_from(row: int) -> torch.Tensor:
 G1, G2 = random(1), random(2)
 PIECES = [[G1, TRUTH - G1]]
 
-CASES: dict[str, tuple[str, str, Callable[[], Pattern | None]]] = {
+CASES: dict[str, tuple[str, str, Callable[[], Fit | None]]] = {
     "twice on two ranks": (
         "sum-for-mean",
         "is 2 times the plain model's on ranks 0 and 1: the number of ranks",
@@ -146,11 +149,12 @@ CASES: dict[str, tuple[str, str, Callable[[], Pattern | None]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_pattern_is_named_where_it_explains_the_values(case: str) -> None:
     pattern, words, find = CASES[case]
-    assert find() == Pattern(pattern, words)
+    assert find() == Fit(pattern, words)
 
 
 def test_each_pattern_of_values_has_a_case() -> None:
-    assert {pattern for pattern, _, _ in CASES.values()} - {""} == PATTERNS.keys() - {"other-dtype-only"}
+    of_values = {id for id, pattern in PATTERNS.items() if type(pattern).of_all_ranks is not Pattern.of_all_ranks}
+    assert {pattern for pattern, _, _ in CASES.values()} - {""} == of_values
 
 
 def test_nothing_is_named_where_nothing_fits() -> None:
@@ -164,16 +168,16 @@ def test_a_pattern_that_explains_half_of_the_values_is_none() -> None:
 
 def test_ranks_that_hold_other_elements_have_nothing_to_sum() -> None:
     rows = {0: Held(ALL[:12], random(3).reshape(-1)[:12]), 1: Held(ALL[12:], random(4).reshape(-1)[12:])}
-    assert recognize(Evidence(TRUTH, rows, [0, 1], 2)) is None
+    assert of_all_ranks(AllRanks(TRUTH, rows, [0, 1], 2)) is None
 
 
 def test_any_number_is_a_multiple_of_any_other() -> None:
     held = {rank: Held(torch.tensor([0]), torch.tensor([3.0])) for rank in range(2)}
-    assert recognize(Evidence(torch.tensor([1.5]), held, [0, 1], 2)) == Pattern(
+    assert of_all_ranks(AllRanks(torch.tensor([1.5]), held, [0, 1], 2)) == Fit(
         "sum-for-mean", "is 2 times the plain model's on ranks 0 and 1: the number of ranks"
     )
     held = {rank: Held(torch.tensor([0]), torch.tensor([3.0])) for rank in range(2)}
-    assert recognize(Evidence(torch.tensor([1.0]), held, [0, 1], 2)) is None
+    assert of_all_ranks(AllRanks(torch.tensor([1.0]), held, [0, 1], 2)) is None
 
 
 @pytest.mark.parametrize(

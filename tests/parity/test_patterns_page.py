@@ -1,71 +1,71 @@
-"""docs/parity-patterns.md has each pattern of the code once, with a rogue whose report begins as the page shows."""
+"""Each pattern has an example, as docs/parity-patterns.md shows it: how the report of its rogue begins."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from everyrank.parity import Parted, parity
-from everyrank.parity.judge.pattern import PATTERNS
+from everyrank.suites.collect.items import parameter
+from everyrank.suites.compare.patterns.fit import PATTERNS
+from everyrank.suites.engine.case import Case
+from everyrank.suites.engine.failure import Failed
+from everyrank.suites.kill.matrix import tried
+from everyrank.suites.kill.sample import Sample
 
 from tests.documents import ROOT
 from tests.parity.parallel.rogues import ROGUES
 
-_SECTION = re.compile(r"^## (?:`([a-z-]+)`|No pattern)$(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-\d+)?")
 
-
-@dataclass(frozen=True)
-class Section:
-    """What the page has on a pattern."""
-
-    pattern: str
-    line: str
-    rogue: str
+#: The patterns whose rogue is parity's, by the rogue's name; of no pattern, the page shows one.
+_OF_PARITY = {pattern.rogue: pattern for pattern in PATTERNS.values() if pattern.rogue in ROGUES}
+_WITHOUT = "smooths-labels-by-hand"
 
 
-def sections() -> list[Section]:
+def _lines() -> dict[str, str]:
+    """The first line that each rogue of parity gives, by its name."""
     page = (ROOT / "docs/parity-patterns.md").read_text()
-    found = []
-    for match in _SECTION.finditer(page):
-        (line,) = re.findall(r"^    (parity: .*)$", match[2], re.MULTILINE)
-        (rogue,) = re.findall(r"^Rogue: `([a-z0-9-]+)`\.$", match[2], re.MULTILINE)
-        found.append(Section(match[1] or "", line, rogue))
-    return found
+    (line,) = re.findall(r"^    (parity: .*)$", page, re.MULTILINE)
+    (rogue,) = re.findall(r"^Rogue: `([a-z0-9-]+)`\.$", page, re.MULTILINE)
+    return {**{name: pattern.example for name, pattern in _OF_PARITY.items()}, rogue: line}
 
 
-def test_the_page_has_the_patterns_of_the_code() -> None:
-    assert [section.pattern for section in sections()] == [*PATTERNS, ""]
-
-
-@pytest.mark.parametrize("section", sections(), ids=lambda section: section.pattern or "none")
-def test_the_rogue_of_a_pattern_declares_it(section: Section) -> None:
-    patterns = ROGUES[section.rogue].patterns
-    assert section.pattern in patterns or not (section.pattern or any(patterns))
+def test_the_rogue_of_a_pattern_declares_it() -> None:
+    assert [name for name, pattern in _OF_PARITY.items() if pattern.id not in ROGUES[name].patterns] == []
+    assert _lines().keys() == {*_OF_PARITY, _WITHOUT}
+    assert not any(ROGUES[_WITHOUT].patterns)
 
 
 @pytest.mark.group("packages")
 @pytest.mark.parametrize(
-    "section",
-    [
-        pytest.param(section, id=section.pattern or "none", marks=pytest.mark.world(ROGUES[section.rogue].size))
-        for section in sections()
-    ],
+    "name", [pytest.param(name, marks=pytest.mark.world(ROGUES[name].size)) for name in (*_OF_PARITY, _WITHOUT)]
 )
-def test_the_rogue_of_a_pattern_gives_the_line_of_the_page(section: Section, process_group: Any) -> None:
-    rogue = ROGUES[section.rogue]
-    subject = rogue.subject()
+def test_the_rogue_of_a_pattern_gives_its_line(name: str, process_group: Any) -> None:
+    subject = ROGUES[name].subject()
     try:
         with pytest.raises(Parted) as parted:
             parity(**subject.arguments())
     finally:
         subject.close()
     first = str(parted.value).splitlines()[0]
-    assert _NUMBER.sub("N", first) == _NUMBER.sub("N", section.line)
+    assert _NUMBER.sub("N", first) == _NUMBER.sub("N", _lines()[name])
 
 
-def test_the_page_of_parity_lists_the_patterns() -> None:
-    table = (ROOT / "docs/parity.md").read_text()
-    assert re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE) == [*PATTERNS]
+def _cases() -> list[Any]:
+    """Return the cases in which rogues of contracts give the examples of their patterns."""
+    examples = {pattern.example.splitlines()[0]: pattern.id for pattern in PATTERNS.values()}
+    contracts = {match[1] for line in examples if (match := re.search(r" ([a-z-]+)/", line))}
+    cases = [case for contract in sorted(contracts) for case in tried(contract, Sample(1, 10**6))]
+    by_line = {f"[fail] {case.subject.name} {case.id}": case for case in cases}
+    return [parameter(by_line[line], id=id) for line, id in examples.items() if PATTERNS[id].rogue not in _OF_PARITY]
+
+
+@pytest.mark.parametrize("case", _cases(), indirect=True)
+def test_the_rogue_of_a_contract_gives_the_lines_of_its_pattern(case: Case) -> None:
+    (pattern,) = [pattern for pattern in PATTERNS.values() if pattern.rogue == case.subject.name]
+    with pytest.raises(Failed) as failed:
+        case.run()
+    assert pattern.example in str(failed.value)
+    assert pattern.example.endswith(f"({pattern.id})")

@@ -15,7 +15,7 @@ from everyrank.suites import Deviation
 from everyrank.suites.compare.comparison import CLOSE_FP64, Comparison
 from everyrank.suites.compare.explain import FirstDeviation
 from everyrank.suites.compare.mistakes import would_be
-from everyrank.suites.compare.pattern import Pattern
+from everyrank.suites.compare.patterns.fit import Fit
 from everyrank.suites.compare.reference import Plan, order_matched
 from torch import nn
 
@@ -207,10 +207,10 @@ def test_an_optimizer_that_counts_its_steps_anew_is_named() -> None:
 def test_what_explains_all_values_is_named_without_what_explains_some() -> None:
     right = {name: torch.rand(4, dtype=torch.float64) for name in ("first", "last")}
     found = {**right, "first": right["first"] + torch.rand(4, dtype=torch.float64)}
-    of_all, of_some = Pattern("decay", "as if all"), Pattern("clipped", "as if some")
+    of_all, of_some = Fit("decay", "as if all"), Fit("clipped", "as if some")
     made = [(None, right), (of_some, {"first": found["first"], "last": right["first"]}), (of_all, found)]
     deviation = FirstDeviation(1, found, right, right, ("first",), 1e-9, RANKS, lambda step: made)
-    assert deviation.pattern() == of_all
+    assert deviation.fit() == of_all
 
 
 def test_a_rank_that_has_not_clipped_is_named() -> None:

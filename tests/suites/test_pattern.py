@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from math import inf, nan
-from pathlib import Path
 
 import pytest
 import torch
-from everyrank.suites.compare.pattern import PATTERNS, Deviating, Pattern, common_factor, pattern
+from everyrank.suites.compare.patterns.evidence import OneRank
+from everyrank.suites.compare.patterns.fit import PATTERNS, Fit, common_factor, of_one_rank
 
 BEFORE = torch.tensor([[1.0, 2.0], [-1.5, 0.25], [0.7, -3.0], [0.1, 0.4]], dtype=torch.float64)
 STEP = torch.tensor([[0.013, -0.2], [0.31, 0.027], [-0.4, 0.11], [0.09, -0.17]], dtype=torch.float64)
@@ -17,8 +16,8 @@ AFTER = BEFORE + STEP
 OTHER = AFTER.flip(1) + 0.3
 
 
-def deviating(found: torch.Tensor, **changes: object) -> Deviating:
-    plain = Deviating(found, AFTER, before=BEFORE, others={"twin": OTHER}, ranks=3, relative=1e-12)
+def deviating(found: torch.Tensor, **changes: object) -> OneRank:
+    plain = OneRank(found, AFTER, before=BEFORE, others={"twin": OTHER}, ranks=3, relative=1e-12)
     return replace(plain, **changes)  # type: ignore[arg-type]
 
 
@@ -56,13 +55,13 @@ SEEN = {
 @pytest.mark.parametrize("name", SEEN)
 def test_a_pattern_is_named_if_its_values_were_found(name: str) -> None:
     found, text = SEEN[name]
-    seen = pattern(deviating(found))
+    seen = of_one_rank(deviating(found))
     assert seen is not None
     assert seen.text == text
 
 
 def test_the_ids_are_those_of_the_list() -> None:
-    ids = {name: seen.id for name, (found, _) in SEEN.items() if (seen := pattern(deviating(found))) is not None}
+    ids = {name: seen.id for name, (found, _) in SEEN.items() if (seen := of_one_rank(deviating(found))) is not None}
     assert ids == {
         **dict.fromkeys(("nan", "infinite", "all nan"), "nan"),
         "zero": "zero",
@@ -77,15 +76,9 @@ def test_the_ids_are_those_of_the_list() -> None:
     assert set(ids.values()) <= set(PATTERNS)
 
 
-def test_the_document_lists_every_pattern() -> None:
-    document = Path(__file__).parents[2].joinpath("docs/conformance.md").read_text()
-    rows = dict(re.findall(r"^\| `([\w-]+)` \| (.+) \|$", document.partition("| the values are |")[2], re.MULTILINE))
-    assert {name: rows.get(name) for name in PATTERNS} == dict(PATTERNS)
-
-
 def test_a_pattern_outside_the_list_is_refused() -> None:
     with pytest.raises(ValueError, match="no pattern is called 'guess'"):
-        Pattern("guess", "it looks odd")
+        Fit("guess", "it looks odd")
 
 
 NOTHING = {
@@ -112,23 +105,23 @@ NOTHING = {
 
 @pytest.mark.parametrize("name", NOTHING)
 def test_values_that_fit_nothing_have_no_pattern(name: str) -> None:
-    assert pattern(NOTHING[name]) is None
+    assert of_one_rank(NOTHING[name]) is None
 
 
 def test_a_step_that_rounding_has_changed_is_still_a_multiple() -> None:
     before, after = BEFORE.float(), AFTER.float()
     found = before + 3 * (after - before) * (1 + 1e-6)
-    seen = pattern(Deviating(found, after, before=before, ranks=3, relative=1e-6))
+    seen = of_one_rank(OneRank(found, after, before=before, ranks=3, relative=1e-6))
     assert seen is not None
     assert seen.id == "sum-for-mean"
 
 
 def test_tensors_of_one_element_have_a_factor_only_together() -> None:
     numbers = [
-        Deviating(value + 3 * step, value + step, before=value, ranks=3)
+        OneRank(value + 3 * step, value + step, before=value, ranks=3)
         for value, step in zip(BEFORE[:, :1], STEP[:, :1], strict=True)
     ]
-    assert pattern(numbers[0]) is None
+    assert of_one_rank(numbers[0]) is None
     common = common_factor(numbers)
     assert common is not None
     assert common.id == "sum-for-mean"

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from everyrank.suites.compare.patterns.fit import PATTERNS
+
 from tests.parity.parallel.naming import kebab
 from tests.parity.parallel.subject import Parallel
 
@@ -18,21 +20,6 @@ KINDS = (
     "norm",
     "update",
     "replicas",
-)
-PATTERNS = (
-    "",
-    "sum-for-mean",
-    "not-reduced",
-    "reduced-twice",
-    "replicas-differ",
-    "other-parameter",
-    "stale",
-    "zero",
-    "shifted",
-    "from-index",
-    "nan",
-    "rounded",
-    "other-dtype-only",
 )
 
 
@@ -62,7 +49,7 @@ class Rogue:
         return self.patterns[0] if self.patterns else ""
 
     def __post_init__(self) -> None:
-        unknown = set(self.kinds) - set(KINDS) | set(self.patterns) - set(PATTERNS)
+        unknown = set(self.kinds) - set(KINDS) | set(self.patterns) - {"", *PATTERNS}
         if unknown or not self.kinds or not self.source:
             raise ValueError(
                 f"{self.name}: state a source and kinds and patterns of the lists, not {sorted(unknown)}"

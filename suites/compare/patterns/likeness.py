@@ -1,6 +1,6 @@
 """What values are like that are not a tensor's: moved, a multiple, spoilt, wrong from an index on.
 
-Each is decided here, for what the contracts say of a deviation as for parity, where each rank has a part of a tensor.
+Each is decided here for both: for a contract's case, and for parity, where each rank has a part of a tensor.
 """
 
 from __future__ import annotations
@@ -98,8 +98,3 @@ def wrong_from(parts: Iterable[tuple[torch.Tensor, torch.Tensor]], shape: torch.
         if first > 0 and wrong == {*range(first, size)} and right >= {*range(first)}:
             return dimension, first
     return None
-
-
-def index_text(flat: int, shape: torch.Size) -> str:
-    """Return the index of an element of a tensor."""
-    return str([int(index) for index in torch.unravel_index(torch.tensor(flat), shape)])

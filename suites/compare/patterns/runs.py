@@ -1,0 +1,96 @@
+"""Patterns that show only in another run: the training repeated with a mistake, or in another dtype."""
+
+from __future__ import annotations
+
+from everyrank.suites.compare.patterns.pattern import Pattern
+
+
+class Clipped(Pattern):
+    """Made from gradients that were not clipped, or not as one.
+
+    Each rank clips its own gradient before the mean, each microbatch or each parameter is clipped on its own, or the
+    norm counts a replica once for each rank.
+    """
+
+    id = "clipped"
+    rogue = "clips-each-parameter"
+    example = (
+        "[fail] clips-each-parameter trainer/clip[cut-ws3]\n"
+        "  step 1, first.weight: as if each parameter was clipped by its own norm (clipped)"
+    )
+
+
+class Twice(Pattern):
+    """Made by an optimizer that has stepped twice.
+
+    The wrapper steps, and so does the loop.
+    """
+
+    id = "twice"
+    rogue = "steps-twice"
+    example = (
+        "[fail] steps-twice trainer/parity.train[SGD-everything-ws3]\n"
+        "  step 1, first.weight: as if the optimizer had stepped twice (twice)"
+    )
+
+
+class Anew(Pattern):
+    """Made by an optimizer that has forgotten its state, or how many steps it has done.
+
+    A state is loaded without that of the optimizer, or without the counts of its steps.
+    """
+
+    id = "anew"
+    rogue = "saves-no-step-counts"
+    example = (
+        "[fail] saves-no-step-counts trainer/state.round-trip[Adam-ws2]\n"
+        "  step 4, first.weight: as if the optimizer had begun to count its steps anew (anew)"
+    )
+
+
+class Decay(Pattern):
+    """Made with weight decay where there is none, or without.
+
+    An option is lost on the way to the optimizer, or one group's options are applied to all.
+    """
+
+    id = "decay"
+    rogue = "loses-weight-decay"
+    example = (
+        "[fail] loses-weight-decay trainer/state.round-trip[Adam-ws2]\n"
+        "  step 1, first.weight: as if it had no weight decay (decay)"
+    )
+
+
+class NoneAsZero(Pattern):
+    """Made from a gradient of zeros where there is none.
+
+    A bucket is filled up with zeros for parameters that no rank has used: decay and momentum move them.
+    """
+
+    id = "none-as-zero"
+    rogue = "none-is-zero"
+    example = (
+        "[fail] none-is-zero trainer/parity.models[unused-ws2]\n"
+        "  step 1, spare: as if what has no gradient had one of zeros, with decay and momentum (none-as-zero)"
+    )
+
+
+class OtherDtypeOnly(Pattern):
+    """The deviation is there in one dtype, and in another it is not, although rounding there would not hide it.
+
+    Code that looks at the dtype has two paths, and one of them is wrong. On a group of one rank,
+    `set_gradient_divide_factor` of FSDP2 divides twice in fp16 and fp64 and once in fp32 and bf16, so a test in fp32
+    sees nothing ([finding](findings/fsdp-divide-factor-of-one.md)). What happened to the values stands behind the
+    dtypes.
+    """
+
+    id = "other-dtype-only"
+    rogue = "factor-on-a-group-of-one"
+    example = (
+        "parity: gradient of `head.bias` in fp64, and not in fp32, is 1/2 of the plain model's on ranks 0 and 1: "
+        "the number of ranks (step 1, fp64), as 35 others of its kind"
+    )
+
+
+PATTERNS = (Clipped(), Twice(), Anew(), Decay(), NoneAsZero(), OtherDtypeOnly())
