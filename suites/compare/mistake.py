@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -106,9 +106,9 @@ def _clips_on_several_ranks(plan: Plan, step: int) -> bool:
 def _clips_large(plan: Plan, module: nn.Module) -> None:
     """Clip by a norm in which each of the ranks has counted all parameters."""
     gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
-    norm = torch.stack([gradient.norm() for gradient in gradients]).norm() * plan.size**0.5
+    scale = _scale(gradients, plan.clip, counted=plan.size)
     for gradient in gradients:
-        gradient.mul_(float((plan.clip / (norm + 1e-6)).clamp(max=1.0)))
+        gradient.mul_(scale)
 
 
 def _clips_each(plan: Plan, module: nn.Module) -> None:
@@ -180,12 +180,16 @@ class Mistake:
         return Fit(self.id, self.text.format(ranks=plan.size, parts=plan.parts, power=_power(plan.size)))
 
 
+def _scale(gradients: Sequence[torch.Tensor | None], limit: float, counted: int = 1) -> float:
+    """Return what clips gradients to a norm, in which each is counted this many times."""
+    norms = [gradient.norm() for gradient in gradients if gradient is not None]
+    norm = torch.stack(norms).norm() * counted**0.5 if norms else torch.zeros(())
+    return float((limit / (norm + 1e-6)).clamp(max=1.0))
+
+
 def _clipped(gradients: list[Gradients], limit: float) -> list[Gradients]:
     """Return the gradients of one rank's microbatches, scaled together to a norm of at most the limit."""
-    totals = [_total([each[name] for each in gradients]) for name in gradients[0]]
-    norms = [total.norm() for total in totals if total is not None]
-    norm = torch.stack(norms).norm() if norms else torch.zeros(())
-    scale = float((limit / (norm + 1e-6)).clamp(max=1.0))
+    scale = _scale([_total([part[name] for part in gradients]) for name in gradients[0]], limit)
     return [{name: _times(value, scale) for name, value in each.items()} for each in gradients]
 
 
