@@ -30,9 +30,10 @@ from everyrank.options import Options
 from everyrank.resources import holders
 from everyrank.resources.gpus.gpu_leases import GpuLease
 from everyrank.resources.leases import Leases, cores
+from everyrank.verdict.fates import Fates
 from everyrank.verdict.repeat import lasting_id
 from everyrank.verdict.report import ReportContext
-from everyrank.verdict.rules import Fates, Verdict, judge
+from everyrank.verdict.rules import Verdict, judge
 from everyrank.wire.messages import Order
 
 _GOOD = ("passed", "skipped", "xfailed", "xpassed")

@@ -32,9 +32,9 @@ from everyrank.launch.limits import advice
 from everyrank.model.outcome import Rule
 from everyrank.options import Options
 from everyrank.resources import holders, leases
+from everyrank.verdict.fates import Fates
 from everyrank.verdict.report import pass_on_warnings, reports
 from everyrank.verdict.result import test_result
-from everyrank.verdict.rules import Fates
 
 
 class Controller:

@@ -15,7 +15,7 @@ from everyrank.controller.witnesses import Witnesses
 from everyrank.launch.native import below_handlers
 from everyrank.launch.protocol import LostLauncher, Seat
 from everyrank.rollcall import rollcall
-from everyrank.verdict.rules import Fate, Fates
+from everyrank.verdict.fates import Fate, Fates
 from everyrank.wire.channel import Closed
 from everyrank.wire.messages import (
     ClosedUp,

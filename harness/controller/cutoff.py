@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from everyrank.patience import Patience, step
-from everyrank.verdict.rules import Fate
+from everyrank.verdict.fates import Fate
 
 #: After a failure, ranks that are still in the test get this long to finish or to fail, too. Most of
 #: them wait for the one that failed, and would wait for ever.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from everyrank.controller.conversation import Conversation
 from everyrank.patience import Patience
-from everyrank.verdict.rules import Fate
+from everyrank.verdict.fates import Fate
 from everyrank.wire.channel import Closed
 from everyrank.wire.messages import CloseUp, Leave
 

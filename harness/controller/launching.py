@@ -22,7 +22,7 @@ from everyrank.rank import coverage
 from everyrank.resources import holders
 from everyrank.resources.gpus.gpu_leases import GpuLease
 from everyrank.resources.gpus.world_gpus import WorldGpus
-from everyrank.verdict.rules import Fates
+from everyrank.verdict.fates import Fates
 from everyrank.wire.channel import Closed
 
 

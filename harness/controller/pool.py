@@ -18,7 +18,7 @@ from everyrank.errors import MisuseError
 from everyrank.launch.protocol import Launcher
 from everyrank.resources import leases
 from everyrank.resources.gpus.gpu_leases import GpuLease
-from everyrank.verdict.rules import Fates
+from everyrank.verdict.fates import Fates
 
 #: Idle warm worlds are kept up to this many ranks together.
 _IDLE_RANKS = 48

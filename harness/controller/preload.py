@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from everyrank.verdict.rules import Fates
+from everyrank.verdict.fates import Fates
 from everyrank.wire.messages import Preload
 
 #: Fewer modules than this are not worth another process: a rank imports them in a few milliseconds.

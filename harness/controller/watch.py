@@ -18,8 +18,8 @@ from everyrank.rollcall import rollcall
 from everyrank.rollcall.blame import Evidence, blame
 from everyrank.rollcall.rollcall import Stance
 from everyrank.stack.frames import Frame
+from everyrank.verdict.fates import Fate, Fates
 from everyrank.verdict.mismatch import is_mismatch
-from everyrank.verdict.rules import Fate, Fates
 from everyrank.wire.messages import Order, WitnessStatement
 
 #: What a roll call may take of the 2 s after a deadline, or after Ctrl-C.

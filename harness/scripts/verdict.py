@@ -12,7 +12,8 @@ from everyrank.rollcall import rollcall
 from everyrank.rollcall.rollcall import Stance
 from everyrank.scripts.folder import Raised
 from everyrank.stack.frames import Frame
-from everyrank.verdict.rules import Fate, Fates, Verdict, blamed, failures, judge
+from everyrank.verdict.fates import Fate, Fates, blamed, failures
+from everyrank.verdict.rules import Verdict, judge
 from everyrank.wire.messages import Phase, Record, WitnessStatement
 
 #: What texts call the time in which a rank runs: the call of a test.

@@ -22,7 +22,8 @@ from everyrank.patience import CoreWaits, Patience
 from everyrank.scripts.folder import Raised, ScriptFolder, ScriptRank, Status, has_ended
 from everyrank.scripts.ranks import TEST
 from everyrank.scripts.verdict import Seen, fates, of_all, text
-from everyrank.verdict.rules import Fates, judge
+from everyrank.verdict.fates import Fates
+from everyrank.verdict.rules import judge
 from everyrank.wire.messages import WitnessStatement
 from everyrank.wire.witness_pipe import ask, path
 

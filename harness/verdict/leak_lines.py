@@ -9,7 +9,7 @@ from everyrank.leaks.describe import KINDS
 from everyrank.model.counts import count
 from everyrank.model.ranks import ranks_text
 from everyrank.rank.warnings_filed import folded
-from everyrank.verdict.rules import Fates
+from everyrank.verdict.fates import Fates
 
 #: The number of lines for leaks beside a failure.
 _LINES_BESIDE_FAILURE = 2

@@ -17,9 +17,10 @@ from everyrank.model.outcome import RULES, Rule
 from everyrank.model.ranks import rank_seed, ranks_text
 from everyrank.rank.warnings_filed import folded, is_ignored
 from everyrank.rollcall import rollcall
+from everyrank.verdict.fates import Fates, blamed
 from everyrank.verdict.leak_lines import ALL_LEAKS, folded_leak_lines, leak_lines, lines_beside_failure
 from everyrank.verdict.repeat import lasting_id, repeat_line
-from everyrank.verdict.rules import Fates, Verdict, blamed
+from everyrank.verdict.rules import Verdict
 from everyrank.wire.messages import Phase, Warned
 
 When = Literal["setup", "call", "teardown"]

@@ -11,10 +11,11 @@ from everyrank.model.result import BlamePart, LeakPart, RankResult, StancePart, 
 from everyrank.options import Options
 from everyrank.rollcall import rollcall
 from everyrank.stack.frames import Frame, is_users
+from everyrank.verdict.fates import Fate, Fates, blamed
 from everyrank.verdict.leak_lines import left_behind
 from everyrank.verdict.repeat import repeat_line
 from everyrank.verdict.report import ReportContext
-from everyrank.verdict.rules import Fate, Fates, Verdict, blamed, describe_end, rank_message
+from everyrank.verdict.rules import Verdict, describe_end, rank_message
 from everyrank.wire.messages import Phase
 
 #: The most characters of a line of code.

@@ -7,94 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from everyrank.model.outcome import Rule
 from everyrank.model.ranks import ranks_text
-from everyrank.rollcall.blame import Blame, Evidence, blame
 from everyrank.rollcall.kept import why_kept
-from everyrank.rollcall.rollcall import Stance, cause
+from everyrank.rollcall.rollcall import cause
 from everyrank.verdict.echo import is_echo, left_early
-from everyrank.verdict.exit_text import exit_text
-from everyrank.verdict.mismatch import called_last, is_mismatch, mismatch_text, unequal_sizes
-from everyrank.wire.messages import Collective, Phase, Record
+from everyrank.verdict.fates import Fate, Fates, blamed, end_text, failures
+from everyrank.verdict.mismatch import called_last, mismatch_text, unequal_sizes
+from everyrank.wire.messages import Phase
 
 #: The location in torch's C++ sources where an error was raised; one line has no room for it.
 _SOURCE = re.compile(r"\[/\S+?:\d+\] ?")
-
-
-@dataclass
-class Fate:
-    """What became of one rank in one test."""
-
-    rank: int
-    record: Record | None = None
-    early: list[Phase] = field(default_factory=list)  # the bad phases that the rank reported before its record
-    status: int | None = None  # the wait status of a process that ended without being killed by us
-    lost_with: str = ""  # what it was lost with, and its wait status too: the host that it ran on, say
-    ended_at: float | None = None
-    phase: str = ""  # the last phase that the rank was in
-    stance: Stance | None = None  # its stack when it was cut off
-    cut: bool = False  # killed by us, because the world could not finish
-    out_of_order: str = ""  # why it did not leave in order after its record
-    last_words: str = ""  # the output of a rank that died
-    called: Collective | None = None  # its last one with a tensor, if it passed and another rank got too much data
-
-    def phases(self, outcome: str) -> list[Phase]:
-        filed = self.record.phases if self.record is not None else self.early
-        return [phase for phase in filed if phase.outcome == outcome]
-
-    @property
-    def lost(self) -> bool:
-        return self.record is None and not self.cut
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether its process ended without being killed by us, as far as we know."""
-        return self.status is not None or bool(self.lost_with)
-
-    @property
-    def skipped(self) -> Phase | None:
-        return next(iter(self.phases("skipped")), None)
-
-
-@dataclass
-class Fates:
-    """What became of all ranks in one test."""
-
-    ranks: list[Fate]
-    deadline: float | None = None  # the deadline, in seconds, if it was missed
-    deadline_from: str = ""
-    children: dict[int, list[str]] = field(default_factory=dict)  # at the deadline: processes that might act, by rank
-    deadlock: str = ""  # why no rank in the test could continue, if that was certain before the deadline
-    interrupted: str = ""  # the signal that interrupted the run while ranks were in the test
-    launcher_lost: str = ""  # how the launcher itself ended
-    keeper: str = "zygote"  # what texts call the process that kept the ranks
-    world: int = 0  # the number of the world among those of this pytest process
-    seconds: float = 0.0
-    began: bool = False  # whether any rank began the test
-    broken_before: bool = False  # whether a rank was gone when the orders were given
-    waited: str = ""  # the slots that the world had to wait for, if that took long
-    not_kept: str = ""  # why the world could not be kept for another test
-    late: dict[int, str] = field(default_factory=dict)  # failures in the teardown of wider fixtures, by rank
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A failure of one rank, and how it ranks as a root cause."""
-
-    rank: int
-    phase: Phase
-
-    @property
-    def order(self) -> tuple[bool, bool, float]:
-        """Return a sort key. The earliest failure is the root cause; teardowns rank after calls, and echoes last."""
-        return (self.is_echo, self.phase.when == "teardown", self.phase.ended_at)
-
-    @property
-    def is_echo(self) -> bool:
-        """Return whether this is an echo of another rank's end."""
-        return is_echo(self.phase.brief)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,36 +35,6 @@ class Verdict:
     alike: tuple[int, ...] = ()  # the ranks that failed in the same way
     others: tuple[str, ...] = ()  # lines for the other ranks
     label: str = ""  # the ranks that failed first, if others did not; for the summary's one line
-
-
-def end_text(fate: Fate, ranks: int = 1) -> str:
-    """Describe how a rank ended that has ended, with a verb for this number of ranks."""
-    if fate.status is None:
-        return f"{'was' if ranks == 1 else 'were'} lost: {fate.lost_with}"
-    return exit_text(fate.status, ranks)
-
-
-def failures(fates: Fates) -> list[Failure]:
-    """Return all failed phases of all ranks, the root cause first."""
-    found = [Failure(fate.rank, phase) for fate in fates.ranks for phase in fate.phases("failed")]
-    return sorted(found, key=lambda failure: (*failure.order, failure.rank))
-
-
-def blamed(fates: Fates) -> Blame:
-    """Return the ranks to blame, by the evidence in these fates."""
-    return blame([_evidence(fate, fates) for fate in fates.ranks])
-
-
-def _evidence(fate: Fate, fates: Fates) -> Evidence:
-    found = failures(fates)
-    # An echo does not count as evidence against its rank; nor does a teardown that fails after a failed test.
-    counts = [failure for failure in found if failure.order[:2] == found[0].order[:2] and not failure.is_echo]
-    troubles = [(failure.phase.ended_at, failure.phase.signature) for failure in counts if failure.rank == fate.rank]
-    if fate.lost and fate.has_ended and not is_mismatch(fate.last_words):
-        troubles.append((_death(fate), end_text(fate)))
-    seen = fate.stance.evidence if fate.stance is not None else Evidence(fate.rank)
-    ended = fate.record is not None or fate.skipped is not None
-    return replace(seen, trouble=min(troubles, default=None), ended=ended)
 
 
 # --- the rules: each returns its verdict if it applies -----------------------------------------------
@@ -173,22 +68,18 @@ def _different_items(fates: Fates) -> Verdict | None:
 
 
 def _lost(fates: Fates) -> Verdict | None:
-    lost = sorted((fate for fate in fates.ranks if fate.lost and fate.has_ended), key=_death)
+    lost = sorted((fate for fate in fates.ranks if fate.lost and fate.has_ended), key=lambda fate: fate.gone_at)
     if not lost:
         return None
     first = lost[0]
     failed = failures(fates)
-    if failed and not failed[0].is_echo and failed[0].phase.ended_at < _death(first):
+    if failed and not failed[0].is_echo and failed[0].phase.ended_at < first.gone_at:
         return None  # a rank had failed before: that failure caused the death
     alike = [fate.rank for fate in lost if (fate.status, fate.lost_with) == (first.status, first.lost_with)]
     called = {fate.rank: called_last(fate.phases("failed"), fate.called, fate.record) for fate in fates.ranks}
     headline = mismatch_text(first.last_words, first.rank, called) + f"{ranks_text(alike)} of {len(fates.ranks)} "
     headline += end_text(first, len(alike)) + (f" in {first.phase}" if first.phase else "")
     return _of_ranks(Rule.LOST, headline, alike, fates)
-
-
-def _death(fate: Fate) -> float:
-    return fate.ended_at if fate.ended_at is not None else float("inf")
 
 
 def _interrupted(fates: Fates) -> Verdict | None:

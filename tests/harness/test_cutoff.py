@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from everyrank.controller.cutoff import BUSY_GRACE, GRACE, START, CutOff, TimeLimit
 from everyrank.controller.meeting import Meeting
-from everyrank.verdict.rules import Fate
+from everyrank.verdict.fates import Fate
 from everyrank.wire.messages import Meet, Met
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 
 import pytest
+from everyrank.verdict.fates import Fate, Fates, blamed
 from everyrank.verdict.mismatch import mismatch_text
-from everyrank.verdict.rules import Fate, Fates, blamed, judge
+from everyrank.verdict.rules import judge
 from everyrank.wire.messages import Collective, Phase, Record
 
 from tests.inner import Project

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from everyrank.controller.preload import Preloading
-from everyrank.verdict.rules import Fate, Fates
+from everyrank.verdict.fates import Fate, Fates
 from everyrank.wire.messages import Preload, Record
 
 from tests.inner import Inner, Project

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from everyrank.rollcall.rollcall import Stance
 from everyrank.stack.frames import Frame
-from everyrank.verdict.rules import Fate, Fates, judge
+from everyrank.verdict.fates import Fate, Fates
+from everyrank.verdict.rules import judge
 from everyrank.wire.messages import Phase, Record
 
 EXIT_0, EXIT_3, SIGKILL, SIGSEGV = 0, 3 << 8, 9, 11 | 0x80
