@@ -1,8 +1,7 @@
 """Groups of tests: what `pytest tests/` runs of each is its smoke tests, and an option chooses the rest.
 
 ``@pytest.mark.group("clusters")`` puts a test into a group. ``@pytest.mark.smoke`` on a test of a group says that it
-runs with all else. Two kinds of tests are in their group without a mark: those that ask for the fixture ``browser``,
-and those of ``test_generate_CONTRACT.py`` that run on ranks.
+runs with all else. Tests that ask for the fixture ``browser`` are in their group without a mark.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ def group_of(item: pytest.Item) -> str | None:
     """Return the name of a test's group, or None."""
     mark = item.get_closest_marker("group")
     if mark is None:
-        drawn = item.path.match("test_generate_*.py") and item.get_closest_marker("world") is not None
-        return "browser" if "browser" in getattr(item, "fixturenames", ()) else "draws" if drawn else None
+        return "browser" if "browser" in getattr(item, "fixturenames", ()) else None
     (name,) = mark.args
     if name not in GROUPS:
         raise pytest.UsageError(f"{item.nodeid}: there is no group {name!r}; the groups are {', '.join(GROUPS)}")

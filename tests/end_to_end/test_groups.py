@@ -24,7 +24,7 @@ class _Item(SimpleNamespace):
 
 
 #: The marks of some tests; `page` asks for the fixture `browser`.
-MARKS = {"plain": ["world"], "smoke": ["group", "smoke"], "whole": ["group"], "page": [], "generate_x": ["world"]}
+MARKS = {"plain": ["world"], "smoke": ["group", "smoke"], "whole": ["group"], "page": []}
 
 
 def _item(name: str, folder: Path = HERE, group: str = "clusters") -> Any:
@@ -51,12 +51,12 @@ def _chosen(*arguments: str, option: str | None = None, folder: Path = HERE) -> 
 
 
 def test_without_an_option_the_groups_are_left_out_but_for_their_smoke_tests() -> None:
-    assert _chosen() == (["plain", "smoke"], Counter(clusters=1, browser=1, draws=1))
+    assert _chosen() == (["plain", "smoke"], Counter(clusters=1, browser=1))
 
 
 @pytest.mark.parametrize(
     ("option", "expected"),
-    [("clusters", ["smoke", "whole"]), ("browser", ["page"]), ("draws", ["generate_x"]), ("all", list(MARKS))],
+    [("clusters", ["smoke", "whole"]), ("browser", ["page"]), ("all", list(MARKS))],
 )
 def test_an_option_chooses_one_group_or_all(option: str, expected: list[str]) -> None:
     assert _chosen(option=option)[0] == expected
