@@ -192,8 +192,9 @@ def test_an_interrupt_asks_all_that_are_in_the_test(world: Callable[..., World])
     assert all(seat.killed.is_set() for seat in whole.launcher.seats)
 
 
-def test_a_death_names_the_rank_and_its_signal(world: Callable[..., World]) -> None:
-    whole = world(Waits, Dies)
+@pytest.mark.parametrize("other", [Waits, Part])
+def test_a_death_names_the_rank_and_its_signal(world: Callable[..., World], other: type[Part]) -> None:
+    whole = world(other, Dies)
     verdict = whole.run()
     assert (verdict.rule, verdict.headline) == ("lost", "rank 1 of 2 was killed by SIGKILL in call")
     assert whole.talk.fates.ranks[1].last_words == "the last words of seat 1"

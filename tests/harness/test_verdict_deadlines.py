@@ -49,20 +49,6 @@ SOURCE = """
             os.kill(os.getpid(), signal.SIGSTOP)
         dist.all_reduce(torch.ones(1))
 
-    @late_in_group
-    def test_loops_for_ever(process_group, world):
-        while world.rank == 1:
-            time.sleep(0.01)
-        dist.all_reduce(torch.ones(1))
-
-    @late
-    def test_swallows_every_exception(world):
-        while True:
-            try:
-                time.sleep(1000)
-            except BaseException:
-                continue
-
     def serve():
         threading.Event().wait()
 
@@ -70,11 +56,6 @@ SOURCE = """
     def test_all_wait(world):
         if world.rank == 2:
             threading.Thread(target=serve, daemon=True).start()
-        threading.Event().wait()
-
-    @late
-    def test_sets_an_alarm_of_its_own(world):
-        signal.setitimer(signal.ITIMER_REAL, 0)
         threading.Event().wait()
 
     @pytest.fixture
@@ -113,11 +94,6 @@ SOURCE = """
         threading.Event().wait()
 
     @late
-    @pytest.mark.xfail(reason="known")
-    def test_xfail_does_not_cover_a_timeout(world):
-        threading.Event().wait()
-
-    @late
     @pytest.mark.xfail(reason="slow", raises=everyrank.WorldTimeout)
     def test_xfail_that_names_it_covers_a_timeout(world):
         threading.Event().wait()
@@ -137,7 +113,7 @@ def worlds(request: pytest.FixtureRequest, module_project: Project) -> Inner:
 
 @pytest.mark.parametrize(
     "test",
-    ["test_sleeps", "test_ignores_sigterm", "test_holds_the_gil", "test_stops_itself", "test_loops_for_ever"],
+    ["test_sleeps", "test_ignores_sigterm", "test_holds_the_gil", "test_stops_itself"],
 )
 def test_a_missed_deadline_is_a_failure_that_shows_the_odd_one_first(worlds: Inner, test: str) -> None:
     result = worlds[test]
@@ -152,9 +128,8 @@ def test_a_missed_deadline_is_a_failure_that_shows_the_odd_one_first(worlds: Inn
     assert roll_call[1].startswith("ranks 0,2 are ")
 
 
-@pytest.mark.parametrize("test", ["test_swallows_every_exception", "test_all_wait", "test_sets_an_alarm_of_its_own"])
-def test_ranks_that_all_hang_are_listed_together(worlds: Inner, test: str) -> None:
-    result = worlds[test]
+def test_ranks_that_all_hang_are_listed_together(worlds: Inner) -> None:
+    result = worlds["test_all_wait"]
     assert result.outcome == "failed"
     roll_call = result.text.partition("roll call")[2].splitlines()[1]
     assert roll_call.startswith("ranks 0-2 are ")
@@ -165,7 +140,6 @@ def test_ranks_that_all_hang_are_listed_together(worlds: Inner, test: str) -> No
     [
         ("test_sleeps", "test_sleeps at test_inner.py:14"),
         ("test_holds_the_gil", "test_holds_the_gil at test_inner.py:32"),
-        ("test_loops_for_ever", "test_loops_for_ever at test_inner.py"),
         ("test_one_is_behind", "recv from rank 0 at test_inner.py"),
         ("test_all_wait", "wait at test_inner.py"),
     ],
@@ -181,7 +155,7 @@ def test_the_roll_call_shows_what_the_odd_rank_does(worlds: Inner, test: str, lo
             "test_sleeps",
             "rank 1 is in test_sleeps at test_inner.py:14; ranks 0,2 wait in all_reduce at test_inner.py:15",
         ),
-        ("test_hangs_in_setup", "rank 1 waits in wait at test_inner.py:72 (deadline 1 s)"),
+        ("test_hangs_in_setup", "rank 1 waits in wait at test_inner.py:53 (deadline 1 s)"),
     ],
 )
 def test_the_first_line_and_the_summary_are_the_cause(worlds: Inner, test: str, cause: str) -> None:
@@ -191,8 +165,8 @@ def test_the_first_line_and_the_summary_are_the_cause(worlds: Inner, test: str, 
 
 def test_where_no_rank_can_go_on_nobody_waits_for_the_deadline(worlds: Inner) -> None:
     assert worlds["test_one_is_behind"].text.startswith(
-        "ranks 0,1 wait in their 1st collective, all_reduce at test_inner.py:92; "
-        "rank 2 waits in recv from rank 0 at test_inner.py:91\n"
+        "ranks 0,1 wait in their 1st collective, all_reduce at test_inner.py:73; "
+        "rank 2 waits in recv from rank 0 at test_inner.py:72\n"
         "the world of 3 was deadlocked: ranks 0-2 could never have continued, so the test ended before its deadline\n"
     )
 
@@ -233,7 +207,6 @@ def test_pytest_timeout_governs_a_world(worlds: Inner, test: str) -> None:
 @pytest.mark.parametrize(
     ("test", "outcome"),
     [
-        ("test_xfail_does_not_cover_a_timeout", "failed"),
         ("test_xfail_that_names_it_covers_a_timeout", "xfailed"),
         ("test_a_timeout_is_no_death", "failed"),
     ],
@@ -242,4 +215,4 @@ def test_a_timeout_is_expected_only_where_the_mark_names_it(worlds: Inner, test:
     assert worlds[test].outcome == outcome
     if outcome == "xfailed":
         (reason,) = (report["wasxfail"] for report in worlds[test].reports if report["wasxfail"])
-        assert reason == "slow: ranks 0-2 wait in wait at test_inner.py:112 (deadline 1 s)"
+        assert reason == "slow: ranks 0-2 wait in wait at test_inner.py:88 (deadline 1 s)"
