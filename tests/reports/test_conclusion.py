@@ -254,40 +254,10 @@ def test_tests_of_one_process_are_counted_and_failures_named(project: Project) -
     assert [reason.kind for reason in run.conclusion.reasons] == ["single-process"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["-k", "of_two or of_one"], "1 multi-rank test, all green ="),
-        (["-k", "of_two or of_one", "--require-gpus=99"], "1 multi-rank test, none red, but pytest ended with 1 ="),
-    ],
-)
-def test_the_terminals_last_word_is_no_greener(project: Project, arguments: list[str], sentence: str) -> None:
+def test_an_exit_status_that_a_plugin_sets_is_in_the_terminals_last_word(project: Project) -> None:
     project.write("test_inner.py", _TESTS)
-    assert f"= everyrank: {sentence}" in project.run("--run-file", "run.jsonl", *arguments).out
-
-
-def test_a_run_that_skipped_all_is_not_all_green_at_the_terminal(project: Project) -> None:
-    project.write(
-        "test_inner.py",
-        """
-        import pytest
-
-        @pytest.mark.world(2)
-        def test_of_two(): pytest.skip("no")
-        """,
-    )
-    assert "= everyrank: 1 multi-rank test, nothing ran =" in project.run("--run-file", "run.jsonl").out
-
-
-def test_a_file_that_cannot_be_collected_beside_good_files(project: Project) -> None:
-    project.write("test_inner.py", "import pytest\n@pytest.mark.world(2)\ndef test_of_two(): pass\n")
-    project.write("test_broken.py", "import nothing_of_that_name")
-    project.run("--run-file", "run.jsonl", "--continue-on-collection-errors")
-    run = read(project.folder / "run.jsonl")
-    assert run.counts == {"pass": 1}
-    assert [reason.text for reason in run.conclusion.reasons] == [
-        "1 trouble beside the cases: test_broken.py could not be collected"
-    ]
+    out = project.run("--run-file", "run.jsonl", "-k", "of_two or of_one", "--require-gpus=99").out
+    assert "= everyrank: 1 multi-rank test, none red, but pytest ended with 1 =" in out
 
 
 def test_an_exit_that_a_test_asked_for_is_an_interruption(project: Project) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import expecttest
@@ -11,9 +13,10 @@ import pytest
 from everyrank.model.outcome import Ending
 from everyrank.reports.live.progress import duration
 from everyrank.reports.live.progress import text as progress_text
-from everyrank.reports.live.summary import known, text, title
+from everyrank.reports.live.summary import Summary, known, text, title
 from everyrank.reports.live.tally import Tally
-from everyrank.reports.runfile.model import CaseLine, DeviationPart, ErrorPart, LedgerPart
+from everyrank.reports.runfile.conclusion import conclude
+from everyrank.reports.runfile.model import CaseLine, DeviationPart, ErrorPart, Footer, LedgerPart
 
 from tests.inner import Project
 from tests.terminal import at_terminal
@@ -148,6 +151,40 @@ def test_durations(seconds: float, expected: str) -> None:
     assert duration(seconds) == expected
 
 
+def _printed(tally: Tally, file: str = "", verbosity: int = 0, exit: int = 0) -> list[str]:
+    """Return what is printed at the end of a run."""
+    lines: list[str] = []
+    config: Any = SimpleNamespace(get_verbosity=lambda: verbosity, getoption=lambda name, default: default)
+    run = SimpleNamespace(trouble="", conclusion=conclude(tally.outcomes, Footer({}, 1.0, exit)))
+    reporter = SimpleNamespace(write_sep=lambda mark, line: lines.append(line), write_line=lines.append)
+    Summary(config, tally, Path.cwd() / file if file else None, run).pytest_terminal_summary(reporter)
+    return lines
+
+
+def _plain(outcome: Ending) -> Tally:
+    return _tally(CaseLine(id="test_x.py::test_1", outcome=outcome, seconds=1.0))
+
+
+def test_a_few_tests_of_no_subject_say_nothing_unless_a_run_file_was_asked_for() -> None:
+    assert _printed(_tally()) == _printed(_plain("pass")) == []
+    assert _printed(_plain("pass"), "out/run.jsonl") == [
+        *("everyrank: 1 multi-rank test, all green", "           pass", "test_x.py     1"),
+        *("run file: out/run.jsonl", "to view it: everyrank page out/run.jsonl -o report.html"),
+    ]
+    assert _printed(_tally(), "run.jsonl")[0] == "run file: run.jsonl"
+    assert "slowest:" in _printed(_plain("pass"), "run.jsonl", verbosity=1)
+    assert _printed(_plain("pass"), "run.jsonl", verbosity=-1) == ["run file: run.jsonl"]
+    assert _printed(_tally(_case(1, "pass")))[0] == "everyrank: all green"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "exit", "title"),
+    [("pass", 1, "none red, but pytest ended with 1"), ("skipped", 0, "nothing ran"), ("fail", 1, "1 not green")],
+)
+def test_the_terminals_last_word_is_no_greener_than_the_run(outcome: Ending, exit: int, title: str) -> None:
+    assert _printed(_plain(outcome), "run.jsonl", exit=exit)[0] == f"everyrank: 1 multi-rank test, {title}"
+
+
 # --- in a run ----------------------------------------------------------------------------------------
 
 _TESTS = """
@@ -161,33 +198,13 @@ _TESTS = """
 """
 
 
-def test_a_run_without_multi_rank_tests_prints_nothing(project: Project) -> None:
-    project.write("test_inner.py", _TESTS)
-    inner = project.run("-k", "single")
-    assert "everyrank" not in inner.out.replace(str(project.folder), "").split("collected")[1]
-
-
-def test_a_few_tests_of_no_subject_say_nothing_unless_a_run_file_was_asked_for(project: Project) -> None:
-    project.write("test_inner.py", _TESTS)
-    assert "slowest" not in project.run("-k", "3").out
-    inner = project.run("-k", "3", "--run-file=run.jsonl")
-    assert "everyrank: 13 multi-rank tests, all green" in inner.out
-    assert "to view it: everyrank page run.jsonl -o report.html" in inner.out
-    assert "slowest" not in inner.out
-    assert "slowest" in project.run("-k", "3", "--run-file=run.jsonl", "-v").out
-
-
-def test_quiet_leaves_where_the_run_file_is(project: Project) -> None:
-    project.write("test_inner.py", _TESTS)
-    out = project.run("-k", "3", "-q", "--run-file=run.jsonl").out
-    assert "slowest" not in out
-    assert "run file: run.jsonl" in out
-
-
-def test_no_live_line_where_the_output_is_no_terminal(project: Project) -> None:
+def test_a_run_prints_its_summary_and_no_live_line_where_the_output_is_no_terminal(project: Project) -> None:
     project.write("test_inner.py", _TESTS)
     project.write("conftest.py", "import everyrank.reports.live.progress as progress; progress.AFTER = 0")
-    assert "\x1b" not in project.run().out
+    out = project.run("-k", "3", "--run-file=run.jsonl").out
+    assert "= everyrank: 13 multi-rank tests, all green =" in out
+    assert "\nto view it: everyrank page run.jsonl -o report.html\n" in out
+    assert "\x1b" not in out
 
 
 def _at_terminal(project: Project, *arguments: str) -> tuple[list[list[str]], int]:
