@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch.distributed.rpc as rpc
 from everyrank.fixtures.optimizers import row, rows
 from everyrank.suites.arena.subject_errors import in_a_line
 from everyrank.suites.compare.comparison import check
+from everyrank.suites.errors import Deviation
 from everyrank.suites.moves.move import NEVER, first_of, move
-from everyrank.suites.rpc_optimizer.arena import error_of, non_leaf
+from everyrank.suites.rpc_optimizer.arena import error_of
 from everyrank.suites.rpc_optimizer.contexts import HeldContext
 from everyrank.suites.rpc_optimizer.model import Optimizer, drawn_variants
 from everyrank.suites.rpc_optimizer.moves_of_steps import StepMoves, numbers, second
 from everyrank.suites.rpc_optimizer.outline import Outline, fits, needed_of
+from everyrank.suites.rpc_optimizer.owners import non_leaf
 from everyrank.suites.rpc_optimizer.planted import (
     WORDS,
     alive,
@@ -25,6 +27,10 @@ from everyrank.suites.rpc_optimizer.planted import (
     step_while_held,
     steps_together,
 )
+from everyrank.suites.rpc_optimizer.sides import Data
+
+#: Parameters that every optimizer refuses.
+_REFUSED = {"empty-list": "an empty list of parameters", "non-leaf": "a parameter that is no leaf"}
 
 
 def _planted(outline: Outline, by: int, owner: int | None) -> bool:
@@ -34,7 +40,12 @@ def _planted(outline: Outline, by: int, owner: int | None) -> bool:
 
 
 def _failing_needs(
-    outline: Outline, owner: int = 0, also: tuple[int, ...] = (), foreign: bool = False, by: int = 0
+    outline: Outline,
+    owner: int = 0,
+    also: tuple[int, ...] = (),
+    foreign: bool = False,
+    by: int = 0,
+    slow: int | None = None,
 ) -> Iterator[str]:
     yield "errors in steps"
     if also:
@@ -72,8 +83,7 @@ def _building_needs(outline: Outline, owner: int = 0) -> Iterator[str]:
 
 
 def _invalid_needs(outline: Outline, optimizer: str = "SGD", name: str = "empty-list") -> Iterator[str]:
-    special = name in ("empty-list", "non-leaf")
-    yield f"refuses {name}" if special else f"{optimizer} refuses {name}"
+    yield f"refuses {name}" if name in _REFUSED else f"{optimizer} refuses {name}"
     if name == "non-leaf" and not outline.trained:
         yield NEVER
 
@@ -138,10 +148,12 @@ class ErrorMoves(StepMoves):
         often=4,
         shown_by="step",
     )
-    def fail(self, owner: int, also: tuple[int, ...] = (), foreign: bool = False, by: int = 0) -> None:
+    def fail(
+        self, owner: int, also: tuple[int, ...] = (), foreign: bool = False, by: int = 0, slow: int | None = None
+    ) -> None:
         """Do a step that fails on these owners: it raises, and the others have stepped.
 
-        ``foreign``: the error cannot be unpickled.
+        ``foreign``: the error cannot be unpickled. ``slow``: this owner is held, and the step waits for it.
         """
         sides, failing = self.sides, sorted({owner, *also})
         data = sides.data(sides.used(), self.number)
@@ -150,8 +162,23 @@ class ErrorMoves(StepMoves):
             return
         for each in failing:
             on(each, arm, "unpicklable" if foreign else WORDS[each])
-        label = f"a step that fails on {failing}"
-        check_step_error(error_of(lambda: sides.step_in_own_context(sides.ours[by], data), label), failing, foreign)
+        label = f"a step that fails on {' and '.join(f'worker{each}' for each in failing)}"
+        label += " with an error that cannot travel" if foreign else ""
+        if slow is None:
+            error = error_of(lambda: sides.step_in_own_context(sides.ours[by], data), label)
+        else:
+            raised = self._step_while_held(slow, by, data)
+            check(bool(raised), f"{label} did not raise")
+            error = raised[0]
+        self.check_error(lambda: check_step_error(error, failing, foreign))
+
+    def check_error(self, check: Callable[[], None]) -> None:
+        """Check the error of a step."""
+        check()
+
+    def _step_while_held(self, owner: int, by: int, data: Data) -> list[Exception]:
+        others = [rank for rank in range(self.model.size) if rank != self.sides.rank]
+        return step_while_held(lambda: self.sides.step_in_own_context(self.sides.ours[by], data), owner, others)
 
     @move(
         "wait",
@@ -166,9 +193,8 @@ class ErrorMoves(StepMoves):
         data = sides.data(sides.used(), self.number)
         sides.step_reference(by, sides.gradients(data))
         if self.is_client(by):
-            others = [rank for rank in range(self.model.size) if rank != sides.rank]
-            for error in step_while_held(lambda: sides.step_in_own_context(sides.ours[by], data), owner, others):
-                check(False, f"a step in which an owner waits raised {in_a_line(error)}")
+            for error in self._step_while_held(owner, by, data):
+                raise Deviation(f"a step in which an owner waits raised {in_a_line(error)}") from error
 
     @move(
         "concurrent.same-client",
@@ -221,7 +247,7 @@ class ErrorMoves(StepMoves):
         needs=_invalid_needs,
         drawn={
             "optimizer": lambda outline: [row.name for row in rows()],
-            "name": lambda outline: ["empty-list", "non-leaf", *_invalid_names()],
+            "name": lambda outline: [*_REFUSED, *_invalid_names()],
         },
         kinds=({}, {"name": "non-leaf"}, {"name": "momentum-negative"}),
         apart=True,
@@ -240,8 +266,11 @@ class ErrorMoves(StepMoves):
         else:
             refused = next(each for each in row(optimizer).invalid if each.name == name)
             kwargs, wanted = refused.make(), refused.error  # type: ignore[assignment]
-        error = error_of(lambda: sides.build_over(row(optimizer).optimizer, rrefs, **kwargs), name)
-        check(isinstance(error, wanted), f"{name} raises {type(error).__name__}, not {wanted.__name__}: {error}")
+        label = _REFUSED.get(name, name)
+        error = error_of(lambda: sides.build_over(row(optimizer).optimizer, rrefs, **kwargs), label)
+        if not isinstance(error, wanted):
+            text = f"{label} raises {type(error).__name__}, not {wanted.__name__}: {in_a_line(error)}"
+            raise Deviation(text) from error  # a subject may have declared this error as its refusal
 
     @move(
         "clean.rrefs",

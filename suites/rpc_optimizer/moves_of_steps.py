@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
-import torch
 import torch.distributed.autograd as dist_autograd
 from everyrank.suites.arena.subject_errors import in_a_line
 from everyrank.suites.engine.subject import Subject
@@ -16,7 +16,8 @@ from everyrank.suites.rpc_optimizer.arena import error_of
 from everyrank.suites.rpc_optimizer.contexts import HeldContext, wait_until_closed
 from everyrank.suites.rpc_optimizer.model import Model
 from everyrank.suites.rpc_optimizer.outline import Outline
-from everyrank.suites.rpc_optimizer.sides import Gradients, Sides
+from everyrank.suites.rpc_optimizer.owners import leave_gradient
+from everyrank.suites.rpc_optimizer.sides import Data, Gradients, Sides
 
 #: What is different about a context: its backward is run twice; or once more after its first step, which another step
 #: follows; or there is one backward for each owner. A second graph that reaches the same owner never returns.
@@ -133,10 +134,11 @@ class StepMoves(Player):
     """What is done to train, on both sides. Each step has a client, and all ranks step the reference."""
 
     driven = True
+    sides_of: ClassVar[type[Sides]] = Sides
 
     def __init__(self, subject: Subject, model: Model) -> None:
         super().__init__(subject, model)
-        self.sides = Sides(subject, model)
+        self.sides = self.sides_of(subject, model)
         self.held: HeldContext | None = None
         self.held_gradients: Gradients = {}
 
@@ -193,7 +195,7 @@ class StepMoves(Player):
         """Run a backward through all that is trained, without these, and then a step of each of these optimizers.
 
         ``again``: the backward is run twice. ``resumed``: it is run again after a first step of each optimizer.
-        ``split``: there is a backward for each owner.
+        ``split``: there is a backward for each owner. ``older``: another thread has a newer context while they step.
         """
         sides = self.sides
         data = sides.data(sides.used(missing), self.number, linear=context == "resumed")
@@ -205,13 +207,12 @@ class StepMoves(Player):
         if self.is_client(by[0]):
             self._step(by, data, context)
 
-    def _step(self, by: Sequence[int], data: dict[int, tuple[torch.Tensor, str]], context: str) -> None:
+    def _step(self, by: Sequence[int], data: Data, context: str) -> None:
         sides = self.sides
         with dist_autograd.context() as context_id:
             if context == "split":
-                for owner in dict.fromkeys(self.model.params[number].owner for number in data):
-                    params = self.model.params
-                    sides.backward(context_id, {n: each for n, each in data.items() if params[n].owner == owner})
+                for numbers in sides.by_owner(data).values():
+                    sides.backward(context_id, {number: data[number] for number in numbers})
             elif context == "resumed":
                 total = sides.remote_loss(data)
                 dist_autograd.backward(context_id, [total], retain_graph=True)
@@ -219,7 +220,12 @@ class StepMoves(Player):
                 dist_autograd.backward(context_id, [total])
             else:
                 sides.backward(context_id, data, 2 if context == "again" else 1)
-            self._steps(by, context_id)
+            with self._newer_context(data) if context == "older" else contextlib.nullcontext():
+                self._steps(by, context_id)
+
+    def _newer_context(self, data: Data) -> contextlib.closing[HeldContext]:
+        newer_data = self.sides.data([*data], self.number + 100)
+        return contextlib.closing(HeldContext(lambda newer: self.sides.backward(newer, newer_data)))
 
     def _steps(self, by: Sequence[int], context_id: int) -> None:
         for each in by:
@@ -352,7 +358,4 @@ class StepMoves(Player):
     )
     def leave(self, param: int) -> None:
         """Let the owner of a parameter set its ``.grad`` by hand: no step uses it, or clears another's."""
-        own = self.sides.owned.get(param)
-        if own is not None:
-            own.grad = torch.ones_like(own)
-            self.sides.left[self.model.tensor(param)] = own.grad.clone()
+        self.sides.on_owner(param, leave_gradient)

@@ -15,6 +15,10 @@ class DoNothing(torch.optim.SGD):
     """A subclass that changes nothing."""
 
 
+class DoNothingAdagrad(torch.optim.Adagrad):
+    """A subclass of Adagrad that changes nothing."""
+
+
 class OfAUser:
     """A namespace for a class that has its base's name."""
 
@@ -29,9 +33,10 @@ class OfAUser:
 
 
 #: The classes of a user's own, and what each does in plain torch.
-_CLASSES: dict[str, tuple[Any, Any]] = {
-    "subclass": (DoNothing, torch.optim.SGD),
-    "signed": (OfAUser.SGD, OfAUser.SGD),
+_CLASSES: dict[tuple[str, str], tuple[Any, Any]] = {
+    ("subclass", "SGD"): (DoNothing, torch.optim.SGD),
+    ("subclass", "Adagrad"): (DoNothingAdagrad, torch.optim.Adagrad),
+    ("signed", "SGD"): (OfAUser.SGD, OfAUser.SGD),
 }
 
 #: What an optimizer without a learning rate of its own is built with, to load the one that counts.
@@ -78,4 +83,4 @@ def in_plain_torch(
 
 def _kinds(made: Optimizer) -> tuple[Any, Any]:
     kind: Any = made.row.optimizer
-    return _CLASSES.get(made.own, (kind, kind))
+    return _CLASSES.get((made.own, made.name), (kind, kind))

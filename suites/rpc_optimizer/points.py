@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,7 @@ from everyrank.fixtures.optimizers import Row, Variant, rows
 from everyrank.fixtures.optimizers import row as find_row
 from everyrank.suites.arena.points import OptimizerPoint
 from everyrank.suites.engine.contract import Point
+from everyrank.suites.rpc_optimizer.model import Param
 
 #: Needs that cannot be met: step(context_id) takes no closure. Groups cannot be either, in a flat list of RRefs.
 _EXCLUDED = {"closure", "sparse", "cuda", "non-leaf"}
@@ -152,10 +153,10 @@ def none_positions() -> Iterator[PositionPoint]:
             )
 
 
-def shapes(row: Row, owners: list[int]) -> list[tuple[int, tuple[int, ...]]]:
-    """Return unequal shapes; only matrices if the optimizer takes nothing else."""
+def params_for(row: Row, owners: Sequence[int]) -> list[Param]:
+    """Return parameters of unequal shapes; only matrices if the optimizer takes nothing else."""
     if "2d" in row.needs:
         kinds: list[tuple[int, ...]] = [(3, 4), (2, 5), (4, 2), (1, 3)]
     else:
         kinds = [(3, 4), (5,), (2, 3), (1,)]
-    return [(owner, kinds[number % len(kinds)]) for number, owner in enumerate(owners)]
+    return [Param(owner, kinds[number % len(kinds)]) for number, owner in enumerate(owners)]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch.distributed.autograd as dist_autograd
-from everyrank.suites.arena.subject_errors import subject_acts
-from everyrank.suites.rpc_optimizer.arena import Arena, linear_loss
-from torch.optim import SGD
+from everyrank.suites.rpc_optimizer.arena import Arena
+from everyrank.suites.rpc_optimizer.law_player import optimizer, playing
+from everyrank.suites.rpc_optimizer.model import Param
+from everyrank.suites.rpc_optimizer.sides import Gradients
 
 
 def step_after_each_backward(arena: Arena) -> None:
@@ -16,26 +15,21 @@ def step_after_each_backward(arena: Arena) -> None:
     The second time goes through the first graph again, and through another, which reaches another owner only: a
     second graph that reaches the same owner never returns (docs/findings/second-backward.md).
     """
-    there, here = parameters = arena.own([(1, (3,)), (0, (4,))])
-    keywords: dict[str, Any] = {"lr": 0.1, "momentum": 0.9}
-    with subject_acts():
-        ours = arena.build(SGD, parameters, **keywords)
-    reference = SGD([param.twin for param in parameters], **keywords)
-    comparison = arena.comparison()
-    data = arena.inputs(parameters, 1)
-    with dist_autograd.context() as context_id:
-        first = arena.remote_loss([there], data[:1], linear_loss)
-        dist_autograd.backward(context_id, [first], retain_graph=True)
-        with subject_acts():
-            ours.step(context_id)
-        there.twin.grad = data[0].clone()
-        reference.step()
-        comparison.step(1, arena.values(), arena.twins())
-        dist_autograd.backward(context_id, [first])
-        dist_autograd.backward(context_id, [arena.remote_loss([here], data[1:], linear_loss)])
-        with subject_acts():
-            ours.step(context_id)
-    there.twin.grad, here.twin.grad = 2 * data[0], data[1].clone()
-    reference.step()
-    comparison.step(2, arena.values(), arena.twins())
-    comparison.verdict()
+    with playing(arena, [Param(1, (3,)), Param(0, (4,))], optimizer(variant="momentum")) as player:
+        sides = player.sides
+        there, here = sides.twins
+        data = sides.data([0, 1], 1, linear=True)
+
+        def step(number: int, gradients: Gradients) -> None:
+            with sides.subject_acts():
+                sides.ours[0].step(context_id)
+            sides.step_reference(0, gradients)
+            sides.stepped(number)
+
+        with dist_autograd.context() as context_id:
+            first = sides.remote_loss({0: data[0]})
+            dist_autograd.backward(context_id, [first], retain_graph=True)
+            step(1, {there: data[0][0]})
+            dist_autograd.backward(context_id, [first])
+            sides.backward(context_id, {1: data[1]})
+            step(2, {there: 2 * data[0][0], here: data[1][0]})

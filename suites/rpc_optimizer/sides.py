@@ -9,31 +9,35 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch.distributed.autograd as dist_autograd
-import torch.distributed.rpc as rpc
 from everyrank import current_world
-from everyrank.suites.arena.subject_errors import noise, subject_acts
+from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import EXACT, Comparison, check
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.moves.together import meet, reference_acts
-from everyrank.suites.rpc_optimizer.arena import (
-    acting,
-    call,
-    check_step,
-    globals_now,
-    input_of,
-    loss,
-    repeated_sparse_loss,
-    sparse_loss,
-)
+from everyrank.suites.rpc_optimizer.arena import acting, check_step, globals_now
 from everyrank.suites.rpc_optimizer.model import Model, Optimizer
 from everyrank.suites.rpc_optimizer.optimizers import arguments, in_plain_torch
+from everyrank.suites.rpc_optimizer.owners import (
+    Datum,
+    call,
+    disown,
+    gradient_was,
+    input_of,
+    loss_of,
+    losses_and_values,
+    mine,
+    new_parameter,
+    own,
+    rrefs_of,
+)
 from everyrank.suites.rpc_optimizer.planted import forget
 
+Data = Mapping[int, Datum]
 Gradients = dict[torch.Tensor, torch.Tensor]
 
 
@@ -41,18 +45,11 @@ class Sides:
     """The objects of one script on this rank."""
 
     def __init__(self, subject: Subject, model: Model) -> None:
-        world = current_world()
-        self.subject, self.model, self.rank = subject, model, world.rank
+        self.subject, self.model, self.rank = subject, model, current_world().rank
         self.twins: list[torch.Tensor] = []
-        self.owned: dict[int, torch.Tensor] = {}
-        """The parameters of this rank, by number."""
-        self.left: dict[int, torch.Tensor] = {}
-        """The gradients that this rank has set by hand on parameters of no optimizer, by number."""
-        self._make_parameters()
-        forget()
-        acting[:], _sides[:] = [subject], [self]
-        meet(world, "the parameters are made", "")  # from here on any rank may call any other
-        self._globals = _process_now()
+        for number, param in enumerate(model.params):
+            self.twins.append(new_parameter(model, number) if param.same_as is None else self.twins[param.same_as])
+        self.begin()
         self.references = [self.build_reference(made) for made in model.optimizers]
         self.ours: dict[int, Any] = {}
         """The subjects that this rank has built, by the numbers of their optimizers."""
@@ -60,24 +57,20 @@ class Sides:
             if made.client == self.rank:
                 self.ours[number] = self.build(made)
 
+    def begin(self) -> None:
+        """Make the parameters that this rank owns."""
+        own(self.model)
+        forget()
+        acting[:] = [self.subject]
+        meet(current_world(), "the parameters are made", "")  # from here on any rank may call any other
+        self._globals = _process_now()
+
     def close(self) -> None:
         """Drop the subjects, so that no owner keeps what they refer to."""
         self.ours.clear()
-        _sides.clear()
+        disown()
 
     # --- making --------------------------------------------------------------------------------------
-
-    def _make_parameters(self) -> None:
-        dtype: torch.dtype = getattr(torch, self.model.dtype)
-        for number, param in enumerate(self.model.params):
-            if param.same_as is None:
-                value = noise(param.shape, dtype, torch.Generator().manual_seed(number))
-                made = [_laid_out(value, param.layout, param.frozen) for _ in ("ours", "twin")]
-            else:
-                made = [self.owned.get(param.same_as, torch.empty(0)), self.twins[param.same_as]]
-            self.twins.append(made[1])
-            if param.owner == self.rank:
-                self.owned[number] = made[0]
 
     def build_reference(self, made: Optimizer, other_rate: bool = False) -> torch.optim.Optimizer:
         with reference_acts():
@@ -97,11 +90,19 @@ class Sides:
 
     def rrefs(self, numbers: Sequence[int]) -> list[Any]:
         """Return new RRefs of these parameters, from their owners."""
-        found: dict[int, Any] = {}
-        for owner in {self.model.params[number].owner for number in numbers}:
-            mine = [number for number in numbers if self.model.params[number].owner == owner]
-            found |= dict(zip(mine, rpc.rpc_sync(f"worker{owner}", rrefs_of, args=(mine,)), strict=True))
+        asked = [(part, call(owner, rrefs_of, part)) for owner, part in self.by_owner(numbers).items()]
+        found = {number: rref for part, answer in asked for number, rref in zip(part, answer(), strict=True)}
         return [found[number] for number in numbers]
+
+    def by_owner(self, numbers: Iterable[int]) -> dict[int, list[int]]:
+        """Return these parameters by their owners."""
+        found: dict[int, list[int]] = {}
+        for number in numbers:
+            found.setdefault(self.model.params[number].owner, []).append(number)
+        return found
+
+    def name(self, number: int) -> str:
+        return f"parameter {number} on worker{self.model.params[number].owner}"
 
     @contextlib.contextmanager
     def subject_acts(self) -> Iterator[None]:
@@ -113,30 +114,29 @@ class Sides:
 
     def both(self, number: int) -> list[torch.Tensor]:
         """Return the reference's parameter, and the subject's if this rank owns it."""
-        return [self.twins[number], *([self.owned[number]] if number in self.owned else [])]
+        return [self.twins[number], *([mine[number]] if number in mine else [])]
 
     # --- gradients -----------------------------------------------------------------------------------
 
-    def used(self, missing: Sequence[int] = (), owners: Sequence[int] | None = None) -> list[int]:
+    def used(self, missing: Sequence[int] = ()) -> list[int]:
         """Return what is in the loss: all that is trained but not missing, and what is frozen on the same owners."""
         params = list(enumerate(self.model.params))
         kept = [number for number, _ in params if self.twins[number].requires_grad and number not in missing]
-        if owners is not None:
-            kept = [number for number in kept if self.model.params[number].owner in owners]
         there = {self.model.params[number].owner for number in kept}
-        return kept + [n for n, param in params if not self.twins[n].requires_grad and param.owner in there]
+        frozen = [number for number, _ in params if not self.twins[number].requires_grad and number not in missing]
+        return kept + [number for number in frozen if self.model.params[number].owner in there]
 
-    def data(self, numbers: Sequence[int], number: int, linear: bool = False) -> dict[int, tuple[torch.Tensor, str]]:
+    def data(self, numbers: Sequence[int], number: int, linear: bool = False) -> Data:
         """Return the data of these parameters for a backward of this number, and what their losses are like."""
         return {
             each: (
-                input_of(self.twins[each].shape, self.twins[each].dtype, 7, number, each),
+                input_of(self.twins[each].shape, self.twins[each].dtype, number, each),
                 "linear" if linear else self.model.params[each].gradient,
             )
             for each in numbers
         }
 
-    def gradients(self, data: dict[int, tuple[torch.Tensor, str]], times: int = 1) -> Gradients:
+    def gradients(self, data: Data, times: int = 1) -> Gradients:
         """Return the gradients that the reference has of these data, after so many backwards."""
         for twin in self.twins:
             twin.grad = None
@@ -148,15 +148,26 @@ class Sides:
                 total.backward(retain_graph=bool(left))
         return {twin: twin.grad for twin in self.twins if twin.grad is not None}
 
-    def remote_loss(self, data: dict[int, tuple[torch.Tensor, str]]) -> torch.Tensor:
+    def remote_loss(self, data: Data) -> torch.Tensor:
         """Return the loss of these data, computed by the owners of their parameters."""
-        answers = []
-        for owner in dict.fromkeys(self.model.params[number].owner for number in data):
-            mine = {number: each for number, each in data.items() if self.model.params[number].owner == owner}
-            answers.append(call(owner, losses_of, mine))
-        return torch.cat([answer() for answer in answers]).sum()
+        return self.loss_and_values(data, ())[0]
 
-    def backward(self, context_id: int, data: dict[int, tuple[torch.Tensor, str]], times: int = 1) -> torch.Tensor:
+    def loss_and_values(self, data: Data, watched: Sequence[int]) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+        """Return the loss of these data, and the values of what is watched: both with one call to each owner."""
+        used, seen = self.by_owner(data), self.by_owner(watched)
+        answers = [
+            call(
+                owner,
+                losses_and_values,
+                {number: data[number] for number in used.get(owner, ())},
+                seen.get(owner, ()),
+            )
+            for owner in dict.fromkeys([*used, *seen])
+        ]
+        losses, values = zip(*(answer() for answer in answers), strict=True)
+        return torch.cat(losses).sum(), {number: value for part in values for number, value in part.items()}
+
+    def backward(self, context_id: int, data: Data, times: int = 1) -> torch.Tensor:
         """Run a backward of the loss of these data in a context, so many times; return the loss."""
         if not data:
             return torch.zeros(())
@@ -165,7 +176,7 @@ class Sides:
             dist_autograd.backward(context_id, [total], retain_graph=bool(left))
         return total.detach()
 
-    def step_in_own_context(self, ours: Any, data: dict[int, tuple[torch.Tensor, str]]) -> None:
+    def step_in_own_context(self, ours: Any, data: Data) -> None:
         """Do one step of a subject. Let its errors pass."""
         with dist_autograd.context() as context_id:
             self.backward(context_id, data)
@@ -183,67 +194,29 @@ class Sides:
     def compare(self) -> None:
         """Compare what this rank owns, bit for bit: the same kernels run on the same values."""
         comparison = Comparison(EXACT, self.subject.bound)
-        names = {number: f"parameter {number} on worker{self.rank}" for number in self.owned}
         comparison.step(
             0,
-            {name: self.owned[number].detach() for number, name in names.items()},
-            {name: self.twins[number].detach() for number, name in names.items()},
+            {self.name(number): value.detach() for number, value in mine.items()},
+            {self.name(number): self.twins[number].detach() for number in mine},
         )
         comparison.raise_first()
-        for number, name in names.items():
-            own = self.owned[number]
+        for number, value in mine.items():
+            name = self.name(number)
             frozen = "requires" if self.twins[number].requires_grad else "does not require"
-            check(own.requires_grad == self.twins[number].requires_grad, f"{name} no longer {frozen} grad")
-            if self.model.tensor(number) not in self.model.given:
-                self._check_gradient(number, f"the .grad of {name}, which no optimizer was given, was")
+            check(value.requires_grad == self.twins[number].requires_grad, f"{name} no longer {frozen} grad")
+            done = "" if self.model.tensor(number) in self.model.given else gradient_was(number)
+            check(not done, f"the .grad of {name}, which no optimizer was given, was {done}")
         now = _process_now()
         changed = [name for name, value in now.items() if value != self._globals[name]]
         self._globals = now
         check(not changed, f"the optimizer changed {', '.join(changed)} of worker{self.rank}")
 
-    def _check_gradient(self, number: int, text: str) -> None:
-        found, left = self.owned[number].grad, self.left.get(self.model.tensor(number))
-        check(found is not None or left is None, f"{text} cleared")
-        check(found is None or (left is not None and torch.equal(found, left)), f"{text} set")
+    def on_owner(self, number: int, function: Callable[[int], Any]) -> Any:
+        """Let the owner of a parameter do something with it."""
+        return function(number) if number in mine else None
 
 
 #: What global state of this process no optimizer may change. Grad mode and filters belong to a thread or a test.
 def _process_now() -> dict[str, str]:
     without = ("the warnings filters", "the grad mode")
     return {name: value for name, value in globals_now().items() if name not in without}
-
-
-def _laid_out(value: torch.Tensor, layout: str, frozen: bool) -> torch.Tensor:
-    """Return a leaf with this value in memory of this layout."""
-    if layout == "transposed":
-        held = value.t().contiguous().t()
-    elif layout == "rows":
-        held = torch.stack([value, value], 1)[:, 0]
-    else:
-        held = value.clone()
-    return held.detach().requires_grad_(not frozen)
-
-
-def loss_of(parameter: torch.Tensor, data: torch.Tensor, gradient: str) -> torch.Tensor:
-    """Return the loss of one parameter with these data; its gradient is of this kind."""
-    if gradient == "linear":  # a step leaves its graph usable
-        complex_ = parameter.is_complex()
-        flat, other = (torch.view_as_real(parameter), torch.view_as_real(data)) if complex_ else (parameter, data)
-        return (flat * other).sum().to(torch.float64)
-    kinds: dict[str, Callable[..., torch.Tensor]] = {"sparse": sparse_loss, "repeated": repeated_sparse_loss}
-    found = kinds.get(gradient, loss)(parameter, data)
-    return found * 0 if gradient == "zero" else found
-
-
-# --- functions that run on the owners -------------------------------------------------------------------------
-
-#: The objects of this rank's script, for calls of other ranks.
-_sides: list[Sides] = []
-
-
-def rrefs_of(numbers: Sequence[int]) -> list[Any]:
-    return [rpc.RRef(_sides[0].owned[number]) for number in numbers]
-
-
-def losses_of(data: dict[int, tuple[torch.Tensor, str]]) -> torch.Tensor:
-    return torch.stack([loss_of(_sides[0].owned[number], *each) for number, each in data.items()])

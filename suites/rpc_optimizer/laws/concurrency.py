@@ -14,9 +14,12 @@ from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.rpc_optimizer import points
-from everyrank.suites.rpc_optimizer.arena import Arena, Parameter, acting, eventually, globals_now
+from everyrank.suites.rpc_optimizer.arena import Arena, acting, eventually, globals_now
 from everyrank.suites.rpc_optimizer.contract import CONTRACT
-from everyrank.suites.rpc_optimizer.laws.training import SGD
+from everyrank.suites.rpc_optimizer.law_player import LawSides, Values, optimizer, playing
+from everyrank.suites.rpc_optimizer.laws.training import SGD, TWO
+from everyrank.suites.rpc_optimizer.model import Param
+from everyrank.suites.rpc_optimizer.planted import on
 from everyrank.suites.rpc_optimizer.watched import Watched, end_watch, expect_company, watch
 from torch.distributed.rpc import _rref_context_get_debug_info
 
@@ -34,8 +37,8 @@ STEPS, UNWATCHED_STEPS = 4, 10
 
 TOGETHER = "two steps of one parameter were made at the same time on worker1"
 
-#: It makes this many steps of each client with this optimizer over these parameters. It returns how many that were.
-MakeSteps = Callable[[type[SGD], Sequence[Parameter], int], int]
+#: It makes this many steps of each client with this optimizer. It returns how many that were.
+MakeSteps = Callable[[LawSides, type[SGD], int], int]
 
 
 def _check_clients(arena: Arena, make_steps: MakeSteps) -> None:
@@ -44,27 +47,31 @@ def _check_clients(arena: Arena, make_steps: MakeSteps) -> None:
     The steps of a subclass and of SGD are watched on the owner. If a subject replaces SGD's code, say by TorchScript,
     there is nothing to watch: then the values of a large parameter show a race.
     """
-    small = arena.own([(1, shape) for shape in SMALL])
-    before, made = arena.values(small), 0
-    for optimizer in (Watched, SGD) if _takes_subclasses(arena, small) else (SGD,):
-        arena.on(1, watch, optimizer is SGD)
-        try:
-            its_steps = make_steps(optimizer, small, STEPS)
-        finally:
-            together, seen = arena.on(1, end_watch)
-        check(not together, TOGETHER)
-        made += its_steps
-    _check_serial(before, arena.values(small), made)
+    with playing(arena, [Param(1, shape) for shape in SMALL], compared=False) as player:
+        before, made = player.sides.values, 0
+        for kind in (Watched, SGD) if _takes_subclasses(player.sides) else (SGD,):
+            on(1, watch, kind is SGD)
+            try:
+                its_steps = make_steps(player.sides, kind, STEPS)
+            finally:
+                together, seen = on(1, end_watch)
+            check(not together, TOGETHER)
+            made += its_steps
+        _check_serial(before, player.sides.values, made)
     if seen < its_steps:
-        large = arena.own([(1, shape) for shape in LARGE])
-        before = arena.values(large)
-        made = make_steps(SGD, large, UNWATCHED_STEPS)
-        _check_serial(before, arena.values(large), made)
+        with playing(arena, [Param(1, shape) for shape in LARGE], compared=False) as player:
+            before = player.sides.values
+            made = make_steps(player.sides, SGD, UNWATCHED_STEPS)
+            _check_serial(before, player.sides.values, made)
 
 
-def _takes_subclasses(arena: Arena, parameters: Sequence[Parameter]) -> bool:
+def _rrefs(sides: LawSides) -> list[Any]:
+    return sides.rrefs(sides.every)
+
+
+def _takes_subclasses(sides: LawSides) -> bool:
     try:
-        arena.build(Watched, parameters, **ARGUMENTS)
+        sides.build_over(Watched, _rrefs(sides), **ARGUMENTS)
     except Exception:
         return False  # the law parity.subclass reports that subclasses do not work
     return True
@@ -85,7 +92,7 @@ def sums(rrefs: Sequence[Any]) -> torch.Tensor:
     return torch.stack([rref.local_value().sum() for rref in rrefs]).sum()
 
 
-def _check_serial(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor], steps: int) -> None:
+def _check_serial(before: Values, after: Values, steps: int) -> None:
     """Check that each parameter has the value after this many steps in sequence."""
     for name, value in after.items():
         expected = REST + GROWTH**steps * (before[name] - REST)
@@ -114,13 +121,13 @@ def same_client(arena: Arena, point: Point) -> None:
             start.abort()
             failed.append(error)
 
-    def make_steps(optimizer: type[SGD], parameters: Sequence[Parameter], steps: int) -> int:
-        rrefs = [param.rref for param in parameters]
+    def make_steps(sides: LawSides, kind: type[SGD], steps: int) -> int:
+        rrefs = _rrefs(sides)
         with subject_acts():
-            ours = arena.build(optimizer, parameters, **ARGUMENTS)
+            ours = sides.build_over(kind, rrefs, **ARGUMENTS)
             # The first step runs alone: if steps race while they make their state, the process may crash.
             train(ours, rrefs, lambda: None, 1)
-        arena.on(1, expect_company)
+        on(1, expect_company)
         workers = [threading.Thread(target=work, args=(ours, rrefs, steps)) for _ in range(threads)]
         for worker in workers:
             worker.start()
@@ -137,11 +144,11 @@ def many_clients(arena: Arena, point: Point) -> None:
     """Steps of several clients, each with its own optimizer, are serialized on each owner, and none is lost."""
     barriers[:] = [threading.Barrier(2)]
 
-    def make_steps(optimizer: type[SGD], parameters: Sequence[Parameter], steps: int) -> int:
-        rrefs = [param.rref for param in parameters]
-        arena.on(1, expect_company)
+    def make_steps(sides: LawSides, kind: type[SGD], steps: int) -> int:
+        rrefs = _rrefs(sides)
+        on(1, expect_company)
         with subject_acts():
-            clients = [rpc.rpc_async(f"worker{rank}", client, args=(optimizer, rrefs, steps)) for rank in (0, 2)]
+            clients = [rpc.rpc_async(f"worker{rank}", client, args=(kind, rrefs, steps)) for rank in (0, 2)]
             for future in clients:
                 future.wait()
         return 2 * steps
@@ -166,15 +173,13 @@ def meet() -> None:
 @law("clean.rrefs", lambda: points.plain(2))
 def clean_rrefs(arena: Arena, point: Point) -> None:
     """When the optimizer is dropped, none of its RRefs is left on an owner."""
-    parameters = arena.own([(1, (3,)), (1, (4,))])
-    before = arena.on(1, owned_rrefs)
-    with subject_acts():
-        ours = arena.build(SGD, parameters, lr=0.1)
-    arena.step_that_moves(ours, parameters)
-    del ours
-    gc.collect()
-    gone = eventually(lambda: arena.on(1, owned_rrefs) <= before)
-    check(gone, f"worker1 owned {before} RRefs before and {arena.on(1, owned_rrefs)} after the optimizer was dropped")
+    before = on(1, owned_rrefs)
+    with playing(arena, TWO, optimizer(), compared=False) as player:
+        player.step_that_moves()
+        player.sides.ours.clear()
+        gc.collect()
+        gone = eventually(lambda: on(1, owned_rrefs) <= before)
+        check(gone, f"worker1 owned {before} RRefs before and {on(1, owned_rrefs)} after the optimizer was dropped")
 
 
 def owned_rrefs() -> int:
@@ -186,12 +191,10 @@ def owned_rrefs() -> int:
 @law("clean.globals", lambda: points.plain(2))
 def clean_globals(arena: Arena, point: Point) -> None:
     """RNG, default dtype, grad mode and warnings filters are unchanged, at the caller and on the owner."""
-    parameters = arena.own([(1, (3,)), (0, (2,))])
-    before = [arena.on(owner, globals_now) for owner in (0, 1)]
-    with subject_acts():
-        ours = arena.build(SGD, parameters, lr=0.1)
-    arena.step_that_moves(ours, parameters)
-    for owner in (0, 1):
-        after = arena.on(owner, globals_now)
-        changed = [name for name in after if after[name] != before[owner][name]]
-        check(not changed, f"on worker{owner}, the optimizer changed {', '.join(changed)}")
+    before = [on(owner, globals_now) for owner in (0, 1)]
+    with playing(arena, [Param(1, (3,)), Param(0, (2,))], optimizer(), compared=False) as player:
+        player.step_that_moves()
+        for owner in (0, 1):
+            after = on(owner, globals_now)
+            changed = [name for name in after if after[name] != before[owner][name]]
+            check(not changed, f"on worker{owner}, the optimizer changed {', '.join(changed)}")

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
-import torch.distributed.autograd as dist_autograd
 from everyrank.suites.arena import surface
 from everyrank.suites.arena.points import SurfacePoint
-from everyrank.suites.arena.subject_errors import subject_acts
-from everyrank.suites.rpc_optimizer.arena import Arena, loss
+from everyrank.suites.rpc_optimizer.arena import Arena
 from everyrank.suites.rpc_optimizer.besides import MORE, RpcPair
 from everyrank.suites.rpc_optimizer.contract import CONTRACT
+from everyrank.suites.rpc_optimizer.law_player import optimizer, playing
+from everyrank.suites.rpc_optimizer.model import Param
+from everyrank.suites.rpc_optimizer.optimizers import moved
+from everyrank.suites.rpc_optimizer.sides import Data
 
-#: What a fresh optimizer is built with: what it loads must count.
-_OTHER_ARGUMENTS = {"lr": 0.5, "momentum": 0.5}
+#: The first parameters of each owner have one shape, and the same number there.
+PARAMS = [Param(1, (3, 4)), Param(1, (2,)), Param(0, (3, 4))]
 
 
 def _points() -> Iterator[SurfacePoint]:
@@ -26,40 +29,33 @@ def _points() -> Iterator[SurfacePoint]:
 @CONTRACT.law("surface", _points, groups=("STEPS",))
 def works_or_refuses(arena: Arena, point: SurfacePoint) -> None:
     """Schedulers, hooks, state dicts, closures and the like work as those of torch.optim, or raise."""
-    # The first of each owner have one shape, and the same number there.
-    parameters = arena.own([(1, (3, 4)), (1, (2,)), (0, (3, 4))])
-    comparison = arena.comparison()
     closures = 0
+    with playing(arena, PARAMS, optimizer(variant="momentum")) as player:
+        sides, (made,) = player.sides, player.model.optimizers
 
-    def build(**arguments: Any) -> Any:
-        with subject_acts():
-            return arena.build(surface.OPTIMIZER, parameters, **arguments)
+        def later_data(steps: int) -> Data:
+            return sides.data(sides.used(), surface.STEPS + steps)
 
-    def step_copy(other: Any) -> None:
-        arena.step(other, parameters, surface.STEPS + 1)
+        def step_copy(other: Any) -> None:
+            with sides.subject_acts():
+                sides.step_in_own_context(other, later_data(1))
 
-    def step(number: int) -> None:
-        arena.step(pair.ours, parameters, number)
-        arena.reference_step(pair.reference, parameters, number)
-        comparison.step(number, arena.values(), arena.twins())
+        def step(number: int) -> None:
+            sides.ours[0] = pair.ours
+            player.step()
 
-    def backward(context_id: int) -> torch.Tensor:
-        nonlocal closures
-        closures += 1
-        total = arena.remote_loss(parameters, arena.inputs(parameters, surface.STEPS + closures), loss)
-        dist_autograd.backward(context_id, [total])
-        return total.detach()
+        def backward(context_id: int) -> torch.Tensor:
+            nonlocal closures
+            closures += 1
+            return sides.backward(context_id, later_data(closures))
 
-    def reference_step() -> None:
-        arena.reference_step(pair.reference, parameters, surface.STEPS + closures)
-
-    pair = RpcPair(
-        build(**surface.ARGUMENTS),
-        surface.OPTIMIZER([param.twin for param in parameters], **surface.ARGUMENTS),
-        step_copy,
-        fresh=lambda: build(**_OTHER_ARGUMENTS),
-        backward=backward,
-        reference_step=reference_step,
-    )
-    surface.use(point.part, pair, step, MORE)
-    comparison.verdict()
+        pair = RpcPair(
+            sides.ours[0],
+            sides.references[0],
+            step_copy,
+            moved(made),
+            fresh=lambda: sides.build(replace(made, variant="dampening"), other_rate=True),  # what it loads counts
+            backward=backward,
+            reference_step=lambda: sides.step_reference(0, sides.gradients(later_data(closures))),
+        )
+        surface.use(point.part, pair, step, MORE)
