@@ -4,38 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from everyrank import current_world
 from everyrank.suites.arena.base import BaseArena
 from everyrank.suites.arena.subject_errors import noise
-from everyrank.suites.compare.comparison import EXACT, Comparison, Tolerance
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import BrokenAdapter
-from everyrank.suites.sharded_optimizer.geometry import Block, Geometry, chunked
+from everyrank.suites.sharded_optimizer.geometry import Block
+from everyrank.suites.sharded_optimizer.model import Param
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata, TensorProperties
 from torch.distributed._shard.sharding_spec import ChunkShardingSpec, ShardMetadata
 
+SGD = torch.optim.SGD
+
 #: A choice that a subject may declare: its caller averages the gradients of whole parameters.
 CALLER_SYNCS = "caller-syncs-whole"
-
-
-@dataclass(frozen=True)
-class Spec:
-    """How to make one parameter: sharded by a geometry, or whole if it has none."""
-
-    shape: tuple[int, ...]
-    geometry: Geometry | None = chunked
-    dim: int = 0
-    layout: str = "plain"  # for a whole parameter: plain, view, transposed, or shared: in one buffer with others
-    requires_grad: bool = True
 
 
 @dataclass(eq=False)
@@ -52,14 +42,11 @@ class Parameter:
     def whole(self) -> bool:
         return not isinstance(self.given, ShardedTensor)
 
-    def values(self) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """Return this rank's tensors by name, each with the slice of the twin that it must equal."""
+    def named(self) -> dict[str, tuple[torch.Tensor, Any]]:
+        """Return this rank's tensors by name, each with its index into the whole."""
         if self.whole:
-            return {self.name: (self.pieces[0][0], self.twin)}
-        return {
-            f"{self.name}, shard at {tuple(part.start for part in index)}": (tensor, self.twin[index])
-            for tensor, index in self.pieces
-        }
+            return {self.name: self.pieces[0]}
+        return {f"{self.name}, shard at {tuple(part.start for part in piece[1])}": piece for piece in self.pieces}
 
 
 @dataclass
@@ -77,27 +64,25 @@ class Arena(BaseArena):
     def generator(self, *more: int) -> torch.Generator:
         return torch.Generator().manual_seed(hash((self.seed, *more)) % 2**31)
 
-    def make(self, specs: Sequence[Spec], dtype: torch.dtype = torch.float64) -> list[Parameter]:
+    def another(self) -> Arena:
+        """Return an arena of the same case without parameters."""
+        return replace(self, parameters=[])
+
+    def make(self, params: Sequence[Param], dtype: torch.dtype = torch.float64) -> list[Parameter]:
         """Make parameters with distinct values, equal to those of their twins."""
-        shared = [torch.Size(spec.shape).numel() for spec in specs if spec.layout == "shared"]
+        shared = [torch.Size(param.shape).numel() for param in params if param.layout == "shared"]
         buffer = torch.zeros(sum(shared), dtype=dtype, device=self.world.device)
         parts = iter(buffer.split(shared))
-        return [self._make(spec, dtype, next(parts) if spec.layout == "shared" else None) for spec in specs]
+        return [self._make(param, dtype, next(parts) if param.layout == "shared" else None) for param in params]
 
-    def _make(self, spec: Spec, dtype: torch.dtype, memory: torch.Tensor | None) -> Parameter:
-        number = len(self.parameters)
-        value = noise(spec.shape, dtype, self.generator(number, 1)).to(self.world.device)
-        twin = value.clone().requires_grad_(spec.requires_grad)
-        name = f"layer{number}.weight"
-        if spec.geometry is None:
-            given = laid_out(value, spec.layout, memory).requires_grad_(spec.requires_grad)
-            made = Parameter(name, number, twin, given, [(given, ...)])
+    def _make(self, param: Param, dtype: torch.dtype, memory: torch.Tensor | None) -> Parameter:
+        value = noise(param.shape, dtype, self.generator(len(self.parameters), 1)).to(self.world.device)
+        twin = value.clone().requires_grad_(not param.frozen)
+        if param.whole:
+            given = laid_out(value, param.layout, memory).requires_grad_(not param.frozen)
         else:
-            blocks = spec.geometry(spec.shape, spec.dim, self.size)
-            given = self.sharded(value, blocks, spec.requires_grad)
-            made = Parameter(name, number, twin, given, pieces_of(given))
-        self.parameters.append(made)
-        return made
+            given = self.sharded(value, param.blocks(self.size), not param.frozen)
+        return self.adopt(param.name, given, twin)
 
     def sharded(self, value: torch.Tensor, blocks: Sequence[Block], requires_grad: bool) -> Any:
         """Make a ShardedTensor of these blocks. It needs no communication: each rank knows the whole plan."""
@@ -140,7 +125,7 @@ class Arena(BaseArena):
     @functools.cached_property
     def plain_optimizer(self) -> Any:
         """An optimizer of the subject as the plainest use builds it, to be asked what it has."""
-        return self.build(torch.optim.SGD, self.make([Spec((6, 3))]), lr=0.1)
+        return self.build(SGD, self.make([Param("weight", (6, 3), geometry="chunked")]), lr=0.1)
 
     def tool(self, name: str) -> Callable[..., Any]:
         """Return the subject's tool for modules, ``named_parameters`` or ``shard_parameter``."""
@@ -178,48 +163,6 @@ class Arena(BaseArena):
         drawn = noise(param.twin.shape, param.twin.dtype, self.generator(step, param.number, rank, 2))
         return drawn.to(self.world.device)
 
-    def closure(
-        self,
-        parameters: Sequence[Parameter],
-        step: int,
-        of_twins: bool = False,
-        wholes: Callable[[Sequence[Parameter]], list[torch.Tensor]] | None = None,
-    ) -> Callable[[], torch.Tensor]:
-        """Return a closure for step, as a user has it: it computes loss and gradients from the current parameters.
-
-        ``wholes`` returns these as whole tensors; unless it is given, all ranks meet to put them together.
-        """
-        assembled = wholes or self.wholes
-
-        def evaluate() -> torch.Tensor:
-            total = torch.zeros((), dtype=torch.float64)
-            values = [param.twin.detach() for param in parameters] if of_twins else assembled(parameters)
-            for param, value in zip(parameters, values, strict=True):
-                data = self.data(param, step)
-                # The loss is not quadratic and its curvature varies: another path of evaluations ends elsewhere.
-                curve = 0.1 + 3.0 * data * data
-                total = total + (value * data + 0.5 * curve * value**2 + 0.1 * value**4).sum().to(torch.float64)
-                slope = data + curve * value + 0.4 * value**3
-                for tensor, index in [(param.twin, ...)] if of_twins else param.pieces:
-                    tensor.grad = self.alike(param, slope[index].clone())
-            return total
-
-        return evaluate
-
-    def wholes(self, parameters: Sequence[Parameter]) -> list[torch.Tensor]:
-        """Return every parameter assembled from all ranks. They meet for it, so a rank that has diverged is found."""
-        mine = [[(_bounds(index), tensor.tolist()) for tensor, index in param.pieces] for param in parameters]
-        ranks = [json.loads(text) for text in self.meet("an evaluation of the closure", json.dumps(mine))]
-        made = []
-        for number, param in enumerate(parameters):
-            value = torch.zeros_like(param.twin, requires_grad=False)
-            for rank in ranks:
-                for bounds, piece in rank[number]:
-                    index = tuple(slice(*pair) for pair in bounds) if bounds else ...
-                    value[index] = torch.tensor(piece, dtype=value.dtype, device=value.device).view_as(value[index])
-            made.append(value)
-        return made
-
     def again(self) -> list[Parameter]:
         """Replace the parameters by copies, as if a fresh process had loaded them."""
         self.parameters = [self._copied(param) for param in self.parameters]
@@ -227,37 +170,20 @@ class Arena(BaseArena):
 
     def _copied(self, param: Parameter) -> Parameter:
         if param.whole:
-            given = param.given.detach().clone().requires_grad_(param.given.requires_grad)
-            return Parameter(param.name, param.number, param.twin, given, [(given, ...)])
-        shards = [
-            Shard(shard.tensor.detach().clone().requires_grad_(shard.tensor.requires_grad), shard.metadata)
-            for shard in param.given.local_shards()
-        ]
-        given = ShardedTensor._init_from_local_shards_and_global_metadata(shards, param.given.metadata())
-        return Parameter(param.name, param.number, param.twin, given, pieces_of(given))
+            given: Any = param.given.detach().clone().requires_grad_(param.given.requires_grad)
+        else:
+            shards = [
+                Shard(shard.tensor.detach().clone().requires_grad_(shard.tensor.requires_grad), shard.metadata)
+                for shard in param.given.local_shards()
+            ]
+            given = ShardedTensor._init_from_local_shards_and_global_metadata(shards, param.given.metadata())
+        return replace(param, given=given, pieces=pieces_of(given))
 
     def adopt(self, name: str, given: Any, twin: torch.Tensor) -> Parameter:
-        """Add a parameter that the subject's own tools have made from a module's parameter."""
+        """Add a parameter: what the subject gets, and the reference's twin of it."""
         made = Parameter(name, len(self.parameters), twin, given, pieces_of(given))
         self.parameters.append(made)
         return made
-
-    def comparison(self, tolerance: Tolerance = EXACT) -> Comparison:
-        """Return a new comparison, by default bit for bit: the same kernels run on the same values."""
-        comparison = Comparison(tolerance, self.subject.bound)
-        comparison.start(self._values(1))
-        return comparison
-
-    def compare(self, comparison: Comparison, step: int) -> None:
-        """Compare this rank's tensors with their slices of the reference."""
-        comparison.step(step, self._values(0), self._values(1))
-
-    def _values(self, side: int) -> dict[str, torch.Tensor]:
-        """Return the subject's values (side 0) or the reference's (side 1)."""
-        found = {name: pair[side] for param in self.parameters for name, pair in param.values().items()}
-        # Every rank checks that the whole reference moves: it may hold no shard, or an empty one.
-        found |= {f"{param.name} of the reference": param.twin for param in self.parameters}
-        return {name: value.detach() for name, value in found.items()}
 
 
 @contextlib.contextmanager
@@ -284,10 +210,6 @@ def pieces_of(given: Any) -> list[tuple[torch.Tensor, Any]]:
         starts = zip(shard.metadata.shard_offsets, shard.metadata.shard_sizes, strict=True)
         found.append((shard.tensor, tuple(slice(start, start + size) for start, size in starts)))
     return found
-
-
-def _bounds(index: Any) -> list[tuple[int, int]]:
-    return [] if index is ... else [(part.start, part.stop) for part in index]
 
 
 def laid_out(value: torch.Tensor, layout: str, memory: torch.Tensor | None = None) -> torch.Tensor:

@@ -90,18 +90,24 @@ def grid(shape: Shape, dim: int, size: int) -> list[Block]:
     ]
 
 
-#: Geometries by name, with the lengths of the cut dimension of three parameters for a world of three.
-GEOMETRIES: dict[str, tuple[Geometry, tuple[int, int, int]]] = {
-    "even": (chunked, (6, 3, 9)),
-    "uneven": (chunked, (7, 8, 5)),
-    "one-more": (chunked, (4, 7, 10)),
-    "one-less": (chunked, (5, 8, 2)),
-    "fewer-rows-than-ranks": (chunked, (2, 1, 2)),
-    "rank-without-rows": (chunked, (4, 6, 4)),
-    "several-shards": (several, (6, 12, 7)),
-    "permuted": (permuted, (6, 5, 9)),
-    "lopsided": (lopsided, (6, 5, 4)),
-    "last-without-shard": (last_without, (4, 6, 5)),
-    "first-without-shard": (first_without, (4, 6, 5)),
-    "grid": (grid, (4, 5, 3)),
+#: How a parameter of a law is cut, by the name that it states.
+CUTS: dict[str, Geometry] = {
+    each.__name__: each
+    for each in (chunked, permuted, several, lopsided, last_without, first_without, on_rank_1, grid)
+}
+
+#: Cuts by the names of points, with the lengths of the cut dimension of three parameters for a world of three.
+GEOMETRIES: dict[str, tuple[str, tuple[int, int, int]]] = {
+    "even": ("chunked", (6, 3, 9)),
+    "uneven": ("chunked", (7, 8, 5)),
+    "one-more": ("chunked", (4, 7, 10)),
+    "one-less": ("chunked", (5, 8, 2)),
+    "fewer-rows-than-ranks": ("chunked", (2, 1, 2)),
+    "rank-without-rows": ("chunked", (4, 6, 4)),
+    "several-shards": ("several", (6, 12, 7)),
+    "permuted": ("permuted", (6, 5, 9)),
+    "lopsided": ("lopsided", (6, 5, 4)),
+    "last-without-shard": ("last_without", (4, 6, 5)),
+    "first-without-shard": ("first_without", (4, 6, 5)),
+    "grid": ("grid", (4, 5, 3)),
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from everyrank.suites.sharded_optimizer.geometry import CUTS, Block, along
+
 
 @dataclass(frozen=True)
 class Param:
@@ -24,6 +26,19 @@ class Param:
     """Whether its gradients are sparse, as those of a table of embeddings."""
     zero: bool = False
     """Whether its gradient is zero, except in a closure."""
+    geometry: str = ""
+    """In place of ``cut``, in the model of a law: the name of what cuts it, in a world of any size."""
+
+    @property
+    def whole(self) -> bool:
+        return self.cut is None and not self.geometry
+
+    def blocks(self, size: int) -> list[Block]:
+        """Return its shards in a world of this size."""
+        if self.geometry:
+            return CUTS[self.geometry](self.shape, self.dim, size)
+        owners, lengths = zip(*(self.cut or ()), strict=True)
+        return along(self.shape, self.dim, owners, lengths)
 
 
 @dataclass(frozen=True)

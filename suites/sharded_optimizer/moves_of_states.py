@@ -107,7 +107,7 @@ class StateMoves(TrainingMoves):
         state, kept = self.saved
         if fresh:
             sides.renew()
-            sides.build({**sides.variant.make(), "lr": _OTHER_RATE}, reordered)
+            sides.build({**sides.given, "lr": _OTHER_RATE}, reordered)
         with subject_acts():
             sides.ours.load_state_dict(copy.deepcopy(state))
         _restore(sides.reference, kept)
@@ -122,7 +122,14 @@ class StateMoves(TrainingMoves):
     )
     def names(self, prefix: str = "", recurse: bool = True) -> None:
         """Ask for the named parameters of the module."""
-        self.sides.named_parameters(prefix=prefix, recurse=recurse)
+        self.sides.named_parameters("names", prefix, recurse)
+
+    @property
+    def pair(self) -> surface.Pair:
+        """Both optimizers, for the use of a part."""
+        sides = self.sides
+        built = {name: value for name, value in sides.arguments.items() if not torch.is_tensor(value)}
+        return surface.Pair(sides.ours, sides.reference, lambda other: other.step(), built)
 
     @move(
         "surface",
@@ -135,8 +142,7 @@ class StateMoves(TrainingMoves):
         """Use a part of the optimizer besides its step, and step; a subject may refuse it with any error."""
         sides = self.sides
         sides.give(self.number)
-        built = {name: value for name, value in sides.arguments.items() if not torch.is_tensor(value)}
-        uses = surface.PARTS[part](surface.Pair(sides.ours, sides.reference, lambda other: other.step(), built))
+        uses = surface.PARTS[part](self.pair)
         surface.use_once(uses)
         self._step()
         surface.use_once(uses)
@@ -156,7 +162,7 @@ class StateMoves(TrainingMoves):
     )
     def fail(self, rank: int, during: str = "construction") -> None:
         """Let one rank fail with objects of its own: the error is raised on all, with the rank and the cause."""
-        sides = Sides(self.subject, self.model)
+        sides = Sides(self.arena.another(), self.model)
         fails = sides.arena.rank == rank
         named = sides.named(0, len(sides.parameters))
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
+from everyrank import current_world
 from everyrank.model.counts import count
 from everyrank.suites.arena.subject_errors import subject_acts
-from everyrank.suites.compare.comparison import EXACT, Tolerance, check
+from everyrank.suites.compare.comparison import EXACT, Comparison, Tolerance, check
+from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
+from everyrank.suites.errors import Deviation, NotApplicable
 from everyrank.suites.moves.move import NEVER, first_of, first_trained, last_trained, move
 from everyrank.suites.moves.player import Player
 from everyrank.suites.moves.together import reference_acts
+from everyrank.suites.sharded_optimizer.arena import Arena
 from everyrank.suites.sharded_optimizer.evaluations import Evaluations
 from everyrank.suites.sharded_optimizer.model import Model
 from everyrank.suites.sharded_optimizer.outline import Outline
@@ -137,15 +141,27 @@ def _changed(value: Any, factor: float) -> Any:
 class TrainingMoves(Player):
     """What is done to train, on both sides."""
 
-    def __init__(self, subject: Subject, model: Model) -> None:
+    def __init__(self, subject: Subject, model: Model, arena: Arena | None = None) -> None:
         super().__init__(subject, model)
-        self.sides = Sides(subject, model)
+        self.arena = arena or Arena(subject, Point("script", model.size), current_world())
+        self.sides = Sides(self.arena, model)
         self.saved: tuple[Any, Any] | None = None
         """The states of the subject and of the reference that were saved last."""
 
     def compare(self) -> str:
-        self.sides.compare(self.number)
+        comparison = Comparison(self.sides.tolerance, self.subject.bound)
+        comparison.step(self.number, *self.sides.values())
+        self.conclude(comparison)
+        self.sides.check_frozen()
         return ""
+
+    def conclude(self, comparison: Comparison) -> None:
+        """Raise what a comparison has found."""
+        comparison.raise_first()
+
+    def refuse(self, text: str) -> NoReturn:
+        """Raise what a closure raises that is not evaluated as by torch.optim."""
+        raise Deviation(text)
 
     @move(
         "grad.none",
@@ -193,12 +209,14 @@ class TrainingMoves(Player):
     def step_with_closure(self) -> None:
         """Step with a closure, which sets the gradients itself."""
         sides = self.sides
-        evaluations = Evaluations(sides.arena, sides.trained, self.number)
+        evaluations = Evaluations(sides.arena, sides.trained, self.number, self.refuse)
         with reference_acts():
-            expected = float(sides.reference.step(evaluations.of_reference()))
+            expected = float(sides.reference.step(evaluations.of_reference))
         loss = evaluations.let_step(sides.ours)
-        check(loss is not None, "step returned None instead of the closure's loss")
-        check(float(loss) == expected, f"step returned {float(loss)}, not the closure's loss {expected}")
+        self.check(evaluations.alike, evaluations.count)
+        self.check(loss is not None, "step returned None instead of the closure's loss")
+        if loss is not None:
+            self.check(float(loss) == expected, f"step returned {float(loss)}, not the closure's loss {expected}")
 
     def _step(self) -> None:
         with reference_acts():
@@ -219,7 +237,12 @@ class TrainingMoves(Player):
         self.sides.reference.zero_grad(**arguments)
         with subject_acts():
             self.sides.ours.zero_grad(**arguments)
-        self.sides.compare_gradients(EXACT)
+        self._compare_gradients(EXACT, f", after zero_grad({arguments})")
+
+    def _compare_gradients(self, tolerance: Tolerance, when: str = "") -> None:
+        comparison = Comparison(tolerance)
+        self.sides.compare_gradients(comparison, self.number, when)
+        self.conclude(comparison)
 
     @move(
         "clip",
@@ -239,8 +262,12 @@ class TrainingMoves(Player):
             total = sides.ours.clip_grad_norm_(most, norm)
         check(torch.is_tensor(total) or isinstance(total, float), f"the norm is {total!r}, which is no number")
         off = abs(float(total) - expected)
-        check(off <= tolerance.relative * abs(expected), f"the norm is {float(total)} instead of {expected}")
-        sides.compare_gradients(tolerance)
+        relative = off / abs(expected) if expected else math.inf
+        check(
+            off <= tolerance.relative * abs(expected),
+            f"the norm is {float(total)}, that of the whole tensors {expected}: off by {relative:.1e} relative",
+        )
+        self._compare_gradients(tolerance)
         sides.take_gradients_of_reference()
 
     @move(
@@ -279,7 +306,7 @@ class TrainingMoves(Player):
         """Multiply an option of a group by hand, if the subject has ``param_groups``."""
         own, groups = getattr(self.sides.ours, "param_groups", None), len(self.sides.groups)
         if own is None:  # the contract does not ask for it
-            return
+            raise NotApplicable("the subject has no param_groups")
         check(len(own) == groups, f"param_groups has {count(len(own), 'group')} instead of {groups}")
         for each in (self.sides.reference.param_groups[group], own[group]):
             if torch.is_tensor(each[option]):

@@ -10,15 +10,8 @@ import torch
 from everyrank.fixtures.optimizers import Row, Variant, row, rows
 from everyrank.suites.arena.points import OptimizerPoint
 from everyrank.suites.engine.contract import Point
-from everyrank.suites.sharded_optimizer.arena import Spec
-from everyrank.suites.sharded_optimizer.geometry import (
-    GEOMETRIES,
-    Geometry,
-    chunked,
-    last_without,
-    on_rank_1,
-    past_the_end,
-)
+from everyrank.suites.sharded_optimizer.geometry import GEOMETRIES, past_the_end
+from everyrank.suites.sharded_optimizer.model import Param
 
 #: Needs that are not met here: a GPU, or tensors that are not leaves.
 _NOT_MET = {"cuda", "non-leaf"}
@@ -36,6 +29,16 @@ def point(make: Callable[..., T], label: str, row: Row, variant: Variant | str, 
     """Return a point of this class with this optimizer, and its other fields."""
     chosen = row.variant(variant) if isinstance(variant, str) else variant
     return make(label, size, optimizer=row.name, row=row, variant=chosen, **fields)
+
+
+def cut(*shape: int, by: str = "chunked", dim: int = 0, **other: Any) -> Param:
+    """Return a parameter that is cut by this geometry; a law names it by its number."""
+    return Param("", shape, geometry=by, dim=dim, **other)
+
+
+def whole(*shape: int, layout: str = "plain") -> Param:
+    """Return a parameter that is not cut."""
+    return Param("", shape, layout=layout)
 
 
 def _every(whole_tensor: bool, grouped: bool = False) -> Iterator[tuple[Row, Variant]]:
@@ -118,10 +121,11 @@ def geometries() -> Iterator[GeometryPoint]:
     yield point(make, "even-SGD-momentum", sgd, "momentum", 1, geometry="even")
 
 
-def cut(name: str, dim: int) -> list[Spec]:
+def cuts(name: str, dim: int) -> list[Param]:
     """Return three parameters cut this way."""
-    geometry, lengths = GEOMETRIES[name]
-    return [Spec((length, 3 + n) if dim == 0 else (3 + n, length), geometry, dim) for n, length in enumerate(lengths)]
+    by, lengths = GEOMETRIES[name]
+    shapes = [(length, 3 + number) for number, length in enumerate(lengths)]
+    return [cut(*(shape if dim == 0 else shape[::-1]), by=by, dim=dim) for shape in shapes]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,28 +148,27 @@ def lengths_to_cut() -> Iterator[LengthPoint]:
             yield LengthPoint("past-the-end", size, core=size == 3, lengths=beyond, dims=(0, 1))
 
 
-def uneven(dim: int, dense_only: bool = True) -> list[Spec]:
+def uneven(dim: int, table: bool) -> list[Param]:
     """Return unequal shapes; only the last can be cut evenly over three ranks."""
-    if dim == 0:
-        return [Spec((7, 3)), Spec((5,) if dense_only else (5, 2)), Spec((6, 2))]
-    return [Spec((2, 7), dim=1), Spec((3, 5), dim=1), Spec((4, 6), dim=1)]
+    shapes = ((7, 3), (5, 2) if table else (5,), (6, 2)) if dim == 0 else ((2, 7), (3, 5), (4, 6))
+    return [cut(*shape, dim=dim, table=table) for shape in shapes]
 
 
 _BESIDE = {
-    "beside": [Spec((7, 3)), Spec((4, 3), None), Spec((5,))],
-    "first": [Spec((4, 3), None), Spec((7, 3))],
-    "alone": [Spec((4, 3), None), Spec((5,), None)],
-    "view": [Spec((7, 3)), Spec((4, 3), None, layout="view")],
-    "non-contiguous": [Spec((7, 3)), Spec((4, 3), None, layout="transposed")],
-    "zero-dim": [Spec((7, 3)), Spec((), None)],
-    "empty": [Spec((7, 3)), Spec((0, 3), None), Spec((4,), None)],
+    "beside": [cut(7, 3), whole(4, 3), cut(5)],
+    "first": [whole(4, 3), cut(7, 3)],
+    "alone": [whole(4, 3), whole(5)],
+    "view": [cut(7, 3), whole(4, 3, layout="view")],
+    "non-contiguous": [cut(7, 3), whole(4, 3, layout="transposed")],
+    "zero-dim": [cut(7, 3), whole()],
+    "empty": [cut(7, 3), whole(0, 3), whole(4)],
 }
 
 
 #: Whole parameters that are neither tied nor one, and those of a rank that has nothing else.
 _BESIDE_MORE = {
-    "one-buffer": [Spec((7, 3)), Spec((4, 3), None, layout="shared"), Spec((5,), None, layout="shared")],
-    "rank-without-shard": [Spec((4, 3), last_without), Spec((4, 3), None), Spec((6, 2), last_without)],
+    "one-buffer": [cut(7, 3), whole(4, 3, layout="shared"), whole(5, layout="shared")],
+    "rank-without-shard": [cut(4, 3, by="last_without"), whole(4, 3), cut(6, 2, by="last_without")],
 }
 
 
@@ -173,7 +176,7 @@ _BESIDE_MORE = {
 class SpecPoint(OptimizerPoint):
     """A point with the specs of its parameters."""
 
-    specs: list[Spec]
+    specs: list[Param]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,25 +222,25 @@ def whole_tensors() -> Iterator[WholeTensorPoint]:
     make = WholeTensorPoint
     for optimizer, variant in _every(whole_tensor=True):
         core = (optimizer.name, variant.name) in _CORE_WHOLE
-        specs = matrices(chunked, 0)
+        specs = matrices(0)
         yield point(make, f"{optimizer.name}-{variant.name}", optimizer, variant, core=core, specs=specs)
     for optimizer in rows():
         if "whole-tensor" in optimizer.needs:
             for name in ("several-shards", "permuted", "last-without-shard", "grid"):
-                geometry = GEOMETRIES[name][0]
-                specs = [Spec((6, 4), geometry), Spec((3, 5), None), Spec((11, 5), geometry)]
+                by = GEOMETRIES[name][0]
+                specs = [cut(6, 4, by=by), whole(3, 5), cut(11, 5, by=by)]
                 core = (optimizer.name, name) == ("Muon", "permuted")
                 yield point(make, f"{optimizer.name}-{name}", optimizer, "defaults", core=core, specs=specs)
             core = optimizer.name == "Muon"
-            specs = matrices(chunked, 1)
+            specs = matrices(1)
             yield point(make, f"{optimizer.name}-dim1", optimizer, "defaults", core=core, specs=specs)
             for size in (2, 4):
-                specs = matrices(chunked, 0)
+                specs = matrices(0)
                 yield point(make, f"{optimizer.name}-ranks", optimizer, "defaults", size, specs=specs)
             if "closure" not in optimizer.needs:
-                specs = [Spec((4, 5), on_rank_1), Spec((3, 5), None)]
+                specs = [cut(4, 5, by="on_rank_1"), whole(3, 5)]
                 yield point(make, f"empty-shard-{optimizer.name}", optimizer, "lr", specs=specs)
-            label, specs = f"{optimizer.name}-subclass", matrices(chunked, 0)
+            label, specs = f"{optimizer.name}-subclass", matrices(0)
             yield point(make, label, optimizer, "defaults", core=core, specs=specs, subclass=True)
 
 
@@ -257,9 +260,9 @@ def subclasses() -> Iterator[SubclassPoint]:
     yield point(SubclassPoint, "signed-SGD", row("SGD"), "everything", core=True, signed=True)
 
 
-def matrices(geometry: Geometry, dim: int) -> list[Spec]:
+def matrices(dim: int) -> list[Param]:
     """Return matrices, since some optimizers take nothing else: two sharded, without empty shards, and one whole."""
-    return [Spec((7, 5), geometry, dim), Spec((3, 5), None), Spec((8, 6), geometry, dim)]
+    return [cut(7, 5, dim=dim), whole(3, 5), cut(8, 6, dim=dim)]
 
 
 Unused = Literal["first", "middle", "last", "all"]
@@ -298,8 +301,8 @@ def closures() -> Iterator[SpecPoint]:
     """Yield every optimizer. Those that need the whole tensor get whole ones; `parity.whole-tensor` has shards."""
     for optimizer in rows():
         if "sparse" not in optimizer.needs and "2d" not in optimizer.needs:
-            cut = None if "whole-tensor" in optimizer.needs else chunked
-            specs = [Spec((7, 3), cut), Spec((4, 3), None)]
+            first = whole(7, 3) if "whole-tensor" in optimizer.needs else cut(7, 3)
+            specs = [first, whole(4, 3)]
             yield point(SpecPoint, optimizer.name, optimizer, "defaults", core=optimizer.name == "Adam", specs=specs)
 
 
@@ -330,7 +333,7 @@ class SavedPoint(OptimizerPoint):
     rests: bool = False
     """Whether one parameter has no gradient in a step before the save."""
     rate: float | None = None
-    """The learning rate that is set after the load."""
+    """By what the learning rate is multiplied after the load."""
 
 
 def saved() -> Iterator[SavedPoint]:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
-from everyrank import current_world
 from everyrank.fixtures.optimizers import row
+from everyrank.model.counts import count
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import CLOSE_FP64, EXACT, Comparison, Tolerance, check
-from everyrank.suites.engine.contract import Point
-from everyrank.suites.engine.subject import Subject
 from everyrank.suites.moves.model import put
 from everyrank.suites.moves.together import reference_acts
-from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, Spec
-from everyrank.suites.sharded_optimizer.geometry import Block, Geometry, along
-from everyrank.suites.sharded_optimizer.laws.sparse_gradients import give_rows, give_rows_of_ranks
-from everyrank.suites.sharded_optimizer.laws.training import Signed, unchanged
+from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, pieces_of
 from everyrank.suites.sharded_optimizer.model import Model, Param
+from everyrank.suites.sharded_optimizer.sparse_gradients import give_rows, give_rows_of_ranks
+from everyrank.suites.sharded_optimizer.subclasses import Signed, unchanged
 from torch import nn
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 
@@ -26,10 +26,8 @@ from torch.distributed._shard.sharded_tensor import ShardedTensor
 class Sides:
     """The parameters of one model with their uncut twins, the subject over them, and the reference over the twins."""
 
-    def __init__(self, subject: Subject, made_of: Model) -> None:
-        world = current_world()
-        self.subject, self.made_of = subject, made_of
-        self.arena = Arena(subject, Point("script", world.size), world)
+    def __init__(self, arena: Arena, made_of: Model) -> None:
+        self.arena, self.made_of = arena, made_of
         self.dtype: torch.dtype = getattr(torch, made_of.dtype)
         found = row(made_of.optimizer)
         self.variant = found.variant(made_of.variant)
@@ -43,12 +41,17 @@ class Sides:
         if made_of.module:
             self._make_module()
         else:
-            self._make_parameters()
+            self.arena.make(made_of.params, self.dtype)
         self.groups: list[tuple[int, int, dict[str, Any]]] = [(0, min(made_of.first, len(self.parameters)), {})]
         """First and last parameter of each group, and the options with which it was added."""
         with reference_acts():
-            self.reference = self.optimizer(self.handed_twins, **self.variant.make())
-        self.build(self.variant.make())
+            self.reference = self.optimizer(self.handed_twins, **self.given)
+        self.build(self.given)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """Fresh arguments of the optimizer, for the first of its groups if it is a variant that has some."""
+        return {**self.variant.make(), **next(iter(self.variant.make_groups()), {})}
 
     @property
     def parameters(self) -> list[Parameter]:
@@ -56,18 +59,13 @@ class Sides:
 
     # --- making --------------------------------------------------------------------------------------
 
-    def _make_parameters(self) -> None:
-        params = self.made_of.params
-        for param, made in zip(params, self.arena.make([_spec(param) for param in params], self.dtype), strict=True):
-            made.name = param.name
-
     def _make_module(self) -> None:
         """Make the parameters in a module, some of them cut by the subject's tool, and an uncut twin of it."""
-        ours, twin = nn.Module(), nn.Module()
-        uncut_values = Arena(self.subject, self.arena.point, self.arena.world)
+        ours, twin = self.module = nn.Module(), nn.Module()
+        uncut_values = self.arena.another()
         for param in self.made_of.params:
-            spec = Spec(param.shape, None, 0, param.layout) if param.tool else _spec(param)
-            made = uncut_values.make([spec], self.dtype)[0]
+            plain = replace(param, cut=None, geometry="", frozen=False) if param.tool else param
+            made = uncut_values.make([plain], self.dtype)[0]
             made.twin.requires_grad_(False)
             uncut = nn.Parameter(made.twin, requires_grad=not param.frozen)
             own = made.given
@@ -76,27 +74,50 @@ class Sides:
             for name in filter(None, (param.name, param.also)):
                 put(ours, name, own)
                 put(twin, name, uncut)
-        with subject_acts():
-            for param in self.made_of.params:
-                if param.tool:
-                    self.arena.tool("shard_parameter")(ours, param.name, self.arena.spec(param.dim))
-        self.module = ours, twin
-        values = self.named_parameters()
+        size, cut = self.arena.size, [param for param in self.made_of.params if param.tool]
+        for param in cut:
+            with subject_acts(f"cutting {param.name} into {size} chunks along dim {param.dim}"):
+                self.arena.tool("shard_parameter")(ours, param.name, self.arena.spec(param.dim))
+        values = self.named_parameters("parameters")
         twins = dict(twin.named_parameters())
         for param in self.made_of.params:
             name = param.name if param.name in twins else param.also
-            self.arena.adopt(name, values[name], twins[name])
+            made = self.arena.adopt(name, values[name], twins[name])
+            for tensor, _ in made.pieces:
+                requires = "requires" if tensor.requires_grad else "does not require"
+                check(tensor.requires_grad != param.frozen, f"{name} {requires} grad after sharding")
 
-    def named_parameters(self, **arguments: Any) -> dict[str, Any]:
-        """Return the parameters of the module as the subject's tool names them, and check their names."""
+    def named_parameters(self, called: str, prefix: str = "", recurse: bool = True) -> dict[str, Any]:
+        """Return the parameters of the module as the subject's tool names them, and check them."""
         assert self.module is not None
         ours, twin = self.module
+        arguments: dict[str, Any] = ({"prefix": prefix} if prefix else {}) | ({} if recurse else {"recurse": False})
         with subject_acts():
             found = list(self.arena.tool("named_parameters")(ours, **arguments))
         listed = sorted(name for name, _ in found)
+        twice = sorted({name for name in listed if listed.count(name) > 1})
+        check(not twice, f"named twice: {', '.join(twice)}")
         wanted = sorted(name for name, _ in twin.named_parameters(**arguments))
-        check(listed == wanted, f"the named parameters are {listed}, those of the model {wanted}")
-        return dict(found)
+        check(listed == wanted, f"the {called} are {listed}, those of the model {wanted}")
+        values = dict(found)
+        for param in self.made_of.params:
+            names = [*filter(None, (param.name, param.also))]
+            own, *others = (functools.reduce(getattr, name.split("."), ours) for name in names)
+            check(all(other is own for other in others), f"sharding has untied {param.also}")
+            for path in (f"{prefix}.{name}" if prefix else name for name in names):
+                if path in values:
+                    self._check_kind(param, path, values[path], own)
+        return values
+
+    def _check_kind(self, param: Param, path: str, value: Any, own: Any) -> None:
+        """Check that a parameter of the module is cut if it is to be, and the module's own if not."""
+        check(isinstance(value, ShardedTensor) != param.whole, f"{path} is a {type(value).__name__}")
+        if param.whole:
+            check(value is own, f"{path} is not the model's own parameter")
+            return
+        check(tuple(value.size()) == param.shape, f"{path} is of {tuple(value.size())}, not {param.shape}")
+        held = len(pieces_of(value))
+        check(held == 1 or not param.tool, f"{path} has {count(held, 'shard')} on rank {self.arena.rank}")
 
     def build(self, arguments: Mapping[str, Any], reverse: bool = False) -> None:
         """Build the subject over the current groups; with ``reverse``, each gets its names in reverse order."""
@@ -105,7 +126,7 @@ class Sides:
         with subject_acts():
             self.ours = self.arena.build_over(self.optimizer, self.named(start, end, reverse), **arguments)
             for start, end, options in others:
-                self.ours.add_param_group({"params": self.named(start, end, reverse), **options})
+                self.ours.add_param_group({"params": self.named(start, end, reverse), **copy.deepcopy(options)})
 
     def named(self, start: int, end: int, reverse: bool = False) -> dict[str, Any]:
         """Return these parameters as the subject gets them, by name: a tied parameter has two names."""
@@ -165,14 +186,14 @@ class Sides:
             for tensor, index in param.pieces:
                 tensor.grad = None if param.twin.grad is None else param.twin.grad[index].clone()
 
-    def add_group(self, count: int, options: dict[str, Any]) -> None:
+    def add_group(self, number: int, options: dict[str, Any]) -> None:
         """Add the next parameters as a group."""
         start = self.groups[-1][1]
-        self.groups.append((start, start + count, options))
+        self.groups.append((start, start + number, options))
         with reference_acts():
-            self.reference.add_param_group({"params": self.handed_twins[start:], **options})
+            self.reference.add_param_group({"params": self.handed_twins[start:], **copy.deepcopy(options)})
         with subject_acts():
-            self.ours.add_param_group({"params": self.named(start, start + count), **options})
+            self.ours.add_param_group({"params": self.named(start, start + number), **copy.deepcopy(options)})
 
     def require_gradient(self, number: int, required: bool) -> None:
         """Clear a parameter's gradient, and freeze or thaw it."""
@@ -184,49 +205,52 @@ class Sides:
 
     # --- comparing -----------------------------------------------------------------------------------
 
-    def compare(self, number: int) -> None:
-        """Compare all parameters, bit for bit: the same kernels run on the same values.
+    @property
+    def tolerance(self) -> Tolerance:
+        """How far values may be off: not at all, since the same kernels run on the same values.
 
         A row's sparse gradients may be added up before or after they are applied, which rounds differently.
         """
-        sparse = any(param.table for param in self.made_of.params)
-        comparison = Comparison(CLOSE_FP64 if sparse else EXACT, self.subject.bound)
-        self.arena.compare(comparison, number)
-        comparison.raise_first()
+        return CLOSE_FP64 if any(param.table for param in self.made_of.params) else EXACT
+
+    def values(self) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """Return this rank's tensors, and their slices of the reference."""
+        found: dict[str, torch.Tensor] = {}
+        wanted: dict[str, torch.Tensor] = {}
+        for param in self.parameters:
+            twin = param.twin.detach()
+            for name, (tensor, index) in param.named().items():
+                found[name], wanted[name] = tensor.detach(), twin[index]
+            # Every rank checks that the whole reference moves: it may hold no shard, or an empty one.
+            found[f"{param.name} of the reference"] = wanted[f"{param.name} of the reference"] = twin
+        return found, wanted
+
+    def check_frozen(self) -> None:
+        """Check that each tensor requires a gradient if it is to be trained, and only then."""
         for param in self.parameters:
             for tensor, _ in param.pieces:
                 frozen = "requires" if param.twin.requires_grad else "does not require"
                 check(tensor.requires_grad == param.twin.requires_grad, f"{param.name} no longer {frozen} grad")
 
-    def compare_gradients(self, tolerance: Tolerance) -> None:
-        comparison = Comparison(tolerance)
+    def compare_gradients(self, comparison: Comparison, number: int = 0, when: str = "") -> None:
+        """Compare the gradients of this rank's tensors with those of the reference, for a verdict."""
+        found, wanted = {}, {}
         for param in self.parameters:
-            name = f"the gradient of {param.name}"
-            for tensor, index in param.pieces:
-                wanted = None if param.twin.grad is None else param.twin.grad.to_dense()[index]
-                have = "None" if tensor.grad is None else "a tensor"
-                want = "None" if wanted is None else "a tensor"
-                check(have == want, f"{name} is {have} instead of {want}")
-                if tensor.grad is not None and wanted is not None:
-                    comparison.step(0, {name: tensor.grad.to_dense()}, {name: wanted})
-        comparison.raise_first()
+            whole = param.twin.grad
+            for name, (tensor, index) in param.named().items():
+                have, want = ("None" if grad is None else "a tensor" for grad in (tensor.grad, whole))
+                check(have == want, f"the gradient of {name} is {have} instead of {want}{when}")
+                if tensor.grad is not None and whole is not None:
+                    own, due = tensor.grad.to_dense(), whole.to_dense()[index]
+                    first = own.flatten()[:3].tolist()
+                    check(
+                        bool(due.any() or not own.any()), f"the gradient of {name} is {first} instead of zeros{when}"
+                    )
+                    found[f"the gradient of {name}"], wanted[f"the gradient of {name}"] = own, due
+        comparison.step(number, found, wanted)
 
 
 def _shifted(rows: Sequence[int], table: Parameter) -> list[int]:
     """Return rows of a table: others for each table. Those that are sorted stay so."""
     found = [(each + table.number) % table.twin.shape[0] for each in rows]
     return sorted(set(found)) if list(rows) == sorted(set(rows)) else found
-
-
-def _spec(param: Param) -> Spec:
-    geometry = None if param.cut is None else _geometry(param.cut)
-    return Spec(param.shape, geometry, param.dim, param.layout, not param.frozen)
-
-
-def _geometry(cut: tuple[tuple[int, int], ...]) -> Geometry:
-    """Return a geometry that cuts as the model does."""
-
-    def blocks(shape: tuple[int, ...], dim: int, size: int) -> list[Block]:
-        return along(shape, dim, [owner for owner, _ in cut], [length for _, length in cut])
-
-    return blocks

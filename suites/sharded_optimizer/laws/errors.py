@@ -12,9 +12,9 @@ from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.errors import Deviation
-from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, Spec
+from everyrank.suites.sharded_optimizer.arena import SGD, Arena, Parameter
 from everyrank.suites.sharded_optimizer.contract import CONTRACT
-from everyrank.suites.sharded_optimizer.laws.training import SGD
+from everyrank.suites.sharded_optimizer.model import Param
 
 law = CONTRACT.law
 
@@ -72,7 +72,8 @@ def on_a_rank(arena: Arena, point: FaultPoint) -> None:
     """
     fault, victim = point.fault, point.victim
     # With a closure no parameter is whole: after an error that is not passed on, others would wait for its gradient.
-    parameters = arena.make([Spec((7, 3)), Spec((5,)) if fault in _CLOSURE_ERRORS else Spec((4,), None)])
+    cut = Param("second", (5,), geometry="chunked") if fault in _CLOSURE_ERRORS else Param("second", (4,))
+    parameters = arena.make([Param("first", (7, 3), geometry="chunked"), cut])
     text = _error_text(_sabotaged(arena, parameters, fault, victim))
     texts = arena.meet("the end of the sabotaged step", text)
     for rank, text in enumerate(texts):

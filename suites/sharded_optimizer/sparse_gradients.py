@@ -8,19 +8,6 @@ import torch
 from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, averageable
 
 
-def give_some_rows(arena: Arena, parameters: Sequence[Parameter], step: int, repeated: bool = False) -> None:
-    """Give gradients of some rows only: the first, the last, and one that changes with the step.
-
-    ``repeated``: rows are in any order, and the first and the last are repeated, as by look-ups of an embedding.
-    """
-    for param in parameters:
-        length = param.twin.shape[0]
-        rows = sorted({0, length - 1, step % length})
-        if repeated:
-            rows = [length - 1, *rows[:-1][::-1], length - 1, 0]
-        give_rows(arena, param, step, rows)
-
-
 def give_rows(arena: Arena, param: Parameter, step: int, rows: Sequence[int]) -> None:
     """Give a gradient of these rows, the same on all ranks."""
     values = _values(arena, param, step, rows)
