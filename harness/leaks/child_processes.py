@@ -12,12 +12,12 @@ def children(parent: int | None = None) -> list[int]:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except (ChildProcessError, AttributeError):  # or a platform without it, and without /proc
         return []
-    found: list[int] = []
+    pids: list[int] = []
     tasks = f"/proc/{parent or 'self'}/task"
     for task in _listdir(tasks):
         with contextlib.suppress(OSError), open(f"{tasks}/{task}/children") as file:
-            found += [int(pid) for pid in file.read().split()]
-    return found
+            pids += [int(pid) for pid in file.read().split()]
+    return pids
 
 
 def _listdir(path: str) -> list[str]:

@@ -36,12 +36,12 @@ def processes() -> set[int | None]:
 def descriptors() -> set[str]:
     """Return the descriptors that connect this process with its helpers, as names in /proc/self/fd."""
     listener = _find(*_SHARER, "_listener", "_listener", "_socket")
-    found = {
+    fds = {
         _find("multiprocessing.resource_tracker", "_resource_tracker", "_fd"),
         _find("multiprocessing.forkserver", "_forkserver", "_forkserver_alive_fd"),
         listener.fileno() if listener is not None else None,
     }
-    return {str(fd) for fd in found if fd is not None}
+    return {str(fd) for fd in fds if fd is not None}
 
 
 def threads() -> set[threading.Thread | None]:
@@ -86,7 +86,7 @@ def _sockets(folder: str) -> str:
 
 def _find(module: str, *names: str) -> Any:
     """Return the value of a private name of a module, if the module is imported and has it."""
-    found: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for name in names:
-        found = getattr(found, name, None)
-    return found
+        value = getattr(value, name, None)
+    return value

@@ -118,10 +118,10 @@ class Origins:
 
         @functools.wraps(pipe)
         def recorded() -> tuple[int, int]:
-            made = pipe()
+            ends = pipe()
             if self.listening:
-                self._pipes[f"pipe:[{os.fstat(made[0]).st_ino}]"] = _users_location(sys._getframe(1))
-            return made
+                self._pipes[f"pipe:[{os.fstat(ends[0]).st_ino}]"] = _users_location(sys._getframe(1))
+            return ends
 
         os.pipe = recorded
 
@@ -150,10 +150,10 @@ class Origins:
         @functools.wraps(function)
         def recorded(*args: Any, **keywords: Any) -> Any:
             before = _group_names()
-            made = function(*args, **keywords)
+            result = function(*args, **keywords)
             if self.listening:
                 record(before, _users_location(sys._getframe(1)))
-            return made
+            return result
 
         setattr(imported, name, recorded)
 
@@ -229,20 +229,20 @@ def _users_location(frame: FrameType | None) -> str:
 
 def _setter(frame: FrameType | None) -> Setter:
     """Return which code called: Python's own code and pytest's act for their caller."""
-    found: Setter | None = None
+    setter: Setter | None = None
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith("<frozen importlib"):
             return "import"
         owner = _owner(file)
         if owner == "user":
-            return found or "user"
+            return setter or "user"
         if owner == "ours":
             break
         if not owner and not is_of_stdlib(file):
-            found = found or ("user" if f"{os.sep}_pytest{os.sep}" in file else "package")
+            setter = setter or ("user" if f"{os.sep}_pytest{os.sep}" in file else "package")
         frame = frame.f_back
-    return found or "user"
+    return setter or "user"
 
 
 @functools.lru_cache(maxsize=4096)

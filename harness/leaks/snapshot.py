@@ -141,11 +141,11 @@ def _add_torch(now: Snapshot) -> None:
 
 def lasting(before: Snapshot) -> Snapshot:
     """Return what is new or changed, except other processes' shared memory and pytest's own variable."""
-    left = difference(before, snapshot())
-    for key in [key for key in left if key[0] == "shm" and not _maps_shared_memory(key[1])]:
-        del left[key]
-    left.pop(("env", "PYTEST_CURRENT_TEST"), None)
-    return left
+    new = difference(before, snapshot())
+    for key in [key for key in new if key[0] == "shm" and not _maps_shared_memory(key[1])]:
+        del new[key]
+    new.pop(("env", "PYTEST_CURRENT_TEST"), None)
+    return new
 
 
 def difference(before: Snapshot, after: Snapshot) -> Snapshot:
@@ -178,8 +178,7 @@ class LeakWatch:
             yield
         finally:
             self._allowed |= set(ORIGINS.temporary) - files
-            made = difference(before, snapshot())
-            for key, value in made.items():
+            for key, value in difference(before, snapshot()).items():
                 if value.startswith("(gone;"):
                     self._before.pop(key, None)
                 else:
@@ -187,20 +186,20 @@ class LeakWatch:
 
     def leaks(self) -> tuple[list[Leak], list[str]]:
         """Return the leaks, and further reasons why this process cannot serve another test."""
-        left = self._left()
+        remains = self._remains()
         files = self._files()
-        if files or any(kind not in _STATE for kind, _ in left):
+        if files or any(kind not in _STATE for kind, _ in remains):
             gc.collect()
-            left, files = self._settled(), self._files()
+            remains, files = self._settled(), self._files()
         ORIGINS.listening = False
-        no_leaks = {key for key, value in left.items() if key == _AGENT_HAS_RUN or _is_of_a_debugger(key, value)}
-        leaked = {key: value for key, value in left.items() if key not in no_leaks}
+        no_leaks = {key for key, value in remains.items() if key == _AGENT_HAS_RUN or _is_of_a_debugger(key, value)}
+        leaked = {key: value for key, value in remains.items() if key not in no_leaks}
         if any(kind in _HOLDERS for kind, _ in leaked):
             leaked = {key: value for key, value in leaked.items() if not _is_held(key, value)}
         counts = Counter("socket" if value.startswith("socket:") else kind for (kind, _), value in leaked.items())
         many = {kind for kind, count in counts.items() if count > _FEW}
         leaks = [describe.as_leak(key, value, self._before.get(key), many) for key, value in sorted(leaked.items())]
-        leaks += [describe.file_leak(path) for path in files if path not in left.values()]
+        leaks += [describe.file_leak(path) for path in files if path not in remains.values()]
         return leaks, ["ran an RPC agent" if key == _AGENT_HAS_RUN else "was debugged" for key in sorted(no_leaks)]
 
     def _settled(self) -> Snapshot:
@@ -208,36 +207,36 @@ class LeakWatch:
         began, patience = time.monotonic(), Patience(_BUSY_SETTLE, CoreWaits([os.getpid()]))
         used: dict[str, tuple[int, bool]] = {}
         while True:
-            left = self._left()
-            runs = [key for key in left if key[0] in ("thread", "process")]
+            remains = self._remains()
+            runs = [key for key in remains if key[0] in ("thread", "process")]
             if not runs or not patience.turn():
-                return left
+                return remains
             tasks = [_task(key) for key in runs]
             before, used = used, {task: _processor_time(task) for task in tasks}
             # A thread that has ended since the snapshot has no task any more: the next snapshot is without it.
             idle = all(task and before.get(task) == (ticks, False) for task, (ticks, _) in used.items())
             if idle and time.monotonic() - began > _SETTLE:
-                return left
+                return remains
             time.sleep(0.005)
 
     def _files(self) -> list[str]:
         """Return the files that tempfile made for the test and that still exist."""
-        made = [path for path in ORIGINS.temporary if path not in self._allowed and not path.startswith(self._swept)]
-        return [path for path in made if os.path.lexists(path)]
+        paths = [path for path in ORIGINS.temporary if path not in self._allowed and not path.startswith(self._swept)]
+        return [path for path in paths if os.path.lexists(path)]
 
-    def _left(self) -> Snapshot:
-        left = lasting(self._before)
+    def _remains(self) -> Snapshot:
+        remains = lasting(self._before)
         foreign: list[tuple[str, str]] = []
         if _agent_has_run():
             foreign += [
-                key for key, target in left.items() if target.startswith(_OPENED_BY_LIBUV) and _is_held(key, target)
+                key for key, value in remains.items() if value.startswith(_OPENED_BY_LIBUV) and _is_held(key, value)
             ]
-        foreign += [key for key, value in left.items() if key[0] == "signal" and libraries.is_handler(value)]
-        foreign += [key for key in left if key[0] == "env" and _is_set_by_library(key[1])]
-        foreign += [key for key, value in left.items() if key not in self._before and is_initial_state(key, value)]
+        foreign += [key for key, value in remains.items() if key[0] == "signal" and libraries.is_handler(value)]
+        foreign += [key for key in remains if key[0] == "env" and _is_set_by_library(key[1])]
+        foreign += [key for key, value in remains.items() if key not in self._before and is_initial_state(key, value)]
         for key in foreign:
-            del left[key]
-        return left
+            del remains[key]
+        return remains
 
 
 def _is_set_by_library(variable: str) -> bool:

@@ -155,17 +155,17 @@ class Leases:
         if not self._ready:
             prepare(self._folder)
             self._ready = True
-        wanted = min(ranks, len(self._files))
-        wait = _Wait(self, f"{test} waits for {count(wanted, 'slot')}")
+        slots = min(ranks, len(self._files))
+        wait = _Wait(self, f"{test} waits for {count(slots, 'slot')}")
         taken: list[LockFile] = []
         try:
             while not self._turnstile.take():
                 wait.pause(taken)
             try:
-                while len(taken) < wanted:
+                while len(taken) < slots:
                     before = len(taken)
                     for file in self._files:
-                        if len(taken) < wanted and file not in taken and file.take():
+                        if len(taken) < slots and file not in taken and file.take():
                             taken.append(file)
                     if len(taken) == before:
                         wait.pause(taken)
@@ -183,11 +183,11 @@ class Leases:
 
         If workers of this run hold all slots, they only take turns: then report nothing until the wait is long.
         """
-        found = [holders.read(file.path) for file in self._files if file not in taken and _is_locked(file.path)]
-        ours = all(holder is not None and holder.run == self._run for holder in found)
-        if ours and waited < OWN_PATIENCE:
+        others = [holders.read(file.path) for file in self._files if file not in taken and _is_locked(file.path)]
+        take_turns = all(holder is not None and holder.run == self._run for holder in others)
+        if take_turns and waited < OWN_PATIENCE:
             return ""
-        text = f"{waiting}: {holders.describe(found, len(self._files))}"
+        text = f"{waiting}: {holders.describe(others, len(self._files))}"
         if self._notify is not None:
             self._notify(text)
         return text

@@ -97,8 +97,8 @@ def _library_folder(file: str) -> str:
 def _python() -> tuple[str, ...]:
     """Return the folders of Python's standard library, resolved."""
     paths = sysconfig.get_paths()
-    found = {os.path.realpath(paths[name]) for name in ("stdlib", "platstdlib")}
-    return tuple(folder + os.sep for folder in sorted(found))
+    folders = {os.path.realpath(paths[name]) for name in ("stdlib", "platstdlib")}
+    return tuple(folder + os.sep for folder in sorted(folders))
 
 
 @functools.cache

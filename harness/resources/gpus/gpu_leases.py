@@ -116,7 +116,7 @@ class GpuLeases:
     def _try(self, needs: Needs, candidates: list[Gpu]) -> tuple[tuple[Gpu, ...], list[LockFile]] | None:
         """Lock all free GPUs, keep one set that meets the needs, and release the rest."""
         held: dict[str, list[LockFile]] = {}
-        chosen: tuple[Gpu, ...] = ()
+        gpus: tuple[Gpu, ...] = ()
         try:
             for gpu in candidates:
                 if files := self._lock(gpu, needs.share):
@@ -125,17 +125,17 @@ class GpuLeases:
             if needs.share < 1:
                 # Prefer GPUs that others share already, so that whole GPUs stay free.
                 free.sort(key=lambda gpu: not self._is_shared(gpu, held[gpu.uuid]))
-            wanted = min(needs.most, len(candidates))
-            chosen = next((choice for choice in needs.choices(free) if len(choice) == wanted), ())
+            size = min(needs.most, len(candidates))
+            gpus = next((choice for choice in needs.choices(free) if len(choice) == size), ())
         finally:
             for uuid, files in held.items():
-                if uuid not in {gpu.uuid for gpu in chosen}:
+                if uuid not in {gpu.uuid for gpu in gpus}:
                     for file in files:
                         file.close()
-        if not chosen:
+        if not gpus:
             return None
-        first = [held[gpu.uuid][0] for gpu in chosen]
-        return chosen, first + [file for gpu in chosen for file in held[gpu.uuid][1:]]
+        first = [held[gpu.uuid][0] for gpu in gpus]
+        return gpus, first + [file for gpu in gpus for file in held[gpu.uuid][1:]]
 
     def _lock(self, gpu: Gpu, share: float) -> list[LockFile]:
         """Lock a whole GPU, or a share of it as pieces. Return no files if that is not free now."""
@@ -160,19 +160,19 @@ class GpuLeases:
             file.close()
         return []
 
-    def _is_shared(self, gpu: Gpu, ours: list[LockFile]) -> bool:
+    def _is_shared(self, gpu: Gpu, own_files: list[LockFile]) -> bool:
         """Return whether another process holds a piece of a GPU. While we hold its turnstile, none can come."""
-        paths = {file.path for file in ours}
+        paths = {file.path for file in own_files}
         others = [self._file(gpu.uuid, f"gpu-piece-{number}") for number in range(PIECES)]
         return any(_is_held(file) for file in others if file.path not in paths)
 
     def _waiting_for(self, needs: Needs, candidates: list[Gpu]) -> str:
         holders = sorted({pid for gpu in candidates if (pid := _holder(self._file(gpu.uuid, "gpu").path))})
         kind = device_types.find(needs.type)
-        wanted = f"{needs.least or 1} of {len(candidates)} {kind.title}s"
+        amount = f"{needs.least or 1} of {len(candidates)} {kind.title}s"
         if needs.share < 1:
-            wanted = f"{needs.share:g} of {kind.titled}"
-        text = f"a world waits for {wanted}"
+            amount = f"{needs.share:g} of {kind.titled}"
+        text = f"a world waits for {amount}"
         return f"{text}, which pytest processes {', '.join(holders)} use" if holders else text
 
     def _file(self, uuid: str, kind: str) -> LockFile:

@@ -47,6 +47,6 @@ class Needs:
         count = min(self.most, len(suitable))
         if count < self.least or not count:
             return
-        for chosen in itertools.combinations(suitable, count):
-            if not self.p2p or all(peer.uuid in gpu.peers for gpu, peer in itertools.permutations(chosen, 2)):
-                yield chosen
+        for choice in itertools.combinations(suitable, count):
+            if not self.p2p or all(peer.uuid in gpu.peers for gpu, peer in itertools.permutations(choice, 2)):
+                yield choice

@@ -38,8 +38,8 @@ class GpusOfHost:
 
     def visible_to(self, rank: int) -> dict[str, str]:
         """Return all of them, but only one MIG instance, since CUDA takes no more."""
-        chosen = [self.gpus[rank % len(self.gpus)]] if self._has_instances else self.gpus
-        return {self._type: device_types.find(self._type).visible(chosen)}
+        gpus = [self.gpus[rank % len(self.gpus)]] if self._has_instances else self.gpus
+        return {self._type: device_types.find(self._type).visible(gpus)}
 
     def device(self, rank: int) -> str:
         return f"{self._type}:{0 if self._has_instances else rank % len(self.gpus)}"
