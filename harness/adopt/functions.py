@@ -58,18 +58,16 @@ def recognise_function(item: pytest.Item) -> Finding | None:
     return Adopted(FUNCTION, size, None)
 
 
-def _is(node: ast.expr, function: Any, wanted: object) -> bool:
+def _is(node: ast.expr, function: Any, expected: object) -> bool:
     """Return whether an expression such as ``mp.spawn`` names this object where the function stands."""
-    if isinstance(node, ast.Name):
-        return function.__globals__.get(node.id) is wanted
     names: list[str] = []
     while isinstance(node, ast.Attribute):
         names.insert(0, node.attr)
         node = node.value
-    found = function.__globals__.get(node.id) if isinstance(node, ast.Name) else None
+    value = function.__globals__.get(node.id) if isinstance(node, ast.Name) else None
     for name in names:
-        found = getattr(found, name, None)
-    return found is wanted
+        value = getattr(value, name, None)
+    return value is expected
 
 
 def _constants(tree: ast.AST) -> dict[str, object]:
@@ -82,16 +80,14 @@ def _constants(tree: ast.AST) -> dict[str, object]:
             for target in node.targets:
                 if isinstance(target, ast.Name):
                     values.setdefault(target.id, []).append(node.value.value)
-    return {name: found[0] if len(found) == 1 else None for name, found in values.items()}
+    return {name: constants[0] if len(constants) == 1 else None for name, constants in values.items()}
 
 
 def _processes(call: ast.Call, names: Mapping[str, object]) -> int:
-    given: ast.expr | None = next((word.value for word in call.keywords if word.arg == "nprocs"), None)
-    if given is None and len(call.args) > 2:
-        given = call.args[2]
-    value = (
-        given.value if isinstance(given, ast.Constant) else names.get(given.id) if isinstance(given, ast.Name) else 0
-    )
+    argument: ast.expr | None = next((word.value for word in call.keywords if word.arg == "nprocs"), None)
+    if argument is None and len(call.args) > 2:
+        argument = call.args[2]
+    value = names.get(argument.id) if isinstance(argument, ast.Name) else getattr(argument, "value", 0)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 

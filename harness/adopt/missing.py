@@ -16,7 +16,7 @@ class Missing:
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(self) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
         report = yield
-        if report.failed and (found := _MISSING.search(report.longreprtext)):
-            name = found[1]
+        if report.failed and (match := _MISSING.search(report.longreprtext)):
+            name = match[1]
             report.sections.append(("hint", f"torch's private test modules import {name}: pip install {name}"))
         return report

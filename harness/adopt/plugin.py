@@ -35,9 +35,9 @@ class Adopter(Missing):
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         findings = [adopt(item) for item in items]
         adopted = sum(isinstance(finding, Adopted) for finding in findings)
-        left = sum(isinstance(finding, NotAdopted) and finding.uses_torch for finding in findings)
+        not_adopted = sum(isinstance(finding, NotAdopted) and finding.uses_torch for finding in findings)
         spawning = sum(isinstance(finding, Adopted) and finding.kind == FUNCTION for finding in findings)
-        self._counted = (adopted - spawning, spawning, left)
+        self._counted = (adopted - spawning, spawning, not_adopted)
         if adopted:
             _import_early()
         sizes = {finding.size for finding in findings if isinstance(finding, Adopted)}
@@ -45,10 +45,10 @@ class Adopter(Missing):
 
     @pytest.hookimpl
     def pytest_report_collectionfinish(self) -> str:
-        adopted, spawning, left = self._counted or (0, 0, 0)
+        adopted, spawning, not_adopted = self._counted or (0, 0, 0)
         text = f"everyrank: adopted {count(adopted, 'test')} of torch's classes"
         text += f" and {spawning} that call mp.spawn" if spawning else ""
-        text += f", left {left} as they are (everyrank adopt-report lists the reasons)" if left else ""
+        text += f", left {not_adopted} as they are (everyrank adopt-report lists the reasons)" if not_adopted else ""
         if self._any_is_to_sleep and "torch.distributed.rpc" in sys.modules:
             text += f"\neveryrank: agents of worlds of more than {count(cores(), 'rank')} use the RPC transport uv, "
             text += "which waits asleep (--adopt-transports=torch: torch's choice)"

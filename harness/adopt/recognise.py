@@ -101,10 +101,10 @@ def _timeout(home: Any, name: str) -> float:
 
 def _device_type(cls: Any) -> str:
     """Return the class's device type: from a classmethod, a text, or a property that needs only the class."""
-    found = next((vars(base)["device_type"] for base in cls.__mro__ if "device_type" in vars(base)), "cpu")
-    if isinstance(found, property) and found.fget is not None:
-        return str(found.fget(cls))
-    value = getattr(cls, "device_type", found)
+    attribute = next((vars(base)["device_type"] for base in cls.__mro__ if "device_type" in vars(base)), "cpu")
+    if isinstance(attribute, property) and attribute.fget is not None:
+        return str(attribute.fget(cls))
+    value = getattr(cls, "device_type", attribute)
     return str(value() if callable(value) else value)
 
 

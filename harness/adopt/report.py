@@ -47,8 +47,8 @@ class _Report(Missing):
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         for item in session.items:
             cls = getattr(item, "cls", None)
-            found = find(item)
-            status, reason = _describe(found, cls)
+            finding = find(item)
+            status, reason = _describe(finding, cls)
             if status == "other" and _may_run_torchrun(item):
                 status, reason = "watched", "it names torchrun, whose ranks would be watched"
             location = item.nodeid.rpartition("::")[0] or str(item.path)
@@ -114,13 +114,15 @@ def _defined(node: ast.stmt) -> set[str]:
     return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
-def _describe(found: Finding, cls: type | None) -> tuple[str, str]:
-    if isinstance(found, Adopted):
-        stays = "one world for all tests of the class" if found.kind == CONTINUOUS else "new processes for each test"
+def _describe(finding: Finding, cls: type | None) -> tuple[str, str]:
+    if isinstance(finding, Adopted):
+        stays = (
+            "one world for all tests of the class" if finding.kind == CONTINUOUS else "new processes for each test"
+        )
         dies = "; a test that expects a process to die fails here" if expects_death(cls) else ""
-        limit = "" if found.timeout is None else f", {found.timeout:g} s"
-        return "adopted", f"a world of {found.size}, {stays}{limit}{dies}"
-    if isinstance(found, Skipped):
-        return "skipped", found.reason
-    assert isinstance(found, NotAdopted)
-    return ("left" if found.uses_torch else "other"), found.reason
+        limit = "" if finding.timeout is None else f", {finding.timeout:g} s"
+        return "adopted", f"a world of {finding.size}, {stays}{limit}{dies}"
+    if isinstance(finding, Skipped):
+        return "skipped", finding.reason
+    assert isinstance(finding, NotAdopted)
+    return ("left" if finding.uses_torch else "other"), finding.reason

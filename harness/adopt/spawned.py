@@ -40,12 +40,12 @@ def _run(cls: Any, rank: int, name: str, set_up: SetUpResult) -> None:
     """Call what a started process calls. Classes override it to open the default group around each test."""
     __tracebackhide__ = True
     multiprocessing.set_start_method("spawn", force=True)  # as in a process that multiprocessing spawned
-    ours, theirs = multiprocessing.Pipe()
+    parent_end, child_end = multiprocessing.Pipe()
     try:
-        cls._run(rank, name, set_up.file_name, theirs, **set_up.more)
+        cls._run(rank, name, set_up.file_name, child_end, **set_up.more)
     finally:
-        ours.close()
-        theirs.close()
+        parent_end.close()
+        child_end.close()
 
 
 def _run_test(self: Any, test_name: str, parent_pipe: Any) -> None:

@@ -32,16 +32,16 @@ def asleep() -> Iterator[None]:
     if options is None:
         yield
         return
-    given = options.__init__
+    original = options.__init__
 
-    @functools.wraps(given)
-    def init(self: Any, **chosen: Any) -> None:
-        if chosen.get("_transports") is None and chosen.get("_channels") is None:
-            chosen |= {"_transports": ["uv"], "_channels": ["basic"]}
-        given(self, **chosen)
+    @functools.wraps(original)
+    def init(self: Any, **keywords: Any) -> None:
+        if keywords.get("_transports") is None and keywords.get("_channels") is None:
+            keywords |= {"_transports": ["uv"], "_channels": ["basic"]}
+        original(self, **keywords)
 
     options.__init__ = init
     try:
         yield
     finally:
-        options.__init__ = given
+        options.__init__ = original

@@ -119,10 +119,10 @@ def summary(reports: Iterable[Any]) -> str:
 
 def shortage(config: pytest.Config, required: int) -> str:
     """Return why this machine, or the launcher's hosts, do not meet ``--require-gpus``, or ""."""
-    found = config.stash.get(FOUND_GPUS, None)
-    if found is None:
-        found = len(device_types.all_found()) if required else 0
-    return f"everyrank: --require-gpus={required}, found {found}: this run is not green" if found < required else ""
+    number = config.stash.get(FOUND_GPUS, None)
+    if number is None:
+        number = len(device_types.all_found()) if required else 0
+    return f"everyrank: --require-gpus={required}, found {number}: this run is not green" if number < required else ""
 
 
 def write_summary(terminal: pytest.TerminalReporter, required: int) -> None:

@@ -111,11 +111,11 @@ def _mark(
     if timeout is not None and not is_seconds(timeout):
         raise MisuseError(f"timeout must be a number of seconds above 0, not {timeout!r}")
     try:
-        wanted = None if size is None else sizes(size)
+        world_sizes = None if size is None else sizes(size)
     except MisuseError as error:
         raise MisuseError(f"{error}; write world(4), or world([1, 2, 4]) to run the test once for each") from None
     return Declaration(
-        wanted,
+        world_sizes,
         device,
         gpus,
         memory,
@@ -164,22 +164,22 @@ def rank_fixtures(definitions: Mapping[str, Any]) -> list[str]:
 
     A fixture that a project overrides does not count, unless the override asks for ours.
     """
-    found = []
+    names = []
     for name in RANK_FIXTURES:
         chain = definitions.get(name) or ()
         if chain and (_is_ours(chain[-1]) or (name in chain[-1].argnames and _is_ours(chain[0]))):
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
-def describe_wrong_scope(definitions: Mapping[str, Any], ours: list[str]) -> str:
+def describe_wrong_scope(definitions: Mapping[str, Any], fixtures: list[str]) -> str:
     """Describe a fixture that outlives one test but asks for a rank fixture, which does not; "" if there is none."""
     for name, chain in definitions.items():
         for definition in chain:
-            wanted = [argument for argument in definition.argnames if argument in ours]
-            if wanted and definition.scope != "function":
+            arguments = [argument for argument in definition.argnames if argument in fixtures]
+            if arguments and definition.scope != "function":
                 return (
-                    f"the {definition.scope} fixture {name!r} asks for the rank fixture {wanted[0]!r}, which "
+                    f"the {definition.scope} fixture {name!r} asks for the rank fixture {arguments[0]!r}, which "
                     f"lives in a rank, for one test: make {name!r} a function fixture"
                 )
     return ""

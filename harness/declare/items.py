@@ -28,8 +28,8 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
         declared = from_mark(mark)
     except MisuseError:
         return  # reported as this test's error; the other tests run
-    wanted = mark.args[0] if mark.args else mark.kwargs.get("size")
-    if declared.sizes is not None and not isinstance(wanted, int):
+    argument = mark.args[0] if mark.args else mark.kwargs.get("size")
+    if declared.sizes is not None and not isinstance(argument, int):
         if SIZE_PARAMETER not in metafunc.fixturenames:
             metafunc.fixturenames.append(SIZE_PARAMETER)
         metafunc.parametrize(
@@ -41,19 +41,19 @@ def declare(items: list[pytest.Item]) -> None:
     """Note on each multi-rank item its declaration, or why it cannot be run."""
     for item in items:
         definitions = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
-        ours = rank_fixtures(definitions)
+        fixtures = rank_fixtures(definitions)
         asked = {name for mark in item.iter_markers("rank_fixtures") for name in mark.args}
-        ours += [name for name in RANK_FIXTURES if name in asked and name not in ours]
+        fixtures += [name for name in RANK_FIXTURES if name in asked and name not in fixtures]
         mark = item.get_closest_marker("world")
         by_class = bool(getattr(getattr(item, "cls", None), "everyrank_world", False))
-        if not ours and mark is None and not by_class:
+        if not fixtures and mark is None and not by_class:
             continue
         try:
             if unknown := sorted(asked.difference(RANK_FIXTURES), key=str):
                 known = ", ".join(RANK_FIXTURES)
                 raise MisuseError(f"the mark rank_fixtures names {unknown[0]!r}, which is none: there are {known}")
-            declared = replace(_declaration(item, mark, by_class), fixtures=tuple(ours))
-            problem = describe_wrong_scope(definitions, ours)
+            declared = replace(_declaration(item, mark, by_class), fixtures=tuple(fixtures))
+            problem = describe_wrong_scope(definitions, fixtures)
             if problem:
                 raise MisuseError(problem)
         except MisuseError as error:

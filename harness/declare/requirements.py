@@ -36,8 +36,8 @@ def needs(declared: Declaration, size: int) -> Needs:
 
 def check(declared: Declaration, size: int) -> None:
     """Raise MisuseError for needs that no machine can meet."""
-    wanted = needs(declared, size)
-    if wanted.one_per_rank and (wanted.most < size or wanted.share < 1):
+    gpus = needs(declared, size)
+    if gpus.one_per_rank and (gpus.most < size or gpus.share < 1):
         kind = declared.device_type
         gloo = ", or backend='gloo', which takes CUDA tensors too" if kind is CUDA else ""
         raise MisuseError(
@@ -46,16 +46,16 @@ def check(declared: Declaration, size: int) -> None:
         )
 
 
-def missing_gpus(wanted: Needs, gpus: Sequence[Gpu]) -> str:
+def missing_gpus(needs: Needs, gpus: Sequence[Gpu]) -> str:
     """Return why these GPUs do not meet the needs, such as ``needs 4 GPUs, found 0``; "" if they do."""
-    count = f"needs {wanted.count}"
-    if len(gpus) < wanted.least:
-        return f"{count}, found {len(gpus)}{'' if gpus else _describe_hidden(device_types.find(wanted.type))}"
-    suitable = len(wanted.suitable(gpus))
-    if suitable < wanted.least:
-        return f"{count} {wanted.kind}, found {suitable} among {len(gpus)}"
-    if next(wanted.choices(gpus), None) is None:
-        kind = f" {wanted.kind}" if wanted.kind else ""
+    count = f"needs {needs.count}"
+    if len(gpus) < needs.least:
+        return f"{count}, found {len(gpus)}{'' if gpus else _describe_hidden(device_types.find(needs.type))}"
+    suitable = len(needs.suitable(gpus))
+    if suitable < needs.least:
+        return f"{count} {needs.kind}, found {suitable} among {len(gpus)}"
+    if next(needs.choices(gpus), None) is None:
+        kind = f" {needs.kind}" if needs.kind else ""
         return f"{count}{kind} that reach each other (P2P), found no such set among {suitable}"
     return ""
 
@@ -70,11 +70,11 @@ def _describe_hidden(kind: DeviceType) -> str:
     return f" (this torch is built without {kind.name.upper()}; the machine has {count})"
 
 
-def one_for_each_rank(wanted: Needs, size: int) -> Needs | None:
+def one_for_each_rank(needs: Needs, size: int) -> Needs | None:
     """Return the needs of a world on GPUs of several hosts, where each rank gets one; None if it needs others."""
-    if wanted.most != size or wanted.share < 1 or wanted.p2p:
+    if needs.most != size or needs.share < 1 or needs.p2p:
         return None
-    return dataclasses.replace(wanted, least=size)
+    return dataclasses.replace(needs, least=size)
 
 
 def missing_backend(backend: str) -> str:

@@ -14,12 +14,12 @@ def is_seconds(value: object) -> bool:
 
 def sizes(value: Any) -> tuple[int, ...]:
     """Return the world sizes that a value names: one size, or a list of sizes."""
-    wanted = list(value) if isinstance(value, (list, tuple, set, frozenset, range)) else [value]
-    if not wanted:
+    values = list(value) if isinstance(value, (list, tuple, set, frozenset, range)) else [value]
+    if not values:
         raise MisuseError("the list of world sizes is empty")
-    for size in wanted:
+    for size in values:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise MisuseError(f"a world size must be a whole number of ranks, 1 or more, not {size!r}")
-    if len(set(wanted)) < len(wanted):
-        raise MisuseError(f"a world size is named twice in {wanted}")
-    return tuple(wanted)
+    if len(set(values)) < len(values):
+        raise MisuseError(f"a world size is named twice in {values}")
+    return tuple(values)
