@@ -85,8 +85,8 @@ def _seed(function: Any, seed: int) -> Any:
     """Return the seed that all ranks use, unless a decorator, a profile or an option has set one for all of them."""
     forced = getattr(sys.modules.get("hypothesis.core"), "global_force_seed", None)
     settled = forced is not None or getattr(function, _SETTINGS).derandomize
-    given = getattr(function, _SEED, None)
-    return given if given is not None or settled else seed
+    decorator_seed = getattr(function, _SEED, None)
+    return decorator_seed if decorator_seed is not None or settled else seed
 
 
 def _fails_once(inner: Callable[..., Any]) -> Callable[..., Any]:

@@ -24,7 +24,7 @@ class Groups:
 
     def __init__(self) -> None:
         self._kept: Any = None
-        self._made = 0
+        self._group_count = 0
         self._messages: PointToPoint | None = None
 
     @contextlib.contextmanager
@@ -102,10 +102,10 @@ class Groups:
         """Forget the meshes of earlier tests if groups have been made since, or none is left: torch counts from 0
         again when the default group is destroyed."""
         c10d = sys.modules.get("torch.distributed.distributed_c10d")
-        made: int = 0 if c10d is None else c10d._world.group_count
-        if made != self._made or made == 0:
+        count: int = 0 if c10d is None else c10d._world.group_count
+        if count != self._group_count or count == 0:
             forget_meshes()
-        self._made = made
+        self._group_count = count
 
     def barrier(self) -> str:
         """Pass a barrier of the kept group; return what went wrong, or an empty text."""

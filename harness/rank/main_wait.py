@@ -71,30 +71,30 @@ class MainWait:
 
         innermost = self._stack[0]
         in_c10d = innermost.file == dist.distributed_c10d.__file__
-        found: dict[str, Any] | None
+        wait: dict[str, Any] | None
         if in_c10d and innermost.function in _BETWEEN_TWO:
-            found = self._message()
+            wait = self._message()
         elif in_c10d and innermost.function in _WAIT:
-            found = self._collective()
+            wait = self._collective()
         elif in_c10d and (helper := self._making_a_group()) is not None:
-            found = self._new_group(helper.f_locals)
+            wait = self._new_group(helper.f_locals)
         elif _FUTURES.search(innermost.file) and innermost.function in ("wait", "wait_all"):
-            found = {"kind": "future", "others": self._all_begun(), "sleep": "ever"}
+            wait = {"kind": "future", "others": self._all_begun(), "sleep": "ever"}
         elif self._begun and (_is_torchs(innermost.file) or self._in_wait_of_user()):
-            found = self._one_of_begun()
+            wait = self._one_of_begun()
         else:
-            found = self._message_in_wait_of_user()
-        if found is None or not self._all_on_gloo(found):
+            wait = self._message_in_wait_of_user()
+        if wait is None or not self._all_on_gloo(wait):
             return statement
         operation, _, location = standing(self._stack, self._called_by_user()).rpartition(" at ")
         if is_users(innermost.file):
             operation = recorder.collective(self._begun[0]).name if self._begun else "wait"
-        group = found.get("group", "")
+        group = wait.get("group", "")
         common = {"operation": operation, "location": location, "made_at": self._groups.made_at.get(group, "")}
         if group == _name(self._groups.default):
             common["made_at"] = ""
-        patience = min([found.pop("limit", self._limit()), *(entry["timeout_ms"] / 1000 for entry in self._begun)])
-        return msgspec.structs.replace(statement, patience=patience, **common, **found)
+        patience = min([wait.pop("limit", self._limit()), *(entry["timeout_ms"] / 1000 for entry in self._begun)])
+        return msgspec.structs.replace(statement, patience=patience, **common, **wait)
 
     def _called_by_user(self) -> str:
         """Return the name of what the user's line calls now, if that is certain."""
@@ -167,12 +167,12 @@ class MainWait:
         """Return whether the main thread is in ``something.wait()`` on a line of the user's."""
         return is_users(self._stack[0].file) and is_method_without_arguments(running_call(self._frame), "wait")
 
-    def _all_on_gloo(self, found: dict[str, Any]) -> bool:
+    def _all_on_gloo(self, wait: dict[str, Any]) -> bool:
         import torch.distributed as dist
 
-        if found.get("others", []) is None:
+        if wait.get("others", []) is None:
             return False
-        names = {found.get("group", ""), *(begun.group for begun in found.get("others", []))} - {""}
+        names = {wait.get("group", ""), *(begun.group for begun in wait.get("others", []))} - {""}
         groups = [self._groups.by_name.get(name) for name in names] or [self._groups.default]
         return all(group is not None and dist.get_backend(group) == "gloo" for group in groups)
 
@@ -217,9 +217,9 @@ def _other_rank(arguments: dict[str, Any], group: Any) -> int | None:
 
 def stack_of(frame: FrameType | None) -> list[Frame]:
     """Return the stack of a thread, innermost frame first."""
-    found = []
+    stack = []
     while frame is not None:
         if not only_sees(frame.f_code.co_filename):
-            found.append(Frame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+            stack.append(Frame(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
         frame = frame.f_back
-    return found
+    return stack

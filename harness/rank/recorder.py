@@ -57,7 +57,7 @@ def last() -> Collective | None:
         begun = [collective(entry) for entry in entries()]
     except Exception:  # the recorder is private
         return None
-    return next((found for found in reversed(begun) if found.tensors), None)
+    return next((call for call in reversed(begun) if call.tensors), None)
 
 
 def collective(entry: dict[str, Any]) -> Collective:
@@ -76,13 +76,13 @@ def calls(recorded: list[dict[str, Any]]) -> dict[str, list[PlacedCall]]:
 
     A group whose numbers have a gap is left out: then a call does not stand at its number.
     """
-    found: dict[str, list[PlacedCall]] = {}
+    by_group: dict[str, list[PlacedCall]] = {}
     numbers: dict[str, list[int]] = {}
     for entry in recorded:
         group = entry["process_group"][0]
-        found.setdefault(group, []).append(PlacedCall(_name(entry), _location(entry)))
+        by_group.setdefault(group, []).append(PlacedCall(_name(entry), _location(entry)))
         numbers.setdefault(group, []).append(entry["collective_seq_id"])
-    return {group: made for group, made in found.items() if _are_successive(numbers[group])}
+    return {group: calls for group, calls in by_group.items() if _are_successive(numbers[group])}
 
 
 def _are_successive(numbers: list[int]) -> bool:

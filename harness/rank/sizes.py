@@ -88,9 +88,9 @@ def _note(name: str, group: Any, arguments: tuple[Any, ...]) -> None:
         return
     parts = None
     if name == "all_to_all_single":
-        output, given, *splits = arguments
+        output, inputs, *splits = arguments
         taken, sent = splits[:2] if len(splits) > 1 else ((), ())
-        parts = ((output.nbytes, len(output), list(taken)), (given.nbytes, len(given), list(sent)))
+        parts = ((output.nbytes, len(output), list(taken)), (inputs.nbytes, len(inputs), list(sent)))
     number = group._get_sequence_number_for_group() - point_to_point.within_collectives(group)
     held = (tensor.shape, tensor.dtype, tensor.nbytes)
     sizes = (name, group_name, held[2], str(parts))

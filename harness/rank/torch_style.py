@@ -186,8 +186,8 @@ def changes(before: Mapping[str, str]) -> dict[str, str | None]:
 
 def as_changed(before: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str | None]:
     """Return the environment at the start of the ranks, as changes of the current one."""
-    wanted = {**before, **changes}
-    return {name: wanted.get(name) for name in {*wanted, *os.environ} if wanted.get(name) != os.environ.get(name)}
+    start = {**before, **changes}
+    return {name: start.get(name) for name in {*start, *os.environ} if start.get(name) != os.environ.get(name)}
 
 
 @contextlib.contextmanager

@@ -67,12 +67,12 @@ class Rendezvous:
         return self._watched("tcp", url, **keywords)
 
     def _watched(self, scheme: str, url: str, **keywords: Any) -> Iterator[tuple[Any, int, int]]:
-        found = self._torchs_handlers[scheme](url, **keywords)
+        results = self._torchs_handlers[scheme](url, **keywords)
         while True:
             # libuv, which serves the store, keeps a pipe as long as the process lives. That is no leak.
             with self._watch.allowing():
                 try:
-                    opened = next(found)
+                    opened = next(results)
                 except StopIteration:
                     return
             yield opened

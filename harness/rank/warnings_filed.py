@@ -64,5 +64,5 @@ def _module(filename: str) -> str:
 def folded(text: str) -> str:
     """Remove what differs from run to run: ports that the system chose, process ids, descriptors, addresses and
     the numbers of unnamed threads."""
-    text = _PORT.sub(lambda found: found[1] + (found[2] if int(found[2]) < _CHOSEN_PORTS else "..."), text)
+    text = _PORT.sub(lambda match: match[1] + (match[2] if int(match[2]) < _CHOSEN_PORTS else "..."), text)
     return _CHANCE.sub(r"\1...", text)

@@ -155,7 +155,7 @@ class Witness:
             collectives=[recorder.collective(entry) for entry in known[-_LAST_COLLECTIVES:]],
             before=before,
             reached=reached,
-            calls={group: made for group, made in recorder.calls(known).items() if group in before},
+            calls={group: calls for group, calls in recorder.calls(known).items() if group in before},
             idle_children=idle_children.pids(),
             handles=handling.handled(),
             awaits=awaited.awaited(frame),

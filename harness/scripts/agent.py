@@ -46,7 +46,7 @@ def report(pids: list[int], folder: Path) -> None:
 def _status(pid: int) -> int | None:
     """Return the wait status of a child that has ended, which its parent may ask for once more; None if it lives."""
     with contextlib.suppress(ChildProcessError):
-        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if found is not None:
-            return found.si_status << 8 if found.si_code == os.CLD_EXITED else found.si_status
+        info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if info is not None:
+            return info.si_status << 8 if info.si_code == os.CLD_EXITED else info.si_status
     return None

@@ -67,8 +67,8 @@ class ScriptFolder:
 
     def ranks(self) -> dict[int, ScriptRank]:
         """Return the ranks that have announced themselves."""
-        found = [self.read(path.name, ScriptRank) for path in self.path.glob("rank-*")]
-        return {process.rank: process for process in found if process is not None}
+        processes = [self.read(path.name, ScriptRank) for path in self.path.glob("rank-*")]
+        return {process.rank: process for process in processes if process is not None}
 
     def take(self, name: str) -> bool:
         """Return whether this process is the first that asks for this name."""

@@ -27,7 +27,7 @@ class Seen:
 
     size: int
     raised: dict[int, Raised] = field(default_factory=dict)
-    left: set[int] = field(default_factory=set)  # Python has ended in order
+    ended_in_order: set[int] = field(default_factory=set)  # not by a signal or os._exit()
     status: dict[int, int | None] = field(default_factory=dict)  # of ranks that have ended; None if it is not known
     ended_at: dict[int, float] = field(default_factory=dict)
     stated: dict[int, WitnessStatement] = field(default_factory=dict)  # what those that live do
@@ -36,7 +36,7 @@ class Seen:
         """Return whether a rank has ended badly."""
         if rank in self.raised:
             return True
-        return rank in self.status and (bool(self.status[rank]) or rank not in self.left)
+        return rank in self.status and (bool(self.status[rank]) or rank not in self.ended_in_order)
 
 
 def fates(seen: Seen, deadlock: str = "", orphaned: bool = False) -> Fates:
@@ -67,31 +67,31 @@ def _record(phases: list[Phase]) -> Record:
     return Record("", phases, leaks=[], warnings=[], unclean=[], collectives=None)
 
 
-def text(script: str, found: Fates) -> str:
+def text(script: str, fates: Fates) -> str:
     """Return the verdict in words: its headline, the failure, the other ranks, and the roll call."""
-    decided = judge(found)
-    lines = [f"{script} on {len(found.ranks)} ranks: {_headline(found, decided)}"]
-    if decided.root is not None:
-        location = f" at {decided.root.location}" if decided.root.location else ""
-        lines.append(f"{ranks_text(list(decided.alike))}: {decided.root.brief}{location}")
-    lines += decided.others
-    stances = [fate.stance for fate in found.ranks if fate.stance is not None]
+    verdict = judge(fates)
+    lines = [f"{script} on {len(fates.ranks)} ranks: {_headline(fates, verdict)}"]
+    if verdict.root is not None:
+        location = f" at {verdict.root.location}" if verdict.root.location else ""
+        lines.append(f"{ranks_text(list(verdict.alike))}: {verdict.root.brief}{location}")
+    lines += verdict.others
+    stances = [fate.stance for fate in fates.ranks if fate.stance is not None]
     if stances:
-        lines += ["", "roll call:", rollcall.render(stances, blamed(found), cause_is_known=True)]
+        lines += ["", "roll call:", rollcall.render(stances, blamed(fates), cause_is_known=True)]
     return "\n".join(lines)
 
 
-def _headline(found: Fates, decided: Verdict) -> str:
+def _headline(fates: Fates, verdict: Verdict) -> str:
     """Return the rule's headline, in the words of a script if a test is its subject."""
-    ranks, first = ranks_text(list(decided.alike)), decided.headline.partition("\n")[0]
-    if decided.rule is Rule.DEADLOCK:
+    ranks, first = ranks_text(list(verdict.alike)), verdict.headline.partition("\n")[0]
+    if verdict.rule is Rule.DEADLOCK:
         return f"{first}\n{ranks} could never have continued, so the script was ended"
-    if decided.rule is Rule.INTERRUPTED:
+    if verdict.rule is Rule.INTERRUPTED:
         return f"{first}\ntorchrun was killed before {ranks} had finished"
-    early = [fate.rank for fate in found.ranks if fate.record is not None and not fate.phases("failed")]
-    if decided.rule is Rule.FAILED and failures(found)[0].is_echo and early:
+    early = [fate.rank for fate in fates.ranks if fate.record is not None and not fate.phases("failed")]
+    if verdict.rule is Rule.FAILED and failures(fates)[0].is_echo and early:
         return f"{ranks_text(early)} ended the script before {ranks} had what a collective or a message was to bring"
-    return decided.headline or "all failed"
+    return verdict.headline or "all failed"
 
 
 def of_all(seen: Seen) -> dict[int, WitnessStatement]:

@@ -117,7 +117,7 @@ class Watcher:
             self._poll.unregister(self._ends[rank])
             os.close(self._ends[rank])
         if (last := self._folder.read(f"left-{rank}", WitnessStatement)) is not None:
-            self._seen.left.add(rank)
+            self._seen.ended_in_order.add(rank)
             self._seen.stated[rank] = last
 
     # --- verdicts ----------------------------------------------------------------------------------
@@ -189,10 +189,10 @@ class Watcher:
         ended = frozenset(self._seen.status)
         self._seen.stated |= {ranks[index]: statement for index, statement in heard.items()}
         statements = of_all(self._seen)
-        if len(statements) < self._seen.size or (found := deadlock(statements, ended, float("inf"))) is None:
+        if len(statements) < self._seen.size or (standstill := deadlock(statements, ended, float("inf"))) is None:
             return
-        decided = self._conclude(fates(self._seen, deadlock=found.cause))
-        _kill(self._ranks[decided].pid)
+        lead = self._conclude(fates(self._seen, deadlock=standstill.cause))
+        _kill(self._ranks[lead].pid)
 
     def _ask(self) -> None:
         """Ask the ranks that live what they do. One that holds the GIL does not answer."""
@@ -210,19 +210,19 @@ class Watcher:
             if stated is not None or rank in self._seen.raised:
                 self._asked.discard(rank)
 
-    def _conclude(self, found: Fates) -> int:
+    def _conclude(self, fates: Fates) -> int:
         """Write the verdict where the test and the ranks that wait find it. Return the rank that explains it."""
         self._judged = True
-        rank = self._show(found)
-        self._folder.write("verdict", text(self._ranks[rank].script, found))
+        rank = self._show(fates)
+        self._folder.write("verdict", text(self._ranks[rank].script, fates))
         return rank
 
-    def _show(self, found: Fates) -> int:
+    def _show(self, fates: Fates) -> int:
         """Let torchrun show the verdict as the error of the rank that explains it."""
-        lead = judge(found).lead
+        lead = judge(fates).lead
         rank = lead if lead in self._ranks else min(self._ranks)
         process = self._ranks[rank]
-        _write_error(process.error_file, text(process.script, found))
+        _write_error(process.error_file, text(process.script, fates))
         return rank
 
 

@@ -27,8 +27,8 @@ def _device_type() -> str:
 
 
 def _number_of_devices() -> int:
-    found = count_accelerators()
-    return min(4, found) if found > 1 else 4
+    accelerators = count_accelerators()
+    return min(4, accelerators) if accelerators > 1 else 4
 
 
 NUM_DEVICES = _number_of_devices()
@@ -138,14 +138,14 @@ class DTensorTestBase(_OnMesh, MultiProcessTestCase):
         self._spawn_processes()
 
     def init_pg(self, eager_init: bool = False, backend: str | None = None) -> None:
-        chosen = backend or self.backend
-        _need_gpus(self.world_size, chosen)
+        backend = backend or self.backend
+        _need_gpus(self.world_size, backend)
         device = None
-        if "nccl" in chosen:
+        if "nccl" in backend:
             torch.cuda.set_device(self.rank)
             device = torch.device(f"{self.device_type}:{self.rank}") if eager_init else None
         dist.init_process_group(
-            chosen,
+            backend,
             world_size=self.world_size,
             rank=self.rank,
             init_method=f"file://{self.file_name}",
@@ -198,9 +198,9 @@ def with_comms(
     def wrapped(self: Any, *arguments: Any, **keywords: Any) -> None:
         __tracebackhide__ = True
         if hasattr(self, "init_comms"):
-            chosen = backend or "nccl"
-            _need_gpus(self.world_size, chosen)
-            self.init_comms(init_rpc=init_rpc, backend=chosen)
+            group_backend = backend or "nccl"
+            _need_gpus(self.world_size, group_backend)
+            self.init_comms(init_rpc=init_rpc, backend=group_backend)
             method(self, *arguments, **keywords)
             self.destroy_comms(destroy_rpc=init_rpc)
         elif hasattr(self, "init_pg"):

@@ -33,11 +33,11 @@ def retry_on_connect_failures(func: Any = None, connect_errors: Any = ("Address 
 
     @functools.wraps(func)
     def again(*arguments: Any, **keywords: Any) -> Any:
-        for left in reversed(range(10)):
+        for retries in reversed(range(10)):
             try:
                 return func(*arguments, **keywords)
             except RuntimeError as error:
-                if not left or not any(text in str(error) for text in texts):
+                if not retries or not any(text in str(error) for text in texts):
                     raise
                 time.sleep(random.random())
         raise AssertionError("not reached")
@@ -115,15 +115,15 @@ def run_tests(argv: list[str] | None = None) -> None:
     """
     import pytest
 
-    given = sys.argv if argv is None else argv
-    file = str(getattr(sys.modules["__main__"], "__file__", given[0]))
-    tests = [f"{file}::{name.replace('.', '::')}" for name in given[1:] if _names_a_test(name)]
-    options = [argument for argument in given[1:] if not _names_a_test(argument)]
+    arguments = sys.argv if argv is None else argv
+    file = str(getattr(sys.modules["__main__"], "__file__", arguments[0]))
+    tests = [f"{file}::{name.replace('.', '::')}" for name in arguments[1:] if _names_a_test(name)]
+    options = [argument for argument in arguments[1:] if not _names_a_test(argument)]
     sys.exit(int(pytest.main([*options, *(tests or [file])])))
 
 
 def _names_a_test(argument: str) -> bool:
-    found: Any = sys.modules["__main__"]
+    value: Any = sys.modules["__main__"]
     for part in argument.split("."):
-        found = getattr(found, part, None)
-    return found is not None and not argument.startswith("-")
+        value = getattr(value, part, None)
+    return value is not None and not argument.startswith("-")

@@ -268,7 +268,7 @@ def run_subtests(
 ) -> None:
     """Call ``test_fn`` with every combination of these keywords, with a barrier after each."""
     for values in itertools.product(*subtest_config.values()):
-        chosen = dict(zip(subtest_config, values, strict=True))
-        with cls_inst.subTest(**chosen):
-            test_fn(*test_args, **test_kwargs, **chosen)
+        keywords = dict(zip(subtest_config, values, strict=True))
+        with cls_inst.subTest(**keywords):
+            test_fn(*test_args, **test_kwargs, **keywords)
         dist.barrier()

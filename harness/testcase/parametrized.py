@@ -49,11 +49,11 @@ class parametrize:
         """Yield the values of each method, with the suffix of its name."""
         for index, values in enumerate(self._values):
             entry = values if isinstance(values, subtest) else subtest(values)
-            given = list(entry.arg_values) if len(self._names) > 1 else [entry.arg_values]
-            if len(given) != len(self._names):
-                raise ValueError(f"{len(given)} values for the {len(self._names)} names {', '.join(self._names)}")
-            suffix = entry.name or (self._name_fn(*given) if self._name_fn else self._suffix(index, given))
-            yield _Choice(suffix, dict(zip(self._names, given, strict=True)), tuple(entry.decorators or ()))
+            arguments = list(entry.arg_values) if len(self._names) > 1 else [entry.arg_values]
+            if len(arguments) != len(self._names):
+                raise ValueError(f"{len(arguments)} values for the {len(self._names)} names {', '.join(self._names)}")
+            suffix = entry.name or (self._name_fn(*arguments) if self._name_fn else self._suffix(index, arguments))
+            yield _Choice(suffix, dict(zip(self._names, arguments, strict=True)), tuple(entry.decorators or ()))
 
     def _suffix(self, index: int, values: list[Any]) -> str:
         return "_".join(_name_part(index, name, value) for name, value in zip(self._names, values, strict=True))

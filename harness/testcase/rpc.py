@@ -95,15 +95,15 @@ def get_num_owners_and_forks() -> tuple[str, str]:
 
 def wait_until_owners_and_forks_on_rank(num_owners: int, num_forks: int, rank: int, timeout: int = 20) -> None:
     """Wait until a worker owns this many RRefs, with this many forks."""
-    wanted = (str(num_owners), str(num_forks))
-    found: tuple[str, str] = ("", "")
+    expected = (str(num_owners), str(num_forks))
+    counts: tuple[str, str] = ("", "")
 
     def reached() -> bool:
-        nonlocal found
-        found = tuple(rpc.rpc_sync(worker_name(rank), get_num_owners_and_forks, args=(), timeout=5))
-        return found == wanted
+        nonlocal counts
+        counts = tuple(rpc.rpc_sync(worker_name(rank), get_num_owners_and_forks, args=(), timeout=5))
+        return counts == expected
 
-    _wait(reached, timeout, lambda: f"rank {rank} has {found[0]} owners and {found[1]} forks, not {wanted}")
+    _wait(reached, timeout, lambda: f"rank {rank} has {counts[0]} owners and {counts[1]} forks, not {expected}")
 
 
 def _wait(holds: Callable[[], bool], timeout: float, problem: str | Callable[[], str]) -> None:

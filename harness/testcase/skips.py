@@ -168,13 +168,13 @@ def requires_mpi() -> Decorator:
 def requires_nccl_version(version: tuple[int, ...], msg: str) -> Decorator:
     if not _has("nccl"):
         return requires_nccl()
-    found = tuple(torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
-    return unittest.skipIf(found < tuple(version), f"needs NCCL {version} or later, found {found}: {msg}")
+    release = tuple(torch.cuda.nccl.version())  # type: ignore[no-untyped-call]
+    return unittest.skipIf(release < tuple(version), f"needs NCCL {version} or later, found {release}: {msg}")
 
 
 def requires_accelerator_dist_backend(backends: Iterable[str] | None = None) -> Decorator:
-    wanted = list(backends or ("nccl", "xccl", "hccl"))
-    return unittest.skipUnless(any(map(_has, wanted)), f"needs one of the backends {', '.join(wanted)}")
+    names = list(backends or ("nccl", "xccl", "hccl"))
+    return unittest.skipUnless(any(map(_has, names)), f"needs one of the backends {', '.join(names)}")
 
 
 def skip_if_win32() -> Decorator:
@@ -191,6 +191,6 @@ skipIfRocm = skip_if_rocm_multiprocess
 
 def slowTest(method: Method) -> Method:
     """Skip the test unless PYTORCH_TEST_WITH_SLOW=1 asks for slow tests, as with torch."""
-    wanted = os.environ.get("PYTORCH_TEST_WITH_SLOW") == "1"
-    decorated: Method = unittest.skipUnless(wanted, "a slow test: set PYTORCH_TEST_WITH_SLOW=1")(method)
+    runs_slow_tests = os.environ.get("PYTORCH_TEST_WITH_SLOW") == "1"
+    decorated: Method = unittest.skipUnless(runs_slow_tests, "a slow test: set PYTORCH_TEST_WITH_SLOW=1")(method)
     return decorated

@@ -121,8 +121,8 @@ class Channel(Generic[In]):
         return True
 
     def _read_within(self, patience: Patience) -> None:
-        while left := patience.turn():
-            self.sock.settimeout(left)
+        while seconds := patience.turn():
+            self.sock.settimeout(seconds)
             try:
                 self._read()
                 return

@@ -17,12 +17,12 @@ _LONE, _HIDDEN = re.compile("[\ud800-\udfff]"), re.compile("[\U0010d800-\U0010df
 
 def hide(value: Any) -> Any:
     """Return plain data with each lone surrogate replaced by a character that travels."""
-    return _in_texts(value, lambda text: _LONE.sub(lambda found: chr(ord(found[0]) + _AWAY), text))
+    return _in_texts(value, lambda text: _LONE.sub(lambda match: chr(ord(match[0]) + _AWAY), text))
 
 
 def show(value: Any) -> Any:
     """Return plain data as it was before ``hide``."""
-    return _in_texts(value, lambda text: _HIDDEN.sub(lambda found: chr(ord(found[0]) - _AWAY), text))
+    return _in_texts(value, lambda text: _HIDDEN.sub(lambda match: chr(ord(match[0]) - _AWAY), text))
 
 
 def _in_texts(value: Any, change: Callable[[str], str]) -> Any:
