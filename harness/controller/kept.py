@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from everyrank.controller.point_to_point import not_received
 from everyrank.model.ranks import ranks_text
-from everyrank.verdict.leak_lines import leak_lines
 from everyrank.verdict.fates import Fates
+from everyrank.verdict.leak_lines import leak_lines
 from everyrank.verdict.rules import Verdict
 
 #: At most this many reasons why a world is not kept are reported.
