@@ -41,7 +41,7 @@ class Witnesses:
         return self._ranks.decide(mine, lambda every: self._recognized(deviation, every))
 
     def _recognized(self, deviation: Deviation, every: list[Held | None]) -> Fit | None:
-        held = {rank: found for rank, found in enumerate(every) if found is not None}
+        held = {rank: part for rank, part in enumerate(every) if part is not None}
         wrong = [rank for rank in deviation.ranks if rank in held]
         return of_all_ranks(self._evidence(deviation.key, held, wrong)) if wrong else None
 

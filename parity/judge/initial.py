@@ -23,9 +23,9 @@ def initial(ranks: Ranks, held: Holdings, store: Store, setup: Setup, deviates: 
     """
     gathered = ranks.gather(held)
     for name in reversed(store.notes[BACKWARD]):
-        found = None if setup.skips(name) else _fault_of(name, gathered, store, deviates)
-        if found is not None:
-            return found
+        fault = None if setup.skips(name) else _fault_of(name, gathered, store, deviates)
+        if fault is not None:
+            return fault
     return None
 
 

@@ -31,9 +31,11 @@ class Search:
     def faults(self, wide: Pass) -> Iterator[Fault]:
         """Yield the first deviation, then what is left when the truth is put in its place, and so on."""
         training = self._training
-        found = initial(training.ranks, training.found.holdings, training.truth.store, training.setup, wide.deviates)
-        if found is not None:
-            yield found
+        at_start = initial(
+            training.ranks, training.found.holdings, training.truth.store, training.setup, wide.deviates
+        )
+        if at_start is not None:
+            yield at_start
             return
         healed: set[tuple[str, str]] = set()
         for _ in range(_FAULTS):

@@ -90,16 +90,16 @@ def judge(store: Store, step: int, seen: list[Seen], limit: Limit, groups: Itera
     scalars = list(_scalars(store, step, seen, limit))
     matched = _matched(store, step, seen, set(groups))
     partial, missing = _outputs(store, step, seen, limit, matched)
-    found = [*held, *(each.deviation for each in scalars if each.deviation is not None)]
-    if found:
+    deviations = [*held, *(each.deviation for each in scalars if each.deviation is not None)]
+    if deviations:
         # An output that differs while all that is trained agrees is a convention, and no fault.
-        found += [each for each in partial if each.error > LIMIT or each.words]
+        deviations += [each for each in partial if each.error > LIMIT or each.words]
     else:
         missing |= {(each.kind, each.name) for each in partial}
     errors = _nearest(seen, limit, {each.key for each in held})
     errors.update({(each.kind, ""): (each.error, each.limit) for each in scalars})
-    errors.update({(deviation.kind, deviation.name): (deviation.error, deviation.limit) for deviation in found})
-    ordered = sorted(found, key=lambda each: each.order(forward, backward))
+    errors.update({(deviation.kind, deviation.name): (deviation.error, deviation.limit) for deviation in deviations})
+    ordered = sorted(deviations, key=lambda each: each.order(forward, backward))
     return Judged(
         step,
         tuple(ordered),
@@ -113,16 +113,16 @@ def judge(store: Store, step: int, seen: list[Seen], limit: Limit, groups: Itera
 
 def _nearest(seen: list[Seen], limit: Limit, wrong: set[Key]) -> dict[tuple[str, str], tuple[float, float | None]]:
     """Return the error and the limit of each tensor where they are nearest; ``wrong`` is what ranks hold wrongly."""
-    found: dict[tuple[str, str], tuple[float, float | None]] = {}
+    nearest: dict[tuple[str, str], tuple[float, float | None]] = {}
     for each in seen:
         for key, error in each.errors.items():
             allowed, name = limit(key), (kind_of(key), name_of(key))
             if key[0] == GRADIENT and key not in wrong and allowed is not None and not error <= allowed:
                 continue  # This rank does not step with it.
-            before = found.get(name, (-math.inf, None))
+            before = nearest.get(name, (-math.inf, None))
             if _share_of(error, allowed) >= _share_of(*before):
-                found[name] = error, allowed
-    return found
+                nearest[name] = error, allowed
+    return nearest
 
 
 def _share_of(error: float, allowed: float | None) -> float:
@@ -212,7 +212,7 @@ def _scalars(store: Store, step: int, seen: list[Seen], limit: Limit) -> Iterato
 
 def _matched(store: Store, step: int, seen: list[Seen], groups: set[tuple[int, ...]]) -> dict[Seat, set[int]]:
     """Return the outputs that are right if they are summed over ranks, and gradients over calls: partial values."""
-    found: dict[Seat, set[int]] = {}
+    matched: dict[Seat, set[int]] = {}
     sums: dict[tuple[str, Output, int], dict[int, list[tuple[Output, torch.Tensor]]]] = {}
     for rank, each in enumerate(seen):
         for (kind, output), value in each.unmatched.items():
@@ -233,8 +233,8 @@ def _matched(store: Store, step: int, seen: list[Seen], groups: set[tuple[int, .
             hints = [part for rank, output, _ in mine for part in _parts_of(seen[rank], output)]
             if _is_sum(kind, total, truth, near, len(group), hints):
                 for rank, output, _ in mine:
-                    found.setdefault((kind, output), set()).add(rank)
-    return found
+                    matched.setdefault((kind, output), set()).add(rank)
+    return matched
 
 
 def _is_sum(kind: str, total: torch.Tensor, truth: torch.Tensor, near: float, count: int, hints: list[Part]) -> bool:
@@ -274,14 +274,14 @@ def _outputs(
         for key, error in each.errors.items():
             if key[0] in (FORWARD, BACKWARD) and (allowed := limit(key)) is not None and not error <= allowed:
                 wrong.setdefault(key, {})[rank] = error
-    found = [
+    deviations = [
         Deviation(
             kind_of(key), name_of(key), step, max(errors.values()), limit(key) or LIMIT, tuple(sorted(errors)), key
         )
         for key, errors in wrong.items()
         if (kind_of(key), name_of(key)) not in missing
     ]
-    return [*found, *_uncovered(store, step, seen, {each.key for each in found})], missing
+    return [*deviations, *_uncovered(store, step, seen, {each.key for each in deviations})], missing
 
 
 def _uncovered(store: Store, step: int, seen: list[Seen], wrong: set[Key]) -> Iterator[Deviation]:

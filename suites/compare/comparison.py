@@ -81,18 +81,16 @@ class Comparison:
         self._start = _copies(reference)
         self._before = dict(self._start)
 
-    def step(self, number: int, ours: Values, reference: Values) -> None:
+    def step(self, number: int, values: Values, reference: Values) -> None:
         """Compare all parameters after this step."""
-        if set(ours) != set(reference):
-            raise Deviation(f"step {number}: parameters {sorted(ours)} instead of {sorted(reference)}")
+        if set(values) != set(reference):
+            raise Deviation(f"step {number}: parameters {sorted(values)} instead of {sorted(reference)}")
         if self.keeps_first and self._first is None:
-            self._first = number, _copies(ours), _copies(reference)
+            self._first = number, _copies(values), _copies(reference)
         worst, so_far = None, len(self.differences)
         for name, expected in reference.items():
-            found = self._compare_parameter(number, name, ours[name].detach(), expected.detach())
-            worst = max(
-                (difference for difference in (worst, found) if difference is not None), key=_size, default=None
-            )
+            difference = self._compare_parameter(number, name, values[name].detach(), expected.detach())
+            worst = max(filter(None, (worst, difference)), key=_size, default=None)
             if self._vacuous and name in self._start and expected.numel():
                 moved = (expected.detach() - self._start[name]).abs().max()
                 self._moved = max(self._moved, float(moved))
@@ -100,17 +98,17 @@ class Comparison:
                 moved_in_step = _difference(number, name, expected.detach(), self._before[name])
                 self._in_a_step = max(self._in_a_step, moved_in_step.relative)
         if so_far == 0 and self.differences:
-            self.deviated = self._all_at(number, ours, reference)
+            self.deviated = self._all_at(number, values, reference)
         if not self.differences and number not in self._right:
             self._right.append(number)
         self._before.update(_copies(reference))
         note(number, worst, self.allowed)
 
-    def _all_at(self, step: int, ours: Values, reference: Values) -> FirstDeviation:
+    def _all_at(self, step: int, values: Values, reference: Values) -> FirstDeviation:
         names = tuple(difference.name for difference in self.differences)
-        found, expected, before = (_on_the_host(values) for values in (ours, reference, self._before))
+        actual, expected, before = map(_on_the_host, (values, reference, self._before))
         relative = self.allowed.relative
-        return FirstDeviation(step, found, expected, before, names, relative, self.ranks, self.mistakes)
+        return FirstDeviation(step, actual, expected, before, names, relative, self.ranks, self.mistakes)
 
     @property
     def _vacuous(self) -> bool:
@@ -124,17 +122,17 @@ class Comparison:
         return Tolerance(max(self.tolerance.relative, bound), self.tolerance.ulps)
 
     def _compare_parameter(
-        self, step: int, name: str, ours: torch.Tensor, expected: torch.Tensor
+        self, step: int, name: str, values: torch.Tensor, expected: torch.Tensor
     ) -> Difference | None:
         """Compare one parameter; return the difference, whether or not it is allowed."""
-        if ours.shape != expected.shape or ours.dtype != expected.dtype:
+        if values.shape != expected.shape or values.dtype != expected.dtype:
             raise Deviation(
-                f"step {step}, {name}: {tuple(ours.shape)} of {ours.dtype} instead of "
+                f"step {step}, {name}: {tuple(values.shape)} of {values.dtype} instead of "
                 f"{tuple(expected.shape)} of {expected.dtype}"
             )
-        if torch.equal(ours, expected) or _equal_with_nans(ours, expected):
+        if torch.equal(values, expected) or _equal_with_nans(values, expected):
             return None
-        difference = _difference(step, name, ours, expected)
+        difference = _difference(step, name, values, expected)
         self.largest = max(self.largest, difference.relative)
         if difference.relative <= self.tolerance.relative or difference.ulps <= self.tolerance.ulps:
             return difference
@@ -234,9 +232,9 @@ def _finite(value: Any) -> Any:
     return min(value, sys.float_info.max) if isinstance(value, float) else value
 
 
-def _difference(step: int, name: str, ours: torch.Tensor, expected: torch.Tensor) -> Difference:
+def _difference(step: int, name: str, values: torch.Tensor, expected: torch.Tensor) -> Difference:
     wide = torch.complex128 if expected.is_complex() else torch.float64
-    mine, other = ours.to(wide), expected.to(wide)
+    mine, other = values.to(wide), expected.to(wide)
     off, size = (mine - other).abs().nan_to_num_(nan=float("inf")), other.abs().nan_to_num_()
     largest = float(off.max())
     scale = max(float(size.max()), torch.finfo(torch.float64).tiny)
@@ -247,18 +245,18 @@ def _difference(step: int, name: str, ours: torch.Tensor, expected: torch.Tensor
     return Difference(step, name, round(float(off.div_(spacing).max()), 1), largest, largest / scale)
 
 
-def _equal_with_nans(ours: torch.Tensor, expected: torch.Tensor) -> bool:
+def _equal_with_nans(values: torch.Tensor, expected: torch.Tensor) -> bool:
     """Return whether both have NaNs, at the same indices, and are equal elsewhere."""
-    nans = ours.isnan()
+    nans = values.isnan()
     if not nans.any() or not torch.equal(nans, expected.isnan()):
         return False
-    return torch.equal(ours.nan_to_num(), expected.nan_to_num())
+    return torch.equal(values.nan_to_num(), expected.nan_to_num())
 
 
-def same(ours: torch.Tensor, expected: torch.Tensor, name: str) -> None:
+def same(values: torch.Tensor, expected: torch.Tensor, name: str) -> None:
     """Raise a Deviation that names the tensor unless both are equal bit for bit."""
     comparison = Comparison()
-    comparison.step(0, {name: ours}, {name: expected})
+    comparison.step(0, {name: values}, {name: expected})
     if comparison.differences:
         (difference,) = comparison.differences
         assert comparison.deviated is not None

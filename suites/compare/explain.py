@@ -21,7 +21,7 @@ class FirstDeviation:
     """All values of the first step that deviates, and which of them do."""
 
     step: int
-    found: Values
+    values: Values
     expected: Values
     before: Values
     """The reference a step before."""
@@ -50,8 +50,8 @@ class FirstDeviation:
 
     def _deviating(self, name: str) -> OneRank:
         others = {other: value for other, value in self.expected.items() if other != name}
-        found, expected = self.found[name], self.expected[name]
-        return OneRank(found, expected, self.before.get(name), others, self.ranks, self.relative)
+        values, expected = self.values[name], self.expected[name]
+        return OneRank(values, expected, self.before.get(name), others, self.ranks, self.relative)
 
     def _mistake(self, deviating: list[OneRank]) -> Fit | None:
         """Return the mistake with which all values of the step that deviate would be as they were found.

@@ -24,8 +24,8 @@ AllParts = list[list[Gradients]]
 
 
 def _total(parts: list[torch.Tensor | None]) -> torch.Tensor | None:
-    found = [part for part in parts if part is not None]
-    return sum_in_order(found) if found else None
+    present = [part for part in parts if part is not None]
+    return sum_in_order(present) if present else None
 
 
 def _mean(parts: Parts, rank: int = 0) -> torch.Tensor | None:

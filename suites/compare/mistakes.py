@@ -48,15 +48,15 @@ def _with(mistake: Mistake, plan: Plan, rank: int, last: int) -> Values:
             parts = mistake.each(parts, plan.clip)
         combine = mistake.gradient if step == last else RIGHT.gradient
         names = [name for name, _ in module.named_parameters()]
-        made = {name: combine([[part[name] for part in own] for own in parts], rank) for name in names}
+        combined = {name: combine([[part[name] for part in own] for own in parts], rank) for name in names}
         if step == last and mistake.fills:
             zeros = {name: torch.zeros_like(value) for name, value in module.named_parameters()}
-            made |= {name: zeros[name] for name, value in made.items() if value is None}
+            combined |= {name: zeros[name] for name, value in combined.items() if value is None}
         if step == last and mistake.stale is not None:
-            made = mistake.stale(kept, made)
+            combined = mistake.stale(kept, combined)
         elif step == last - 1:
-            kept.update(made)
-        return sum_in_order(losses) / plan.size, made
+            kept.update(combined)
+        return sum_in_order(losses) / plan.size, combined
 
     def before(module: nn.Module, optimizer: torch.optim.Optimizer, step: int) -> None:
         if step == last and mistake.before is not None:
@@ -71,18 +71,18 @@ def _with(mistake: Mistake, plan: Plan, rank: int, last: int) -> Values:
 
     run = train(replace(plan, steps=last), gradients, before, after_backward, times)
     end = run.steps[-1]
-    made = {f"{name}.grad": value.to_dense() for name, value in end.gradients.items() if value is not None}
-    return {**end.values, **made}
+    last_gradients = {f"{name}.grad": value.to_dense() for name, value in end.gradients.items() if value is not None}
+    return {**end.values, **last_gradients}
 
 
 def _microbatches(plan: Plan, module: nn.Module, rank: int, step: int) -> tuple[list[Gradients], torch.Tensor]:
     """Return the gradients of each microbatch of a rank, and the sum of their losses."""
-    made, losses = [], []
+    of_parts, losses = [], []
     for part in range(plan.parts):
         module.zero_grad()
         if plan.present(rank, step):
             total = loss(module, plan.batch(rank, step, part)) / plan.parts
             total.backward()
             losses.append(total.detach())
-        made.append(take_gradients(module))
-    return made, sum_in_order(losses) if losses else torch.zeros((), dtype=plan.dtype)
+        of_parts.append(take_gradients(module))
+    return of_parts, sum_in_order(losses) if losses else torch.zeros((), dtype=plan.dtype)

@@ -93,11 +93,11 @@ def order_matched(plan: Plan) -> Trajectory:
     """Train on the ranks' parts one after the other, with their gradients averaged in rank order."""
 
     def gradients(module: nn.Module, step: int) -> tuple[torch.Tensor, Gradients]:
-        found = [rank_gradients(plan, module, rank, step) for rank in range(plan.size)]
-        losses = [total for total, _ in found]
+        of_ranks = [rank_gradients(plan, module, rank, step) for rank in range(plan.size)]
+        losses = [total for total, _ in of_ranks]
         names = [name for name, _ in module.named_parameters()]
         return sum_in_order(losses) / plan.size, {
-            name: mean([gradients[name] for _, gradients in found]) for name in names
+            name: mean([gradients[name] for _, gradients in of_ranks]) for name in names
         }
 
     return train(plan, gradients)
@@ -142,10 +142,10 @@ def train(
         seen: list[tuple[torch.Tensor, Gradients]] = []
 
         def closure(step: int = step, seen: list[tuple[torch.Tensor, Gradients]] = seen) -> torch.Tensor:
-            total, found = gradients(module, step)
-            seen.append((total, found))
+            total, of_step = gradients(module, step)
+            seen.append((total, of_step))
             for name, parameter in module.named_parameters():
-                gradient = found[name]
+                gradient = of_step[name]
                 parameter.grad = None if gradient is None else gradient.clone()
             if after_backward is None:
                 plan.after_backward(module)
@@ -199,10 +199,8 @@ def take_gradients(module: nn.Module) -> Gradients:
 
 def mean(parts: list[torch.Tensor | None]) -> torch.Tensor | None:
     """Return the mean, in which a None counts as zero; None if all are None."""
-    found = [part for part in parts if part is not None]
-    if not found:
-        return None
-    return sum_in_order(found) / len(parts)
+    present = [part for part in parts if part is not None]
+    return sum_in_order(present) / len(parts) if present else None
 
 
 def sum_in_order(parts: list[torch.Tensor]) -> torch.Tensor:

@@ -49,8 +49,8 @@ def _read(file: str) -> Trajectory | None:
 def _compute_once(file: str, compute: Callable[[], Trajectory]) -> Trajectory:
     """Compute a run and store it, unless another rank has done so meanwhile."""
     with _locked(f"{file}.lock"):
-        if found := _read(file):
-            return found
+        if stored_run := _read(file):
+            return stored_run
         run = compute()
         if run.bytes <= MOST_BYTES:
             with open(f"{file}.part", "wb") as stream:

@@ -31,10 +31,10 @@ class Trajectory:
     @property
     def bytes(self) -> int:
         """How many bytes its tensors would take if all were dense."""
-        found: list[torch.Tensor | None] = list(self.start.values())
+        tensors: list[torch.Tensor | None] = list(self.start.values())
         for step in self.steps:
-            found += [*step.gradients.values(), *step.values.values(), *step.buffers.values()]
-        return sum(tensor.numel() * tensor.element_size() for tensor in found if tensor is not None)
+            tensors += [*step.gradients.values(), *step.values.values(), *step.buffers.values()]
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
 
 
 class _Numbers(msgspec.Struct, array_like=True):
