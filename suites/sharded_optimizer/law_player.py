@@ -6,6 +6,7 @@ It finds all that differs, where the player of a script ends at the first: a law
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -19,6 +20,7 @@ from everyrank.suites.moves.move import Move
 from everyrank.suites.sharded_optimizer.arena import Arena
 from everyrank.suites.sharded_optimizer.model import Model, Param
 from everyrank.suites.sharded_optimizer.moves_of_states import StateMoves
+from everyrank.suites.sharded_optimizer.sides import Sides
 
 #: torch's fused kernels round the last, partial vector in another way, and a shard has another last vector.
 _FUSED = Tolerance(relative=1e-15)
@@ -36,22 +38,23 @@ class LawPlayer(StateMoves):
     def __init__(self, arena: Arena, model: Model, tolerance: Tolerance) -> None:
         super().__init__(arena.subject, model, arena)
         self.comparison = Comparison(tolerance, arena.subject.bound)
-        self.comparison.start(self.sides.values()[1])
-        self.stepped = False
+        self.compared = False
         self.late: list[str] = []
         """What did not hold besides values."""
+
+    @functools.cached_property
+    def sides(self) -> Sides:
+        sides = Sides(self.arena, self.model, self.home)
+        self.comparison.start(sides.values()[1])
+        return sides
 
     def make(self, move: Move, act: Callable[[], None], arguments: Mapping[str, Any]) -> None:
         __tracebackhide__ = True
         self.number += move.name in _BEGIN
         act()
         if move.name in _END:
-            self.compare_step()
-
-    def compare_step(self) -> None:
-        """Compare all parameters after this step, for the verdict."""
-        self.stepped = True
-        self.comparison.step(self.number, *self.sides.values())
+            self.compared = True
+            self.comparison.step(self.number, *self.sides.values())
 
     def follow(self, times: int, **given: Any) -> None:
         """Take steps as the optimizer needs them: with a closure, or on the first, the last and a further row."""
@@ -71,15 +74,18 @@ class LawPlayer(StateMoves):
         # If a ledger says that a loss is lost, this hides nothing else.
         self.late += [] if holds else [f"step {self.number}: {text}"]
 
+    def exchange(self, act: Callable[[], str]) -> list[str]:
+        return self.arena.meet("the end of the sabotaged step", act())
+
     def refuse(self, text: str) -> NoReturn:
         self.conclude(self.comparison)
         super().refuse(f"step {self.number}, {text}")
 
     def verdict(self) -> None:
         """Raise what the comparison of all steps has found, or else what did not hold besides."""
-        if self.stepped:
+        if self.compared:
             self.comparison.verdict()
-        self.sides.check_frozen()
+            self.sides.check_frozen()
         check(not self.late, "\n  ".join(self.late))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from everyrank.suites.sharded_optimizer.geometry import CUTS, Block, along
 
 
@@ -28,6 +29,10 @@ class Param:
     """Whether its gradient is zero, except in a closure."""
     geometry: str = ""
     """In place of ``cut``, in the model of a law: the name of what cuts it, in a world of any size."""
+
+    @property
+    def names(self) -> list[str]:
+        return [self.name, self.also] if self.also else [self.name]
 
     @property
     def whole(self) -> bool:
@@ -57,3 +62,8 @@ class Model:
     """How many parameters the optimizer is built with; the others may come as groups."""
     module: bool = False
     """Whether the parameters are in a module, for the subject's tools."""
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        found: torch.dtype = getattr(torch, self.dtype)
+        return found

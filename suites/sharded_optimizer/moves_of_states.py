@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from everyrank.fixtures import failing
 from everyrank.suites.arena import surface
-from everyrank.suites.arena.groups import error_of
 from everyrank.suites.arena.subject_errors import subject_acts
-from everyrank.suites.compare.comparison import check
-from everyrank.suites.errors import Deviation
 from everyrank.suites.moves.move import NEVER, move
-from everyrank.suites.sharded_optimizer.laws.errors import names_beside
+from everyrank.suites.moves.together import exchanged
+from everyrank.suites.sharded_optimizer.faults import FAULTS, check_errors, error_text
 from everyrank.suites.sharded_optimizer.moves_of_training import TrainingMoves
 from everyrank.suites.sharded_optimizer.outline import Outline
 from everyrank.suites.sharded_optimizer.sides import Sides
 
 #: Fresh objects start with another learning rate than the state that they load.
 _OTHER_RATE = 0.5
-
-#: A learning rate that torch.optim refuses.
-_REFUSED = -17.5
 
 _PARTS = ("pre-hook", "post-hook", "defaults", "repr", "deepcopy")
 
@@ -122,7 +116,7 @@ class StateMoves(TrainingMoves):
     )
     def names(self, prefix: str = "", recurse: bool = True) -> None:
         """Ask for the named parameters of the module."""
-        self.sides.named_parameters("names", prefix, recurse)
+        self.home.named_parameters("names", prefix, recurse)
 
     @property
     def pair(self) -> surface.Pair:
@@ -162,34 +156,13 @@ class StateMoves(TrainingMoves):
     )
     def fail(self, rank: int, during: str = "construction") -> None:
         """Let one rank fail with objects of its own: the error is raised on all, with the rank and the cause."""
-        sides = Sides(self.arena.another(), self.model)
-        fails = sides.arena.rank == rank
-        named = sides.named(0, len(sides.parameters))
+        fault = FAULTS[during]
+        texts = self.exchange(lambda: error_text(Sides(self.arena.another(), self.model), fault, rank))
+        check_errors(texts, rank, fault.cause)
 
-        def evaluate() -> torch.Tensor:
-            if fails:
-                raise failing.InjectedError(failing.MESSAGE)
-            return torch.ones(())
-
-        def act() -> None:
-            if during == "closure":
-                sides.ours.step(evaluate)
-            elif during == "step":
-                sides.arena.build_over(failing.FailsOnStep, named, only=rank).step()
-            else:
-                sides.arena.build_over(torch.optim.SGD, named, lr=_REFUSED if fails else 0.1)
-
-        sides.arena.give_gradients(sides.trained, self.number)
-        error = error_of(act)
-        if isinstance(error, Deviation):
-            raise error
-        cause = str(_REFUSED) if during == "construction" else failing.MESSAGE
-        text = f"{type(error).__name__}: {error}"
-        check(error is not None, f"nothing was raised, although rank {rank} failed")
-        check(f"rank {rank}" in text, f"the error does not name rank {rank}: {text}")
-        check(cause in text, f"the error does not hold its cause: {text}")
-        near = names_beside(cause, rank, text, sides.arena.rank)
-        check(near, f"the error names another rank than rank {rank} beside the cause: {text}")
+    def exchange(self, act: Callable[[], str]) -> list[str]:
+        """Act on all ranks, and return the texts of all."""
+        return exchanged(act)
 
 
 def _snapshot(optimizer: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from everyrank.suites.moves.player import Player
 from everyrank.suites.moves.together import reference_acts
 from everyrank.suites.sharded_optimizer.arena import Arena
 from everyrank.suites.sharded_optimizer.evaluations import Evaluations
+from everyrank.suites.sharded_optimizer.home import Home
 from everyrank.suites.sharded_optimizer.model import Model
 from everyrank.suites.sharded_optimizer.outline import Outline
 from everyrank.suites.sharded_optimizer.sides import Sides
@@ -144,9 +146,18 @@ class TrainingMoves(Player):
     def __init__(self, subject: Subject, model: Model, arena: Arena | None = None) -> None:
         super().__init__(subject, model)
         self.arena = arena or Arena(subject, Point("script", model.size), current_world())
-        self.sides = Sides(self.arena, model)
         self.saved: tuple[Any, Any] | None = None
         """The states of the subject and of the reference that were saved last."""
+
+    @functools.cached_property
+    def sides(self) -> Sides:
+        """Subject and reference; a move with objects of its own needs none of these."""
+        return Sides(self.arena, self.model, self.home)
+
+    @functools.cached_property
+    def home(self) -> Any:
+        """The module of the parameters, if they have one."""
+        return Home(self.arena, self.model) if self.model.module else None
 
     def compare(self) -> str:
         comparison = Comparison(self.sides.tolerance, self.subject.bound)

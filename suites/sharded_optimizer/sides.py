@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
 from everyrank.fixtures.optimizers import row
-from everyrank.model.counts import count
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.compare.comparison import CLOSE_FP64, EXACT, Comparison, Tolerance, check
-from everyrank.suites.moves.model import put
 from everyrank.suites.moves.together import reference_acts
-from everyrank.suites.sharded_optimizer.arena import Arena, Parameter, pieces_of
-from everyrank.suites.sharded_optimizer.model import Model, Param
+from everyrank.suites.sharded_optimizer.arena import Arena, Parameter
+from everyrank.suites.sharded_optimizer.home import Home
+from everyrank.suites.sharded_optimizer.model import Model
 from everyrank.suites.sharded_optimizer.sparse_gradients import give_rows, give_rows_of_ranks
 from everyrank.suites.sharded_optimizer.subclasses import Signed, unchanged
-from torch import nn
-from torch.distributed._shard.sharded_tensor import ShardedTensor
 
 
 class Sides:
     """The parameters of one model with their uncut twins, the subject over them, and the reference over the twins."""
 
-    def __init__(self, arena: Arena, made_of: Model) -> None:
+    def __init__(self, arena: Arena, made_of: Model, home: Home | None = None) -> None:
         self.arena, self.made_of = arena, made_of
-        self.dtype: torch.dtype = getattr(torch, made_of.dtype)
+        self.dtype = made_of.torch_dtype
         found = row(made_of.optimizer)
         self.variant = found.variant(made_of.variant)
         self.optimizer: Any = found.optimizer
@@ -36,10 +31,8 @@ class Sides:
             self.optimizer = Signed if made_of.subclass == "signed" else unchanged(self.optimizer)
         self.arguments: Mapping[str, Any] = {}
         """The arguments with which the subject was built."""
-        self.module: tuple[nn.Module, nn.Module] | None = None
-        """The module of the parameters, if they have one, and its uncut twin."""
         if made_of.module:
-            self._make_module()
+            (home or Home(arena, made_of)).adopt()
         else:
             self.arena.make(made_of.params, self.dtype)
         self.groups: list[tuple[int, int, dict[str, Any]]] = [(0, min(made_of.first, len(self.parameters)), {})]
@@ -58,66 +51,6 @@ class Sides:
         return self.arena.parameters
 
     # --- making --------------------------------------------------------------------------------------
-
-    def _make_module(self) -> None:
-        """Make the parameters in a module, some of them cut by the subject's tool, and an uncut twin of it."""
-        ours, twin = self.module = nn.Module(), nn.Module()
-        uncut_values = self.arena.another()
-        for param in self.made_of.params:
-            plain = replace(param, cut=None, geometry="", frozen=False) if param.tool else param
-            made = uncut_values.make([plain], self.dtype)[0]
-            made.twin.requires_grad_(False)
-            uncut = nn.Parameter(made.twin, requires_grad=not param.frozen)
-            own = made.given
-            if not isinstance(own, ShardedTensor):
-                own = nn.Parameter(own.detach(), requires_grad=not param.frozen)
-            for name in filter(None, (param.name, param.also)):
-                put(ours, name, own)
-                put(twin, name, uncut)
-        size, cut = self.arena.size, [param for param in self.made_of.params if param.tool]
-        for param in cut:
-            with subject_acts(f"cutting {param.name} into {size} chunks along dim {param.dim}"):
-                self.arena.tool("shard_parameter")(ours, param.name, self.arena.spec(param.dim))
-        values = self.named_parameters("parameters")
-        twins = dict(twin.named_parameters())
-        for param in self.made_of.params:
-            name = param.name if param.name in twins else param.also
-            made = self.arena.adopt(name, values[name], twins[name])
-            for tensor, _ in made.pieces:
-                requires = "requires" if tensor.requires_grad else "does not require"
-                check(tensor.requires_grad != param.frozen, f"{name} {requires} grad after sharding")
-
-    def named_parameters(self, called: str, prefix: str = "", recurse: bool = True) -> dict[str, Any]:
-        """Return the parameters of the module as the subject's tool names them, and check them."""
-        assert self.module is not None
-        ours, twin = self.module
-        arguments: dict[str, Any] = ({"prefix": prefix} if prefix else {}) | ({} if recurse else {"recurse": False})
-        with subject_acts():
-            found = list(self.arena.tool("named_parameters")(ours, **arguments))
-        listed = sorted(name for name, _ in found)
-        twice = sorted({name for name in listed if listed.count(name) > 1})
-        check(not twice, f"named twice: {', '.join(twice)}")
-        wanted = sorted(name for name, _ in twin.named_parameters(**arguments))
-        check(listed == wanted, f"the {called} are {listed}, those of the model {wanted}")
-        values = dict(found)
-        for param in self.made_of.params:
-            names = [*filter(None, (param.name, param.also))]
-            own, *others = (functools.reduce(getattr, name.split("."), ours) for name in names)
-            check(all(other is own for other in others), f"sharding has untied {param.also}")
-            for path in (f"{prefix}.{name}" if prefix else name for name in names):
-                if path in values:
-                    self._check_kind(param, path, values[path], own)
-        return values
-
-    def _check_kind(self, param: Param, path: str, value: Any, own: Any) -> None:
-        """Check that a parameter of the module is cut if it is to be, and the module's own if not."""
-        check(isinstance(value, ShardedTensor) != param.whole, f"{path} is a {type(value).__name__}")
-        if param.whole:
-            check(value is own, f"{path} is not the model's own parameter")
-            return
-        check(tuple(value.size()) == param.shape, f"{path} is of {tuple(value.size())}, not {param.shape}")
-        held = len(pieces_of(value))
-        check(held == 1 or not param.tool, f"{path} has {count(held, 'shard')} on rank {self.arena.rank}")
 
     def build(self, arguments: Mapping[str, Any], reverse: bool = False) -> None:
         """Build the subject over the current groups; with ``reverse``, each gets its names in reverse order."""
