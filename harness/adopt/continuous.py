@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from everyrank.adopt.recognise import TORCHS_MODULE
-from everyrank.adopt.spawned import skips_of
-from everyrank.rank.torch_style import SetUpResult, TwoParts, open_for_class, rendezvous_of_class
+from everyrank.rank.torch_style import SetUpResult, TwoParts, open_for_class, rendezvous_of_class, skips_by_code
 
 if TYPE_CHECKING:
     from everyrank.rank.context import RankContext
@@ -24,7 +23,7 @@ def continuous(rank: RankContext, case: Any, name: str) -> Iterator[None]:
 
     def body(set_up: SetUpResult) -> None:
         __tracebackhide__ = True
-        with skips_of(home):
+        with skips_by_code(home.TEST_SKIPS):
             open_for_class(rank, cls)
             cls._run_test_given_id(case.id())
 

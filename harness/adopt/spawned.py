@@ -6,7 +6,6 @@ import contextlib
 import multiprocessing
 import os
 import sys
-import unittest
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from everyrank.adopt.recognise import TORCHS_MODULE
 from everyrank.rank.context import current_rank
 from everyrank.rank.groups import destroy_after_test
 from everyrank.rank.seeds import seed_generators
-from everyrank.rank.torch_style import SetUpResult, TwoParts
+from everyrank.rank.torch_style import SetUpResult, TwoParts, skips_by_code
 
 if TYPE_CHECKING:
     from everyrank.rank.context import RankContext
@@ -27,7 +26,7 @@ def spawned(rank: RankContext, case: Any, name: str) -> Iterator[None]:
 
     def body(set_up: SetUpResult) -> None:
         __tracebackhide__ = True
-        with skips_of(home):
+        with skips_by_code(home.TEST_SKIPS):
             _run(type(case), rank.world.rank, name, set_up)
 
     parts = TwoParts(rank, case, name, body)
@@ -66,19 +65,6 @@ def seed_as_torch_does() -> None:
     """Seed all ranks alike: tests written for torch's harness rely on it."""
     common: Any = sys.modules["torch.testing._internal.common_utils"]
     seed_generators(common.SEED)
-
-
-@contextlib.contextmanager
-def skips_of(home: Any) -> Iterator[None]:
-    """Turn the exit codes by which torch's decorators skip into skips."""
-    __tracebackhide__ = True
-    try:
-        yield
-    except SystemExit as end:
-        reason = next((skip.message for skip in home.TEST_SKIPS.values() if skip.exit_code == end.code), None)
-        if reason is None:
-            raise
-        raise unittest.SkipTest(reason) from None
 
 
 @contextlib.contextmanager

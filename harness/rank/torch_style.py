@@ -149,6 +149,19 @@ class TwoParts:
             raise exited
 
 
+@contextlib.contextmanager
+def skips_by_code(skips: Mapping[str, Any]) -> Iterator[None]:
+    """Turn the exit codes by which torch's decorators skip, those of ``TEST_SKIPS``, into skips."""
+    __tracebackhide__ = True
+    try:
+        yield
+    except SystemExit as end:
+        reason = next((skip.message for skip in skips.values() if skip.exit_code == end.code), None)
+        if reason is None:
+            raise
+        raise unittest.SkipTest(reason) from None
+
+
 # --- classes whose group serves all their tests -------------------------------------------------------
 
 #: The classes whose group this process has opened, with the variables that the opening set.

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as torch_dist
 from everyrank.errors import MisuseError
-from everyrank.rank.torch_style import SetUpResult, TwoParts, open_for_class, rendezvous_of_class
+from everyrank.rank.torch_style import SetUpResult, TwoParts, open_for_class, rendezvous_of_class, skips_by_code
 from everyrank.testcase.case import TestCase, set_rng_seed
 from everyrank.testcase.skips import TEST_SKIPS, count_accelerators
 
@@ -114,7 +114,7 @@ class MultiProcessTestCase(_OnRanks):
         from everyrank.rank.context import current_rank
 
         cls = type(self)
-        with skips_by_code():
+        with skips_by_code(TEST_SKIPS):
             cls._run(current_rank().world.rank, self._testMethodName, set_up.file_name, None)
 
     @classmethod
@@ -240,23 +240,10 @@ class MultiProcContinuousTest(_OnRanks):
         from everyrank.rank.context import current_rank
 
         cls, rank = type(self), current_rank()
-        with skips_by_code():
+        with skips_by_code(TEST_SKIPS):
             cls.rdvz_file = rendezvous_of_class(rank)
             open_for_class(rank, cls)
             cls._run_test_given_id(self.id())
-
-
-@contextlib.contextmanager
-def skips_by_code() -> Any:
-    """Turn ``sys.exit(TEST_SKIPS[...].exit_code)`` in a test into a skip."""
-    __tracebackhide__ = True
-    try:
-        yield
-    except SystemExit as end:
-        reason = next((skip.message for skip in TEST_SKIPS.values() if skip.exit_code == end.code), None)
-        if reason is None:
-            raise
-        raise unittest.SkipTest(reason) from None
 
 
 def run_subtests(
