@@ -24,21 +24,21 @@ _LONGEST_FOLDER = 88
 
 def fork_server() -> int | None:
     """Return the process from which multiprocessing forks: the processes that it forks are not our children."""
-    pid: int | None = _find("multiprocessing.forkserver", "_forkserver", "_forkserver_pid")
+    pid: int | None = private("multiprocessing.forkserver", "_forkserver", "_forkserver_pid")
     return pid
 
 
 def processes() -> set[int | None]:
     """Return the helper processes of multiprocessing."""
-    return {_find("multiprocessing.resource_tracker", "_resource_tracker", "_pid"), fork_server()}
+    return {private("multiprocessing.resource_tracker", "_resource_tracker", "_pid"), fork_server()}
 
 
 def descriptors() -> set[str]:
     """Return the descriptors that connect this process with its helpers, as names in /proc/self/fd."""
-    listener = _find(*_SHARER, "_listener", "_listener", "_socket")
+    listener = private(*_SHARER, "_listener", "_listener", "_socket")
     fds = {
-        _find("multiprocessing.resource_tracker", "_resource_tracker", "_fd"),
-        _find("multiprocessing.forkserver", "_forkserver", "_forkserver_alive_fd"),
+        private("multiprocessing.resource_tracker", "_resource_tracker", "_fd"),
+        private("multiprocessing.forkserver", "_forkserver", "_forkserver_alive_fd"),
         listener.fileno() if listener is not None else None,
     }
     return {str(fd) for fd in fds if fd is not None}
@@ -46,7 +46,7 @@ def descriptors() -> set[str]:
 
 def threads() -> set[threading.Thread | None]:
     """Return the helper threads of multiprocessing."""
-    return {_find(*_SHARER, "_thread")}
+    return {private(*_SHARER, "_thread")}
 
 
 def is_handler(value: str) -> bool:
@@ -59,7 +59,7 @@ def redirect_multiprocessing(folder: str) -> None:
 
     It removes them itself only if a process ends normally, and a rank is killed or ends by ``os._exit``.
     """
-    config = _find("multiprocessing.process", "_current_process", "_config")
+    config = private("multiprocessing.process", "_current_process", "_config")
     if config is None or "tempdir" in config:
         return
     config["semprefix"] = f"/{os.path.basename(folder)}"
@@ -84,8 +84,8 @@ def _sockets(folder: str) -> str:
     return inside if len(os.fsencode(inside)) <= _LONGEST_FOLDER else f"/tmp/{os.path.basename(folder)}.mp"
 
 
-def _find(module: str, *names: str) -> Any:
-    """Return the value of a private name of a module, if the module is imported and has it."""
+def private(module: str, *names: str) -> Any:
+    """Return what a private name of a module stands for, if the module is imported and has it."""
     value: Any = sys.modules.get(module)
     for name in names:
         value = getattr(value, name, None)

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from everyrank.devices import device_types
+from everyrank.leaks import libraries
 from everyrank.leaks.snapshot import LeakWatch
 from everyrank.rank import point_to_point
 from everyrank.rank.point_to_point import PointToPoint
@@ -171,8 +172,6 @@ def forget_meshes() -> None:
 
         _clear_sharding_prop_cache()  # type: ignore[no-untyped-call]
     for module, names in _KEPT_BY_MESH:
-        found: Any = sys.modules.get(f"torch.distributed.tensor.{module}")
-        for name in names.split("."):
-            found = getattr(found, name, None)
-        if found is not None:
-            found()
+        clear = libraries.private(f"torch.distributed.tensor.{module}", *names.split("."))
+        if clear is not None:
+            clear()

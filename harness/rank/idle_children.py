@@ -17,28 +17,22 @@ from collections.abc import Iterator
 from typing import Any
 
 from everyrank.launch.sleep import accepting_path, polled_file, sleeps_for_ever
+from everyrank.leaks import libraries
 from everyrank.leaks.child_processes import children
 
-#: Python's own processes: a variable that has the pid, in an object of a module.
-_HELPERS = (
-    ("multiprocessing.resource_tracker", "_resource_tracker", "_pid"),
-    ("multiprocessing.forkserver", "_forkserver", "_forkserver_pid"),
-)
 #: A worker sends tensors as files, which this process fetches at a socket of this name.
 _FILES_AT = "listener-"
 
 
 def pids() -> list[int]:
     """Return the children of this process, and their children, that are idle."""
-    found: list[int] = []
     families = [os.getpid()]
     for parent in families:
         families += children(parent)
-    if len(families) > 1:
-        queues = dict(_index_queues())
-        helpers = {getattr(getattr(sys.modules.get(name), thing, None), pid, None) for name, thing, pid in _HELPERS}
-        found = [pid for pid in families[1:] if pid in helpers or (pid in queues and _waits_for(queues[pid], pid))]
-    return found
+    if len(families) == 1:
+        return []
+    helpers, queues = libraries.processes(), dict(_index_queues())
+    return [pid for pid in families[1:] if pid in helpers or (pid in queues and _waits_for(queues[pid], pid))]
 
 
 def _index_queues() -> Iterator[tuple[int, Any]]:
