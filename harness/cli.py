@@ -25,7 +25,7 @@ COMMANDS = {
     "board": ("put the subjects of run files side by side, as one HTML file", "everyrank.reports.command:board"),
     "badge": ("make a badge from a run file", "everyrank.reports.command:badge"),
     "trace": ("make a trace of a run file: tests and ranks over time", "everyrank.reports.command:trace"),
-    "schema": ("print the JSON Schema of a run file's lines", "everyrank.reports.schema:command"),
+    "schema": ("print the JSON Schema of a run file's lines", "everyrank.reports.command:schema"),
     "adopt-report": (
         "list the tests that --adopt would run, and why it would not run others",
         "everyrank.adopt.report:main",

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
-
 import msgspec
-from everyrank.reports.command import answer, hand_over
 from everyrank.reports.runfile.model import SCHEMA, AnyLine
 
 
@@ -21,14 +17,3 @@ def text() -> str:
         "title": f"A line of a run file of everyrank, schema {SCHEMA}",
     }
     return msgspec.json.format(msgspec.json.encode({**head, **made}), indent=2).decode() + "\n"
-
-
-def command(arguments: Sequence[str]) -> int:
-    """Print the JSON Schema of a run file's lines."""
-    argparse.ArgumentParser("everyrank schema", description=command.__doc__).parse_args(arguments)
-
-    def show() -> int:
-        hand_over(text(), None, [])
-        return 0
-
-    return answer("schema", show)
