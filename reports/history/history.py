@@ -17,7 +17,7 @@ from everyrank.model.outcome import ENDINGS, NOT_TRIED, RED, Ending
 from everyrank.reports.diff.diff import GREW
 from everyrank.reports.diff.pace import LAW_CASES, LAW_RATIO, LAW_SECONDS
 from everyrank.reports.errors import CannotRead, NoNights
-from everyrank.reports.history.index import CaseKey, LawKey, forget, index, index_of
+from everyrank.reports.history.index import CaseKey, LawKey, forget, index
 from everyrank.reports.runfile.conclusion import State as RunState
 from everyrank.reports.runfile.source import Source
 
@@ -191,12 +191,6 @@ def of_folder(folder: Path, partial: bool = False, rebuild: bool = False, case_n
         reason = f": {found.left_out[0]}" if found.left_out else ""
         raise NoNights(f"{folder}: no run file that can be read{reason}")
     return found
-
-
-def of_files(files: Sequence[Path], partial: bool = False) -> History:
-    """Return the history of some run files. Keep no index."""
-    with index_of(files) as base:
-        return _history(base, partial)
 
 
 def _history(base: sqlite3.Connection, partial: bool, case_nights: int = 0) -> History:

@@ -78,13 +78,6 @@ def forget(folder: Path) -> None:
         os.unlink(folder / NAME)
 
 
-@contextlib.contextmanager
-def index_of(files: Sequence[Path]) -> Iterator[sqlite3.Connection]:
-    """Make an index of these files, in memory."""
-    with contextlib.closing(_in_memory(Path(), files)) as base:
-        yield base
-
-
 def _kept(index_path: str, folder: Path, files: Sequence[Path]) -> sqlite3.Connection | None:
     """Open the index that is kept. Make it again if it is broken or of another version."""
     for _ in range(2):

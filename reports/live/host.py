@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,13 +26,3 @@ def gpus(folder: Path = _GPUS) -> list[str]:
         return []
     found = [re.search(r"^Model:\s*(.+?)\s*$", text, re.MULTILINE) for text in texts]
     return [match[1] for match in found if match is not None]
-
-
-def system() -> str:
-    """Return the name of the platform."""
-    return platform.platform()
-
-
-def python() -> str:
-    """Return the version of this Python."""
-    return platform.python_version()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import time
 from collections import Counter
 from pathlib import Path
@@ -72,8 +73,8 @@ class RunReporter:
                 schema=SCHEMA,
                 kit=host.installed("everyrank"),
                 torch=host.installed("torch"),
-                python=host.python(),
-                platform=host.system(),
+                python=platform.python_version(),
+                platform=platform.platform(),
                 started=self._started,
                 launcher=str(known.get("launcher", "fork")),
                 seed=int(known.get("seed", 0)),
@@ -83,11 +84,7 @@ class RunReporter:
                 workers=len(_nodes(self._config)) or 1,
                 subjects=self.gathering.subjects,
                 packages=self.gathering.packages,
-                commit=source.commit,
-                branch=source.branch,
-                dirty=source.dirty,
-                ci=source.ci,
-                ci_link=source.ci_link,
+                **vars(source),
                 cases=self.gathering.ids,
                 left_out=msgspec.convert(known.get("left_out", []), list[LeftOutPart]),
                 shard=msgspec.convert(known.get("shard"), ShardPart | None),

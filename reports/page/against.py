@@ -40,10 +40,7 @@ class Against:
 
     def facts(self) -> dict[str, str]:
         """Return what the page says of the earlier run as a whole."""
-        return {
-            "file": PurePath(self.old.path).name,
-            "verdict": self.verdict,
-        }
+        return {"file": PurePath(self.old.path).name, "verdict": self.verdict}
 
     def detail(self, case: CaseLine) -> dict[str, Any]:
         """Return how a case ended then."""

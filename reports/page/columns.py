@@ -93,28 +93,19 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class Table:
-    """The texts of a column, each once, in the order of their first case."""
-
-    def __init__(self) -> None:
-        self.indices: dict[Any, int] = {}
-
-    def index(self, value: Any) -> int:
-        """Return the index of a text; -1 if the case has none."""
-        return -1 if value is None else self.indices.setdefault(value, len(self.indices))
-
-
 def column_data(cases: Sequence[CaseLine], more: Sequence[Column] = ()) -> dict[str, Any]:
     """Return the values of all columns, the tables of texts that they refer to, and the rows of the columns."""
     columns = (*COLUMNS, *more)
     values: dict[str, list[Any]] = {}
     tables: dict[str, list[Any]] = {}
     for column in columns:
-        values[column.name] = found = [column.value(case) for case in cases]
+        values[column.name] = column_values = [column.value(case) for case in cases]
         if not column.is_number:
-            table = Table()
-            values[column.name] = [table.index(value) for value in found]
-            tables[column.name] = msgspec.to_builtins(list(table.indices))
+            # Each text once, in the order of their first case. A case without a text has the index -1.
+            texts = dict.fromkeys(value for value in column_values if value is not None)
+            indices = {text: index for index, text in enumerate(texts)}
+            values[column.name] = [indices.get(value, -1) for value in column_values]
+            tables[column.name] = msgspec.to_builtins(list(texts))
     return {"columns": list(_rows(columns, values, tables)), "values": values, "tables": tables}
 
 

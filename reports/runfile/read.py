@@ -88,11 +88,6 @@ class Run:
         return conclude(self.counts, self.footer, self.came)
 
     @property
-    def green(self) -> bool:
-        """Whether the run is whole and nothing in it or beside it needs a person."""
-        return self.conclusion.as_declared
-
-    @property
     def came(self) -> str:
         """How many of the cases have a line."""
         return f"{len(self.reported):,} of {count(len(self.header.cases), 'case')} reported"

@@ -158,7 +158,7 @@ def test_what_is_wrong_beside_the_cases_is_seen_by_all_that_read_the_file(
 ) -> None:
     footer, message = WRONG[wrong]
     good, bad = str(_run(tmp_path, "good")), str(_run(tmp_path, "bad", 1_780_086_400.0, **footer))
-    assert not read(bad).green
+    assert not read(bad).conclusion.as_declared
     assert main(["page", bad, "-o", str(tmp_path / "report.html")]) == 0
     out = capsys.readouterr().out
     assert message in out

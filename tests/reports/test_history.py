@@ -15,12 +15,12 @@ import pytest
 from everyrank.cli import main
 from everyrank.model.outcome import Ending
 from everyrank.reports import errors
-from everyrank.reports.history.history import History, LawHistory, of_files, of_folder
+from everyrank.reports.history.history import History, LawHistory, of_folder
 from everyrank.reports.history.index import NAME
 from everyrank.reports.history.render import as_text
 from everyrank.reports.runfile.model import CaseLine, ErrorPart
 
-from tests.made_up_runs import MadeUp, case, header, made_up, run_of
+from tests.made_up_runs import MadeUp, case, header, run_of
 
 DAY = 86_400.0
 LETTERS: dict[str, Ending] = {
@@ -221,16 +221,6 @@ def test_a_folder_without_nights_is_refused(tmp_path: Path) -> None:
 
 def _same(first: History, second: History) -> bool:
     return (first.nights, first.laws) == (second.nights, second.laws)
-
-
-def test_files_without_a_folder_give_the_same_and_leave_nothing(tmp_path: Path) -> None:
-    files = [
-        made_up(seed=seed, cases=100, started=1_780_000_000.0 + seed * DAY).write(tmp_path / f"{seed}.jsonl")
-        for seed in range(3)
-    ]
-    found = of_files(files)
-    assert sorted(os.listdir(tmp_path)) == ["0.jsonl", "1.jsonl", "2.jsonl"]
-    assert found.laws == of_folder(tmp_path).laws
 
 
 def test_the_index_follows_the_files(tmp_path: Path) -> None:

@@ -59,9 +59,9 @@ def test_counts_begin_with_what_needs_a_person(file: Path) -> None:
 def test_a_run_is_green_if_it_is_whole_and_nothing_in_it_is_red(file: Path) -> None:
     others = [case(label="Adam", outcome="known"), case(label="LBFGS", outcome="not-applicable")]
     good = run_of(header(), [case(), *others])
-    assert read(good.write(file)).green
-    assert not read(good.but({good.cases[1].id: {"outcome": "stale"}}).write(file)).green
-    assert not read(good.cut_after(3).write(file), partial=True).green
+    assert read(good.write(file)).conclusion.as_declared
+    assert not read(good.but({good.cases[1].id: {"outcome": "stale"}}).write(file)).conclusion.as_declared
+    assert not read(good.cut_after(3).write(file), partial=True).conclusion.as_declared
 
 
 def test_cases_without_a_line_in_a_whole_run_were_not_run(file: Path) -> None:
