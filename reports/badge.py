@@ -17,8 +17,8 @@ from everyrank.reports.runfile.read import Run
 from everyrank.reports.text import plain
 
 #: Outcomes that say nothing about the subject.
-_NOT_ASKED: frozenset[Ending] = frozenset(("not-applicable", "skipped"))
-_HOLDS: frozenset[Ending] = frozenset(("pass", "approximate"))
+NOT_ASKED: frozenset[Ending] = frozenset(("not-applicable", "skipped"))
+HOLDS: frozenset[Ending] = frozenset(("pass", "approximate"))
 
 #: The colours of shields.io: name -> colour.
 _COLOURS = {
@@ -73,8 +73,8 @@ def _of_tests(run: Run, label: str) -> Badge:
 def _of_counts(run: Run, label: str, counts: Counter[Ending], verb: str, nothing: str, more: int = 0) -> Badge:
     """Return the badge of these counts. ``more`` tests failed without a case."""
     beside = run.conclusion.beside
-    asked = sum(number for ending, number in counts.items() if ending not in _NOT_ASKED) + more
-    holds = sum(counts[ending] for ending in _HOLDS)
+    asked = sum(number for ending, number in counts.items() if ending not in NOT_ASKED) + more
+    holds = sum(counts[ending] for ending in HOLDS)
     parts = [f"{holds:,} of {asked:,} {verb}" if asked else nothing]
     named = [ending for ending in ENDINGS if counts[ending] and ending not in ("pass", "not-applicable")]
     parts += [f"{counts[ending]:,} {ending}" for ending in named]

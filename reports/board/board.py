@@ -7,15 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from everyrank.model.outcome import ENDINGS, RED, Ending
+from everyrank.reports.badge import HOLDS, NOT_ASKED
 from everyrank.reports.errors import ReportError
 from everyrank.reports.runfile.model import CaseLine
 from everyrank.reports.runfile.read import Run
 
 #: Outcomes that a board opens: what a person looks into.
 OPENED: frozenset[Ending] = RED | {"known"}
-#: Outcomes that say nothing about the subject.
-_NOT_ASKED: frozenset[Ending] = frozenset(("not-applicable", "skipped"))
-_HOLDS: frozenset[Ending] = frozenset(("pass", "approximate"))
 
 
 @dataclass
@@ -29,17 +27,17 @@ class Cell:
 
     @property
     def asked(self) -> int:
-        return sum(number for ending, number in self.counts.items() if ending not in _NOT_ASKED)
+        return sum(number for ending, number in self.counts.items() if ending not in NOT_ASKED)
 
     @property
     def holds(self) -> int:
-        return sum(self.counts[ending] for ending in _HOLDS)
+        return sum(self.counts[ending] for ending in HOLDS)
 
     @property
     def worst(self) -> Ending:
         """The outcome that a person looks at first; what is not claimed or not asked only if nothing else was."""
         found = [ending for ending in ENDINGS if self.counts[ending]]
-        return next((ending for ending in found if ending in OPENED | _HOLDS), found[0])
+        return next((ending for ending in found if ending in OPENED | HOLDS), found[0])
 
     @property
     def red(self) -> int:

@@ -98,10 +98,8 @@ def as_markdown(diff: Diff, most: int = 5) -> str:
     # A run that is still red never gets a tick.
     sign = ":x:" if not diff.passed else ":white_check_mark:" if diff.new.conclusion.as_declared else ":warning:"
     lines = [f"### {sign} everyrank: {verdict(diff)}", "", *_counts_table(diff), ""]
-    lines += [
-        line for part in (f"Old: {_run(diff.old, code)}", f"New: {_run(diff.new, code)}") for line in (part, "")
-    ]
-    lines += [line for part in _differences(diff, code) for line in (part, "")]
+    runs = (f"Old: {_run(diff.old, code)}", f"New: {_run(diff.new, code)}")
+    lines += [line for part in (*runs, *_differences(diff, code)) for line in (part, "")]
     if diff.pace.slower:
         lines += [_slower_run(diff), ""]
     for kind in KINDS:
@@ -294,12 +292,10 @@ def _text_pace(diff: Diff, most: int) -> Iterator[str]:
     speed = diff.pace
     if speed.slower:
         yield _slower_run(diff)
-    if speed.laws:
-        yield f"{count(len(speed.laws), 'law')} slower" + (" than that" if speed.slower else "")
-        yield from (f"  {text}" for text in some(list(_slow_laws(diff, plain)), most))
-    if speed.cases:
-        yield f"{count(len(speed.cases), 'case')} slower" + (" than that" if speed.slower else "")
-        yield from (f"  {text}" for text in some(list(_slow_cases(diff, plain)), most))
+    for noun, texts in (("law", list(_slow_laws(diff, plain))), ("case", list(_slow_cases(diff, plain)))):
+        if texts:
+            yield f"{count(len(texts), noun)} slower" + (" than that" if speed.slower else "")
+            yield from (f"  {text}" for text in some(texts, most))
     if speed.slower or speed.laws or speed.cases:
         yield ""
 
@@ -362,14 +358,7 @@ def _run_data(run: Run) -> dict[str, Any]:
 
 
 def _case_data(case: CaseLine) -> dict[str, Any]:
-    return {
-        "id": case.id,
-        "subject": case.subject,
-        "contract": case.contract,
-        "law": case.law,
-        "case": case.case,
-        "optimizer": case.optimizer,
-    }
+    return {name: getattr(case, name) for name in ("id", "subject", "contract", "law", "case", "optimizer")}
 
 
 def _change_data(change: Change) -> dict[str, Any]:

@@ -116,12 +116,8 @@ class LawHistory:
     @property
     def since(self) -> int | None:
         """The night since which it is red; None if it is not red."""
-        found = None
-        for night, state in reversed(self.known):
-            if state != "red":
-                break
-            found = night
-        return found
+        reds = list(itertools.takewhile(lambda known: known[1] == "red", reversed(self.known)))
+        return reds[-1][0] if reds else None
 
     @property
     def flips(self) -> int:
@@ -288,7 +284,7 @@ def _flips(base: sqlite3.Connection) -> dict[LawKey, tuple[int, int, int]]:
 
     A new kit or torch explains a flip. A new commit explains the first two of a case: a regression and its fix.
     """
-    found = base.execute("""
+    rows = base.execute("""
         WITH steps AS (
             SELECT name, position, red, version, source, lag(red) OVER each AS before,
                    lag(version) OVER each AS version_before, lag(source) OVER each AS source_before
@@ -301,10 +297,8 @@ def _flips(base: sqlite3.Connection) -> dict[LawKey, tuple[int, int, int]]:
         SELECT subject, contract, law, sum(flipped), count(*),
                sum(flipped AND version = version_before AND (source = source_before OR flips > 2))
         FROM counted JOIN names USING (name) GROUP BY subject, contract, law
-    """).fetchall()
-    return {
-        (subject, contract, law): (flips, steps, flaked) for subject, contract, law, flips, steps, flaked in found
-    }
+    """)
+    return {(subject, contract, law): (flips, steps, flaked) for subject, contract, law, flips, steps, flaked in rows}
 
 
 def _against(values: Sequence[float | None]) -> float | None:
