@@ -43,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from everyrank.reports.shards.choose import asked
 
         asked(config)
-    path = _left_at(config)
+    path = _tests_path(config)
     if path is not None:
         path.write_bytes(_NOTHING)
 
@@ -65,7 +65,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     asked = choose.asked(config)
     assert asked is not None
     choose.choose(config, items, asked)
-    if (path := _left_at(config)) is not None:
+    if (path := _tests_path(config)) is not None:
         from everyrank.reports.live.gather import Collected, leave
 
         leave(Collected({"shard": config.stash[choose.SHARD]}, [], []), path)  # it may have no multi-rank test
@@ -79,7 +79,7 @@ def pytest_everyrank_collected(config: pytest.Config, items: list[pytest.Item], 
 
     if (shard := _shard(config)) is not None:
         run["shard"] = shard
-    if (path := _left_at(config)) is not None:
+    if (path := _tests_path(config)) is not None:
         leave(collected(items, run), path)
     elif _prints(config) and not _only_shows(config):
         _run(config).expect(collected(items, run))
@@ -104,10 +104,10 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
-    given = node.workerinput.get("everyrank_collected")
-    if given is None:
+    file = node.workerinput.get("everyrank_collected")
+    if file is None:
         return
-    path = Path(given)
+    path = Path(file)
     if path.exists() and path.read_bytes() == _NOTHING:
         path.unlink()
         return
@@ -149,20 +149,20 @@ def _run(config: pytest.Config) -> RunReporter:
         return known
     from everyrank.reports.live import live_run
 
-    made = live_run.RunReporter(config, live_run.wanted(config))
-    config.pluginmanager.register(made, _NAME)
-    return made
+    reporter = live_run.RunReporter(config, live_run.run_file_path(config))
+    config.pluginmanager.register(reporter, _NAME)
+    return reporter
 
 
 def _ini(config: pytest.Config) -> bool:
     return bool(config.getini("everyrank_run_file"))
 
 
-def _left_at(config: pytest.Config) -> Path | None:
+def _tests_path(config: pytest.Config) -> Path | None:
     """In a worker of pytest-xdist, return the file in which its controller expects the collected tests."""
-    given = getattr(config, "workerinput", {}).get("everyrank_collected")
+    file = getattr(config, "workerinput", {}).get("everyrank_collected")
     # On another host that folder does not exist: the controller gets only the ids.
-    return Path(given) if given and os.path.isdir(os.path.dirname(given)) else None
+    return Path(file) if file and os.path.isdir(os.path.dirname(file)) else None
 
 
 def _prints(config: pytest.Config) -> bool:

@@ -36,8 +36,8 @@ class Cell:
     @property
     def worst(self) -> Ending:
         """The outcome that a person looks at first; what is not claimed or not asked only if nothing else was."""
-        found = [ending for ending in ENDINGS if self.counts[ending]]
-        return next((ending for ending in found if ending in OPENED | HOLDS), found[0])
+        endings = [ending for ending in ENDINGS if self.counts[ending]]
+        return next((ending for ending in endings if ending in OPENED | HOLDS), endings[0])
 
     @property
     def red(self) -> int:
@@ -62,13 +62,13 @@ class Row:
 
     @property
     def total(self) -> Cell:
-        found = Cell()
+        total = Cell()
         for cell in self.cells.values():
-            found.counts += cell.counts
-            found.opened += cell.opened
+            total.counts += cell.counts
+            total.opened += cell.opened
             if cell.before is not None:
-                found.before = (found.before or Counter()) + cell.before
-        return found
+                total.before = (total.before or Counter()) + cell.before
+        return total
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,12 @@ def board(runs: Sequence[Run], before: Sequence[Run] = ()) -> list[Table]:
         for group, cell in row.cells.items():
             if key in rows and group in rows[key].cells:
                 rows[key].cells[group].before = cell.counts
-    found = []
+    tables = []
     for contract in sorted({contract for contract, _ in rows}):
         mine = tuple(row for (name, _), row in sorted(rows.items()) if name == contract)
         groups = {group: None for row in mine for group in row.cells}
-        found.append(Table(contract, tuple(groups), mine))
-    return found
+        tables.append(Table(contract, tuple(groups), mine))
+    return tables
 
 
 def group_of(law: str) -> str:

@@ -72,8 +72,8 @@ def _packages(rows: Iterable[Row]) -> list[str]:
 
 
 def _outcomes(rows: Iterable[Row]) -> list[str]:
-    found = {ending for row in rows for ending in row.total.counts}
-    return [ending for ending in ENDINGS if ending in found]
+    endings = {ending for row in rows for ending in row.total.counts}
+    return [ending for ending in ENDINGS if ending in endings]
 
 
 def _options(names: Iterable[str]) -> str:

@@ -134,7 +134,7 @@ def judged(old: Ending, new: Ending) -> Kind | None:
 
 
 def _less_exact(both: Iterable[tuple[CaseLine, CaseLine]]) -> list[LessExact]:
-    found = [
+    cases = [
         LessExact(new, old.error, new.error)
         for old, new in both
         if old.error is not None
@@ -142,7 +142,7 @@ def _less_exact(both: Iterable[tuple[CaseLine, CaseLine]]) -> list[LessExact]:
         and old.outcome == new.outcome
         and _grew(old.error, new.error)
     ]
-    return sorted(found, key=lambda pair: -pair.new.relative)
+    return sorted(cases, key=lambda pair: -pair.new.relative)
 
 
 def _grew(old: ErrorPart, new: ErrorPart) -> bool:

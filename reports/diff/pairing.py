@@ -109,21 +109,21 @@ def _known_by(old: CaseLine, new: CaseLine) -> CaseLine:
 def pair(old: Run, new: Run, aliases: Aliases) -> Pairs:
     """Pair the cases. A case that the old run did not run to its end counts as missing in it."""
     both: list[tuple[CaseLine, CaseLine]] = []
-    left: dict[str, list[CaseLine]] = {}
+    old_by_id: dict[str, list[CaseLine]] = {}
     for case in old.reported:
         if case.outcome == "interrupted":
             continue
         if case.outcome != "not-run" or case.started:  # a case that a broken adapter kept from running has a time
-            left.setdefault(case.id, []).append(case)
+            old_by_id.setdefault(case.id, []).append(case)
     unpaired = []
     for case in new.cases:
-        before = left.get(case.id)
+        before = old_by_id.get(case.id)
         if before:
             both.append((before[0], _known_by(before.pop(0), case)))
         else:
             unpaired.append(case)
     by_key: dict[tuple[str, str], list[CaseLine]] = {}
-    gone = [case for cases in left.values() for case in cases]
+    gone = [case for cases in old_by_id.values() for case in cases]
     for case in gone:
         by_key.setdefault(aliases.key(case), []).append(case)
     plain = Aliases()

@@ -55,12 +55,12 @@ class ChangeGroup:
 
 def groups(changes: Iterable[Change]) -> list[ChangeGroup]:
     """Group the changes by law and step, and subjects that the first message shows to be alike. Keep their order."""
-    found: dict[tuple[str, tuple[Ending | None, Ending | None]], ChangeGroup] = {}
+    by_law: dict[tuple[str, tuple[Ending | None, Ending | None]], ChangeGroup] = {}
     for change in changes:
         key = (_name(change.case), change.step)
-        found.setdefault(key, ChangeGroup(*key, [])).changes.append(change)
+        by_law.setdefault(key, ChangeGroup(*key, [])).changes.append(change)
     alike: dict[tuple[object, ...], list[ChangeGroup]] = {}
-    for group in found.values():
+    for group in by_law.values():
         case = group.changes[0].case
         law = (case.contract, case.law) if case.law else group.name
         alike.setdefault((law, group.step, signature(case)), []).append(group)
@@ -237,8 +237,8 @@ def _slower_run(diff: Diff) -> str:
 
 
 def _text_groups(changes: list[Change], most: int, with_reason: bool) -> Iterator[str]:
-    found = groups(changes)
-    for group in found[: most * _LAWS or None]:
+    all_groups = groups(changes)
+    for group in all_groups[: most * _LAWS or None]:
         shown = some(_shorts(group), most)
         yield f"  {plain(group.name)}: {count(len(group.changes), 'case')} {group.step_text}"
         if group.subjects:
@@ -250,8 +250,8 @@ def _text_groups(changes: list[Change], most: int, with_reason: bool) -> Iterato
             yield f"    {plain(case.message, _MESSAGE)}"
         if with_reason and case.repeat:
             yield f"    to repeat: {plain(case.repeat)}"
-    if most and (left := found[most * _LAWS :]):
-        yield f"  {_and_more(left)}"
+    if most and (more := all_groups[most * _LAWS :]):
+        yield f"  {_and_more(more)}"
 
 
 def _shorts(group: ChangeGroup) -> list[str]:
@@ -267,13 +267,13 @@ def _quoted(names: list[str], most: int) -> str:
     return text + more if (text := ", ".join(code(name, 200) for name in shown if name)) else ""
 
 
-def _and_more(left: list[ChangeGroup]) -> str:
-    return f"... and {count(sum(len(group.changes) for group in left), 'case')} in {count(len(left), 'more group')}"
+def _and_more(more: list[ChangeGroup]) -> str:
+    return f"... and {count(sum(len(group.changes) for group in more), 'case')} in {count(len(more), 'more group')}"
 
 
 def _markdown_groups(changes: list[Change], most: int, with_reason: bool) -> Iterator[str]:
-    found = groups(changes)
-    for group in found[: most * _LAWS or None]:
+    all_groups = groups(changes)
+    for group in all_groups[: most * _LAWS or None]:
         shown = _quoted(_shorts(group), most)
         named = f": {shown}" if shown else ""
         yield f"- {code(group.name)}: {count(len(group.changes), 'case')} **{group.step_text}**{named}"
@@ -284,8 +284,8 @@ def _markdown_groups(changes: list[Change], most: int, with_reason: bool) -> Ite
             yield f"  - {code(case.message, _MESSAGE)}"
         if with_reason and case.repeat:
             yield f"  - to repeat: {code(case.repeat, 400)}"
-    if most and (left := found[most * _LAWS :]):
-        yield f"- {_and_more(left)}"
+    if most and (more := all_groups[most * _LAWS :]):
+        yield f"- {_and_more(more)}"
 
 
 def _text_pace(diff: Diff, most: int) -> Iterator[str]:

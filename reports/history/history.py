@@ -178,15 +178,15 @@ def of_folder(folder: Path, partial: bool = False, rebuild: bool = False, case_n
         raise CannotRead(folder, f"cannot be read: {error.strerror or error}") from None
     try:
         with index(folder, rebuild) as base:
-            found = _history(base, partial, case_nights)
+            past = _history(base, partial, case_nights)
     except sqlite3.DatabaseError:  # the index is broken: rebuild it from the files
         with index(folder, rebuild=True) as base:
-            found = _history(base, partial, case_nights)
-    if not found.nights:
+            past = _history(base, partial, case_nights)
+    if not past.nights:
         forget(folder)
-        reason = f": {found.left_out[0]}" if found.left_out else ""
+        reason = f": {past.left_out[0]}" if past.left_out else ""
         raise NoNights(f"{folder}: no run file that can be read{reason}")
-    return found
+    return past
 
 
 def _history(base: sqlite3.Connection, partial: bool, case_nights: int = 0) -> History:

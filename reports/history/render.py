@@ -34,10 +34,10 @@ def as_text(history: History, every: bool = False) -> str:
     lines += _wrong_beside(nights)
     lines.append("")
     shown: set[int] = set()
-    for title, wanted in _SECTIONS:
-        found = [law for law in history.laws if id(law) not in shown and wanted(law)]
-        shown.update(map(id, found))
-        lines += _section(title, found, history)
+    for title, belongs in _SECTIONS:
+        laws = [law for law in history.laws if id(law) not in shown and belongs(law)]
+        shown.update(map(id, laws))
+        lines += _section(title, laws, history)
     rest = [law for law in history.laws if id(law) not in shown]
     lines += _section("the other laws", rest, history) if every else []
     if not shown:

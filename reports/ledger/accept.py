@@ -72,23 +72,23 @@ def accept(
 ) -> tuple[list[Edit], list[NotAccepted]]:
     """Return the edits to the ledgers of these subjects (None for all), and the cases not accepted. Write nothing."""
     cases: dict[Path, list[CaseLine]] = {}
-    left: list[NotAccepted] = []
+    refused: list[NotAccepted] = []
     for case in run.cases:
         if subjects is not None and case.subject not in subjects:
             continue
         if not case.subject:
-            left += [NotAccepted(case, _NEVER.get(case.outcome, _NO_SUBJECT))] if case.outcome in RED else []
+            refused += [NotAccepted(case, _NEVER.get(case.outcome, _NO_SUBJECT))] if case.outcome in RED else []
         elif case.subject in ledgers:
             cases.setdefault(ledgers[case.subject], []).append(case)
         elif case.outcome in RED:
-            left.append(NotAccepted(case, _undeclared(case) or _NEVER.get(case.outcome, _no_ledger(case))))
+            refused.append(NotAccepted(case, _undeclared(case) or _NEVER.get(case.outcome, _no_ledger(case))))
     edits = []
     for path, its_cases in cases.items():
-        edit, not_taken = _edit(run, path, its_cases)
-        left += not_taken
+        edit, refused_here = _edit(run, path, its_cases)
+        refused += refused_here
         if edit is not None:
             edits.append(edit)
-    return edits, left
+    return edits, refused
 
 
 def declare_lacks(
@@ -97,19 +97,19 @@ def declare_lacks(
     """Return the edits that declare what subjects lack, and a case of each that has no ledger. Write nothing."""
     missing: dict[str, CaseLine] = {}
     for case in run.cases:
-        wanted = case.missing and (subjects is None or case.subject in subjects)
-        if wanted and len(case.missing) > len(missing.get(case.subject, CaseLine("", "error")).missing):
+        is_meant = case.missing and (subjects is None or case.subject in subjects)
+        if is_meant and len(case.missing) > len(missing.get(case.subject, CaseLine("", "error")).missing):
             missing[case.subject] = case
-    edits, left = [], []
+    edits, refused = [], []
     for subject, case in missing.items():
         if subject not in ledgers:
-            left.append(NotAccepted(case, _undeclared(case)))
+            refused.append(NotAccepted(case, _undeclared(case)))
             continue
         path = ledgers[subject]
         before = read_ledger(path) if path.exists() else new_ledger(path, subject, run.header.torch)
         if names := tuple(name for name in case.missing if name not in before.lacks):
             edits.append(Edit(before, (), (), (), before.lacking(names).text, names))
-    return edits, left
+    return edits, refused
 
 
 @dataclass(frozen=True)
@@ -156,29 +156,29 @@ def chosen_ledgers(run: Run, subjects: Sequence[str] | None, ledger: Path | None
             raise NoSubject(
                 f"{run.path}: no case of a subject {name!r}; its subjects: {', '.join(sorted(there)) or 'none'}"
             )
-    found = _named_ledgers(run)
+    ledgers = _named_ledgers(run)
     if ledger is None:
         concerned = {case.subject for case in run.cases if case.outcome in ("fail", "stale")}
-        for name, path in found.items():
+        for name, path in ledgers.items():
             if name in concerned and name in (subjects or there) and not path.exists():
                 raise BadLedger(f"{path}: this ledger does not exist: run this where pytest ran, or use --ledger")
-        return found
-    meant = sorted(set(subjects) if subjects else there - set(found))
+        return ledgers
+    meant = sorted(set(subjects) if subjects else there - set(ledgers))
     if not there:
         raise NoSubject(f"{run.path}: --ledger is for a subject, and this run has no case of one")
     if len(meant) != 1:
         which = f"{len(meant)} are meant ({', '.join(meant)})" if meant else "each subject of this run names a ledger"
         raise NoSubject(f"--ledger is for one subject, but {which}: choose it with --subject")
-    return {**found, meant[0]: ledger}
+    return {**ledgers, meant[0]: ledger}
 
 
 def _named_ledgers(run: Run) -> dict[str, Path]:
     """Return the ledger of each subject that names one: in the header, or in the entry of a case."""
-    found = {name: Path(file) for name, file in run.header.subjects.items() if file}
+    ledgers = {name: Path(file) for name, file in run.header.subjects.items() if file}
     for case in run.reported:
         if case.subject and case.ledger is not None and case.ledger.file:
-            found.setdefault(case.subject, Path(case.ledger.file))
-    return found
+            ledgers.setdefault(case.subject, Path(case.ledger.file))
+    return ledgers
 
 
 def _edit(run: Run, path: Path, cases: Sequence[CaseLine]) -> tuple[Edit | None, list[NotAccepted]]:
@@ -189,12 +189,12 @@ def _edit(run: Run, path: Path, cases: Sequence[CaseLine]) -> tuple[Edit | None,
     ledger = (
         read_ledger(path, run.header.torch) if path.exists() else new_ledger(path, red[0].subject, run.header.torch)
     )
-    added, restated, left = _new(ledger, red)
+    added, restated, refused = _new(ledger, red)
     removed, kept = _stale(run, ledger, cases)
     if not (added or removed or restated):
-        return None, left + kept
+        return None, refused + kept
     text = ledger.changed(removed, added, restated)
-    return Edit(ledger, tuple(added), tuple(removed), tuple(restated), text), left + kept
+    return Edit(ledger, tuple(added), tuple(removed), tuple(restated), text), refused + kept
 
 
 def _new(ledger: LedgerFile, red: Iterable[CaseLine]) -> tuple[list[FileEntry], list[FileEntry], list[NotAccepted]]:
@@ -202,14 +202,14 @@ def _new(ledger: LedgerFile, red: Iterable[CaseLine]) -> tuple[list[FileEntry], 
     added: dict[str, FileEntry] = {}
     restated: dict[str, FileEntry] = {}
     notes: dict[tuple[str, Statement], str] = {}
-    left = []
+    refused = []
     for case in red:
         if case.outcome == "stale":
             continue
         reason = _refusal(ledger, case)
         entry, seen = ledger.entry(short(case)), statement(case.deviations)
         if reason:
-            left.append(NotAccepted(case, reason))
+            refused.append(NotAccepted(case, reason))
         elif entry is None:
             torch = _torch(ledger, case)
             # Cases that state the same become one entry, with the note of the first.
@@ -217,7 +217,7 @@ def _new(ledger: LedgerFile, red: Iterable[CaseLine]) -> tuple[list[FileEntry], 
             added[short(case)] = FileEntry(short(case), "fail", note=note, states=seen, torch=torch)
         elif case.ledger is not None and entry.states != seen:  # else an entry that this run did not know
             restated[short(case)] = replace(entry, states=seen)
-    return list(added.values()), list(restated.values()), left
+    return list(added.values()), list(restated.values()), refused
 
 
 def _refusal(ledger: LedgerFile, case: CaseLine) -> str:
@@ -240,20 +240,20 @@ def _refusal(ledger: LedgerFile, case: CaseLine) -> str:
 
 def _stale(run: Run, ledger: LedgerFile, cases: Sequence[CaseLine]) -> tuple[list[FileEntry], list[NotAccepted]]:
     removed: list[FileEntry] = []
-    left = []
+    refused = []
     for case in cases:
         if case.outcome != "stale":
             continue
         entry = ledger.entry(short(case))
         if case.lack:
-            left.append(NotAccepted(case, "it is declared as lacking, but it works: remove the declaration"))
+            refused.append(NotAccepted(case, "it is declared as lacking, but it works: remove the declaration"))
         elif entry is not None and entry not in removed:
             reason = _still_wanted(run, entry, cases)
             if reason:
-                left.append(NotAccepted(case, reason))
+                refused.append(NotAccepted(case, reason))
             else:
                 removed.append(entry)
-    return removed, left
+    return removed, refused
 
 
 def _still_wanted(run: Run, entry: FileEntry, cases: Iterable[CaseLine]) -> str:
@@ -271,12 +271,12 @@ def _still_wanted(run: Run, entry: FileEntry, cases: Iterable[CaseLine]) -> str:
 
 def _chosen(command: Iterable[str]) -> bool:
     """Return whether the command asked pytest to run only some of the cases."""
-    given = list(command)
-    for index, word in enumerate(given):
+    words = list(command)
+    for index, word in enumerate(words):
         if Path(word).name in ("pytest", "py.test"):
-            given = given[index + 1 :]  # the words before are Python's: -m pytest
+            words = words[index + 1 :]  # the words before are Python's: -m pytest
             break
-    return any("::" in word or word.partition("=")[0] in _CHOOSING or word[:2] in ("-k", "-m") for word in given)
+    return any("::" in word or word.partition("=")[0] in _CHOOSING or word[:2] in ("-k", "-m") for word in words)
 
 
 def short(case: CaseLine) -> str:

@@ -61,15 +61,15 @@ class LedgerFile:
 
     def lacking(self, names: Collection[str]) -> LedgerFile:
         """Return the ledger with these names as well, on a line of their own above the entries."""
-        wanted, lines = sorted({*self.lacks, *names}), _lines(self.text)
+        names_now, lines = sorted({*self.lacks, *names}), _lines(self.text)
         old = [number for number, text in enumerate(lines) if _LACKS.fullmatch(text)][:1]
         above = [number + 1 for number, text in enumerate(lines) if _SUBJECT.fullmatch(text)][:1] or [0]
         start, end = (old[0], old[0] + 1) if old else (above[0], above[0])
-        lines[start:end] = [f"lacks = {toml_value(wanted)}"]
+        lines[start:end] = [f"lacks = {toml_value(names_now)}"]
         newline = "\r\n" if "\r\n" in self.text else "\n"
         with contextlib.suppress(BadLedger):  # such as a key that is there twice
             changed = _read(self.path, newline.join([*lines, ""]), self.torch)
-            if changed.lacks == wanted and changed.data == self.data:
+            if changed.lacks == names_now and changed.data == self.data:
                 return changed
         raise BadLedger(f"{self.path}: cannot be changed line by line: write lacks = [...] on one line")
 
@@ -105,8 +105,8 @@ class LedgerFile:
         with contextlib.suppress(BadLedger):
             now = _read(self.path, text, self.torch)
             gone = {(entry.first, entry.included, entry.case) for entry in removed}
-            left = [entry for entry in self.entries if (entry.first, entry.included, entry.case) not in gone]
-            expected = sorted(ordered(entry.data) for entry in (*left, *added))
+            kept = [entry for entry in self.entries if (entry.first, entry.included, entry.case) not in gone]
+            expected = sorted(ordered(entry.data) for entry in (*kept, *added))
             if sorted(map(ordered, now.data)) == expected and _rest(self) == _rest(now):
                 return
         raise BadLedger(f"{self.path}: cannot be changed line by line: write its entries as plain [[known]] tables")

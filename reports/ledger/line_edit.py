@@ -112,10 +112,10 @@ class LineEdit:
 
 def _groups(entries: Iterable[FileEntry]) -> list[list[FileEntry]]:
     """Return the entries that state the same together."""
-    found: dict[object, list[FileEntry]] = {}
+    groups: dict[object, list[FileEntry]] = {}
     for entry in entries:
-        found.setdefault(entry.shape, []).append(entry)
-    return list(found.values())
+        groups.setdefault(entry.shape, []).append(entry)
+    return list(groups.values())
 
 
 def _grouped(entries: Iterable[FileEntry]) -> list[str]:

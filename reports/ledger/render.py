@@ -21,7 +21,7 @@ _REASON = 400
 
 def render_edits(
     edits: Sequence[Edit],
-    left: Sequence[NotAccepted],
+    refused: Sequence[NotAccepted],
     dry_run: bool,
     beside: Sequence[Reason] = (),
     siblings: Siblings | None = None,
@@ -30,9 +30,9 @@ def render_edits(
     lines: list[str] = []
     for edit in edits:
         lines += _dry(edit) if dry_run else _written(edit)
-    lines += _left(left)
+    lines += _not_accepted(refused)
     lines += [f"not accepted: {plain(reason.text, _REASON)}" for reason in beside]
-    lines.append(_sum(edits, left, dry_run))
+    lines.append(_sum(edits, refused, dry_run))
     lines += _others(siblings) if siblings is not None else ()
     return "\n".join(lines) + "\n"
 
@@ -51,9 +51,9 @@ def _dry(edit: Edit) -> Iterator[str]:
     yield from difflib.unified_diff(before, edit.text.splitlines(), path, path, lineterm="")
 
 
-def _left(left: Sequence[NotAccepted]) -> Iterator[str]:
+def _not_accepted(refused: Sequence[NotAccepted]) -> Iterator[str]:
     reasons: dict[str, list[str]] = {}
-    for item in left:
+    for item in refused:
         name = f"{item.case.subject} {item.case.case}" if item.case.subject else item.case.id
         reasons.setdefault(item.reason, []).append(name)
     for reason, names in reasons.items():
@@ -74,7 +74,7 @@ def _others(siblings: Siblings) -> Iterator[str]:
     yield "    everyrank accept full.jsonl"
 
 
-def _sum(edits: Sequence[Edit], left: Sequence[NotAccepted], dry_run: bool) -> str:
+def _sum(edits: Sequence[Edit], refused: Sequence[NotAccepted], dry_run: bool) -> str:
     names = ("added", "removed", "restated")
     added, removed, restated = (sum(len(getattr(edit, name)) for edit in edits) for name in names)
     parts = []
@@ -86,6 +86,6 @@ def _sum(edits: Sequence[Edit], left: Sequence[NotAccepted], dry_run: bool) -> s
         parts.append(f"{'1 entry' if restated == 1 else f'{restated:,} entries'} restated")
     if lacks := sum(len(edit.lacks) for edit in edits):
         parts.append("1 lack declared" if lacks == 1 else f"{lacks:,} lacks declared")
-    if left:
-        parts.append(f"{count(len(left), 'case')} not accepted")
+    if refused:
+        parts.append(f"{count(len(refused), 'case')} not accepted")
     return ("dry run, nothing was written: " if dry_run else "") + (", ".join(parts) or "nothing to accept")

@@ -26,7 +26,7 @@ def failure_message(text: str) -> str:
     opening = _opening(lines)
     if not _COMPARED.search(opening):
         return opening
-    figures = [line.rstrip(".") for wanted in _FIGURES for line in lines if wanted.fullmatch(line)]
+    figures = [line.rstrip(".") for pattern in _FIGURES for line in lines if pattern.fullmatch(line)]
     return f"{opening} {'; '.join(dict.fromkeys(figures))}".rstrip()
 
 

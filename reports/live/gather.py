@@ -60,11 +60,11 @@ class Gathering:
         self._left: Counter[str] = Counter()
         self._reports: dict[tuple[str, str], list[Any]] = {}
 
-    def expect(self, found: Collected, times: int = 1) -> None:
+    def expect(self, tests: Collected, times: int = 1) -> None:
         """Expect these tests to run, each of them ``times`` times."""
-        self.run = found.run
-        self.ids = [id for id in found.ids for _ in range(times)]
-        self._properties = dict(zip(found.ids, found.properties, strict=True))
+        self.run = tests.run
+        self.ids = [id for id in tests.ids for _ in range(times)]
+        self._properties = dict(zip(tests.ids, tests.properties, strict=True))
         self._left = Counter(self.ids)
 
     @property
@@ -76,8 +76,8 @@ class Gathering:
     @property
     def packages(self) -> dict[str, str]:
         """The package and its version, of each subject that names the package that it is from."""
-        found = self._properties.values()
-        return {identity["subject"]: identity["package"] for identity in found if identity.get("package")}
+        tests = self._properties.values()
+        return {identity["subject"]: identity["package"] for identity in tests if identity.get("package")}
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.nodeid not in self._properties:
@@ -129,16 +129,16 @@ def _worker(report: Any) -> list[str]:
     return [gateway.id] if gateway is not None else []
 
 
-def leave(found: Collected, path: Path) -> None:
+def leave(tests: Collected, path: Path) -> None:
     """In a worker, write the collected tests to the file that the controller reads."""
-    path.write_bytes(encoded(found))
+    path.write_bytes(encoded(tests))
 
 
 def fetch(path: Path, ids: list[str]) -> Collected:
     """In the controller, read a worker's tests. For a worker on another host only the ids are known."""
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Collected)
+        tests = msgspec.json.decode(path.read_bytes(), type=Collected)
         path.unlink()
     except OSError:
         return Collected({}, ids, [{} for _ in ids])
-    return found
+    return tests

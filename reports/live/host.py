@@ -24,5 +24,5 @@ def gpus(folder: Path = _GPUS) -> list[str]:
         texts = [file.read_text() for file in sorted(folder.glob("*/information"))]
     except OSError:
         return []
-    found = [re.search(r"^Model:\s*(.+?)\s*$", text, re.MULTILINE) for text in texts]
-    return [match[1] for match in found if match is not None]
+    matches = [re.search(r"^Model:\s*(.+?)\s*$", text, re.MULTILINE) for text in texts]
+    return [match[1] for match in matches if match is not None]

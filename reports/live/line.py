@@ -98,16 +98,16 @@ def _identity(properties: Mapping[str, str]) -> dict[str, Any]:
     """Return the kit's properties of a case; nothing for any other test, whatever properties it records."""
     if not {"subject", "contract", "law", "case"} <= properties.keys():
         return {}
-    found: dict[str, Any] = {name: properties[name] for name in ("subject", "contract", "law", "case")}
-    found["optimizer"] = properties.get("optimizer", "")
-    found["lack"] = properties.get("lack", "")
-    found["missing"] = properties.get("missing", "").split()
-    found["stated_by"] = properties.get("stated-by", "").split()
+    fields: dict[str, Any] = {name: properties[name] for name in ("subject", "contract", "law", "case")}
+    fields["optimizer"] = properties.get("optimizer", "")
+    fields["lack"] = properties.get("lack", "")
+    fields["missing"] = properties.get("missing", "").split()
+    fields["stated_by"] = properties.get("stated-by", "").split()
     if "ledger-kind" in properties:
         kind, issue = properties["ledger-kind"], properties.get("ledger-issue", "unreported")
         more = (properties.get(f"ledger-{name}", "") for name in ("note", "file", "link", "expects", "shared"))
-        found["ledger"] = LedgerPart(kind, issue, *more)
-    return found
+        fields["ledger"] = LedgerPart(kind, issue, *more)
+    return fields
 
 
 def _outcome(reports: Sequence[Any], rule: str, properties: Mapping[str, str]) -> Ending:
@@ -142,8 +142,8 @@ def _rank(rank: RankResult) -> RankPart:
     return RankPart(rank.rank, rank.outcome, rank.phase, _brief(rank.text), rank.where, rank.seconds)
 
 
-def _leaks(found: Sequence[LeakPart]) -> list[LeakPart]:
-    parts = [LeakPart(leak.kind, _brief(leak.what), leak.ranks) for leak in found]
+def _leaks(leaks: Sequence[LeakPart]) -> list[LeakPart]:
+    parts = [LeakPart(leak.kind, _brief(leak.what), leak.ranks) for leak in leaks]
     if len(parts) > LEAKS:
         ranks = sorted({rank for leak in parts[LEAKS:] for rank in leak.ranks})
         parts = [*parts[:LEAKS], LeakPart("...", f"{count(len(parts) - LEAKS, 'more leak')} left out", ranks)]
@@ -152,10 +152,10 @@ def _leaks(found: Sequence[LeakPart]) -> list[LeakPart]:
 
 def _output(reports: Iterable[Any], result: TestResult) -> list[OutputPart]:
     """Return the captured texts, each text once. Other sections have keys of their own in the line."""
-    found = {
+    texts = {
         part: None for report in reports for part in report.sections if part[1] and part[0].startswith("Captured")
     }
-    parts = [OutputPart(name, cut_middle(text, OUTPUT), _ranks_in(name, result.size)) for name, text in found]
+    parts = [OutputPart(name, cut_middle(text, OUTPUT), _ranks_in(name, result.size)) for name, text in texts]
     # If there are too many texts, those of ranks that did not fail are left out first.
     blamed = set(result.blame.ranks if result.blame is not None else ())
     bad = {rank.rank for rank in result.ranks if rank.outcome in ("failed", "lost")}
@@ -166,8 +166,8 @@ def _output(reports: Iterable[Any], result: TestResult) -> list[OutputPart]:
 
     parts.sort(key=urgency)
     if len(parts) > OUTPUTS:
-        left = f"{count(len(parts) - OUTPUTS, 'more captured text')} left out"
-        parts = [*parts[:OUTPUTS], OutputPart("...", left)]
+        note = f"{count(len(parts) - OUTPUTS, 'more captured text')} left out"
+        parts = [*parts[:OUTPUTS], OutputPart("...", note)]
     return parts
 
 
@@ -176,8 +176,8 @@ def _ranks_in(name: str, size: int) -> list[int]:
     _, _, last_part = name.rpartition(", ")
     if last_part == f"all {size} ranks":
         return list(range(size))
-    found = _RANKS.fullmatch(name)
-    spans = [span.partition("-") for span in found[1].split(",")] if found is not None else []
+    match = _RANKS.fullmatch(name)
+    spans = [span.partition("-") for span in match[1].split(",")] if match is not None else []
     return [rank for first, _, last in spans for rank in range(int(first), int(last or first) + 1) if rank < size]
 
 
@@ -192,12 +192,12 @@ def _noted(result: TestResult, name: str) -> str:
 
 def _error(ranks: Iterable[RankResult]) -> ErrorPart | None:
     """Return the largest error that a rank noted."""
-    found = [
+    errors = [
         msgspec.convert({**rank.notes["error"], "rank": rank.rank}, ErrorPart, strict=False)
         for rank in ranks
         if "error" in rank.notes
     ]
-    return max(found, key=lambda error: (error.relative, error.ulps, -error.rank), default=None)
+    return max(errors, key=lambda error: (error.relative, error.ulps, -error.rank), default=None)
 
 
 def _steps(ranks: Iterable[RankResult]) -> list[StepPart]:
@@ -224,7 +224,7 @@ def _refused(ranks: Iterable[RankResult]) -> dict[str, str]:
     A rank that did not use the subject noted nothing, not even that it was refused nothing.
     """
     noted = {rank.rank: rank.notes["refused"] for rank in ranks if "refused" in rank.notes}
-    found = {}
+    refused_parts = {}
     for name in dict.fromkeys(name for refused in noted.values() for name in refused):
         texts: dict[str, list[int]] = {}
         for rank, refused in noted.items():
@@ -233,20 +233,20 @@ def _refused(ranks: Iterable[RankResult]) -> dict[str, str]:
             f"on rank{'s' if len(those) > 1 else ''} {','.join(map(str, those))}: {text}"
             for text, those in texts.items()
         ]
-        found[name] = _brief(next(iter(texts)) if len(texts) == 1 else "; ".join(differing))
-    return found
+        refused_parts[name] = _brief(next(iter(texts)) if len(texts) == 1 else "; ".join(differing))
+    return refused_parts
 
 
 def _deviations(ranks: Iterable[RankResult]) -> list[DeviationPart]:
     """Return the deviations of the ranks, each once, with its ranks and their largest error."""
-    found: dict[tuple[str, tuple[str, ...]], DeviationPart] = {}
+    parts: dict[tuple[str, tuple[str, ...]], DeviationPart] = {}
     for rank in ranks:
         if "deviation" in rank.notes:
             noted = {**rank.notes["deviation"], "ranks": [rank.rank]}
             part = msgspec.convert({**noted, "text": _brief(noted["text"])}, DeviationPart, strict=False)
-            same = found.get((part.text, tuple(part.raised)))
+            same = parts.get((part.text, tuple(part.raised)))
             if same is not None:
                 off = max((off for off in (same.off, part.off) if off is not None), default=None)
                 part = msgspec.structs.replace(part, ranks=[*same.ranks, rank.rank], off=off)
-            found[part.text, tuple(part.raised)] = part
-    return list(found.values())[:DEVIATIONS]
+            parts[part.text, tuple(part.raised)] = part
+    return list(parts.values())[:DEVIATIONS]

@@ -26,14 +26,14 @@ from everyrank.reports.runfile.write import NotWritable, RunFile
 _INTERRUPTED = 300
 
 
-def wanted(config: pytest.Config) -> Path | None:
+def run_file_path(config: pytest.Config) -> Path | None:
     """Return the path of the run file that was asked for, or None.
 
     The option's path is relative to the folder in which pytest was called, the ini key's to pytest's root folder.
     """
-    given = config.getoption("run_file")
-    if given is not None:
-        return Path(config.invocation_params.dir, given)
+    path = config.getoption("run_file")
+    if path is not None:
+        return Path(config.invocation_params.dir, path)
     named = str(config.getini("everyrank_run_file"))
     return Path(config.rootpath, named) if named else None
 
@@ -55,12 +55,12 @@ class RunReporter:
         config.pluginmanager.register(self.gathering, "everyrank-gathering")
         config.pluginmanager.register(Summary(config, self.tally, path, self), "everyrank-summary")
 
-    def expect(self, found: Collected, times: int = 1) -> None:
+    def expect(self, tests: Collected, times: int = 1) -> None:
         """Expect these multi-rank tests. Called before the first of them runs."""
-        self.gathering.expect(found, times)
+        self.gathering.expect(tests, times)
         self._head()
-        found_terminal = terminal(self._config)
-        self._progress = ProgressLine(found_terminal) if found_terminal is not None else None
+        device = terminal(self._config)
+        self._progress = ProgressLine(device) if device is not None else None
 
     def _head(self) -> None:
         if self._file is None or self._headed:
@@ -104,11 +104,11 @@ class RunReporter:
         """Why the run file is not whole; an empty text if it is."""
         return self._file.trouble if self._file is not None else ""
 
-    def expect_of_worker(self, found: Collected) -> None:
+    def expect_of_worker(self, tests: Collected) -> None:
         """Expect the tests of the first worker: all workers collect the same, or xdist runs nothing."""
         if not self.gathering.ids:
             each = self._config.getoption("dist", "no") == "each"
-            self.expect(found, len(_nodes(self._config)) if each else 1)
+            self.expect(tests, len(_nodes(self._config)) if each else 1)
             self._interrupts.enter_context(workers.sigterm_interrupts())
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:

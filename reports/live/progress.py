@@ -104,9 +104,9 @@ class Terminal:
         os.close(self._file)
 
     def _write(self, text: str) -> None:
-        left = text.encode()
-        while left:
-            left = left[os.write(self._file, left) :]
+        rest = text.encode()
+        while rest:
+            rest = rest[os.write(self._file, rest) :]
 
 
 def terminal(config: pytest.Config) -> Terminal | None:

@@ -54,9 +54,9 @@ def let_workers_report(config: pytest.Config) -> None:
 
 def _pass_on(config: pytest.Config, session: Any, nodes: set[Any]) -> None:
     until = time.monotonic() + _WITHIN
-    while nodes and (left := until - time.monotonic()) > 0:
+    while nodes and (seconds_left := until - time.monotonic()) > 0:
         try:
-            event, arguments = session.queue.get(timeout=left)
+            event, arguments = session.queue.get(timeout=seconds_left)
         except queue.Empty:
             return
         if event == "testreport":

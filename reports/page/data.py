@@ -85,11 +85,11 @@ def details(
     """Return the details of all cases in chunks, and whether texts were shortened to fit."""
     cases = [case for run in runs for case in _as_listed(run)]
     for bounds in BOUNDS:
-        found = [
+        parts = [
             _detail(case, bounds) | _nights(case, history) | (against.detail(case) if against else {})
             for case in cases
         ]
-        chunks = [_chunk(found[start : start + CHUNK]) for start in range(0, len(found), CHUNK)]
+        chunks = [_chunk(parts[start : start + CHUNK]) for start in range(0, len(parts), CHUNK)]
         if sum(map(len, chunks)) <= budget:
             break
     return chunks, bounds != BOUNDS[0]

@@ -38,11 +38,11 @@ def summary(runs: Sequence[Run]) -> str:
     cases = sum(len(run.cases) for run in runs)
     red = sum(number for run in runs for ending, number in run.counts.items() if ending in RED)
     files = f" of {len(runs)} run files" if len(runs) > 1 else ""
-    found = [f"{red:,} {'needs' if red == 1 else 'need'} a person"] if red else []
+    verdict = [f"{red:,} {'needs' if red == 1 else 'need'} a person"] if red else []
     if all(run.conclusion.as_declared for run in runs):
-        found = ["all as declared"]
+        verdict = ["all as declared"]
     cut = [f"{run.path.name} did not finish: {run.came}" for run in runs if not run.complete]
     others = [
         f"{run.path.name}: {plain(reason.text, _REASON)}" for run in runs for reason in run.conclusion.not_in_counts
     ]
-    return "; ".join([", ".join([f"{count(cases, 'case')}{files}", *found]), *cut, *others])
+    return "; ".join([", ".join([f"{count(cases, 'case')}{files}", *verdict]), *cut, *others])

@@ -77,8 +77,8 @@ class Conclusion:
 
 def conclude(counts: Mapping[Ending, int], footer: Footer | None, progress: str = "") -> Conclusion:
     """Conclude from the number of cases by outcome and the footer. ``progress`` is the progress of a cut run."""
-    found = [reason for rule in _TABLE if (reason := rule(counts, footer, progress)) is not None]
-    return Conclusion(_state(found), tuple(found))
+    reasons = [reason for rule in _TABLE if (reason := rule(counts, footer, progress)) is not None]
+    return Conclusion(_state(reasons), tuple(reasons))
 
 
 def conclude_together(
@@ -196,5 +196,5 @@ _TABLE = (_not_whole, _red_cases, _troubles, _interrupted, _single_process, _exi
 
 def _named(details: Sequence[str], separator: str, more: int = 0) -> str:
     """Return the first details and the number of the others. ``more`` counts those that were not listed."""
-    left = len(details) - _NAMED + more if len(details) > _NAMED else more
-    return separator.join([*details[:_NAMED], *([f"and {left:,} more"] if left else [])])
+    unnamed = len(details) - _NAMED + more if len(details) > _NAMED else more
+    return separator.join([*details[:_NAMED], *([f"and {unnamed:,} more"] if unnamed else [])])

@@ -17,9 +17,9 @@ _KILLED = "not run: the run was killed before it ended"
 
 def not_run_cases(listed: Iterable[str], reported: Sequence[CaseLine], complete: bool) -> tuple[CaseLine, ...]:
     """Return a line for each case that has none, in the order of the list."""
-    left = Counter(listed)
-    left.subtract(case.id for case in reported)
-    missing = [id for id, times in left.items() for _ in range(times)]
+    lines_left = Counter(listed)
+    lines_left.subtract(case.id for case in reported)
+    missing = [id for id, times in lines_left.items() for _ in range(times)]
     if not missing:
         return ()
     subjects = _subjects(reported)
@@ -30,10 +30,10 @@ def not_run_cases(listed: Iterable[str], reported: Sequence[CaseLine], complete:
 
 def _subjects(reported: Iterable[CaseLine]) -> dict[str, str]:
     """Return the subject of each test function that has exactly one subject."""
-    found: dict[str, set[str]] = {}
+    subjects: dict[str, set[str]] = {}
     for case in reported:
-        found.setdefault(case.id.partition("[")[0], set()).add(case.subject)
-    return {test: names.pop() for test, names in found.items() if len(names) == 1}
+        subjects.setdefault(case.id.partition("[")[0], set()).add(case.subject)
+    return {test: names.pop() for test, names in subjects.items() if len(names) == 1}
 
 
 def _line(id: str, subjects: dict[str, str], optimizers: set[str], reason: str) -> CaseLine:

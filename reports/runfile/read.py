@@ -182,7 +182,7 @@ def _rest(
 ) -> tuple[tuple[CaseLine, ...], Footer | None]:
     """Return the cases and the footer. Check each line against the header and against the lines before it."""
     reported: list[CaseLine] = []
-    left = Counter(header.cases)
+    lines_left = Counter(header.cases)
     tests: dict[tuple[str, str], str] = {}
     footer: Footer | None = None
     for number, raw in lines:
@@ -198,9 +198,9 @@ def _rest(
         if isinstance(line, Footer):
             footer = line
             continue
-        _check_case(path, number, line, left)
+        _check_case(path, number, line, lines_left)
         _check_subject(path, number, line, tests)
-        left[line.id] -= 1
+        lines_left[line.id] -= 1
         reported.append(line)
     return tuple(reported), footer
 
@@ -239,10 +239,10 @@ def _is_binary(raw: bytes) -> bool:
     return False
 
 
-def _check_case(path: Path, number: int, case: CaseLine, left: Counter[str]) -> None:
-    if left[case.id] > 0:
+def _check_case(path: Path, number: int, case: CaseLine, lines_left: Counter[str]) -> None:
+    if lines_left[case.id] > 0:
         return
-    if case.id in left:
+    if case.id in lines_left:
         raise CaseTwice(path, f"the case {case.id} has two lines", number)
     raise Unlisted(path, f"the header does not list the case {case.id}", number)
 

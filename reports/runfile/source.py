@@ -44,15 +44,15 @@ def of_header(header: Header) -> Source:
 
 def source_of(folder: Path, environ: Environ, patience: float = PATIENCE) -> Source:
     """Ask git for the source of a folder, and read CI's variables. Never fail, take at most 2 * ``patience``."""
-    found = _of_git(folder, patience)
+    of_git = _of_git(folder, patience)
     service = next((service for service, (variable, _) in _SERVICES.items() if environ.get(variable)), "")
     if not service:
-        return found
+        return of_git
     job = _SERVICES[service][1](environ)
     # A job may test another repository than its own: then only its link is known to be right.
-    if found.commit and job.commit and found.commit != job.commit:
-        return replace(found, ci=service, ci_link=job.ci_link)
-    return Source(found.commit or job.commit, found.branch or job.branch, found.dirty, service, job.ci_link)
+    if of_git.commit and job.commit and of_git.commit != job.commit:
+        return replace(of_git, ci=service, ci_link=job.ci_link)
+    return Source(of_git.commit or job.commit, of_git.branch or job.branch, of_git.dirty, service, job.ci_link)
 
 
 # --- git -------------------------------------------------------------------------------------------------

@@ -70,10 +70,10 @@ class RunFile:
         self._append(data)
 
     def _append(self, data: bytes) -> None:
-        left = memoryview(data)
+        rest = memoryview(data)
         try:
-            while left and not self.trouble:
-                left = left[os.write(self._file, left) :]
+            while rest and not self.trouble:
+                rest = rest[os.write(self._file, rest) :]
         except OSError as error:
             self.trouble = f"{self.path} could not be written completely: {error.strerror}"
 

@@ -31,16 +31,16 @@ class Asked:
 
 def asked(config: pytest.Config) -> Asked | None:
     """Return what the options ask for, or None. Raise a UsageError if it makes no sense."""
-    given, times = config.getoption("shard"), config.getoption("shard_times")
-    if given is None:
+    shard, times = config.getoption("shard"), config.getoption("shard_times")
+    if shard is None:
         if times is not None:
             raise pytest.UsageError("--shard-times: it balances the shards of --shard=K/N, which is missing")
         return None
-    found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", given)
-    if found is None or not 1 <= int(found[1]) <= int(found[2]):
-        raise pytest.UsageError(f"--shard: must be K/N with K from 1 to N, such as 3/8, not {given!r}")
+    match = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", shard)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise pytest.UsageError(f"--shard: must be K/N with K from 1 to N, such as 3/8, not {shard!r}")
     path = None if times is None else Path(config.invocation_params.dir, times)
-    return Asked(int(found[1]), int(found[2]), path)
+    return Asked(int(match[1]), int(match[2]), path)
 
 
 def choose(config: pytest.Config, items: list[pytest.Item], asked: Asked) -> None:
@@ -49,20 +49,20 @@ def choose(config: pytest.Config, items: list[pytest.Item], asked: Asked) -> Non
     ids = [item.nodeid for item in items]
     shards = deal(ids, times, asked.count)
     mine = set(shards[asked.number - 1])
-    chosen = [item for item in items if item.nodeid in mine]
+    own_items = [item for item in items if item.nodeid in mine]
     others = [item for item in items if item.nodeid not in mine]
     shard = ShardPart(
         number=asked.number,
         count=asked.count,
         digest=digest(shards),
-        tests=len(chosen),
+        tests=len(own_items),
         all_tests=len(items),
         seconds=sum(times.get(id, 0.0) for id in ids if id in mine),
         all_seconds=sum(times.get(id, 0.0) for id in ids),
     )
     config.stash[SHARD] = msgspec.to_builtins(shard)
     if others:
-        items[:] = chosen
+        items[:] = own_items
         config.hook.pytest_deselected(items=others)
 
 
@@ -72,15 +72,15 @@ def _times(path: Path) -> Mapping[str, float]:
         run = read(path, partial=True)
     except ReportError as error:
         raise pytest.UsageError(f"--shard-times: {error}") from None
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     for case in run.reported:
-        found[case.id] = max(case.seconds, found.get(case.id, 0.0))
-    return found
+        seconds[case.id] = max(case.seconds, seconds.get(case.id, 0.0))
+    return seconds
 
 
-def text(given: Mapping[str, Any]) -> str:
+def text(data: Mapping[str, Any]) -> str:
     """Return one line for the terminal."""
-    shard = msgspec.convert(given, ShardPart)
+    shard = msgspec.convert(data, ShardPart)
     line = f"shard {shard.number} of {shard.count}: {shard.tests:,} of {count(shard.all_tests, 'test')}"
     if shard.all_seconds:
         line += f", which took {shard.seconds:.0f} s of {shard.all_seconds:.0f} s before"

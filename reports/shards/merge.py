@@ -115,13 +115,13 @@ def _header(shards: dict[int, Run]) -> Header:
 
 def _command(command: Sequence[str]) -> list[str]:
     """Return the command line that runs all shards in one."""
-    found: list[str] = []
+    words: list[str] = []
     after_option = False
     for argument in command:
         if not after_option and argument.partition("=")[0] not in ("--shard", "--shard-times", "--run-file"):
-            found.append(argument)
+            words.append(argument)
         after_option = argument in ("--shard", "--shard-times", "--run-file")
-    return found
+    return words
 
 
 def _left_out(headers: Sequence[Header]) -> list[LeftOutPart]:
