@@ -22,6 +22,7 @@ class BaseArena:
     subject: Subject
     point: Point
     world: World
+    deviations: list[str] = field(default_factory=list, init=False)
     _meetings: int = field(default=0, init=False)
 
     @property
@@ -31,6 +32,11 @@ class BaseArena:
     @property
     def size(self) -> int:
         return self.world.size
+
+    def check(self, holds: bool, text: str) -> None:
+        """Note a deviation if a condition fails. It is raised at the end: others may need this rank until then."""
+        if not holds:
+            self.deviations.append(text)
 
     def meet(self, event: str, text: str = "") -> list[str]:
         """Wait until all ranks are here, and return their texts. Ranks at different points break a law."""
@@ -71,6 +77,8 @@ class BaseArena:
         """
         try:
             yield
+            if self.deviations:
+                raise Deviation(self.deviations[0])
         except Exception as error:
             self._leave(error)
             raise

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -27,11 +27,14 @@ from everyrank.suites.compare.reference import (
 )
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.errors import BrokenAdapter, Deviation, NotApplicable
+from everyrank.suites.errors import BrokenAdapter, NotApplicable
 from everyrank.suites.replicate.wrappers import Wrappers, names_of
 from torch import nn
 
 Values = Mapping[str, torch.Tensor]
+
+#: Which backwards of a step are synced: the last, or all; ``after-all``: all, once all forwards are done.
+Sync = Literal["last", "all", "after-all"]
 
 #: A choice that a subject may declare: each rank keeps its own buffers.
 LOCAL_BUFFERS = "local-buffers"
@@ -41,7 +44,6 @@ LOCAL_BUFFERS = "local-buffers"
 class Arena(BaseArena):
     """The subject and the point of one case, and what the laws do with them, on one rank."""
 
-    deviations: list[str] = field(default_factory=list)
     wrappers: Wrappers = field(default_factory=Wrappers)
 
     @property
@@ -53,11 +55,6 @@ class Arena(BaseArena):
     def tolerance(self) -> Tolerance:
         """Return how far values may be off: on two ranks not at all, as halves are exact and sums have one order."""
         return EXACT if self.size <= 2 else CLOSE_FP64
-
-    def check(self, holds: bool, text: str) -> None:
-        """Note a deviation if a condition fails. It is raised at the end: others may need this rank until then."""
-        if not holds:
-            self.deviations.append(text)
 
     def build(self, module: nn.Module, **options: Any) -> nn.Module:
         """Let the subject build on a module; return that module or its wrapper. Let its errors pass."""
@@ -114,25 +111,29 @@ class Arena(BaseArena):
             comparison.start(reference.start)
         return comparison
 
-    def backward(self, plan: Plan, module: nn.Module, step: int, synced: bool = False) -> torch.Tensor:
+    def backward(self, plan: Plan, module: nn.Module, step: int, sync: Sync = "last") -> torch.Tensor:
         """Run forward and backward on this rank's part of a step; return the sum of its microbatches' losses."""
         plan.prepare(self.inside(module), self.rank, step)
         losses = []
         for part in range(plan.parts):
             last = part == plan.parts - 1
-            with contextlib.nullcontext() if last or synced else unsynced(module), subject_acts():
-                total = loss(module, plan.batch(self.rank, step, part)) / plan.parts
-                total.backward()
-                losses.append(total.detach())
-        return sum_in_order(losses)
+            with unsynced(module) if sync == "last" and not last else contextlib.nullcontext(), subject_acts():
+                losses.append(loss(module, plan.batch(self.rank, step, part)) / plan.parts)
+                if sync != "after-all":
+                    losses[-1].backward()
+        if sync == "after-all":
+            with subject_acts():
+                for each in losses:
+                    each.backward()
+        return sum_in_order([each.detach() for each in losses])
 
-    def step(self, plan: Plan, module: nn.Module, optimizer: Any, step: int, synced: bool = False) -> Gradients:
+    def step(self, plan: Plan, module: nn.Module, optimizer: Any, step: int, sync: Sync = "last") -> Gradients:
         """Train the subject for one step; return the gradients of its first backward, before any clipping."""
         found: Gradients = {}
 
         def closure() -> torch.Tensor:
             optimizer.zero_grad()
-            total = self.backward(plan, module, step, synced)
+            total = self.backward(plan, module, step, sync)
             found.update({} if found else self.gradients(module))
             plan.after_backward(module)
             # The optimizers that look at the loss must see the same loss on every rank.
@@ -147,7 +148,7 @@ class Arena(BaseArena):
         module: nn.Module,
         reference: Trajectory | None = None,
         tolerance: Tolerance | None = None,
-        synced: bool = False,
+        sync: Sync = "last",
     ) -> Comparison:
         """Train as planned. After each step compare with the reference, then go on from the reference's values."""
         reference = reference or order_matched(plan)
@@ -156,7 +157,7 @@ class Arena(BaseArena):
         optimizer = plan.optimize(module)
         scheduler = plan.scheduler(optimizer)
         for step, expected in enumerate(reference.steps, 1):
-            found = self.step(plan, module, optimizer, step, synced)
+            found = self.step(plan, module, optimizer, step, sync)
             self.compare_gradients(comparison, step, found, expected.gradients)
             if scheduler is not None:
                 scheduler.step()
@@ -220,8 +221,6 @@ def open_arena(subject: Subject, point: Point) -> Iterator[Arena]:
     arena = Arena(subject, point, current_world())
     with arena.agreeing():
         yield arena
-        if arena.deviations:
-            raise Deviation(arena.deviations[0])
 
 
 def dense(gradient: torch.Tensor) -> torch.Tensor:

@@ -22,7 +22,7 @@ from everyrank.suites.replicate.model import Part, batch, buffer_values, loss, m
 from everyrank.suites.replicate.moves_of_training import TrainingMoves
 from everyrank.suites.replicate.outline import Outline
 from everyrank.suites.replicate.sides import FRESH
-from everyrank.suites.replicate.wrappers import check_keys
+from everyrank.suites.replicate.wrappers import check_state
 from torch import nn
 
 _RATE = 0.1
@@ -140,10 +140,7 @@ class ModuleMoves(TrainingMoves):
         sides = self.sides
         with subject_acts():
             state = copy.deepcopy((sides.inside if inside else sides.ours).state_dict())
-        wanted = sides.twin.state_dict()
-        check_keys(state, wanted, "in the state dict ")
-        for name, value in wanted.items():
-            same(state[name], value, f"{name} in the state dict")
+        check_state(state, sides.twin)
         states = [optimizer.state_dict() for optimizer in sides.optimizers]
         self.saved = copy.deepcopy((state, [twin.state_dict() for twin in sides.twins], states)), inside
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Iterator
 
 from everyrank.fixtures.optimizers import Row, Variant, every
 from everyrank.suites.compare.comparison import Tolerance
 from everyrank.suites.compare.reference import Plan
-from everyrank.suites.engine.contract import Point
-
-#: Variants left out: step() under autograd writes leaves in place, and CPU tensors have no kernel of that kind.
-_EXCLUDED = ("cuda", "non-leaf")
-
-SIZES = (1, 2, 3, 4)
+from everyrank.suites.trainer.points import EXCLUDED, SIZES
+from everyrank.suites.trainer.points import TrainingPoint as TrainingPoint
+from everyrank.suites.trainer.points import each_size as each_size
+from everyrank.suites.trainer.points import plain as plain
 
 #: The tolerance that LBFGS needs in three steps if the order of a sum differs. It looks for the minimum twenty times
 #: a step: two orders are 1e-12 apart after two steps, 1e-8 after three, and have nothing in common after six. With
@@ -37,24 +33,12 @@ _CORE = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class TrainingPoint(Point):
-    """A point with a training, which the subject does on all ranks and the reference in one process."""
-
-    plan: Plan
-    tolerance: Tolerance | None = None
-    """How far values may be off, if it is not the arena's tolerance."""
-
-
-T = TypeVar("T", bound=TrainingPoint)
-
-
 def training() -> Iterator[TrainingPoint]:
     """Yield every optimizer in every variant; without arguments at every world size, for 2 and for 10 steps.
 
     The variants of an optimizer are trained on two ranks for 2 steps, and for another number at another size in turn.
     """
-    for row, variant in every(_EXCLUDED):
+    for row, variant in every(EXCLUDED):
         runs = {(2, 2), _TURNS[row.variants.index(variant) % len(_TURNS)]}
         if variant.name == "defaults":
             runs |= {(size, steps) for size in SIZES for steps in (2, 10)}
@@ -64,9 +48,13 @@ def training() -> Iterator[TrainingPoint]:
             yield from _points_of(row, variant, size, steps)
 
 
+def amplifies(row: Row, size: int) -> bool:
+    """Return whether an optimizer amplifies the order of a sum of so many ranks."""
+    return "closure" in row.needs and size > 2
+
+
 def _points_of(row: Row, variant: Variant, size: int, steps: int) -> Iterator[TrainingPoint]:
-    amplifies = "closure" in row.needs and size > 2
-    steps = min(steps, 3) if amplifies else steps
+    steps = min(steps, 3) if amplifies(row, size) else steps
     plan = Plan(size, steps, row.model, row.name, variant.name)
     yield TrainingPoint(
         f"{row.name}-{variant.name}-steps{steps}",
@@ -75,18 +63,4 @@ def _points_of(row: Row, variant: Variant, size: int, steps: int) -> Iterator[Tr
         optimizer=row.name,
         plainest=(row.name, variant.name) == ("SGD", "defaults"),
         plan=plan,
-        tolerance=AMPLIFIED if amplifies else None,
     )
-
-
-def plain(*sizes: int, label: str = "", core: tuple[int, ...] = (3,), **plan: Any) -> Iterator[TrainingPoint]:
-    """Yield one plan at each size, for a law that is not about optimizers."""
-    return each_size(TrainingPoint, *sizes, label=label, core=core, **plan)
-
-
-def each_size(
-    make: Callable[..., T], *sizes: int, label: str = "", core: tuple[int, ...] = (3,), **plan: Any
-) -> Iterator[T]:
-    """Yield what ``make`` makes of one plan at each size. A ``partial`` of a point's class has its other fields."""
-    for size in sizes:
-        yield make(label, size, core=size in core, plan=Plan(size, **plan))

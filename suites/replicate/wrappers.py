@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from weakref import WeakKeyDictionary
 
+import torch
+from everyrank.suites.compare.comparison import same
 from everyrank.suites.errors import BrokenAdapter, Deviation
 from torch import nn
 
@@ -64,15 +66,21 @@ def names_of(module: nn.Module) -> list[str]:
     return [*parameters, *(name for name, _ in module.named_buffers(remove_duplicate=False))]
 
 
-def check_keys(state: Collection[str], local: Collection[str], when: str = "") -> None:
-    """Check that a state dict has the keys of the local module, in their order."""
-    if list(state) == list(local):
+def check_state(state: Mapping[str, torch.Tensor], local: nn.Module, when: str = "") -> None:
+    """Check that a state dict has the keys of the local module, in their order, and its values."""
+    wanted = local.state_dict()
+    _check_keys(list(state), list(wanted), when)
+    for name, value in wanted.items():
+        same(state[name], value, f"{name} in the state dict{when}")
+
+
+def _check_keys(found: list[str], local: list[str], when: str) -> None:
+    if found == local:
         return
-    first = next(iter(state), "")
-    prefix = first.removesuffix(next(iter(local), ""))
+    prefix = next(iter(found), "").removesuffix(next(iter(local), ""))
     reason = f": its keys {PREFIXED}, and those of a wrapper must be those of the module that was given to build"
-    prefixed = bool(prefix) and list(state) == [f"{prefix}{key}" for key in local]
-    raise Deviation(f"{when}the keys are {list(state)} instead of {list(local)}{reason if prefixed else ''}")
+    prefixed = bool(prefix) and found == [f"{prefix}{key}" for key in local]
+    raise Deviation(f"in the state dict{when} the keys are {found} instead of {local}{reason if prefixed else ''}")
 
 
 def _inside(built: nn.Module, given: nn.Module, names: list[str]) -> nn.Module | None:

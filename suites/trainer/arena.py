@@ -6,7 +6,7 @@ import contextlib
 import functools
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from everyrank.suites.compare.comparison import Tolerance
 from everyrank.suites.compare.reference import Plan
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.errors import BrokenAdapter, Deviation
+from everyrank.suites.errors import BrokenAdapter
 from everyrank.suites.trainer.batches import Microbatch
 from torch import nn
 
@@ -39,8 +39,6 @@ _A_WHILE = 0.1
 class Arena(BaseArena):
     """The subject and the point of one case, on one rank."""
 
-    deviations: list[str] = field(default_factory=list)
-
     @property
     def device(self) -> torch.device:
         return torch.device(self.world.device if self.subject.device == "cuda" else "cpu")
@@ -58,11 +56,6 @@ class Arena(BaseArena):
         """Return the batch of the plainest use, of the part that this rank of the trainer has."""
         index, _ = getattr(trainer, "part", (self.rank, self.size))
         return Microbatch(*Plan(self.size, variant="defaults").batch(index, 1)).to(self.device)
-
-    def check(self, holds: bool, text: str) -> None:
-        """Note a deviation if a condition fails. It is raised at the end: others may need this rank until then."""
-        if not holds:
-            self.deviations.append(text)
 
     def check_trainer(self, trainer: Any) -> None:
         """Raise an error if what the subject has built is no trainer."""
@@ -84,5 +77,3 @@ def open_arena(subject: Subject, point: Point) -> Iterator[Arena]:
     arena = Arena(subject, point, current_world())
     with arena.agreeing():
         yield arena
-        if arena.deviations:
-            raise Deviation(arena.deviations[0])

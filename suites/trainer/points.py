@@ -12,7 +12,7 @@ from everyrank.suites.compare.reference import Plan
 from everyrank.suites.engine.contract import Point
 
 #: Variants left out: step() under autograd writes leaves in place, and CPU tensors have no kernel of that kind.
-_EXCLUDED = ("cuda", "non-leaf")
+EXCLUDED = ("cuda", "non-leaf")
 
 SIZES = (1, 2, 3, 4)
 
@@ -42,7 +42,7 @@ def training() -> Iterator[TrainingPoint]:
     since RAdam changes its rule in the sixth. Each variant on two ranks, and at another size or in another dtype, in
     turn.
     """
-    for row, variant in every(_EXCLUDED):
+    for row, variant in every(EXCLUDED):
         if row.needs & {"closure", "sparse"} or variant.group_arguments:
             continue
         if variant.name == "defaults":
@@ -57,7 +57,7 @@ def training() -> Iterator[TrainingPoint]:
 
 def closures() -> Iterator[TrainingPoint]:
     """Yield the optimizers that compute the loss again, each variant on two ranks."""
-    for row, variant in every(_EXCLUDED):
+    for row, variant in every(EXCLUDED):
         if "closure" in row.needs:
             sizes = {"defaults": SIZES, "everything": (2, 3)}.get(variant.name, (2,))
             # Two steps: LBFGS amplifies the order of a sum, and the third step differs between processors.
@@ -66,7 +66,7 @@ def closures() -> Iterator[TrainingPoint]:
 
 def sparse() -> Iterator[TrainingPoint]:
     """Yield each optimizer that takes sparse gradients, on models all or some of whose gradients are sparse."""
-    for row, variant in every(_EXCLUDED):
+    for row, variant in every(EXCLUDED):
         if "closure" in row.needs or "sparse" not in row.needs | row.takes or "sparse" in variant.refuses:
             continue
         if "sparse" in row.needs or variant.name == "lr":
@@ -79,7 +79,7 @@ def sparse() -> Iterator[TrainingPoint]:
 
 def grouped() -> Iterator[TrainingPoint]:
     """Yield the variants with parameter groups."""
-    for row, variant in every(_EXCLUDED):
+    for row, variant in every(EXCLUDED):
         if variant.group_arguments and not row.needs & {"closure", "sparse"}:
             core = (row.name, variant.name) == ("SGD", "groups")
             yield _optimizer_point(row, variant, 3 if core else 2, 3, "fp64", core=core)

@@ -17,8 +17,9 @@ from everyrank.suites.replicate import points
 from everyrank.suites.replicate.arena import Arena
 from everyrank.suites.replicate.contract import CONTRACT
 from everyrank.suites.replicate.laws.training import own_gradients
+from everyrank.suites.replicate.model import buffer_values
 from everyrank.suites.replicate.points import TrainingPoint
-from everyrank.suites.replicate.wrappers import check_keys
+from everyrank.suites.replicate.wrappers import check_state
 from torch import nn
 
 law = CONTRACT.law
@@ -134,14 +135,7 @@ def _copies(module: nn.Module) -> dict[str, torch.Tensor]:
 
 def _distinct(module: nn.Module, rank: int, step: int) -> dict[str, torch.Tensor]:
     """Return values for each buffer that no other rank has at any step."""
-    found = {}
-    for name, value in module.named_buffers():
-        if value.dtype == torch.bool:
-            found[name] = torch.tensor([bool((rank + step) >> bit & 1) for bit in range(value.numel())])
-        else:
-            base = 2**40 + 1 if value.dtype == torch.int64 else 0
-            found[name] = torch.full_like(value, 0) + base + 4 * step + rank
-    return found
+    return {name: buffer_values(value, step, rank) for name, value in module.named_buffers()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,11 +352,11 @@ def state_dict(arena: Arena, point: StatePoint) -> None:
         saved = arena.inside(module)
         if saved is module:
             raise NotApplicable("build works in place: there is no module inside")
-    _same_state(saved, plan.build(), "before training")
+    check_state(saved.state_dict(), plan.build(), " before training")
     other = plan.build(seed=99)
     with subject_acts():
         saved.load_state_dict(other.state_dict(), strict=True)
-    _same_state(saved, other, "after loading a local module's")
+    check_state(saved.state_dict(), other, " after loading a local module's")
     with subject_acts():
         saved.load_state_dict(plan.build().state_dict(), strict=True)
     reference = order_matched(plan)
@@ -373,10 +367,3 @@ def state_dict(arena: Arena, point: StatePoint) -> None:
         local.load_state_dict(saved.state_dict(), strict=True)
     for name, value in arena.values(local).items():
         same(value, reference.steps[-1].values[name], f"{name}, loaded into a local module")
-
-
-def _same_state(ours: nn.Module, local: nn.Module, when: str) -> None:
-    mine, wanted = ours.state_dict(), local.state_dict()
-    check_keys(mine, wanted, f"{when}: ")
-    for name, value in wanted.items():
-        same(mine[name], value, f"{name} in the state dict {when}")
