@@ -1,4 +1,4 @@
-"""Run an inner pytest on another engine than pytest itself: torchrun, with two agents on loopback."""
+"""Run an inner pytest for all tests of a module, or on another engine: torchrun, with two agents on loopback."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import pytest
 from everyrank.launch.rendezvous import reserved_port
@@ -95,6 +96,21 @@ def run_under(launcher: str, project: Project, *arguments: str) -> Inner:
     if launcher == "ray":
         pytest.importorskip("ray")
     return project.run(f"--launcher={launcher}", *arguments)
+
+
+def one_run(files: str | Mapping[str, str], *arguments: str, launchers: Sequence[Any] = ()) -> Any:
+    """Return the fixture of a module whose tests share one inner run of these files, or of ``test_inner.py`` alone.
+
+    With launchers, the tests run under each of them.
+    """
+
+    @pytest.fixture(scope="module", params=launchers or None)
+    def inner(request: pytest.FixtureRequest, module_project: Project) -> Inner:
+        for name, text in ({"test_inner.py": files} if isinstance(files, str) else files).items():
+            module_project.write(name, text)
+        return run_under(request.param, module_project, *arguments) if launchers else module_project.run(*arguments)
+
+    return inner
 
 
 def by_hand(

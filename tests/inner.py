@@ -107,6 +107,14 @@ class Inner:
         absent = [text for text in texts if text not in test.text and not ("^" + test.text).startswith(text)]
         assert absent == [], test.text
 
+    def endings(self, test: str) -> dict[str, str]:
+        """Return the outcome of each case of a conformance test, by its short id."""
+        return {
+            result.properties["case"].partition("/")[2]: result.properties["outcome"]
+            for nodeid, result in self.tests.items()
+            if f"::{test}[" in nodeid
+        }
+
     def outcomes(self) -> dict[str, str]:
         return {nodeid.rsplit("::", 1)[-1]: test.outcome for nodeid, test in self.tests.items()}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines import one_run
 from tests.inner import Inner, Project
 
 SAMPLE = Path(__file__).parents[1] / "samples" / "torch_style.py"
@@ -69,11 +70,11 @@ def by_other_imports(text: str = "") -> str:
     return re.sub(torchs, "from everyrank.testcase import", text or SAMPLE.read_text())
 
 
-@pytest.fixture(scope="module")
-def inner(module_project: Project) -> Inner:
-    module_project.write("test_unedited.py", SAMPLE.read_text())
-    module_project.write("test_imports.py", by_other_imports())
-    return module_project.run("--adopt", "test_unedited.py", *(f"test_imports.py::{test}" for test in IMPORTED))
+inner = one_run(
+    {"test_unedited.py": SAMPLE.read_text(), "test_imports.py": by_other_imports()},
+    *("--adopt", "test_unedited.py"),
+    *(f"test_imports.py::{test}" for test in IMPORTED),
+)
 
 
 @pytest.mark.parametrize("file", FILES)

@@ -12,6 +12,7 @@ from everyrank.scripts.folder import Raised, ScriptFolder, ScriptRank, folder_of
 from everyrank.scripts.verdict import Seen, fates, text
 from everyrank.wire.messages import WitnessStatement
 
+from tests.engines import one_run
 from tests.inner import Inner, Project
 
 # --- the verdict in words ----------------------------------------------------------------------------------------
@@ -181,13 +182,10 @@ TESTS = """
 """
 
 
-@pytest.fixture(scope="module")
-def inner(module_project: Project) -> Inner:
-    module_project.write("agent.py", AGENT)
-    module_project.write("script.py", SCRIPT)
-    module_project.write("sitecustomize.py", "OF_THE_USER = True")
-    module_project.write("test_inner.py", TESTS)
-    return module_project.run("--adopt")
+inner = one_run(
+    {"agent.py": AGENT, "script.py": SCRIPT, "sitecustomize.py": "OF_THE_USER = True", "test_inner.py": TESTS},
+    "--adopt",
+)
 
 
 def test_a_script_that_ends_well_has_no_verdict(inner: Inner) -> None:
@@ -304,12 +302,7 @@ RUNS = """
 """
 
 
-@pytest.fixture(scope="module")
-def under_torchrun(module_project: Project) -> Inner:
-    module_project.write("deadlocked.py", DEADLOCKED)
-    module_project.write("killed.py", KILLED)
-    module_project.write("test_inner.py", RUNS)
-    return module_project.run("--adopt")
+under_torchrun = one_run({"deadlocked.py": DEADLOCKED, "killed.py": KILLED, "test_inner.py": RUNS}, "--adopt")
 
 
 @pytest.mark.group("clusters")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.inner import Inner, Project
+from tests.engines import one_run
+from tests.inner import Inner
 
 SOURCE = """
     import os, time
@@ -89,10 +88,7 @@ SOURCE = """
 """
 
 
-@pytest.fixture(scope="module")
-def inner(module_project: Project) -> Inner:
-    module_project.write("test_inner.py", SOURCE)
-    return module_project.run("--adopt")
+inner = one_run(SOURCE, "--adopt")
 
 
 def test_a_function_that_works_passes(inner: Inner) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import everyrank
 import pytest
 
+from tests.engines import one_run
 from tests.inner import Inner, Project
 
 SOURCE = """
@@ -158,13 +159,10 @@ NESTED = """
 FINE = {"test_good", "test_single", "test_single_process_tests_nest"}
 
 
-@pytest.fixture(scope="module")
-def inner(module_project: Project) -> Inner:
-    module_project.write("conftest.py", CONFTEST)
-    module_project.write("test_inner.py", SOURCE)
-    module_project.write("test_nested.py", NESTED)
-    module_project.write("some.lines", "first line\n")
-    return module_project.run("test_inner.py", "some.lines")
+inner = one_run(
+    {"conftest.py": CONFTEST, "test_inner.py": SOURCE, "test_nested.py": NESTED, "some.lines": "first line\n"},
+    *("test_inner.py", "some.lines"),
+)
 
 
 def test_no_other_test_is_affected(inner: Inner) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines import one_run
 from tests.inner import Inner, Project
 
 STUCK = (Path(__file__).parents[1] / "samples" / "deadlocks.py").read_text()
@@ -34,10 +35,7 @@ def line(comment: str) -> int:
     return next(number for number, text in enumerate(STUCK.splitlines(), 1) if text.endswith(f"  # {comment}"))
 
 
-@pytest.fixture(scope="module")
-def stuck(module_project: Project) -> Inner:
-    module_project.write("test_inner.py", STUCK)
-    return module_project.run()
+stuck = one_run(STUCK)
 
 
 @pytest.mark.parametrize(

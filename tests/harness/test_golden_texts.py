@@ -7,7 +7,8 @@ import re
 import expecttest
 import pytest
 
-from tests.inner import Inner, Project
+from tests.engines import one_run
+from tests.inner import Inner
 
 SOURCE = """
     import os, signal, threading
@@ -99,10 +100,7 @@ _NATIVE = re.compile(r"^  native frames of rank \d+:\n(?:    .*\n?)+", re.MULTIL
 _LIBRARY = re.compile(r"(?<= at )((?:torch|_pytest|everyrank)/\S+?):\d+")
 
 
-@pytest.fixture(scope="module")
-def worlds(module_project: Project) -> Inner:
-    module_project.write("test_inner.py", SOURCE)
-    return module_project.run()
+worlds = one_run(SOURCE)
 
 
 def plain(text: str, inner: Inner) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines import one_run
 from tests.inner import Inner, Project
 
 SOURCE = """
@@ -202,11 +203,7 @@ RED = {"test_assertion_rewriting", "test_assertion_of_a_conftest_helper"}
 COUNT = 27
 
 
-@pytest.fixture(scope="module")
-def inner(module_project: Project) -> Inner:
-    module_project.write("conftest.py", CONFTEST)
-    module_project.write("test_inner.py", SOURCE)
-    return module_project.run()
+inner = one_run({"conftest.py": CONFTEST, "test_inner.py": SOURCE})
 
 
 def noted(inner: Inner, name: str, rank: int) -> list[str]:

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.engines import one_run
 from tests.inner import Inner, Project
 
 SOURCE = """
@@ -65,10 +66,7 @@ BRIEF = {
 }
 
 
-@pytest.fixture(scope="module")
-def ran(module_project: Project) -> Inner:
-    module_project.write("test_inner.py", SOURCE)
-    return module_project.run("-rx")
+ran = one_run(SOURCE, "-rx")
 
 
 @pytest.mark.parametrize("test", BRIEF)

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from tests.engines import one_run
 from tests.inner import Inner, Project
 
 SOURCE = """
@@ -185,11 +186,7 @@ WHOLE = {
 }
 
 
-@pytest.fixture(scope="module")
-def ran(module_project: Project) -> Inner:
-    module_project.write("jobs.py", JOBS)
-    module_project.write("test_inner.py", SOURCE)
-    return module_project.run()
+ran = one_run({"jobs.py": JOBS, "test_inner.py": SOURCE})
 
 
 def test_things_that_live_as_long_as_the_process_are_no_leaks(ran: Inner) -> None:

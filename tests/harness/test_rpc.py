@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.inner import Inner, Project
+from tests.engines import one_run
+from tests.inner import Inner
 
 SOURCE = """
     import os, threading, time
@@ -304,11 +305,7 @@ INI = """
 """
 
 
-@pytest.fixture(scope="module")
-def inner(module_project: Project) -> Inner:
-    module_project.write("test_inner.py", SOURCE)
-    module_project.write("pytest.ini", INI)
-    return module_project.run()
+inner = one_run({"test_inner.py": SOURCE, "pytest.ini": INI})
 
 
 def test_an_agent_behaves_like_torchs(inner: Inner) -> None:

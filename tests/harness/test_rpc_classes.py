@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.inner import Inner, Project
+from tests.engines import one_run
+from tests.inner import Inner
 
 SOURCE = """
     import os, threading, unittest
@@ -210,10 +211,7 @@ OUTCOMES = {
 }
 
 
-@pytest.fixture(scope="module")
-def inner(module_project: Project) -> Inner:
-    module_project.write("test_inner.py", SOURCE)
-    return module_project.run()
+inner = one_run(SOURCE)
 
 
 @pytest.mark.parametrize("test", OUTCOMES)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.engines import one_run
 from tests.inner import Inner, Project
 
 SOURCE = """
@@ -67,10 +68,7 @@ SOURCE = """
 """
 
 
-@pytest.fixture(scope="module")
-def inner(module_project: Project) -> Inner:
-    module_project.write("test_inner.py", SOURCE)
-    return module_project.run()
+inner = one_run(SOURCE)
 
 
 def test_every_test_passes(inner: Inner) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.inner import Inner, Project
+from tests.engines import one_run
+from tests.inner import Inner
 
 SOURCE = """
     import unittest, warnings
@@ -54,10 +55,7 @@ SOURCE = """
 """
 
 
-@pytest.fixture(scope="module")
-def inner(module_project: Project) -> Inner:
-    module_project.write("test_inner.py", SOURCE)
-    return module_project.run("-n1")
+inner = one_run(SOURCE, "-n1")
 
 
 @pytest.mark.parametrize("name", ["test_good", "test_skip_in_a_subtest", "test_fixture_good", "test_after"])

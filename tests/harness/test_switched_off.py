@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.engines import one_run
 from tests.inner import Inner, Project
 
 SOURCE = """
@@ -23,10 +24,7 @@ SOURCE = """
 """
 
 
-@pytest.fixture(scope="module")
-def off(module_project: Project) -> Inner:
-    module_project.write("test_inner.py", SOURCE)
-    return module_project.run("-p", "no:everyrank", "-rs", "--strict-markers")
+off = one_run(SOURCE, "-p", "no:everyrank", "-rs", "--strict-markers")
 
 
 def test_multi_rank_tests_are_skipped(off: Inner) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.inner import Inner, Project
+from tests.engines import one_run
+from tests.inner import Inner
 
 SOURCE = """
     import os, unittest
@@ -178,10 +177,7 @@ NEEDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def inner(module_project: Project) -> Inner:
-    module_project.write("test_inner.py", SOURCE)
-    return module_project.run()
+inner = one_run(SOURCE)
 
 
 def test_a_test_has_its_outcome(inner: Inner) -> None:

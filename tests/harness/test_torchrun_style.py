@@ -9,7 +9,7 @@ import expecttest
 import pytest
 from everyrank.launch.rendezvous import reserved_port
 
-from tests.engines import elsewhere
+from tests.engines import elsewhere, one_run
 from tests.inner import Inner, Project
 
 TRAIN = """
@@ -209,10 +209,7 @@ def test_a_reserved_port_is_given_to_no_other_process_but_lets_torchs_store_list
             del store
 
 
-@pytest.fixture(scope="module")
-def failing(module_project: Project) -> Inner:
-    module_project.write("test_inner.py", FAILS)
-    return module_project.run()
+failing = one_run(FAILS)
 
 
 class TestHints(expecttest.TestCase):

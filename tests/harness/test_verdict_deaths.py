@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.engines import LAUNCHERS, run_under
+from tests.engines import LAUNCHERS, one_run
 from tests.inner import Inner, Project
 
 SOURCE = """
@@ -119,10 +119,7 @@ SOURCE = """
 """
 
 
-@pytest.fixture(scope="module", params=LAUNCHERS)
-def worlds(request: pytest.FixtureRequest, module_project: Project) -> Inner:
-    module_project.write("test_inner.py", SOURCE)
-    return run_under(request.param, module_project, "--fresh-worlds")
+worlds = one_run(SOURCE, "--fresh-worlds", launchers=LAUNCHERS)
 
 
 FRAMES = ("Fatal Python error", "in on_rank_1")

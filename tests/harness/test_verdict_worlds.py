@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engines import LAUNCHERS, run_under
+from tests.engines import LAUNCHERS, one_run
 from tests.inner import Inner, Project
 
 SOURCE = """
@@ -193,10 +193,7 @@ DISAGREEING = """
 """
 
 
-@pytest.fixture(scope="module", params=LAUNCHERS)
-def worlds(request: pytest.FixtureRequest, module_project: Project) -> Inner:
-    module_project.write("test_inner.py", SOURCE)
-    return run_under(request.param, module_project, "--fresh-worlds")
+worlds = one_run(SOURCE, "--fresh-worlds", launchers=LAUNCHERS)
 
 
 #: test -> its outcome, and texts of its report; one after ``^`` is where the report begins.

@@ -9,6 +9,7 @@ import pytest
 import torch
 from everyrank.rank.world import digest
 
+from tests.engines import one_run
 from tests.inner import Inner, Project
 
 ROOT = Path(__file__).parents[2]
@@ -53,12 +54,9 @@ SUBJECT = """
 """
 
 
-@pytest.fixture(scope="module")
-def inner(module_project: Project) -> Inner:
-    module_project.write("sitecustomize.py", NO_NUMPY)
-    module_project.write("test_inner.py", SOURCE)
-    module_project.write("test_subject.py", SUBJECT)
-    return module_project.run("--law", "context.*")
+inner = one_run(
+    {"sitecustomize.py": NO_NUMPY, "test_inner.py": SOURCE, "test_subject.py": SUBJECT}, "--law", "context.*"
+)
 
 
 @pytest.mark.parametrize("test", ["test_numpy_is_not_there", "test_tensors_agree"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.engines import one_run
 from tests.inner import Inner, Project
 
 SOURCE = """
@@ -144,11 +145,7 @@ INI = """
 """
 
 
-@pytest.fixture(scope="module")
-def inner(module_project: Project) -> Inner:
-    module_project.write("pytest.ini", INI)
-    module_project.write("test_inner.py", SOURCE)
-    return module_project.run()
+inner = one_run({"pytest.ini": INI, "test_inner.py": SOURCE})
 
 
 def noted(inner: Inner, name: str, fact: str) -> dict[int, Any]:

@@ -7,6 +7,7 @@ from everyrank.reports.live.summary import not_kept
 from everyrank.reports.live.tally import Tally
 from everyrank.reports.runfile.model import CaseLine
 
+from tests.engines import one_run
 from tests.inner import Inner, Project
 from tests.run_files import read
 
@@ -73,11 +74,10 @@ LAZY = """
 """
 
 
-@pytest.fixture(scope="module")
-def inner(module_project: Project) -> Inner:
-    module_project.write("test_inner.py", SOURCE)
-    module_project.write("of_the_project.py", "import os\nos.environ['SET_BY_THE_PROJECT'] = '1'\n")
-    return module_project.run("-v", "--run-file", "run.jsonl")
+inner = one_run(
+    {"test_inner.py": SOURCE, "of_the_project.py": "import os\nos.environ['SET_BY_THE_PROJECT'] = '1'\n"},
+    *("-v", "--run-file=run.jsonl"),
+)
 
 
 @pytest.fixture(scope="module")

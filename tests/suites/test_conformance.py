@@ -13,6 +13,7 @@ from everyrank.suites.engine.case import cases
 from everyrank.suites.engine.ledger import read
 from everyrank.suites.errors import DeclarationError, LedgerError
 
+from tests.engines import one_run
 from tests.inner import Inner, Project
 from tests.run_files import read as read_run
 
@@ -76,11 +77,9 @@ _KNOWN = """
 """
 
 
-@pytest.fixture(scope="module")
-def inner(module_project: Project) -> Inner:
-    module_project.write("known.toml", _KNOWN)
-    module_project.write("test_inner.py", _SUBJECTS)
-    return module_project.run("--law=state.kept", "-W", "ignore", "--run-file=run.jsonl")
+inner = one_run(
+    {"known.toml": _KNOWN, "test_inner.py": _SUBJECTS}, "--law=state.kept", "-Wignore", "--run-file=run.jsonl"
+)
 
 
 def _case(inner: Inner, test: str) -> str:

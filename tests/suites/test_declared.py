@@ -7,7 +7,8 @@ from everyrank.suites import Lack, Subject
 from everyrank.suites.engine.case import cases
 from everyrank.suites.errors import DeclarationError
 
-from tests.inner import Inner, Project
+from tests.engines import one_run
+from tests.inner import Inner
 
 _WRONG = """
     from everyrank.suites import Lack, Subject, conformance
@@ -51,12 +52,10 @@ _TWO = """
 """
 
 
-@pytest.fixture(scope="module")
-def inner(module_project: Project) -> Inner:
-    module_project.write("test_wrong.py", _WRONG)
-    module_project.write("test_bare.py", _BARE)
-    module_project.write("test_two.py", _TWO)
-    return module_project.run("--law=late", "--profile=full", "--continue-on-collection-errors")
+inner = one_run(
+    {"test_wrong.py": _WRONG, "test_bare.py": _BARE, "test_two.py": _TWO},
+    *("--law=late", "--profile=full", "--continue-on-collection-errors"),
+)
 
 
 def test_all_mistakes_of_a_file_are_named_at_once(inner: Inner) -> None:

@@ -16,7 +16,8 @@ from everyrank.suites.engine.contract import contract, contracts
 from everyrank.suites.engine.ledger import read as read_ledger
 from everyrank.suites.errors import DeclarationError, LedgerError
 
-from tests.inner import Inner, Project
+from tests.engines import one_run
+from tests.inner import Inner
 from tests.run_files import read as read_run
 
 TRAINER = Subject("bare", contract="trainer", build=print)
@@ -78,10 +79,7 @@ _TRIED = (
 )
 
 
-@pytest.fixture(scope="module")
-def inner(module_project: Project) -> Inner:
-    module_project.write("test_inner.py", _BARE)
-    return module_project.run("-k", _TRIED, "--profile=full", "-p", "no:randomly", "--run-file=run.jsonl")
+inner = one_run(_BARE, "-k", _TRIED, "--profile=full", "-p", "no:randomly", "--run-file=run.jsonl")
 
 
 def _outcomes(inner: Inner, test: str) -> dict[str, str]:
@@ -214,25 +212,16 @@ _OF_OTHERS = (
 _FAULT_OF_SHARDED = "sharded-optimizer/errors.rank[construction-rank1-ws3]"
 
 
-@pytest.fixture(scope="module")
-def others(module_project: Project) -> Inner:
-    module_project.write("test_others.py", _OTHERS)
-    return module_project.run(
-        "test_others.py", "-k", _OF_OTHERS, "--profile=full", "-p", "no:randomly", "-W", "ignore"
-    )
-
-
-def _ends(inner: Inner, test: str) -> dict[str, str]:
-    """Return the outcomes of the cases of one subject, by their short ids."""
-    found = {nodeid.partition(f"::{test}[")[2]: case for nodeid, case in inner.tests.items()}
-    return {name.partition("/")[2][:-1]: case.properties["outcome"] for name, case in found.items() if name}
+others = one_run(
+    {"test_others.py": _OTHERS}, "test_others.py", "-k", _OF_OTHERS, "--profile=full", "-pno:randomly", "-Wignore"
+)
 
 
 def test_each_contract_asks_for_its_methods_and_options_at_once(others: Inner) -> None:
     names = '"add_param_group", "clip_grad_norm_", "named_parameters", "shard_parameter", "state_dict", "zero_grad"'
     assert f"sharded lacks what it does not declare: add it, or paste lacks=[{names}] into its Subject" in others.out
     assert 'ddp lacks what it does not declare: add it, or paste lacks=["device_id", "ignored_modules"]' in others.out
-    assert list(_ends(others, "test_sharded").values()).count("not-run") == 4
+    assert list(others.endings("test_sharded").values()).count("not-run") == 4
 
 
 def test_a_red_case_names_the_lack_that_would_declare_it(others: Inner) -> None:
@@ -247,13 +236,13 @@ def test_a_red_case_names_the_lack_that_would_declare_it(others: Inner) -> None:
 
 
 def test_what_has_a_name_is_declared_by_it_and_no_case_is_red(others: Inner) -> None:
-    ends = _ends(others, "test_declared") | _ends(others, "test_plain_ddp")
+    ends = others.endings("test_declared") | others.endings("test_plain_ddp")
     assert len(ends) == 11
     assert set(ends.values()) == {"unsupported", "pass"}
 
 
 def test_a_lack_where_nothing_is_refused_must_be_seen(others: Inner) -> None:
-    assert _ends(others, "test_shares")["errors.rank[construction-rank1-ws3]"] == "stale"
+    assert others.endings("test_shares")["errors.rank[construction-rank1-ws3]"] == "stale"
 
 
 def _declarable(text: str, raised: tuple[str, ...], case: str = "clip[cut-ws2]", crosses: bool = False) -> list[str]:

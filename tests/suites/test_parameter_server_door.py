@@ -10,7 +10,8 @@ import torch
 from everyrank.suites.parameter_server.door import AsynchronousDoor, Door, door_of
 from everyrank.suites.parameter_server.example import BatchUpdateParameterServer
 
-from tests.inner import Inner, Project
+from tests.engines import one_run
+from tests.inner import Inner
 
 SOURCE = """
     import threading
@@ -64,10 +65,7 @@ SOURCE = """
 """
 
 
-@pytest.fixture(scope="module")
-def racing(module_project: Project) -> Inner:
-    module_project.write("test_inner.py", SOURCE)
-    return module_project.run("-k", "in_order or lost-update[rpc-n3 or training-rpc-n3")
+racing = one_run(SOURCE, "-k", "in_order or lost-update[rpc-n3 or training-rpc-n3")
 
 
 def test_a_law_that_is_not_about_reports_that_meet_is_kept_by_who_minds_them_only(racing: Inner) -> None:

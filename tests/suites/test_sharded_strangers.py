@@ -64,23 +64,14 @@ def inner(module_project: Project) -> Inner:
     return module_project.run("-W", "ignore", "--profile=full", "-k", chosen)
 
 
-def _ends(inner: Inner, test: str) -> dict[str, str]:
-    """The outcome of each case, by its short id."""
-    return {
-        result.properties["case"].partition("/")[2]: result.properties["outcome"]
-        for nodeid, result in inner.tests.items()
-        if f"::{test}[" in nodeid
-    }
-
-
 def test_a_subclass_may_be_trusted_to_look_at_what_its_base_looks_at(inner: Inner) -> None:
-    ends = _ends(inner, "test_like_its_base")
+    ends = inner.endings("test_like_its_base")
     assert len(ends) == 3
     assert set(ends.values()) == {"pass"}
 
 
 def test_classes_that_are_not_known_may_be_refused_and_errors_are_still_judged(inner: Inner) -> None:
-    ends = _ends(inner, "test_known_only")
+    ends = inner.endings("test_known_only")
     lacking = {case for case, outcome in ends.items() if outcome == "unsupported"}
     of_errors = {case for case in ends if case.startswith("errors.rank")}
     assert {case.partition("-rank")[0] for case in lacking & of_errors} == {
@@ -93,7 +84,7 @@ def test_classes_that_are_not_known_may_be_refused_and_errors_are_still_judged(i
 
 
 def test_a_state_may_have_any_form(inner: Inner) -> None:
-    ends = _ends(inner, "test_own_form")
+    ends = inner.endings("test_own_form")
     assert len(ends) == 5
     assert set(ends.values()) == {"pass"}
 

@@ -22,7 +22,8 @@ from everyrank.suites.engine.ledger import Entry, Ledger
 from everyrank.suites.engine.ledgers import offered
 from everyrank.suites.errors import DeclarationError, Deviation, LedgerError
 
-from tests.inner import Inner, Project
+from tests.engines import one_run
+from tests.inner import Inner
 from tests.made_up_runs import case, header, run_of
 
 TRAINER = Subject("mine", contract="trainer", build=print, known=["torch:fsdp2", "mine.toml"])
@@ -179,11 +180,13 @@ _BUILT_ON_TORCH = """
 _RED = "parity.one-step[Adamax-defaults-ws3] or errors.several[but-middle-ws3] or state.kept[ws2]"
 
 
-@pytest.fixture(scope="module")
-def built_on_torch(module_project: Project) -> Inner:
-    module_project.write("test_inner.py", _BUILT_ON_TORCH)
-    module_project.write("otherwise.toml", _MINE.format(case="errors.several[but-middle-ws3]", match="did not raise"))
-    return module_project.run("-k", _RED, "-W", "ignore", "--profile=full", "--run-file=run.jsonl")
+built_on_torch = one_run(
+    {
+        "test_inner.py": _BUILT_ON_TORCH,
+        "otherwise.toml": _MINE.format(case="errors.several[but-middle-ws3]", match="did not raise"),
+    },
+    *("-k", _RED, "-Wignore", "--profile=full", "--run-file=run.jsonl"),
+)
 
 
 def _hints(inner: Inner) -> dict[str, str]:

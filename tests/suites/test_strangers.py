@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.inner import Inner, Project
+from tests.engines import one_run
+from tests.inner import Inner
 
 _REPLICATES = """
     import torch.distributed as dist
@@ -67,45 +68,31 @@ _SERVERS = """
 """
 
 
-@pytest.fixture(scope="module")
-def replicates(module_project: Project) -> Inner:
-    module_project.write("test_inner.py", _REPLICATES)
-    return module_project.run("-W", "ignore", "--profile=full", "test_inner.py", "-k", _CHOSEN)
+replicates = one_run(_REPLICATES, "-W", "ignore", "--profile=full", "test_inner.py", "-k", _CHOSEN)
 
 
-@pytest.fixture(scope="module")
-def servers(module_project: Project) -> Inner:
-    module_project.write("test_servers.py", _SERVERS)
-    return module_project.run(
-        "-W", "ignore", "--profile=full", "test_servers.py", "--law=errors.gradient", "-k", "n2-ws1"
-    )
-
-
-def _ends(inner: Inner, test: str) -> dict[str, str]:
-    """Return the outcome of each case, by its short id."""
-    return {
-        result.properties["case"].partition("/")[2]: result.properties["outcome"]
-        for nodeid, result in inner.tests.items()
-        if f"::{test}[" in nodeid
-    }
+servers = one_run(
+    {"test_servers.py": _SERVERS},
+    *("-Wignore", "--profile=full", "test_servers.py", "--law=errors.gradient", "-kn2-ws1"),
+)
 
 
 @pytest.mark.parametrize("test", ["test_bare", "test_settings", "test_grouped"])
 def test_a_replicate_without_options_keeps_the_laws_that_are_not_about_them(replicates: Inner, test: str) -> None:
-    ends = _ends(replicates, test)
+    ends = replicates.endings(test)
     assert len(ends) == 8
     assert {case for case, outcome in ends.items() if outcome == "not-applicable"} == _OF_OPTIONS
     assert {outcome for case, outcome in ends.items() if case not in _OF_OPTIONS} == {"pass"}
 
 
 def test_an_option_that_is_offered_may_still_be_declared_as_lacking(replicates: Inner) -> None:
-    ends = _ends(replicates, "test_declared")
+    ends = replicates.endings("test_declared")
     assert {ends[case] for case in _OF_OPTIONS} == {"unsupported"}
 
 
 def test_a_server_may_take_what_is_not_finite_until_it_is_asked_not_to_and_has_words_of_its_own(
     servers: Inner,
 ) -> None:
-    ends = _ends(servers, "test_server")
+    ends = servers.endings("test_server")
     assert {"errors.gradient[nan-n2-ws1]", "errors.gradient[dtype-complex-n2-ws1]"} < set(ends)
     assert set(ends.values()) == {"pass"}

@@ -11,7 +11,8 @@ from everyrank.suites.errors import BrokenAdapter
 from everyrank.suites.replicate.wrappers import Wrappers, names_of
 from torch import nn
 
-from tests.inner import Inner, Project
+from tests.engines import one_run
+from tests.inner import Inner
 
 _SUBJECTS = """
     from everyrank.fixtures.exemplars.replicate import replicate, wrap
@@ -58,23 +59,11 @@ _CHOSEN = (
 )
 
 
-@pytest.fixture(scope="module")
-def inner(module_project: Project) -> Inner:
-    module_project.write("test_inner.py", _SUBJECTS)
-    return module_project.run("-W", "ignore", "--profile=full", "-k", _CHOSEN)
-
-
-def _ends(inner: Inner, test: str) -> dict[str, str]:
-    """The outcome of each case, by its short id."""
-    return {
-        result.properties["case"].partition("/")[2]: result.properties["outcome"]
-        for nodeid, result in inner.tests.items()
-        if f"::{test}[" in nodeid
-    }
+inner = one_run(_SUBJECTS, "-W", "ignore", "--profile=full", "-k", _CHOSEN)
 
 
 def test_ddp_by_the_three_lines_that_anyone_writes_is_red_where_it_deviates_and_nowhere_else(inner: Inner) -> None:
-    ends = _ends(inner, "test_ddp")
+    ends = inner.endings("test_ddp")
     red = {case for case, outcome in ends.items() if outcome != "pass"}
     assert len(ends) > 20
     assert red == {
@@ -101,7 +90,7 @@ def test_an_option_that_is_not_there_is_no_proper_refusal_of_a_value(inner: Inne
 
 
 def test_an_exemplar_that_wraps_keeps_every_law(inner: Inner) -> None:
-    ends = _ends(inner, "test_wrap")
+    ends = inner.endings("test_wrap")
     assert len(ends) > 20
     assert set(ends.values()) == {"pass"}
 
@@ -123,7 +112,7 @@ def test_if_the_kit_does_not_find_the_module_the_error_is_a_sentence_and_nothing
 
 
 def test_a_wrapper_without_a_way_to_accumulate_may_declare_so(inner: Inner) -> None:
-    ends = _ends(inner, "test_plain")
+    ends = inner.endings("test_plain")
     assert ends["accumulate[parts2-ws2]"] == "unsupported"
     assert ends["mean[plain-ws2]"] == ends["inputs[nested-ws2]"] == "pass"
 
