@@ -103,6 +103,10 @@ class LawPlayer(PartMoves):
         if self.compared:
             self.sides.stepped(self.number)
 
+    def _step_while_held(self, owner: int, by: int, data: Data) -> list[Exception]:
+        self.sides.compare()  # a deviation of the step before would be lost in the thread of this one
+        return super()._step_while_held(owner, by, data)
+
     def check_error(self, check: Callable[[], None]) -> None:
         self.errors.append(check)
 
