@@ -315,15 +315,19 @@ class TrainingMoves(Player):
     )
     def change(self, option: str = "lr", factor: float = 0.5, group: int = 0) -> None:
         """Multiply an option of a group by hand, if the subject has ``param_groups``."""
-        own, groups = getattr(self.sides.ours, "param_groups", None), len(self.sides.groups)
-        if own is None:  # the contract does not ask for it
-            raise NotApplicable("the subject has no param_groups")
-        check(len(own) == groups, f"param_groups has {count(len(own), 'group')} instead of {groups}")
-        for each in (self.sides.reference.param_groups[group], own[group]):
+        for each in self.both_groups(group):
             if torch.is_tensor(each[option]):
                 each[option].mul_(factor)
             else:
                 each[option] = _changed(each[option], factor)
+
+    def both_groups(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return a group of the reference, and that of the subject, if it has ``param_groups``."""
+        own, groups = getattr(self.sides.ours, "param_groups", None), len(self.sides.groups)
+        if own is None:
+            raise NotApplicable("the subject has no param_groups")
+        check(len(own) == groups, f"param_groups has {count(len(own), 'group')} instead of {groups}")
+        return self.sides.reference.param_groups[number], own[number]
 
     @move(
         "frozen",

@@ -333,7 +333,7 @@ class SavedPoint(OptimizerPoint):
     rests: bool = False
     """Whether one parameter has no gradient in a step before the save."""
     rate: float | None = None
-    """By what the learning rate is multiplied after the load."""
+    """The learning rate that is set after the load."""
 
 
 def saved() -> Iterator[SavedPoint]:

@@ -20,9 +20,13 @@ from everyrank.suites.sharded_optimizer.points import cut, whole
 law = CONTRACT.law
 
 
-def _tooled(name: str, *shape: int, dim: int = 0, **other: Any) -> Param:
-    """Return a parameter of a module that the subject's own tool cuts."""
-    return Param(name, shape, geometry="chunked", dim=dim, tool=True, **other)
+#: The parameters of a small model.
+_PLAIN = {"first.weight": (6, 4), "first.bias": (6,), "last.weight": (3, 6), "last.bias": (3,)}
+
+
+def _of_module(name: str, shape: tuple[int, ...], cut: bool = True, dim: int = 0, **other: Any) -> Param:
+    """Return a parameter of a module, which the subject's own tool cuts, or which stays whole."""
+    return Param(name, shape, geometry="chunked" if cut else "", dim=dim, tool=cut, **other)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +52,8 @@ def _namings() -> Iterator[NamePoint]:
 def names(arena: Arena, point: NamePoint) -> None:
     """named_parameters yields exactly the model's parameters, sharded in place: each once, with its prefix."""
     params = [
-        _tooled("scale", 6, 2),
-        _tooled("block.first.weight", 6, 4),
-        *(Param(f"block.{name}", shape) for name, shape in _PLAIN.items() if name != "first.weight"),
+        _of_module("scale", (6, 2)),
+        *(_of_module(f"block.{name}", shape, cut=name == "first.weight") for name, shape in _PLAIN.items()),
         Param("table", (6, 3), geometry="chunked" if point.bare else ""),
     ]
     with playing(arena, point, params, module=True) as player:
@@ -67,13 +70,10 @@ def shard_parameter(arena: Arena, point: points.LengthPoint) -> None:
     for dim in point.dims:
         for length in point.lengths:
             name, shape = f"dim{dim}_of_{length}", (length, 2) if dim == 0 else (2, length)
-            params += [_tooled(f"{name}.weight", *shape, dim=dim), Param(f"{name}.bias", (2,))]
+            params += [_of_module(f"{name}.weight", shape, dim=dim), Param(f"{name}.bias", (2,))]
     with playing(arena, point, params, module=True) as player:
         player.follow(3)
 
-
-#: The parameters of a small model.
-_PLAIN = {"first.weight": (6, 4), "first.bias": (6,), "last.weight": (3, 6), "last.bias": (3,)}
 
 _FROZEN = {"sharded": "first.weight", "whole": "first.bias", "sharded-last": "last.weight"}
 
@@ -99,10 +99,10 @@ def frozen(arena: Arena, point: FrozenPoint) -> None:
 
     Unfrozen after the optimizer was built, it is stepped like the others.
     """
-    params = []
-    for name, shape in _PLAIN.items():
-        make = _tooled if name.endswith("weight") else lambda name, *shape, **other: Param(name, shape, **other)
-        params.append(make(name, *shape, frozen=name == point.frozen))
+    params = [
+        _of_module(name, shape, cut=name.endswith("weight"), frozen=name == point.frozen)
+        for name, shape in _PLAIN.items()
+    ]
     with playing(arena, point, params, module=True) as player:
         player.follow(1)
         if point.thaw:
@@ -133,10 +133,8 @@ def tied(arena: Arena, point: TiedPoint) -> None:
     """A parameter with two names is stepped once, and is still one parameter after sharding."""
     if point.in_model:
         params = [
-            Param(
-                "0.weight", (4, 4), geometry="chunked" if point.sharded else "", tool=point.sharded, also="4.weight"
-            ),
-            _tooled("2.weight", 4, 4),
+            _of_module("0.weight", (4, 4), cut=point.sharded, also="4.weight"),
+            _of_module("2.weight", (4, 4)),
             *(Param(f"{number}.bias", (4,)) for number in (0, 2, 4)),
         ]
     else:
@@ -175,7 +173,8 @@ def round_trip(arena: Arena, point: points.SavedPoint) -> None:
         player.save()
         player.load(fresh=True, reordered=point.reordered)
         if point.rate is not None:
-            player.change(factor=point.rate)
+            for group in player.both_groups(0):
+                group["lr"] = point.rate
         player.follow(times)
 
 
