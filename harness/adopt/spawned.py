@@ -6,9 +6,10 @@ import contextlib
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from everyrank.adopt.recognise import TORCHS_MODULE
 from everyrank.rank.context import current_rank
 from everyrank.rank.groups import destroy_after_test
@@ -31,7 +32,8 @@ def spawned(rank: RankContext, case: Any, name: str) -> Iterator[None]:
 
     parts = TwoParts(rank, case, name, body)
     case._start_processes = lambda proc: parts.started({"fake_pg": getattr(case, "fake_pg", False)})
-    with _in_place(home.MultiProcessTestCase, "run_test", _run_test), parts.patched():
+    with pytest.MonkeyPatch.context() as patch, parts.patched():
+        patch.setattr(home.MultiProcessTestCase, "run_test", _run_test)
         yield
 
 
@@ -65,13 +67,3 @@ def seed_as_torch_does() -> None:
     """Seed all ranks alike: tests written for torch's harness rely on it."""
     common: Any = sys.modules["torch.testing._internal.common_utils"]
     seed_generators(common.SEED)
-
-
-@contextlib.contextmanager
-def _in_place(owner: type, name: str, function: Callable[..., Any]) -> Iterator[None]:
-    before = vars(owner)[name]
-    setattr(owner, name, function)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)

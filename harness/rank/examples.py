@@ -35,12 +35,10 @@ def alike(item: pytest.Item) -> Iterator[None]:
             pytrace=False,
         )
     seed = rank_seed(item.nodeid, item.config.getoption("world_seed"), 0)
-    with (
-        _attribute(function, _SETTINGS, _untimed(getattr(function, _SETTINGS))),
-        _attribute(function, _SEED, _seed(function, seed)),
-        _attribute(handle, "inner_test", _fails_once(handle.inner_test)),
-        drawn_by_seed_alone(),
-    ):
+    with pytest.MonkeyPatch.context() as patch, drawn_by_seed_alone():
+        patch.setattr(function, _SETTINGS, _untimed(getattr(function, _SETTINGS)))
+        patch.setattr(function, _SEED, _seed(function, seed), raising=False)
+        patch.setattr(handle, "inner_test", _fails_once(handle.inner_test))
         yield
 
 
@@ -60,7 +58,8 @@ def drawn_by_seed_alone() -> Iterator[None]:
     none = providers.Constants()
     providers.CONSTANTS_CACHE.cache.clear()
     try:
-        with _attribute(providers, "_get_local_constants", lambda: none):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(providers, "_get_local_constants", lambda: none)
             yield
     finally:
         providers.CONSTANTS_CACHE.cache.clear()
@@ -113,13 +112,3 @@ def _fails_once(inner: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return run
-
-
-@contextlib.contextmanager
-def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(owner, name, None)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
