@@ -46,14 +46,14 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"run only these: {', '.join((*NAMES, *LARGE))}")
     parser.add_argument("--write", action="store_true", help="store the table in benchmarks/README.md")
     options = parser.parse_args()
-    chosen = options.names or list(NAMES)
-    if unknown := set(chosen) - {*NAMES, *LARGE}:
+    names = options.names or list(NAMES)
+    if unknown := set(names) - {*NAMES, *LARGE}:
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; there are {', '.join((*NAMES, *LARGE))}")
     if options.write and options.names:
         parser.error("--write stores the whole table: name no benchmark")
     started = time.monotonic()
     rows: list[Row] = []
-    for name in chosen:
+    for name in names:
         print(f"{name} ...", file=sys.stderr, flush=True)
         rows += importlib.import_module(f"benchmarks.{name}").rows()
     lines = [*table(rows), "", f"{describe_host()} The run took {time.monotonic() - started:.0f} s."]

@@ -78,11 +78,11 @@ def _wrong_verdicts(options: Sequence[str]) -> int:
             [*command, *options, CASES / "mixed.py"],
             env={**os.environ, **environment}, capture_output=True, timeout=900, check=False,
         )  # fmt: skip
-        found = {
+        cases = {
             int(re.findall(r"\d+", case.get("name", ""))[0]): case
             for case in ElementTree.parse(report).iter("testcase")
         }
-    return sum(not _is_right(number, found.get(number)) for number in range(TESTS))
+    return sum(not _is_right(number, cases.get(number)) for number in range(TESTS))
 
 
 def _is_right(number: int, case: ElementTree.Element | None) -> bool:

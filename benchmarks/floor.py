@@ -94,9 +94,9 @@ if __name__ == "__main__":
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         world(again(worlds), size)
         sys.exit()
-    chosen = {"group": group, "agent": agent}[name]
+    body = {"group": group, "agent": agent}[name]
     started, before = time.perf_counter(), os.times()
     for _ in range(worlds):
-        world(chosen, size)
+        world(body, size)
     taken, after = time.perf_counter() - started, os.times()
     print(taken / worlds, sum(after[:4]) / worlds - sum(before[:4]) / worlds)  # the first four are processor times

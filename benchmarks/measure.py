@@ -81,14 +81,14 @@ def pytest(
 ) -> Times:
     """Run one file of ``cases/``, or only some of its tests. This many must pass, and none may fail."""
     file = CASES / f"{case}.py"
-    chosen = [f"{file}::{test}" for test in only] or [file]
+    paths = [f"{file}::{test}" for test in only] or [file]
     with tempfile.TemporaryDirectory() as folder:
         stopwatch = Path(folder, "stopwatch.json")
         more = {"BENCHMARK_TESTS": str(tests), "BENCHMARK_STOPWATCH": str(stopwatch), **environment}
         more["EVERYRANK_LEASES"] = folder  # the run takes leases, but does not wait for other runs
         more["BENCHMARK_BEGAN"] = str(time.time())
         done = subprocess.run(
-            [*(command or (sys.executable, "-m", "pytest")), "-q", "-c", CASES / "pytest.ini", *options, *chosen],
+            [*(command or (sys.executable, "-m", "pytest")), "-q", "-c", CASES / "pytest.ini", *options, *paths],
             env={**environment_of_runs(), **more},
             capture_output=True,
             text=True,
@@ -146,9 +146,9 @@ def at_most(work: str, limit: float, ratio: Cost, figures: str) -> Row:
 
 def faster(work: str, limit: float, ratio: Cost, figures: str) -> Row:
     """Return the row for a ratio of ours to theirs."""
-    wanted = f"at least {limit:g} times faster" if limit > 1 else "faster"
+    target = f"at least {limit:g} times faster" if limit > 1 else "faster"
     times = 1 / ratio.seconds
-    return Row(work, wanted, f"{times:.1f} times faster ({figures})", times >= limit, ratio)
+    return Row(work, target, f"{times:.1f} times faster ({figures})", times >= limit, ratio)
 
 
 def table(rows: list[Row]) -> Iterator[str]:

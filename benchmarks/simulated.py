@@ -64,10 +64,10 @@ def launch(context: LaunchContext) -> Launcher:
     command = [sys.executable, "-m", __name__, str(door.address[1]), secret.hex(), folder, str(nodes)]
     process = subprocess.Popen(command)
     came = door.admit({(KEEPER, number) for number in range(nodes)}, Patience(60), lambda: process.poll() is not None)
-    ours, links = alike.describe(None, "", folder), []
+    ready, links = alike.describe(None, "", folder), []
     for number in range(nodes):
         channel: Channel[Any] = Channel(came[KEEPER, number], FromRemoteKeeper)
-        links.append(Link(f"simulated node {number}", channel, channel.receive(), ours.boot))
+        links.append(Link(f"simulated node {number}", channel, channel.receive(), ready.boot))
     return Simulated(folder, door, links, process)
 
 

@@ -95,15 +95,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     worlds = parser.parse_args(arguments).worlds
     with tempfile.TemporaryDirectory() as folder:
         cases, samples = run(worlds, Path(folder))
-    found = [text for case in cases if (text := planted(case).wrong(case))]
-    print(*found, sep="\n")
+    wrong = [text for case in cases if (text := planted(case).wrong(case))]
+    print(*wrong, sep="\n")
     counts = dict(Counter(case.outcome for case in cases))
-    print(f"{len(cases)} of {worlds} worlds, {len(found)} wrong verdicts: {counts}")
+    print(f"{len(cases)} of {worlds} worlds, {len(wrong)} wrong verdicts: {counts}")
     early, late = samples[len(samples) // 10], samples[-1]
     for name in sorted(early):
         if name.endswith(("memory", "descriptors")):
             print(f"{name}: {early[name]:,.0f} after {early['tests']:.0f} worlds, {late[name]:,.0f} at the end")
-    return 1 if found or len(cases) != worlds else 0
+    return 1 if wrong or len(cases) != worlds else 0
 
 
 if __name__ == "__main__":

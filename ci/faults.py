@@ -62,10 +62,10 @@ class Fault:
 
     def planted(self, source: str) -> str:
         """Return the source of its file with the fault. The text must occur exactly once, within a line."""
-        found = source.count(self.text)
-        if found != 1 or "\n" in self.text + self.put:
+        times = source.count(self.text)
+        if times != 1 or "\n" in self.text + self.put:
             raise SystemExit(
-                f"{FAULTS.name}: {self.name}: its text occurs {found} times in {self.file}, and must occur once, in "
+                f"{FAULTS.name}: {self.name}: its text occurs {times} times in {self.file}, and must occur once, in "
                 "one line: plant the same mistake in the code as it is now"
             )
         return source.replace(self.text, self.put)
@@ -111,10 +111,10 @@ def read_faults(names: Sequence[str] = ()) -> list[Fault]:
 def _folders() -> dict[str, str]:
     """Return which folder of the project each package is in, as setup.py has it."""
     tree = ast.parse((ROOT / "setup.py").read_text())
-    (found,) = [
+    (table,) = [
         node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "FOLDERS"
     ]
-    folders: dict[str, str] = ast.literal_eval(found)
+    folders: dict[str, str] = ast.literal_eval(table)
     return folders
 
 
@@ -318,8 +318,8 @@ def _arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    given = _arguments()
+    options = _arguments()
     try:
-        sys.exit(main(read_faults(given.names), given.jobs, given.within, not given.no_control))
+        sys.exit(main(read_faults(options.names), options.jobs, options.within, not options.no_control))
     except KeyboardInterrupt:
         sys.exit(130)

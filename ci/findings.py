@@ -95,8 +95,8 @@ class Page:
         return programs
 
     def _needs(self) -> re.Match[str]:
-        if found := _NEEDS.match(self.fields.get("Needs", "")):
-            return found
+        if match := _NEEDS.match(self.fields.get("Needs", "")):
+            return match
         raise Unreadable(f"{self.name}: no line says what it needs: - **Needs**: `pip install NAME==VERSION ...`")
 
 
@@ -118,15 +118,15 @@ def sample(count: int, day: int) -> list[Page]:
 
 def missing(stated: Sequence[str], printed: Sequence[str]) -> list[str]:
     """Return the lines that are stated and were not printed."""
-    left = [line.strip() for line in printed]
+    remaining = [line.strip() for line in printed]
     lines = []
     for line in stated:
         if line.strip() == "...":
             continue
-        if (found := next((each for each in left if alike(line.strip(), each)), None)) is None:
+        if (match := next((each for each in remaining if alike(line.strip(), each)), None)) is None:
             lines.append(line)
         else:
-            left.remove(found)
+            remaining.remove(match)
     return lines
 
 

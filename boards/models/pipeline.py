@@ -29,10 +29,10 @@ class Stage(nn.Module):
         self.base = part.base_model_prefix
         self.others = {name for name, each in part.named_modules() if isinstance(each, PipelineIdentityLayer)}
 
-    def forward(self, given: torch.Tensor) -> Any:
+    def forward(self, inputs: torch.Tensor) -> Any:
         if self.last:
-            return self.part(inputs_embeds=given).logits
-        return getattr(self.part, self.base)(input_ids=given).last_hidden_state
+            return self.part(inputs_embeds=inputs).logits
+        return getattr(self.part, self.base)(input_ids=inputs).last_hidden_state
 
     def name(self, name: str) -> str:
         """Return the plain model's name of what stands here, and what the plain model has not of identities."""

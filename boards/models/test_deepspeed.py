@@ -35,14 +35,14 @@ class ModelType:
     def __call__(self, mode: str, folder: Path) -> dict[str, Any]:
         if mode != "tensor":
             raise NotImplementedError(NO_DATA)
-        made = tiny.config(self.name)
+        config = tiny.config(self.name)
         # Its kernel over shared memory is compiled at first use; gloo does the same.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
         return {
-            "model": lambda: tiny.of_config(made),
+            "model": lambda: tiny.of_config(config),
             "parallelize": self.cut,
-            "batch": tiny.inputs(tiny.of_config(made)),
+            "batch": tiny.inputs(tiny.of_config(config)),
             "loss": loss,
             "split": "none",
         }

@@ -61,11 +61,11 @@ class Model:
         return tokens.moved(model)
 
     def cut(self, model: Any) -> Any:
-        made = self.make(distributed_strategy=TensorParallelStrategy()).to(model.head.weight.dtype)
+        parallel = self.make(distributed_strategy=TensorParallelStrategy()).to(model.head.weight.dtype)
         load_state_dict_into_model(
-            made, dict(model.state_dict()), self.architecture, "fms", distributed_strategy="tp"
+            parallel, dict(model.state_dict()), self.architecture, "fms", distributed_strategy="tp"
         )
-        return made.train()
+        return parallel.train()
 
 
 def shard(model: Any) -> Any:

@@ -100,8 +100,8 @@ class Transformer(nn.Module):
 
 def _output(layer: nn.Module, values: torch.Tensor) -> torch.Tensor:
     """Return a layer's output: Megatron's have a bias beside it, for what would add it elsewhere."""
-    made: Any = layer(values)
-    return made[0] if isinstance(made, tuple) else made
+    output: Any = layer(values)
+    return output[0] if isinstance(output, tuple) else output
 
 
 def loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
@@ -115,14 +115,14 @@ def plain() -> Any:
 
 def cut(model: Any) -> Any:
     """Return Megatron's model with this rank's parts of the plain one's weights, which say where they are cut."""
-    made = Transformer(Megatron(model.norm.weight.dtype)).to(model.norm.weight.dtype)
+    parallel = Transformer(Megatron(model.norm.weight.dtype)).to(model.norm.weight.dtype)
     with torch.no_grad():
-        for name, parameter in made.named_parameters():
+        for name, parameter in parallel.named_parameters():
             whole = model.get_parameter(name)
             if getattr(parameter, "tensor_model_parallel", False):
                 whole = whole.chunk(dist.get_world_size(), parameter.partition_dim)[dist.get_rank()]
             parameter.copy_(whole)
-    return made
+    return parallel
 
 
 def build(mode: str, folder: Path) -> dict[str, Any]:

@@ -43,9 +43,9 @@ class Model:
 
     def ring(self, model: Any) -> Any:
         part = LENGTH // dist.get_world_size()
-        made = transformer(ring_attn=True, ring_seq_size=part, bucket_size=part)
-        made.load_state_dict(model.state_dict())
-        return fully_shard(made.to(model.token_emb.weight.dtype))
+        parallel = transformer(ring_attn=True, ring_seq_size=part, bucket_size=part)
+        parallel.load_state_dict(model.state_dict())
+        return fully_shard(parallel.to(model.token_emb.weight.dtype))
 
 
 def transformer(**more: Any) -> Any:

@@ -131,9 +131,9 @@ class Model:
             tensor_parallel_degree=tensor, enable_sequence_parallel=self.sequence, spmd_backend=self.backend
         )
         dimensions = ParallelDims.from_config(parallelism, dist.get_world_size())
-        made = self.config()
-        made.update_from_config(config=SimpleNamespace(parallelism=parallelism))
-        whole = made.build()
+        config = self.config()
+        config.update_from_config(config=SimpleNamespace(parallelism=parallelism))
+        whole = config.build()
         whole.load_state_dict(model.state_dict())
         for name, buffer in model.named_buffers():
             whole.get_buffer(name).copy_(buffer)

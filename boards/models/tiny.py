@@ -161,20 +161,20 @@ def _of_each_kind(kind: Any, sizes: dict[str, Any]) -> dict[str, Any]:
     seen: dict[tuple[Any, ...], int] = {}
     for layer in range(many):
         seen.setdefault(tuple(value[layer] for value in lists.values()), layer)
-    chosen = sorted(seen.values())
-    chosen += [many - 1] * (2 - len(chosen))
+    layers = sorted(seen.values())
+    layers += [many - 1] * (2 - len(layers))
     return {
         **sizes,
-        "num_hidden_layers": len(chosen),
-        **{name: [value[layer] for layer in chosen] for name, value in lists.items()},
+        "num_hidden_layers": len(layers),
+        **{name: [value[layer] for layer in layers] for name, value in lists.items()},
     }
 
 
-def of_config(made: Any) -> Any:
+def of_config(config: Any) -> Any:
     """Return a model with random weights: what begins as ones or zeros, too, as no mistake in it would be seen."""
     torch.manual_seed(0)
-    kind = model_class(made)
-    model = (kind.from_config(made) if hasattr(kind, "from_config") else kind(made)).train()
+    kind = model_class(config)
+    model = (kind.from_config(config) if hasattr(kind, "from_config") else kind(config)).train()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.is_floating_point():
@@ -182,17 +182,17 @@ def of_config(made: Any) -> Any:
     return model
 
 
-def model_class(made: Any) -> Any:
+def model_class(config: Any) -> Any:
     """Return the class that makes a model of a config: an Auto class, or the first model with such a config."""
     for name in AUTO:
-        if type(made) in getattr(transformers, name)._model_mapping:
+        if type(config) in getattr(transformers, name)._model_mapping:
             return getattr(transformers, name)
-    module = importlib.import_module(type(made).__module__.replace("configuration_", "modeling_"))
-    kinds = [kind for kind in vars(module).values() if getattr(kind, "config_class", None) is type(made)]
+    module = importlib.import_module(type(config).__module__.replace("configuration_", "modeling_"))
+    kinds = [kind for kind in vars(module).values() if getattr(kind, "config_class", None) is type(config)]
     named = [kind for kind in kinds if kind.__module__ == module.__name__ and "PreTrained" not in kind.__name__]
     named.sort(key=lambda kind: "ForCausalLM" not in kind.__name__)
     if not named:
-        raise NotImplementedError(f"no class makes a model of a {type(made).__name__}")
+        raise NotImplementedError(f"no class makes a model of a {type(config).__name__}")
     return named[0]
 
 

@@ -50,20 +50,20 @@ class ModelType:
         for needed in way.plans:
             if not tiny.plan(self.name, needed):
                 raise NotImplementedError(f"its config has no base_model_{needed}_plan")
-        made, inputs = self._tried()
+        config, inputs = self._tried()
 
         def parallelize(model: Any) -> Any:
             if dist.get_rank() == 0:
                 model.save_pretrained(folder)
             dist.barrier()
-            loaded = loads(tiny.model_class(made), folder, way.distributed(dist.get_world_size()), model.dtype)
+            loaded = loads(tiny.model_class(config), folder, way.distributed(dist.get_world_size()), model.dtype)
             dist.barrier()
             # What transformers keeps in fp32 would not meet the rest in parity's pass in fp64.
             return loaded.to(model.dtype).train()
 
-        common = {"model": lambda: tiny.of_config(made), "batch": inputs, "loss": loss}
+        common = {"model": lambda: tiny.of_config(config), "batch": inputs, "loss": loss}
         if mode == "pipeline":
-            whole = tiny.of_config(made)
+            whole = tiny.of_config(config)
             if whole.base_model is whole:
                 raise NotImplementedError("the model of its config has no head, and transformers' stages are of one")
             return {**common, **staged(parallelize, of_logits)}
@@ -72,9 +72,9 @@ class ModelType:
     def _tried(self) -> tuple[Any, Callable[[int], dict[str, torch.Tensor]]]:
         """Return the config and the batches of a tiny model that trains, and draws nothing."""
         try:
-            made = tiny.config(self.name)
-            inputs = tiny.inputs(tiny.of_config(made))
-            model = tiny.of_config(made)
+            config = tiny.config(self.name)
+            inputs = tiny.inputs(tiny.of_config(config))
+            model = tiny.of_config(config)
             drawn = torch.get_rng_state()
             loss(model, inputs(0)).backward()
             if not torch.equal(drawn, torch.get_rng_state()):
@@ -86,7 +86,7 @@ class ModelType:
             raise RuntimeError(f"{why}. Mend models/tiny.py, or add it to not-made in ledgers/causes.toml") from error
         if not self.made:
             raise RuntimeError("it is made tiny by now, and trains: remove it from not-made in ledgers/causes.toml")
-        return made, inputs
+        return config, inputs
 
 
 def loads(auto: Any, folder: Path, distributed: Mapping[str, Any], dtype: torch.dtype) -> Any:
@@ -104,8 +104,8 @@ def loads(auto: Any, folder: Path, distributed: Mapping[str, Any], dtype: torch.
 
 def loss(model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     """Return the mean loss of the next token; a model without a head has its features in place of logits."""
-    made = model(**batch)
-    return of_logits(made.logits if hasattr(made, "logits") else made[0], batch["input_ids"])
+    output = model(**batch)
+    return of_logits(output.logits if hasattr(output, "logits") else output[0], batch["input_ids"])
 
 
 def of_logits(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:

@@ -90,10 +90,10 @@ class Engine(Adapter):
     def folder(self) -> Iterator[Path]:
         """A folder that all ranks see."""
         with TemporaryDirectory() as mine:
-            given = [mine]
-            dist.broadcast_object_list(given)
+            shared = [mine]
+            dist.broadcast_object_list(shared)
             try:
-                yield Path(given[0])
+                yield Path(shared[0])
             finally:
                 dist.barrier()  # also if this rank alone refuses a state
 

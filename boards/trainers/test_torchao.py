@@ -37,8 +37,8 @@ def copied(state: torch.Tensor, _: Any) -> torch.Tensor:
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
-    found: torch.Tensor = torch.load(file)
-    return found
+    clone: torch.Tensor = torch.load(file)
+    return clone
 
 
 for each in STATES.values():
@@ -57,9 +57,9 @@ class Checkpointed(Fsdp2):
         return folder[0]
 
     def load_state_dict(self, state: Any) -> None:
-        found = self._sharded()
-        dcp.load(found, checkpoint_id=state)
-        model, optimizer = found["model"], found["optimizer"]
+        sharded = self._sharded()
+        dcp.load(sharded, checkpoint_id=state)
+        model, optimizer = sharded["model"], sharded["optimizer"]
         set_state_dict(self.wrapped, self.optimizer, model_state_dict=model, optim_state_dict=optimizer)
 
     def _sharded(self) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def manager(trainer: Adapter, init_sync: bool) -> Manager:
     group = ProcessGroupGloo()
     STARTED.callback(group.shutdown)
     with mock.patch("torchft.manager.ManagerServer", on_loopback):
-        made = Manager(
+        manager = Manager(
             pg=group,
             load_state_dict=trainer.load_state_dict,
             state_dict=trainer.state_dict,
@@ -93,9 +93,9 @@ def manager(trainer: Adapter, init_sync: bool) -> Manager:
             checkpoint_transport=PGTransport(group, timedelta(seconds=60), torch.device("cpu")),
         )
     dist.barrier()  # the lighthouse ends with rank 0's test
-    STARTED.callback(made.shutdown)
+    STARTED.callback(manager.shutdown)
     STARTED.callback(vars(trainer).clear)  # DDP's reducer holds the manager, which holds it: no collector sees that
-    return made
+    return manager
 
 
 class Ddp(Adapter):

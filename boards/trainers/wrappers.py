@@ -30,8 +30,8 @@ class Wide(nn.Module):
         self.last = nn.Linear(1024 * max(SIZES), FEATURES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.last(torch.tanh(self.first(x.float())))
-        return found.to(x.dtype) / 8
+        outputs: torch.Tensor = self.last(torch.tanh(self.first(x.float())))
+        return outputs.to(x.dtype) / 8
 
 
 #: For optimizers that keep a state in few bits, if a rank has 4,096 elements of a parameter.
