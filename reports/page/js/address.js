@@ -10,9 +10,9 @@ const FIELDS = ["view", ...FILTERS, "sort", "paint", "case", "scope"];
 
 /** Read the state from an address. Unknown parts are left out. */
 function parsed(hash) {
-  const given = new URLSearchParams(hash.replace(/^#/, ""));
+  const parameters = new URLSearchParams(hash.replace(/^#/, ""));
   const state = {};
-  for (const field of FIELDS) state[field] = given.get(field) || "";
+  for (const field of FIELDS) state[field] = parameters.get(field) || "";
   state.view = VIEWS.includes(state.view) ? state.view : VIEWS[0];
   state.outcome = state.outcome.split(",").filter((outcome) => OUTCOMES.includes(outcome));
   return state;

@@ -67,7 +67,7 @@ const cellClass = ({ name, number, beside, narrow, paper }) =>
 
 function row(position, line) {
   const index = list.indices[position];
-  const made = el(
+  const node = el(
     "div",
     {
       role: "row",
@@ -82,13 +82,13 @@ function row(position, line) {
       el("span", { role: "gridcell", class: cellClass(by), style: { "--narrow": by.narrow } }, by.cell(index)),
     ),
   );
-  return placedAt(made, line);
+  return placedAt(node, line);
 }
 
 /** Make the head of a file: its name, and the number of its red tests. */
 function fileRow(tests, line) {
   const law = lawOf(tests[0]);
-  const made = el(
+  const node = el(
     "div",
     { role: "row", class: "file", "aria-rowindex": line + 2, "data-red": tests.some(isRed) },
     el(
@@ -107,12 +107,12 @@ function fileRow(tests, line) {
     ),
     fill(sumOf(tests), { role: "gridcell" }, []),
   );
-  return placedAt(made, line);
+  return placedAt(node, line);
 }
 
-function placedAt(made, line) {
-  made.style.transform = `translateY(${line * rowHeight()}px)`;
-  return made;
+function placedAt(node, line) {
+  node.style.transform = `translateY(${line * rowHeight()}px)`;
+  return node;
 }
 
 const lineRow = (entry, line) => (typeof entry === "number" ? row(entry, line) : fileRow(entry.tests, line));

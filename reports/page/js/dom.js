@@ -23,6 +23,9 @@ const el = (tag, props, ...children) => fill(document.createElement(tag), props,
 const svg = (tag, props, ...children) => fill(document.createElementNS(SVG, tag), props, children);
 const byId = (id) => document.getElementById(id);
 
+/** Make the head of a table that has one row of headings. */
+const headRow = (...cells) => el("thead", null, el("tr", null, cells));
+
 /** Replace the children of a node. */
 function put(node, ...children) {
   node.replaceChildren();

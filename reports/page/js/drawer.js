@@ -211,7 +211,7 @@ function beforePart(index, detail) {
     el(
       "table",
       { class: "sides" },
-      el("thead", null, el("tr", null, head.map((text) => el("th", { scope: "col", text })))),
+      headRow(head.map((text) => el("th", { scope: "col", text }))),
       el(
         "tbody",
         null,

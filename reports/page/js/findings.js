@@ -146,14 +146,14 @@ function findingSection(title, summary, rows, empty) {
     list.append(...rows.slice(FIRST).map((row) => row()));
     more.remove();
   });
-  const made = wideCard(
+  const card = wideCard(
     title,
     el("span", { class: "sum", text: rows.length ? summary : "" }),
     rows.length ? list : el("p", { class: "faint", text: empty }),
     rest > 0 && more,
   );
-  made.classList.add("findings");
-  return made;
+  card.classList.add("findings");
+  return card;
 }
 
 function drawFindings(parent, wanted, indices) {

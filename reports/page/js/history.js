@@ -246,16 +246,10 @@ function nightTable(laws) {
     el(
       "table",
       { class: "over", "aria-label": "Laws over the nights" },
-      el(
-        "thead",
-        null,
-        el(
-          "tr",
-          null,
-          el("th"),
-          across,
-          heads.map(([name, title]) => el("th", { scope: "col", class: "figures", title, text: name })),
-        ),
+      headRow(
+        el("th"),
+        across,
+        heads.map(([name, title]) => el("th", { scope: "col", class: "figures", title, text: name })),
       ),
       el("tbody", null, nightRows(laws).map(nightRow)),
     ),

@@ -253,15 +253,7 @@ function tensorsOf(call, pass, module, kind, step, values) {
     el(
       "table",
       { class: "errors" },
-      el(
-        "thead",
-        null,
-        el(
-          "tr",
-          null,
-          ["tensor", "error", "bound", ""].map((text) => el("th", { scope: "col", text })),
-        ),
-      ),
+      headRow(["tensor", "error", "bound", ""].map((text) => el("th", { scope: "col", text }))),
       el("tbody", null, rows),
     ),
     mapsOf(call, names),
