@@ -45,7 +45,6 @@ _TABLES = """
 
 LawKey = tuple[str, str, str]
 
-
 #: A law, and the case by which it is known from night to night.
 CaseKey = tuple[str, str, str, str]
 
@@ -64,10 +63,9 @@ def law_of(case: CaseLine) -> LawKey:
 def index(folder: Path, rebuild: bool = False) -> Iterator[sqlite3.Connection]:
     """Open the index of all run files below the folder, up to date; in memory if the folder cannot be written."""
     files = sorted(file for kind in ("*.jsonl", "*.jsonl.gz") for file in folder.rglob(kind) if not file.is_dir())
-    index_path = str(folder / NAME)
     if rebuild:
         forget(folder)
-    base = _kept(index_path, folder, files) or _in_memory(folder, files)
+    base = _kept(folder, files) or _in_memory(folder, files)
     with contextlib.closing(base):
         yield base
 
@@ -78,12 +76,12 @@ def forget(folder: Path) -> None:
         os.unlink(folder / NAME)
 
 
-def _kept(index_path: str, folder: Path, files: Sequence[Path]) -> sqlite3.Connection | None:
+def _kept(folder: Path, files: Sequence[Path]) -> sqlite3.Connection | None:
     """Open the index that is kept. Make it again if it is broken or of another version."""
     for _ in range(2):
         base = None
         try:
-            base = sqlite3.connect(index_path)
+            base = sqlite3.connect(folder / NAME)
             _prepare(base)
             _refresh(base, folder, files)
             return base
@@ -92,8 +90,7 @@ def _kept(index_path: str, folder: Path, files: Sequence[Path]) -> sqlite3.Conne
                 base.close()
             if isinstance(error, sqlite3.OperationalError):
                 return None  # read-only, or locked by another process: the index in memory does as well
-            with contextlib.suppress(OSError):
-                os.unlink(index_path)
+            forget(folder)
     return None
 
 

@@ -48,7 +48,7 @@ def line(reports: Sequence[Any], result: TestResult | None, properties: Mapping[
         outcome=outcome,
         rule=result.rule,
         **_identity(properties),
-        message=_brief(noted or _message(reports, outcome)),
+        message=_brief(noted or _message(reports)),
         text=cut_middle(_text(reports, outcome, noted), TEXT),
         size=result.size,
         world="" if result.world is None else f"{worker}-{result.world}".lstrip("-"),
@@ -116,7 +116,7 @@ def _outcome(reports: Sequence[Any], rule: str, properties: Mapping[str, str]) -
     return ending(rule, [PhaseEnd(report.when, report.outcome, hasattr(report, "wasxfail")) for report in reports])
 
 
-def _message(reports: Sequence[Any], outcome: Ending) -> str:
+def _message(reports: Sequence[Any]) -> str:
     for report in reports:
         if report.outcome == "failed":
             crash = getattr(report.longrepr, "reprcrash", None)
