@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from everyrank.suites.compare.reference import (
     Plan,
     Trajectory,
     order_matched,
+    rank_gradients,
     step_with,
     sum_in_order,
 )
@@ -33,8 +34,8 @@ from torch import nn
 
 Values = Mapping[str, torch.Tensor]
 
-#: Which backwards of a step are synced: the last, or all; ``after-all``: all, once all forwards are done.
-Sync = Literal["last", "all", "after-all"]
+#: Which backwards of a step are synced: the last, all, or none; ``after-all``: all, once all forwards are done.
+Sync = Literal["last", "all", "none", "after-all"]
 
 #: A choice that a subject may declare: each rank keeps its own buffers.
 LOCAL_BUFFERS = "local-buffers"
@@ -116,8 +117,8 @@ class Arena(BaseArena):
         plan.prepare(self.inside(module), self.rank, step)
         losses = []
         for part in range(plan.parts):
-            last = part == plan.parts - 1
-            with unsynced(module) if sync == "last" and not last else contextlib.nullcontext(), subject_acts():
+            alone = sync == "none" or (sync == "last" and part < plan.parts - 1)
+            with unsynced(module) if alone else contextlib.nullcontext(), subject_acts():
                 losses.append(loss(module, plan.batch(self.rank, step, part)) / plan.parts)
                 if sync != "after-all":
                     losses[-1].backward()
@@ -178,6 +179,15 @@ class Arena(BaseArena):
                 found[f"{name}.grad"], wanted[f"{name}.grad"] = dense(mine), dense(expected)
         if wanted:
             comparison.step(step, found, wanted)
+
+    def check_gradients(self, plan: Plan, found: Gradients, own: Callable[[str], bool] = lambda name: False) -> None:
+        """Compare gradients of the first step with the mean, and those that are not averaged with this rank's own."""
+        together = order_matched(plan).steps[0].gradients
+        _, alone = rank_gradients(plan, plan.build(), self.rank, 1)
+        comparison = self.comparison()
+        expected = {name: (alone if own(name) else together)[name] for name in found}
+        self.compare_gradients(comparison, 1, found, expected)
+        comparison.verdict()
 
     def check_training(self, plan: Plan, **options: Any) -> None:
         """Check that a module built with these options trains as the reference does."""

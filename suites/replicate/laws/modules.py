@@ -16,7 +16,6 @@ from everyrank.suites.errors import NotApplicable
 from everyrank.suites.replicate import points
 from everyrank.suites.replicate.arena import Arena
 from everyrank.suites.replicate.contract import CONTRACT
-from everyrank.suites.replicate.laws.training import own_gradients
 from everyrank.suites.replicate.model import buffer_values
 from everyrank.suites.replicate.points import TrainingPoint
 from everyrank.suites.replicate.wrappers import check_state
@@ -173,12 +172,7 @@ def ignored(arena: Arena, point: IgnoredPoint) -> None:
     arena.load(module, order_matched(plan).start)  # from here on all ranks are equal, so the mean is known
     optimizer = plan.optimize(module)
     found = arena.step(plan, module, optimizer, 1)
-    own = own_gradients(plan, arena.rank)
-    together = order_matched(plan).steps[0].gradients
-    expected_gradients = {name: (own if name.startswith(f"{prefix}.") else together)[name] for name in found}
-    comparison = arena.comparison()
-    arena.compare_gradients(comparison, 1, found, expected_gradients)
-    comparison.verdict()
+    arena.check_gradients(plan, found, own=lambda name: name.startswith(f"{prefix}."))
 
 
 class Pair(NamedTuple):
@@ -251,10 +245,8 @@ def inputs(arena: Arena, point: InputPoint) -> None:
         (out - batch.targets.to(device)).square().mean().backward()
     taken = arena.inside(module).taken
     arena.check(_alike(taken, (args, kwargs), device), f"took {taken} for {(args, kwargs)} on {device}")
-    comparison = arena.comparison()
     found = {name.removeprefix("inner."): gradient for name, gradient in arena.gradients(module).items()}
-    arena.compare_gradients(comparison, 1, _on_cpu(found), order_matched(plan).steps[0].gradients)
-    comparison.verdict()
+    arena.check_gradients(plan, _on_cpu(found))
 
 
 def _alike(taken: Any, given: Any, device: torch.device) -> bool:
@@ -318,9 +310,7 @@ def device_id(arena: Arena, point: DevicePoint) -> None:
     with subject_acts():
         module = arena.build(plan.build().to("cuda:0"), device_id=given)
         (module(batch.inputs) - batch.targets.to("cuda:0")).square().mean().backward()
-    comparison = arena.comparison()
-    arena.compare_gradients(comparison, 1, _on_cpu(arena.gradients(module)), order_matched(plan).steps[0].gradients)
-    comparison.verdict()
+    arena.check_gradients(plan, _on_cpu(arena.gradients(module)))
 
 
 @dataclass(frozen=True, kw_only=True)

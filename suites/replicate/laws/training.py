@@ -85,25 +85,7 @@ def submodules(arena: Arena, point: SubmodulePoint) -> None:
     batch = plan.batch(arena.rank, 1)
     with subject_acts():
         (nest(batch.inputs) - batch.targets).square().mean().backward()
-    _only(arena, plan, arena.gradients(module), averaged="first")
-
-
-def _only(arena: Arena, plan: Plan, found: Any, averaged: str) -> None:
-    """Check that the gradients of one module are the mean, and that all others are this rank's own."""
-    together = order_matched(plan).steps[0].gradients
-    alone = own_gradients(plan, arena.rank)
-    comparison = arena.comparison()
-    expected = {name: (together if name.startswith(f"{averaged}.") else alone)[name] for name in found}
-    arena.compare_gradients(comparison, 1, found, expected)
-    comparison.verdict()
-
-
-def own_gradients(plan: Plan, rank: int) -> dict[str, Any]:
-    """Return the gradients that a rank has before they are averaged."""
-    module = plan.build()
-    batch = plan.batch(rank, 1)
-    (module(batch.inputs) - batch.targets).square().mean().backward()
-    return {name: value.grad for name, value in module.named_parameters()}
+    arena.check_gradients(plan, arena.gradients(module), own=lambda name: not name.startswith("first."))
 
 
 def _layouts() -> Iterator[TrainingPoint]:
@@ -228,14 +210,10 @@ def accumulate(arena: Arena, point: AccumulationPoint) -> None:
             loss(module, plan.batch(arena.rank, 1)).backward()
         arena.inside(module).zero_grad()
     if point.sync == "local":
-        batch = plan.batch(arena.rank, 1)
-        with unsynced(module), subject_acts():
-            (module(batch.inputs) - batch.targets).square().mean().backward()
-        comparison = arena.comparison()
-        arena.compare_gradients(comparison, 1, arena.gradients(module), own_gradients(plan, arena.rank))
+        arena.backward(plan, module, 1, "none")
+        arena.check_gradients(plan, arena.gradients(module), own=lambda name: True)
     else:
-        comparison = arena.follow(plan, module, whole_batch(plan), CLOSE_FP64, _SYNCS.get(point.sync, "last"))
-    comparison.verdict()
+        arena.follow(plan, module, whole_batch(plan), CLOSE_FP64, _SYNCS.get(point.sync, "last")).verdict()
 
 
 @law("clip", lambda: points.plain(1, 2, 3, 4, core=(3,), clip=0.05), groups=("TRAINED",))
