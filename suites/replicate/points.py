@@ -49,7 +49,7 @@ def training() -> Iterator[TrainingPoint]:
 
 
 def amplifies(row: Row, size: int) -> bool:
-    """Return whether an optimizer amplifies the order of a sum of so many ranks."""
+    """Return whether an optimizer amplifies the order of a sum over the ranks of a world of this size."""
     return "closure" in row.needs and size > 2
 
 
