@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any
 
 import pexpect
 import pytest
+from everyrank.controller.debugger import Debugger, DebugOptions
 
 from tests.engines import elsewhere
 from tests.inner import Project
@@ -148,6 +150,14 @@ def test_breakpoint_stops_rank_0_and_the_others_wait_for_it(sessions: Any, optio
     assert code == 0
     assert "2 passed" in rest
     assert "Warning" not in rest
+
+
+def test_at_a_breakpoint_the_rank_that_comes_first_does_not_get_the_terminal() -> None:
+    debugger = Debugger(DebugOptions(on_failure=True, rank=None, terminal=contextlib.nullcontext))
+    assert [debugger.ask(rank, "breakpoint", lambda: None) for rank in (1, 0)] == [False, True]
+    debugger.leave()
+    assert debugger.ask(1, "failure", lambda: None)
+    debugger.leave()
 
 
 def test_breakpoint_and_pdb_set_trace_stop_the_rank_that_was_chosen(sessions: Any) -> None:
