@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 from everyrank.cli import main
 from everyrank.reports.runfile.read import Run, read
+from everyrank.reports.shards import choose
 
+from tests.engines import one_run
 from tests.inner import Inner, Project
 
 TESTS = """
@@ -46,11 +52,8 @@ def shard(project: Project, number: int, count: int, *arguments: str) -> Inner:
     return project.run(f"--shard={number}/{count}", "--run-file", f"shard-{number}.jsonl", *arguments)
 
 
-@pytest.fixture(scope="module")
-def whole(module_project: Project) -> Inner:
-    """The run that is not split, with its run file."""
-    module_project.write("test_it.py", TESTS)
-    return module_project.run("--run-file", "whole.jsonl")
+#: The run that is not split, with its run file.
+whole = one_run({"test_it.py": TESTS}, "--run-file", "whole.jsonl")
 
 
 def test_the_shards_are_the_whole_run(project: Project, whole: Inner) -> None:
@@ -142,21 +145,29 @@ def test_a_shard_that_was_killed_loses_no_test(project: Project, monkeypatch: py
     assert (code, found.counts) == (0, {"pass": 6})
 
 
-WRONG = {
-    "--shard=0/3": "--shard: must be K/N with K from 1 to N, such as 3/8, not '0/3'",
-    "--shard=4/3": "--shard: must be K/N with K from 1 to N, such as 3/8, not '4/3'",
-    "--shard=x": "--shard: must be K/N with K from 1 to N, such as 3/8, not 'x'",
-    "--shard-times=a.jsonl": "--shard-times: it balances the shards of --shard=K/N, which is missing",
-    "--shard=1/2 --shard-times=a.jsonl": "--shard-times: ",
-}
+@pytest.mark.parametrize(
+    ("shard", "times", "error"),
+    [
+        ("0/3", None, "--shard: must be K/N with K from 1 to N, such as 3/8, not '0/3'"),
+        ("x", None, "--shard: must be K/N with K from 1 to N, such as 3/8, not 'x'"),
+        (None, "a.jsonl", "--shard-times: it balances the shards of --shard=K/N, which is missing"),
+        ("1/2", "a.jsonl", "--shard-times: "),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    shard: str | None, times: str | None, error: str, tmp_path: Path
+) -> None:
+    options = {"shard": shard, "shard_times": times}
+    config: Any = SimpleNamespace(getoption=options.get, invocation_params=SimpleNamespace(dir=tmp_path))
+    with pytest.raises(pytest.UsageError, match=f"^{re.escape(error)}"):
+        choose.choose(config, [], choose.asked(config))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("given", WRONG)
-def test_bad_use_runs_nothing(project: Project, given: str) -> None:
+def test_bad_use_runs_nothing(project: Project) -> None:
     project.write("test_it.py", TESTS)
-    inner = project.run(*given.split())
+    inner = project.run("--shard=4/3")
     assert inner.code == 4
-    assert WRONG[given] in inner.out
+    assert "ERROR: --shard: must be K/N with K from 1 to N, such as 3/8, not '4/3'" in inner.out
     assert inner.tests == {}
 
 

@@ -116,21 +116,10 @@ class TestPlainRun:
         assert {"controller", "zygote"} <= set(lines(ran[0], "started"))
 
 
-def test_maxfail_counts_a_test_once(project: Project) -> None:
-    inner = mixed(project).run("--maxfail=2")
+def test_maxfail_counts_a_test_once_and_last_failed_runs_those_that_failed_on_any_rank(project: Project) -> None:
+    inner = mixed(project).run("--maxfail=2", "-p", "cacheprovider")
     assert list(inner.outcomes())[-1] == "test_fails_too"
-
-
-def test_last_failed_runs_tests_that_failed_on_any_rank(project: Project) -> None:
-    mixed(project).run("-p", "cacheprovider")
     assert set(project.run("-p", "cacheprovider", "--lf").outcomes()) == {"test_fails", "test_fails_too"}
-
-
-def test_keywords_select(project: Project) -> None:
-    assert mixed(project).run("-k", "last or before").outcomes() == {
-        "test_single_before": "passed",
-        "test_last": "passed",
-    }
 
 
 def test_collecting_only_starts_no_process(project: Project) -> None:

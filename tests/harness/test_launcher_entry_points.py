@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+from everyrank.errors import MisuseError
+from everyrank.launch.launchers import find
+
 from tests.inner import Project
 
 LAUNCHER = """
@@ -81,12 +87,11 @@ def test_a_launcher_that_cannot_be_imported_names_its_package(project: Project) 
     assert inner.outcomes() == {}
 
 
-def test_two_packages_with_one_name_are_named(project: Project) -> None:
+def test_two_packages_with_one_name_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = Project(tmp_path)
     install(project, LAUNCHER)
     install(project, LAUNCHER, name="other")
-    project.write("test_it.py", TEST)
-    inner = project.run("--launcher=cluster")
-    assert (
-        "ERROR: everyrank: several packages have a launcher 'cluster': cluster_launcher:launch of cluster, "
-        "other_launcher:launch of other"
-    ) in inner.out
+    monkeypatch.syspath_prepend(tmp_path)
+    packages = "cluster_launcher:launch of cluster, other_launcher:launch of other"
+    with pytest.raises(MisuseError, match=f"^several packages have a launcher 'cluster': {packages}$"):
+        find("cluster")

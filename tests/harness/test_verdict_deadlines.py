@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from tests.engines import LAUNCHERS, run_under
-from tests.inner import Inner, Project
+from tests.engines import LAUNCHERS, one_run
+from tests.inner import Inner
 
 SOURCE = """
     import ctypes, os, signal, threading, time
@@ -83,16 +83,6 @@ SOURCE = """
             dist.recv(torch.ones(1), src=0)
         dist.all_reduce(torch.ones(1))
 
-    @pytest.mark.world(2)
-    @pytest.mark.timeout(1)
-    def test_under_pytest_timeout(world):
-        threading.Event().wait()
-
-    @pytest.mark.world(2)
-    @pytest.mark.timeout(1, func_only=True)
-    def test_under_pytest_timeout_for_the_call_only(world):
-        threading.Event().wait()
-
     @late
     @pytest.mark.xfail(reason="slow", raises=everyrank.WorldTimeout)
     def test_xfail_that_names_it_covers_a_timeout(world):
@@ -105,10 +95,7 @@ SOURCE = """
 """
 
 
-@pytest.fixture(scope="module", params=LAUNCHERS)
-def worlds(request: pytest.FixtureRequest, module_project: Project) -> Inner:
-    module_project.write("test_inner.py", SOURCE)
-    return run_under(request.param, module_project, "--fresh-worlds")
+worlds = one_run(SOURCE, "--fresh-worlds", launchers=LAUNCHERS)
 
 
 @pytest.mark.parametrize(
@@ -197,13 +184,6 @@ def test_only_the_ranks_that_hang_are_late(worlds: Inner, test: str) -> None:
     assert f"hangs_in_{phase} at " in result.text
 
 
-@pytest.mark.parametrize("test", ["test_under_pytest_timeout", "test_under_pytest_timeout_for_the_call_only"])
-def test_pytest_timeout_governs_a_world(worlds: Inner, test: str) -> None:
-    result = worlds[test]
-    assert result.outcome == "failed"
-    assert "missed its deadline of 1 s (pytest-timeout)" in result.text
-
-
 @pytest.mark.parametrize(
     ("test", "outcome"),
     [
@@ -215,4 +195,4 @@ def test_a_timeout_is_expected_only_where_the_mark_names_it(worlds: Inner, test:
     assert worlds[test].outcome == outcome
     if outcome == "xfailed":
         (reason,) = (report["wasxfail"] for report in worlds[test].reports if report["wasxfail"])
-        assert reason == "slow: ranks 0-2 wait in wait at test_inner.py:88 (deadline 1 s)"
+        assert reason == "slow: ranks 0-2 wait in wait at test_inner.py:78 (deadline 1 s)"

@@ -17,7 +17,7 @@ from everyrank.reports.runfile.read import read as believed
 from everyrank.reports.runfile.write import NotWritable, RunFile
 
 from tests.inner import Project
-from tests.made_up_runs import header, made_up
+from tests.made_up_runs import header
 from tests.run_files import read
 
 _TWO = """
@@ -76,7 +76,11 @@ _TELL_PID = """
 
 
 def _started(  # type: ignore[no-untyped-def]
-    project: Project, *arguments: str, monkeypatch: pytest.MonkeyPatch, new_session: bool = False
+    project: Project,
+    *arguments: str,
+    monkeypatch: pytest.MonkeyPatch,
+    new_session: bool = False,
+    file: str = "run.jsonl",
 ):
     """A run that has come to its second test, which waits."""
     project.write("test_inner.py", _WAITS)
@@ -84,7 +88,7 @@ def _started(  # type: ignore[no-untyped-def]
     os.mkfifo(pipe)
     monkeypatch.setenv("EVERYRANK_PIPE", str(pipe))
     (project.folder / "reports.jsonl").write_text("")
-    command = project.command("--run-file", "run.jsonl", *arguments)
+    command = project.command("--run-file", file, *arguments)
     process = project.spawn(command, project.environment(), new_session=new_session)
     assert pipe.read_text() == "here"
     return process
@@ -219,16 +223,6 @@ def test_a_file_that_could_not_be_collected_is_named_in_the_footer(project: Proj
     assert run_file.footer["troubles"] == ["below/test_broken.py could not be collected"]
 
 
-def test_an_old_run_file_is_written_anew_and_collecting_only_leaves_it(project: Project) -> None:
-    project.write("test_inner.py", _TWO)
-    made_up(cases=3).write(project.folder / "run.jsonl")
-    first = (project.folder / "run.jsonl").read_text()
-    project.run("--run-file", "run.jsonl", "--collect-only")
-    assert (project.folder / "run.jsonl").read_text() == first
-    project.run("--run-file", "run.jsonl", "-k", "one")
-    assert read(project.folder / "run.jsonl").outcomes == {"test_one": "pass"}
-
-
 def test_a_file_that_is_not_ours_stops_the_run_before_any_test(project: Project) -> None:
     project.write("test_inner.py", _TWO)
     mine = project.write("thesis.txt", "years of work")
@@ -299,26 +293,24 @@ def test_text_that_is_no_utf8_is_escaped(tmp_path: Path) -> None:
 # --- compressed --------------------------------------------------------------------------------------
 
 
-def test_a_run_file_may_be_compressed_and_with_lf_only_the_last_failed_are_listed(project: Project) -> None:
+def test_a_run_file_may_be_compressed_and_is_written_anew_but_not_by_collecting_only(project: Project) -> None:
     project.write("test_inner.py", _TWO)
     again = ["-p", "cacheprovider", "--run-file", "run.jsonl.gz"]
     project.run(*again)
     file = project.folder / "run.jsonl.gz"
     assert gzip.decompress(file.read_bytes()).count(b"\n") == 5
     assert believed(file).counts == {"fail": 1, "pass": 2}
+    written = file.read_bytes()
+    project.run(*again, "--collect-only")
+    assert file.read_bytes() == written
     project.run(*again, "--lf")
-    assert believed(file).counts == {"fail": 1}, "an older one is written anew"
+    assert believed(file).counts == {"fail": 1}, "only the last failed are listed"
 
 
 def test_a_killed_run_leaves_its_lines_in_a_compressed_file_too(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project.write("test_inner.py", _WAITS)
-    pipe = project.folder / "pipe"
-    os.mkfifo(pipe)
-    monkeypatch.setenv("EVERYRANK_PIPE", str(pipe))
-    process = project.start("--run-file", "run.jsonl.gz")
-    assert pipe.read_text() == "here"
+    process = _started(project, monkeypatch=monkeypatch, file="run.jsonl.gz")
     process.kill()
     process.communicate()
     project.assert_nothing_left()
