@@ -99,6 +99,10 @@ stuck = one_run(STUCK)
             f"rank 1 ended its test without reaching this sum (test_inner.py:{line('functional')})",
         ),
         (
+            "test_a_tensor_parallel_forward",
+            f"rank 1 ended its test without reaching this sum (test_inner.py:{line('tensor parallel')})",
+        ),
+        (
             "test_new_group",
             f"rank 1 ended its test without reaching this new_group (test_inner.py:{line('new group')})",
         ),
