@@ -136,6 +136,10 @@ def _decays_apart(plan: Plan, step: int) -> bool:
     return len({group.get("weight_decay") for group in plan.optimize(plan.build()).param_groups}) > 1
 
 
+def _has_groups(plan: Plan, step: int) -> bool:
+    return len(plan.optimize(plan.build()).param_groups) > 1
+
+
 def _leaves_out(plan: Plan, step: int) -> bool:
     """Return whether some parameters may have no gradient."""
     return not plan.made.properties.isdisjoint(_WITHOUT_GRADIENTS)
@@ -224,6 +228,12 @@ def _decay_everywhere(plan: Plan, module: nn.Module, optimizer: torch.optim.Opti
     largest = max(group["weight_decay"] for group in optimizer.param_groups)
     for group in optimizer.param_groups:
         group["weight_decay"] = largest
+
+
+def _options_of_the_first(plan: Plan, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    first, *others = optimizer.param_groups
+    for group in others:
+        group.update({**first, "params": group["params"]})
 
 
 MISTAKES = (
@@ -343,6 +353,12 @@ MISTAKES = (
     ),
     Mistake("decay", "as if it had no weight decay", applies=_decays, before=_without_decay),
     Mistake("decay", "as if weight decay went to all alike", applies=_decays_apart, before=_decay_everywhere),
+    Mistake(
+        "groups",
+        "as if the options of the first group went to all parameters",
+        applies=_has_groups,
+        before=_options_of_the_first,
+    ),
     Mistake(
         "none-as-zero",
         "as if what has no gradient had one of zeros, with decay and momentum",

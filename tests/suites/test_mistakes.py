@@ -326,6 +326,18 @@ def test_a_weight_decay_of_a_group_that_has_none_is_named() -> None:
     assert explained(plan, before=_decay(max)).endswith("as if weight decay went to all alike")
 
 
+def test_options_of_the_first_group_for_all_are_named() -> None:
+    plan = Plan(RANKS, steps=3, optimizer="SGD", variant="groups")
+
+    def alike(plan: Plan, module: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        first, *others = optimizer.param_groups
+        for group in others:
+            group.update({name: value for name, value in first.items() if name != "params"})
+        return optimizer
+
+    assert explained(plan, before=alike).endswith("as if the options of the first group went to all parameters")
+
+
 def test_a_gradient_of_zeros_in_place_of_none_is_named() -> None:
     plan = Plan(RANKS, steps=3, optimizer="AdamW", model="frozen")
     reference = order_matched(plan)

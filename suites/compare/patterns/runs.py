@@ -62,6 +62,20 @@ class Decay(Pattern):
     )
 
 
+class Groups(Pattern):
+    """Made with the options of another group of parameters.
+
+    A wrapper flattens the parameters, or makes the optimizer over all of them, and the first group's options stay.
+    """
+
+    id = "groups"
+    rogue = "one-group-for-all"
+    example = (
+        "[fail] one-group-for-all trainer/parity.groups[SGD-groups-ws3]\n"
+        "  step 1, first.bias: as if the options of the first group went to all parameters (groups)"
+    )
+
+
 class NoneAsZero(Pattern):
     """Made from a gradient of zeros where there is none.
 
@@ -93,4 +107,4 @@ class OtherDtypeOnly(Pattern):
     )
 
 
-PATTERNS = (Clipped(), Twice(), Anew(), Decay(), NoneAsZero(), OtherDtypeOnly())
+PATTERNS = (Clipped(), Twice(), Anew(), Decay(), Groups(), NoneAsZero(), OtherDtypeOnly())
