@@ -110,8 +110,8 @@ def playing(
         replace(param, name=param.name or f"layer{number}.weight", table=param.table or sparse)
         for number, param in enumerate(params)
     )
-    given = {"first": len(named), "dtype": str(dtype).removeprefix("torch."), **fields}
-    model = Model(point.size, named, optimizer, variant, **given)
+    given = {"variant": variant, "first": len(named), "dtype": str(dtype).removeprefix("torch."), **fields}
+    model = Model(point.size, named, optimizer, **given)
     player = LawPlayer(arena, model, tolerance)
     yield player
     player.verdict()

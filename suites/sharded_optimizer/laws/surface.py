@@ -20,5 +20,5 @@ def _points() -> Iterator[SurfacePoint]:
 @CONTRACT.law("surface", _points)
 def works_or_refuses(arena: Arena, point: SurfacePoint) -> None:
     """Schedulers, param_groups, step hooks, defaults, deepcopy and repr work as those of torch.optim, or raise."""
-    with playing(arena, point, [cut(6, 3), cut(3, 2)]) as player:
+    with playing(arena, point, [cut(6, 3), cut(3, 2)], variant="momentum") as player:
         surface.use(point.part, player.pair, lambda number: player.train())
