@@ -199,7 +199,7 @@ def test_a_case_lists_what_its_law_let_the_subject_refuse_and_on_which_ranks_if_
             @property
             def defaults(self):
                 if os.environ["RANK"] == "1":
-                    return {"lr": 0.1, "momentum": 0.9}
+                    return {"lr": 0.0625, "momentum": 0.9}
                 raise AttributeError("not here")
 
             def __repr__(self):
