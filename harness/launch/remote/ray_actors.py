@@ -36,8 +36,8 @@ _NAME = "everyrank-"
 #: The exit code of an actor that could not start the parent of its ranks.
 CANNOT_KEEP = 4
 
-#: A node describes itself within this many seconds.
-_ANSWER = 60.0
+#: A node describes itself within this many seconds: Ray gives a worker 60 to register, and then starts another one.
+_ANSWER = 150.0
 
 
 class Group:
