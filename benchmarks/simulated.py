@@ -76,7 +76,7 @@ class Simulated(RemoteLauncher):
 
     def __init__(self, folder: str, door: Door, links: list[Link], process: subprocess.Popen[bytes]) -> None:
         super().__init__("simulated", folder, door, links, live=False, forks=True)
-        self.same_host, self.spans_hosts = False, True  # as if these were other hosts
+        self.same_host, self.hosts.several = False, True  # as if these were other hosts
         self._process = process
 
     def close(self) -> None:

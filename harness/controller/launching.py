@@ -83,7 +83,7 @@ class Launching:
         self._use(launchers.find("spawn")(self._context))
 
     @property
-    def found(self) -> Launcher | None:
+    def in_use(self) -> Launcher | None:
         """The launcher in use, which may be lost; None before it was started."""
         return self._launcher
 

@@ -134,7 +134,7 @@ class Pool:
 
     def give_back_if_wanted(self) -> None:
         """Before an item: if others wait for what our idle worlds hold on the launcher's engine, end these worlds."""
-        launcher = self._launching.found
+        launcher = self._launching.in_use
         if launcher is not None and launcher.is_wanted():
             self.give_back()
 
@@ -142,7 +142,7 @@ class Pool:
         """End the idle worlds, and give back what they held on the launcher's engine."""
         while self._idle:
             self._dismiss(self._idle.popitem(last=False)[1])
-        if (launcher := self._launching.found) is not None:
+        if (launcher := self._launching.in_use) is not None:
             launcher.give_back()
 
     def dismiss_with_gpus(self) -> None:

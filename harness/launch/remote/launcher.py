@@ -20,12 +20,7 @@ from everyrank.launch.remote.link import ANSWER, Link, RemoteSeat, ask_stacks
 from everyrank.launch.succession import PATIENCE
 from everyrank.patience import Patience
 from everyrank.wire.messages import Close, Exited, Kill, NotStarted, Preload, Preloaded, Started
-from everyrank.wire.remote import (
-    Done,
-    Goodbye,
-    LostRanks,
-    StartSeat,
-)
+from everyrank.wire.remote import Done, Goodbye, LostRanks, StartSeat
 
 #: What a rank sent before its end arrives within this many seconds of the report of its end.
 _LAST_WORDS = 5.0
