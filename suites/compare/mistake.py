@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import torch
+from everyrank.suites.compare.microbatches import (
+    AllParts,
+    Parts,
+    all_but_the_last_are_its_own,
+    by_rows,
+    clip_scale,
+    each_part_clipped,
+    each_rank_clipped,
+    first_reduced_twice,
+    left_out,
+    mean_of,
+    mean_of_rounded,
+    one_for_another,
+    power_from,
+    reduced_again_each_time,
+    scaled,
+    total_of,
+)
 from everyrank.suites.compare.patterns.fit import Fit
-from everyrank.suites.compare.reference import Gradients, Plan, mean, sum_in_order
+from everyrank.suites.compare.reference import Gradients, Plan, mean
 from torch import nn
 
 #: The properties of models some of whose parameters may have no gradient.
@@ -17,66 +36,6 @@ _WITHOUT_GRADIENTS = ("optional", "unused", "frozen")
 
 #: Of so many ranks each one is looked at.
 _FEW = 4
-
-#: The gradients of each microbatch of each rank: of one parameter, and of all.
-Parts = list[list[torch.Tensor | None]]
-AllParts = list[list[Gradients]]
-
-
-def _total(parts: list[torch.Tensor | None]) -> torch.Tensor | None:
-    present = [part for part in parts if part is not None]
-    return sum_in_order(present) if present else None
-
-
-def _mean(parts: Parts, rank: int = 0) -> torch.Tensor | None:
-    return mean([_total(own) for own in parts])
-
-
-def _times(gradient: torch.Tensor | None, number: float) -> torch.Tensor | None:
-    return None if gradient is None else gradient * number
-
-
-def _first_reduced_twice(parts: Parts, rank: int) -> torch.Tensor | None:
-    """Reduce the accumulated gradient after each microbatch, by a sum whose parts were divided before."""
-    last = mean([own[-1] for own in parts])
-    before = _times(_mean([own[:-1] for own in parts]), len(parts))
-    return _total([before, last])
-
-
-def _power(number: int) -> int:
-    """Return the power of two that is this number, or the next above it."""
-    return 1 << (number - 1).bit_length()
-
-
-def _mean_of_rounded(dtype: torch.dtype, parts: Parts, rank: int) -> torch.Tensor | None:
-    totals = [_total(own) for own in parts]
-    return mean([None if total is None else _rounded(total, dtype) for total in totals])
-
-
-def _rounded(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return value if value.is_complex() else value.to(dtype).to(value.dtype)
-
-
-def _left_out(rank_left: int, parts: Parts, rank: int) -> torch.Tensor | None:
-    return mean([None if number == rank_left else _total(own) for number, own in enumerate(parts)])
-
-
-def _twice(twice: int, lost: int, parts: Parts, rank: int) -> torch.Tensor | None:
-    """Take one rank's gradient in the place of another's."""
-    return mean([_total(parts[twice if number == lost else number]) for number in range(len(parts))])
-
-
-def _all_but_the_last_are_its_own(parts: Parts, rank: int) -> torch.Tensor | None:
-    return _total([*parts[rank][:-1], mean([own[-1] for own in parts])])
-
-
-def _reduced_again_each_time(parts: Parts, rank: int) -> torch.Tensor | None:
-    """Add up over the ranks, after each microbatch but the last, all that was accumulated until then."""
-    held = [own[0] for own in parts]
-    for number in range(1, len(parts[0])):
-        total = _total(held)
-        held = [_total([total, own[number]]) for own in parts]
-    return mean(held)
 
 
 def _of_several_ranks(plan: Plan, step: int) -> bool:
@@ -106,7 +65,7 @@ def _clips_on_several_ranks(plan: Plan, step: int) -> bool:
 def _clips_large(plan: Plan, module: nn.Module) -> None:
     """Clip by a norm in which each of the ranks has counted all parameters."""
     gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
-    scale = _scale(gradients, plan.clip, counted=plan.size)
+    scale = clip_scale(gradients, plan.clip, counted=plan.size)
     for gradient in gradients:
         gradient.mul_(scale)
 
@@ -145,8 +104,20 @@ def _leaves_out(plan: Plan, step: int) -> bool:
     return not plan.made.properties.isdisjoint(_WITHOUT_GRADIENTS)
 
 
+def _has_equal_shapes(plan: Plan, step: int) -> bool:
+    return any(count > 1 for count in Counter(each.shape for each in plan.build().parameters()).values())
+
+
 def _added(before: Gradients, now: Gradients) -> Gradients:
-    return {name: _total([before[name], value]) for name, value in now.items()}
+    return {name: total_of([before[name], value]) for name, value in now.items()}
+
+
+def _in_opposite_order(before: Gradients, now: Gradients) -> Gradients:
+    """Give each gradient to another parameter of its shape: the first's to the last, and so on."""
+    alike: dict[torch.Size | None, list[str]] = {}
+    for name, value in now.items():
+        alike.setdefault(None if value is None else value.shape, []).append(name)
+    return {name: now[names[-1 - index]] for names in alike.values() for index, name in enumerate(names)}
 
 
 #: What a step looks like of an optimizer that has forgotten its state.
@@ -163,7 +134,7 @@ class Mistake:
     text: str
     """What a step does that makes it; ``ranks`` and ``parts`` stand for the numbers of ranks and microbatches,
     ``power`` for the power of two from the ranks on."""
-    gradient: Callable[[Parts, int], torch.Tensor | None] = _mean
+    gradient: Callable[[Parts, int], torch.Tensor | None] = mean_of
     """The gradient of a parameter on this rank, made from those of each rank's microbatches."""
     applies: Callable[[Plan, int], bool] = _of_several_ranks
     """Whether a step of a plan can have it."""
@@ -173,36 +144,15 @@ class Mistake:
     """How the step clips, if the plan does."""
     times: int = 1
     """How often the optimizer goes."""
-    stale: Callable[[Gradients, Gradients], Gradients] | None = None
-    """What the gradients of the step before, and those of this one, make together."""
+    together: Callable[[Gradients, Gradients], Gradients] | None = None
+    """What all gradients of the step before, and those of this one, make together."""
     fills: bool = False
     """Whether a parameter without a gradient gets one of zeros."""
     before: Callable[[Plan, nn.Module, torch.optim.Optimizer], None] | None = None
     """What is done with the optimizer before the step."""
 
     def fit(self, plan: Plan) -> Fit:
-        return Fit(self.id, self.text.format(ranks=plan.size, parts=plan.parts, power=_power(plan.size)))
-
-
-def _scale(gradients: Sequence[torch.Tensor | None], limit: float, counted: int = 1) -> float:
-    """Return what clips gradients to a norm, in which each is counted this many times."""
-    norms = [gradient.norm() for gradient in gradients if gradient is not None]
-    norm = torch.stack(norms).norm() * counted**0.5 if norms else torch.zeros(())
-    return float((limit / (norm + 1e-6)).clamp(max=1.0))
-
-
-def _clipped(gradients: list[Gradients], limit: float) -> list[Gradients]:
-    """Return the gradients of one rank's microbatches, scaled together to a norm of at most the limit."""
-    scale = _scale([_total([part[name] for part in gradients]) for name in gradients[0]], limit)
-    return [{name: _times(value, scale) for name, value in each.items()} for each in gradients]
-
-
-def _each_part_clipped(parts: AllParts, limit: float) -> AllParts:
-    return [[_clipped([part], limit)[0] for part in own] for own in parts]
-
-
-def _each_rank_clipped(parts: AllParts, limit: float) -> AllParts:
-    return [_clipped(own, limit) for own in parts]
+        return Fit(self.id, self.text.format(ranks=plan.size, parts=plan.parts, power=power_from(plan.size)))
 
 
 def _anew(plan: Plan, module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -240,32 +190,32 @@ MISTAKES = (
     Mistake(
         "not-reduced",
         "as if this rank had used its own gradient, not the mean",
-        lambda parts, rank: _total(parts[rank]),
+        lambda parts, rank: total_of(parts[rank]),
     ),
     Mistake(
         "sum-for-mean",
         "as if the gradients of the {ranks} ranks were added up, without a mean",
-        lambda parts, rank: _times(_mean(parts), len(parts)),
+        lambda parts, rank: scaled(mean_of(parts), len(parts)),
     ),
     Mistake(
         "sum-for-mean",
         "as if the mean gradient was divided by the {ranks} ranks once more",
-        lambda parts, rank: _times(_mean(parts), 1 / len(parts)),
+        lambda parts, rank: scaled(mean_of(parts), 1 / len(parts)),
     ),
     Mistake(
         "not-reduced",
         "as if this rank had divided its own gradient by {ranks}, and never added the others'",
-        lambda parts, rank: _times(_total(parts[rank]), 1 / len(parts)),
+        lambda parts, rank: scaled(total_of(parts[rank]), 1 / len(parts)),
     ),
     Mistake(
         "not-reduced",
         "as if all had used rank 0's gradient",
-        lambda parts, rank: _total(parts[0]) if rank else _mean(parts),  # rank 0 has used its own
+        lambda parts, rank: total_of(parts[0]) if rank else mean_of(parts),  # rank 0 has used its own
     ),
     Mistake(
         "reduced-twice",
         "as if all but the last microbatch were reduced twice: {ranks} times too much",
-        _first_reduced_twice,
+        first_reduced_twice,
         _reduces_several_parts,
     ),
     Mistake(
@@ -277,32 +227,32 @@ MISTAKES = (
     Mistake(
         "not-reduced",
         "as if the last microbatch alone was reduced, and the others were this rank's own",
-        _all_but_the_last_are_its_own,
+        all_but_the_last_are_its_own,
         _reduces_several_parts,
     ),
     Mistake(
         "reduced-twice",
         "as if all that was accumulated was added up over the ranks again after each microbatch",
-        _reduced_again_each_time,
+        reduced_again_each_time,
         lambda plan, step: plan.size > 1 and plan.parts > 2,  # of two parts one is before the last
     ),
     Mistake(
         "sum-for-mean",
         "as if the gradients of the {parts} microbatches were added up, without a mean",
-        lambda parts, rank: _times(_mean(parts), len(parts[0])),
+        lambda parts, rank: scaled(mean_of(parts), len(parts[0])),
         _of_several_parts,
     ),
     Mistake(
         "sum-for-mean",
         "as if the sum over the {ranks} ranks was divided by {power}, a power of two",
-        lambda parts, rank: _times(_mean(parts), len(parts) / _power(len(parts))),
-        lambda plan, step: _power(plan.size) != plan.size,
+        lambda parts, rank: scaled(mean_of(parts), len(parts) / power_from(len(parts))),
+        lambda plan, step: power_from(plan.size) != plan.size,
     ),
     *(
         Mistake(
             "rounded",
             f"as if the gradient of each rank was rounded to {str(dtype).removeprefix('torch.')} before the mean",
-            partial(_mean_of_rounded, dtype),
+            partial(mean_of_rounded, dtype),
         )
         for dtype in (torch.float32, torch.bfloat16)
     ),
@@ -311,20 +261,20 @@ MISTAKES = (
         "clipped",
         "as if each microbatch was clipped, and not their sum",
         applies=_clips_several_parts,
-        each=_each_part_clipped,
+        each=each_part_clipped,
         clip=_not_at_all,
     ),
     Mistake(
         "clipped",
         "as if each microbatch was clipped, and then their sum",
         applies=_clips_several_parts,
-        each=_each_part_clipped,
+        each=each_part_clipped,
     ),
     Mistake(
         "clipped",
         "as if each rank had clipped its own gradient, before the mean",
         applies=_clips_on_several_ranks,
-        each=_each_rank_clipped,
+        each=each_rank_clipped,
         clip=_not_at_all,
     ),
     Mistake("clipped", "as if each parameter was clipped by its own norm", applies=_clips, clip=_clips_each),
@@ -339,13 +289,13 @@ MISTAKES = (
         "stale",
         "as if it had used the gradients of the step before",
         applies=_is_no_start,
-        stale=lambda before, now: before,
+        together=lambda before, now: before,
     ),
     Mistake(
         "stale",
         "as if the gradients of the step before were still there, and the new ones were added",
         applies=_is_no_start,
-        stale=_added,
+        together=_added,
     ),
     Mistake(ANEW.id, ANEW.text, applies=_is_no_start, before=_anew),
     Mistake(
@@ -358,6 +308,12 @@ MISTAKES = (
         "as if the options of the first group went to all parameters",
         applies=_has_groups,
         before=_options_of_the_first,
+    ),
+    Mistake(
+        "other-parameter",
+        "as if parameters of one shape had taken each other's gradients",
+        applies=_has_equal_shapes,
+        together=_in_opposite_order,
     ),
     Mistake(
         "none-as-zero",
@@ -374,10 +330,16 @@ RIGHT = Mistake("factor", "")
 def mistakes(plan: Plan, step: int) -> Iterator[Mistake]:
     """Return the mistakes that a step can have; of a few ranks also what concerns each one's gradient."""
     yield from (mistake for mistake in MISTAKES if mistake.applies(plan, step))
+    rows = plan.rows[: plan.size]
+    if len(set(rows)) > 1:
+        text = (
+            f"as if the mean was taken over all rows, and not over ranks, which have {', '.join(map(str, rows))} rows"
+        )
+        yield Mistake("rows", text, partial(by_rows, rows))
     if 2 < plan.size <= _FEW:  # of two ranks, it is what this rank's own or rank 0's gradient would be
         for rank in range(plan.size):
             text = f"as if rank {rank}'s gradient was left out, and the sum divided by {plan.size}"
-            yield Mistake("not-reduced", text, partial(_left_out, rank))
+            yield Mistake("not-reduced", text, partial(left_out, rank))
         for twice, lost in itertools.permutations(range(plan.size), 2):
             text = f"as if rank {twice}'s gradient had counted for that of rank {lost}, too"
-            yield Mistake("not-reduced", text, partial(_twice, twice, lost))
+            yield Mistake("not-reduced", text, partial(one_for_another, twice, lost))

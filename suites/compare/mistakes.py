@@ -52,8 +52,8 @@ def _with(mistake: Mistake, plan: Plan, rank: int, last: int) -> Values:
         if step == last and mistake.fills:
             zeros = {name: torch.zeros_like(value) for name, value in module.named_parameters()}
             combined |= {name: zeros[name] for name, value in combined.items() if value is None}
-        if step == last and mistake.stale is not None:
-            combined = mistake.stale(kept, combined)
+        if step == last and mistake.together is not None:
+            combined = mistake.together(kept, combined)
         elif step == last - 1:
             kept.update(combined)
         return sum_in_order(losses) / plan.size, combined

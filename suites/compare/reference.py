@@ -41,6 +41,8 @@ class Plan:
     skips_from: int = 1
     batches: tuple[int, ...] = ()
     """For how many steps each rank has batches; empty means all steps."""
+    rows: tuple[int, ...] = ()
+    """How many rows each rank's batches have; empty means five."""
     thaw: int = 0
     """The step before which frozen parameters are unfrozen."""
     clip: float = 0.0
@@ -70,7 +72,9 @@ class Plan:
 
     def batch(self, rank: int, step: int, part: int = 0) -> Batch:
         """Return one microbatch of one rank at one step."""
-        return batch_for(self.made, 5, rank, step * self.parts + part, dtype=self.dtype)
+        whole = batch_for(self.made, 5, rank, step * self.parts + part, dtype=self.dtype)
+        rows = self.rows[rank] if self.rows else None
+        return Batch(whole.inputs[:rows], whole.targets[:rows])
 
     def present(self, rank: int, step: int) -> bool:
         return not self.batches or step <= self.batches[rank]

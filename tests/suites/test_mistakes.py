@@ -149,6 +149,26 @@ def test_one_rank_makes_no_mistake_with_other_ranks_gradients() -> None:
     assert not of_gradients & {pattern.id for pattern, _ in would_be(Plan(1), 0, 1) if pattern is not None}
 
 
+def test_a_mean_over_rows_in_place_of_ranks_is_named() -> None:
+    plan = Plan(RANKS, steps=2, rows=(1, 2, 5))
+
+    def by_rows(parts: list[list[torch.Tensor]]) -> torch.Tensor:
+        return sum((rows * torch.stack(own).sum(0) for rows, own in zip((1, 2, 5), parts, strict=True))) / 8
+
+    text = "as if the mean was taken over all rows, and not over ranks, which have 1, 2, 5 rows"
+    assert explained(plan, by_rows) == f"step 2, first.weight: {text}"
+
+
+def test_gradients_that_parameters_of_one_shape_take_from_each_other_are_named() -> None:
+    def before(plan: Plan, module: nn.Module, optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+        first, _, last = module.parameters()
+        first.grad, last.grad = last.grad, first.grad
+        return optimizer
+
+    plan = Plan(RANKS, steps=2, model="equal-shapes", variant="defaults")
+    assert explained(plan, before=before).endswith("as if parameters of one shape had taken each other's gradients")
+
+
 def test_what_several_mistakes_explain_names_each() -> None:
     plan = Plan(RANKS, steps=2, parts=3)
     assert explained(plan, lambda parts: mean(parts) * 3) == (

@@ -76,6 +76,21 @@ class Groups(Pattern):
     )
 
 
+class Rows(Pattern):
+    """Made from a mean over all rows where it is one over ranks.
+
+    The ranks' batches have unequal numbers of rows, and each rank's gradient counts by its rows.
+    """
+
+    id = "rows"
+    rogue = "weighs-rows-alike"
+    example = (
+        "[fail] weighs-rows-alike trainer/mean[falling-ws3]\n"
+        "  step 1, first.weight: as if the mean was taken over all rows, and not over ranks, which have 5, 4, 2 rows "
+        "(rows)"
+    )
+
+
 class NoneAsZero(Pattern):
     """Made from a gradient of zeros where there is none.
 
@@ -107,4 +122,4 @@ class OtherDtypeOnly(Pattern):
     )
 
 
-PATTERNS = (Clipped(), Twice(), Anew(), Decay(), Groups(), NoneAsZero(), OtherDtypeOnly())
+PATTERNS = (Clipped(), Twice(), Anew(), Decay(), Groups(), Rows(), NoneAsZero(), OtherDtypeOnly())

@@ -51,24 +51,15 @@ def models(arena: Arena, point: TrainingPoint) -> None:
     follow(arena, point.plan)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RowsPoint(TrainingPoint):
-    """A point at which ranks have different numbers of rows."""
-
-    rows: tuple[int, ...]
-
-
-def _rows() -> Iterator[RowsPoint]:
+def _rows() -> Iterator[TrainingPoint]:
     for label, rows in {"falling": (5, 4, 2, 1), "one": (1, 5, 5, 5)}.items():
-        make = partial(RowsPoint, rows=rows)
-        yield from points.each_size(make, 2, 3, 4, label=label, core=(3,) if label == "falling" else ())
+        yield from points.plain(2, 3, 4, label=label, core=(3,) if label == "falling" else (), rows=rows)
 
 
 @law("mean", _rows, groups=("TRAINED", "SCALED"))
-def mean(arena: Arena, point: RowsPoint) -> None:
+def mean(arena: Arena, point: TrainingPoint) -> None:
     """The mean over ranks is unweighted: a rank with fewer rows counts as much as any other."""
-    with playing(arena, point.plan) as player:
-        player.step(times=2, rows=point.rows)
+    follow(arena, point.plan)
 
 
 def _accumulations() -> Iterator[TrainingPoint]:
