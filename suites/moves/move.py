@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -151,6 +152,11 @@ class Writing:
         if able:
             self.add(name, arguments)
         return able
+
+
+def by_model(values: Sequence[Any]) -> Callable[[Any], Any]:
+    """Return what chooses one of these values for an argument: another one for another model."""
+    return lambda outline: values[zlib.crc32(repr(outline.model).encode()) % len(values)]
 
 
 def subsets(values: Iterable[int]) -> Sequence[tuple[int, ...]]:

@@ -9,7 +9,7 @@ from everyrank.fixtures.optimizers import row, rows
 from everyrank.suites.arena.subject_errors import in_a_line
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.errors import Deviation
-from everyrank.suites.moves.move import NEVER, first_of, move
+from everyrank.suites.moves.move import NEVER, by_model, first_of, move
 from everyrank.suites.rpc_optimizer.arena import error_of
 from everyrank.suites.rpc_optimizer.contexts import HeldContext
 from everyrank.suites.rpc_optimizer.model import Optimizer, drawn_variants
@@ -17,7 +17,6 @@ from everyrank.suites.rpc_optimizer.moves_of_steps import StepMoves, numbers, se
 from everyrank.suites.rpc_optimizer.outline import Outline, fits, needed_of
 from everyrank.suites.rpc_optimizer.owners import non_leaf
 from everyrank.suites.rpc_optimizer.planted import (
-    WORDS,
     alive,
     arm,
     check_gone,
@@ -26,8 +25,12 @@ from everyrank.suites.rpc_optimizer.planted import (
     on,
     step_while_held,
     steps_together,
+    text_of,
 )
 from everyrank.suites.rpc_optimizer.sides import Data
+
+#: What stands around the text of an error.
+_TEXTS = ("", "lines", "format")
 
 #: Parameters that every optimizer refuses.
 _REFUSED = {"empty-list": "an empty list of parameters", "non-leaf": "a parameter that is no leaf"}
@@ -46,6 +49,7 @@ def _failing_needs(
     foreign: bool = False,
     by: int = 0,
     slow: int | None = None,
+    text: str = "",
 ) -> Iterator[str]:
     yield "errors in steps"
     if also:
@@ -139,21 +143,29 @@ class ErrorMoves(StepMoves):
             "also": lambda outline: [(), (), _other_owners(outline) or ()],
             "foreign": (False, False, True),
             "by": numbers,
+            "text": _TEXTS,
         },
         kinds=(
-            {"owner": _last_owner},
-            {"owner": _last_owner, "also": _other_owners},
+            {"owner": _last_owner, "text": by_model(_TEXTS)},
+            {"owner": _last_owner, "also": _other_owners, "text": by_model(_TEXTS)},
             {"owner": _first_owner, "foreign": True},
         ),
         often=4,
         shown_by="step",
     )
     def fail(
-        self, owner: int, also: tuple[int, ...] = (), foreign: bool = False, by: int = 0, slow: int | None = None
+        self,
+        owner: int,
+        also: tuple[int, ...] = (),
+        foreign: bool = False,
+        by: int = 0,
+        slow: int | None = None,
+        text: str = "",
     ) -> None:
         """Do a step that fails on these owners: it raises, and the others have stepped.
 
         ``foreign``: the error cannot be unpickled. ``slow``: this owner is held, and the step waits for it.
+        ``text``: what stands around the text of the error.
         """
         sides, failing = self.sides, sorted({owner, *also})
         data = sides.data(sides.used(), self.number)
@@ -161,7 +173,7 @@ class ErrorMoves(StepMoves):
         if not self.is_client(by):
             return
         for each in failing:
-            on(each, arm, "unpicklable" if foreign else WORDS[each])
+            on(each, arm, "unpicklable" if foreign else text_of(each, text))
         label = f"a step that fails on {' and '.join(f'worker{each}' for each in failing)}"
         label += " with an error that cannot travel" if foreign else ""
         if slow is None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar
 
 import torch.distributed.rpc as rpc
+from everyrank.fixtures.failing import AROUND
 from everyrank.fixtures.optimizers import rows
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.errors import Deviation
@@ -73,7 +74,7 @@ def _fail_or_wait(kind: str) -> None:
     elif kind == "unpicklable":
         raise OnePicky("step", "sabotaged")
     elif kind:
-        raise ValueError(f"step sabotaged: {kind}")
+        raise ValueError(kind)
 
 
 def _planted(optimizer: Any) -> Any:
@@ -92,8 +93,13 @@ PLANTED: dict[str, Any] = {row.name: _planted(row.optimizer) for row in rows()}
 globals().update({kind.__name__: kind for kind in PLANTED.values()})  # where pickle looks for them
 
 
+def text_of(owner: int, text: str) -> str:
+    """Return the text of an owner's error; ``text``: what stands around it."""
+    return AROUND[text].format(f"step sabotaged: {WORDS[owner]}")
+
+
 def arm(kind: str) -> None:
-    """Let the next step on this owner fail or be slow."""
+    """Let the next step on this owner be slow, or fail with an error that cannot be unpickled or with this text."""
     Planted.entered.clear()
     Planted.released.clear()
     Planted.armed.append(kind)

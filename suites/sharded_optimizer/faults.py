@@ -50,10 +50,13 @@ FAULTS = {
 }
 
 
-def error_text(sides: Sides, fault: Fault, rank: int) -> str:
-    """Let a rank fail; return the text of the error that this rank gets, or an empty text."""
+def error_text(sides: Sides, fault: Fault, rank: int, text: str) -> str:
+    """Let a rank fail; return the text of the error that this rank gets, or an empty text.
+
+    ``text``: what stands around the cause.
+    """
     try:
-        _fail(sides, fault, rank)
+        _fail(sides, fault, rank, failing.AROUND[text].format(failing.MESSAGE))
     except Deviation:
         raise
     except Exception as error:
@@ -64,13 +67,13 @@ def error_text(sides: Sides, fault: Fault, rank: int) -> str:
     return ""
 
 
-def _fail(sides: Sides, fault: Fault, rank: int) -> None:
+def _fail(sides: Sides, fault: Fault, rank: int, message: str) -> None:
     arena, fails = sides.arena, sides.arena.rank == rank
     named = sides.named(0, len(sides.parameters))
 
     def evaluate() -> torch.Tensor:
         if fails:
-            raise fault.error(failing.MESSAGE)
+            raise fault.error(message)
         return torch.ones(())
 
     arena.give_gradients(sides.trained, 1)
@@ -81,7 +84,8 @@ def _fail(sides: Sides, fault: Fault, rank: int) -> None:
         arena.build_over(SGD, named, lr=_REFUSED if fails else 0.1)
         return
     with subject_acts():
-        ours = arena.build_over(fault.optimizer, named, lr=0.1, **({"only": rank} if fault.own_class else {}))
+        own = {"only": rank, "message": message} if fault.own_class else {}
+        ours = arena.build_over(fault.optimizer, named, lr=0.1, **own)
     for left in reversed(range(fault.steps)):
         arena.give_gradients(sides.trained, 2 - left)
         if fault.sparse and fails and not left:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from everyrank.suites.arena import surface
 from everyrank.suites.arena.subject_errors import subject_acts
-from everyrank.suites.moves.move import NEVER, move
+from everyrank.suites.moves.move import NEVER, by_model, move
 from everyrank.suites.moves.together import exchanged
 from everyrank.suites.sharded_optimizer.faults import FAULTS, check_errors, error_text
 from everyrank.suites.sharded_optimizer.moves_of_training import TrainingMoves
@@ -61,7 +61,11 @@ def _used(outline: Outline, part: str) -> None:
     outline.differ = False
 
 
-def _failing_needs(outline: Outline, rank: int = 0, during: str = "construction") -> Iterator[str]:
+#: What stands around the text of an error.
+_TEXTS = ("", "lines", "format")
+
+
+def _failing_needs(outline: Outline, rank: int = 0, during: str = "construction", text: str = "") -> Iterator[str]:
     yield "errors"
     if during == "step":
         yield "errors in a class of the user's own"
@@ -147,17 +151,21 @@ class StateMoves(TrainingMoves):
         drawn={
             "rank": lambda outline: range(outline.model.size),
             "during": ("construction", "step", "closure"),
+            "text": _TEXTS,
         },
         kinds=tuple(
-            {"rank": lambda outline: outline.model.size - 1, "during": during}
+            {"rank": lambda outline: outline.model.size - 1, "during": during, "text": by_model(_TEXTS)}
             for during in ("construction", "step", "closure")
         ),
         apart=True,
     )
-    def fail(self, rank: int, during: str = "construction") -> None:
-        """Let one rank fail with objects of its own: the error is raised on all, with the rank and the cause."""
+    def fail(self, rank: int, during: str = "construction", text: str = "") -> None:
+        """Let one rank fail with objects of its own: the error is raised on all, with the rank and the cause.
+
+        ``text``: what stands around the text of the cause.
+        """
         fault = FAULTS[during]
-        texts = self.exchange(lambda: error_text(Sides(self.arena.another(), self.model), fault, rank))
+        texts = self.exchange(lambda: error_text(Sides(self.arena.another(), self.model), fault, rank, text))
         check_errors(texts, rank, fault.cause)
 
     def exchange(self, act: Callable[[], str]) -> list[str]:

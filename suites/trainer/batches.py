@@ -40,7 +40,8 @@ class Failing(Microbatch):
 
     asked: list[torch.Tensor] = field(default_factory=list, kw_only=True)
     """The losses that were asked for: not every rank of a pipeline computes a loss."""
+    message: str = field(default=MESSAGE, kw_only=True)
 
     def criterion(self, outputs: torch.Tensor) -> torch.Tensor:
         self.asked.append(super().criterion(outputs).detach())
-        raise InjectedError(MESSAGE)
+        raise InjectedError(self.message)

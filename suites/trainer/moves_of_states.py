@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
-from everyrank.fixtures.failing import InjectedError
+from everyrank.fixtures.failing import AROUND, MESSAGE, InjectedError
 from everyrank.suites.arena.groups import NAMES_RANKS, collect, error_of, names_rank, own_group, root, text_of
 from everyrank.suites.arena.subject_errors import in_a_line, subject_acts
 from everyrank.suites.compare.comparison import check, same
 from everyrank.suites.errors import NotApplicable
-from everyrank.suites.moves.move import NEVER, move
+from everyrank.suites.moves.move import NEVER, by_model, move
 from everyrank.suites.trainer.as_torch import numbered, takes
 from everyrank.suites.trainer.batches import Failing
 from everyrank.suites.trainer.features import WRONG_STATES
@@ -66,7 +66,7 @@ def _wrong_needs(outline: Outline, part: str = "", mutation: str = "") -> Iterat
         yield NEVER
 
 
-def _failing_needs(outline: Outline, rank: int = 0) -> Iterator[str]:
+def _failing_needs(outline: Outline, rank: int = 0, text: str = "") -> Iterator[str]:
     yield "errors"
     if outline.closures or outline.model.size < 2:
         yield NEVER
@@ -240,13 +240,19 @@ class ApartMoves(StateMoves):
     @move(
         "errors.rank",
         needs=_failing_needs,
-        drawn={"rank": lambda outline: range(outline.model.size)},
-        kinds=({"rank": lambda outline: outline.model.size - 1},),
+        drawn={"rank": lambda outline: range(outline.model.size), "text": tuple(AROUND)},
+        kinds=({"rank": lambda outline: outline.model.size - 1, "text": by_model(tuple(AROUND))},),
         apart=True,
     )
-    def fail(self, rank: int) -> None:
-        """Let the loss raise on one rank in the second step, in a group of its own: all raise, nothing changes."""
-        seen, computed = self._meeting(lambda: self._failing(rank), lambda seen: "computed" if seen.failed else "")
+    def fail(self, rank: int, text: str = "") -> None:
+        """Let the loss raise on one rank in the second step, in a group of its own: all raise, nothing changes.
+
+        ``text``: what stands around the text of the error; it may be empty.
+        """
+        message = AROUND[text].format(MESSAGE)
+        seen, computed = self._meeting(
+            lambda: self._failing(rank, message), lambda seen: "computed" if seen.failed else ""
+        )
         if not computed[rank] and seen.parts < self.arena.size:
             raise NotApplicable(f"rank {rank} computes no loss")  # not all ranks that share a part need do so
         for name, value in seen.after.items():
@@ -258,14 +264,14 @@ class ApartMoves(StateMoves):
             check(seen.raised, f"trained on, though rank {rank} had failed")
             check(seen.named, f"the error does not name rank {rank}: {seen.text}")
 
-    def _failing(self, rank: int) -> Failure:
+    def _failing(self, rank: int, message: str) -> Failure:
         with own_group() as group:
             sides = self._sides(self.model)
             sides.step(Step(), self.number, 0)
             training = sides.training
             before = training.own
             batches = training.batches(Step(), self.number, 1)
-            failing = [Failing(batch.inputs, batch.targets) for batch in batches]
+            failing = [Failing(batch.inputs, batch.targets, message=message) for batch in batches]
             error = error_of(partial(training.trainer.step, *(failing if self.arena.rank == rank else batches)))
             group.leave()
             found = Failure(
