@@ -117,7 +117,7 @@ def test_a_script_is_the_same_on_all_ranks_and_after_a_journey_as_json_and_as_co
 def test_what_a_subject_is_not_asked_for_is_not_drawn(world: World, scripts: Scripts, number: int) -> None:
     without, needs = scripts.never[number]
     features = everything(scripts.subject) - (left_out(without) if isinstance(without, Subject) else without)
-    assert any(needs(script) for script in drawn(scripts.subject, world, SearchPlan(20)))
+    assert any(needs(script) for script in drawn(scripts.subject, world, SearchPlan(60)))
     found = drawn(scripts.subject, world, SearchPlan(50), features)
     assert found
     assert not any(needs(script) for script in found)
@@ -142,7 +142,7 @@ def test_what_a_ledger_or_a_choice_speaks_of_is_left_out(
 @draws
 @pytest.mark.world(2)
 def test_tables_of_every_kind_are_drawn_with_optimizers_that_take_them(world: World) -> None:
-    scripts = drawn(SHARDED, world, SearchPlan(100))
+    scripts = drawn(SHARDED, world, SearchPlan(300))
     given = [(script.model, rows) for script in scripts for rows in rows_of(script)]
     assert {model.optimizer for model, _ in given} == {"Adagrad", "SGD", "SparseAdam"}
     assert {param.cut is None for model, _ in given for param in model.params if param.table} == {True, False}
