@@ -6,10 +6,11 @@ import contextlib
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from everyrank import current_world
 from everyrank.model.ledger import matches
+from everyrank.suites.arena.groups import error_of
 from everyrank.suites.compare.comparison import check
 from everyrank.suites.engine.contract import contract
 from everyrank.suites.engine.subject import Subject
@@ -153,6 +154,15 @@ class Player:
         """End what the moves have begun, and compare that; return a text that must be the same on all ranks."""
         return ""
 
+    def verdict(self) -> None:
+        """Raise what differs at the end. All ranks raise alike."""
+        __tracebackhide__ = True
+        together("at the end", self.end)
+
+    def attempt(self, act: Callable[[], object]) -> Exception | None:
+        """Act, and return the error, which is raised when all ranks have met."""
+        return error_of(act)
+
     # --- making moves ------------------------------------------------------------------------------------
 
     def make(self, move: Move, act: Callable[[], None], arguments: Mapping[str, Any]) -> None:
@@ -161,6 +171,64 @@ class Player:
         self.number += 1
         label = f"{move.law_of(arguments)}: move {self.number}, {Call(move.name, tuple(arguments.items()))}"
         act_and_compare(label, act, self.compare, self.driven)
+
+
+class LawPlayer(Player):
+    """Makes the moves of one law: it finds all that differs, and raises it at the end.
+
+    A player of scripts makes each move on all ranks, and ends at the first difference on one of them. A law names
+    each step that deviates, and a rank that cannot go on ends at once: the arena lets all ranks end alike. A contract
+    mixes this into its moves, and gives it sides that compare for a verdict.
+    """
+
+    sides: Any
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.late: list[str] = []
+        """What did not hold besides values, which it must not hide."""
+
+    def make(self, move: Move, act: Callable[[], None], arguments: Mapping[str, Any]) -> None:
+        """Make a move on this rank, and compare for the verdict."""
+        __tracebackhide__ = True
+        self.number += self.counts(move)
+        act()
+        self.find(move)
+
+    def counts(self, move: Move) -> bool:
+        """Return whether a move has a number of its own."""
+        return True
+
+    def find(self, move: Move) -> None:
+        """Note what differs after a move."""
+        if not move.apart:
+            self.sides.compare()
+
+    def check(self, holds: bool, text: str) -> None:
+        self.late += [] if holds else [text]
+
+    def attempt(self, act: Callable[[], object]) -> None:
+        act()
+
+    def verdict(self) -> None:
+        """Raise what differs in values, or else what did not hold besides."""
+        if "sides" in vars(self):  # some laws have moves apart alone
+            self.sides.verdict()
+        check(not self.late, "\n  ".join(self.late))
+
+
+AnyPlayer = TypeVar("AnyPlayer", bound=Player)
+
+
+@contextlib.contextmanager
+def judged(player: AnyPlayer) -> Iterator[AnyPlayer]:
+    """Give a player, let it come to its verdict at the end, and close it."""
+    __tracebackhide__ = True
+    try:
+        yield player
+        player.verdict()
+    finally:
+        player.close()
 
 
 def _drawn(traits: Mapping[str, tuple[Any, ...]], drawing: Any) -> dict[str, Any]:
@@ -183,11 +251,8 @@ def playing(subject: Subject, model: Any) -> Iterator[Any]:
             lambda: made[0].compare(),
             kind.driven,
         )
-        try:
-            yield made[0]
-            together("at the end", made[0].end)
-        finally:
-            made[0].close()
+        with judged(made[0]) as player:
+            yield player
 
 
 def play(subject: Subject, script: Script) -> str | None:

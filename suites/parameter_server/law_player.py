@@ -1,21 +1,18 @@
-"""The player of the laws of ``parameter-server``: it makes one law's moves on a model of the table.
-
-It finds all that differs, where the player of a script ends at the first: a law names each round that deviates.
-"""
+"""The player of the laws of ``parameter-server``: it makes one law's moves on a model of the table."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from everyrank.fixtures.models import MODELS, model_of
 from everyrank.suites.compare.comparison import EXACT, Comparison
-from everyrank.suites.moves.move import Move
-from everyrank.suites.moves.player import Player
+from everyrank.suites.engine.subject import Subject
+from everyrank.suites.moves.player import LawPlayer, judged
 from everyrank.suites.parameter_server.arena import Arena, Optimizer
 from everyrank.suites.parameter_server.model import Model, Param
 from everyrank.suites.parameter_server.moves_of_meetings import MeetingMoves
@@ -35,6 +32,7 @@ class LawModel(Model):
     module: nn.Module
     made_by: Optimizer
     given: Mapping[str, Any]
+    compared: Compared
 
     def make(self) -> tuple[nn.Module, list[int]]:
         return copy.deepcopy(self.module), list(range(len(self.params)))
@@ -52,13 +50,13 @@ class LawSides(Sides):
 
     scripted = False
 
-    def __init__(self, arena: Arena, model: LawModel, compared: Compared) -> None:
-        super().__init__(arena.subject, model)
+    def __init__(self, subject: Subject, model: LawModel) -> None:
+        super().__init__(subject, model)
         first, every = range(1), range(len(model.trainers))
-        self.compared = {"first": first, "all": every, "nobody": ()}[compared]
+        self.compared = {"first": first, "all": every, "nobody": ()}[model.compared]
         self.expected: Values = {}
         self.overwritten: set[int] = set()
-        self.comparison = Comparison(EXACT, arena.subject.bound)
+        self.comparison = Comparison(EXACT, subject.bound)
         self.comparison.start(self.served.expected())
 
     def index_of(self, defect: str, param: int) -> int:
@@ -84,25 +82,16 @@ class LawSides(Sides):
             self.comparison.verdict()
 
 
-class LawPlayer(MeetingMoves):
-    """Makes the moves of one law, on the server's rank alone."""
+class ServerLawPlayer(LawPlayer, MeetingMoves):
+    """Makes the moves of one law of ``parameter-server``, on the server's rank alone."""
 
     sides: LawSides
-
-    def __init__(self, arena: Arena, model: LawModel, compared: Compared) -> None:
-        Player.__init__(self, arena.subject, model)
-        self.sides = LawSides(arena, model, compared)
-
-    def make(self, move: Move, act: Callable[[], None], arguments: Mapping[str, Any]) -> None:
-        __tracebackhide__ = True
-        act()
-        self.sides.compare()
+    sides_of = LawSides
 
 
-@contextlib.contextmanager
 def playing(
     arena: Arena, point: ServerPoint, made_by: Optimizer | None = None, compared: Compared = "first", **options: Any
-) -> Iterator[LawPlayer]:
+) -> AbstractContextManager[ServerLawPlayer]:
     """Give the player of a law at its point, and come to a verdict at the end.
 
     ``made_by`` makes the optimizer of a point that has none, by default SGD. ``options`` are those of the server.
@@ -119,7 +108,6 @@ def playing(
         module=module,
         made_by=made_by or sgd(),
         given=options,
+        compared=compared,
     )
-    player = LawPlayer(arena, model, compared)
-    yield player
-    player.sides.verdict()
+    return judged(ServerLawPlayer(arena.subject, model))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from everyrank import current_world
 from everyrank.suites.engine.subject import Subject
@@ -132,12 +132,13 @@ class RoundMoves(Player):
 
     sides: Sides
     """Of the server's rank; the others serve it."""
+    sides_of: ClassVar[type[Sides]] = Sides
 
     def __init__(self, subject: Subject, model: Model) -> None:
         super().__init__(subject, model)
         self.leads = current_world().rank == 0
         if self.leads:
-            self.sides = Sides(subject, model)
+            self.sides = self.sides_of(subject, model)
 
     def make(self, move: Move, act: Callable[[], None], arguments: Mapping[str, Any]) -> None:
         __tracebackhide__ = True

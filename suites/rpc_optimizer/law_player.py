@@ -1,7 +1,4 @@
-"""The player of the laws of ``rpc-optimizer``: rank 0 makes a law's moves, and the others own parameters.
-
-It finds all that differs, where the player of a script ends at the first: a law names each step that deviates.
-"""
+"""The player of the laws of ``rpc-optimizer``: rank 0 makes a law's moves, and the others own parameters."""
 
 from __future__ import annotations
 
@@ -18,6 +15,7 @@ from everyrank.suites.compare.comparison import EXACT, Comparison, same
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.moves.move import Move
+from everyrank.suites.moves.player import LawPlayer, judged
 from everyrank.suites.rpc_optimizer.arena import Arena
 from everyrank.suites.rpc_optimizer.model import Model, Optimizer, Param
 from everyrank.suites.rpc_optimizer.moves_of_parts import PartMoves
@@ -36,6 +34,8 @@ class LawSides(Sides):
         self.comparison = Comparison(EXACT, subject.bound, keeps_first=True)
         self.awaited: tuple[int, Values] | None = None
         """The last step, and the reference's values after it: the subject's come with the next forward pass."""
+        self.compared = True
+        """Whether values are compared."""
         super().__init__(subject, model)
         self.comparison.start(self.expected)
 
@@ -71,7 +71,13 @@ class LawSides(Sides):
     def stepped(self, number: int) -> None:
         """Note what the values are to be after a step."""
         self.compare()
-        self.awaited = number, self.expected
+        if self.compared:
+            self.awaited = number, self.expected
+
+    def verdict(self) -> None:
+        self.compare()
+        if self.compared:
+            self.comparison.verdict()
 
     def compare(self) -> None:
         if self.awaited is not None:
@@ -84,31 +90,18 @@ class LawSides(Sides):
             self.comparison.step(number, {self.name(each): value for each, value in values.items()}, expected)
 
 
-class LawPlayer(PartMoves):
-    """Makes the moves of one law."""
+class RpcLawPlayer(LawPlayer, PartMoves):
+    """Makes the moves of one law of ``rpc-optimizer``."""
 
     sides: LawSides
     sides_of = LawSides
 
-    def __init__(self, subject: Subject, model: Model, compared: bool) -> None:
-        super().__init__(subject, model)
-        self.compared = compared
-        self.errors: list[Callable[[], None]] = []
-        """Checks of errors, which come last: a wrong text must not hide wrong values."""
-
-    def make(self, move: Move, act: Callable[[], None], arguments: Mapping[str, Any]) -> None:
-        __tracebackhide__ = True
-        self.number += 1
-        act()
-        if self.compared:
-            self.sides.stepped(self.number)
+    def find(self, move: Move) -> None:
+        self.sides.stepped(self.number)
 
     def _step_while_held(self, owner: int, by: int, data: Data) -> list[Exception]:
         self.sides.compare()  # a deviation of the step before would be lost in the thread of this one
         return super()._step_while_held(owner, by, data)
-
-    def check_error(self, check: Callable[[], None]) -> None:
-        self.errors.append(check)
 
     def step_that_moves(self, missing: tuple[int, ...] = ()) -> None:
         """Do a first step and check that it moves: otherwise laws about what must not move would hold."""
@@ -128,23 +121,14 @@ class LawPlayer(PartMoves):
         for name in map(self.sides.name, numbers or self.sides.every):
             same(after[name], before[name], text.format(name))
 
-    def verdict(self) -> None:
-        """Raise what the comparison of all steps has found, and then what is wrong with errors."""
-        self.sides.compare()
-        if self.compared:
-            self.sides.comparison.verdict()
-        for check in self.errors:
-            check()
 
-
-@contextlib.contextmanager
 def playing(
     arena: Arena,
     params: Sequence[Param],
     *optimizers: Optimizer,
     dtype: torch.dtype = torch.float64,
     compared: bool = True,
-) -> Iterator[LawPlayer]:
+) -> AbstractContextManager[RpcLawPlayer]:
     """Give the player of a law on these parameters, and come to a verdict at the end.
 
     An optimizer without parameters is over all of them.
@@ -152,12 +136,9 @@ def playing(
     every = tuple(range(len(params)))
     made = tuple(replace(each, params=each.params or every) for each in optimizers)
     model = Model(arena.size, tuple(params), made, str(dtype).removeprefix("torch."))
-    player = LawPlayer(arena.subject, model, compared)
-    try:
-        yield player
-        player.verdict()
-    finally:
-        player.close()
+    player = RpcLawPlayer(arena.subject, model)
+    player.sides.compared = compared
+    return judged(player)
 
 
 def optimizer(name: str = "SGD", variant: str = "lr", **options: Any) -> Optimizer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch.distributed.rpc as rpc
 from everyrank.fixtures.optimizers import row, rows
@@ -20,12 +20,12 @@ from everyrank.suites.rpc_optimizer.planted import (
     alive,
     arm,
     check_gone,
-    check_step_error,
     fail_to_build,
     on,
     step_while_held,
     steps_together,
     text_of,
+    wrong_in_error,
 )
 from everyrank.suites.rpc_optimizer.sides import Data
 
@@ -182,11 +182,8 @@ class ErrorMoves(StepMoves):
             raised = self._step_while_held(slow, by, data)
             check(bool(raised), f"{label} did not raise")
             error = raised[0]
-        self.check_error(lambda: check_step_error(error, failing, foreign))
-
-    def check_error(self, check: Callable[[], None]) -> None:
-        """Check the error of a step."""
-        check()
+        for text in wrong_in_error(error, failing, foreign):
+            self.check(False, text)
 
     def _step_while_held(self, owner: int, by: int, data: Data) -> list[Exception]:
         others = [rank for rank in range(self.model.size) if rank != self.sides.rank]

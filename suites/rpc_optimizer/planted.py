@@ -9,7 +9,7 @@ import re
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import torch.distributed.rpc as rpc
@@ -156,21 +156,25 @@ def on(owner: int, function: Callable[..., Any], *args: Any) -> Any:
     return rpc.rpc_sync(f"worker{owner}", function, args=args)
 
 
-def check_step_error(error: Exception, failing: Collection[int], foreign: bool = False) -> None:
-    """Check that the error of a step names each worker that failed, with its own cause.
+def wrong_in_error(error: Exception, failing: Collection[int], foreign: bool = False) -> Iterator[str]:
+    """Yield what is wrong with the error of a step: it names each worker that failed, with its own cause.
 
     The error of one worker has its type; one error of several workers may have any.
     """
     text = str(error)
     if foreign:
-        check("step sabotaged" in text, f"the text of the error was lost: {type(error).__name__}: {text}")
+        if "step sabotaged" not in text:
+            yield f"the text of the error was lost: {type(error).__name__}: {text}"
         return
-    typed = len(failing) > 1 or isinstance(error, ValueError)
-    check(typed, f"the error is a {type(error).__name__}, not a ValueError")
+    if len(failing) == 1 and not isinstance(error, ValueError):
+        yield f"the error is a {type(error).__name__}, not a ValueError"
     for owner in failing:
-        check(f"worker{owner}" in text, f"the error does not name worker{owner}: {text}")
-        check(WORDS[owner] in text, f"the error does not say what went wrong on worker{owner}: {text}")
-    check(_each_under_its_name(text, failing), f"an error stands under another worker's name: {text}")
+        if f"worker{owner}" not in text:
+            yield f"the error does not name worker{owner}: {text}"
+        if WORDS[owner] not in text:
+            yield f"the error does not say what went wrong on worker{owner}: {text}"
+    if not _each_under_its_name(text, failing):
+        yield f"an error stands under another worker's name: {text}"
 
 
 def _each_under_its_name(text: str, failing: Collection[int]) -> bool:

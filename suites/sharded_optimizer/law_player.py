@@ -1,23 +1,22 @@
-"""The player of the laws of ``sharded-optimizer``: it makes one law's moves on the parameters of a point.
-
-It finds all that differs, where the player of a script ends at the first: a law names each step that deviates.
-"""
+"""The player of the laws of ``sharded-optimizer``: it makes one law's moves on the parameters of a point."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
 from everyrank.fixtures.optimizers import row
 from everyrank.suites.arena.points import OptimizerPoint
-from everyrank.suites.compare.comparison import EXACT, Comparison, Tolerance, check
+from everyrank.suites.compare.comparison import EXACT, Comparison, Tolerance
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.moves.move import Move
+from everyrank.suites.moves.player import LawPlayer, judged
 from everyrank.suites.sharded_optimizer.arena import Arena
+from everyrank.suites.sharded_optimizer.home import Home
 from everyrank.suites.sharded_optimizer.model import Model, Param
 from everyrank.suites.sharded_optimizer.moves_of_states import StateMoves
 from everyrank.suites.sharded_optimizer.sides import Sides
@@ -29,32 +28,43 @@ _FUSED = Tolerance(relative=1e-15)
 _BEGIN, _END = ("give", "train", "step_with_closure"), ("step", "train", "step_with_closure")
 
 
-class LawPlayer(StateMoves):
-    """Makes the moves of one law. A rank that deviates ends at once, and the arena lets all ranks end alike.
+class LawSides(Sides):
+    """Both sides of a law, and the comparison of all steps: the first must not hide the next."""
 
-    Its number is that of the step.
-    """
+    compared = False
+
+    def __init__(self, arena: Arena, made_of: Model, home: Home | None, tolerance: Tolerance) -> None:
+        super().__init__(arena, made_of, home)
+        self.comparison = Comparison(tolerance, arena.subject.bound)
+        self.comparison.start(self.values()[1])
+
+    def stepped(self, number: int) -> None:
+        self.compared = True
+        self.comparison.step(number, *self.values())
+
+    def verdict(self) -> None:
+        if self.compared:
+            self.comparison.verdict()
+            self.check_frozen()
+
+
+class ShardedLawPlayer(LawPlayer, StateMoves):
+    """Makes the moves of one law of ``sharded-optimizer``. Its number is that of the step."""
 
     def __init__(self, arena: Arena, model: Model, tolerance: Tolerance) -> None:
         super().__init__(arena.subject, model, arena)
-        self.comparison = Comparison(tolerance, arena.subject.bound)
-        self.compared = False
-        self.late: list[str] = []
-        """What did not hold besides values."""
+        self.tolerance = tolerance
 
     @functools.cached_property
-    def sides(self) -> Sides:
-        sides = Sides(self.arena, self.model, self.home)
-        self.comparison.start(sides.values()[1])
-        return sides
+    def sides(self) -> LawSides:
+        return LawSides(self.arena, self.model, self.home, self.tolerance)
 
-    def make(self, move: Move, act: Callable[[], None], arguments: Mapping[str, Any]) -> None:
-        __tracebackhide__ = True
-        self.number += move.name in _BEGIN
-        act()
+    def counts(self, move: Move) -> bool:
+        return move.name in _BEGIN
+
+    def find(self, move: Move) -> None:
         if move.name in _END:
-            self.compared = True
-            self.comparison.step(self.number, *self.sides.values())
+            self.sides.stepped(self.number)
 
     def follow(self, times: int, **given: Any) -> None:
         """Take steps as the optimizer needs them: with a closure, or on the first, the last and a further row."""
@@ -71,25 +81,16 @@ class LawPlayer(StateMoves):
             comparison.verdict()
 
     def check(self, holds: bool, text: str) -> None:
-        # If a ledger says that a loss is lost, this hides nothing else.
-        self.late += [] if holds else [f"step {self.number}: {text}"]
+        super().check(holds, f"step {self.number}: {text}")
 
     def exchange(self, act: Callable[[], str]) -> list[str]:
         return self.arena.meet("the end of the sabotaged step", act())
 
     def refuse(self, text: str) -> NoReturn:
-        self.conclude(self.comparison)
+        self.conclude(self.sides.comparison)
         super().refuse(f"step {self.number}, {text}")
 
-    def verdict(self) -> None:
-        """Raise what the comparison of all steps has found, or else what did not hold besides."""
-        if self.compared:
-            self.comparison.verdict()
-            self.sides.check_frozen()
-        check(not self.late, "\n  ".join(self.late))
 
-
-@contextlib.contextmanager
 def playing(
     arena: Arena,
     point: Point,
@@ -97,7 +98,7 @@ def playing(
     dtype: torch.dtype = torch.float64,
     tolerance: Tolerance = EXACT,
     **fields: Any,
-) -> Iterator[LawPlayer]:
+) -> AbstractContextManager[ShardedLawPlayer]:
     """Give the player of a law over these parameters, and come to a verdict at the end.
 
     The optimizer is that of the point, if it has one. ``fields`` are further ones of the model.
@@ -111,7 +112,4 @@ def playing(
         for number, param in enumerate(params)
     )
     given = {"variant": variant, "first": len(named), "dtype": str(dtype).removeprefix("torch."), **fields}
-    model = Model(point.size, named, optimizer, **given)
-    player = LawPlayer(arena, model, tolerance)
-    yield player
-    player.verdict()
+    return judged(ShardedLawPlayer(arena, Model(point.size, named, optimizer, **given), tolerance))

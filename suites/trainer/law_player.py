@@ -1,15 +1,12 @@
-"""The player of the laws of ``trainer``: it makes one law's moves on the model of a plan.
-
-It finds all that differs, where the player of a script ends at the first: a law names each step that deviates.
-"""
+"""The player of the laws of ``trainer``: it makes one law's moves on the model of a plan."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from everyrank.suites.compare.comparison import CLOSE_FP64, Comparison, Tolerance
@@ -17,16 +14,13 @@ from everyrank.suites.compare.mistake import ANEW, UNCOUNTED, uncount
 from everyrank.suites.compare.mistakes import Mistaken, would_be
 from everyrank.suites.compare.reference import SEED, Plan
 from everyrank.suites.errors import NotApplicable
-from everyrank.suites.moves.move import Move
+from everyrank.suites.moves.player import LawPlayer, judged
 from everyrank.suites.trainer.arena import AMPLIFIED, CLOSE_FP32, SAME_GRAPH, Arena
 from everyrank.suites.trainer.model import Step
 from everyrank.suites.trainer.model_alone import ModelAlone, Stored
 from everyrank.suites.trainer.moves_of_states import ApartMoves
-from everyrank.suites.trainer.planned import Planned, planned
+from everyrank.suites.trainer.planned import Compared, Planned, planned
 from everyrank.suites.trainer.sides import Sides, TrainingSide
-
-#: What a law compares with the reference after each move.
-Compared = Literal["parameters", "loss", "nothing"]
 
 
 class LawSides(Sides):
@@ -35,21 +29,14 @@ class LawSides(Sides):
     made_of: Planned
     coarse = ()  # type: ignore[assignment]
 
-    def __init__(
-        self,
-        arena: Arena,
-        made_of: Planned,
-        seed: int = SEED,
-        stored: bool = False,
-        compared: Compared = "parameters",
-    ) -> None:
-        self.stored, self.compared = stored, compared
+    def __init__(self, arena: Arena, made_of: Planned, seed: int = SEED) -> None:
+        self.compared = made_of.compared
         super().__init__(arena, made_of, seed)
         self.plan = replace(made_of.plan, size=self.training.parts)
-        if stored:
+        if made_of.stored:
             self.alone = Stored(self.plan)
         self.comparison = self._new_comparison()
-        self.start = {} if compared != "nothing" else self.training.values
+        self.start = {} if self.compared != "nothing" else self.training.values
         self.as_loaded = False
         """Whether a state was loaded after the last comparison."""
         self.goes_on = False
@@ -57,7 +44,7 @@ class LawSides(Sides):
 
     def reference(self) -> Any:
         # Of a plan that is stored: when it is known how many parts there are.
-        return None if self.stored else super().reference()
+        return None if self.made_of.stored else super().reference()
 
     def refused(self, error: Exception) -> None:
         pass  # a law tells what is claimed and refused from what is lacking
@@ -140,48 +127,24 @@ class LawSides(Sides):
             self.comparison.verdict()
 
 
-class LawPlayer(ApartMoves):
-    """Makes the moves of one law. A rank that deviates ends at once, and the arena lets all ranks end alike."""
+class TrainerLawPlayer(LawPlayer, ApartMoves):
+    """Makes the moves of one law of ``trainer``."""
 
-    model: Planned
-
-    def __init__(self, arena: Arena, model: Planned, **options: Any) -> None:
-        self.sides_of = partial(LawSides, arena, **options)  # type: ignore[method-assign]
-        super().__init__(arena.subject, model, arena)
-
-    def make(self, move: Move, act: Callable[[], None], arguments: Mapping[str, Any]) -> None:
-        __tracebackhide__ = True
-        self.number += 1
-        act()
-        if not move.apart:
-            self.sides.compare()
-
-    def check(self, holds: bool, text: str) -> None:
-        self.arena.check(holds, text)
-
-    def attempt(self, act: Callable[[], object]) -> None:
-        act()
-
-    def verdict(self) -> None:
-        """Raise what the comparison of all steps has found."""
-        if "sides" in vars(self):  # some laws have moves apart alone
-            self.sides.verdict()
+    sides: LawSides
+    sides_of = LawSides
 
 
-@contextlib.contextmanager
 def playing(
     arena: Arena, plan: Plan, stored: bool = False, compared: Compared = "parameters", **start: Any
-) -> Iterator[LawPlayer]:
+) -> AbstractContextManager[TrainerLawPlayer]:
     """Give the player of a law on the model of a plan, and come to a verdict at the end.
 
     ``stored``: the plan is done as it stands, so that this run has its reference. ``start``: fields of the model.
     """
     if SAME_GRAPH in arena.subject.declares and plan.skips and len(plan.skips) < plan.size:
         raise NotApplicable("the subject needs ranks that use the same parameters in each step")
-    model = planned(plan, losses=compared == "loss", **start)
-    player = LawPlayer(arena, model, stored=stored, compared=compared)
-    yield player
-    player.verdict()
+    model = planned(plan, losses=compared == "loss", stored=stored, compared=compared, **start)
+    return judged(TrainerLawPlayer(arena.subject, model, arena))
 
 
 def follow(arena: Arena, plan: Plan, **start: Any) -> None:

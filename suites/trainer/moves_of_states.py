@@ -320,10 +320,6 @@ class ApartMoves(StateMoves):
         if self._in_group(before, saving):
             self._in_group(after, loading)
 
-    def attempt(self, act: Callable[[], object]) -> Exception | None:
-        """Act, and return the error, which is raised when all ranks have met."""
-        return error_of(act)
-
     def _meeting(self, act: Callable[[], Found], text: Callable[[Found], str]) -> tuple[Found, list[str]]:
         """Act, and return what was found with the texts of all ranks about it; a rank that raises has none."""
         found: list[Found] = []
@@ -347,7 +343,7 @@ class ApartMoves(StateMoves):
 
     def _sides(self, model: Model, *seed: int) -> Sides:
         """Return both sides of a training that begins as the script does, without groups: moves add those."""
-        return self.sides_of(replace(model, groups=()), *seed)
+        return self.sides_of(self.arena, replace(model, groups=()), *seed)
 
     def _go_on(self, sides: Sides) -> None:
         """Train on from a state that was loaded after two steps."""

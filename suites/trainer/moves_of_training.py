@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from everyrank import current_world
 from everyrank.suites.arena.subject_errors import subject_acts
@@ -191,6 +191,8 @@ def _added(outline: Outline, count: int, **given: Any) -> None:
 class TrainingMoves(Player):
     """What is done to train, on both sides."""
 
+    sides_of: ClassVar[type[Sides]] = Sides
+
     def __init__(self, subject: Subject, model: Model, arena: Arena | None = None) -> None:
         super().__init__(subject, model)
         world = current_world()
@@ -202,11 +204,7 @@ class TrainingMoves(Player):
     @functools.cached_property
     def sides(self) -> Sides:
         """Both sides of the training that the moves are about."""
-        return self.sides_of(self.model)
-
-    def sides_of(self, model: Model, *seed: int) -> Sides:
-        """Return both sides of a training."""
-        return Sides(self.arena, model, *seed)
+        return self.sides_of(self.arena, self.model)
 
     def compare(self) -> str:
         """Compare the full parameters with the reference's; on all ranks they are equal bit for bit."""

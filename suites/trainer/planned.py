@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from everyrank.suites.compare.reference import SEED, Plan
 from everyrank.suites.trainer.batches import Microbatch
 from everyrank.suites.trainer.model import Model, Step
 from torch import nn
+
+#: What a law compares with the reference after each move.
+Compared = Literal["parameters", "loss", "nothing"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +23,9 @@ class Planned(Model):
     plan: Plan
     given: Sequence[Mapping[str, Any]] = field(default_factory=list)
     """The groups that the trainer is built with, by the names of their parameters."""
+    compared: Compared = "parameters"
+    stored: bool = False
+    """Whether the plan is done as it stands, so that the reference is the plan's own run, which is stored."""
 
     def build(self, seed: int = SEED, frozen: Iterable[int] = ()) -> nn.Module:
         return self.plan.build(seed)
