@@ -8,4 +8,5 @@ cover the pairs and triples of moves.
 from everyrank.suites.moves.law import crossed as crossed
 from everyrank.suites.moves.move import NEVER as NEVER
 from everyrank.suites.moves.move import move as move
+from everyrank.suites.moves.move import only_if as only_if
 from everyrank.suites.moves.player import Player as Player

@@ -6,7 +6,7 @@ import functools
 import inspect
 import itertools
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -22,8 +22,13 @@ AnyPlayer = TypeVar("AnyPlayer")
 Values = Sequence[Any] | Callable[[Any], Sequence[Any]]
 
 
-def _nothing(outline: Any, **arguments: Any) -> Iterable[str]:
-    return ()
+#: A feature, NEVER, or what yields such, given the outline and those of the arguments that it names.
+Needs = str | Callable[..., Iterable[str]]
+
+
+def only_if(holds: object) -> Sequence[str]:
+    """Return what a call needs that makes sense only if this holds."""
+    return () if holds else (NEVER,)
 
 
 def _as_it_was(outline: Any, **arguments: Any) -> None:
@@ -39,8 +44,10 @@ class Move:
     """The law that it belongs to."""
     laws: Mapping[str, str] = field(default_factory=dict)
     """The laws of its arguments: the first that is given counts."""
-    needs: Callable[..., Iterable[str]] = _nothing
-    """Yields the features that a call needs, given the outline; NEVER if the call makes no sense there."""
+    needs: Needs = lambda outline: ()
+    """The features that a call needs; NEVER if the call makes no sense there."""
+    needs_of: Mapping[str, Needs] = field(default_factory=dict)
+    """The same for each argument, if it is not its default."""
     then: Callable[..., None] = _as_it_was
     """Changes the outline as the call changes the objects."""
     drawn: Mapping[str, Values] = field(default_factory=dict)
@@ -66,7 +73,15 @@ class Move:
         """Return whether a call makes sense now, for a subject that claims these features."""
         nothing = inspect.Parameter.empty  # as a draw has it, if there are no values to draw from
         lacking = [name for name in self.required if arguments.get(name, nothing) is nothing]
-        return not lacking and features.issuperset(self.needs(outline, **arguments))
+        return not lacking and features.issuperset(self.needed(outline, arguments))
+
+    def needed(self, outline: Any, arguments: Mapping[str, Any]) -> Iterator[str]:
+        """Yield what a call with these arguments needs."""
+        values = {**self.defaults, **arguments}
+        yield from _needed(self.needs, outline, arguments, values)
+        for name, needs in self.needs_of.items():
+            if values[name] != self.defaults[name]:
+                yield from _needed(needs, outline, arguments, values)
 
     @property
     def required(self) -> list[str]:
@@ -77,6 +92,21 @@ class Move:
         """Return the arguments of a kind at this point of a script, or None if there are none."""
         found = {name: value(outline) if callable(value) else value for name, value in self.kinds[kind].items()}
         return None if None in found.values() else found
+
+
+def _needed(needs: Needs, outline: Any, given: Mapping[str, Any], values: Mapping[str, Any]) -> Iterable[str]:
+    if isinstance(needs, str):
+        return (needs,)
+    names = _arguments_of(needs)
+    return needs(outline, **(given if names is None else {name: values[name] for name in names if name in values}))
+
+
+@functools.cache
+def _arguments_of(function: Callable[..., Any]) -> Sequence[str] | None:
+    """Return the names of a function's arguments after the first, or None if it takes any."""
+    _, *parameters = inspect.signature(function).parameters.values()
+    takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
+    return None if takes_any else [each.name for each in parameters]
 
 
 def move(

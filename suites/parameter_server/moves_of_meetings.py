@@ -6,13 +6,13 @@ The line decides at which point they meet: this depends neither on chance nor on
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from everyrank.suites.compare.comparison import check
-from everyrank.suites.moves.move import NEVER, move
+from everyrank.suites.moves.move import move, only_if
 from everyrank.suites.parameter_server.arena import Part, copied
 from everyrank.suites.parameter_server.moves_of_rounds import RoundMoves
 from everyrank.suites.parameter_server.outline import Outline
@@ -23,33 +23,18 @@ from everyrank.suites.parameter_server.stopping import Stop
 _LINES, _LINES_OF_UPDATE = 48, 24
 
 
-def _meeting_needs(outline: Outline, first: int, second: int, line: int = 0) -> Iterator[str]:
-    yield "reports that meet"
+def _open(outline: Outline) -> Sequence[str]:
     # These need a time at which each report comes, so the round must stay open.
-    if outline.model.expires or first == second or not {first, second} <= set(outline.near_absent):
-        yield NEVER
+    return only_if(not outline.model.expires)
 
 
 def _met(outline: Outline, first: int, second: int, line: int = 0) -> None:
     outline.report([first, second])
 
 
-def _overlapping_needs(outline: Outline, last: int, late: int, line: int = 0) -> Iterator[str]:
-    yield "reports during updates"
-    if outline.model.expires or last == late or last not in outline.near_absent or late not in outline.near:
-        yield NEVER
-
-
 def _overlapped(outline: Outline, last: int, late: int, line: int = 0) -> None:
     outline.report(outline.absent)
     outline.report([late])
-
-
-def _answering_needs(outline: Outline, trainer: int, last: bool = False) -> Iterator[str]:
-    yield "reports during answers"
-    # A single trainer would report in the call that it makes itself.
-    if outline.model.expires or trainer not in outline.near_absent or len(outline.model.trainers) == 1:
-        yield NEVER
 
 
 def _answered(outline: Outline, trainer: int, last: bool = False) -> None:
@@ -75,7 +60,11 @@ class MeetingMoves(RoundMoves):
 
     @move(
         "lost-update",
-        needs=_meeting_needs,
+        needs=lambda outline: ["reports that meet", *_open(outline)],
+        needs_of={
+            "first": lambda outline, first: only_if(first in outline.near_absent),
+            "second": lambda outline, first, second: only_if(second in outline.near_absent and second != first),
+        },
         drawn={
             "first": lambda outline: outline.near_absent,
             "second": lambda outline: outline.near_absent,
@@ -103,7 +92,11 @@ class MeetingMoves(RoundMoves):
 
     @move(
         "overlap",
-        needs=_overlapping_needs,
+        needs=lambda outline: ["reports during updates", *_open(outline)],
+        needs_of={
+            "last": lambda outline, last: only_if(last in outline.near_absent),
+            "late": lambda outline, last, late: only_if(late in outline.near and late != last),
+        },
         then=_overlapped,
         drawn={
             "last": lambda outline: outline.near_absent,
@@ -142,7 +135,9 @@ class MeetingMoves(RoundMoves):
 
     @move(
         "overlap",
-        needs=_answering_needs,
+        # A single trainer would report in the call that it makes itself.
+        needs=lambda outline: ["reports during answers", *_open(outline), *only_if(outline.model.trainers[1:])],
+        needs_of={"trainer": lambda outline, trainer: only_if(trainer in outline.near_absent)},
         then=_answered,
         drawn={"trainer": lambda outline: outline.near_absent, "last": (False, True)},
         kinds=({"trainer": _last},),

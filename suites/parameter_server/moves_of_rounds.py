@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from everyrank import current_world
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.moves.move import NEVER, Move, first_of, first_trained, move
+from everyrank.suites.moves.move import NEVER, Move, first_of, first_trained, move, only_if
 from everyrank.suites.moves.player import Player
 from everyrank.suites.parameter_server import wrong_gradients
 from everyrank.suites.parameter_server.model import Model
@@ -36,44 +36,29 @@ def _some(outline: Outline) -> Sequence[tuple[int, ...]]:
 # --- reports -----------------------------------------------------------------------------------------
 
 
-def _reporting_needs(outline: Outline, trainer: int, missing: tuple[int, ...] = (), value: str = "") -> Iterator[str]:
-    if trainer not in outline.absent or not set(missing) <= set(outline.model.trained):
-        yield NEVER
-    yield from outline.missing_needs(missing, 1)
-    if value:
-        yield "values that are not finite"
-        if not outline.model.non_finite or not set(outline.model.wrong_by(value)[-1:]) - set(missing):
-            yield NEVER
+def _trained(outline: Outline, missing: tuple[int, ...]) -> Sequence[str]:
+    return only_if(set(missing) <= set(outline.trained))
+
+
+def _value_needs(outline: Outline, value: str, missing: tuple[int, ...]) -> Iterator[str]:
+    yield "values that are not finite"
+    yield from only_if(outline.model.non_finite and set(outline.model.wrong_by(value)[-1:]) - set(missing))
 
 
 def _reported(outline: Outline, trainer: int, missing: tuple[int, ...] = (), **given: Any) -> None:
     outline.report([trainer], missing)
 
 
-def _filling_needs(
-    outline: Outline, missing: tuple[int, ...] = (), reverse: bool = False, large: bool = False
-) -> Iterator[str]:
-    if not set(missing) <= set(outline.model.trained):
-        yield NEVER
-    yield from outline.missing_needs(missing, len(outline.absent))
-    if large:
-        yield "large gradients"
-        if outline.waiting:
-            yield NEVER  # the sum with gradients that are not large would depend on their order
-
-
 def _filled(outline: Outline, missing: tuple[int, ...] = (), **given: Any) -> None:
     outline.report(outline.absent, missing)
 
 
-def _refusing_needs(outline: Outline, trainer: int, defect: str, param: int = 0) -> Iterator[str]:
+def _refusing_needs(outline: Outline, defect: str, param: int) -> Iterator[str]:
     yield f"refuses {defect}"
-    if trainer not in outline.absent:
-        yield NEVER
-    if defect in wrong_gradients.ONE and not outline.model.wrong_by(defect)[param:][:1]:
-        yield NEVER
-    if defect in NOT_FINITE and outline.model.non_finite is not False:
-        yield NEVER
+    if defect in wrong_gradients.ONE:
+        yield from only_if(outline.model.wrong_by(defect)[param:][:1])
+    if defect in NOT_FINITE:
+        yield from only_if(outline.model.non_finite is False)
 
 
 def _able(outline: Outline) -> Sequence[str]:
@@ -84,12 +69,6 @@ def _able(outline: Outline) -> Sequence[str]:
     return [*able, *wrong_gradients.ALL, *wrong_gradients.ALL]
 
 
-def _expiring_needs(outline: Outline) -> Iterator[str]:
-    yield "expired rounds"
-    if not outline.model.expires or not outline.waiting:
-        yield NEVER
-
-
 def _expired(outline: Outline) -> None:
     outline.waiting, outline.given = [], set()
 
@@ -97,19 +76,18 @@ def _expired(outline: Outline) -> None:
 # --- what trainers change ----------------------------------------------------------------------------
 
 
-def _overwriting_needs(outline: Outline, trainer: int, answer: bool = False) -> Iterator[str]:
+def _overwriting_needs(outline: Outline, trainer: int, answer: bool) -> Iterator[str]:
     if trainer not in outline.reported:
         yield NEVER
         return
     worker = outline.model.trainers[trainer]
-    if worker not in (None, 0) or (answer and not outline.answered):
-        yield NEVER  # other trainers only have copies
+    yield from only_if(worker in (None, 0))  # other trainers only have copies
     if answer:
         yield "answers that are kept or changed"
+        yield from only_if(outline.answered)
     elif trainer in outline.waiting:
         yield "gradients changed once reported"
-        if worker is not None:
-            yield NEVER  # RPC itself reads gradients until they are sent
+        yield from only_if(worker is None)  # RPC itself reads gradients until they are sent
     else:
         yield "gradients changed once answered"
 
@@ -159,7 +137,12 @@ class RoundMoves(Player):
     @move(
         "parity.rounds",
         laws={"missing": "none", "value": "errors.gradient"},
-        needs=_reporting_needs,
+        needs=lambda outline, missing: outline.missing_needs(missing, 1),
+        needs_of={
+            "trainer": lambda outline, trainer: only_if(trainer in outline.absent),
+            "missing": _trained,
+            "value": _value_needs,
+        },
         then=_reported,
         drawn={
             "trainer": lambda outline: outline.absent,
@@ -187,7 +170,12 @@ class RoundMoves(Player):
     @move(
         "parity.rounds",
         laws={"missing": "clean-round", "large": "clean-round", "reverse": "wait"},
-        needs=_filling_needs,
+        needs=lambda outline, missing: outline.missing_needs(missing, len(outline.absent)),
+        needs_of={
+            "missing": _trained,
+            # The sum with gradients that are not large would depend on their order.
+            "large": lambda outline: ["large gradients", *only_if(not outline.waiting)],
+        },
         then=_filled,
         drawn={"missing": _some, "reverse": (False, True), "large": (False, False, True)},
         kinds=({}, {"reverse": True}, {"missing": first_trained}, {"large": True}),
@@ -202,6 +190,7 @@ class RoundMoves(Player):
     @move(
         "errors.gradient",
         needs=_refusing_needs,
+        needs_of={"trainer": lambda outline, trainer: only_if(trainer in outline.absent)},
         drawn={
             "trainer": lambda outline: outline.absent,
             "defect": _able,
@@ -223,7 +212,13 @@ class RoundMoves(Player):
         """
         self.sides.refused(self.sides.send(trainer, self.sides.changed(self.sides.part(), defect, param)), defect)
 
-    @move("errors.dead-trainer", needs=_expiring_needs, then=_expired, often=3, after="report")
+    @move(
+        "errors.dead-trainer",
+        needs=lambda outline: ["expired rounds", *only_if(outline.model.expires and outline.waiting)],
+        then=_expired,
+        often=3,
+        after="report",
+    )
     def expire(self) -> None:
         """Let nobody else report: all that have are refused in time."""
         self.sides.expired()

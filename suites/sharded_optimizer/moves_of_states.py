@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from everyrank.suites.arena import surface
 from everyrank.suites.arena.subject_errors import subject_acts
-from everyrank.suites.moves.move import NEVER, by_model, move
+from everyrank.suites.moves.move import by_model, move, only_if
 from everyrank.suites.moves.together import exchanged
 from everyrank.suites.sharded_optimizer.faults import FAULTS, check_errors, error_text
 from everyrank.suites.sharded_optimizer.moves_of_training import TrainingMoves
@@ -22,39 +22,12 @@ _OTHER_RATE = 0.5
 _PARTS = ("pre-hook", "post-hook", "defaults", "repr", "deepcopy")
 
 
-def _saving_needs(outline: Outline) -> Iterator[str]:
-    yield "saves and loads"
-    if outline.casts:
-        yield NEVER
-
-
 def _saved(outline: Outline) -> None:
     outline.saved = True
 
 
-def _loading_needs(outline: Outline, fresh: bool = False, reordered: bool = False) -> Iterator[str]:
-    # The state of an optimizer that flattens its parameters, as LBFGS does, depends on their order.
-    if not outline.saved or (reordered and (not fresh or outline.closures_only)):
-        yield NEVER
-
-
 def _loaded(outline: Outline, fresh: bool = False, **given: Any) -> None:
     outline.differ &= not fresh
-
-
-def _naming_needs(outline: Outline, prefix: str = "", recurse: bool = True) -> Iterator[str]:
-    if not outline.model.module:
-        yield NEVER
-    if prefix:
-        yield "prefixes"
-    if not recurse:
-        yield "names without recursion"
-
-
-def _using_needs(outline: Outline, part: str = "") -> Iterator[str]:
-    yield "parts besides the step"
-    if outline.closures_only:
-        yield NEVER
 
 
 def _used(outline: Outline, part: str) -> None:
@@ -65,20 +38,24 @@ def _used(outline: Outline, part: str) -> None:
 _TEXTS = ("", "lines", "format")
 
 
-def _failing_needs(outline: Outline, rank: int = 0, during: str = "construction", text: str = "") -> Iterator[str]:
-    yield "errors"
+def _failing_needs(outline: Outline, during: str) -> Iterator[str]:
     if during == "step":
         yield "errors in a class of the user's own"
     if during == "closure":
         yield "errors in closures"
-        if not outline.apart or outline.tables:
-            yield NEVER  # if a subject raises on one rank only, the others would wait for its gradient
+        # If a subject raises on one rank only, the others would wait for its gradient.
+        yield from only_if(outline.apart and not outline.tables)
 
 
 class StateMoves(TrainingMoves):
     """What is done besides training, on both sides."""
 
-    @move("state.round-trip", needs=_saving_needs, then=_saved, often=2)
+    @move(
+        "state.round-trip",
+        needs=lambda outline: ["saves and loads", *only_if(not outline.casts)],
+        then=_saved,
+        often=2,
+    )
     def save(self) -> None:
         """Copy the state dict, which replaces the last copy."""
         with subject_acts():
@@ -87,7 +64,9 @@ class StateMoves(TrainingMoves):
 
     @move(
         "state.round-trip",
-        needs=_loading_needs,
+        needs=lambda outline: only_if(outline.saved),
+        # The state of an optimizer that flattens its parameters, as LBFGS does, depends on their order.
+        needs_of={"reordered": lambda outline, fresh: only_if(fresh and not outline.closures_only)},
         then=_loaded,
         drawn={"fresh": (True, False), "reordered": (False, False, True)},
         kinds=({}, {"fresh": True}, {"fresh": True, "reordered": True}),
@@ -112,7 +91,8 @@ class StateMoves(TrainingMoves):
 
     @move(
         "names",
-        needs=_naming_needs,
+        needs=lambda outline: only_if(outline.model.module),
+        needs_of={"prefix": "prefixes", "recurse": "names without recursion"},
         drawn={"prefix": ("", "model"), "recurse": (True, False)},
         kinds=({}, {"prefix": "model"}, {"recurse": False}),
         often=2,
@@ -131,7 +111,7 @@ class StateMoves(TrainingMoves):
 
     @move(
         "surface",
-        needs=_using_needs,
+        needs=lambda outline: ["parts besides the step", *only_if(not outline.closures_only)],
         then=_used,
         drawn={"part": _PARTS},
         kinds=tuple({"part": part} for part in ("pre-hook", "deepcopy")),
@@ -147,7 +127,8 @@ class StateMoves(TrainingMoves):
 
     @move(
         "errors.rank",
-        needs=_failing_needs,
+        needs="errors",
+        needs_of={"during": _failing_needs},
         drawn={
             "rank": lambda outline: range(outline.model.size),
             "during": ("construction", "step", "closure"),

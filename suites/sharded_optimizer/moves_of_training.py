@@ -16,7 +16,7 @@ from everyrank.suites.compare.comparison import EXACT, Comparison, Tolerance, ch
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
 from everyrank.suites.errors import Deviation, NotApplicable
-from everyrank.suites.moves.move import NEVER, first_of, first_trained, last_trained, move
+from everyrank.suites.moves.move import first_of, first_trained, last_trained, move, only_if
 from everyrank.suites.moves.player import Player
 from everyrank.suites.moves.together import reference_acts
 from everyrank.suites.sharded_optimizer.arena import Arena
@@ -33,23 +33,20 @@ _NORM = {torch.float64: Tolerance(relative=1e-12), torch.float32: Tolerance(rela
 _ROWS = ((), (0,), (0, 2), (2, 0), (1, 1), (3, 0, 3))
 
 
-def _giving_needs(
-    outline: Outline, missing: tuple[int, ...] = (), rows: tuple[tuple[int, ...], ...] = (), own: bool = False
-) -> Iterator[str]:
-    if outline.closures_only or (own and not outline.wholes) or (rows and not outline.tables):
-        yield NEVER
-    if missing:
-        yield "missing gradients"
-    if any(number not in outline.trained for number in missing) or len(rows) not in (0, 1, outline.model.size):
-        yield NEVER
+def _missing_needs(outline: Outline, missing: tuple[int, ...]) -> Iterator[str]:
+    yield "missing gradients"
+    yield from only_if(set(missing) <= set(outline.trained))
+
+
+def _rows_needs(outline: Outline, rows: tuple[tuple[int, ...], ...]) -> Iterator[str]:
+    yield from only_if(outline.tables and len(rows) in (1, outline.model.size))
     if any(list(looked_up) != sorted(set(looked_up)) for looked_up in rows):
         yield "repeated rows"
 
 
-def _given_alike(outline: Outline, **given: Any) -> Iterator[str]:
-    yield from _giving_needs(outline, **given)
-    if len(given.get("rows", ())) > 1:
-        yield NEVER  # what a second step is to do with gradients that differ is not defined
+def _alike_needs(outline: Outline, rows: tuple[tuple[int, ...], ...]) -> Iterator[str]:
+    yield from _rows_needs(outline, rows)
+    yield from only_if(len(rows) == 1)  # what a second step is to do with gradients that differ is not defined
 
 
 def _trained(outline: Outline, **given: Any) -> None:
@@ -60,60 +57,15 @@ def _alike(outline: Outline, **given: Any) -> None:
     outline.differ = False
 
 
-def _stepping_needs(outline: Outline) -> Iterator[str]:
-    if outline.closures_only or outline.differ:
-        yield NEVER
-
-
-def _evaluating_needs(outline: Outline) -> Iterator[str]:
-    yield "closures"
-    if outline.tables:
-        yield NEVER  # its gradients are dense
-
-
-def _clearing_needs(outline: Outline, set_to_none: bool | None = None) -> Iterator[str]:
-    yield "zero_grad"
-    if outline.differ:
-        yield NEVER
-
-
-def _clipping_needs(outline: Outline, most: float = 0.5, norm: float = 2.0) -> Iterator[str]:
+def _clipping_needs(outline: Outline) -> Iterator[str]:
     yield "clipping"
-    if outline.differ or outline.tables or (outline.empty and math.isinf(norm)):
-        yield NEVER  # a sparse gradient has no defined norm
-
-
-def _adding_needs(
-    outline: Outline, count: int = 1, lr: float = 0.3, weight_decay: float | None = None
-) -> Iterator[str]:
-    yield "groups"
-    if count not in range(1, outline.count - outline.handed + 1):
-        yield NEVER
-    if weight_decay is not None and "weight_decay" not in outline.options:
-        yield NEVER
+    yield from only_if(not (outline.differ or outline.tables))  # a sparse gradient has no defined norm
 
 
 def _added(outline: Outline, count: int = 1, **given: Any) -> None:
     outline.handed += count
     outline.groups += 1
     outline.saved = False
-
-
-def _changing_needs(outline: Outline, option: str = "lr", factor: float = 0.5, group: int = 0) -> Iterator[str]:
-    if option not in outline.options or group not in range(outline.groups):
-        yield NEVER
-
-
-def _freezing_needs(outline: Outline, param: int = -1) -> Iterator[str]:
-    yield "frozen parameters"
-    if param not in outline.trained:
-        yield NEVER
-
-
-def _thawing_needs(outline: Outline, param: int = -1) -> Iterator[str]:
-    yield "frozen parameters"
-    if param not in outline.frozen:
-        yield NEVER
 
 
 def _turned(outline: Outline, param: int) -> None:
@@ -176,7 +128,8 @@ class TrainingMoves(Player):
 
     @move(
         "grad.none",
-        needs=_given_alike,
+        needs=lambda outline: only_if(not outline.closures_only),
+        needs_of={"missing": _missing_needs, "rows": _alike_needs},
         then=_alike,
         drawn={"missing": _some_missing, "rows": lambda outline: [(rows,) for rows in _ROWS if outline.tables]},
         kinds=({}, {"missing": first_trained}),
@@ -191,7 +144,12 @@ class TrainingMoves(Player):
     @move(
         "parity.shard",
         laws={"missing": "grad.none", "own": "parity.whole", "rows": "parity.embeddings"},
-        needs=_giving_needs,
+        needs=lambda outline: only_if(not outline.closures_only),
+        needs_of={
+            "missing": _missing_needs,
+            "rows": _rows_needs,
+            "own": lambda outline: only_if(outline.wholes),
+        },
         then=_trained,
         drawn={"missing": _some_missing, "rows": _some_rows, "own": (False, True)},
         kinds=(
@@ -211,12 +169,13 @@ class TrainingMoves(Player):
         self.sides.give(self.number, missing, rows, own)
         self._step()
 
-    @move("parity.shard", needs=_stepping_needs, often=2)
+    @move("parity.shard", needs=lambda outline: only_if(not (outline.closures_only or outline.differ)), often=2)
     def step(self) -> None:
         """Step with the gradients that there are."""
         self._step()
 
-    @move("closure", needs=_evaluating_needs, then=_alike)
+    # Of a table, gradients are dense in a closure.
+    @move("closure", needs=lambda outline: ["closures", *only_if(not outline.tables)], then=_alike)
     def step_with_closure(self) -> None:
         """Step with a closure, which sets the gradients itself."""
         sides = self.sides
@@ -237,7 +196,7 @@ class TrainingMoves(Player):
 
     @move(
         "grad.zero",
-        needs=_clearing_needs,
+        needs=lambda outline: ["zero_grad", *only_if(not outline.differ)],
         drawn={"set_to_none": (None, False, True)},
         kinds=({}, {"set_to_none": False}),
         after="give",
@@ -258,6 +217,7 @@ class TrainingMoves(Player):
     @move(
         "clip",
         needs=_clipping_needs,
+        needs_of={"norm": lambda outline, norm: only_if(not (outline.empty and math.isinf(norm)))},
         drawn={"most": (0.5, 2.0, 100.0), "norm": (2.0, float("inf"), 1.0, float("inf"), 3.0)},
         kinds=({}, {"norm": float("inf")}),
         after="give",
@@ -283,7 +243,8 @@ class TrainingMoves(Player):
 
     @move(
         "state.groups",
-        needs=_adding_needs,
+        needs=lambda outline, count: ["groups", *only_if(0 < count <= outline.count - outline.handed)],
+        needs_of={"weight_decay": lambda outline: only_if("weight_decay" in outline.options)},
         then=_added,
         drawn={
             "count": lambda outline: range(1, outline.count - outline.handed + 1),
@@ -300,7 +261,7 @@ class TrainingMoves(Player):
 
     @move(
         "surface",
-        needs=_changing_needs,
+        needs=lambda outline, option, group: only_if(option in outline.options and group in range(outline.groups)),
         drawn={
             "option": lambda outline: outline.options,
             "factor": (0.5, 2.0),
@@ -331,7 +292,8 @@ class TrainingMoves(Player):
 
     @move(
         "frozen",
-        needs=_freezing_needs,
+        needs="frozen parameters",
+        needs_of={"param": lambda outline, param: only_if(param in outline.trained)},
         then=_turned,
         drawn={"param": lambda outline: outline.trained},
         kinds=({"param": lambda outline: first_of(outline.trained)},),
@@ -343,7 +305,8 @@ class TrainingMoves(Player):
 
     @move(
         "frozen",
-        needs=_thawing_needs,
+        needs="frozen parameters",
+        needs_of={"param": lambda outline, param: only_if(param in outline.frozen)},
         then=_turned,
         drawn={"param": lambda outline: sorted(outline.frozen)},
         kinds=({"param": lambda outline: first_of(sorted(outline.frozen))},),

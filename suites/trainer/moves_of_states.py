@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -15,7 +15,7 @@ from everyrank.suites.arena.groups import NAMES_RANKS, collect, error_of, names_
 from everyrank.suites.arena.subject_errors import in_a_line, subject_acts
 from everyrank.suites.compare.comparison import check, same
 from everyrank.suites.errors import NotApplicable
-from everyrank.suites.moves.move import NEVER, by_model, move
+from everyrank.suites.moves.move import by_model, move, only_if
 from everyrank.suites.trainer.as_torch import numbered, takes
 from everyrank.suites.trainer.batches import Failing
 from everyrank.suites.trainer.features import WRONG_STATES
@@ -30,8 +30,7 @@ from everyrank.suites.trainer.wrong_states import Mutation, Part, mutate
 def _saving_needs(outline: Outline) -> Iterator[str]:
     yield "states"
     yield from outline.saving_needs()
-    if outline.handed < outline.count or outline.closures or outline.spoiled:
-        yield NEVER
+    yield from only_if(outline.handed == outline.count and not (outline.closures or outline.spoiled))
 
 
 def _saved(outline: Outline) -> None:
@@ -40,46 +39,21 @@ def _saved(outline: Outline) -> None:
     outline.saved_keeps = outline.keeps
 
 
-def _loading_needs(
-    outline: Outline, fresh: bool = False, reordered: bool = False, of_first: bool = False
-) -> Iterator[str]:
-    if reordered:
-        yield "states in another order"
-    if of_first:
-        yield "states of the first rank"
-    if not outline.saved or (reordered and (not fresh or outline.tied)):
-        yield NEVER
-
-
 def _loaded(outline: Outline, **given: Any) -> None:
     outline.loaded, outline.spoiled = True, False
     outline.keeps = outline.will_keep = outline.saved_keeps
 
 
-def _refusing_needs(outline: Outline, invalid: int = 0) -> Iterator[str]:
-    yield "invalid arguments"
-
-
-def _wrong_needs(outline: Outline, part: str = "", mutation: str = "") -> Iterator[str]:
-    yield f"{part} states, {mutation}"
-    if (part, mutation) not in WRONG_STATES or outline.closures:
-        yield NEVER
-
-
-def _failing_needs(outline: Outline, rank: int = 0, text: str = "") -> Iterator[str]:
-    yield "errors"
-    if outline.closures or outline.model.size < 2:
-        yield NEVER
-
-
-def _resharding_needs(outline: Outline, before: int = 0, after: int = 0) -> Iterator[str]:
+def _resharding_needs(outline: Outline) -> Iterator[str]:
     yield "states of the first rank"
     yield "states of Adam"
     yield from _saving_needs(outline)
     if not outline.built_to_keep:
         yield "states of fresh trainers"
-    if not 0 < before <= outline.model.size >= after > 0:
-        yield NEVER
+
+
+def _on_these(outline: Outline, before: int, after: int) -> Sequence[str]:
+    return only_if(0 < before <= outline.model.size >= after > 0)
 
 
 Found = TypeVar("Found")
@@ -131,7 +105,11 @@ class StateMoves(TrainingMoves):
     @move(
         "state.round-trip",
         laws={"reordered": "state.in-order"},
-        needs=_loading_needs,
+        needs=lambda outline: only_if(outline.saved),
+        needs_of={
+            "reordered": lambda outline, fresh: ["states in another order", *only_if(fresh and not outline.tied)],
+            "of_first": "states of the first rank",
+        },
         then=_loaded,
         drawn={
             "fresh": (True, False),
@@ -177,7 +155,7 @@ class ApartMoves(StateMoves):
 
     @move(
         "errors.arguments",
-        needs=_refusing_needs,
+        needs="invalid arguments",
         drawn={"invalid": lambda outline: range(len(outline.model.row.invalid))},
         apart=True,
     )
@@ -191,7 +169,8 @@ class ApartMoves(StateMoves):
 
     @move(
         "state.strict",
-        needs=_wrong_needs,
+        needs=lambda outline, part, mutation: [f"{part} states, {mutation}", *only_if(not outline.closures)],
+        needs_of={"mutation": lambda outline, part, mutation: only_if((part, mutation) in WRONG_STATES)},
         drawn={"part": ("model", "optimizer"), "mutation": ("extra", "misshapen", "missing")},
         kinds=tuple({"part": part, "mutation": mutation} for part, mutation in WRONG_STATES),
         apart=True,
@@ -239,7 +218,7 @@ class ApartMoves(StateMoves):
 
     @move(
         "errors.rank",
-        needs=_failing_needs,
+        needs=lambda outline: ["errors", *only_if(outline.model.size > 1 and not outline.closures)],
         drawn={"rank": lambda outline: range(outline.model.size), "text": tuple(AROUND)},
         kinds=({"rank": lambda outline: outline.model.size - 1, "text": by_model(tuple(AROUND))},),
         apart=True,
@@ -291,6 +270,7 @@ class ApartMoves(StateMoves):
     @move(
         "state.reshard",
         needs=_resharding_needs,
+        needs_of={"before": _on_these},
         drawn={"before": (2, 3), "after": (2, 3)},
         kinds=({"before": 2, "after": 3}, {"before": 3, "after": 2}),
         apart=True,

@@ -11,7 +11,7 @@ from everyrank import current_world
 from everyrank.suites.arena.subject_errors import subject_acts
 from everyrank.suites.engine.contract import Point
 from everyrank.suites.engine.subject import Subject
-from everyrank.suites.moves.move import NEVER, move, often_nothing, subsets
+from everyrank.suites.moves.move import NEVER, first_of, move, often_nothing, only_if, subsets
 from everyrank.suites.moves.player import Player
 from everyrank.suites.trainer.arena import Arena
 from everyrank.suites.trainer.model import Group, Model, Step, set_frozen
@@ -21,47 +21,38 @@ from everyrank.suites.trainer.sides import Sides
 from torch.optim.lr_scheduler import ExponentialLR
 
 
-def _step_needs(outline: Outline, **given: Any) -> Iterator[str]:
-    step = Step(**{name: value for name, value in given.items() if name not in ("times", "waits")})
-    if outline.closures and (outline.steps + given.get("times", 1) > 2 or not {"times", "parts"}.issuperset(given)):
+def _step_needs(outline: Outline, times: int = 1, **given: Any) -> Iterator[str]:
+    if outline.closures and (outline.steps + times > 2 or not {"parts"}.issuperset(given)):
         yield NEVER  # LBFGS looks for the minimum several times a step: two orders of a sum are apart after two steps
     if outline.spoiled:
         yield NEVER  # nothing can be seen until a state is loaded
-    if given.get("waits"):
-        yield "late changes"
-    if step.parts > 1:
-        yield "sparse microbatches" if outline.sparse else "microbatches"
-    if step.rows:
-        yield "rows"
-    yield from _skipping_needs(outline, step)
-    if step.max_norm:
-        yield "clipping"
-        yield from outline.clipping_needs(step.parts)
-        if outline.sparse or outline.has("complex128") or outline.model.reordered or outline.handed < outline.count:
-            yield NEVER  # a norm in another order has other bits, and gradients that no group has may pile up
-    if given.get("by") and not step.spoiled:
-        yield NEVER
-    if step.spoiled:
-        yield {"inf": "infinity", "nan": "nan"}[step.spoiled]
-        if step.max_norm:
-            yield "clipped infinity" if step.spoiled == "inf" else NEVER
-        if outline.sparse:
-            yield NEVER
 
 
-def _skipping_needs(outline: Outline, step: Step) -> Iterator[str]:
-    if any(number >= outline.count for number in step.skips) or (step.skipped_by and not step.skips):
-        yield NEVER
-    if not step.skips:
-        return
-    if len(step.skipped_by) in (0, outline.model.size):
+def _clipping_needs(outline: Outline, parts: int) -> Iterator[str]:
+    yield "clipping"
+    yield from outline.clipping_needs(parts)
+    if outline.sparse or outline.has("complex128") or outline.model.reordered or outline.handed < outline.count:
+        yield NEVER  # a norm in another order has other bits, and gradients that no group has may pile up
+
+
+def _skipping_needs(
+    outline: Outline, skips: tuple[int, ...], skipped_by: tuple[int, ...], parts: int
+) -> Iterator[str]:
+    yield from only_if(max(skips) < outline.count)
+    if len(skipped_by) in (0, outline.model.size):
         yield "parameters that no rank uses later"
-        if outline.fresh:
-            yield NEVER  # the law is about parameters that were used before
+        yield from only_if(not outline.fresh)  # the law is about parameters that were used before
     else:
         yield "parameters that some ranks use"
-        if step.parts > 1:
+        if parts > 1:
             yield "microbatches of some ranks"
+
+
+def _spoiling_needs(outline: Outline, spoiled: str, max_norm: float) -> Iterator[str]:
+    yield {"inf": "infinity", "nan": "nan"}[spoiled]
+    if max_norm:
+        yield "clipped infinity" if spoiled == "inf" else NEVER
+    yield from only_if(not outline.sparse)
 
 
 def _stepped(outline: Outline, **given: Any) -> None:
@@ -85,6 +76,16 @@ _ROWS = {"rows": lambda outline: (1, 4, 2, 5)[: outline.model.size]}
 
 _STEPS: dict[str, Any] = {
     "needs": _step_needs,
+    "needs_of": {
+        "parts": lambda outline: ["sparse microbatches" if outline.sparse else "microbatches"],
+        "max_norm": _clipping_needs,
+        "skips": _skipping_needs,
+        "skipped_by": lambda outline, skips: only_if(skips),
+        "rows": "rows",
+        "spoiled": _spoiling_needs,
+        "by": lambda outline, spoiled: only_if(spoiled),
+        "waits": "late changes",
+    },
     "then": _stepped,
     "laws": {
         "spoiled": "non-finite",
@@ -120,43 +121,14 @@ _STEPS: dict[str, Any] = {
 }
 
 
-def _freezing_needs(outline: Outline, param: int = -1) -> Iterator[str]:
-    yield "thawed parameters"
-    yield "frozen parameters"
-    if param not in range(outline.count) or param in outline.frozen or outline.closures:
-        yield NEVER
-
-
 def _frozen(outline: Outline, param: int) -> None:
     outline.frozen ^= {param}
     outline.thawed = True
 
 
-def _thawing_needs(outline: Outline, param: int = -1) -> Iterator[str]:
-    yield "thawed parameters"
-    if param not in outline.frozen:
-        yield NEVER
-
-
-def _first_trained(outline: Outline) -> int | None:
-    return next((number for number in range(outline.count) if number not in outline.frozen), None)
-
-
-def _first_frozen(outline: Outline) -> int | None:
-    return next(iter(sorted(outline.frozen)), None)
-
-
 def _options(outline: Outline) -> Sequence[str]:
     decays = ["weight_decay"] if outline.decays else []
     return ["lr", *decays, "momentum"] if outline.model.optimizer == "SGD" else ["lr", *decays]
-
-
-def _changing_needs(
-    outline: Outline, option: str = "lr", factor: float = 1.0, group: int = -1, in_place: bool = False
-) -> Iterator[str]:
-    yield "changed rates"
-    if option not in _options(outline) or outline.closures or in_place:
-        yield NEVER
 
 
 def _changed(outline: Outline, option: str = "lr", **given: Any) -> None:
@@ -167,20 +139,16 @@ def _scheduled(outline: Outline, **given: Any) -> None:
     outline.scheduled = True
 
 
-def _scheduling_needs(outline: Outline, gamma: float = 1.0) -> Iterator[str]:
+def _scheduling_needs(outline: Outline) -> Iterator[str]:
     yield "schedulers"
     if outline.loaded:
         yield "changed rates"
-    if outline.closures:
-        yield NEVER
+    yield from only_if(not outline.closures)
 
 
-def _adding_needs(
-    outline: Outline, count: int = 0, lr: float | None = None, weight_decay: float | None = None
-) -> Iterator[str]:
+def _adding_needs(outline: Outline, count: int) -> Iterator[str]:
     yield "added groups"
-    if count not in range(1, outline.count - outline.handed + 1) or (weight_decay is not None and not outline.decays):
-        yield NEVER
+    yield from only_if(0 < count <= outline.count - outline.handed)
 
 
 def _added(outline: Outline, count: int, **given: Any) -> None:
@@ -244,10 +212,11 @@ class TrainingMoves(Player):
 
     @move(
         "parity.models",
-        needs=_freezing_needs,
+        needs=lambda outline: ["thawed parameters", "frozen parameters", *only_if(not outline.closures)],
+        needs_of={"param": lambda outline, param: only_if(param in outline.trained)},
         then=_frozen,
         drawn={"param": lambda outline: range(outline.count)},
-        kinds=({"param": _first_trained},),
+        kinds=({"param": lambda outline: first_of(outline.trained)},),
         shown_by="step",
     )
     def freeze(self, param: int) -> None:
@@ -256,10 +225,11 @@ class TrainingMoves(Player):
 
     @move(
         "parity.models",
-        needs=_thawing_needs,
+        needs="thawed parameters",
+        needs_of={"param": lambda outline, param: only_if(param in outline.frozen)},
         then=_frozen,
         drawn={"param": lambda outline: sorted(outline.frozen)},
-        kinds=({"param": _first_frozen},),
+        kinds=({"param": lambda outline: first_of(sorted(outline.frozen))},),
         shown_by="step",
     )
     def thaw(self, param: int) -> None:
@@ -273,7 +243,8 @@ class TrainingMoves(Player):
 
     @move(
         "alias",
-        needs=_changing_needs,
+        needs=lambda outline: ["changed rates", *only_if(not outline.closures)],
+        needs_of={"option": lambda outline, option: only_if(option in _options(outline)), "in_place": NEVER},
         then=_changed,
         drawn={
             "option": lambda outline: ["lr"] * 4 + [*_options(outline)],
@@ -324,6 +295,7 @@ class TrainingMoves(Player):
     @move(
         "parity.groups",
         needs=_adding_needs,
+        needs_of={"weight_decay": lambda outline: only_if(outline.decays)},
         then=_added,
         drawn={
             "count": lambda outline: range(1, outline.count - outline.handed + 1),

@@ -49,6 +49,10 @@ class Outline(ModelOutline[Model]):
         return self.model.optimizer != "SGD" or "momentum" in given
 
     @property
+    def trained(self) -> list[int]:
+        return [number for number in range(self.count) if number not in self.frozen]
+
+    @property
     def closures(self) -> bool:
         return self.model.optimizer == "LBFGS"
 

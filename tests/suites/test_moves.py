@@ -18,7 +18,7 @@ from everyrank.suites.engine.subject import Lack, Subject
 from everyrank.suites.errors import Deviation
 from everyrank.suites.moves.crossing import Covering, file_of, stored, written
 from everyrank.suites.moves.law import CROSSINGS
-from everyrank.suites.moves.move import NEVER, move, moves_of
+from everyrank.suites.moves.move import NEVER, Move, move, moves_of, only_if
 from everyrank.suites.moves.player import Player, play, playing
 from everyrank.suites.moves.printing import printed
 from everyrank.suites.moves.script import Script, call
@@ -86,6 +86,13 @@ def _doors() -> Covering:
     covering = Covering(DoorPlayer, 3)
     covering.make(40)
     return covering
+
+
+def test_what_an_argument_needs_counts_if_it_is_not_its_default() -> None:
+    rules = {"high": lambda outline, high, times: only_if(high > times)}
+    lift = Move("lift", "lift", needs="hands", needs_of=rules, defaults={"high": 0, "times": 1})
+    assert [*lift.needed(None, {})] == [*lift.needed(None, {"high": 2})] == ["hands"]
+    assert [*lift.needed(None, {"high": 2, "times": 2})] == ["hands", NEVER]
 
 
 # --- crossings ---------------------------------------------------------------------------------------
