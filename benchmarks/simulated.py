@@ -54,7 +54,7 @@ from everyrank.wire.remote import (
     ToRemoteKeeper,
 )
 
-launchers.OURS["simulated"] = __name__
+launchers.BUILT_IN["simulated"] = __name__
 
 
 def launch(context: LaunchContext) -> Launcher:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from everyrank.declare.values import is_seconds, sizes
 from everyrank.errors import MisuseError
-from everyrank.launch.launchers import OURS, names
+from everyrank.launch.launchers import BUILT_IN, names
 from everyrank.resources import cores
 
 LEAKS = ("report", "fail", "off")
@@ -157,7 +157,7 @@ def read(config: pytest.Config) -> Options:
 def _launcher(config: pytest.Config) -> str:
     """Return the name of the launcher. Only a name that is not ours makes Python look for installed packages."""
     name = str(config.getoption("launcher") or config.getini("everyrank_launcher"))
-    if name not in OURS and name not in (known := names()):
+    if name not in BUILT_IN and name not in (known := names()):
         key = "--launcher" if config.getoption("launcher") else "ini key everyrank_launcher"
         raise pytest.UsageError(f"{key}: must be one of {', '.join(known)}, not {name!r}")
     return name

@@ -110,8 +110,8 @@ class Conversation:
         """Read the C frames of ranks that sleep in the handler of a fatal signal, and let them die."""
         for rank, seat in enumerate(self.world.seats):
             if rank not in native and (number := seat.stop_if_dying()):
-                found = self.world.launcher.native_frames({rank: seat}, _FRAMES)
-                native[rank] = below_handlers(found.get(rank, ()))
+                frames = self.world.launcher.native_frames({rank: seat}, _FRAMES)
+                native[rank] = below_handlers(frames.get(rank, ()))
                 seat.let_die(number)
 
     def _take_event(self, event: Seat | LostLauncher) -> None:

@@ -89,7 +89,7 @@ def _has_not_begun(other: WitnessStatement, begun: Begun) -> bool:
 
 def _last(statement: WitnessStatement, group: str) -> int:
     """Return the number of a rank's last collective in this group in its test."""
-    recorded = (found.number for found in statement.collectives if found.group == group)
+    recorded = (call.number for call in statement.collectives if call.group == group)
     return max(statement.reached.get(group, 0), *recorded, 0)
 
 
@@ -124,10 +124,7 @@ def _key(collective: Collective) -> tuple[object, ...]:
 
 
 def _current(statement: WitnessStatement) -> Collective | None:
-    same = (
-        found for found in statement.collectives if (found.group, found.number) == (statement.group, statement.number)
-    )
-    return next(same, None)
+    return _passed(statement, statement)
 
 
 def _misled(inside: Mapping[int, WitnessStatement]) -> frozenset[int]:
@@ -209,10 +206,8 @@ def _passed(statement: WitnessStatement, waiting: WitnessStatement) -> Collectiv
     """Return this rank's collective with the number of the one in which another rank waits, or None."""
     if waiting.number is None:
         return None
-    numbered = (
-        found for found in statement.collectives if (found.group, found.number) == (waiting.group, waiting.number)
-    )
-    return next(numbered, None)
+    position = waiting.group, waiting.number
+    return next((call for call in statement.collectives if (call.group, call.number) == position), None)
 
 
 def _waits(inside: Mapping[int, WitnessStatement], with_tensors: bool) -> list[str]:

@@ -24,15 +24,15 @@ class Jobs:
         self._claims = claims
         self._indexes = {item: index for index, item in enumerate(items)}
         self._occurrences = _occurrences(items)
-        self._made: dict[pytest.Item, Job] = {}
+        self._jobs: dict[pytest.Item, Job] = {}
 
     def job(self, item: pytest.Item) -> Job:
         """Return the job of a multi-rank item. Raise MisuseError if it cannot be run as it is written."""
         if MISUSE in item.stash:
             raise MisuseError(item.stash[MISUSE])
-        if item not in self._made:
-            self._made[item] = self._make(item)
-        return self._made[item]
+        if item not in self._jobs:
+            self._jobs[item] = self._make(item)
+        return self._jobs[item]
 
     def find(self, item: pytest.Item | None) -> Job | None:
         """Return the job of an item; None if the item is not multi-rank, or misused."""
@@ -78,16 +78,16 @@ class Jobs:
 
     def _size(self, item: pytest.Item) -> int:
         callspec = getattr(item, "callspec", None)
-        chosen = callspec.params.get(SIZE_PARAMETER) if callspec is not None else None
+        size = callspec.params.get(SIZE_PARAMETER) if callspec is not None else None
         declared = item.stash[DECLARATION].sizes
-        return int(chosen or (declared[0] if declared else self._options.size))
+        return int(size or (declared[0] if declared else self._options.size))
 
 
 def _occurrences(items: list[pytest.Item]) -> dict[pytest.Item, int]:
     """Number the items that share a node id, which pytest allows."""
     seen: Counter[str] = Counter()
-    found = {}
+    occurrences = {}
     for item in items:
-        found[item] = seen[item.nodeid]
+        occurrences[item] = seen[item.nodeid]
         seen[item.nodeid] += 1
-    return found
+    return occurrences

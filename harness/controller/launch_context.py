@@ -54,10 +54,10 @@ def _prepare_zygote(session: pytest.Session, leave_behind: Callable[[], object])
     """
     leave_behind()
     declared = [item.stash[DECLARATION] for item in session.items if DECLARATION in item.stash]
-    wanted = {name for declaration in declared for name in declaration.fixtures}
-    if wanted & {"process_group", "rpc_agent", "warm_rpc_agent"}:
+    fixtures = {name for declaration in declared for name in declaration.fixtures}
+    if fixtures & {"process_group", "rpc_agent", "warm_rpc_agent"}:
         import torch.distributed
-    if wanted & {"rpc_agent", "warm_rpc_agent"}:
+    if fixtures & {"rpc_agent", "warm_rpc_agent"}:
         import everyrank.rpc.agents  # noqa: F401
         import torch.distributed.rpc
         import torch.distributed.rpc.rref_proxy  # noqa: F401

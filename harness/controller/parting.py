@@ -62,13 +62,13 @@ def _fits(own: Sequence[PlacedCall], other: Sequence[PlacedCall]) -> int:
 
 
 def _from(number: int, calls: Mapping[int, Sequence[PlacedCall]]) -> str:
-    made: dict[PlacedCall, list[int]] = {}
+    by_call: dict[PlacedCall, list[int]] = {}
     for rank, own in sorted(calls.items()):
         if len(own) >= number:
-            made.setdefault(own[number - 1], []).append(rank)
-    one_line = len({call.location for call in made}) < len(made)
+            by_call.setdefault(own[number - 1], []).append(rank)
+    one_line = len({call.location for call in by_call}) < len(by_call)
     texts = [
         f"{f'{call.name} at ' if one_line else ''}{call.location} on {few_ranks_text(ranks)}"
-        for call, ranks in list(made.items())[:_MOST_LINES]
+        for call, ranks in list(by_call.items())[:_MOST_LINES]
     ]
     return f"{'' if one_line else 'called from '}{' and '.join(texts)}"

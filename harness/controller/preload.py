@@ -19,16 +19,16 @@ _LIMIT_AT_MOST = 60.0
 class Preloading:
     """The modules that ranks imported and the zygote has not. Each module is requested once."""
 
-    def __init__(self, wanted: bool) -> None:
-        self._batches = _MOST_BATCHES if wanted else 0
+    def __init__(self, enabled: bool) -> None:
+        self._batches = _MOST_BATCHES if enabled else 0
         self._known: set[str] = set()
         self._names: list[str] = []
         self._seconds = 0.0
 
     def note(self, fates: Fates) -> None:
         """Note the modules that the ranks of a test imported."""
-        found = [name for fate in fates.ranks if fate.record is not None for name in fate.record.imports]
-        fresh = [name for name in dict.fromkeys(found) if name not in self._known]
+        imported = [name for fate in fates.ranks if fate.record is not None for name in fate.record.imports]
+        fresh = [name for name in dict.fromkeys(imported) if name not in self._known]
         if fresh:
             self._known.update(fresh)
             # Modules that come later may import earlier ones, but not the other way round.

@@ -30,8 +30,8 @@ class Reruns:
 
     def __init__(self, config: pytest.Config, run_once: RunOnce) -> None:
         manager = config.pluginmanager
-        found = manager.get_plugin("rerunfailures") or manager.get_plugin("pytest_rerunfailures")  # the latter by -p
-        self._plugin: ModuleType | None = found if isinstance(found, ModuleType) else None
+        plugin = manager.get_plugin("rerunfailures") or manager.get_plugin("pytest_rerunfailures")  # the latter by -p
+        self._plugin: ModuleType | None = plugin if isinstance(plugin, ModuleType) else None
         self._run_once = run_once
         if self._plugin is not None and not _fits(self._plugin):
             self._plugin = None

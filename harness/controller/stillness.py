@@ -106,9 +106,9 @@ def look(pids: Iterable[int | None], time: float) -> Look | None:
                 if number >= ranks and main:
                     continue  # what it waits for, its rank's witness states: it may wake without work
                 if number < ranks and (loop or main):
-                    ran, _, given = map(int, _read(f"{task}/schedstat").split())
+                    ran, _, slices = map(int, _read(f"{task}/schedstat").split())
                     if loop:
-                        loops[thread], turns[thread] = ran / 1e9, given
+                        loops[thread], turns[thread] = ran / 1e9, slices
                         continue
                     mains[thread] = ran / 1e9
                 switches[thread] = int(facts["voluntary_ctxt_switches"]) + int(facts["nonvoluntary_ctxt_switches"])

@@ -86,8 +86,8 @@ class Watch:
                 self._miss_deadline()
             elif cut := self.talk.cut_off.due(open_ranks, now):
                 self._cut(cut)
-            elif open_ranks and (found := self._deadlock(now)):
-                self._end_deadlock(found)
+            elif open_ranks and (proof := self._deadlock(now)):
+                self._end_deadlock(proof)
 
     def _read_progress(self) -> None:
         """Note which phase each rank is in. Ranks send no message for this: they write it to shared memory."""
@@ -142,8 +142,8 @@ class Watch:
         if self.talk.witnesses is None:
             return {}
         idle = frozenset(pid for stated in self.talk.witnesses.stated.values() for pid in stated.idle_children)
-        found = {rank: children.titles(seat.pid, idle) for rank, seat in enumerate(self.world.seats) if not seat.gone}
-        return {rank: titles for rank, titles in found.items() if titles}
+        named = {rank: children.titles(seat.pid, idle) for rank, seat in enumerate(self.world.seats) if not seat.gone}
+        return {rank: titles for rank, titles in named.items() if titles}
 
     def _ask_witnesses(self) -> bool:
         """Ask what the ranks' main threads and GPUs wait for. Return whether a rank is still in the test.
@@ -188,20 +188,20 @@ class Watch:
             return None
         ended = frozenset(fate.rank for fate in self.fates.ranks if fate.record is not None)
         statements = self.talk.census.turn([seat.pid for seat in self.world.seats], ended)
-        found = deadlock(statements, ended, self.talk.limit.left()) if statements is not None else None
-        if found is None and self.report is not None and (heard := self.talk.census.long_rest()) is not None:
+        result = deadlock(statements, ended, self.talk.limit.left()) if statements is not None else None
+        if result is None and self.report is not None and (heard := self.talk.census.long_rest()) is not None:
             self.report(f"for {LONG_REST:g} s no rank has gone on, and its deadline decides: {rest(heard, ended)}")
-        return found
+        return result
 
-    def _end_deadlock(self, found: Deadlock) -> None:
-        self.fates.deadlock = found.cause
+    def _end_deadlock(self, proof: Deadlock) -> None:
+        self.fates.deadlock = proof.cause
         self._cut(
             self._open(), stated=True
         )  # the call that each rank waits in is known: native stacks would add nothing
         for fate in self.fates.ranks:
             if fate.stance is not None:
-                number = found.numbers.get(fate.rank)
-                fate.stance = replace(fate.stance, number=number, misled=fate.rank in found.misled)
+                number = proof.numbers.get(fate.rank)
+                fate.stance = replace(fate.stance, number=number, misled=fate.rank in proof.misled)
 
     def _cut(self, cut: list[Fate], native: float = 0.0, stated: bool = False) -> None:
         """Ask these ranks for their stacks, then end them. ``stated``: their witnesses have answered just now."""

@@ -20,7 +20,7 @@ worlds. Each line that is not ok says what to do. Exits with 1 if worlds cannot 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="everyrank doctor", description=_DESCRIPTION)
-    parser.add_argument("--launcher", choices=[*launchers.OURS], help="how the worlds are started (default: fork)")
+    parser.add_argument("--launcher", choices=launchers.BUILT_IN, help="how the worlds are started (default: fork)")
     options = parser.parse_args(arguments)
     versions = f"pytest {pytest.__version__}, Python {platform.python_version()}, {platform.platform(terse=True)}"
     print(f"everyrank {everyrank.__version__}, {versions}\n", flush=True)

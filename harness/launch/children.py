@@ -22,12 +22,12 @@ def ask(parents: Mapping[int, tuple[int | None, IO[bytes]]]) -> dict[int, tuple[
     The children of one rank answer one after the other, since they write into one file.
     """
     until = time.monotonic() + _WITHIN
-    found: dict[int, list[AskedChild]] = {}
+    asked: dict[int, list[AskedChild]] = {}
     for rank, (parent, stacks) in parents.items():
         for pid in _below(parent)[:_MOST]:
             text = _answer(pid, stacks, until) if _answers(pid, stacks) else ""
-            found.setdefault(rank, []).append(AskedChild(pid, title(pid), text))
-    return {rank: tuple(children) for rank, children in found.items()}
+            asked.setdefault(rank, []).append(AskedChild(pid, title(pid), text))
+    return {rank: tuple(children) for rank, children in asked.items()}
 
 
 def titles(parent: int | None, without: frozenset[int]) -> list[str]:

@@ -60,19 +60,19 @@ def launch(context: LaunchContext) -> LocalLauncher:
     if reason := unavailable():
         raise CannotLaunch(reason)
     folder = context.new_folder()
-    ours, theirs = socket.socketpair()
+    controller_end, zygote_end = socket.socketpair()
     controller = os.getpid()
     sys.stdout.flush()
     sys.stderr.flush()
     pid = _fork()
     if pid == 0:
         try:
-            ours.close()
-            _be_zygote(theirs.detach(), controller, context, folder)
+            controller_end.close()
+            _be_zygote(zygote_end.detach(), controller, context, folder)
         finally:
             os._exit(0)
-    theirs.close()
-    launcher = LocalLauncher("fork", pid, ours, context.print_live, folder, forks=True)
+    zygote_end.close()
+    launcher = LocalLauncher("fork", pid, controller_end, context.print_live, folder, forks=True)
     unsafe = launcher.handshake()
     if unsafe and not (unsafe == _ASKED and not _has_gpus()):
         launcher.close()

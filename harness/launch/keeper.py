@@ -217,8 +217,8 @@ class Keeper:
 
     def _kill_orphans(self) -> None:
         """End what ended ranks left behind, also in new sessions; once none is left, release these ranks' GPUs."""
-        ours = {*self.pids.values(), self._succession.pid}
-        orphans = [pid for pid in children() if pid not in ours]
+        known = {*self.pids.values(), self._succession.pid}
+        orphans = [pid for pid in children() if pid not in known]
         for pid in orphans:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 #: The group of entry points. A name stands for a function that takes a ``LaunchContext`` and returns a ``Launcher``.
 GROUP = "everyrank.launchers"
 
-OURS = {
+BUILT_IN = {
     "fork": "everyrank.launch.fork",
     "spawn": "everyrank.launch.spawn",
     "torchrun": "everyrank.launch.remote.torchrun",
@@ -27,16 +27,16 @@ _ON_THIS_HOST = ("fork", "spawn")
 
 def names() -> list[str]:
     """Return the names of all launchers that are installed."""
-    return [*OURS, *(name for name in installed.names(GROUP) if name not in OURS)]
+    return [*BUILT_IN, *(name for name in installed.names(GROUP) if name not in BUILT_IN)]
 
 
 def find(name: str) -> Launch:
     """Return the function that starts the launcher of this name."""
-    if name in OURS:
-        ours: Launch = importlib.import_module(OURS[name]).launch
-        return ours
-    theirs: Launch = installed.load(GROUP, "launcher", name, names)
-    return theirs
+    if name in BUILT_IN:
+        launch: Launch = importlib.import_module(BUILT_IN[name]).launch
+    else:
+        launch = installed.load(GROUP, "launcher", name, names)
+    return launch
 
 
 def configure(name: str, config: pytest.Config) -> Member | None:
@@ -45,8 +45,8 @@ def configure(name: str, config: pytest.Config) -> Member | None:
     Its module may have a function ``configure``. That returns a ``Member`` if this process is to keep ranks for
     another one.
     """
-    found: Member | None = _module(name).configure(config) if has_members(name) else None
-    return found
+    member: Member | None = _module(name).configure(config) if has_members(name) else None
+    return member
 
 
 def has_members(name: str) -> bool:

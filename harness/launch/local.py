@@ -102,11 +102,11 @@ class LocalSeat(Seat):
 
     def stop_if_dying(self) -> int:
         # faulthandler writes this before the process sleeps, and nothing else does.
-        found = _FATAL.findall(self.stacks_text())
-        if not found or not self.pid or self.gone:
+        signals = _FATAL.findall(self.stacks_text())
+        if not signals or not self.pid or self.gone:
             return 0
         os.kill(self.pid, signal.SIGSTOP)
-        return FATAL[found[-1]]
+        return FATAL[signals[-1]]
 
     def let_die(self, number: int) -> None:
         if self.pid:
@@ -189,10 +189,10 @@ class LocalLauncher(Launcher):
 
     def _start_rank(self, name: str, leases: Sequence[int]) -> LocalSeat:
         with contextlib.ExitStack() as opened:
-            ours, theirs = map(opened.enter_context, socket.socketpair())
+            controller_end, rank_end = map(opened.enter_context, socket.socketpair())
             output, passed = (_pipes if self._live else _files)(name)
             opened.pop_all()
-        seat = self._start_seat(Channel(ours, FromRank), theirs, output, passed, leases)
+        seat = self._start_seat(Channel(controller_end, FromRank), rank_end, output, passed, leases)
         for fd in passed:
             if fd not in (output.out.fileno(), output.err.fileno(), output.stacks.fileno()):
                 os.close(fd)
@@ -214,7 +214,7 @@ class LocalLauncher(Launcher):
     def _start_seat(
         self,
         channel: Channel[FromRank],
-        theirs: socket.socket,
+        rank_end: socket.socket,
         output: Output,
         passed: Sequence[int],
         leases: Sequence[int],
@@ -222,14 +222,14 @@ class LocalLauncher(Launcher):
         seat = LocalSeat(self._next, channel, output, self._live)
         self._next += 1
         self._seats[seat.number] = seat
-        self._sockets[seat.number] = os.fstat(theirs.fileno()).st_ino
+        self._sockets[seat.number] = os.fstat(rank_end.fileno()).st_ino
         try:
-            self._control.send(StartRank(seat.number), [theirs.fileno(), *passed, *leases])
+            self._control.send(StartRank(seat.number), [rank_end.fileno(), *passed, *leases])
         except Closed:
             self._note_loss()
             seat.gone = True
         finally:
-            theirs.close()
+            rank_end.close()
         return seat
 
     def events(self) -> Iterator[Seat | LostLauncher]:
@@ -349,8 +349,8 @@ def _reap(keeper: int) -> int | None:
 
 
 def _importers(keeper: int, ranks: set[int | None]) -> str:
-    found = [pid for pid in children(keeper) if pid not in ranks]
-    return " and ".join(f"process {pid}{processes.state(pid) and ', which is stopped,'}" for pid in found)
+    pids = [pid for pid in children(keeper) if pid not in ranks]
+    return " and ".join(f"process {pid}{processes.state(pid) and ', which is stopped,'}" for pid in pids)
 
 
 def _files(name: str) -> tuple[Output, list[int]]:

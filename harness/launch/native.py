@@ -45,16 +45,16 @@ def read(pids: dict[int, int | None], within: float) -> dict[int, tuple[str, ...
         for rank, pid in pids.items()
         if pid
     }
-    found = {}
+    frames = {}
     for rank, process in running.items():
         try:
             text, _ = process.communicate(timeout=max(0.01, until - time.monotonic()))
-            found[rank] = frames_in(text, pids[rank])
+            frames[rank] = frames_in(text, pids[rank])
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            found[rank] = (f"(not known: pystack took longer than {within:g} s)",)
-    return found
+            frames[rank] = (f"(not known: pystack took longer than {within:g} s)",)
+    return frames
 
 
 def frames_in(text: str, pid: int | None, most: int = 24) -> tuple[str, ...]:

@@ -29,14 +29,14 @@ def end(mark: str, sockets: set[int]) -> None:
 
 def _orphans(variable: bytes, sockets: set[int]) -> list[int]:
     links = {f"socket:[{inode}]" for inode in sockets}
-    found = []
+    pids = []
     for entry in os.scandir("/proc") if os.path.isdir("/proc/self") else ():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         with contextlib.suppress(OSError):
             with open(f"{entry.path}/environ", "rb") as file:
-                ours = variable in file.read().split(b"\0")
+                marked = variable in file.read().split(b"\0")
             with os.scandir(f"{entry.path}/fd") as fds:
-                if ours or any(os.readlink(fd.path) in links for fd in fds):
-                    found.append(int(entry.name))
-    return found
+                if marked or any(os.readlink(fd.path) in links for fd in fds):
+                    pids.append(int(entry.name))
+    return pids

@@ -71,11 +71,11 @@ def _unfit(before: snapshot.Snapshot) -> str:
 
 def _gpus() -> int:
     """Return how many files of GPU drivers are open."""
-    found = 0
+    count = 0
     for fd in snapshot.names("/proc/self/fd"):
         with contextlib.suppress(OSError):
-            found += os.readlink(f"/proc/self/fd/{fd}").startswith(device_types.files())
-    return found
+            count += os.readlink(f"/proc/self/fd/{fd}").startswith(device_types.files())
+    return count
 
 
 def _settings() -> dict[str, object]:

@@ -35,14 +35,14 @@ def launch(context: LaunchContext) -> LocalLauncher:
 
 def start_keeper(folder: str, live: bool = False, cores: Sequence[int] | None = None) -> LocalLauncher:
     """Start a keeper with this folder, on these cores, and wait until it is ready."""
-    ours, theirs = socket.socketpair()
+    controller_end, keeper_end = socket.socketpair()
     keeper = subprocess.Popen(
-        [sys.executable, "-m", _KEEPER, str(theirs.fileno()), str(os.getpid()), folder, *map(str, cores or ())],
-        pass_fds=[theirs.fileno()],
+        [sys.executable, "-m", _KEEPER, str(keeper_end.fileno()), str(os.getpid()), folder, *map(str, cores or ())],
+        pass_fds=[keeper_end.fileno()],
         env=_environment(),
     )
-    theirs.close()
-    launcher = LocalLauncher("spawn", keeper.pid, ours, live, folder)
+    keeper_end.close()
+    launcher = LocalLauncher("spawn", keeper.pid, controller_end, live, folder)
     launcher.handshake()
     # The launcher reaps it; without this, Popen would warn that it was not reaped.
     keeper.returncode = 0
@@ -143,10 +143,10 @@ def collect(
         args += ["-p", plugin]
     for pair in config.getoption("override_ini") or []:
         args += ["-o", pair]
-    given = {
+    values = {
         name: value.make() if isinstance(value, MadeInRank) else value for name, value in vars(config.option).items()
     }
-    options = {name: value for name, value in given.items() if _travels(name, value)}
+    options = {name: value for name, value in values.items() if _travels(name, value)}
     factory: Any = getattr(config, "_tmp_path_factory", None)
     if factory is not None:
         options["basetemp"] = os.path.join(own_folder or str(factory.getbasetemp()), name)

@@ -83,18 +83,18 @@ class Succession:
         if not self._names or self._attempts > _ATTEMPTS or now >= self._until:
             self._report(Preloaded())
             return
-        ours, theirs = socket.socketpair()
-        self._channel = Channel(ours, FromKeeper)
+        keeper_end, successor_end = socket.socketpair()
+        self._channel = Channel(keeper_end, FromKeeper)
         self._importing = ""
         try:
-            self.pid = self._fork(self._names, theirs.fileno())
+            self.pid = self._fork(self._names, successor_end.fileno())
         except OSError:  # a fork was refused: the ranks import all that themselves
-            ours.close()
+            keeper_end.close()
             self._channel = None
             self._report(Preloaded())
             return
         finally:
-            theirs.close()
+            successor_end.close()
         self._selector.register(self._channel, selectors.EVENT_READ, "successor")
         self._limit = Patience(min(self._within, self._until - now))
 
@@ -185,10 +185,10 @@ class Succession:
         return True
 
     def kill(self, numbers: list[int]) -> None:
-        theirs = [number for number in numbers if number in self.ranks or number in self._ordered]
-        if self._channel is not None and theirs:
+        passed_on = [number for number in numbers if number in self.ranks or number in self._ordered]
+        if self._channel is not None and passed_on:
             with contextlib.suppress(Closed):  # they die with it
-                self._channel.send(Kill(theirs))
+                self._channel.send(Kill(passed_on))
 
     def release(self) -> None:
         """Close everything, in a forked process, which has no part in this."""

@@ -112,7 +112,7 @@ RULES: tuple[tuple[str, Rule], ...] = (
 def blame(ranks: Sequence[Evidence]) -> Blame:
     """Apply the rules in order; the first that distinguishes some ranks from the others decides."""
     for name, rule in RULES:
-        found = rule(ranks)
-        if found and (len(found) < len(ranks) or rule is _bad_first):
-            return Blame(tuple(sorted(found)), name)
+        blamed = rule(ranks)
+        if blamed and (len(blamed) < len(ranks) or rule is _bad_first):
+            return Blame(tuple(sorted(blamed)), name)
     return Blame()

@@ -97,10 +97,10 @@ def _parents() -> dict[int, int]:
 
 
 def _below(pid: int, parents: dict[int, int]) -> list[int]:
-    found = [pid]
-    for ancestor in found:
-        found += [child for child, parent in parents.items() if parent == ancestor]
-    return sorted(found[1:])
+    family = [pid]
+    for ancestor in family:
+        family += [child for child, parent in parents.items() if parent == ancestor]
+    return sorted(family[1:])
 
 
 def _rank(pid: int, parents: dict[int, int]) -> RunningRank | None:
@@ -128,9 +128,8 @@ def _render_world(world: list[RunningRank], native_too: bool) -> str:
     """Render one world: the test that it runs, and its roll call."""
     size, controller = world[0].size, world[0].controller
     head = f"world of {count(size, 'rank')}, pytest process {controller}"
-    first = {
-        found.rank: found for found in sorted(world, key=lambda found: found.pid, reverse=True)
-    }  # a fork has a higher pid
+    # A fork has a higher pid.
+    first = {process.rank: process for process in sorted(world, key=lambda process: process.pid, reverse=True)}
     with contextlib.ExitStack() as stack:
         asked = {}
         for rank, process in first.items():
@@ -169,5 +168,5 @@ def _answers(pid: int) -> bool:
 
 def _waits_for_orders(stance: Stance) -> bool:
     """Return whether a rank waits for an order: it is in the harness, and in no test."""
-    ours = [frame.function for frame in stance.stack if is_ours(frame.file)]
-    return "serve" in ours and "run" not in ours
+    functions = [frame.function for frame in stance.stack if is_ours(frame.file)]
+    return "serve" in functions and "run" not in functions

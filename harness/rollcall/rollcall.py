@@ -164,8 +164,8 @@ def with_native(stances: list[Stance], read_frames: Callable[[list[int]], Native
     """
     if any(stance.native for stance in stances):
         return stances
-    found = groups(stances, blame([stance.evidence for stance in stances]))
-    natives = read_frames([group[0].rank for _, group in found][:NATIVE_READERS])
+    together = groups(stances, blame([stance.evidence for stance in stances]))
+    natives = read_frames([group[0].rank for _, group in together][:NATIVE_READERS])
     return [replace(stance, native=natives.get(stance.rank, ())) for stance in stances]
 
 
@@ -259,8 +259,8 @@ def render(stances: list[Stance], blamed: Blame, cause_is_known: bool = False) -
         native = next((stance for stance in group if stance.native), None)
         if native is not None:
             lines += [f"  native frames of rank {native.rank}:", *(f"    {frame}" for frame in native.native)]
-    wanted = not cause_is_known and not reader_path()
-    if wanted and any(stance.doing.startswith("waiting") for stance in stances):
+    hint = not cause_is_known and not reader_path()
+    if hint and any(stance.doing.startswith("waiting") for stance in stances):
         lines += ["", "(native frames: pip install pystack)"]
     return "\n".join(lines)
 
@@ -311,8 +311,8 @@ def until_pytest(stack: Stack) -> list[Frame]:
     called = next((number for number, frame in enumerate(stack) if frame.file.endswith(_CALLS)), len(stack))
     stack = stack[:called]
     users = [number for number, frame in enumerate(stack) if is_users(frame.file)]
-    ours = [number for number, frame in enumerate(stack) if is_ours(frame.file)]
-    return list(stack[: users[-1] + 1] if users else stack[: ours[0] + 1] if ours else stack[:20])
+    of_harness = [number for number, frame in enumerate(stack) if is_ours(frame.file)]
+    return list(stack[: users[-1] + 1] if users else stack[: of_harness[0] + 1] if of_harness else stack[:20])
 
 
 def fatal(text: str) -> str:

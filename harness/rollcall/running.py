@@ -38,13 +38,13 @@ def runs(ranks: Iterable[tuple[int, int, int]]) -> list[Run]:
     return [_run(pid, tuple(sizes.values()), _note(pid)) for pid, sizes in sorted(worlds.items())]
 
 
-def describe(found: Sequence[Run]) -> str:
+def describe(runs: Sequence[Run]) -> str:
     """Describe runs as lines of text."""
-    if not found:
+    if not runs:
         return "no multi-rank test runs on this machine, as far as you may see its processes"
     lines = []
     now = time.time()
-    for run in found:
+    for run in runs:
         lines.append(f"pytest {run.pid}, for {_seconds(now - run.born)}, in {run.folder}: {run.command}")
         *others, last = run.sizes
         sizes = " and ".join([*map(str, others), count(last, "rank")])

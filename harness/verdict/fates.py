@@ -100,8 +100,8 @@ def end_text(fate: Fate, ranks: int = 1) -> str:
 
 def failures(fates: Fates) -> list[Failure]:
     """Return all failed phases of all ranks, the root cause first."""
-    found = [Failure(fate.rank, phase) for fate in fates.ranks for phase in fate.phases("failed")]
-    return sorted(found, key=lambda failure: (*failure.order, failure.rank))
+    unsorted = [Failure(fate.rank, phase) for fate in fates.ranks for phase in fate.phases("failed")]
+    return sorted(unsorted, key=lambda failure: (*failure.order, failure.rank))
 
 
 def blamed(fates: Fates) -> Blame:
@@ -110,9 +110,9 @@ def blamed(fates: Fates) -> Blame:
 
 
 def _evidence(fate: Fate, fates: Fates) -> Evidence:
-    found = failures(fates)
+    ordered = failures(fates)
     # An echo does not count as evidence against its rank; nor does a teardown that fails after a failed test.
-    counts = [failure for failure in found if failure.order[:2] == found[0].order[:2] and not failure.is_echo]
+    counts = [failure for failure in ordered if failure.order[:2] == ordered[0].order[:2] and not failure.is_echo]
     troubles = [(failure.phase.ended_at, failure.phase.signature) for failure in counts if failure.rank == fate.rank]
     if fate.lost and fate.has_ended and not is_mismatch(fate.last_words):
         troubles.append((fate.gone_at, end_text(fate)))

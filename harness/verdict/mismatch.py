@@ -39,8 +39,8 @@ def mismatch_text(last_words: str, rank: int, called: Mapping[int, tuple[Collect
 
     ``called`` has the user's lines, too, as far as they are known.
     """
-    found = _MISMATCH.search(last_words)
-    if found is None:
+    match = _MISMATCH.search(last_words)
+    if match is None:
         return ""
     stack, _ = parse(last_words)
     text = f"data of another size than expected came to rank {rank}"
@@ -48,7 +48,7 @@ def mismatch_text(last_words: str, rank: int, called: Mapping[int, tuple[Collect
     name = stack[0].function if stack else ""
     # gloo cuts what it reduces into pieces, and what all ranks gather
     piece = "a piece of " if re.search(r"reduce|all_gather", name) else ""
-    text += f" ({piece}{found[1]} bytes, not {found[2]})" if found[1] else ""
+    text += f" ({piece}{match[1]} bytes, not {match[2]})" if match[1] else ""
     calls: dict[str, list[int]] = {}
     for other, call in called.items():
         if call is not None and name != "recv":  # a message is no collective
@@ -63,12 +63,9 @@ def unequal_sizes(filed: Mapping[int, Sequence[Sizes]]) -> str:
     for rank, sizes in filed.items():
         for noted in sizes:
             groups.setdefault((noted.group, noted.size), {}).setdefault(rank, []).append(noted)
-    found = next((text for (_, size), calls in groups.items() for text in _unequal_in_group(size, calls)), "")
-    return (
-        f"{found}\nno rank failed: gloo filled a part of the larger tensor, and left the rest as it was"
-        if found
-        else ""
-    )
+    lines = next((text for (_, size), calls in groups.items() for text in _unequal_in_group(size, calls)), "")
+    end = "\nno rank failed: gloo filled a part of the larger tensor, and left the rest as it was"
+    return lines and lines + end
 
 
 def _unequal_in_group(size: int, calls: Mapping[int, Sequence[Sizes]]) -> Iterator[str]:
@@ -104,9 +101,8 @@ def _unequal(row: Sequence[Sizes], ranks: Mapping[int, int]) -> str:
         for giver in row:
             takes, gives = taker.takes[giver.rank], giver.gives[taker.rank]
             if takes != gives:
-                rows = taker.row if taker.row == giver.row else 0
-                taken, given = (count(takes // rows, "row"), gives // rows) if rows else (count(takes, "byte"), gives)
+                unit, size = ("row", taker.row) if taker.row == giver.row != 0 else ("byte", 1)
                 other = f"rank {ranks[giver.rank]}"
-                taking = f"rank {ranks[taker.rank]} takes {taken} from {other}"
-                return f"{taking} in {call}, and {other} gives it {given}"
+                taking = f"rank {ranks[taker.rank]} takes {count(takes // size, unit)} from {other}"
+                return f"{taking} in {call}, and {other} gives it {gives // size}"
     return ""

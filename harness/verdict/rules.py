@@ -124,13 +124,13 @@ def _deadlock(fates: Fates) -> Verdict | None:
 
 
 def _failed(fates: Fates) -> Verdict | None:
-    found = failures(fates)
-    if not found:
+    ordered = failures(fates)
+    if not ordered:
         return None
-    if found[0].is_echo and (died := _disorder(fates)) is not None:
+    if ordered[0].is_echo and (died := _disorder(fates)) is not None:
         ranks = {fate.rank for fate in fates.ranks if fate.out_of_order}
         return replace(died, others=(*died.others, *_others(fates, ranks)))  # its peers only lost the connection
-    same = [failure for failure in found if failure.phase.signature == found[0].phase.signature]
+    same = [failure for failure in ordered if failure.phase.signature == ordered[0].phase.signature]
     root = min(same, key=lambda failure: failure.rank)  # which of them was first is chance
     alike = sorted({failure.rank for failure in same})
     size = len(fates.ranks)

@@ -14,17 +14,17 @@ from everyrank.patience import Patience
 
 def admit(door: Door, ordered: Mapping[int, Link], live: bool) -> list[RemoteSeat]:
     """Return the seats of these ranks. Wait for them as long as their keepers are there and try to start them."""
-    wanted = {(kind, number) for kind in ([RANK, OUT, ERR] if live else [RANK]) for number in ordered}
+    visitors = {(kind, number) for kind in ([RANK, OUT, ERR] if live else [RANK]) for number in ordered}
     patience = Patience(ANSWER, lambda: sum(link.waited_for_core() for link in ordered.values()))
 
     def hopeless() -> bool:
         for link in ordered.values():
             if not link.lost:
                 link.listen()
-        missing = wanted - door.arrived()
+        missing = visitors - door.arrived()
         return all(ordered[number].lost or ordered[number].has_refused(number) for _, number in missing)
 
-    admitted = door.admit(wanted, patience, hopeless)
+    admitted = door.admit(visitors, patience, hopeless)
     return [_seat(number, link, admitted) for number, link in ordered.items()]
 
 

@@ -50,42 +50,42 @@ def nodeids(session: pytest.Session) -> list[str]:
     return [item.nodeid for item in session.items]
 
 
-def check(ours: Ready, described: Iterable[tuple[str, Ready]]) -> None:
+def check(own: Ready, described: Iterable[tuple[str, Ready]]) -> None:
     """Raise a MisuseError unless all of these processes, each with its name, can keep ranks for this one."""
-    for name, theirs in described:
-        if theirs.problem:
-            raise MisuseError(f"{name} cannot keep ranks: {theirs.problem}")
-        for package in sorted(ours.versions.keys() | theirs.versions.keys()):
-            here, there = ours.versions.get(package, "none"), theirs.versions.get(package, "none")
+    for name, other in described:
+        if other.problem:
+            raise MisuseError(f"{name} cannot keep ranks: {other.problem}")
+        for package in sorted(own.versions.keys() | other.versions.keys()):
+            here, there = own.versions.get(package, "none"), other.versions.get(package, "none")
             if here != there:
                 raise MisuseError(f"{name} has another {package} than this process: {there} there, {here} here")
 
 
-def check_files(ours: dict[str, str], name: str, theirs: dict[str, str], hint: str = "") -> None:
+def check_files(own: dict[str, str], name: str, other: dict[str, str], hint: str = "") -> None:
     """Raise a MisuseError unless the process of this name has our files of tests."""
-    if wrong := _different_files(ours, theirs):
+    if wrong := _different_files(own, other):
         raise MisuseError(f"{name} has other test files than this process: {wrong}{hint}")
 
 
-def check_tests(session: pytest.Session, ours: Ready, links: Sequence[Link]) -> None:
+def check_tests(session: pytest.Session, own: Ready, links: Sequence[Link]) -> None:
     """Raise a MisuseError unless all of these processes have collected this process's tests."""
     for link in links:
-        check_files(ours.files, link.name, link.ready.files)
-        if link.ready.tests != ours.tests:
+        check_files(own.files, link.name, link.ready.files)
+        if link.ready.tests != own.tests:
             _check_tests(session, link)
 
 
-def _different_files(ours: dict[str, str], theirs: dict[str, str]) -> str:
-    missing = [f"{name} is not there" for name in ours if name not in theirs]
-    changed = [f"{name} differs" for name, digest in ours.items() if theirs.get(name, digest) != digest]
+def _different_files(own: dict[str, str], other: dict[str, str]) -> str:
+    missing = [f"{name} is not there" for name in own if name not in other]
+    changed = [f"{name} differs" for name, digest in own.items() if other.get(name, digest) != digest]
     return _some([*missing, *changed])
 
 
 def _check_tests(session: pytest.Session, link: Link) -> None:
-    found = link.ask(AskTests(link.request()), Tests)
-    if found is None:
+    tests = link.ask(AskTests(link.request()), Tests)
+    if tests is None:
         raise MisuseError(link.lost)
-    there = set(found.nodeids)
+    there = set(tests.nodeids)
     if missing := [nodeid for nodeid in nodeids(session) if nodeid not in there]:
         raise MisuseError(
             f"{link.name} has collected other tests than this process. These are not there: {_some(missing)}. If the "
@@ -100,11 +100,11 @@ def _some(names: list[str]) -> str:
 
 
 def _versions() -> dict[str, str]:
-    found = {"Python": platform.python_version()}
+    versions = {"Python": platform.python_version()}
     for name in ("torch", "everyrank", "pytest"):
         with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            versions[name] = version(name)
+    return versions
 
 
 def paths(session: pytest.Session) -> set[Path]:
@@ -114,11 +114,11 @@ def paths(session: pytest.Session) -> set[Path]:
 
 def files(root: Path, paths: Iterable[Path]) -> dict[str, str]:
     """Return digests of these files, as far as they are there, by their paths below ``root``."""
-    found = {}
+    digests = {}
     for path in paths:
         with contextlib.suppress(OSError):
-            found[os.path.relpath(path, root)] = _digest(path.read_bytes())
-    return found
+            digests[os.path.relpath(path, root)] = _digest(path.read_bytes())
+    return digests
 
 
 def _digest(data: bytes) -> str:

@@ -79,13 +79,13 @@ def _knock(address: tuple[str, int], secret: bytes, visitor: Visitor, within: fl
     sock = socket.create_connection(address, timeout=min(within, _REACH))
     try:
         sock.settimeout(within)
-        theirs = _read(sock, len(_GREETING) + _NONCE)
-        if not theirs.startswith(_GREETING):
+        greeting = _read(sock, len(_GREETING) + _NONCE)
+        if not greeting.startswith(_GREETING):
             raise Refused(f"{address[0]}:{address[1]} is not the controller of a run")
-        ours = os.urandom(_NONCE)
-        claim = _VISITOR.pack(*visitor) + ours
-        sock.sendall(claim + _proof(secret, b"visitor", theirs, claim))
-        if not hmac.compare_digest(_read(sock, _PROOF), _proof(secret, b"door", theirs, claim)):
+        nonce = os.urandom(_NONCE)
+        claim = _VISITOR.pack(*visitor) + nonce
+        sock.sendall(claim + _proof(secret, b"visitor", greeting, claim))
+        if not hmac.compare_digest(_read(sock, _PROOF), _proof(secret, b"door", greeting, claim)):
             raise Refused(f"{address[0]}:{address[1]} does not know the secret of this run")
         sock.settimeout(None)
         notice_end(sock, reads_late=visitor[0] != KEEPER)
@@ -119,13 +119,13 @@ class Door:
         self._listens = False
 
     def admit(
-        self, wanted: Iterable[Visitor], within: Patience, hopeless: Callable[[], bool] = lambda: False
+        self, visitors: Iterable[Visitor], within: Patience, hopeless: Callable[[], bool] = lambda: False
     ) -> dict[Visitor, socket.socket]:
         """Wait until all of these visitors are in, the limit is over, or it is hopeless. Return those who are in."""
-        wanted = set(wanted)
-        while not wanted <= self._admitted.keys() and (left := within.turn()) and not hopeless():
+        visitors = set(visitors)
+        while not visitors <= self._admitted.keys() and (left := within.turn()) and not hopeless():
             self._turn(left)
-        return {visitor: self._admitted.pop(visitor) for visitor in wanted & self._admitted.keys()}
+        return {visitor: self._admitted.pop(visitor) for visitor in visitors & self._admitted.keys()}
 
     def arrived(self) -> set[Visitor]:
         """Return those who are in, and have not been returned yet."""
@@ -150,12 +150,12 @@ class Door:
         for sock in late:
             self._send_away(sock)
 
-    def _listen(self, wanted: bool) -> None:
-        if wanted and not self._listens:
+    def _listen(self, open_up: bool) -> None:
+        if open_up and not self._listens:
             self._selector.register(self._listener, selectors.EVENT_READ)
-        elif self._listens and not wanted:
+        elif self._listens and not open_up:
             self._selector.unregister(self._listener)
-        self._listens = wanted
+        self._listens = open_up
 
     def _greet(self) -> None:
         with contextlib.suppress(OSError):  # it has gone away
@@ -214,13 +214,13 @@ def _proof(secret: bytes, side: bytes, greeting: bytes, claim: bytes) -> bytes:
 
 
 def _read(sock: socket.socket, count: int) -> bytes:
-    found = b""
-    while len(found) < count:
-        data = sock.recv(count - len(found))
+    received = b""
+    while len(received) < count:
+        data = sock.recv(count - len(received))
         if not data:
             raise _SentAway("the other side hung up: it does not take us for a process of its run")
-        found += data
-    return found
+        received += data
+    return received
 
 
 def notice_end(sock: socket.socket, reads_late: bool = False) -> None:

@@ -86,10 +86,10 @@ def _with_gpus(links: Sequence[Link], needs: Needs) -> list[Link]:
 
 
 def _by_host(links: Iterable[Link]) -> dict[str, list[Link]]:
-    found: dict[str, list[Link]] = {}
+    by_host: dict[str, list[Link]] = {}
     for link in links:
-        found.setdefault(link.ready.node, []).append(link)
-    return found
+        by_host.setdefault(link.ready.node, []).append(link)
+    return by_host
 
 
 def _gpus(links: Iterable[Link]) -> list[Gpu]:

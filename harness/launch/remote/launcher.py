@@ -84,8 +84,8 @@ class RemoteLauncher(Launcher):
             return f"needs {Shape(shape.size)}, {self.name} has {count}"
         if shape.spread and shape.size > nodes:
             return f"needs {shape.size} hosts, {self.name} has {nodes}"
-        found = len(choose(self.links, shape))
-        return f"needs {shape}, {self.name} has that for {found}" if found < shape.size else ""
+        able = len(choose(self.links, shape))
+        return f"needs {shape}, {self.name} has that for {able}" if able < shape.size else ""
 
     # --- start and end -----------------------------------------------------------------------------
 
@@ -194,17 +194,17 @@ class RemoteLauncher(Launcher):
         return [seat for seat in self._seats.values() if seat.link is link]
 
     def _by_link(self, seats: Iterable[Seat]) -> dict[Link, list[RemoteSeat]]:
-        found: dict[Link, list[RemoteSeat]] = {}
+        by_link: dict[Link, list[RemoteSeat]] = {}
         for seat in seats:
             assert isinstance(seat, RemoteSeat)
-            found.setdefault(seat.link, []).append(seat)
-        return found
+            by_link.setdefault(seat.link, []).append(seat)
+        return by_link
 
     def stacks(self, seats: Mapping[int, Seat], native_within: float) -> dict[int, AskedStacks]:
         ranks = {seat.number: rank for rank, seat in seats.items()}
         numbers = {link: [seat.number for seat in those] for link, those in self._by_link(seats.values()).items()}
-        found = ask_stacks(numbers, native_within)
-        return {rank: found.get(number, AskedStacks("")) for number, rank in ranks.items()}
+        answers = ask_stacks(numbers, native_within)
+        return {rank: answers.get(number, AskedStacks("")) for number, rank in ranks.items()}
 
     # --- imports -----------------------------------------------------------------------------------
 

@@ -116,8 +116,8 @@ class Link:
                 self.lose_silent()
             except Closed as error:
                 self.lose(error)
-        found = self._answers.pop(request, None)
-        return found if isinstance(found, kind) else None
+        answer = self._answers.pop(request, None)
+        return answer if isinstance(answer, kind) else None
 
     def listen(self) -> None:
         """Take what has arrived."""
@@ -232,12 +232,12 @@ class RemoteSeat(Seat):
         return self._streams
 
     def printed(self) -> list[str]:
-        found = self.link.ask(AskPrinted(self.link.request(), self.number), Printed)
-        return found.printed if found is not None else []
+        answer = self.link.ask(AskPrinted(self.link.request(), self.number), Printed)
+        return answer.printed if answer is not None else []
 
     def stacks_text(self) -> str:
-        found = self.link.ask(AskPrinted(self.link.request(), self.number), Printed)
-        return found.stacks if found is not None else ""
+        answer = self.link.ask(AskPrinted(self.link.request(), self.number), Printed)
+        return answer.stacks if answer is not None else ""
 
     def close(self) -> None:
         super().close()

@@ -90,30 +90,31 @@ def launch(context: LaunchContext) -> Launcher:
     guard = run_folder.Guard(folder)  # forked before Ray has threads in this process
     try:
         _connect(_given_address(config), working_dir)
-        ours = alike.describe(context.session, "", folder)
+        own_ready = alike.describe(context.session, "", folder)
         if _given_address(config):
-            _check_nodes(context.session, ours, working_dir)
+            _check_nodes(context.session, own_ready, working_dir)
     except BaseException:
         guard.dismiss()
         shutil.rmtree(folder, ignore_errors=True)
         ray.shutdown()
         raise
     door = Door(ray.util.get_node_ip_address(), secret)
-    launcher = RayLauncher(config, Invitation(door.address, secret, folder), door, ours, context.print_live, guard)
+    invitation = Invitation(door.address, secret, folder)
+    launcher = RayLauncher(config, invitation, door, own_ready, context.print_live, guard)
     if working_dir:
         launcher.hosts.working_dir, launcher.hosts.share_files = working_dir, False
     return launcher
 
 
-def _check_nodes(session: pytest.Session, ours: Ready, working_dir: str) -> None:
+def _check_nodes(session: pytest.Session, own_ready: Ready, working_dir: str) -> None:
     """Check, before the first test, that each node of the cluster has what its ranks will need."""
     from everyrank.launch.remote import ray_actors
 
-    found = ray_actors.describe_nodes(session.config.rootpath, alike.paths(session), working_dir)
-    alike.check(ours, found)
-    for name, theirs in found:
+    nodes = ray_actors.describe_nodes(session.config.rootpath, alike.paths(session), working_dir)
+    alike.check(own_ready, nodes)
+    for name, ready in nodes:
         hint = "" if working_dir else "; to copy them to each node, give --ray-working-dir=FOLDER"
-        alike.check_files(ours.files, name, theirs.files, hint)
+        alike.check_files(own_ready.files, name, ready.files, hint)
 
 
 def _given_address(config: pytest.Config) -> str | None:
@@ -122,10 +123,10 @@ def _given_address(config: pytest.Config) -> str | None:
 
 def _working_dir(config: pytest.Config) -> str:
     """Return the folder that Ray is to copy to each node, or ""."""
-    given = config.getoption("ray_working_dir")
-    if not given:
+    option = config.getoption("ray_working_dir")
+    if not option:
         return ""
-    folder = Path(os.path.abspath(config.invocation_params.dir / given))
+    folder = Path(os.path.abspath(config.invocation_params.dir / option))
     if not folder.is_dir():
         raise pytest.UsageError(f"--ray-working-dir: there is no folder {folder}")
     if not config.rootpath.is_relative_to(folder):
@@ -133,11 +134,11 @@ def _working_dir(config: pytest.Config) -> str:
     return str(folder)
 
 
-def _connect(given: str | None, working_dir: str) -> None:
+def _connect(address: str | None, working_dir: str) -> None:
     import ray
 
-    options: dict[str, Any] = {"address": given}
-    if not given:  # a cluster of our own, on this host alone, also where another one runs
+    options: dict[str, Any] = {"address": address}
+    if not address:  # a cluster of our own, on this host alone, also where another one runs
         options = {
             "address": "local",
             "_node_ip_address": _LOOPBACK,
@@ -149,13 +150,13 @@ def _connect(given: str | None, working_dir: str) -> None:
     if working_dir:  # Ray leaves out what git ignores
         options["runtime_env"] = {"working_dir": working_dir, "excludes": [".git"]}
     try:
-        if given and given.rpartition(":")[2].isdecimal() and "//" not in given:
-            host, _, port = given.rpartition(":")
+        if address and address.rpartition(":")[2].isdecimal() and "//" not in address:
+            host, _, port = address.rpartition(":")
             socket.create_connection((host, int(port)), _REACH).close()  # Ray itself would try for minutes
-        with _drawn_anew(), contextlib.nullcontext() if given else _on_loopback():
+        with _drawn_anew(), contextlib.nullcontext() if address else _on_loopback():
             ray.init(logging_level=logging.ERROR, log_to_driver=False, configure_logging=False, **options)
     except Exception as error:  # Ray raises nothing less if its processes have started too late
-        cluster = f"the Ray cluster at {given}" if given else "a Ray cluster on this host"
+        cluster = f"the Ray cluster at {address}" if address else "a Ray cluster on this host"
         raise MisuseError(f"cannot connect to {cluster}: {error}") from None
 
 
@@ -211,7 +212,7 @@ class RayLauncher(RemoteLauncher):
         config: pytest.Config,
         invitation: Invitation,
         door: Door,
-        ours: Ready,
+        own_ready: Ready,
         live: bool,
         guard: run_folder.Guard,
     ) -> None:
@@ -220,7 +221,7 @@ class RayLauncher(RemoteLauncher):
         self.hosts = RayHosts(invitation.folder, self.links)
         self._config = config
         self._invitation = invitation
-        self._ours = ours
+        self._own_ready = own_ready
         self._guard = guard
         self._imports: Preload | None = None  # what each actor imports before it starts ranks
         self._groups: list[Group] = []
@@ -324,8 +325,8 @@ class RayLauncher(RemoteLauncher):
 
     def _join(self, number: int, connection: socket.socket, shape: Shape) -> Link:
         channel, ready = introduced(f"Ray's actor {number}", connection)
-        link = Link(f"Ray's actor {number} on {ready.host}", channel, ready, self._ours.boot)
-        alike.check(self._ours, [(link.name, ready)])
+        link = Link(f"Ray's actor {number} on {ready.host}", channel, ready, self._own_ready.boot)
+        alike.check(self._own_ready, [(link.name, ready)])
         if shape.gpus is not None and not link.gpus:
             raise MisuseError(f"{link.name} cannot use the GPU that Ray gave to it: its torch finds none")
         self.add(link)

@@ -59,11 +59,11 @@ class Group:
     def has_room(self, within: float) -> bool:
         """Return whether Ray has reserved all CPUs, at the latest after this many seconds."""
         try:
-            found: bool = self._placement.wait(within)
+            reserved: bool = self._placement.wait(within)
         except Exception as error:  # Ray raises nothing less if the process that keeps its groups has died
             raise MisuseError(f"the Ray cluster has lost what it had reserved for a world: {error}") from None
         self.since = time.monotonic()
-        return found
+        return reserved
 
     def start(self, invitation: Invitation, numbers: Sequence[int]) -> None:
         """Start the actors. Each knocks at the controller's door with its number."""
@@ -149,15 +149,15 @@ def describe_nodes(root: Path, paths: Iterable[Path], working_dir: str) -> list[
             there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             name = f"the Ray node {node['NodeID'][:8]} on {node['NodeManagerAddress']}"
             asked[name] = task.options(scheduling_strategy=there).remote(*arguments)
-    found = []
+    described = []
     for name, answer in asked.items():
         try:
-            found.append((name, msgspec.convert(ray.get(answer, timeout=_ANSWER), Ready)))
+            described.append((name, msgspec.convert(ray.get(answer, timeout=_ANSWER), Ready)))
         except ray.exceptions.GetTimeoutError:
             raise MisuseError(f"{name} did not answer within {_ANSWER:g} s") from None
         except ray.exceptions.RayError as error:
             raise MisuseError(f"{name} cannot keep ranks: {error}") from None
-    return found
+    return described
 
 
 def _describe(root: str, paths: list[str], working_dir: str) -> Any:

@@ -147,13 +147,13 @@ class Entry:
 
     def _read(self, count: int) -> bytes:
         assert self._sock is not None
-        found = b""
-        while len(found) < count:
+        received = b""
+        while len(received) < count:
             try:
-                data = self._sock.recv(count - len(found))
+                data = self._sock.recv(count - len(received))
             except ConnectionError:  # it ended before it had read our hello
                 data = b""
             if not data:
                 raise ConnectionResetError("it ended before it had collected its tests; its output says why")
-            found += data
-        return found
+            received += data
+        return received

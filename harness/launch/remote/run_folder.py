@@ -49,8 +49,8 @@ class RunFolder:
                 return
         self.path = _own(controllers)
         self._lock = _use(self.path)
-        found = os.stat(self.path)
-        self.id = f"{socket.gethostname()} {boot()} {found.st_dev} {found.st_ino}"
+        info = os.stat(self.path)
+        self.id = f"{socket.gethostname()} {boot()} {info.st_dev} {info.st_ino}"
 
     def leave(self, controller_is_gone: bool) -> None:
         """Remove the folder if nobody is left who would do it."""

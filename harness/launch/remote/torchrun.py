@@ -97,7 +97,7 @@ def launch(context: LaunchContext) -> Launcher:
     session, secret = context.session, new_secret()
     folder = context.new_folder()
     run_folder.mark(folder, secret)
-    ours = alike.describe(session, torchrun_variables.node(), folder)
+    own_ready = alike.describe(session, torchrun_variables.node(), folder)
     door = Door(_address(), secret)
     invitation = Invitation(door.address, secret, folder)
     roster = session.config.stash.get(_ROSTER, None)
@@ -110,14 +110,14 @@ def launch(context: LaunchContext) -> Launcher:
         else:
             store = _store()  # it may start a thread: after the fork
             store.set(_KEY, letter)
-        links = _admitted(door, ours, own, roster)
+        links = _admitted(door, own_ready, own, roster)
     except BaseException:
         _end_alone(own, door, folder)
         raise
     launcher = TorchrunLauncher(folder, door, links, context.print_live, own, store)
     try:
-        alike.check(ours, [(link.name, link.ready) for link in links])
-        alike.check_tests(session, ours, links)
+        alike.check(own_ready, [(link.name, link.ready) for link in links])
+        alike.check_tests(session, own_ready, links)
     except MisuseError:
         launcher.close()
         launcher.say_goodbye(pytest.ExitCode.USAGE_ERROR)
@@ -126,7 +126,7 @@ def launch(context: LaunchContext) -> Launcher:
     return launcher
 
 
-def _admitted(door: Door, ours: Ready, own: int, roster: Roster | None) -> list[Link]:
+def _admitted(door: Door, own_ready: Ready, own: int, roster: Roster | None) -> list[Link]:
     """Let all processes in, by their keepers."""
     size = torchrun_variables.size()
     ended: list[int] = []
@@ -156,7 +156,7 @@ def _admitted(door: Door, ours: Ready, own: int, roster: Roster | None) -> list[
         )
     if roster is not None:
         roster.close()
-    return [_link(number, came[KEEPER, number], ours) for number in range(size)]
+    return [_link(number, came[KEEPER, number], own_ready) for number in range(size)]
 
 
 def _end_alone(own: int, door: Door, folder: str) -> None:
@@ -325,9 +325,9 @@ def _has_ended(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _link(number: int, connection: socket.socket, ours: Ready) -> Link:
+def _link(number: int, connection: socket.socket, own_ready: Ready) -> Link:
     channel, ready = introduced(f"process {number} of torchrun", connection)
-    return Link(f"process {number} of torchrun on {ready.host}", channel, ready, ours.boot)
+    return Link(f"process {number} of torchrun on {ready.host}", channel, ready, own_ready.boot)
 
 
 def _store() -> Any:
@@ -342,22 +342,22 @@ def _patiently(wait: Callable[[], Any]) -> Any:
 
     torch waits where no handler of a signal can run, so it gets a thread.
     """
-    found: Future[Any] = Future()
+    future: Future[Any] = Future()
 
     def run() -> None:
         try:
-            found.set_result(wait())
+            future.set_result(wait())
         except BaseException as error:
-            found.set_exception(error)
+            future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
     others = f"the other processes at {_master()}"
     with contextlib.suppress(FutureTimeout):
-        found.exception(_SILENT)
-    if not found.done():
+        future.exception(_SILENT)
+    if not future.done():
         _report(f"waits for {others}, at most {_COLLECT:g} s")
     try:
-        return found.result()
+        return future.result()
     except RuntimeError as error:  # torch's DistError
         reason = str(error).partition("\n")[0]
         raise MisuseError(
@@ -368,9 +368,9 @@ def _patiently(wait: Callable[[], Any]) -> Any:
 
 def _address() -> str:
     """Return this host's address at which the other processes can reach it."""
-    family, _, _, _, found = socket.getaddrinfo(*torchrun_variables.address(), type=socket.SOCK_DGRAM)[0]
+    family, _, _, _, target = socket.getaddrinfo(*torchrun_variables.address(), type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(found)  # sends nothing
+        probe.connect(target)  # sends nothing
         address: str = probe.getsockname()[0]
     return address
 
